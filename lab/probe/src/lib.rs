@@ -1,0 +1,1 @@
+//! sealane-lab-probe

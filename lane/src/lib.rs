@@ -1,0 +1,2 @@
+//! The lane: one pinned thread with its own readiness loop.
+pub mod counter;

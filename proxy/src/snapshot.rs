@@ -1,0 +1,128 @@
+//! What control publishes to the lanes of the proxy: one immutable value, replaced as a whole.
+//!
+//! Control builds a [`Snapshot`] from a checked configuration and publishes it; each lane picks up the newest between
+//! two events and builds what it needs from it for itself (TLS configurations, pools). Nothing here is ever changed
+//! after it is published.
+
+use sealane_http::h1::Limits;
+use sealane_route::HostTable;
+use sealane_tls::policy::{ClientPolicy, ListenerTls, TicketKeys};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Everything that a lane of the proxy needs to serve.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Counts publications, from 1.
+    pub generation: u64,
+    /// What is listened on.
+    pub listeners: Vec<Arc<Listener>>,
+    /// Upstream groups; routes name them by index.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// The key ring for session tickets.
+    pub ticket_keys: Arc<TicketKeys>,
+    /// Limits and timeouts of clients.
+    pub limits: Arc<ClientLimits>,
+    /// Access log lines are written (else lanes do not even format them).
+    pub access_log: bool,
+}
+
+/// One listening address.
+#[derive(Debug)]
+pub struct Listener {
+    /// Stable over reloads while the address is configured.
+    pub id: u32,
+    /// The address as bound.
+    pub address: SocketAddr,
+    /// One listening socket per lane slot, opened by control and kept open while the address is configured.
+    pub sockets: Vec<Arc<OwnedFd>>,
+    /// TLS settings; `None` serves plain HTTP.
+    pub tls: Option<ListenerTls>,
+    /// Whether clients start with a PROXY protocol header (v1 or v2). A connection without one is refused.
+    pub proxy_protocol: bool,
+    /// Believe `Forwarded` and `X-Forwarded-*` that arrive here (else they are replaced).
+    pub trust_forwarded: bool,
+    /// CONNECT is allowed (else 405).
+    pub allow_connect: bool,
+    /// Host name to action. Looked up by the request's host.
+    pub hosts: HostTable<Arc<Action>>,
+}
+
+/// What is done with a request.
+#[derive(Debug)]
+pub enum Action {
+    /// Forwarded to the upstream group with this index in [`Snapshot::upstreams`].
+    Proxy {
+        /// Index into [`Snapshot::upstreams`].
+        upstream: usize,
+    },
+    /// Answered from here.
+    Respond {
+        /// The status code, 200 to 599.
+        status: u16,
+        /// The value of `Content-Type`.
+        content_type: String,
+        /// The body.
+        body: Vec<u8>,
+    },
+}
+
+/// A group of servers that answer alike.
+#[derive(Debug)]
+pub struct Upstream {
+    /// For logs and metrics.
+    pub name: String,
+    /// Tried in turn (round robin).
+    pub servers: Vec<Server>,
+    /// TLS towards them; `None` is plain TCP.
+    pub tls: Option<Arc<ClientPolicy>>,
+    /// Idle connections kept per server and lane; 0 opens a connection for each request (resumed, under TLS).
+    pub keepalive: usize,
+    /// How long an idle connection is kept.
+    pub keepalive_timeout: Duration,
+    /// From `connect()` to the end of the (TLS) handshake.
+    pub connect_timeout: Duration,
+    /// From the request being sent to the first byte of the response.
+    pub first_byte_timeout: Duration,
+    /// Longest silence while a message is under way.
+    pub idle_timeout: Duration,
+    /// Sends a PROXY protocol header (1 or 2) at the start of each connection; such connections are not pooled over
+    /// clients, so `keepalive` is 0 with it.
+    pub proxy_protocol: Option<u8>,
+    /// The `Host` sent; `None` passes the client's on.
+    pub host_header: Option<String>,
+}
+
+/// One server of a group.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// As configured, for logs: `127.0.0.1:3000`.
+    pub name: String,
+    /// Where to connect.
+    pub address: SocketAddr,
+}
+
+/// Limits and timeouts towards clients.
+#[derive(Clone, Debug)]
+pub struct ClientLimits {
+    /// Bounds of a message's head.
+    pub http: Limits,
+    /// Most bytes in a request's body (else 413).
+    pub max_body: u64,
+    /// Most connections per lane; at the limit accepting pauses.
+    pub max_connections: usize,
+    /// From accept to the end of the TLS handshake.
+    pub handshake_timeout: Duration,
+    /// From a request's first byte to the end of its head (else 408).
+    pub header_timeout: Duration,
+    /// Between two requests.
+    pub keepalive_timeout: Duration,
+    /// Longest silence while a message is under way.
+    pub idle_timeout: Duration,
+    /// Requests served on one connection before it is closed.
+    pub max_requests: u64,
+    /// Crypto time that new handshakes may take per turn of a lane's loop.
+    pub handshake_budget: Duration,
+}

@@ -1,0 +1,1 @@
+//! sealane-sys

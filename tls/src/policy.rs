@@ -1,0 +1,191 @@
+//! What control says about TLS: plain, immutable data that every lane turns into its own rustls configurations.
+//!
+//! Control fills these (from a checked configuration file), publishes them in a snapshot, and never touches them
+//! again. A lane builds from them, lazily and for itself, so that no key, configuration or reference count is shared
+//! between lanes.
+
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A TLS protocol version that may be negotiated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// TLS 1.2 (RFC 5246).
+    Tls12,
+    /// TLS 1.3 (RFC 8446).
+    Tls13,
+}
+
+/// A key-exchange group, in the names of the IANA registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// Hybrid post-quantum ML-KEM-768 with X25519.
+    X25519MlKem768,
+    /// Curve25519 (RFC 7748).
+    X25519,
+    /// NIST P-256.
+    Secp256r1,
+    /// NIST P-384.
+    Secp384r1,
+}
+
+/// A cipher suite, in the names of the IANA registry without the `TLS_` prefix.
+#[allow(missing_docs, non_camel_case_types)] // The names say all there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Suite {
+    TLS13_AES_128_GCM_SHA256,
+    TLS13_AES_256_GCM_SHA384,
+    TLS13_CHACHA20_POLY1305_SHA256,
+    ECDHE_ECDSA_AES_128_GCM_SHA256,
+    ECDHE_ECDSA_AES_256_GCM_SHA384,
+    ECDHE_ECDSA_CHACHA20_POLY1305_SHA256,
+    ECDHE_RSA_AES_128_GCM_SHA256,
+    ECDHE_RSA_AES_256_GCM_SHA384,
+    ECDHE_RSA_CHACHA20_POLY1305_SHA256,
+}
+
+/// One certificate chain with its key, already checked to belong together.
+#[derive(Debug)]
+pub struct Identity {
+    /// Leaf first.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The leaf's private key.
+    pub key: PrivateKeyDer<'static>,
+    /// An OCSP response to staple (DER), if there is one.
+    pub ocsp: Option<Vec<u8>>,
+    /// What the leaf's public key is, to choose between several identities of one name.
+    pub kind: KeyKind,
+    /// Where it came from, for messages.
+    pub source: PathBuf,
+}
+
+/// The kind of a certificate's public key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeyKind {
+    /// ECDSA on P-256, P-384 or P-521.
+    Ecdsa,
+    /// RSA, any size.
+    Rsa,
+    /// Ed25519.
+    Ed25519,
+}
+
+/// Every certificate of a listener, found by server name.
+#[derive(Debug, Default)]
+pub struct Identities {
+    /// All of them, each once.
+    pub all: Vec<Arc<Identity>>,
+    /// Exact names, lower case, to indices into `all` (ECDSA and RSA side by side).
+    pub exact: HashMap<Box<str>, Vec<u32>>,
+    /// Wildcards by what follows `*.`, lower case: `*.example.com` is found under `example.com`.
+    pub wildcard: HashMap<Box<str>, Vec<u32>>,
+    /// Used for no or unknown SNI. Empty: such a client gets `unrecognized_name`.
+    pub default: Vec<u32>,
+}
+
+/// Whether clients must show a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientAuthMode {
+    /// Asked for; a client without one is served.
+    Optional,
+    /// A client without one is refused.
+    Require,
+}
+
+/// How client certificates are checked.
+#[derive(Debug)]
+pub struct ClientAuth {
+    /// Optional or required.
+    pub mode: ClientAuthMode,
+    /// Trust anchors.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// Revocation lists; empty means that revocation is not checked.
+    pub crls: Vec<CertificateRevocationListDer<'static>>,
+}
+
+/// TLS settings that apply to all the names of a listener, or to those listed for a policy.
+#[derive(Debug)]
+pub struct ServerPolicy {
+    /// Unique among all policies of a snapshot and stable over reloads while what matters for resumption is the same:
+    /// ticket keys are derived from it, so a ticket of one policy is worthless under another.
+    pub id: [u8; 16],
+    /// For messages and metrics.
+    pub name: String,
+    /// In order of preference, newest first; never empty.
+    pub versions: Vec<Version>,
+    /// In order of preference; never empty.
+    pub groups: Vec<Group>,
+    /// In order of preference; never empty.
+    pub suites: Vec<Suite>,
+    /// Protocols for ALPN in order of preference, e.g. `http/1.1`.
+    pub alpn: Vec<Vec<u8>>,
+    /// Certificates by name.
+    pub identities: Arc<Identities>,
+    /// TLS 1.3 tickets sent after a full handshake (0 switches resumption off).
+    pub tickets: u8,
+    /// Resumption by stateless tickets (TLS 1.2 and 1.3) and stateful sessions.
+    pub resumption: bool,
+    /// Most bytes of 0-RTT data accepted; 0 is off. When on, sessions are stateful and single-use.
+    pub early_data: u32,
+    /// Client certificates, if asked for.
+    pub client_auth: Option<ClientAuth>,
+    /// `dangerous_key_log`: a file in NSS format to which secrets are appended.
+    pub dangerous_key_log: Option<PathBuf>,
+}
+
+/// The TLS policies of one listener: the default, and others by server name (other client-certificate rules, say).
+#[derive(Debug)]
+pub struct ListenerTls {
+    /// All policies; index 0 is the default.
+    pub policies: Vec<Arc<ServerPolicy>>,
+    /// Exact names, lower case, to an index into `policies`.
+    pub exact: HashMap<Box<str>, u32>,
+    /// Wildcards by what follows `*.`, to an index into `policies`.
+    pub wildcard: HashMap<Box<str>, u32>,
+}
+
+/// How we connect to a TLS upstream.
+#[derive(Debug)]
+pub struct ClientPolicy {
+    /// Unique among the client policies of a snapshot.
+    pub id: [u8; 16],
+    /// In order of preference, newest first; never empty.
+    pub versions: Vec<Version>,
+    /// In order of preference; never empty.
+    pub groups: Vec<Group>,
+    /// In order of preference; never empty.
+    pub suites: Vec<Suite>,
+    /// Protocols for ALPN.
+    pub alpn: Vec<Vec<u8>>,
+    /// The name sent as SNI and checked against the certificate (a DNS name or an IP address).
+    pub server_name: String,
+    /// Trust anchors (DER). Ignored when verification is off.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// `dangerous_skip_verification`: accept any certificate.
+    pub dangerous_skip_verification: bool,
+    /// Our own certificate, where the upstream asks for one.
+    pub identity: Option<Arc<Identity>>,
+    /// Whether sessions are resumed.
+    pub resumption: bool,
+}
+
+/// The rotating secret from which every lane derives its ticket keys. Control makes a new epoch by time and publishes
+/// it; tickets of the previous epoch are still read.
+#[derive(Clone)]
+pub struct TicketKeys {
+    /// Counts rotations; newest first in `masters`.
+    pub epoch: u64,
+    /// Newest first; the first seals, all open. Each 32 random bytes.
+    pub masters: Vec<[u8; 32]>,
+    /// How long a ticket is good for, in seconds.
+    pub lifetime: u32,
+}
+
+impl std::fmt::Debug for TicketKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the keys.
+        f.debug_struct("TicketKeys").field("epoch", &self.epoch).field("masters", &self.masters.len()).finish()
+    }
+}
