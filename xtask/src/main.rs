@@ -1,1 +1,89 @@
-fn main() {}
+//! One command for everything a contributor does: `cargo xtask --help`.
+//!
+//! `cargo xtask test` is the whole test suite and what CI runs. Each step can be run alone, and a failing run says how.
+
+mod layers;
+mod licences;
+mod metadata;
+mod setup;
+mod spdx;
+mod steps;
+
+use clap::{Parser, Subcommand};
+use metadata::Workspace;
+use std::process::ExitCode;
+use steps::Step;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Everything a contributor does, in one command")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The whole test suite: formatting, layers, licences, clippy, docs, tests
+    Test {
+        /// Install what the tests need without asking (as CI does)
+        #[arg(long)]
+        yes: bool,
+        /// Only these steps
+        #[arg(long, value_enum, num_args = 1.., value_name = "STEP")]
+        only: Vec<Step>,
+        /// All but these steps
+        #[arg(long, value_enum, num_args = 1.., value_name = "STEP")]
+        skip: Vec<Step>,
+    },
+    /// Format the code
+    Fmt {
+        /// Change nothing; fail where formatting would
+        #[arg(long)]
+        check: bool,
+    },
+    /// Clippy over everything, warnings denied
+    Lint,
+    /// Check that each crate imports only from the layers above its own, and that `unsafe` stays where it may be
+    Layers,
+    /// Check the licences of all dependencies
+    Licences,
+    /// Install the programs that tests talk to (curl, NGINX, HAProxy…)
+    Setup {
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Test { yes, only, skip } => test(yes, &only, &skip),
+        Command::Fmt { check } => Workspace::load().and_then(|w| steps::format(&w, check)),
+        Command::Lint => alone(Step::Lint),
+        Command::Layers => alone(Step::Layers),
+        Command::Licences => alone(Step::Licences),
+        Command::Setup { yes } => setup::run(yes).map(|()| 0),
+    };
+    match done {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn alone(step: Step) -> anyhow::Result<u8> {
+    step.run(&Workspace::load()?)
+}
+
+fn test(yes: bool, only: &[Step], skip: &[Step]) -> anyhow::Result<u8> {
+    let chosen = steps::choose(only, skip);
+    if chosen.contains(&Step::Test)
+        && let Err(error) = setup::run(yes)
+    {
+        // Not fatal: the tests that lack a program say so one by one.
+        eprintln!("setup: {error:#}");
+    }
+    steps::run_all(&Workspace::load()?, &chosen)
+}

@@ -1,0 +1,255 @@
+//! The layers of `ARCHITECTURE.md`, checked: a crate imports only from rows above its own, cores do no I/O, one crate
+//! alone names rustls' unbuffered API, and `unsafe` stays where it is allowed.
+
+use crate::metadata::{Dependency, Package, Workspace};
+use anyhow::Context;
+use std::path::Path;
+
+/// A row of the table: folders, or all folders in one where the name ends in `/`.
+struct Row {
+    name: &'static str,
+    folders: &'static [&'static str],
+}
+
+const fn row(name: &'static str, folders: &'static [&'static str]) -> Row {
+    Row { name, folders }
+}
+
+/// The product's rows from the top. Rows do not import themselves, so "shells do not import each other" follows.
+const PRODUCT: &[Row] = &[
+    row("cores", &["core/"]),
+    row("platform", &["sys"]),
+    row("engines", &["tls", "dial"]),
+    row("runtime", &["lane"]),
+    row("shells", &["proxy", "tunnel", "connect"]),
+    row("assembly", &["control"]),
+    row("the binary", &["sealane"]),
+];
+
+/// The lab's rows. It measures the gateway from outside, so of the product it sees only what [`LAB_MAY`] lists.
+const LAB: &[Row] =
+    &[row("the link emulator", &["link"]), row("the lab", &["lab/"]), row("the lab's binary", &["lab/sealane-lab"])];
+
+/// What any user of the published libraries could import: no loop, no gateway, no control.
+const LAB_MAY: &[&str] = &["core/", "sys", "tls", "dial", "connect"];
+
+/// What stands around both, and may see all of it.
+const AROUND: &[&str] = &["xtask", "fuzz", "tests/"];
+
+/// Where `unsafe` may be: the platform crate, and the lab's crates that are foreign calls by nature. All others
+/// inherit the workspace's `unsafe_code = "forbid"`, which no `allow` can lift.
+const UNSAFE: &[&str] = &["sys", "lab/stacks/"];
+
+/// Folders that are sans-IO: bytes, `now` and a random source come in from outside.
+const SANS_IO: &[&str] = &["core/", "dial"];
+
+/// What a sans-IO crate never names.
+const IO: &[&str] =
+    &["Instant::now", "SystemTime::now", "TcpStream", "TcpListener", "UdpSocket", "std::fs", "std::thread", "tokio::"];
+
+/// rustls' unbuffered API changes with 0.24, so one crate alone names it.
+const UNBUFFERED: &[&str] = &["rustls::unbuffered", "UnbufferedServerConnection", "UnbufferedClientConnection"];
+
+/// One line for each crossing.
+pub fn check(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for package in workspace.members() {
+        let folder = workspace.folder(package);
+        if place(&folder).is_none() {
+            found.push(format!("{folder} has no row: add it to xtask/src/layers.rs and ARCHITECTURE.md"));
+            continue;
+        }
+        for dependency in package.dependencies.iter().filter(|d| d.path.is_some()) {
+            found.extend(judge_import(&folder, &imported(workspace, dependency), dependency.kind.as_deref()));
+        }
+        if !within(&folder, UNSAFE) && !inherits_lints(package)? {
+            found.push(format!("{folder}/Cargo.toml lacks `[lints] workspace = true`, which forbids `unsafe`"));
+        }
+        for file in sources(package)? {
+            let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+            let name = workspace.relative(&file);
+            found.extend(judge_source(&folder, &text).into_iter().map(|(line, what)| format!("{name}:{line}: {what}")));
+        }
+    }
+    found.extend(judge_root(workspace.root())?);
+    Ok(found)
+}
+
+/// Where a folder stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Product(usize),
+    Lab(usize),
+    Around,
+}
+
+fn place(folder: &str) -> Option<Place> {
+    // From below, since the lab's binary lies in the lab's folder.
+    let find = |rows: &[Row]| rows.iter().rposition(|row| within(folder, row.folders));
+    find(PRODUCT)
+        .map(Place::Product)
+        .or_else(|| find(LAB).map(Place::Lab))
+        .or_else(|| within(folder, AROUND).then_some(Place::Around))
+}
+
+fn row_name(place: Place) -> &'static str {
+    match place {
+        Place::Product(row) => PRODUCT[row].name,
+        Place::Lab(row) => LAB[row].name,
+        Place::Around => "around it",
+    }
+}
+
+/// Whether a folder is one of those listed; an entry with a slash at its end stands for what lies in it.
+fn within(folder: &str, list: &[&str]) -> bool {
+    list.iter().any(|entry| if entry.ends_with('/') { folder.starts_with(entry) } else { folder == *entry })
+}
+
+fn imported(workspace: &Workspace, dependency: &Dependency) -> String {
+    dependency.path.as_deref().map_or_else(|| dependency.name.clone(), |path| workspace.relative(path))
+}
+
+/// What is wrong with `folder` importing `other`, if anything.
+fn judge_import(folder: &str, other: &str, kind: Option<&str>) -> Option<String> {
+    let (Some(from), Some(to)) = (place(folder), place(other)) else {
+        return Some(format!("{folder} imports {other}, which has no row"));
+    };
+    let test = kind == Some("dev");
+    let allowed = match (from, to) {
+        (Place::Around, _) => true,
+        (Place::Product(from), Place::Product(to)) => to < from,
+        (Place::Lab(from), Place::Lab(to)) => to < from,
+        (Place::Lab(_), Place::Product(_)) => within(other, LAB_MAY),
+        // Nothing of the product imports the lab; its tests may.
+        (Place::Product(_), Place::Lab(_)) => test,
+        (_, Place::Around) => test,
+    };
+    let how = if test { "its tests import" } else { "it imports" };
+    (!allowed).then(|| {
+        format!("{folder} ({}): {how} {other} ({}), which is not a row above its own", row_name(from), row_name(to))
+    })
+}
+
+/// Lines of a source file that name what their crate may not. Tests, kept last in a file, are free to.
+fn judge_source(folder: &str, text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim() == "#[cfg(test)]" {
+            break;
+        }
+        let code = line.split("//").next().unwrap_or(line);
+        let mut look = |names: &[&str], why: &str| {
+            for name in names.iter().filter(|name| code.contains(**name)) {
+                found.push((number + 1, format!("`{name}`: {why}")));
+            }
+        };
+        if within(folder, SANS_IO) {
+            look(IO, "a sans-IO crate gets bytes and time from its caller");
+        }
+        if matches!(place(folder), Some(Place::Product(_))) && folder != "tls" {
+            look(UNBUFFERED, "only `tls` names rustls' unbuffered API");
+        }
+    }
+    found
+}
+
+/// Rust files under `src`, without those that hold only tests.
+fn sources(package: &Package) -> anyhow::Result<Vec<std::path::PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![package.manifest_path.with_file_name("src")];
+    while let Some(folder) = folders.pop() {
+        if !folder.is_dir() {
+            continue;
+        }
+        for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+            match (path.is_dir(), path.extension().is_some_and(|e| e == "rs")) {
+                _ if stem == "tests" || stem.ends_with("_tests") => {}
+                (true, _) => folders.push(path),
+                (false, true) => files.push(path),
+                (false, false) => {}
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn manifest(path: &Path) -> anyhow::Result<toml::Table> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    text.parse().with_context(|| path.display().to_string())
+}
+
+fn inherits_lints(package: &Package) -> anyhow::Result<bool> {
+    let manifest = manifest(&package.manifest_path)?;
+    let inherits = |lints: &toml::Value| lints.get("workspace").and_then(toml::Value::as_bool);
+    Ok(manifest.get("lints").and_then(inherits).unwrap_or(false))
+}
+
+fn judge_root(root: &Path) -> anyhow::Result<Option<String>> {
+    let manifest = manifest(&root.join("Cargo.toml"))?;
+    let mut value = manifest.get("workspace");
+    for key in ["lints", "rust", "unsafe_code"] {
+        value = value.and_then(|table| table.get(key));
+    }
+    let forbidden = value.and_then(toml::Value::as_str) == Some("forbid");
+    Ok((!forbidden).then(|| "Cargo.toml: `unsafe_code` is no longer \"forbid\" for the workspace".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(from: &str, to: &str, kind: Option<&str>) -> bool {
+        judge_import(from, to, kind).is_some()
+    }
+
+    #[test]
+    fn imports_go_up_only() {
+        assert!(!refused("proxy", "lane", None));
+        assert!(!refused("sealane", "control", None));
+        assert!(refused("lane", "proxy", None));
+        assert!(refused("core/http", "sys", None));
+        assert!(refused("core/http", "core/route", None));
+        assert!(refused("proxy", "tunnel", None));
+        assert!(refused("proxy", "tunnel", Some("dev")));
+    }
+
+    #[test]
+    fn the_lab_stays_outside_and_only_tests_import_it() {
+        assert!(refused("proxy", "lab/load", None));
+        assert!(refused("proxy", "lab/load", Some("build")));
+        assert!(!refused("proxy", "lab/load", Some("dev")));
+        assert!(!refused("lab/sealane-lab", "lab/load", None));
+        assert!(refused("lab/load", "lab/sealane-lab", None));
+        assert!(refused("lab/load", "lab/probe", None));
+        assert!(refused("lab/load", "proxy", None));
+        assert!(!refused("lab/load", "sys", None));
+        assert!(!refused("tests/interop", "sealane", Some("dev")));
+    }
+
+    #[test]
+    fn a_crate_without_a_row_is_found() {
+        assert_eq!(place("elsewhere"), None);
+        assert!(refused("proxy", "elsewhere", None));
+        assert_eq!(place("core/http"), Some(Place::Product(0)));
+        assert_eq!(place("lab/sealane-lab"), Some(Place::Lab(2)));
+        assert_eq!(place("tests/interop"), Some(Place::Around));
+    }
+
+    #[test]
+    fn a_core_names_no_clock_and_no_socket() {
+        let text = "// Instant::now in a comment\nlet now = Instant::now();\n#[cfg(test)]\nuse std::fs;\n";
+        let lines: Vec<usize> = judge_source("core/http", text).into_iter().map(|(line, _)| line).collect();
+        assert_eq!(lines, [2]);
+        assert!(judge_source("lane", text).is_empty());
+    }
+
+    #[test]
+    fn one_crate_names_the_unbuffered_api() {
+        let text = "use rustls::unbuffered::ConnectionState;";
+        assert_eq!(judge_source("proxy", text).len(), 1);
+        assert!(judge_source("tls", text).is_empty());
+    }
+}

@@ -1,0 +1,98 @@
+//! What `cargo metadata` says about the workspace, as far as the checks need it.
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The workspace and all that it depends on.
+#[derive(Debug, Deserialize)]
+pub struct Workspace {
+    /// Members and dependencies, for every platform.
+    pub packages: Vec<Package>,
+    workspace_members: BTreeSet<String>,
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+}
+
+/// One package.
+#[derive(Debug, Deserialize)]
+pub struct Package {
+    id: String,
+    /// As in its manifest.
+    pub name: String,
+    /// As in its manifest.
+    pub version: String,
+    /// An SPDX expression, if it has one.
+    pub license: Option<String>,
+    /// Where its `Cargo.toml` is.
+    pub manifest_path: PathBuf,
+    /// As declared, not resolved.
+    pub dependencies: Vec<Dependency>,
+}
+
+/// A dependency as a manifest declares it.
+#[derive(Debug, Deserialize)]
+pub struct Dependency {
+    /// The package's name.
+    pub name: String,
+    /// `None` is a normal one; else `dev` or `build`.
+    pub kind: Option<String>,
+    /// A folder, where it is a path dependency.
+    pub path: Option<PathBuf>,
+}
+
+impl Workspace {
+    /// Asks cargo.
+    pub fn load() -> anyhow::Result<Self> {
+        let output = cargo().args(["metadata", "--format-version", "1"]).output().context("cargo metadata")?;
+        if !output.status.success() {
+            bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        serde_json::from_slice(&output.stdout).context("cargo metadata: not the JSON that was expected")
+    }
+
+    /// The repository's root.
+    pub fn root(&self) -> &Path {
+        &self.workspace_root
+    }
+
+    /// Where cargo builds.
+    pub fn target(&self) -> &Path {
+        &self.target_directory
+    }
+
+    /// Our own packages.
+    pub fn members(&self) -> impl Iterator<Item = &Package> {
+        self.packages.iter().filter(|package| self.workspace_members.contains(&package.id))
+    }
+
+    /// Everybody else's.
+    pub fn foreign(&self) -> impl Iterator<Item = &Package> {
+        self.packages.iter().filter(|package| !self.workspace_members.contains(&package.id))
+    }
+
+    /// A path as seen from the root, with forward slashes, and nothing else where it lies outside.
+    pub fn relative(&self, path: &Path) -> String {
+        path.strip_prefix(&self.workspace_root).unwrap_or(path).to_string_lossy().replace('\\', "/")
+    }
+
+    /// A package's folder as seen from the root.
+    pub fn folder(&self, package: &Package) -> String {
+        self.relative(package.manifest_path.parent().unwrap_or(&package.manifest_path))
+    }
+}
+
+/// The cargo that runs us, without what it set for us alone: those variables would look like a change to build scripts
+/// that watch them.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "CARGO" {
+            command.env_remove(&name);
+        }
+    }
+    command
+}

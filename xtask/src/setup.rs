@@ -1,0 +1,146 @@
+//! The programs that tests talk to. On Debian and its kin they are installed, elsewhere they are named; tests that
+//! miss one say `skipped: …`.
+
+use anyhow::{Context, bail};
+use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program that tests start, and the Debian package that holds it.
+struct Need {
+    program: &'static str,
+    package: &'static str,
+    what_for: &'static str,
+}
+
+const fn need(program: &'static str, package: &'static str, what_for: &'static str) -> Need {
+    Need { program, package, what_for }
+}
+
+const NEEDS: &[Need] = &[
+    need("curl", "curl", "a client of every kind of request"),
+    need("openssl", "openssl", "a TLS stack that is not ours"),
+    need("nginx", "nginx-light", "backend and client in chain"),
+    need("haproxy", "haproxy", "backend and client in chain"),
+    need("h2load", "nghttp2-client", "pipelined load"),
+    need("wrk", "wrk", "keep-alive load"),
+    need("python3", "python3-venv", "WebSocket client"),
+];
+
+/// Installs what is missing after asking, or without where `yes` or `CI=true` says so.
+pub fn run(yes: bool) -> anyhow::Result<()> {
+    components()?;
+    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !present(need)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    for need in &missing {
+        eprintln!("setup: `{}` is missing ({}; Debian package {})", need.program, need.what_for, need.package);
+    }
+    if find("apt-get").is_none() {
+        eprintln!("setup: no apt-get here; install these by hand, or their tests are skipped");
+        return Ok(());
+    }
+    let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+    packages.dedup();
+    if !(yes || in_ci() || agreed(&packages)?) {
+        eprintln!("setup: not installed; the tests that need them are skipped");
+        return Ok(());
+    }
+    install(&packages)
+}
+
+fn in_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| value == "true" || value == "1")
+}
+
+fn agreed(packages: &[&str]) -> anyhow::Result<bool> {
+    if !stdin().is_terminal() {
+        return Ok(false);
+    }
+    eprint!("Install {} with apt-get? [y/N] ", packages.join(", "));
+    stderr().flush()?;
+    let mut answer = String::new();
+    stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// rustfmt and clippy come with most toolchains; a minimal one is completed.
+fn components() -> anyhow::Result<()> {
+    for (program, component) in [("cargo-fmt", "rustfmt"), ("cargo-clippy", "clippy")] {
+        let works = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+        if !works && find("rustup").is_some() {
+            run_checked(Command::new("rustup").args(["component", "add", component]))?;
+        }
+    }
+    Ok(())
+}
+
+fn present(need: &Need) -> bool {
+    // Debian has Python without `venv`, which shows only when its bootstrap is looked for.
+    let whole = || Command::new("python3").args(["-c", "import venv, ensurepip"]).output();
+    find(need.program).is_some() && (need.program != "python3" || whole().is_ok_and(|output| output.status.success()))
+}
+
+/// Looks for a program as a shell would, and in the folders for administrators, where Debian keeps the servers.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+fn install(packages: &[&str]) -> anyhow::Result<()> {
+    let quiet = NoServices::set();
+    run_checked(as_root("apt-get").args(["update", "-q"]))?;
+    let mut command = as_root("env");
+    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-q", "--no-install-recommends"]);
+    let done = run_checked(command.args(packages));
+    drop(quiet);
+    done
+}
+
+/// Keeps dpkg from starting the servers it installs (Debian policy §9.3.3: `invoke-rc.d` asks `policy-rc.d`, and 101
+/// means no) while it lives. Where an administrator already has such a policy, theirs stays.
+struct NoServices(bool);
+
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+impl NoServices {
+    fn set() -> Self {
+        if Path::new(POLICY).exists() {
+            return Self(false);
+        }
+        let script = format!("printf '#!/bin/sh\\nexit 101\\n' >{POLICY} && chmod 755 {POLICY}");
+        Self(run_checked(as_root("sh").args(["-c", &script])).is_ok())
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.0
+            && let Err(error) = run_checked(as_root("rm").args(["-f", POLICY]))
+        {
+            eprintln!("setup: {POLICY} was left behind, remove it: {error:#}");
+        }
+    }
+}
+
+/// The command itself for root, `sudo` for others.
+fn as_root(program: &str) -> Command {
+    let root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
+    if root || find("sudo").is_none() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("sudo");
+    command.arg(program);
+    command
+}
+
+fn run_checked(command: &mut Command) -> anyhow::Result<()> {
+    let name = format!("{command:?}");
+    let status = command.status().with_context(|| name.clone())?;
+    if !status.success() {
+        bail!("{name}: {status}");
+    }
+    Ok(())
+}
