@@ -1,5 +1,21 @@
 //! The TLS façade: bytes in; plaintext, early data and bytes out.
 //!
-//! The only crate that names rustls' unbuffered API. It knows nothing of sockets.
+//! The only crate that names rustls' unbuffered API (0.24 changes it). It knows nothing of sockets. A connection's way
+//! through it: [`hello::parse`] on the first bytes → the proxy chooses a policy and admits the hello →
+//! [`Session::server`] under the lane's own [`ServerContext`] → [`Session::read`] and [`Session::write`].
 
+mod client;
+pub mod hello;
+mod keylog;
 pub mod policy;
+mod provider;
+mod records;
+mod server;
+mod session;
+pub mod sessions;
+mod ticket;
+
+pub use client::ClientContext;
+pub use records::Records;
+pub use server::{BuildError, ServerContext};
+pub use session::{Read, Session, Summary, TlsError};

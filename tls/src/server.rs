@@ -1,0 +1,188 @@
+//! A lane's own server configurations, built from the policies of a snapshot when first needed.
+//!
+//! Nothing here is shared with another lane: not the keys, not the rustls configuration, not a reference count.
+
+use crate::policy::{ClientAuthMode, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, TicketKeys, Version};
+use crate::provider::{provider, versions};
+use crate::sessions::PolicySessions;
+use crate::ticket::Ticketer;
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerConfig, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, SignatureAlgorithm};
+use std::sync::{Arc, OnceLock};
+
+/// A server configuration could not be built from a policy. Control checks policies before it publishes them, so this
+/// is its fault or a library's.
+#[derive(Debug)]
+pub struct BuildError(pub(crate) String);
+
+impl std::fmt::Display for BuildError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+impl From<rustls::Error> for BuildError {
+    fn from(e: rustls::Error) -> Self {
+        Self(e.to_string())
+    }
+}
+
+/// What a lane needs to make sessions under one policy.
+#[derive(Clone)]
+pub struct ServerContext {
+    pub(crate) config: Arc<ServerConfig>,
+    policy: Arc<ServerPolicy>,
+}
+
+impl std::fmt::Debug for ServerContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerContext").field("policy", &self.policy.name).finish_non_exhaustive()
+    }
+}
+
+impl ServerContext {
+    /// Builds the configuration. Costs tens of microseconds, and once more for each certificate when it is first used.
+    pub fn new(policy: &Arc<ServerPolicy>, keys: &TicketKeys) -> Result<Self, BuildError> {
+        let provider = provider(&policy.suites, &policy.groups);
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&versions(&policy.versions))?;
+        let builder = match &policy.client_auth {
+            None => builder.with_no_client_auth(),
+            Some(auth) => {
+                let mut roots = RootCertStore::empty();
+                for root in &auth.roots {
+                    roots.add(root.clone())?;
+                }
+                let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                if !auth.crls.is_empty() {
+                    verifier = verifier.with_crls(auth.crls.iter().cloned());
+                }
+                if auth.mode == ClientAuthMode::Optional {
+                    verifier = verifier.allow_unauthenticated();
+                }
+                builder.with_client_cert_verifier(verifier.build().map_err(|e| BuildError(e.to_string()))?)
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(policy.identities.clone())));
+        config.alpn_protocols = policy.alpn.clone();
+        config.ignore_client_order = true;
+        config.send_tls13_tickets = if policy.resumption { usize::from(policy.tickets) } else { 0 };
+        // Certificate compression (RFC 8879) is not built in; say so rather than carry its cache.
+        config.cert_compressors = Vec::new();
+        config.cert_decompressors = Vec::new();
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        if policy.resumption {
+            config.session_storage = Arc::new(PolicySessions::new(policy.id));
+            if policy.early_data > 0 {
+                // 0-RTT: rustls gives early data to stateful sessions only, so no ticketer. Half-RTT data lets the
+                // answer leave before the client's Finished has come.
+                config.max_early_data_size = policy.early_data;
+                config.send_half_rtt_data = true;
+            }
+        }
+        if let Some(path) = &policy.dangerous_key_log {
+            config.key_log = crate::keylog::open(path).map_err(|e| BuildError(format!("{}: {e}", path.display())))?;
+        }
+        let context = Self { config: Arc::new(config), policy: policy.clone() };
+        context.with_ticket_keys(keys)
+    }
+
+    /// The same configuration under another epoch's ticket keys.
+    pub fn with_ticket_keys(&self, keys: &TicketKeys) -> Result<Self, BuildError> {
+        let policy = self.policy.clone();
+        if !policy.resumption || policy.early_data > 0 {
+            return Ok(Self { config: self.config.clone(), policy });
+        }
+        let mut config = (*self.config).clone();
+        let ticketer = Ticketer::new(keys, &policy.id).ok_or_else(|| BuildError("no ticket keys".into()))?;
+        config.ticketer = Arc::new(ticketer);
+        Ok(Self { config: Arc::new(config), policy })
+    }
+
+    /// The policy that this was made from.
+    pub fn policy(&self) -> &Arc<ServerPolicy> {
+        &self.policy
+    }
+
+    /// Whether TLS 1.3 sessions are stateful here, so that a foreign ticket's connection must go to its owner.
+    pub fn is_stateful(&self) -> bool {
+        self.policy.resumption && self.policy.early_data > 0 && self.policy.versions.contains(&Version::Tls13)
+    }
+}
+
+impl ListenerTls {
+    /// The policy for a server name (lower case), or the default one.
+    pub fn policy_for(&self, server_name: Option<&str>) -> usize {
+        let Some(name) = server_name else { return 0 };
+        if self.exact.is_empty() && self.wildcard.is_empty() {
+            return 0;
+        }
+        let wild = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+        self.exact.get(name).or_else(wild).map_or(0, |i| *i as usize)
+    }
+}
+
+/// Chooses a certificate by server name and by what the client can verify.
+struct Resolver {
+    identities: Arc<Identities>,
+    // Signing keys are made when first used, per lane: 10,000 certificates cost nothing at start.
+    keys: Box<[OnceLock<Option<Arc<CertifiedKey>>>]>,
+}
+
+impl std::fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Resolver").field("identities", &self.identities.all.len()).finish()
+    }
+}
+
+impl Resolver {
+    fn new(identities: Arc<Identities>) -> Self {
+        let keys = identities.all.iter().map(|_| OnceLock::new()).collect();
+        Self { identities, keys }
+    }
+
+    fn key(&self, index: u32) -> Option<Arc<CertifiedKey>> {
+        let slot = self.keys.get(index as usize)?;
+        slot.get_or_init(|| certified_key(self.identities.all.get(index as usize)?)).clone()
+    }
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let found = match hello.server_name() {
+            Some(name) => self.identities.find(name),
+            None => &self.identities.default,
+        };
+        // ECDSA first: it is several times cheaper to sign with.
+        let offered = |kind| {
+            let wanted = match kind {
+                KeyKind::Ecdsa => SignatureAlgorithm::ECDSA,
+                KeyKind::Rsa => SignatureAlgorithm::RSA,
+                KeyKind::Ed25519 => SignatureAlgorithm::ED25519,
+            };
+            let index = found.iter().find(|i| self.identities.all.get(**i as usize).is_some_and(|x| x.kind == kind))?;
+            let key = self.key(*index)?;
+            let usable = key.key.choose_scheme(hello.signature_schemes()).is_some() && key.key.algorithm() == wanted;
+            usable.then_some(key)
+        };
+        offered(KeyKind::Ecdsa).or_else(|| offered(KeyKind::Ed25519)).or_else(|| offered(KeyKind::Rsa))
+    }
+}
+
+impl Identities {
+    /// Indices of the identities for a name (lower case): exact, wildcard (one label, RFC 6125 §6.4.3), default.
+    pub fn find(&self, name: &str) -> &[u32] {
+        let wild = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+        self.exact.get(name).or_else(wild).unwrap_or(&self.default)
+    }
+}
+
+pub(crate) fn certified_key(identity: &Identity) -> Option<Arc<CertifiedKey>> {
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&identity.key).ok()?;
+    let mut certified = CertifiedKey::new(identity.chain.clone(), key);
+    certified.ocsp = identity.ocsp.clone();
+    Some(Arc::new(certified))
+}

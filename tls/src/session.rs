@@ -1,0 +1,288 @@
+//! One TLS session, server or client: ciphertext in; plaintext, early data and records out.
+//!
+//! The proxy feeds it what it has read and sends what it finds in [`Records`]; all the records that one input leads to
+//! (a server's whole flight, an answer with its close_notify) leave in one send.
+
+use crate::client::ClientContext;
+use crate::policy::Version;
+use crate::records::Records;
+use crate::server::ServerContext;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::CertificateDer;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
+use rustls::{AlertDescription, CommonState, HandshakeKind, ProtocolVersion};
+
+/// Most plaintext in one record (RFC 8446 §5.1).
+const MAX_FRAGMENT: usize = 1 << 14;
+/// Header, content type, tag, explicit nonce: more than any suite adds to a record.
+const RECORD_OVERHEAD: usize = 5 + 1 + 16 + 8;
+
+/// Why a session ended badly.
+#[derive(Debug)]
+pub enum TlsError {
+    /// The peer broke the protocol, or we could not agree; the alert for it is in the records.
+    Handshake(rustls::Error),
+    /// The peer told us by a fatal alert.
+    PeerAlert(AlertDescription),
+    /// The library refused to encrypt: too many records under one key.
+    Exhausted,
+}
+
+impl std::fmt::Display for TlsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Handshake(e) => e.fmt(f),
+            Self::PeerAlert(a) => write!(f, "the peer sent the alert {a:?}"),
+            Self::Exhausted => f.write_str("too many records under one key"),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+impl TlsError {
+    /// A short, stable name for counters and logs.
+    pub fn label(&self) -> &'static str {
+        use rustls::{CertificateError, Error, PeerIncompatible};
+        match self {
+            Self::PeerAlert(_) => "peer_alert",
+            Self::Exhausted => "key_exhausted",
+            Self::Handshake(e) => match e {
+                Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon) => "no_shared_cipher",
+                Error::PeerIncompatible(PeerIncompatible::NoKxGroupsInCommon) => "no_shared_group",
+                Error::PeerIncompatible(_) => "incompatible",
+                Error::NoCertificatesPresented => "no_client_certificate",
+                Error::InvalidCertificate(CertificateError::Revoked) => "certificate_revoked",
+                Error::InvalidCertificate(CertificateError::Expired) => "certificate_expired",
+                Error::InvalidCertificate(_) => "bad_certificate",
+                Error::DecryptError => "bad_record_mac",
+                Error::NoApplicationProtocol => "no_application_protocol",
+                Error::General(_) => "no_certificate",
+                _ => "bad_message",
+            },
+        }
+    }
+}
+
+/// What one call to [`Session::read`] came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Read {
+    /// Bytes of the input that are done with; the rest must be given again, with more behind it.
+    pub consumed: usize,
+    /// The peer has sent close_notify: nothing more will come.
+    pub closed: bool,
+}
+
+/// How a handshake went, for counters, logs and headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The version.
+    pub version: Version,
+    /// The suite's name in the IANA registry.
+    pub suite: &'static str,
+    /// The session was resumed.
+    pub resumed: bool,
+    /// The client was sent back for another key share.
+    pub retried: bool,
+}
+
+enum Side {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+/// A TLS session without a socket.
+pub struct Session {
+    side: Side,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.side {
+            Side::Server(_) => "Session(server)",
+            Side::Client(_) => "Session(client)",
+        })
+    }
+}
+
+impl Session {
+    /// A session with a client.
+    pub fn server(context: &ServerContext) -> Result<Self, TlsError> {
+        let connection = UnbufferedServerConnection::new(context.config.clone()).map_err(TlsError::Handshake)?;
+        Ok(Self { side: Side::Server(connection) })
+    }
+
+    /// A session with a server. The `ClientHello` is in `out` when this returns.
+    pub fn client(context: &ClientContext, out: &mut Records) -> Result<Self, TlsError> {
+        let name = context.server_name.clone();
+        let connection = UnbufferedClientConnection::new(context.config.clone(), name).map_err(TlsError::Handshake)?;
+        let mut session = Self { side: Side::Client(connection) };
+        session.read(&mut [], &mut Vec::new(), &mut Vec::new(), out)?;
+        Ok(session)
+    }
+
+    /// Takes ciphertext. Appends plaintext to `plain` and 0-RTT data to `early`, and what must be sent to `out`. After
+    /// an error `out` may hold an alert; nothing else may be done with the session.
+    #[inline]
+    pub fn read(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Vec<u8>,
+        early: &mut Vec<u8>,
+        out: &mut Records,
+    ) -> Result<Read, TlsError> {
+        let mut done = Read::default();
+        let mut failure = None;
+        loop {
+            let rest = &mut input[done.consumed..];
+            // The two sides have the same states under different types; only a server reads early data.
+            macro_rules! step {
+                ($connection:expr $(, $traffic:ident => $early:expr)?) => {{
+                    let UnbufferedStatus { mut discard, state, .. } = $connection.process_tls_records(rest);
+                    let go_on = match state {
+                        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                            while let Some(Ok(record)) = traffic.next_record() {
+                                discard += record.discard;
+                                plain.extend_from_slice(record.payload);
+                            }
+                            true
+                        }
+                        $(Ok(ConnectionState::ReadEarlyData(mut $traffic)) => $early,)?
+                        Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                            let written = match data.encode(out.room()) {
+                                Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
+                                    data.encode(out.unfilled(required_size))
+                                }
+                                other => other,
+                            };
+                            match written {
+                                Ok(n) => out.advance(n),
+                                // `AlreadyEncoded` cannot be: each state is encoded once.
+                                Err(_) => return Err(TlsError::Exhausted),
+                            }
+                            true
+                        }
+                        Ok(ConnectionState::TransmitTlsData(data)) => {
+                            data.done();
+                            true
+                        }
+                        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
+                            done.closed = true;
+                            false
+                        }
+                        Ok(_) => false, // WriteTraffic, BlockedHandshake
+                        // rustls queues the alert before it returns the error, and gives it out on the next call; then
+                        // comes the error again.
+                        Err(e) if failure.is_none() => {
+                            failure = Some(e);
+                            true
+                        }
+                        Err(_) => false,
+                    };
+                    (discard, go_on)
+                }};
+            }
+            let (discard, go_on) = match &mut self.side {
+                Side::Server(c) => step!(c, traffic => {
+                    while let Some(Ok(record)) = traffic.next_record() {
+                        early.extend_from_slice(record.payload);
+                    }
+                    true
+                }),
+                Side::Client(c) => step!(c),
+            };
+            done.consumed = (done.consumed + discard).min(input.len());
+            if !go_on {
+                break;
+            }
+        }
+        match failure {
+            None => Ok(done),
+            Some(rustls::Error::AlertReceived(alert)) => Err(TlsError::PeerAlert(alert)),
+            Some(e) => Err(TlsError::Handshake(e)),
+        }
+    }
+
+    /// Encrypts `plain` into `out`, and a close_notify behind it if `close`. Only once [`Session::may_write`].
+    #[inline]
+    pub fn write(&mut self, plain: &[u8], close: bool, out: &mut Records) -> Result<(), TlsError> {
+        let room = plain.len() + (plain.len() / MAX_FRAGMENT + 2) * RECORD_OVERHEAD + 64;
+        macro_rules! write {
+            ($connection:expr) => {{
+                let UnbufferedStatus { state, .. } = $connection.process_tls_records(&mut []);
+                match state {
+                    Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                        if !plain.is_empty() {
+                            let n = match traffic.encrypt(plain, out.unfilled(room)) {
+                                Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => {
+                                    traffic.encrypt(plain, out.unfilled(required_size))
+                                }
+                                other => other,
+                            };
+                            out.advance(n.map_err(|_| TlsError::Exhausted)?);
+                        }
+                        if close {
+                            let n = traffic.queue_close_notify(out.unfilled(128)).map_err(|_| TlsError::Exhausted)?;
+                            out.advance(n);
+                        }
+                        Ok(true)
+                    }
+                    // Once, after the peer's close_notify; writing is still allowed, on the next call.
+                    Ok(ConnectionState::PeerClosed) => Ok(false),
+                    Ok(_) => Err(TlsError::Exhausted),
+                    Err(e) => Err(TlsError::Handshake(e)),
+                }
+            }};
+        }
+        loop {
+            let written = match &mut self.side {
+                Side::Server(c) => write!(c),
+                Side::Client(c) => write!(c),
+            }?;
+            if written {
+                return Ok(());
+            }
+        }
+    }
+
+    #[inline]
+    fn common(&self) -> &CommonState {
+        match &self.side {
+            Side::Server(c) => c,
+            Side::Client(c) => c,
+        }
+    }
+
+    /// The handshake is not over yet (early data may still be exchanged).
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.common().is_handshaking()
+    }
+
+    /// The protocol agreed on by ALPN.
+    pub fn alpn(&self) -> Option<&[u8]> {
+        self.common().alpn_protocol()
+    }
+
+    /// The peer's certificates, leaf first, if it has shown any (also in a resumed session).
+    pub fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
+        self.common().peer_certificates()
+    }
+
+    /// How the handshake went; `None` before it is over.
+    pub fn summary(&self) -> Option<Summary> {
+        let common = self.common();
+        let version = match common.protocol_version()? {
+            ProtocolVersion::TLSv1_3 => Version::Tls13,
+            _ => Version::Tls12,
+        };
+        let kind = common.handshake_kind()?;
+        Some(Summary {
+            version,
+            suite: common.negotiated_cipher_suite()?.suite().as_str().unwrap_or("unknown"),
+            resumed: kind == HandshakeKind::Resumed,
+            retried: kind == HandshakeKind::FullWithHelloRetryRequest,
+        })
+    }
+}
