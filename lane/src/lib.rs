@@ -1,2 +1,18 @@
 //! The lane: one pinned thread with its own readiness loop.
+//!
+//! A lane owns its connections, timers, buffers and counters. On the data path it takes no lock and writes no cache
+//! line that another lane reads or writes. What must cross goes by [`Mailbox`]; what all lanes must know is
+//! [`Published`] and picked up between two events. What a lane does is a [`Service`].
+
 pub mod counter;
+mod mailbox;
+mod published;
+mod run;
+mod slots;
+mod timers;
+
+pub use mailbox::{Inbox, Mailbox, mailbox};
+pub use published::{Published, Subscription};
+pub use run::{After, Context, Ready, Service, run};
+pub use slots::{Key, Slots};
+pub use timers::{Millis, TICK, Timers};

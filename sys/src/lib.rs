@@ -1,1 +1,6 @@
-//! sealane-sys
+//! The platform: what a lane needs of the operating system beyond what `rustix` gives safely.
+//!
+//! The only crate of the product that may contain `unsafe`; today it needs none.
+
+pub mod cpu;
+pub mod limits;

@@ -1,0 +1,170 @@
+//! The loop of a lane.
+//!
+//! One turn: wait for events → hand each to the service → fire timers → pick up mail → let the service do what it has
+//! put off (admitted handshakes, sends). The service owns everything; the loop only says what is ready.
+
+use crate::mailbox::Inbox;
+use crate::timers::{Millis, Timers};
+use rustix::event::epoll;
+use rustix::event::epoll::EventFlags;
+use rustix::time::Timespec;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+/// Most events taken from the kernel at a time.
+const EVENTS: usize = 256;
+/// The mailbox's token. The top bit is never set in a connection's key.
+const MAIL: u64 = u64::MAX;
+
+/// What is ready on a descriptor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ready {
+    /// Bytes, a connection or an end can be read.
+    pub read: bool,
+    /// There is room to write, or a connect is over.
+    pub write: bool,
+    /// The peer will send nothing more (RDHUP): reading must go on until it says so, since data and the end come as
+    /// one event, and a second never comes.
+    pub peer_closed: bool,
+    /// Reset or failed.
+    pub error: bool,
+}
+
+/// What a lane does. One type per kind of lane; a value per thread.
+pub trait Service {
+    /// What can be mailed to it.
+    type Message;
+
+    /// Something is ready on the descriptor watched under `token`.
+    fn ready(&mut self, cx: &mut Context, token: u64, ready: Ready);
+
+    /// A timer armed under `token` has fired. The deadline may have moved since.
+    fn timeout(&mut self, cx: &mut Context, token: u64);
+
+    /// Mail.
+    fn message(&mut self, cx: &mut Context, message: Self::Message);
+
+    /// The end of a turn. The loop sleeps only if this says [`After::Sleep`].
+    fn turn(&mut self, cx: &mut Context) -> After;
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Nothing is left to do: wait for events.
+    Sleep,
+    /// Work has been put off: look for events without waiting.
+    Again,
+    /// The lane is done.
+    Stop,
+}
+
+/// What the loop gives a service to work with.
+#[derive(Debug)]
+pub struct Context {
+    epoll: OwnedFd,
+    started: Instant,
+    now: Millis,
+    /// The lane's timers.
+    pub timers: Timers,
+    /// Turns of the loop so far.
+    pub turns: u64,
+}
+
+impl Context {
+    /// Makes the lane's poll.
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, started: Instant::now(), now: 0, timers: Timers::default(), turns: 0 })
+    }
+
+    /// Milliseconds since the lane started, as of the beginning of this turn.
+    #[inline]
+    pub fn now(&self) -> Millis {
+        self.now
+    }
+
+    /// The clock itself, for measuring.
+    #[inline]
+    pub fn instant(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// When the lane started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Watches a connection, edge-triggered, for everything, until it is closed.
+    #[inline]
+    pub fn watch(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)?)
+    }
+
+    /// Watches a listening socket, level-triggered, so that connections may be left in the kernel's queue.
+    pub fn watch_listener(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), EventFlags::IN)?)
+    }
+
+    /// Stops watching.
+    pub fn unwatch(&self, fd: impl AsFd) {
+        // It fails only for what is not watched, and that is what is wanted.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+}
+
+/// Runs a service on this thread until it stops.
+pub fn run<S: Service>(mut cx: Context, mut service: S, inbox: &Inbox<S::Message>) -> io::Result<S> {
+    epoll::add(&cx.epoll, inbox.wake_fd(), epoll::EventData::new_u64(MAIL), EventFlags::IN)?;
+    let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
+    let mut due = Vec::new();
+    let mut after = After::Again;
+    while after != After::Stop {
+        let timeout = match after {
+            After::Sleep => cx.timers.next(cx.now),
+            _ => Some(0),
+        };
+        let timeout =
+            timeout.map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
+        let (ready, _) = match epoll::wait(&cx.epoll, &mut events, timeout.as_ref()) {
+            Ok(ready) => ready,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(e) => return Err(e.into()),
+        };
+        cx.now = cx.started.elapsed().as_millis() as Millis;
+        cx.turns += 1;
+        let mut mail = false;
+        for event in ready.iter() {
+            let token = event.data.u64();
+            if token == MAIL {
+                mail = true;
+                continue;
+            }
+            let flags = event.flags;
+            let error = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+            let r = Ready {
+                read: error || flags.intersects(EventFlags::IN | EventFlags::RDHUP),
+                write: error || flags.contains(EventFlags::OUT),
+                peer_closed: error || flags.contains(EventFlags::RDHUP),
+                error,
+            };
+            service.ready(&mut cx, token, r);
+        }
+        if mail {
+            inbox.acknowledge();
+            while let Some(message) = inbox.receive() {
+                service.message(&mut cx, message);
+            }
+        }
+        let now = cx.now;
+        cx.timers.expire(now, &mut due);
+        for token in due.drain(..) {
+            service.timeout(&mut cx, token);
+        }
+        after = service.turn(&mut cx);
+    }
+    Ok(service)
+}

@@ -1,0 +1,120 @@
+//! Storage for connections and exchanges, with keys that go stale when the entry is gone.
+
+/// Names an entry of [`Slots`]: an index and the generation of what lives there. A key of a removed entry finds
+/// nothing, also when the place has been taken again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    index: u32,
+    generation: u32,
+}
+
+impl Key {
+    /// As a number, for epoll and timers.
+    #[inline]
+    pub fn to_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// Back from a number.
+    #[inline]
+    pub fn from_u64(n: u64) -> Self {
+        Self { index: n as u32, generation: (n >> 32) as u32 }
+    }
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+/// A slab whose keys carry generations.
+#[derive(Debug)]
+pub struct Slots<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slots<T> {
+    /// Puts a value in.
+    pub fn insert(&mut self, value: T) -> Key {
+        match self.free.pop() {
+            Some(index) => {
+                let entry = &mut self.entries[index as usize];
+                entry.value = Some(value);
+                Key { index, generation: entry.generation }
+            }
+            None => {
+                let index = self.entries.len() as u32;
+                self.entries.push(Entry { generation: 0, value: Some(value) });
+                Key { index, generation: 0 }
+            }
+        }
+    }
+
+    /// The entry, unless it is gone.
+    #[inline]
+    pub fn get(&self, key: Key) -> Option<&T> {
+        let entry = self.entries.get(key.index as usize)?;
+        if entry.generation == key.generation { entry.value.as_ref() } else { None }
+    }
+
+    /// The entry, unless it is gone.
+    #[inline]
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        if entry.generation == key.generation { entry.value.as_mut() } else { None }
+    }
+
+    /// Takes the entry out.
+    pub fn remove(&mut self, key: Key) -> Option<T> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        if entry.generation != key.generation {
+            return None;
+        }
+        let value = entry.value.take()?;
+        // The top half of generations is left out: those numbers are the loop's own (listeners, mailbox).
+        entry.generation = (entry.generation + 1) & 0x7fff_ffff;
+        self.free.push(key.index);
+        Some(value)
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All keys, for rare walks over everything (drain).
+    pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+        let live = self.entries.iter().enumerate().filter(|(_, e)| e.value.is_some());
+        live.map(|(i, e)| Key { index: i as u32, generation: e.generation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_keys_find_nothing() {
+        let mut s = Slots::default();
+        let a = s.insert('a');
+        assert_eq!(s.remove(a), Some('a'));
+        let b = s.insert('b');
+        assert_eq!(s.remove(a), None);
+        assert_eq!((s.get(a), s.get(b)), (None, Some(&'b')));
+        assert_eq!(Key::from_u64(b.to_u64()), b);
+        assert_eq!((s.len(), s.keys().count()), (1, 1));
+    }
+}
