@@ -1,2 +1,23 @@
 //! HTTP as messages: the head model that every version shares, and HTTP/1.1's strict codec. Sans-IO.
+//!
+//! Bytes come in, heads and pieces of bodies go out, and the other way round; sockets, buffers and time are the
+//! caller's. Everything is checked here, once and strictly ([`h1`] says what), and messages are written anew rather
+//! than relayed, so that whoever comes behind reads what was checked.
+//!
+//! - [`message`]: request and response heads, shared by HTTP/1.1, HTTP/2 and HTTP/3;
+//! - [`fields`] and [`known`]: their fields, and the names that code asks for;
+//! - [`h1`]: the HTTP/1.1 codec;
+//! - [`error`]: what can be wrong, with the status and the counter it maps to.
+
+mod authority;
+pub mod error;
+pub mod fields;
 pub mod h1;
+pub mod known;
+pub mod message;
+mod scan;
+
+pub use error::ParseError;
+pub use fields::{FieldError, Fields};
+pub use known::Known;
+pub use message::{BodyLength, Method, RequestHead, ResponseHead, Scheme, Version};

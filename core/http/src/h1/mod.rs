@@ -1,18 +1,56 @@
-//! HTTP/1.1 (RFC 9112).
+//! HTTP/1.1 (RFC 9112): parsers and encoders without I/O.
+//!
+//! ```text
+//! bytes ─ parse_request ─► RequestHead, RequestInfo ─ BodyDecoder ─► pieces, trailers
+//!                              │ (routing, fields changed)
+//! bytes ◄─ encode_request ◄────┘        encode_chunk_header, encode_last_chunk
+//! ```
+//! and the same with `response`. A parser is given all bytes from the start of the message and says how many of them
+//! the head took; what remains is body, or the next message (pipelining).
+//!
+//! # What is refused
+//! Two parsers that disagree about where a message ends are how requests are smuggled, so wherever published research
+//! found parsers to disagree, this one refuses: line ends other than CRLF, folded lines, white space before colons,
+//! more than one (or any malformed) Content-Length, Content-Length beside Transfer-Encoding, any Transfer-Encoding but
+//! one `chunked`, missing, repeated, malformed or contradicted Hosts, chunk sizes and extensions outside the grammar.
+//! [`ParseError`](crate::ParseError) lists all of it. Beyond the RFCs' MUSTs:
+//! - `Connection` may not name fields meant for all recipients: in a request 400, in a response the name is ignored
+//!   (the field is kept);
+//! - names like `Content_Length` that CGI-style back ends take for the real one: 400;
+//! - content in CONNECT and TRACE requests: 400;
+//! - white space around the `;` and `=` of chunk extensions (`BWS`, RFC 9112 §7.1.1): 400;
+//! - hosts with percent-encoding or sub-delimiters: 400.
 
-/// Bounds of a message's head.
-#[derive(Clone, Copy, Debug)]
+mod body;
+mod connection;
+mod encode;
+mod request;
+mod response;
+mod section;
+
+pub use body::{BodyDecoder, BodyPiece, What};
+pub use encode::{
+    ConnectionOption, encode_chunk, encode_chunk_header, encode_last_chunk, encode_request, encode_response,
+};
+pub use request::{RequestInfo, parse_request};
+pub use response::{ResponseInfo, parse_response};
+
+/// Bounds of a message's head, and of its trailers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most bytes of a head, start line and final empty line included (else 431).
     pub head: usize,
     /// Most bytes of a request target (else 414).
     pub target: usize,
-    /// Most header fields (else 431).
+    /// Most header fields (else 431); of trailer fields as many again.
     pub fields: usize,
+    /// Most bytes of a trailer section, the final empty line included (else 431). The caller's read buffer must be
+    /// able to hold as many.
+    pub trailers: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { head: 32 * 1024, target: 8 * 1024, fields: 128 }
+        Self { head: 32 * 1024, target: 8 * 1024, fields: 128, trailers: 4 * 1024 }
     }
 }
