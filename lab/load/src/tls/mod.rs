@@ -1,0 +1,13 @@
+//! TLS as a load generator needs it: rustls driven through its unbuffered interface, with a
+//! configuration, a ticket store and a verifier per thread, so that no reference count, lock or cache
+//! line is shared between threads.
+
+mod config;
+mod session;
+mod tickets;
+mod verify;
+
+pub use config::{Client, ClientIdentity, TlsError, TlsOptions, TlsVersions, group_names, suite_names};
+pub use session::{OutBuf, Session, Step};
+pub use tickets::{Tickets, handshake_was_full, offer_tickets, ticket_counts, tickets_at_hand};
+pub use verify::Verify;

@@ -1,0 +1,459 @@
+//! One generator thread: its loop over epoll, its seats, its schedule.
+//!
+//! ```text
+//!            schedule                    socket
+//!               │ due                      │ readable, writable
+//!   Vacant ──open──► Connecting ──► Handshaking ──► Open (idle ⇄ busy)
+//!      ▲                 │               │              │
+//!      └──── rest ◄──────┴──── fail ─────┴── closed ────┘
+//! ```
+//!
+//! A *seat* is the place of one connection. In keep-alive mode all seats are connected before the clock
+//! starts and an operation is a request on one of them; in connection mode an operation takes a vacant
+//! seat, and its connection lives as long as the operation. Free seats wait in first-in-first-out order,
+//! so that all connections are used alike. A seat that failed rests before it is used again.
+
+mod pacer;
+mod seat;
+mod tcp;
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+use hdrhistogram::Histogram;
+use rustix::event::{Timespec, epoll};
+use rustls::pki_types::ServerName;
+
+use crate::clock::{Clock, NEVER, Nanos, nanos};
+use crate::plan::{Operation, Pace, Plan};
+use crate::record::{Failure, Failures, Record, histogram, note};
+use crate::schedule::{Rng, Weighted};
+use crate::tls::{self, Client, OutBuf};
+pub use pacer::{Op, Pacer, Timeline};
+use seat::Seat;
+
+/// How often timeouts are looked for.
+const SWEEP: Nanos = 50_000_000;
+/// How long a seat rests after a failure, so that a server that refuses is not hammered.
+const REST: Nanos = 10_000_000;
+/// How often one seat may fail before the clock starts.
+const ATTEMPTS: u32 = 3;
+/// The longest that the end of a run waits for what is under way.
+const DRAIN: Nanos = 5_000_000_000;
+
+/// What the main thread tells the workers: written a few times per run, so that reading costs nothing.
+#[derive(Debug, Default)]
+pub struct Signals {
+    /// The moment the load starts; 0 while connections are being prepared.
+    pub start: AtomicU64,
+    /// Give up as soon as possible.
+    pub stop: AtomicBool,
+    /// Raised when an interval ends: every worker then hands over its histogram of it.
+    pub interval: AtomicU64,
+}
+
+/// What a worker shows while it runs; it alone writes, on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Gauge {
+    /// Operations started.
+    pub started: AtomicU64,
+    /// Operations completed.
+    pub completed: AtomicU64,
+    /// Operations failed.
+    pub failed: AtomicU64,
+    /// Nanoseconds without work.
+    pub idle: AtomicU64,
+    /// The kernel's id of the thread.
+    pub tid: AtomicU64,
+}
+
+/// What a worker reports to the main thread.
+#[derive(Debug)]
+pub enum News {
+    /// Everything is connected; waiting for the start.
+    Ready,
+    /// Preparing failed: nothing can be measured.
+    Hopeless(Failure, String),
+    /// The histogram of an interval (thread, histogram).
+    Interval(usize, Box<Histogram<u64>>),
+    /// The thread is through.
+    Done(Box<Record>),
+}
+
+/// What a worker is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Assignment<'a> {
+    /// What to do.
+    pub plan: &'a Plan,
+    /// Which of `plan.threads` this is.
+    pub thread: usize,
+    /// The core to stay on.
+    pub cpu: Option<usize>,
+    /// The run's clock.
+    pub clock: Clock,
+    /// What the main thread says.
+    pub signals: &'a Signals,
+    /// Where to show progress.
+    pub gauge: &'a Gauge,
+}
+
+pub(super) struct Worker<'a> {
+    plan: &'a Plan,
+    clock: Clock,
+    signals: &'a Signals,
+    gauge: &'a Gauge,
+    news: Sender<News>,
+    thread: usize,
+    epoll: OwnedFd,
+    /// Received bytes of whatever connection is being read.
+    scratch: Vec<u8>,
+    /// Bytes to send of whatever connection is being written.
+    out: OutBuf,
+    seats: Vec<Seat>,
+    pacer: Pacer,
+    client: Option<Client>,
+    names: Vec<ServerName<'static>>,
+    name_weights: Weighted,
+    /// Request bytes by origin, name and target.
+    requests: Vec<Vec<Vec<Box<[u8]>>>>,
+    rng: Rng,
+    record: Record,
+    /// Failures outside the measured phase: they explain a run that never got that far.
+    outside: Failures,
+    interval: Option<Histogram<u64>>,
+    interval_seen: u64,
+    resting: VecDeque<(Nanos, u32)>,
+    in_flight: usize,
+    next_source: usize,
+    next_sweep: Nanos,
+    started: u64,
+    completed: u64,
+    failed: u64,
+    idle: Nanos,
+    /// Connections still to be made before the clock starts.
+    preparing: usize,
+    /// Operations still to be made before the clock starts, to gather tickets.
+    priming: usize,
+    /// Of those, the ones not begun.
+    unprimed: usize,
+    hopeless: Option<(Failure, String)>,
+}
+
+/// Runs a worker to its end; everything it has to say goes through `news`.
+pub fn work(assignment: Assignment<'_>, news: Sender<News>) {
+    if let Some(cpu) = assignment.cpu {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        // Refused in some sandboxes; the lag tells if it hurts.
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+    // Sleep to the nanosecond that was asked for, not to the 50 µs that the kernel likes to round to.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    let tid = rustix::thread::gettid().as_raw_nonzero().get();
+    assignment.gauge.tid.store(u64::from(tid.unsigned_abs()), Ordering::Relaxed);
+    let ended = match Worker::new(assignment, news.clone()) {
+        Ok(worker) => worker.run(),
+        Err(why) => Err((Failure::Connect, why)),
+    };
+    let last = match ended {
+        Ok(record) => News::Done(Box::new(record)),
+        Err((failure, why)) => News::Hopeless(failure, why),
+    };
+    // Nobody listens any more only when the run was given up.
+    drop(news.send(last));
+}
+
+impl<'a> Worker<'a> {
+    fn new(a: Assignment<'a>, news: Sender<News>) -> Result<Self, String> {
+        let plan = a.plan;
+        let tls = plan.origins.iter().any(|o| o.tls);
+        let client = match tls {
+            true => Some(Client::new(&plan.tls, plan.protocol.alpn()).map_err(|e| e.to_string())?),
+            false => None,
+        };
+        // Names apply to all origins; without them, each origin has its own.
+        let shared = !plan.names.is_empty();
+        let hosts: Vec<&str> = match shared {
+            true => plan.names.iter().map(|(name, _)| name.as_str()).collect(),
+            false => plan.origins.iter().map(|o| o.host.as_str()).collect(),
+        };
+        let names = match tls {
+            true => {
+                hosts.iter().map(|h| Client::server_name(h)).collect::<Result<_, _>>().map_err(|e| e.to_string())?
+            }
+            false => Vec::new(),
+        };
+        let close = matches!(plan.operation, Operation::Connection { .. });
+        let requests = plan
+            .origins
+            .iter()
+            .map(|origin| {
+                let for_name = |host: &str| origin.targets.iter().map(|t| crate::h1::request(t, host, close)).collect();
+                // Indexed like `names`, so that a seat's name index serves both.
+                hosts.iter().map(|host| for_name(if shared { host } else { &origin.host })).collect()
+            })
+            .collect();
+        let pacer = Pacer::new(plan, a.thread);
+        let seats: Vec<Seat> = pacer.seats().map(|group| Seat::new(group, plan)).collect();
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| format!("epoll: {e}"))?;
+        Ok(Self {
+            plan,
+            clock: a.clock,
+            signals: a.signals,
+            gauge: a.gauge,
+            news,
+            thread: a.thread,
+            epoll,
+            scratch: vec![0; 256 * 1024],
+            out: OutBuf::new(),
+            pacer,
+            client,
+            name_weights: Weighted::new(match shared {
+                true => plan.names.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(),
+                false => vec![1],
+            }),
+            names,
+            requests,
+            rng: Rng::seeded(plan.seed ^ (a.thread as u64 + 1).wrapping_mul(0xe703_7ed1_a0b4_28db)),
+            record: Record::new(plan),
+            outside: Failures::default(),
+            interval: plan.interval.map(|_| histogram()),
+            interval_seen: 0,
+            resting: VecDeque::with_capacity(seats.len()),
+            seats,
+            in_flight: 0,
+            next_source: a.thread,
+            next_sweep: SWEEP,
+            started: 0,
+            completed: 0,
+            failed: 0,
+            idle: 0,
+            preparing: 0,
+            priming: 0,
+            unprimed: 0,
+            hopeless: None,
+        })
+    }
+
+    fn run(mut self) -> Result<Record, (Failure, String)> {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
+        self.prepare();
+        let mut told = false;
+        // What is under way when the load ends may take until then.
+        let mut drained_by = NEVER;
+        let mut warm_end = NEVER;
+        let mut idle_before = 0;
+        loop {
+            let mut now = self.clock.now();
+            if self.pacer.timeline().is_none() {
+                if let Some(hopeless) = self.hopeless.take() {
+                    return Err(hopeless);
+                }
+                if self.preparing == 0 && self.priming == 0 && !told {
+                    told = true;
+                    drop(self.news.send(News::Ready));
+                }
+                let start = self.signals.start.load(Ordering::Acquire);
+                if told && start != 0 {
+                    let timeline = Timeline::new(self.plan, start);
+                    warm_end = timeline.warm_end;
+                    drained_by = timeline.end.saturating_add(DRAIN.min(nanos(self.plan.timeout)));
+                    self.pacer.start(self.plan, self.thread, timeline, now);
+                }
+            } else {
+                self.start_due(now);
+                if now >= warm_end {
+                    // The measured phase begins here for this thread's own figures.
+                    warm_end = NEVER;
+                    idle_before = self.idle;
+                    self.record.handshakes.tickets = 0;
+                    let _ = tls::ticket_counts();
+                }
+                if self.pacer.through() && drained_by == NEVER {
+                    drained_by = now + DRAIN.min(nanos(self.plan.timeout));
+                }
+                let finished = self.pacer.ended(now) && self.in_flight == 0 && !self.pacer.has_backlog();
+                if finished || now >= drained_by || self.signals.stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            if now >= self.next_sweep {
+                self.sweep(now);
+            }
+            self.publish();
+            now = self.clock.now();
+            let wake = self.next_wake(now);
+            let spin = nanos(self.plan.spin);
+            let pause = if wake <= now.saturating_add(spin) { 0 } else { wake - now - spin };
+            let timeout = Timespec { tv_sec: (pause / 1_000_000_000) as i64, tv_nsec: (pause % 1_000_000_000) as i64 };
+            events.clear();
+            if epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)).is_err() {
+                // Interrupted by a signal: look again.
+                continue;
+            }
+            if pause > 0 || events.is_empty() {
+                self.idle += self.clock.now() - now;
+            }
+            for event in &events {
+                let (data, flags) = (event.data.u64(), event.flags);
+                self.handle_event(data, flags);
+                let now = self.clock.now();
+                self.start_due(now);
+            }
+        }
+        let now = self.clock.now();
+        self.finish(now);
+        self.record.idle = self.idle - idle_before;
+        self.publish();
+        Ok(self.record)
+    }
+
+    /// Opens what must be open before the clock starts: all connections in keep-alive mode, or as many
+    /// full handshakes as it takes to have tickets for the first ones to be resumed.
+    fn prepare(&mut self) {
+        let now = self.clock.now();
+        match self.plan.operation {
+            Operation::KeepAlive => {
+                self.preparing = self.seats.len();
+                for i in 0..self.seats.len() {
+                    self.open(i, now);
+                }
+            }
+            Operation::Connection { .. } => {
+                for i in 0..self.seats.len() {
+                    self.pacer.free(self.seats[i].group, i as u32, now);
+                }
+                if self.plan.wants_tickets() {
+                    // One connection yields one ticket or more, and an operation takes one.
+                    self.priming = self.seats.len() * self.names.len().max(1);
+                    let at_once = self.seats.len().min(8);
+                    self.unprimed = self.priming - at_once;
+                    for _ in 0..at_once {
+                        self.prime(now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts one more operation whose only purpose is its tickets.
+    fn prime(&mut self, now: Nanos) {
+        if let Some(i) = self.pacer.take_seat() {
+            self.begin(i as usize, Op::priming(now), now);
+        }
+    }
+
+    fn start_due(&mut self, now: Nanos) {
+        let mut now = now;
+        for group in 0..self.pacer.groups() {
+            // A seat that fails at once must not be tried again in the same turn.
+            for _ in 0..self.pacer.idle(group) {
+                let Some((seat, op, lag)) = self.pacer.take(group, now, &mut self.rng) else { break };
+                if op.measured {
+                    self.record.started += 1;
+                    if let Some(lag) = lag {
+                        note(&mut self.record.lag, lag);
+                    }
+                }
+                self.started += 1;
+                self.begin(seat as usize, op, now);
+                now = self.clock.now();
+            }
+        }
+    }
+
+    fn next_wake(&self, now: Nanos) -> Nanos {
+        let mut wake = self.next_sweep;
+        if let Some((at, _)) = self.resting.front() {
+            wake = wake.min(*at);
+        }
+        if self.pacer.timeline().is_none() {
+            // The start comes by a variable, not by an event.
+            return wake.min(now + 500_000);
+        }
+        wake.min(self.pacer.next(now))
+    }
+
+    fn publish(&mut self) {
+        self.gauge.started.store(self.started, Ordering::Relaxed);
+        self.gauge.completed.store(self.completed, Ordering::Relaxed);
+        self.gauge.failed.store(self.failed, Ordering::Relaxed);
+        self.gauge.idle.store(self.idle, Ordering::Relaxed);
+        if let Some(interval) = &mut self.interval {
+            let seen = self.signals.interval.load(Ordering::Relaxed);
+            if seen != self.interval_seen {
+                self.interval_seen = seen;
+                drop(self.news.send(News::Interval(self.thread, Box::new(interval.clone()))));
+                interval.reset();
+            }
+        }
+    }
+
+    /// Times out what takes too long, and wakes the seats that have rested.
+    fn sweep(&mut self, now: Nanos) {
+        self.next_sweep = now + SWEEP;
+        let timeout = nanos(self.plan.timeout);
+        for i in 0..self.seats.len() {
+            if self.seats[i].overdue(now, timeout) {
+                self.fail(i, Failure::Timeout, now, || format!("nothing within {:?}", self.plan.timeout));
+            }
+        }
+        self.wake_rested(now);
+    }
+
+    fn wake_rested(&mut self, now: Nanos) {
+        while let Some((at, seat)) = self.resting.front().copied() {
+            if at > now {
+                break;
+            }
+            self.resting.pop_front();
+            match self.plan.operation {
+                Operation::KeepAlive => self.open(seat as usize, now),
+                Operation::Connection { .. } => {
+                    self.pacer.free(self.seats[seat as usize].group, seat, now);
+                    if self.priming > 0 {
+                        self.prime(now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a moment lies in the measured phase.
+    fn measuring(&self, at: Nanos) -> bool {
+        self.pacer.timeline().is_some_and(|t| (t.warm_end..t.end).contains(&at))
+    }
+
+    /// Whether a finished operation counts: by its intended moment in an open loop, by its end in a closed one.
+    fn counts(&self, op: &Op, end: Nanos) -> bool {
+        match self.plan.pace {
+            Pace::Open { .. } => op.measured,
+            Pace::Closed => op.measured && self.measuring(end),
+        }
+    }
+
+    /// Accounts for what the end of the run cut off.
+    fn finish(&mut self, now: Nanos) {
+        let stopped = self.signals.stop.load(Ordering::Relaxed);
+        if !stopped && matches!(self.plan.pace, Pace::Open { .. }) {
+            for i in 0..self.seats.len() {
+                if self.seats[i].busy() {
+                    self.fail(i, Failure::Timeout, now, || "under way when the run ended".to_owned());
+                }
+            }
+            // Never started, and waited for at least this long: leaving them out would flatter the server.
+            let kind = self.plan.kinds()[0];
+            for intended in self.pacer.leftover(now) {
+                self.record.unstarted += 1;
+                note(&mut self.record.times(kind).corrected, now - intended);
+            }
+        }
+        self.record.handshakes.tickets += tls::ticket_counts();
+        if self.record.failures.total() == 0 && self.record.completed == 0 {
+            self.record.failures = std::mem::take(&mut self.outside);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The place of one connection.
+
+use std::os::fd::OwnedFd;
+
+use super::pacer::Op;
+use crate::clock::Nanos;
+use crate::h1;
+use crate::plan::Plan;
+use crate::tls::Session;
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// There is none.
+    Vacant,
+    /// TCP is being established.
+    Connecting,
+    /// TLS is.
+    Handshaking,
+    /// Requests may be sent.
+    Open,
+    /// The operation is done; the peer's close is awaited, for the tickets that come before it.
+    Closing,
+}
+
+/// A seat.
+pub struct Seat {
+    /// The origin it belongs to.
+    pub group: u16,
+    /// Which of the names is asked for.
+    pub name: u16,
+    pub phase: Phase,
+    pub fd: Option<OwnedFd>,
+    pub tls: Option<Box<Session>>,
+    pub reader: h1::Reader,
+    /// The operation under way.
+    pub op: Option<Op>,
+    /// Its request is on its way (perhaps as early data).
+    pub requested: bool,
+    /// Received TLS bytes that are not a whole record yet.
+    pub pending: Vec<u8>,
+    /// Bytes the socket would not take yet.
+    pub unsent: Vec<u8>,
+    /// When the connection was begun.
+    pub opened: Nanos,
+    /// When TCP stood.
+    pub connected: Nanos,
+    /// Distinguishes this connection's events from its predecessors'.
+    pub generation: u32,
+    /// Failures in a row before the clock started.
+    pub attempts: u32,
+    /// Whether a ticket was offered.
+    pub offered: bool,
+}
+
+impl Seat {
+    pub fn new(group: u16, _plan: &Plan) -> Self {
+        Self {
+            group,
+            name: 0,
+            phase: Phase::Vacant,
+            fd: None,
+            tls: None,
+            reader: h1::Reader::new(false),
+            op: None,
+            requested: false,
+            pending: Vec::new(),
+            unsent: Vec::new(),
+            opened: 0,
+            connected: 0,
+            generation: 0,
+            attempts: 0,
+            offered: false,
+        }
+    }
+
+    /// Whether an operation is under way.
+    pub fn busy(&self) -> bool {
+        self.op.is_some()
+    }
+
+    /// Whether whatever it does has taken longer than `timeout`.
+    pub fn overdue(&self, now: Nanos, timeout: Nanos) -> bool {
+        let since = match (&self.op, self.phase) {
+            (_, Phase::Vacant) => return false,
+            (Some(op), _) => op.started,
+            (None, Phase::Open) => return false,
+            (None, _) => self.opened,
+        };
+        now.saturating_sub(since) > timeout
+    }
+}

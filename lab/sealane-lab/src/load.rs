@@ -1,0 +1,437 @@
+//! `sealane-lab load`: from options to a plan, and from a report to what is printed.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use clap::ValueEnum;
+use sealane_lab_load::plan::{Close, Kind, Operation, Origin, Pace, Pinning, Protocol, Target};
+use sealane_lab_load::schedule::Arrivals;
+use sealane_lab_load::tls::{ClientIdentity, TlsVersions, Verify};
+use sealane_lab_load::url::Url;
+use sealane_lab_load::verdict::{self, Threshold};
+use sealane_lab_load::{LoadError, Plan, preflight};
+
+/// Options of `sealane-lab load`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "EXIT CODES: 0 done, 1 a threshold (--fail-if) was broken, 2 wrong usage, 3 void: the figures say nothing.
+
+EXAMPLES:
+  Constant load, latency as users see it:  sealane-lab load --rate 2000 -c 64 https://localhost:8443/
+  As much as possible (what wrk shows):    sealane-lab load -c 64 -t 1 https://localhost:8443/
+  New TLS connections, a fifth of them full: sealane-lab load --handshake full=20,resumed=80 --rate 500 https://localhost:8443/
+  What a request costs the server:         sealane-lab load --server-pid $(pidof -s nginx) https://localhost:8443/"
+)]
+pub struct Args {
+    /// What to ask for; several, each with a weight if wanted: 3@https://localhost/a 1@https://localhost/b
+    #[arg(required = true, value_name = "[WEIGHT@]URL")]
+    urls: Vec<String>,
+
+    /// Operations per second, over all threads (open loop). Without it: a closed loop
+    #[arg(short, long, value_parser = rate)]
+    rate: Option<f64>,
+    /// How operations are spread over time in an open loop
+    #[arg(long, value_enum, default_value_t = ArrivalsArg::Uniform)]
+    arrivals: ArrivalsArg,
+    /// Connections over all threads; with --handshake the most at once
+    #[arg(short, long, default_value_t = 64)]
+    connections: usize,
+    /// Threads, each on a core of its own [default: as many as cores, at most one per connection]
+    #[arg(short, long)]
+    threads: Option<usize>,
+    /// Cores for the threads, such as 1 or 2,3 (`off`: let the kernel choose)
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<String>,
+    /// How long to measure
+    #[arg(short, long, default_value = "10s", value_parser = duration, value_name = "TIME")]
+    duration: Duration,
+    /// Measure so many operations instead of so long
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// Load before measuring
+    #[arg(short, long, default_value = "1s", value_parser = duration, value_name = "TIME")]
+    warmup: Duration,
+    /// The longest that an operation may take
+    #[arg(long, default_value = "10s", value_parser = duration, value_name = "TIME")]
+    timeout: Duration,
+
+    /// Version of HTTP
+    #[arg(long, value_enum, default_value_t = HttpArg::One)]
+    http: HttpArg,
+    /// Requests at once on each connection (HTTP/2 and HTTP/3)
+    #[arg(short = 'm', long, default_value_t = 1)]
+    streams: usize,
+    /// Method
+    #[arg(short = 'X', long, default_value = "GET")]
+    method: String,
+    /// A field to send, such as 'Accept: text/html'; repeat for more
+    #[arg(short = 'H', long = "header", value_name = "FIELD")]
+    headers: Vec<String>,
+    /// Body to send
+    #[arg(long, conflicts_with = "body_file")]
+    body: Option<String>,
+    /// File whose contents to send
+    #[arg(long, value_name = "FILE")]
+    body_file: Option<PathBuf>,
+    /// A new connection for every request
+    #[arg(long)]
+    no_keepalive: bool,
+    /// New TLS connections as the load: full, resumed, early-data, or a mix such as full=20,resumed=80
+    #[arg(long, value_name = "MIX")]
+    handshake: Option<String>,
+    /// With --handshake: no request, only the handshake
+    #[arg(long, requires = "handshake")]
+    no_request: bool,
+
+    /// TLS version to offer [default: both]
+    #[arg(long, value_enum)]
+    tls: Option<TlsArg>,
+    /// Cipher suites to offer, in order
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    ciphers: Vec<String>,
+    /// Key-exchange groups to offer, in order; the first one's key is sent along
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    groups: Vec<String>,
+    /// ALPN protocols to offer ('' for none) [default: the one of --http]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    alpn: Option<Vec<String>>,
+    /// How much of the server's proof to check. `none` skips even the signature, which for ECDSA costs
+    /// the client as much as the server
+    #[arg(long, value_enum, default_value_t = VerifyArg::Full)]
+    verify: VerifyArg,
+    /// Authorities to trust (PEM) [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Client certificate (PEM)
+    #[arg(long, requires = "key", value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, requires = "cert", value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Names for SNI and Host instead of the URL's, with weights if wanted: a.test=3,b.test
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    sni: Vec<String>,
+    /// Connect here, whatever the URL's host says
+    #[arg(long, value_name = "IP")]
+    connect_to: Option<IpAddr>,
+    /// Local addresses to connect from, in turn; each gives some 28,000 ports more
+    #[arg(long, value_delimiter = ',', value_name = "IP")]
+    source: Vec<IpAddr>,
+    /// How to close connections; rst leaves no TIME_WAIT behind
+    #[arg(long, value_enum, default_value_t = CloseArg::Fin)]
+    close: CloseArg,
+
+    /// Account for the CPU time and memory of this process, its threads and children; repeat for more
+    #[arg(long, value_name = "PID")]
+    server_pid: Vec<u32>,
+    /// Fail (exit code 1) if this holds: 'p99.9>20ms', 'max>1s', 'errors>1%', 'rate<900', 'cpu>90us'; repeat for more
+    #[arg(long, value_name = "CONDITION")]
+    fail_if: Vec<String>,
+    /// Void if the generator itself was later than this at the 99th percentile
+    #[arg(long, default_value = "1ms", value_parser = duration, value_name = "TIME")]
+    max_lag: Duration,
+    /// Void if CPU pressure (PSI) was above this, in per cent
+    #[arg(long, default_value_t = 20.0, value_name = "PERCENT")]
+    max_pressure: f64,
+    /// Turn from sleeping to spinning this long before a deadline
+    #[arg(long, default_value = "50us", value_parser = duration, value_name = "TIME")]
+    spin: Duration,
+    /// Seed of all randomness
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON document and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ArrivalsArg {
+    Uniform,
+    Poisson,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum HttpArg {
+    #[value(name = "1.1", alias = "1")]
+    One,
+    #[value(name = "2")]
+    Two,
+    #[value(name = "3")]
+    Three,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TlsArg {
+    #[value(name = "1.2")]
+    Tls12,
+    #[value(name = "1.3")]
+    Tls13,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum VerifyArg {
+    /// Chain, name and signature
+    Full,
+    /// Chain and signature, whatever the name
+    Chain,
+    /// The handshake's signature alone, as curl -k, wrk and h1load do
+    Signature,
+    /// Nothing
+    None,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CloseArg {
+    Fin,
+    Rst,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let thresholds = args
+        .fail_if
+        .iter()
+        .map(|t| Threshold::parse(t))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|why| anyhow!("--fail-if: {why}"))?;
+    let plan = plan(&args)?;
+    let cancel = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGINT, cancel.clone()).context("cannot listen for Ctrl-C")?;
+    let mut report = match sealane_lab_load::run(&plan, &cancel, |_| {}) {
+        Ok(report) => report,
+        Err(error) => return refused(&error, args.json),
+    };
+    report.check(&thresholds);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", report.text());
+    }
+    Ok(ExitCode::from(match (report.void.is_empty(), report.broken.is_empty()) {
+        (false, _) => 3,
+        (true, false) => 1,
+        (true, true) => 0,
+    }))
+}
+
+/// The run did not take place.
+fn refused(error: &LoadError, json: bool) -> anyhow::Result<ExitCode> {
+    let code = match error {
+        LoadError::Usage(_) => 2,
+        LoadError::Unreachable(_) => 3,
+    };
+    if json {
+        println!("{}", serde_json::json!({ "tool": "sealane-lab load", "void": [error.to_string()] }));
+    }
+    eprintln!("sealane-lab: {error}");
+    Ok(ExitCode::from(code))
+}
+
+fn plan(args: &Args) -> anyhow::Result<Plan> {
+    if args.connections == 0 || args.streams == 0 || args.threads == Some(0) {
+        bail!("--connections, --streams and --threads must be at least 1");
+    }
+    let protocol = match args.http {
+        HttpArg::One => Protocol::Http1,
+        HttpArg::Two => Protocol::Http2,
+        HttpArg::Three => Protocol::Http3,
+    };
+    let targets = targets(args)?;
+    let tls = targets.iter().any(|t| t.url.tls);
+    if protocol == Protocol::Http3 && targets.iter().any(|t| !t.url.tls) {
+        bail!("HTTP/3 is always encrypted: use https://");
+    }
+    let timeout = args.timeout.min(Duration::from_secs(5));
+    let origins = Origin::group(targets, |url| {
+        let host = args.connect_to.map_or_else(|| url.host.clone(), |ip| ip.to_string());
+        let addresses = preflight::resolve(&host, url.port)?;
+        if protocol == Protocol::Http3 {
+            return Ok(addresses[0]);
+        }
+        preflight::reachable(&addresses, timeout).map(|(address, _)| address)
+    });
+    let mut plan = Plan::new(match origins {
+        Ok(origins) => origins,
+        Err(error) => std::process::exit(match refused(&error, args.json)? == ExitCode::from(2) {
+            true => 2,
+            false => 3,
+        }),
+    });
+    plan.protocol = protocol;
+    plan.pace = match args.rate {
+        None => Pace::Closed,
+        Some(rate) => Pace::Open {
+            rate,
+            arrivals: match args.arrivals {
+                ArrivalsArg::Uniform => Arrivals::Uniform,
+                ArrivalsArg::Poisson => Arrivals::Poisson,
+            },
+        },
+    };
+    plan.operation = operation(args, tls)?;
+    plan.connections = args.connections;
+    plan.streams = args.streams;
+    plan.pinning = match args.cpus.as_deref() {
+        None => Pinning::Auto,
+        Some("off") => Pinning::Off,
+        Some(list) => Pinning::Cpus(
+            list.split(',')
+                .map(|n| n.trim().parse().map_err(|_| anyhow!("--cpus: {n:?} is not a number")))
+                .collect::<anyhow::Result<_>>()?,
+        ),
+    };
+    let cores = match &plan.pinning {
+        Pinning::Cpus(list) => list.len(),
+        _ => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    plan.threads = args.threads.unwrap_or(cores).min(plan.connections);
+    plan.requests = args.requests;
+    plan.duration = args.requests.is_none().then_some(args.duration);
+    plan.warmup = args.warmup;
+    plan.timeout = args.timeout;
+    plan.sources = args.source.clone();
+    plan.names = args.sni.iter().map(|n| weighted(n, '=')).collect::<anyhow::Result<_>>()?;
+    plan.tls.versions = match args.tls {
+        None => TlsVersions::Both,
+        Some(TlsArg::Tls12) => TlsVersions::Tls12,
+        Some(TlsArg::Tls13) => TlsVersions::Tls13,
+    };
+    plan.tls.suites = args.ciphers.clone();
+    plan.tls.groups = args.groups.clone();
+    plan.tls.alpn = args.alpn.as_ref().map(|list| list.iter().filter(|p| !p.is_empty()).cloned().collect());
+    plan.tls.verify = match args.verify {
+        VerifyArg::Full => Verify::Full,
+        VerifyArg::Chain => Verify::Chain,
+        VerifyArg::Signature => Verify::Signature,
+        VerifyArg::None => Verify::None,
+    };
+    plan.tls.ca = args.ca.clone();
+    plan.tls.identity = args.cert.clone().zip(args.key.clone()).map(|(cert, key)| ClientIdentity { cert, key });
+    plan.close = match args.close {
+        CloseArg::Fin => Close::Fin,
+        CloseArg::Rst => Close::Reset,
+    };
+    plan.spin = args.spin;
+    plan.seed = args.seed;
+    plan.servers = args.server_pid.clone();
+    plan.honesty.lag = args.max_lag;
+    plan.honesty.pressure = args.max_pressure;
+    Ok(plan)
+}
+
+fn targets(args: &Args) -> anyhow::Result<Vec<Target>> {
+    let headers = args
+        .headers
+        .iter()
+        .map(|h| {
+            let (name, value) = h.split_once(':').ok_or_else(|| anyhow!("--header {h:?} has no colon"))?;
+            let (name, value) = (name.trim(), value.trim());
+            if name.is_empty() || name.contains(char::is_whitespace) || h.contains(['\r', '\n']) {
+                bail!("--header {h:?} is not a field");
+            }
+            Ok((name.to_owned(), value.to_owned()))
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    if args.method.is_empty() || !args.method.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+        bail!("--method {:?} is not a method", args.method);
+    }
+    let body: Arc<[u8]> = match (&args.body, &args.body_file) {
+        (Some(text), _) => text.as_bytes().into(),
+        (None, Some(path)) => std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?.into(),
+        (None, None) => Arc::from([]),
+    };
+    args.urls
+        .iter()
+        .map(|text| {
+            let (weight, url) = match text.split_once('@') {
+                Some((weight, url)) if weight.bytes().all(|b| b.is_ascii_digit()) => (weight.parse()?, url),
+                _ => (1, text.as_str()),
+            };
+            if weight == 0 {
+                bail!("{text}: a weight is at least 1");
+            }
+            let mut target = Target::get(Url::parse(url)?);
+            target.weight = weight;
+            target.method.clone_from(&args.method);
+            target.headers.clone_from(&headers);
+            target.body = body.clone();
+            Ok(target)
+        })
+        .collect()
+}
+
+fn operation(args: &Args, tls: bool) -> anyhow::Result<Operation> {
+    let request = !args.no_request;
+    let Some(mix) = &args.handshake else {
+        return Ok(match (args.no_keepalive, tls) {
+            (false, _) => Operation::KeepAlive,
+            (true, true) => Operation::Connection { request, mix: vec![(Kind::Full, 1)] },
+            (true, false) => Operation::Connection { request, mix: vec![(Kind::Plain, 1)] },
+        });
+    };
+    if !tls {
+        bail!("--handshake needs https://");
+    }
+    let mix: Vec<(Kind, u32)> = mix
+        .split(',')
+        .map(|part| {
+            let (name, weight) = weighted(part, '=')?;
+            let kind = match name.as_str() {
+                "full" => Kind::Full,
+                "resumed" => Kind::Resumed,
+                "early-data" => Kind::EarlyData,
+                _ => bail!("--handshake: {name:?} is none of full, resumed, early-data"),
+            };
+            Ok((kind, weight))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    if mix.iter().all(|(_, weight)| *weight == 0) {
+        bail!("--handshake: all weights are 0");
+    }
+    let early = mix.iter().any(|(kind, _)| *kind == Kind::EarlyData);
+    if early && args.no_request {
+        bail!("early data is a request: --no-request does not go with it");
+    }
+    if early && matches!(args.tls, Some(TlsArg::Tls12)) {
+        bail!("TLS 1.2 has no early data");
+    }
+    if early && !matches!(args.method.as_str(), "GET" | "HEAD" | "OPTIONS") {
+        // RFC 8470 §4: early data may be replayed.
+        bail!("early data may be replayed: only GET, HEAD and OPTIONS are sent that way");
+    }
+    Ok(Operation::Connection { request, mix })
+}
+
+/// `name` or `name=weight`.
+fn weighted(text: &str, separator: char) -> anyhow::Result<(String, u32)> {
+    match text.rsplit_once(separator) {
+        None => Ok((text.trim().to_owned(), 1)),
+        Some((name, weight)) => {
+            let weight = weight.trim().parse().map_err(|_| anyhow!("{text:?}: {weight:?} is not a weight"))?;
+            Ok((name.trim().to_owned(), weight))
+        }
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let number = match text.strip_suffix(['k', 'K']) {
+        Some(thousands) => thousands.parse::<f64>().map(|n| n * 1000.0),
+        None => text.parse(),
+    };
+    number.ok().filter(|r| r.is_finite() && *r > 0.0).ok_or_else(|| "a number per second, such as 500 or 2k".to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let ns = match text.parse::<f64>() {
+        // A bare number is in seconds, as in wrk's and h2load's options.
+        Ok(seconds) => Some(seconds * 1e9),
+        Err(_) => verdict::time(text),
+    };
+    let ns = ns.filter(|ns| ns.is_finite() && *ns >= 0.0 && *ns < 1e18);
+    ns.map(|ns| Duration::from_nanos(ns as u64)).ok_or_else(|| "a time such as 10s, 500ms or 50us".to_owned())
+}
