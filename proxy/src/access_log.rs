@@ -1,0 +1,156 @@
+//! Access log lines, formatted by the lane and handed over in batches.
+//!
+//! The combined format that NGINX and Apache write, then: duration in seconds, TLS version (`-` without), bytes
+//! received, upstream server.
+
+use crate::clock::Clock;
+use crate::conn::Front;
+use crate::exchange::Exchange;
+use sealane_http::{Known, Version};
+use std::io::Write;
+
+/// Where finished lines go: takes a buffer of whole lines, and gives an empty one back. `Err` gives the lines back:
+/// the writer is behind.
+pub type LogSink = Box<dyn FnMut(Vec<u8>) -> Result<Vec<u8>, Vec<u8>> + Send>;
+
+/// Lines are handed over when there are this many bytes, or after [`FLUSH_MS`].
+const BATCH: usize = 32 * 1024;
+pub(crate) const FLUSH_MS: u64 = 256;
+
+pub(crate) struct AccessLog {
+    buffer: Vec<u8>,
+    sink: Option<LogSink>,
+    /// Lines in the buffer.
+    lines: u64,
+    pub due: u64,
+}
+
+impl AccessLog {
+    pub fn new(sink: Option<LogSink>) -> Self {
+        Self { buffer: Vec::new(), sink, lines: 0, due: 0 }
+    }
+
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.sink.is_some()
+    }
+
+    pub fn has_lines(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    /// Appends the line of a finished exchange. Says whether the buffer was empty before.
+    pub fn line(&mut self, x: &Exchange, front: &Front, clock: &Clock, now: u64) -> bool {
+        let first = self.buffer.is_empty();
+        let b = &mut self.buffer;
+        b.extend_from_slice(front.peer_text.as_bytes());
+        b.extend_from_slice(b" - - [");
+        b.extend_from_slice(clock.log.as_bytes());
+        b.extend_from_slice(b"] \"");
+        escape(b, x.request.method_name());
+        b.push(b' ');
+        escape(b, x.request.target());
+        b.extend_from_slice(match x.request.version {
+            Version::Http10 => b" HTTP/1.0\" ".as_slice(),
+            _ => b" HTTP/1.1\" ".as_slice(),
+        });
+        number(b, u64::from(x.status));
+        b.push(b' ');
+        number(b, x.down.bytes);
+        for known in [Known::Referer, Known::UserAgent] {
+            b.extend_from_slice(b" \"");
+            match x.request.fields.get(known) {
+                Some(value) => escape(b, value),
+                None => b.push(b'-'),
+            }
+            b.push(b'"');
+        }
+        let elapsed = now.saturating_sub(x.started);
+        b.push(b' ');
+        number(b, elapsed / 1000);
+        let millis = elapsed % 1000;
+        b.extend_from_slice(&[b'.', b'0' + (millis / 100) as u8, b'0' + (millis / 10 % 10) as u8]);
+        b.push(b'0' + (millis % 10) as u8);
+        let tls = front.wire.tls.as_ref().and_then(|t| t.summary());
+        b.extend_from_slice(match tls.map(|t| t.version) {
+            None => b" - ".as_slice(),
+            Some(sealane_tls::policy::Version::Tls13) => b" TLSv1.3 ".as_slice(),
+            Some(sealane_tls::policy::Version::Tls12) => b" TLSv1.2 ".as_slice(),
+        });
+        number(b, x.up.bytes);
+        b.push(b' ');
+        match x.upstream.as_ref().and_then(|u| u.upstream.servers.get(x.server)) {
+            Some(server) => b.extend_from_slice(server.name.as_bytes()),
+            None => b.push(b'-'),
+        }
+        b.push(b'\n');
+        self.lines += 1;
+        first
+    }
+
+    /// Hands the lines over if there are many, or if `all`. Returns how many had to be dropped.
+    pub fn hand_over(&mut self, all: bool) -> u64 {
+        if self.buffer.is_empty() || (!all && self.buffer.len() < BATCH) {
+            return 0;
+        }
+        let Some(sink) = &mut self.sink else { return 0 };
+        let lines = std::mem::take(&mut self.lines);
+        match sink(std::mem::take(&mut self.buffer)) {
+            Ok(empty) => {
+                self.buffer = empty;
+                0
+            }
+            Err(mut dropped) => {
+                dropped.clear();
+                self.buffer = dropped;
+                lines
+            }
+        }
+    }
+}
+
+/// What a client has sent must not forge lines: quotes, backslashes and bytes that are not printable ASCII are escaped.
+fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
+    if bytes.iter().all(|b| matches!(b, b' '..=b'~') && !matches!(b, b'"' | b'\\')) {
+        out.extend_from_slice(bytes);
+        return;
+    }
+    for b in bytes {
+        match b {
+            b'"' | b'\\' | 0..=0x1f | 0x7f.. => {
+                let _ = write!(out, "\\x{b:02X}");
+            }
+            _ => out.push(*b),
+        }
+    }
+}
+
+fn number(out: &mut Vec<u8>, mut n: u64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_can_forge_a_line() {
+        let mut out = Vec::new();
+        escape(&mut out, b"a\"b\\c\nd\x80");
+        assert_eq!(out, b"a\\x22b\\x5Cc\\x0Ad\\x80");
+        out.clear();
+        number(&mut out, 0);
+        number(&mut out, 18_446_744_073_709_551_615);
+        assert_eq!(out, b"018446744073709551615");
+    }
+}

@@ -1,0 +1,173 @@
+//! What a lane of the proxy counts. Written by the lane, summed by whoever reads.
+
+use sealane_http::ParseError;
+use sealane_lane::counter::Counter;
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $field:ident, $kind:ident, $name:literal, $labels:literal;)*) => {
+        /// The counters of one lane.
+        #[derive(Debug)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $field: Counter,)*
+            /// Refused requests and responses by [`ParseError::index`].
+            pub parse_errors: Vec<Counter>,
+            /// Failed handshakes with clients by reason, in the order of [`TLS_FAILURES`].
+            pub tls_failures: Vec<Counter>,
+        }
+
+        impl Default for Counters {
+            fn default() -> Self {
+                Self {
+                    $($field: Counter::default(),)*
+                    parse_errors: ParseError::ALL.iter().map(|_| Counter::default()).collect(),
+                    tls_failures: TLS_FAILURES.iter().map(|_| Counter::default()).collect(),
+                }
+            }
+        }
+
+        /// What every counter is called and means, in order: name, labels, kind, help.
+        pub const DESCRIPTIONS: &[Description] = &[
+            $(Description { name: $name, labels: $labels, gauge: counters!(@$kind), help: concat!($($doc),+) },)*
+        ];
+
+        impl Counters {
+            /// The values in the order of [`DESCRIPTIONS`].
+            pub fn values(&self) -> Vec<u64> {
+                vec![$(self.$field.value(),)*]
+            }
+        }
+    };
+    (@counter) => { false };
+    (@gauge) => { true };
+}
+
+/// How a counter appears outside.
+#[derive(Clone, Copy, Debug)]
+pub struct Description {
+    /// The metric's name.
+    pub name: &'static str,
+    /// Its labels as written in the Prometheus text format, without braces; may be empty.
+    pub labels: &'static str,
+    /// It may fall.
+    pub gauge: bool,
+    /// What it means.
+    pub help: &'static str,
+}
+
+/// Why handshakes with clients fail: the labels of `TlsError`, and what happens before a session exists.
+pub const TLS_FAILURES: &[&str] = &[
+    "other",
+    "not_tls",
+    "malformed_hello",
+    "oversize_hello",
+    "unknown_name",
+    "timeout",
+    "closed",
+    "peer_alert",
+    "key_exhausted",
+    "no_shared_cipher",
+    "no_shared_group",
+    "incompatible",
+    "no_client_certificate",
+    "certificate_revoked",
+    "certificate_expired",
+    "bad_certificate",
+    "bad_record_mac",
+    "no_application_protocol",
+    "no_certificate",
+    "bad_message",
+];
+
+counters! {
+    /// Connections accepted.
+    accepted, counter, "sealane_connections_accepted_total", "";
+    /// Connections with clients that are open.
+    open, gauge, "sealane_connections_open", "";
+    /// Times that accepting paused at a limit.
+    accept_paused, counter, "sealane_accept_paused_total", "";
+    /// Connections handed to the lane that owns the session.
+    handed_over, counter, "sealane_connections_handed_over_total", "";
+    /// Handshakes by version and kind.
+    full_tls13, counter, "sealane_handshakes_total", "version=\"1.3\",kind=\"full\"";
+    /// Handshakes by version and kind.
+    resumed_tls13, counter, "sealane_handshakes_total", "version=\"1.3\",kind=\"resumed\"";
+    /// Handshakes by version and kind.
+    full_tls12, counter, "sealane_handshakes_total", "version=\"1.2\",kind=\"full\"";
+    /// Handshakes by version and kind.
+    resumed_tls12, counter, "sealane_handshakes_total", "version=\"1.2\",kind=\"resumed\"";
+    /// Nanoseconds that lanes have spent on the first flight of handshakes.
+    handshake_nanos, counter, "sealane_handshake_nanoseconds_total", "";
+    /// Hellos that wait to be admitted.
+    hellos_waiting, gauge, "sealane_hellos_waiting", "";
+    /// Connections whose client sent early data that was accepted.
+    early_data_accepted, counter, "sealane_early_data_connections_total", "result=\"accepted\"";
+    /// Connections whose client sent early data that was not accepted.
+    early_data_rejected, counter, "sealane_early_data_connections_total", "result=\"rejected\"";
+    /// Requests answered 425 because they came as early data.
+    too_early, counter, "sealane_too_early_total", "";
+    /// Requests begun.
+    requests, counter, "sealane_requests_total", "";
+    /// Requests under way.
+    active, gauge, "sealane_requests_active", "";
+    /// Responses by the class of their status.
+    status_1xx, counter, "sealane_responses_total", "class=\"1xx\"";
+    /// Responses by the class of their status.
+    status_2xx, counter, "sealane_responses_total", "class=\"2xx\"";
+    /// Responses by the class of their status.
+    status_3xx, counter, "sealane_responses_total", "class=\"3xx\"";
+    /// Responses by the class of their status.
+    status_4xx, counter, "sealane_responses_total", "class=\"4xx\"";
+    /// Responses by the class of their status.
+    status_5xx, counter, "sealane_responses_total", "class=\"5xx\"";
+    /// Bytes of request bodies.
+    request_bytes, counter, "sealane_request_body_bytes_total", "";
+    /// Bytes of response bodies.
+    response_bytes, counter, "sealane_response_body_bytes_total", "";
+    /// Exchanges that ended before their time, by who gave up.
+    client_aborts, counter, "sealane_aborted_exchanges_total", "by=\"client\"";
+    /// Exchanges that ended before their time, by who gave up.
+    upstream_aborts, counter, "sealane_aborted_exchanges_total", "by=\"upstream\"";
+    /// Client connections closed for their slowness.
+    client_timeouts, counter, "sealane_client_timeouts_total", "";
+    /// Connections to upstreams opened.
+    upstream_connects, counter, "sealane_upstream_connects_total", "";
+    /// Connections to upstreams that failed or timed out.
+    upstream_connect_failures, counter, "sealane_upstream_connect_failures_total", "";
+    /// Requests sent on a kept connection.
+    upstream_reused, counter, "sealane_upstream_reused_total", "";
+    /// TLS handshakes with upstreams by kind.
+    upstream_full, counter, "sealane_upstream_handshakes_total", "kind=\"full\"";
+    /// TLS handshakes with upstreams by kind.
+    upstream_resumed, counter, "sealane_upstream_handshakes_total", "kind=\"resumed\"";
+    /// Upstreams that did not answer in time.
+    upstream_timeouts, counter, "sealane_upstream_timeouts_total", "";
+    /// Requests tried again at an upstream.
+    retries, counter, "sealane_upstream_retries_total", "";
+    /// Idle connections to upstreams.
+    pooled, gauge, "sealane_upstream_idle_connections", "";
+    /// Connections switched to another protocol (WebSocket, CONNECT).
+    tunnels, counter, "sealane_upgrades_total", "";
+    /// PROXY protocol headers refused.
+    bad_proxy_headers, counter, "sealane_proxy_protocol_errors_total", "";
+    /// Access log lines dropped because the writer was behind.
+    log_dropped, counter, "sealane_access_log_dropped_total", "";
+}
+
+impl Counters {
+    /// Counts a failed handshake.
+    pub(crate) fn tls_failure(&self, label: &str) {
+        let at = TLS_FAILURES.iter().position(|l| *l == label).unwrap_or(0);
+        self.tls_failures[at].inc();
+    }
+
+    /// Counts a response.
+    pub(crate) fn status(&self, status: u16) {
+        match status / 100 {
+            1 => self.status_1xx.inc(),
+            2 => self.status_2xx.inc(),
+            3 => self.status_3xx.inc(),
+            4 => self.status_4xx.inc(),
+            _ => self.status_5xx.inc(),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The exchange loop: what a request and its response have to do with each other, whoever the sides are.
+//!
+//! How things end (each exchange ends exactly once, in [`Proxy::response_done`] or [`Proxy::abort`]):
+//!
+//! | what happens | before the response's head has left | after |
+//! |---|---|---|
+//! | client is gone or breaks its body | upstream's connection closed; 400, 413, 408 where there is somebody to read it | both closed |
+//! | upstream cannot be reached | next server, then 502 or 504 | |
+//! | upstream closes or breaks its message | once more, where that is safe; else 502 | client's connection cut, so that the message cannot look whole |
+//! | upstream is silent | 504 | client's connection cut |
+//! | response ends before the request's body | response sent, then both closed (the client's lingering) | |
+
+use crate::conn::{Conn, FrontPhase};
+use crate::exchange::{Exchange, FlowState};
+use crate::forwarded;
+use crate::service::Proxy;
+use crate::snapshot::Action;
+use sealane_http::h1::{ConnectionOption, encode_response};
+use sealane_http::{BodyLength, Known, Method};
+use sealane_lane::{Context, Key};
+
+/// Exchanges kept for reuse.
+const SPARE: usize = 1024;
+
+impl Proxy {
+    /// A request's head is whole: decides what is done with it.
+    pub(crate) fn begin(&mut self, cx: &mut Context, exchange: Key, expects: bool) {
+        let max_body = self.lane.snapshot.limits.max_body;
+        let Self { conns, exchanges, scratch, .. } = self;
+        let Some(x) = exchanges.get_mut(exchange) else { return };
+        let Some(Conn::Front(front)) = conns.get_mut(x.front) else { return };
+        let listener = front.listener.clone();
+        let host = x.request.host_name();
+        if let Some(tls) = &listener.listener.tls {
+            // RFC 9110 §15.5.20: this name has other rules, and they have not been applied to this connection.
+            if tls.policies.len() > 1 && tls.policy_for(Some(host)) != front.policy {
+                return self.refuse(cx, exchange, 421);
+            }
+        }
+        if x.request.method() == Method::Connect && !listener.listener.allow_connect {
+            return self.refuse(cx, exchange, 405);
+        }
+        if matches!(x.body, BodyLength::Known(n) if n > max_body) {
+            return self.refuse(cx, exchange, 413);
+        }
+        // RFC 8470 §4: what changes something must not be done twice, and early data can be replayed.
+        if x.early && !x.request.method().is_safe() {
+            self.counters.too_early.inc();
+            return self.respond(cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
+        }
+        let Some(action) = listener.listener.hosts.find(host) else {
+            return self.refuse(cx, exchange, 404);
+        };
+        match &**action {
+            Action::Respond { status, content_type, body } => {
+                self.respond(cx, exchange, *status, content_type.as_bytes(), body, expects);
+            }
+            Action::Proxy { upstream } => {
+                let Some(upstream) = listener.upstreams.get(*upstream) else {
+                    return self.refuse(cx, exchange, 500);
+                };
+                let early = x.early;
+                if forwarded::prepare(x, front, early, &mut scratch.joined).is_err() {
+                    return self.refuse(cx, exchange, 431);
+                }
+                if let Some(host) = &upstream.upstream.host_header {
+                    if x.request.set_authority(host.as_bytes()).is_err() {
+                        return self.refuse(cx, exchange, 500);
+                    }
+                }
+                x.upstream = Some(upstream.clone());
+                self.dispatch(cx, exchange, false);
+            }
+        }
+    }
+
+    /// The handshake is over: a request that was sent too early may go again.
+    pub(crate) fn handshake_done(&mut self, cx: &mut Context, exchange: Key) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        if !std::mem::take(&mut x.awaits_handshake) {
+            return;
+        }
+        x.early = false;
+        x.request.fields.remove(Known::EarlyData);
+        self.counters.retries.inc();
+        self.dispatch(cx, exchange, false);
+    }
+
+    /// The upstream found a request too early. RFC 8470 §5.2: it may go again once the handshake is over.
+    pub(crate) fn too_early(&mut self, cx: &mut Context, exchange: Key) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        x.awaits_handshake = true;
+        let (back, front) = (x.back.take(), x.front);
+        if let Some(back) = back {
+            self.close(cx, back);
+        }
+        if self.front(front).is_some_and(|f| !f.wire.is_handshaking()) {
+            self.handshake_done(cx, exchange);
+        }
+    }
+
+    /// The request has been passed on whole.
+    pub(crate) fn request_done(&mut self, cx: &mut Context, exchange: Key) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        if x.answered && x.down.state == FlowState::Done {
+            return self.response_done(cx, exchange);
+        }
+        if let Some(back) = x.back {
+            if let Some(Conn::Back(b)) = self.conns.get_mut(back) {
+                b.deadline.after(cx, back, b.upstream.upstream.first_byte_timeout);
+            }
+        }
+    }
+
+    /// Answers with an error of ours and closes, or, if an answer is under way already, cuts the connection.
+    pub(crate) fn refuse(&mut self, cx: &mut Context, exchange: Key, status: u16) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        if x.answered {
+            let front = x.front;
+            self.abort(cx, exchange);
+            return self.close(cx, front);
+        }
+        let phrase = sealane_http::message::reason_phrase(status);
+        let body = format!("{status} {phrase}\n");
+        let close = !matches!(status, 404 | 405 | 421 | 502 | 503 | 504) || x.up.state != FlowState::Done;
+        self.respond(cx, exchange, status, b"text/plain", body.as_bytes(), close);
+    }
+
+    /// Answers from here.
+    pub(crate) fn respond(
+        &mut self,
+        cx: &mut Context,
+        exchange: Key,
+        status: u16,
+        content_type: &[u8],
+        body: &[u8],
+        close: bool,
+    ) {
+        let draining = self.draining.is_some();
+        let max_requests = self.lane.snapshot.limits.max_requests;
+        let Self { conns, exchanges, scratch, clock, .. } = self;
+        let Some(x) = exchanges.get_mut(exchange) else { return };
+        let (key, back) = (x.front, x.back.take());
+        let Some(Conn::Front(front)) = conns.get_mut(key) else { return };
+        x.keep_alive &= !close && !draining && front.requests < max_requests;
+        x.response.clear();
+        x.response.status = status;
+        let head_only = x.request.method() == Method::Head;
+        // None of these can be refused: they are ours, and few.
+        let _ = x.response.fields.push_known(Known::Date, clock.http.as_bytes());
+        let empty = matches!(status, 204 | 304);
+        if !empty {
+            let _ = x.response.fields.push_known(Known::ContentType, content_type);
+        }
+        if status == 405 {
+            let _ = x.response.fields.push(b"Allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH, TRACE");
+        }
+        let length = match () {
+            () if empty => BodyLength::None,
+            () if head_only => {
+                let _ = x.response.fields.push_known(Known::ContentLength, body.len().to_string().as_bytes());
+                BodyLength::None
+            }
+            () => BodyLength::Known(body.len() as u64),
+        };
+        let connection = if x.keep_alive { ConnectionOption::KeepAlive } else { ConnectionOption::Close };
+        scratch.pool.equip(&mut front.wire.stage);
+        encode_response(&mut front.wire.stage, &x.response, x.request.version, length, connection);
+        if !matches!(length, BodyLength::None) {
+            front.wire.stage.extend_from_slice(body);
+            x.down.bytes = body.len() as u64;
+        }
+        x.answered = true;
+        x.status = status;
+        x.down.state = FlowState::Done;
+        let waits = x.keep_alive && x.up.state != FlowState::Done;
+        if x.up.state != FlowState::Done {
+            x.up.state = FlowState::Dropped;
+        }
+        if let Some(back) = back {
+            self.close(cx, back);
+        }
+        self.touch(key);
+        if !waits {
+            self.response_done(cx, exchange);
+        }
+    }
+
+    /// An exchange has ended well: it is counted and logged, and its connections go on or close.
+    pub(crate) fn response_done(&mut self, cx: &mut Context, exchange: Key) {
+        let Some(mut x) = self.exchanges.remove(exchange) else { return };
+        x.down.state = FlowState::Done;
+        let complete = x.up.state == FlowState::Done;
+        if let Some(back) = x.back.take() {
+            self.release(cx, back, complete && !x.up.raw);
+        }
+        self.count(&x);
+        self.log_exchange(cx, &x);
+        let key = x.front;
+        let keep = x.keep_alive && complete && self.draining.is_none();
+        let keepalive = self.lane.snapshot.limits.keepalive_timeout;
+        let idle = self.lane.snapshot.limits.idle_timeout;
+        self.recycle(x);
+        let Some(front) = self.front(key) else { return };
+        front.exchange = None;
+        if keep {
+            front.deadline.after(cx, key, keepalive);
+            if !front.inbuf.is_empty() || front.wire.readable {
+                self.later.push(key);
+            }
+        } else {
+            front.wire.finish();
+            front.phase = FrontPhase::Closing { linger: !complete || !front.inbuf.is_empty() };
+            front.deadline.after(cx, key, idle);
+        }
+        self.touch(key);
+    }
+
+    /// An exchange is called off. The client's connection is the caller's to close.
+    pub(crate) fn abort(&mut self, cx: &mut Context, exchange: Key) {
+        let Some(mut x) = self.exchanges.remove(exchange) else { return };
+        if let Some(back) = x.back.take() {
+            self.close(cx, back);
+        }
+        if x.status == 0 {
+            // As in NGINX's logs: the client left before it was answered.
+            x.status = 499;
+        }
+        self.count(&x);
+        self.log_exchange(cx, &x);
+        if let Some(front) = self.front(x.front) {
+            front.exchange = None;
+        }
+        self.recycle(x);
+    }
+
+    fn count(&self, x: &Exchange) {
+        let c = &self.counters;
+        c.status(x.status);
+        c.request_bytes.add(x.up.bytes);
+        c.response_bytes.add(x.down.bytes);
+        c.active.set(self.exchanges.len() as u64);
+    }
+
+    fn recycle(&mut self, mut x: Box<Exchange>) {
+        if self.spare.len() < SPARE {
+            x.recycle();
+            self.spare.push(x);
+        }
+    }
+}

@@ -1,0 +1,556 @@
+//! The proxy as a lane's service: accepting, admitting handshakes, timeouts, mail, sends.
+//!
+//! Where things go from here: bytes of clients to `front`, bytes of upstreams to `back`, what a request and its
+//! response have to do with each other to `exchange_loop`.
+
+use crate::access_log::{AccessLog, FLUSH_MS, LogSink};
+use crate::clock::Clock;
+use crate::conn::{Back, BackPhase, Conn, Deadline, Front, FrontPhase};
+use crate::counters::Counters;
+use crate::exchange::Exchange;
+use crate::lane_state::LaneSnapshot;
+use crate::scratch::Scratch;
+use crate::snapshot::Snapshot;
+use crate::wire::{Wire, WireError};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, acceptfrom_with};
+use sealane_lane::{After, Context, Key, Mailbox, Millis, Ready, Service, Slots, Subscription};
+use sealane_tls::sessions::{self, SessionRecord};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Tokens of listeners have the top bit set, which keys never have.
+const LISTENER: u64 = 1 << 63;
+/// The access log's timer.
+const LOG_TIMER: u64 = (1 << 63) | (1 << 62);
+/// Connections accepted per event; the rest waits in the kernel for the next turn.
+const ACCEPTS: usize = 16;
+/// Hellos that may wait for admission before accepting pauses.
+const MAX_WAITING: usize = 512;
+/// How often flows are resumed before other connections get their turn.
+const RESUMES: usize = 16;
+/// How long a lingering connection is read.
+const LINGER: Duration = Duration::from_secs(2);
+/// How long accepting pauses when descriptors have run out.
+const EXHAUSTED_MS: Millis = 100;
+
+/// What can be mailed to a lane of the proxy.
+#[derive(Debug)]
+pub enum Message {
+    /// Accept no more, let what is under way finish, and stop; whatever is left is cut off after the time given.
+    Drain(Duration),
+    /// A session that this lane owns (issued by another).
+    Session(SessionRecord),
+    /// A connection whose session this lane owns, with the bytes read so far.
+    Connection(HandedOver),
+}
+
+/// A connection on its way to another lane, before it has a session.
+#[derive(Debug)]
+pub struct HandedOver {
+    pub(crate) fd: OwnedFd,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) listener: u32,
+    pub(crate) peer: SocketAddr,
+}
+
+/// What a lane of the proxy starts with.
+pub struct Setup {
+    /// Which lane slot this is.
+    pub slot: usize,
+    /// Mailboxes of all lanes, by slot.
+    pub mailboxes: Vec<Mailbox<Message>>,
+    /// Where snapshots come from.
+    pub snapshots: Subscription<Snapshot>,
+    /// The lane's counters, also held by whoever reads them.
+    pub counters: Arc<Counters>,
+    /// Where access log lines go; `None` writes none.
+    pub log: Option<LogSink>,
+}
+
+/// The proxy of one lane.
+pub struct Proxy {
+    pub(crate) slot: usize,
+    pub(crate) mailboxes: Vec<Mailbox<Message>>,
+    snapshots: Subscription<Snapshot>,
+    pub(crate) lane: Rc<LaneSnapshot>,
+    pub(crate) conns: Slots<Conn>,
+    pub(crate) exchanges: Slots<Box<Exchange>>,
+    pub(crate) spare: Vec<Box<Exchange>>,
+    pub(crate) scratch: Scratch,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) clock: Clock,
+    pub(crate) log: AccessLog,
+    /// Hellos that wait for crypto time, oldest first.
+    pub(crate) admission: VecDeque<Key>,
+    dirty: Vec<Key>,
+    /// Connections to go on with, because what they waited for has come.
+    pub(crate) later: Vec<Key>,
+    /// Clients that are connected.
+    fronts: usize,
+    listening: bool,
+    pub(crate) draining: Option<Millis>,
+}
+
+impl Proxy {
+    /// Sets a lane up; called on its own thread.
+    pub fn new(setup: Setup, cx: &mut Context) -> std::io::Result<Self> {
+        sessions::bind_thread(setup.slot, setup.mailboxes.len());
+        let lane = Rc::new(LaneSnapshot::new(setup.snapshots.current().clone(), None, setup.slot));
+        let mut proxy = Self {
+            slot: setup.slot,
+            mailboxes: setup.mailboxes,
+            snapshots: setup.snapshots,
+            lane,
+            conns: Slots::default(),
+            exchanges: Slots::default(),
+            spare: Vec::new(),
+            scratch: Scratch::new(),
+            counters: setup.counters,
+            clock: Clock::default(),
+            log: AccessLog::new(setup.log),
+            admission: VecDeque::new(),
+            dirty: Vec::new(),
+            later: Vec::new(),
+            fronts: 0,
+            listening: false,
+            draining: None,
+        };
+        proxy.clock.refresh(0);
+        proxy.listen(cx)?;
+        Ok(proxy)
+    }
+
+    /// Watches this slot's listening sockets.
+    fn listen(&mut self, cx: &Context) -> std::io::Result<()> {
+        for (i, l) in self.lane.listeners.iter().enumerate() {
+            if let Some(socket) = l.listener.sockets.get(self.slot) {
+                cx.watch_listener(socket, LISTENER | i as u64)?;
+            }
+        }
+        self.listening = true;
+        Ok(())
+    }
+
+    fn unlisten(&mut self, cx: &Context) {
+        for l in &self.lane.listeners {
+            if let Some(socket) = l.listener.sockets.get(self.slot) {
+                cx.unwatch(socket);
+            }
+        }
+        self.listening = false;
+    }
+
+    fn accept(&mut self, cx: &mut Context, index: usize) {
+        let Some(listener) = self.lane.listeners.get(index).cloned() else { return };
+        let Some(socket) = listener.listener.sockets.get(self.slot) else { return };
+        for _ in 0..ACCEPTS {
+            if self.admission.len() >= MAX_WAITING {
+                return; // The hellos that wait come first; the listener stays ready.
+            }
+            if self.fronts >= self.lane.snapshot.limits.max_connections {
+                self.pause_accepting(cx);
+                return;
+            }
+            match acceptfrom_with(socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok((fd, address)) => {
+                    let Some(peer) = address.and_then(|a| SocketAddr::try_from(a).ok()) else { continue };
+                    self.counters.accepted.inc();
+                    let phase = match () {
+                        () if listener.listener.proxy_protocol => FrontPhase::ProxyHeader,
+                        () if listener.listener.tls.is_some() => FrontPhase::Hello,
+                        () => FrontPhase::Open,
+                    };
+                    if let Some(key) = self.adopt(cx, fd, listener.clone(), peer, phase) {
+                        self.front_ready(cx, key);
+                        self.settle(cx);
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.pause_accepting(cx);
+                    cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
+                    return;
+                }
+                // The connection was gone before it was accepted (accept(2)): the next one may be well.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn pause_accepting(&mut self, cx: &Context) {
+        if self.listening {
+            self.counters.accept_paused.inc();
+            self.unlisten(cx);
+        }
+    }
+
+    fn resume_accepting(&mut self, cx: &Context) {
+        if !self.listening && self.draining.is_none() && self.fronts < self.lane.snapshot.limits.max_connections {
+            // It worked before; if it fails now the timer of the next pause tries again.
+            let _ = self.listen(cx);
+        }
+    }
+
+    /// Takes a client's connection in.
+    pub(crate) fn adopt(
+        &mut self,
+        cx: &mut Context,
+        fd: OwnedFd,
+        listener: Rc<crate::lane_state::LaneListener>,
+        peer: SocketAddr,
+        phase: FrontPhase,
+    ) -> Option<Key> {
+        // Answers leave when we say so.
+        let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
+        let limits = &self.lane.snapshot.limits;
+        let wait = if phase == FrontPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
+        let front = Front {
+            wire: Wire::new(fd),
+            listener,
+            phase,
+            policy: 0,
+            exchange: None,
+            inbuf: Vec::new(),
+            peer,
+            peer_text: peer.ip().to_canonical().to_string().into(),
+            deadline: Deadline::default(),
+            requests: 0,
+            in_head: false,
+            established: false,
+            early_offered: false,
+            early_seen: false,
+            client_cert: None,
+        };
+        let key = self.conns.insert(Conn::Front(Box::new(front)));
+        self.fronts += 1;
+        self.counters.open.set(self.fronts as u64);
+        let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return None };
+        if cx.watch(&front.wire.fd, key.to_u64()).is_err() {
+            self.close(cx, key);
+            return None;
+        }
+        front.deadline.after(cx, key, wait);
+        Some(key)
+    }
+
+    pub(crate) fn front(&mut self, key: Key) -> Option<&mut Front> {
+        match self.conns.get_mut(key) {
+            Some(Conn::Front(front)) => Some(front),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn back(&mut self, key: Key) -> Option<&mut Back> {
+        match self.conns.get_mut(key) {
+            Some(Conn::Back(back)) => Some(back),
+            _ => None,
+        }
+    }
+
+    /// Makes sure that what is staged on a connection is sent before the event is over.
+    #[inline]
+    pub(crate) fn touch(&mut self, key: Key) {
+        if let Some(conn) = self.conns.get_mut(key) {
+            let wire = conn.wire();
+            if !wire.dirty {
+                wire.dirty = true;
+                self.dirty.push(key);
+            }
+        }
+    }
+
+    /// Sends what is staged, and goes on with flows that waited for room.
+    pub(crate) fn settle(&mut self, cx: &mut Context) {
+        let mut resumes = 0;
+        while let Some(key) = self.dirty.pop() {
+            let Self { conns, scratch, .. } = self;
+            let Some(conn) = conns.get_mut(key) else { continue };
+            let wire = conn.wire();
+            wire.dirty = false;
+            if let Err(e) = wire.flush(scratch) {
+                self.wire_failed(cx, key, e);
+                continue;
+            }
+            let credit = wire.credit();
+            let flushed = wire.is_flushed();
+            match conn {
+                Conn::Front(front) => {
+                    if let FrontPhase::Closing { linger } = front.phase {
+                        if flushed {
+                            self.after_closing(cx, key, linger);
+                        }
+                        continue;
+                    }
+                }
+                Conn::Back(_) => {}
+            }
+            if credit >= crate::wire::HIGH_WATER / 2 {
+                if let Some(source) = self.blocked_source(key) {
+                    resumes += 1;
+                    if resumes > RESUMES {
+                        self.later.push(source);
+                    } else {
+                        self.go_on(cx, source);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The connection that waits for room on this one.
+    fn blocked_source(&mut self, sink: Key) -> Option<Key> {
+        let exchange = match self.conns.get(sink)? {
+            Conn::Front(f) => f.exchange?,
+            Conn::Back(b) => b.exchange?,
+        };
+        let x = self.exchanges.get_mut(exchange)?;
+        if x.front == sink {
+            std::mem::take(&mut x.down.blocked).then_some(x.back).flatten()
+        } else {
+            std::mem::take(&mut x.up.blocked).then_some(x.front)
+        }
+    }
+
+    /// Lets a connection go on: it may have bytes that could not be taken before.
+    pub(crate) fn go_on(&mut self, cx: &mut Context, key: Key) {
+        match self.conns.get(key) {
+            Some(Conn::Front(_)) => self.front_ready(cx, key),
+            Some(Conn::Back(_)) => self.back_go_on(cx, key),
+            None => {}
+        }
+    }
+
+    fn after_closing(&mut self, cx: &mut Context, key: Key, linger: bool) {
+        match self.front(key) {
+            Some(front) if linger && !front.wire.ended => {
+                let _ = rustix::net::shutdown(&front.wire.fd, rustix::net::Shutdown::Write);
+                front.phase = FrontPhase::Lingering;
+                front.wire.readable = true;
+                front.deadline.after(cx, key, LINGER);
+                self.front_ready(cx, key);
+            }
+            _ => self.close(cx, key),
+        }
+    }
+
+    /// A socket or session has failed.
+    pub(crate) fn wire_failed(&mut self, cx: &mut Context, key: Key, error: WireError) {
+        match self.conns.get(key) {
+            Some(Conn::Front(_)) => self.front_failed(cx, key, error),
+            Some(Conn::Back(_)) => self.back_failed(cx, key, &error),
+            None => {}
+        }
+    }
+
+    /// Lets go of a connection without a word.
+    pub(crate) fn close(&mut self, cx: &mut Context, key: Key) {
+        match self.conns.remove(key) {
+            Some(Conn::Front(front)) => {
+                self.fronts -= 1;
+                self.counters.open.set(self.fronts as u64);
+                let mut inbuf = front.inbuf;
+                inbuf.clear();
+                self.scratch.pool.reclaim(&mut inbuf);
+                front.wire.dismantle(&mut self.scratch);
+                if !self.listening {
+                    self.resume_accepting(cx);
+                }
+            }
+            Some(Conn::Back(back)) => {
+                if back.phase == BackPhase::Idle {
+                    self.counters.pooled.dec();
+                    if let Some(idle) = back.upstream.idle.borrow_mut().get_mut(back.server) {
+                        idle.retain(|k| *k != key);
+                    }
+                }
+                let mut inbuf = back.inbuf;
+                inbuf.clear();
+                self.scratch.pool.reclaim(&mut inbuf);
+                back.wire.dismantle(&mut self.scratch);
+            }
+            None => {}
+        }
+    }
+
+    /// Admits hellos until the turn's crypto time is spent. At least one, so that a small budget still gets on.
+    fn admit(&mut self, cx: &mut Context) {
+        if self.admission.is_empty() {
+            return;
+        }
+        let budget = self.lane.snapshot.limits.handshake_budget;
+        let mut before = cx.instant();
+        let start = before;
+        while let Some(key) = self.admission.pop_front() {
+            self.start_session(cx, key);
+            self.settle(cx);
+            let after = cx.instant();
+            self.counters.handshake_nanos.add((after - before).as_nanos() as u64);
+            before = after;
+            if after - start >= budget {
+                break;
+            }
+        }
+        self.counters.hellos_waiting.set(self.admission.len() as u64);
+    }
+
+    fn refresh_snapshot(&mut self, cx: &mut Context) {
+        if !self.snapshots.changed() {
+            return;
+        }
+        let was_listening = self.listening;
+        self.unlisten(cx);
+        self.lane = Rc::new(LaneSnapshot::new(self.snapshots.current().clone(), Some(&self.lane), self.slot));
+        if was_listening {
+            let _ = self.listen(cx);
+        }
+    }
+
+    fn drain(&mut self, cx: &mut Context, limit: Duration) {
+        self.pause_accepting(cx);
+        let deadline = cx.now() + limit.as_millis() as Millis;
+        self.draining = Some(deadline);
+        cx.timers.arm(LISTENER, deadline);
+        // Connections without a request under way end now, the others with their response.
+        let keys: Vec<Key> = self.conns.keys().collect();
+        for key in keys {
+            match self.conns.get_mut(key) {
+                Some(Conn::Front(f)) if f.phase == FrontPhase::Open && f.exchange.is_none() && !f.in_head => {
+                    f.wire.finish();
+                    f.phase = FrontPhase::Closing { linger: true };
+                    self.touch(key);
+                }
+                Some(Conn::Back(b)) if b.phase == BackPhase::Idle => self.close(cx, key),
+                _ => {}
+            }
+        }
+        self.settle(cx);
+    }
+
+    fn send_mail(&mut self) {
+        for record in sessions::drain_outbox() {
+            if let Some(mailbox) = self.mailboxes.get(record.owner) {
+                // A lane that has ended takes no sessions: its clients make full handshakes.
+                let _ = mailbox.send(Message::Session(record));
+            }
+        }
+    }
+
+    fn log_timer(&mut self, cx: &mut Context) {
+        let dropped = self.log.hand_over(true);
+        self.counters.log_dropped.add(dropped);
+        let _ = cx;
+    }
+
+    /// Writes the access log line of a finished exchange.
+    pub(crate) fn log_exchange(&mut self, cx: &mut Context, x: &Exchange) {
+        if !self.log.is_on() || !self.lane.snapshot.access_log {
+            return;
+        }
+        let Some(Conn::Front(front)) = self.conns.get(x.front) else { return };
+        if self.log.line(x, front, &self.clock, cx.now()) && self.log.due <= cx.now() {
+            self.log.due = cx.now() + FLUSH_MS;
+            cx.timers.arm(LOG_TIMER, self.log.due);
+        }
+        let dropped = self.log.hand_over(false);
+        self.counters.log_dropped.add(dropped);
+    }
+}
+
+impl Service for Proxy {
+    type Message = Message;
+
+    fn ready(&mut self, cx: &mut Context, token: u64, ready: Ready) {
+        if token & LISTENER != 0 {
+            self.accept(cx, (token & !LISTENER) as usize);
+            return;
+        }
+        let key = Key::from_u64(token);
+        match self.conns.get_mut(key) {
+            Some(Conn::Front(front)) => {
+                front.wire.note(ready);
+                if ready.write && !front.wire.is_flushed() {
+                    self.touch(key);
+                }
+                self.front_event(cx, key, ready);
+            }
+            Some(Conn::Back(back)) => {
+                back.wire.note(ready);
+                if ready.write && !back.wire.is_flushed() {
+                    self.touch(key);
+                }
+                self.back_event(cx, key, ready);
+            }
+            None => return,
+        }
+        self.settle(cx);
+    }
+
+    fn timeout(&mut self, cx: &mut Context, token: u64) {
+        if token == LOG_TIMER {
+            self.log_timer(cx);
+            return;
+        }
+        if token & LISTENER != 0 {
+            self.resume_accepting(cx);
+            return;
+        }
+        let key = Key::from_u64(token);
+        let due = match self.conns.get_mut(key) {
+            Some(Conn::Front(f)) => f.deadline.fired(cx, key),
+            Some(Conn::Back(b)) => b.deadline.fired(cx, key),
+            None => return,
+        };
+        if !due {
+            return;
+        }
+        match self.conns.get(key) {
+            Some(Conn::Front(_)) => self.front_timeout(cx, key),
+            _ => self.back_timeout(cx, key),
+        }
+        self.settle(cx);
+    }
+
+    fn message(&mut self, cx: &mut Context, message: Message) {
+        match message {
+            Message::Drain(limit) => self.drain(cx, limit),
+            Message::Session(record) => sessions::accept(record),
+            Message::Connection(c) => {
+                let found = self.lane.listeners.iter().find(|l| l.listener.id == c.listener).cloned();
+                let Some(listener) = found else { return };
+                let Some(key) = self.adopt(cx, c.fd, listener, c.peer, FrontPhase::Hello) else { return };
+                if let Some(front) = self.front(key) {
+                    front.wire.unread = c.bytes;
+                }
+                self.hello_arrived(cx, key, false);
+                self.settle(cx);
+            }
+        }
+    }
+
+    fn turn(&mut self, cx: &mut Context) -> After {
+        self.clock.refresh(cx.now());
+        self.admit(cx);
+        self.send_mail();
+        if !self.later.is_empty() {
+            let later = std::mem::take(&mut self.later);
+            for key in &later {
+                self.go_on(cx, *key);
+                self.settle(cx);
+            }
+        }
+        self.refresh_snapshot(cx);
+        if let Some(deadline) = self.draining {
+            if self.fronts == 0 || cx.now() >= deadline {
+                let dropped = self.log.hand_over(true);
+                self.counters.log_dropped.add(dropped);
+                return After::Stop;
+            }
+        }
+        if self.admission.is_empty() && self.later.is_empty() { After::Sleep } else { After::Again }
+    }
+}
