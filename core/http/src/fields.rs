@@ -307,7 +307,7 @@ impl Fields {
 
     /// Removes what may not come in a trailer section (RFC 9110 §6.5.1).
     pub(crate) fn keep_trailers_only(&mut self) {
-        self.remove_where(|known, name| !known.may_be_trailer() || crate::known::lookalike(name).is_some());
+        self.remove_where(|known, _| !known.may_be_trailer());
         self.present = 0;
         for e in self.entries.iter().filter(|e| e.flags & REMOVED == 0) {
             self.present |= e.known.bit();

@@ -23,7 +23,8 @@ pub struct RequestInfo {
     pub body: BodyLength,
     /// Whether the client will send another request on this connection (RFC 9112 §9.3).
     pub keep_alive: bool,
-    /// Whether the client waits for `100 Continue` before it sends the body (RFC 9110 §10.1.1).
+    /// Whether the client waits for `100 Continue` before it sends the body (RFC 9110 §10.1.1). The field stays among
+    /// the fields: remove it when answering `100 Continue` here.
     pub expect_continue: bool,
     /// Whether the client asks to switch protocols (RFC 9110 §7.8). Not set, since a server may ignore such a
     /// request, with HTTP/1.0, beside a body, and for `h2c`, `TLS` and `HTTP`, which would tunnel past this gateway.
@@ -167,7 +168,7 @@ fn finish(head: &mut RequestHead, line: &RequestLine<'_>, consumed: usize) -> Re
         return Err(ParseError::BodyForbidden);
     }
 
-    let expect_continue = head.fields.contains(Known::Expect) && expects_continue(head)? && !body.is_empty();
+    let expect_continue = head.fields.contains(Known::Expect) && expects_continue(head, body)?;
     let upgrade = options.upgrade && line.version == Version::Http11 && body.is_empty() && asks_for_upgrade(head);
     // RFC 9110 §10.1.4: TE counts when Connection names it.
     head.accepts_trailers = options.te
@@ -242,14 +243,21 @@ fn absolute(target: &[u8]) -> Option<(Scheme, &[u8])> {
     Some((scheme, target[colon + 1..].strip_prefix(b"//")?))
 }
 
-/// RFC 9110 §10.1.1: anything but one `100-continue` fails; HTTP/1.0 has no expectations.
-fn expects_continue(head: &RequestHead) -> Result<bool, ParseError> {
-    if head.version < Version::Http11 {
-        return Ok(false);
+/// RFC 9110 §10.1.1: anything but one `100-continue` fails. HTTP/1.0 has no expectations and a message without content
+/// must not have one: ignored, and removed, lest it takes effect behind us.
+fn expects_continue(head: &mut RequestHead, body: BodyLength) -> Result<bool, ParseError> {
+    if head.version >= Version::Http11 {
+        let mut values = head.fields.all(Known::Expect);
+        let one = values.next().is_some_and(|v| v.eq_ignore_ascii_case(b"100-continue"));
+        if !one || values.next().is_some() {
+            return Err(ParseError::Expect);
+        }
+        if !body.is_empty() {
+            return Ok(true);
+        }
     }
-    let mut values = head.fields.all(Known::Expect);
-    let one = values.next().is_some_and(|v| v.eq_ignore_ascii_case(b"100-continue"));
-    if one && values.next().is_none() { Ok(true) } else { Err(ParseError::Expect) }
+    head.fields.remove(Known::Expect);
+    Ok(false)
 }
 
 /// Whether Upgrade names something, and nothing that would speak HTTP past this gateway.
@@ -327,8 +335,9 @@ mod tests {
 
         let expect = "Expect: 100-Continue\r\n";
         assert!(with("HTTP/1.1", &format!("{expect}Content-Length: 1\r\n")).0.expect_continue);
-        assert!(!with("HTTP/1.1", expect).0.expect_continue);
-        assert!(!with("HTTP/1.0", &format!("{expect}Content-Length: 1\r\n")).0.expect_continue);
+        for (info, head) in [with("HTTP/1.1", expect), with("HTTP/1.0", &format!("{expect}Content-Length: 1\r\n"))] {
+            assert!(!info.expect_continue && !head.fields.contains(Known::Expect));
+        }
 
         let upgrade = |version, more: &str| with(version, &format!("Connection: Upgrade\r\n{more}\r\n")).0.upgrade;
         assert!(upgrade("HTTP/1.1", "Upgrade: websocket"));
