@@ -91,9 +91,11 @@ fn find(program: &str) -> Option<PathBuf> {
 
 fn install(packages: &[&str]) -> anyhow::Result<()> {
     let quiet = NoServices::set();
-    run_checked(as_root("apt-get").args(["update", "-q"]))?;
+    run_checked(as_root("apt-get").args(["update", "-qq"]))?;
     let mut command = as_root("env");
-    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-q", "--no-install-recommends"]);
+    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-qq", "--no-install-recommends"]);
+    // No progress bars in logs.
+    command.arg("-o=Dpkg::Use-Pty=0");
     let done = run_checked(command.args(packages));
     drop(quiet);
     done

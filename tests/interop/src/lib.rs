@@ -1,1 +1,91 @@
-//! sealane-interop
+//! What the interop tests stand on: the real `sealane` binary, peers that we did not write, backends that misbehave
+//! on purpose, and clients that send exact bytes.
+//!
+//! A test makes a [`Site`](site::Site) (a temporary folder with certificates), a backend (ours to misbehave:
+//! [`backend`]; real ones: [`peers`]), a [`Gateway`](gateway::Gateway) in front of it, and then talks to it as any
+//! user could. Everything started is ended when the test is left, by its own process id.
+
+pub mod backend;
+pub mod binary;
+pub mod client;
+pub mod gateway;
+pub mod http;
+pub mod peers;
+pub mod ports;
+pub mod process;
+pub mod relay;
+pub mod site;
+
+use std::io::Write;
+use std::time::Duration;
+
+/// How long anything may take before a test gives up on it. Generous: it is only ever reached by a failure.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Leaves a test that cannot run here, and says why. Shown even for passing tests, whose output is not.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        $crate::say(&format!("skipped: {}: {}", module_path!(), format_args!($($reason)*)));
+        return;
+    }};
+}
+
+/// Finds a program of the system, or skips the test.
+#[macro_export]
+macro_rules! need {
+    ($program:expr) => {
+        match $crate::peers::find($program) {
+            Some(path) => path,
+            None => $crate::skip!("`{}` is not installed (cargo xtask setup)", $program),
+        }
+    };
+}
+
+/// A line on the real standard error, past the test runner's capture.
+pub fn say(line: &str) {
+    // Nothing to be done when it is closed.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Tries until it works or [`PATIENCE`] is over; the last answer says whether it did.
+pub fn eventually(mut works: impl FnMut() -> bool) -> bool {
+    let start = std::time::Instant::now();
+    while start.elapsed() < PATIENCE {
+        if works() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    works()
+}
+
+/// Raises the limit of open files to the most allowed, for this process and those it starts, and returns it.
+pub fn raise_open_files() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.or(limit.current).unwrap_or(u64::MAX);
+    // Where it is refused, the current one stands and the caller makes do.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    getrlimit(Resource::Nofile).current.unwrap_or(most)
+}
+
+/// SHA-256, in hexadecimal as `sha256sum` prints it.
+pub fn sha256(data: &[u8]) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, data);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Bytes without a pattern that a compressor or a lucky offset could hide an error in (xorshift64*, seeded).
+pub fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        bytes.extend_from_slice(&state.wrapping_mul(0x2545_F491_4F6C_DD1D).to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}

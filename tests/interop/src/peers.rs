@@ -1,0 +1,152 @@
+//! Programs that we did not write: found, configured, and started in the foreground.
+
+use crate::gateway::Gateway;
+use crate::process::{self, Server};
+use crate::site::{HOST, Identity, Site};
+use crate::{binary, ports};
+use std::ffi::OsStr;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// Looks for a program as a shell would, and in the folders for administrators, where Debian keeps the servers.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// What a program printed and how it ended.
+#[derive(Debug)]
+pub struct Said {
+    /// Its exit code; `None` where a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: Vec<u8>,
+    /// Standard error.
+    pub err: String,
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        Self { code: output.status.code(), out: output.stdout, err }
+    }
+}
+
+impl Said {
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+
+    /// Both outputs, for looking for a word.
+    pub fn all(&self) -> String {
+        format!("{}\n{}", self.text(), self.err)
+    }
+}
+
+/// curl at a gateway's path, trusting its authority. Only the gateway's address is ever looked up.
+#[track_caller]
+pub fn curl<A: AsRef<OsStr>>(gateway: &Gateway, path: &str, arguments: impl IntoIterator<Item = A>) -> Said {
+    let mut command = Command::new(find("curl").expect("the test looked for curl first"));
+    // No configuration of the user's, no proxy of the environment's.
+    command.args(["--disable", "--noproxy", "*", "--silent", "--show-error", "--max-time", "50"]);
+    command.arg("--cacert").arg(gateway.ca());
+    command.args(["--resolve", &format!("{HOST}:{}:{}", gateway.address.port(), gateway.address.ip())]);
+    process::run(command.args(arguments).arg(gateway.url(path)), b"").into()
+}
+
+/// `openssl s_client` at a gateway, sending `input` and reading until the gateway closes.
+#[track_caller]
+pub fn s_client<A: AsRef<OsStr>>(gateway: &Gateway, arguments: impl IntoIterator<Item = A>, input: &[u8]) -> Said {
+    let mut command = Command::new(find("openssl").expect("the test looked for openssl first"));
+    command.args(["s_client", "-connect", &gateway.address.to_string(), "-ign_eof", "-CAfile"]).arg(gateway.ca());
+    process::run(command.args(["-servername", HOST]).args(arguments), input).into()
+}
+
+/// NGINX in the foreground with this `http` block's content.
+#[track_caller]
+pub fn nginx(site: &Site, program: &Path, address: SocketAddr, http: &str) -> Server {
+    let folder = site.path().join(format!("nginx-{}", address.port()));
+    std::fs::create_dir_all(&folder).expect("a folder can be made");
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let folder = folder.display();
+    let text = format!(
+        "{user} daemon off; worker_processes 1; pid {folder}/pid; error_log stderr warn;\n\
+         events {{ worker_connections 1024; }}\n\
+         http {{\n  access_log off; client_max_body_size 0;\n  client_body_temp_path {folder}/body; \
+         proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; \
+         scgi_temp_path {folder}/scgi;\n{http}\n}}\n"
+    );
+    let file = site.file(&format!("nginx-{}.conf", address.port()), text);
+    let mut command = Command::new(program);
+    command.args(["-e", "stderr", "-p"]).arg(site.path()).arg("-c").arg(file);
+    started(command, site, address)
+}
+
+/// HAProxy in the foreground with these sections after its defaults.
+#[track_caller]
+pub fn haproxy(site: &Site, program: &Path, address: SocketAddr, sections: &str) -> Server {
+    let text = format!(
+        "global\n  nbthread 1\n  maxconn 1000\n\ndefaults\n  mode http\n  timeout connect 10s\n  timeout client 60s\n  \
+         timeout server 60s\n\n{sections}\n"
+    );
+    let file = site.file(&format!("haproxy-{}.cfg", address.port()), text);
+    let mut command = Command::new(program);
+    command.args(["-db", "-f"]).arg(file);
+    started(command, site, address)
+}
+
+fn started(command: Command, site: &Site, address: SocketAddr) -> Server {
+    let mut server = Server::start(command, site.path());
+    server.wait_until(|| TcpStream::connect(address).is_ok());
+    server
+}
+
+/// A certificate and its key in one file, as HAProxy wants them.
+pub fn joined(site: &Site, identity: &Identity) -> PathBuf {
+    let mut text = std::fs::read(&identity.cert).expect("the certificate file is there");
+    text.extend(std::fs::read(&identity.key).expect("the key file is there"));
+    site.file("joined.pem", text)
+}
+
+/// A Python with these packages of PyPI, in a folder of cargo's target folder that is filled once. The error says why
+/// there is none.
+pub fn python() -> Result<PathBuf, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    MADE.get_or_init(make_python).clone()
+}
+
+/// Pinned, so that a new release of theirs cannot turn our tests red.
+const PACKAGES: &[&str] = &["websockets==15.0.1"];
+
+fn make_python() -> Result<PathBuf, String> {
+    let system = find("python3").ok_or("`python3` is not installed")?;
+    let folder = binary::target().join("interop-venv");
+    let python = folder.join("bin/python");
+    let marker = folder.join("installed");
+    let wanted = PACKAGES.join("\n");
+    if std::fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+        return Ok(python);
+    }
+    let step = |command: &mut Command| {
+        let said = Said::from(process::run(command, b""));
+        if said.code == Some(0) { Ok(()) } else { Err(said.all().trim().to_owned()) }
+    };
+    step(Command::new(system).args(["-m", "venv", "--clear"]).arg(&folder))?;
+    step(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))?;
+    std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
+    Ok(python)
+}
+
+/// Python's own HTTP server over a folder, a backend that closes after each response (HTTP/1.0).
+#[track_caller]
+pub fn python_files(site: &Site, program: &Path, folder: &Path) -> (Server, SocketAddr) {
+    let address = ports::free();
+    let mut command = Command::new(program);
+    command.args(["-m", "http.server", "--bind", &address.ip().to_string(), &address.port().to_string()]);
+    command.arg("--directory").arg(folder);
+    (started(command, site, address), address)
+}

@@ -1,0 +1,108 @@
+//! A temporary folder with a certificate authority and certificates for the names that tests use.
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, RsaKeySize};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// The name that most tests use.
+pub const HOST: &str = "localhost";
+
+/// A folder of a test's own, gone with it.
+pub struct Site {
+    folder: TempDir,
+    authority: Issuer<'static, KeyPair>,
+    /// The authority's certificate, PEM.
+    pub ca: PathBuf,
+    /// ECDSA P-256, for [`HOST`], `*.example.test` and the loopback addresses.
+    pub ecdsa: Identity,
+}
+
+/// A certificate and its key, as files.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// PEM.
+    pub cert: PathBuf,
+    /// PEM, PKCS #8.
+    pub key: PathBuf,
+}
+
+impl Identity {
+    /// The chain and the key, to use them in the test itself.
+    pub fn load(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let chain = CertificateDer::pem_file_iter(&self.cert).expect("the certificate file is there");
+        let chain = chain.collect::<Result<Vec<_>, _>>().expect("the certificate file is PEM");
+        (chain, PrivateKeyDer::from_pem_file(&self.key).expect("the key file is PEM"))
+    }
+}
+
+impl Default for Site {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Site {
+    /// A new folder, authority and certificate.
+    pub fn new() -> Self {
+        let folder = TempDir::with_prefix("sealane-interop-").expect("a temporary folder can be made");
+        let key = KeyPair::generate().expect("a key can be made");
+        let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names are valid names");
+        params.distinguished_name.push(rcgen::DnType::CommonName, "Sealane interop tests");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let cert = params.self_signed(&key).expect("a certificate can be made");
+        let ca = folder.path().join("ca.pem");
+        write(&ca, &cert.pem());
+        let authority = Issuer::new(params, key);
+        let names = [HOST, "*.example.test", "127.0.0.1", "::1"];
+        let ecdsa = issue(&authority, folder.path(), "ecdsa", &names, &KeyPair::generate().expect("a key can be made"));
+        Self { folder, authority, ca, ecdsa }
+    }
+
+    /// Where the test may put files.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Writes a file into the folder.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, content).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        path
+    }
+
+    /// Another certificate of the same authority, ECDSA P-256.
+    pub fn issue(&self, file: &str, names: &[&str]) -> Identity {
+        let key = KeyPair::generate().expect("a key can be made");
+        issue(&self.authority, self.folder.path(), file, names, &key)
+    }
+
+    /// Another certificate of the same authority, RSA with 2048 bits.
+    pub fn issue_rsa(&self, file: &str, names: &[&str]) -> Identity {
+        let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).expect("a key can be made");
+        issue(&self.authority, self.folder.path(), file, names, &key)
+    }
+}
+
+fn issue(authority: &Issuer<'static, KeyPair>, folder: &Path, file: &str, names: &[&str], key: &KeyPair) -> Identity {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names).expect("the names are valid");
+    params.distinguished_name.push(rcgen::DnType::CommonName, file);
+    params.use_authority_key_identifier_extension = true;
+    let cert = params.signed_by(key, authority).expect("a certificate can be signed");
+    let identity = Identity { cert: folder.join(format!("{file}.pem")), key: folder.join(format!("{file}-key.pem")) };
+    write(&identity.cert, &cert.pem());
+    write(&identity.key, &key.serialize_pem());
+    identity
+}
+
+/// Readable by the owner alone, as a key should be.
+fn write(path: &Path, text: &str) {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}

@@ -1,0 +1,182 @@
+//! 0-RTT: accepted when on, told to the upstream, for safe methods only, and never twice.
+
+use rustls::ClientConfig;
+use sealane_interop::backend::{Backend, ok};
+use sealane_interop::client::{self, get};
+use sealane_interop::gateway::{Gateway, before};
+use sealane_interop::http::{Message, Wire};
+use sealane_interop::peers::s_client;
+use sealane_interop::relay::Relay;
+use sealane_interop::site::{HOST, Site};
+use sealane_interop::{eventually, need};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+const ON: &str = "early_data = \"16KiB\"";
+
+fn eager(gateway: &Gateway) -> Arc<ClientConfig> {
+    let mut config = client::config_with(gateway.ca(), client::provider(), &[&rustls::version::TLS13]);
+    config.enable_early_data = true;
+    Arc::new(config)
+}
+
+/// Gets a ticket: it comes after the handshake, at the latest before the end of the connection.
+fn prime(gateway: &Gateway, config: &Arc<ClientConfig>) {
+    let mut wire = client::connect(gateway.address, config);
+    wire.send(get("/prime")).expect("the gateway reads");
+    assert_eq!(wire.response("GET").expect("a first, full handshake is served").status(), 200);
+    let _ = wire.rest();
+}
+
+/// Sends a request as early data: the response, and whether the gateway took it as such.
+fn early(address: SocketAddr, config: &Arc<ClientConfig>, request: &[u8]) -> (Message, bool) {
+    let mut session = client::session(config, HOST);
+    let sent = session.early_data().expect("the ticket allows early data").write(request);
+    assert_eq!(sent.expect("there is room for a small request"), request.len());
+    let mut socket = client::tcp(address);
+    while session.is_handshaking() {
+        session.complete_io(&mut socket).expect("the handshake goes through");
+    }
+    let accepted = session.is_early_data_accepted();
+    let mut wire = Wire::new(rustls::StreamOwned::new(session, socket));
+    if !accepted {
+        wire.send(request).expect("the gateway reads");
+    }
+    let method = String::from_utf8_lossy(request.split(|byte| *byte == b' ').next().unwrap_or_default()).into_owned();
+    (wire.response(&method).unwrap_or_else(|broken| panic!("{broken:?}")), accepted)
+}
+
+#[test]
+fn accepted_by_openssl_and_told_to_the_upstream() {
+    need!("openssl");
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).tls(ON).start();
+    let session = site.path().join("session");
+    let session = session.to_str().expect("temporary paths are UTF-8");
+    let first = s_client(&gateway, ["-tls1_3", "-sess_out", session], &get("/first")).all();
+    assert!(first.contains("\r\n\r\nhello"), "{first}");
+    let file = site.file("request", get("/early"));
+    let file = file.to_str().expect("temporary paths are UTF-8");
+    let said = s_client(&gateway, ["-tls1_3", "-sess_in", session, "-early_data", file], b"").all();
+    assert!(said.contains("Early data was accepted"), "{said}");
+    assert!(said.contains("\r\n\r\nhello"), "{said}");
+    let requests = backend.requests();
+    assert_eq!((requests[0].target(), requests[0].header("early-data")), ("/first", None));
+    assert_eq!((requests[1].target(), requests[1].header("early-data")), ("/early", Some("1")));
+}
+
+#[test]
+fn off_unless_asked_for() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    let config = eager(&gateway);
+    prime(&gateway, &config);
+    assert!(client::session(&config, HOST).early_data().is_none(), "the ticket offers early data");
+}
+
+#[test]
+fn only_safe_methods() {
+    let site = Site::new();
+    let backend = Backend::answering(|_| ok(b"hello"));
+    let gateway = before(&site, [backend.url()]).tls(ON).start();
+    let config = eager(&gateway);
+    for (method, status) in [("GET", 200), ("OPTIONS", 200), ("POST", 425), ("PUT", 425), ("DELETE", 425)] {
+        prime(&gateway, &config);
+        let before = backend.requests().len();
+        let request = format!("{method} /m HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 0\r\n\r\n");
+        let (response, accepted) = early(gateway.address, &config, request.as_bytes());
+        assert!(accepted, "{method}");
+        assert_eq!(response.status(), status, "{method}");
+        let after = backend.requests().len();
+        assert_eq!(after - before, usize::from(status == 200), "{method} and the upstream");
+    }
+}
+
+#[test]
+fn a_client_cannot_claim_that_data_was_not_early() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).tls(ON).start();
+    let config = eager(&gateway);
+    prime(&gateway, &config);
+    let request = format!("GET /early HTTP/1.1\r\nHost: {HOST}\r\nEarly-Data: 0\r\n\r\n");
+    let (_, accepted) = early(gateway.address, &config, request.as_bytes());
+    assert!(accepted);
+    // RFC 8470 §5.1: it is set to 1 whatever came.
+    assert_eq!(backend.last().header("early-data"), Some("1"));
+}
+
+/// The upstream may find it too early as well: then the gateway tries again once the handshake is through, or passes
+/// the 425 on, and nobody is answered wrongly.
+#[test]
+fn an_upstreams_425_is_tried_again_after_the_handshake() {
+    let site = Site::new();
+    let backend = Backend::answering(|request| match request.header("early-data") {
+        Some(_) => b"HTTP/1.1 425 Too Early\r\nContent-Length: 0\r\n\r\n".to_vec(),
+        None => ok(b"late"),
+    });
+    let gateway = before(&site, [backend.url()]).tls(ON).start();
+    let config = eager(&gateway);
+    prime(&gateway, &config);
+    let (response, accepted) = early(gateway.address, &config, b"GET /e HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(accepted);
+    assert_eq!((response.status(), response.text().as_str()), (200, "late"), "{response:?}");
+}
+
+/// What a client sent is recorded and sent again, byte by byte: the request must not reach the upstream again,
+/// whichever lane meets the copy.
+fn replayed(lanes: usize) {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).lanes(lanes).tls(ON).start();
+    let config = eager(&gateway);
+    prime(&gateway, &config);
+    let relay = Relay::start(gateway.address);
+    let (response, accepted) = early(relay.address, &config, &get("/once"));
+    assert!(accepted, "the first time it is good, on whichever lane");
+    assert_eq!(response.text(), "hello");
+    let captured = relay.captured();
+    let reached = |path: &str| backend.requests().iter().filter(|request| request.target() == path).count();
+    assert_eq!(reached("/once"), 1);
+    // A new port each time, so that the kernel spreads the copies over all lanes.
+    for _ in 0..12 {
+        let mut copy: TcpStream = client::tcp(gateway.address);
+        // The gateway may have closed before it has all.
+        let _ = copy.write_all(&captured);
+        // It must have judged the copy before the count is looked at: it answers with its flight, or with an alert.
+        let mut answer = Vec::new();
+        let _ = Wire::new(&copy).exactly(7, &mut answer);
+        assert_eq!(answer.len(), 7, "the copy was not even answered");
+        let _ = copy.shutdown(std::net::Shutdown::Write);
+        let _ = Wire::new(&copy).rest();
+    }
+    assert_eq!(gateway.get("/after").text(), "hello");
+    assert_eq!(reached("/once"), 1, "replayed early data reached the upstream");
+}
+
+#[test]
+fn a_replay_at_the_same_lane_does_not_reach_the_upstream() {
+    replayed(1);
+}
+
+#[test]
+fn a_replay_at_another_lane_does_not_reach_the_upstream() {
+    replayed(2);
+}
+
+#[test]
+fn a_ticket_is_good_on_every_lane() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).lanes(2).tls(ON).start();
+    let config = eager(&gateway);
+    let accepted = (0..12).filter(|_| {
+        prime(&gateway, &config);
+        early(gateway.address, &config, &get("/early")).1
+    });
+    assert_eq!(accepted.count(), 12);
+    assert!(eventually(|| backend.requests().iter().filter(|r| r.header("early-data") == Some("1")).count() == 12));
+}

@@ -1,0 +1,265 @@
+//! Below HTTP: groups, alerts, garbage, and handshakes that stop halfway.
+
+use rustls::crypto::aws_lc_rs::kx_group;
+use sealane_interop::backend::Backend;
+use sealane_interop::client::{self, alert, get, hello, tcp};
+use sealane_interop::gateway::{Gateway, before};
+use sealane_interop::http::Wire;
+use sealane_interop::site::{HOST, Site};
+use sealane_interop::{noise, raise_open_files};
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::Arc;
+
+// Alert descriptions, RFC 8446 §6 and RFC 6066 §3.
+const UNEXPECTED_MESSAGE: u8 = 10;
+const BAD_RECORD_MAC: u8 = 20;
+const RECORD_OVERFLOW: u8 = 22;
+const ILLEGAL_PARAMETER: u8 = 47;
+const DECODE_ERROR: u8 = 50;
+const PROTOCOL_VERSION: u8 = 70;
+const UNRECOGNIZED_NAME: u8 = 112;
+
+fn serves(gateway: &Gateway) {
+    assert_eq!(gateway.get("/").text(), "hello");
+}
+
+#[test]
+fn post_quantum_key_exchange() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    for group in [kx_group::X25519MLKEM768, kx_group::X25519, kx_group::SECP256R1, kx_group::SECP384R1] {
+        let mut provider = client::provider();
+        provider.kx_groups = vec![group];
+        let config = Arc::new(client::config_with(&site.ca, provider, &[&rustls::version::TLS13]));
+        let mut wire = client::connect(gateway.address, &config);
+        let negotiated = wire.stream.conn.negotiated_key_exchange_group().map(|group| group.name());
+        assert_eq!(negotiated, Some(group.name()));
+        wire.send(get("/")).expect("the gateway reads");
+        assert_eq!(wire.response("GET").expect("it answers").text(), "hello");
+    }
+}
+
+#[test]
+fn the_hybrid_group_is_preferred() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    // The client offers it last and sends a share for X25519 only: worth a HelloRetryRequest.
+    let mut provider = client::provider();
+    provider.kx_groups = vec![kx_group::X25519, kx_group::X25519MLKEM768];
+    let config = Arc::new(client::config_with(&site.ca, provider, &[&rustls::version::TLS13]));
+    let wire = client::connect(gateway.address, &config);
+    let negotiated = wire.stream.conn.negotiated_key_exchange_group().map(|group| group.name());
+    assert!(negotiated.is_some());
+    serves(&gateway);
+}
+
+#[test]
+fn an_unknown_name_is_refused_when_names_are_strict() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).tls("strict_sni = true").start();
+    let mut stream = tcp(gateway.address);
+    stream.write_all(&hello(gateway.config(), "unknown.test")).expect("the gateway reads");
+    assert_eq!(alert(&mut stream), Ok(UNRECOGNIZED_NAME));
+    serves(&gateway);
+}
+
+#[test]
+fn an_unknown_name_gets_the_default_certificate() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    // The certificate is not for this name, which only the client can judge.
+    let error = client::handshake(tcp(gateway.address), gateway.config(), "unknown.test").err();
+    let error = error.map(|error| error.to_string()).unwrap_or_default();
+    assert!(error.contains("invalid peer certificate"), "{error}");
+    serves(&gateway);
+}
+
+/// Sends bytes and then nothing more; the alert that comes.
+fn refused(gateway: &Gateway, bytes: &[u8]) -> Result<u8, String> {
+    let mut stream = tcp(gateway.address);
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let alert = alert(&mut stream);
+    serves(gateway);
+    alert
+}
+
+#[test]
+fn plain_http_on_the_tls_port() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    let alert = refused(&gateway, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let expected = [UNEXPECTED_MESSAGE, DECODE_ERROR, PROTOCOL_VERSION, RECORD_OVERFLOW];
+    assert!(alert.as_ref().is_ok_and(|alert| expected.contains(alert)), "{alert:?}");
+    assert!(backend.requests().iter().all(|request| request.target() == "/"), "only our own requests came through");
+}
+
+#[test]
+fn garbage_is_answered_with_an_alert_or_a_close() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    for seed in 1..=100 {
+        let mut stream = tcp(gateway.address);
+        let _ = stream.write_all(&noise(2_000, seed));
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        // Whatever it says, it ends, and never says more than an alert.
+        let (answer, _) = Wire::new(&stream).rest();
+        assert!(answer.len() <= 7, "seed {seed}: {answer:02x?}");
+    }
+    serves(&gateway);
+    assert_eq!(backend.requests().len(), 1);
+}
+
+#[test]
+fn malformed_hellos() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    let whole = hello(gateway.config(), HOST);
+    // Every byte of a good one broken in turn, at a step that keeps the test short.
+    for at in (0..whole.len()).step_by(7) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x80;
+        let mut stream = tcp(gateway.address);
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        // A change in a random value is none that a server could object to; it must only not hang or fall.
+        let _ = Wire::new(&stream).rest();
+    }
+    serves(&gateway);
+    // A record of the wrong type in place of a hello.
+    let mut application_data = whole.clone();
+    application_data[0] = 23;
+    assert_eq!(refused(&gateway, &application_data), Ok(UNEXPECTED_MESSAGE));
+}
+
+#[test]
+fn an_oversized_record_is_an_overflow() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    // RFC 8446 §5.1: more than 2^14 bytes of plaintext.
+    let mut record = vec![22, 3, 1, 0x48, 0x01, 1, 0, 0x47, 0xfd];
+    record.resize(0x4801 + 5, 0);
+    assert_eq!(refused(&gateway, &record), Ok(RECORD_OVERFLOW));
+}
+
+#[test]
+fn an_oversized_hello_is_cut_off() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    // A ClientHello of 16 MB, in records of a good size, as long as it is taken.
+    let mut bytes = vec![22, 3, 1, 0x40, 0x00, 1, 0xff, 0xff, 0xff];
+    bytes.resize(0x4000 + 5, 0);
+    let mut stream = tcp(gateway.address);
+    let mut taken = 0;
+    while taken < 16 << 20 && stream.write_all(&bytes).is_ok() {
+        taken += bytes.len();
+        bytes[5..9].fill(0);
+    }
+    assert!(taken < 8 << 20, "{taken} bytes of one hello were taken");
+    drop(stream);
+    // With less, so that the alert is not lost to a reset.
+    bytes[5..9].copy_from_slice(&[1, 0xff, 0xff, 0xff]);
+    let alert = refused(&gateway, &bytes);
+    let expected = [UNEXPECTED_MESSAGE, ILLEGAL_PARAMETER, DECODE_ERROR, RECORD_OVERFLOW, 40, 80];
+    assert!(alert.as_ref().is_ok_and(|alert| expected.contains(alert)), "{alert:?}");
+}
+
+#[test]
+fn a_record_that_does_not_decrypt() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    let mut wire = gateway.connect();
+    let mut record = vec![23, 3, 3, 0, 64];
+    record.extend_from_slice(&noise(64, 9));
+    wire.stream.sock.write_all(&record).expect("the gateway reads");
+    let mut plain = Vec::new();
+    let error = std::io::Read::read_to_end(&mut wire.stream, &mut plain).expect_err("the connection is of no use");
+    assert!(error.to_string().contains("BadRecordMac"), "expected alert {BAD_RECORD_MAC}: {error}");
+    assert_eq!(backend.connections(), 0);
+    serves(&gateway);
+}
+
+/// 500 connections that stop at each stage and stay there; the service goes on for everybody else.
+#[test]
+fn a_flood_of_half_open_handshakes() {
+    raise_open_files();
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    let first = hello(gateway.config(), HOST);
+    let mut held: Vec<TcpStream> = Vec::new();
+    for number in 0..500 {
+        let mut stream = tcp(gateway.address);
+        let sent = match number % 5 {
+            0 => 0,
+            1 => 3,
+            2 => 5,
+            3 => first.len() / 2,
+            _ => first.len(),
+        };
+        stream.write_all(&first[..sent]).expect("the gateway reads");
+        held.push(stream);
+        if number % 50 == 49 {
+            serves(&gateway);
+        }
+    }
+    // And those that got further: a handshake without a request, and half a request.
+    let idle: Vec<_> = (0..50).map(|_| gateway.connect()).collect();
+    let mut halves: Vec<_> = (0..50).map(|_| gateway.connect()).collect();
+    for half in &mut halves {
+        half.send("GET /half HTTP/1.1\r\nHost: loc").expect("the gateway reads");
+    }
+    for _ in 0..20 {
+        serves(&gateway);
+    }
+    drop((held, idle, halves));
+    serves(&gateway);
+    assert!(backend.requests().iter().all(|request| request.target() == "/"));
+}
+
+#[test]
+fn a_slow_handshake_is_ended() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).limits("handshake_timeout = \"300ms\"").start();
+    for sent in [&b""[..], &hello(gateway.config(), HOST)[..20], &hello(gateway.config(), HOST)] {
+        let mut stream = tcp(gateway.address);
+        stream.write_all(sent).expect("the gateway reads");
+        // It is the gateway that ends it: our own patience would be an error of another kind.
+        let (_, end) = Wire::new(&stream).rest();
+        let kind = end.err().map(|error| error.kind());
+        assert!(!matches!(kind, Some(std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)), "still open");
+    }
+    serves(&gateway);
+}
+
+#[test]
+fn hellos_byte_by_byte() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    let mut session = client::session(gateway.config(), HOST);
+    let mut stream = tcp(gateway.address);
+    let mut first = Vec::new();
+    session.write_tls(&mut first).expect("writing to memory works");
+    for byte in first {
+        stream.write_all(&[byte]).expect("the gateway reads");
+    }
+    while session.is_handshaking() {
+        session.complete_io(&mut stream).expect("the handshake goes through");
+    }
+    let mut wire = Wire::new(rustls::StreamOwned::new(session, stream));
+    wire.send(get("/")).expect("the gateway reads");
+    assert_eq!(wire.response("GET").expect("it answers").text(), "hello");
+}

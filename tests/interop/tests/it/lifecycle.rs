@@ -1,0 +1,307 @@
+//! Starting, failing to start, checking, counting, and stopping.
+
+use sealane_interop::backend::{Backend, ok};
+use sealane_interop::client::get;
+use sealane_interop::gateway::{self, before, launch};
+use sealane_interop::http::Wire;
+use sealane_interop::peers::Said;
+use sealane_interop::site::{HOST, Site};
+use sealane_interop::{binary, client, eventually, noise, ports, sha256};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+/// A download that is under way when the signal comes is finished; nobody new is let in; the end is a success.
+#[test]
+fn sigterm_drains() {
+    let site = Site::new();
+    let body = noise(5 << 20, 11);
+    let expected = sha256(&body);
+    let (let_go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let backend = Backend::start(move |mut connection| {
+        let Some(request) = connection.request() else { return };
+        let answer = ok(&body);
+        if request.target() != "/slow" {
+            connection.send(answer);
+            return;
+        }
+        let half = answer.len() / 2;
+        connection.send(&answer[..half]);
+        let _ = wait.lock().expect("one connection only").recv();
+        connection.send(&answer[half..]);
+    });
+    let mut gateway = before(&site, [backend.url()]).lanes(2).start();
+    let mut idle = gateway.connect();
+    let mut wire = gateway.connect();
+    wire.send(format!("GET /slow HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("the gateway reads");
+    assert_eq!(wire.line().expect("the response begins"), "HTTP/1.1 200 OK");
+    gateway.server.terminate();
+    assert!(eventually(|| TcpStream::connect(gateway.address).is_err()), "still listening");
+    // Who is between two requests is let go at once.
+    assert_eq!(idle.rest().0, b"");
+    assert!(gateway.server.running(), "it left before the download was through");
+    let_go.send(()).expect("the backend waits");
+    while !wire.line().expect("the head goes on").is_empty() {}
+    let mut got = Vec::new();
+    wire.exactly(5 << 20, &mut got).expect("the download is finished");
+    assert_eq!(sha256(&got), expected);
+    let status = gateway.server.wait();
+    assert_eq!(status.code(), Some(0), "{}", gateway.server.log());
+}
+
+#[test]
+fn ctrl_c_ends_it_too() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let mut gateway = before(&site, [backend.url()]).start();
+    assert_eq!(gateway.get("/").text(), "hello");
+    gateway.server.interrupt();
+    assert_eq!(gateway.server.wait().code(), Some(0), "{}", gateway.server.log());
+}
+
+/// One clear line, exit code 1.
+#[track_caller]
+fn fails_with(said: &Said, words: &[&str]) {
+    let lines: Vec<&str> = said.err.lines().filter(|line| !line.trim().is_empty()).collect();
+    assert_eq!((said.code, lines.len()), (Some(1), 1), "{said:?}");
+    for word in words {
+        assert!(lines[0].contains(word), "no {word:?} in {:?}", lines[0]);
+    }
+    assert!(!lines[0].contains("panicked"), "{}", lines[0]);
+}
+
+fn proxy(listen: &str, cert: &std::path::Path, key: &std::path::Path) -> Said {
+    let admin = ports::free().to_string();
+    let mut arguments: Vec<String> =
+        ["proxy", "--listen", listen, "--to", "http://127.0.0.1:1", "--admin", &admin].map(str::to_owned).into();
+    for (flag, path) in [("--cert", cert), ("--key", key)] {
+        arguments.extend([flag.to_owned(), path.display().to_string()]);
+    }
+    gateway::run(arguments).into()
+}
+
+#[test]
+fn a_port_that_is_taken() {
+    let site = Site::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a loopback port can be had");
+    let address = taken.local_addr().expect("a bound socket has an address").to_string();
+    fails_with(&proxy(&address, &site.ecdsa.cert, &site.ecdsa.key), &[&address]);
+}
+
+#[test]
+fn a_second_gateway_on_the_same_port() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let first = before(&site, [backend.url()]).start();
+    // SO_REUSEPORT would let both have it, and half of the clients would meet the wrong one.
+    let address = first.address.to_string();
+    fails_with(&proxy(&address, &site.ecdsa.cert, &site.ecdsa.key), &[&address]);
+    assert_eq!(first.get("/").text(), "hello");
+}
+
+#[test]
+fn keys_that_cannot_be_used() {
+    let site = Site::new();
+    let listen = ports::free().to_string();
+    let cert = &site.ecdsa.cert;
+    let missing = site.path().join("missing.pem");
+    fails_with(&proxy(&listen, cert, &missing), &["missing.pem"]);
+    fails_with(&proxy(&listen, &missing, &site.ecdsa.key), &["missing.pem"]);
+    let nonsense = site.file("nonsense.pem", "not a key");
+    fails_with(&proxy(&listen, cert, &nonsense), &["nonsense.pem"]);
+    let other = site.issue("other", &[HOST]);
+    fails_with(&proxy(&listen, cert, &other.key), &["other-key.pem"]);
+    if !rustix::process::geteuid().is_root() {
+        std::fs::set_permissions(&other.key, std::fs::Permissions::from_mode(0o0)).expect("our own file");
+        fails_with(&proxy(&listen, cert, &other.key), &["other-key.pem", "ermission"]);
+    }
+}
+
+#[test]
+fn check_judges_files() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let good = before(&site, [backend.url()]).lanes(2).file(ports::free(), ports::free());
+    let check = |name: &str, text: &str| -> Said {
+        gateway::run(["check", "-c", site.file(name, text).to_str().expect("UTF-8")]).into()
+    };
+    let said = check("good.toml", &good);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    for (name, text, words) in [
+        ("syntax.toml", good.replace("lanes = 2", "lanes = = 2"), "syntax.toml:1:"),
+        ("unknown.toml", good.replace("lanes = 2", "lane = 2"), "unknown.toml:1:"),
+        ("kind.toml", good.replace("lanes = 2", "lanes = \"two\""), "kind.toml:1:"),
+        ("cert.toml", good.replace("ecdsa.pem", "nowhere.pem"), "nowhere.pem"),
+        ("name.toml", good.replace("upstream = \"backend\"", "upstream = \"other\""), "other"),
+    ] {
+        let said = check(name, &text);
+        assert_eq!(said.code, Some(1), "{name}: {said:?}");
+        assert!(said.all().contains(words), "{name}: no {words:?} in {said:?}");
+    }
+    // All mistakes at once.
+    let said = check("both.toml", &good.replace("lanes = 2", "lanes = 0").replace("ecdsa.pem", "nowhere.pem"));
+    assert!(said.all().contains("lanes") && said.all().contains("nowhere.pem"), "{said:?}");
+    let said: Said = gateway::run(["check", "-c", "/nonexistent/sealane.toml"]).into();
+    assert_eq!(said.code, Some(1), "{said:?}");
+}
+
+#[test]
+fn the_example_configuration_is_toml_that_check_reads() {
+    let said: Said = gateway::run(["config", "example"]).into();
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let text = said.text();
+    for section in ["[[listener]]", "[[host]]", "[[upstream]]"] {
+        assert!(text.contains(section), "no {section} in the example");
+    }
+    // It names certificates that are not here: these are then the only kind of complaint.
+    let site = Site::new();
+    let file = site.file("example.toml", &text);
+    let said: Said = gateway::run(["check", "-c", file.to_str().expect("UTF-8")]).into();
+    for complaint in said.err.lines().filter(|line| line.contains("error")) {
+        assert!(complaint.contains("cannot") || complaint.contains(".pem"), "{complaint}");
+    }
+}
+
+#[test]
+fn an_unknown_argument_is_a_mistake() {
+    let said: Said = gateway::run(["proxy", "--no-such-option"]).into();
+    assert!(!matches!(said.code, Some(0) | None), "{said:?}");
+    assert!(said.err.contains("--no-such-option"), "{said:?}");
+}
+
+#[test]
+fn counters_move() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).lanes(2).start();
+    let read = |name: &str, label: &str| {
+        gateway.metric_with(name, label).unwrap_or_else(|| panic!("no {name}{{{label}}} in\n{}", gateway.metrics()))
+    };
+    let names = [
+        ("sealane_connections_accepted_total", "", 10.0),
+        ("sealane_handshakes_total", "version=\"1.3\"", 10.0),
+        ("sealane_handshakes_total", "kind=\"resumed\"", 9.0),
+        ("sealane_requests_total", "", 10.0),
+        ("sealane_responses_total", "class=\"2xx\"", 10.0),
+        ("sealane_response_body_bytes_total", "", 50.0),
+        ("sealane_upstream_connects_total", "", 0.0),
+    ];
+    let before: Vec<f64> = names.iter().map(|(name, label, _)| read(name, label)).collect();
+    for _ in 0..10 {
+        assert_eq!(gateway.get("/").text(), "hello");
+    }
+    for ((name, label, by), before) in names.iter().zip(before) {
+        let moved = || read(name, label) - before;
+        assert!(eventually(|| moved() >= *by), "{name}{{{label}}} moved by {} instead of {by}", moved());
+        assert!(*by == 0.0 || moved() <= *by, "{name}{{{label}}} moved by {} instead of {by}", moved());
+    }
+    let connects = read("sealane_upstream_connects_total", "");
+    assert_eq!(connects, backend.connections() as f64);
+    // A refused request and a failed handshake have their own.
+    let bad = gateway.exchange(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\nHost: {HOST}\r\n\r\n"));
+    assert_eq!(bad.expect("an answer comes").status(), 400);
+    let mut plain = client::tcp(gateway.address);
+    let _ = plain.write_all(b"GET / HTTP/1.1\r\n\r\n");
+    let _ = Wire::new(plain).rest();
+    assert!(eventually(|| read("sealane_responses_total", "class=\"4xx\"") == 1.0));
+    assert!(eventually(|| gateway.metrics().contains("not_tls")), "{}", gateway.metrics());
+}
+
+#[test]
+fn metrics_are_what_prometheus_reads() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).lanes(2).start();
+    let mut typed = std::collections::HashSet::new();
+    for line in gateway.metrics().lines().filter(|line| !line.is_empty()) {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let mut words = rest.split(' ');
+            let (name, kind) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+            assert!(["counter", "gauge", "histogram", "summary"].contains(&kind), "{line}");
+            assert!(typed.insert(name.to_owned()), "{name} has its type twice");
+        } else if !line.starts_with('#') {
+            let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no value: {line}"));
+            value.parse::<f64>().unwrap_or_else(|_| panic!("no number: {line}"));
+            let name = series.split('{').next().unwrap_or_default();
+            assert!(typed.iter().any(|typed| name.starts_with(typed.as_str())), "{name} has no type before it");
+        }
+    }
+    assert!(typed.len() > 5, "{typed:?}");
+}
+
+#[test]
+fn an_access_log_has_a_line_for_each_request() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let (address, admin) = (ports::free(), ports::free());
+    let log = site.path().join("access.log");
+    let text = before(&site, [backend.url()]).file(address, admin);
+    let text = format!("{text}\n[log]\naccess = \"{}\"\n", log.display());
+    let mut command = Command::new(binary::sealane());
+    command.arg("serve").arg("-c").arg(site.file("logged.toml", text));
+    let gateway = launch(&site, command, address, admin);
+    for path in ["/one", "/two?q=1"] {
+        assert_eq!(gateway.exchange(get(path)).expect("an answer comes").text(), "hello");
+    }
+    let read = || std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(eventually(|| read().lines().count() == 2), "{:?}", read());
+    for (line, path) in read().lines().zip(["/one", "/two?q=1"]) {
+        assert!(line.contains(path) && line.contains("200") && line.contains("127.0.0.1"), "{line}");
+    }
+}
+
+/// Everything in one command, without a file: what the README begins with.
+#[test]
+fn the_demo_serves_and_says_what_to_try() {
+    let site = Site::new();
+    let mut command = Command::new(binary::sealane());
+    // Its certificates go to the user's state folder: here one of the test's own.
+    for variable in ["HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"] {
+        command.env(variable, site.path());
+    }
+    command.arg("demo");
+    let mut server = sealane_interop::process::Server::start(command, site.path());
+    let mut port = None;
+    let mut log = String::new();
+    // It takes the next free port when 8443 is taken, and says which.
+    let mut find = |server: &sealane_interop::process::Server| {
+        log = server.log();
+        let at = log.find("https://localhost:")? + "https://localhost:".len();
+        log[at..].split(|c: char| !c.is_ascii_digit()).next()?.parse::<u16>().ok()
+    };
+    assert!(eventually(|| {
+        port = port.or_else(|| server.running().then(|| find(&server)).flatten());
+        port.is_some_and(|port| TcpStream::connect(("127.0.0.1", port)).is_ok())
+    }));
+    let said = server.log();
+    assert!(said.contains("curl"), "{said}");
+    let address = ([127, 0, 0, 1], port.expect("it was found")).into();
+    let authority =
+        find_authority(site.path()).unwrap_or_else(|| panic!("no authority under the state folder:\n{said}"));
+    let config = std::sync::Arc::new(client::config(&authority));
+    let response = client::exchange(address, &config, &get("/")).unwrap_or_else(|broken| panic!("{broken:?}"));
+    assert_eq!(response.status(), 200, "{response:?}");
+    server.interrupt();
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+}
+
+/// The authority's certificate among the files that the demo made; the test's own lies in the top folder.
+fn find_authority(top: &std::path::Path) -> Option<std::path::PathBuf> {
+    let mut folders = vec![top.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(&folder).ok()?.filter_map(Result::ok).map(|entry| entry.path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ca"));
+            let certificate = || std::fs::read_to_string(&path).is_ok_and(|text| text.contains("BEGIN CERTIFICATE"));
+            if named && folder != top && certificate() {
+                return Some(path);
+            }
+        }
+    }
+    None
+}
