@@ -1,1 +1,17 @@
-//! sealane-control
+//! Control: everything of the gateway that is not a connection's bytes. It reads the configuration, opens the sockets,
+//! publishes snapshots to the lanes, serves metrics, writes the access log and minds signals.
+//!
+//! The binary calls [`run::serve`] and [`demo::run`]; everything else here is used by those.
+
+pub mod access_log;
+pub mod admin;
+pub mod config;
+pub mod demo;
+pub mod devca;
+pub mod metrics;
+pub mod origin;
+pub mod prometheus;
+pub mod run;
+pub mod signals;
+pub mod sockets;
+pub mod ticket_keys;

@@ -9,9 +9,9 @@ use crate::exchange::Exchange;
 use sealane_http::{Known, Version};
 use std::io::Write;
 
-/// Where finished lines go: takes a buffer of whole lines, and gives an empty one back. `Err` gives the lines back:
-/// the writer is behind.
-pub type LogSink = Box<dyn FnMut(Vec<u8>) -> Result<Vec<u8>, Vec<u8>> + Send>;
+/// Where finished lines go: takes a buffer of whole lines, and gives an empty one back. It never blocks; what its
+/// writer cannot take in time it drops and counts.
+pub type LogSink = Box<dyn FnMut(Vec<u8>) -> Vec<u8> + Send>;
 
 /// Lines are handed over when there are this many bytes, or after [`FLUSH_MS`].
 const BATCH: usize = 32 * 1024;
@@ -20,23 +20,17 @@ pub(crate) const FLUSH_MS: u64 = 256;
 pub(crate) struct AccessLog {
     buffer: Vec<u8>,
     sink: Option<LogSink>,
-    /// Lines in the buffer.
-    lines: u64,
     pub due: u64,
 }
 
 impl AccessLog {
     pub fn new(sink: Option<LogSink>) -> Self {
-        Self { buffer: Vec::new(), sink, lines: 0, due: 0 }
+        Self { buffer: Vec::new(), sink, due: 0 }
     }
 
     #[inline]
     pub fn is_on(&self) -> bool {
         self.sink.is_some()
-    }
-
-    pub fn has_lines(&self) -> bool {
-        !self.buffer.is_empty()
     }
 
     /// Appends the line of a finished exchange. Says whether the buffer was empty before.
@@ -84,27 +78,16 @@ impl AccessLog {
             None => b.push(b'-'),
         }
         b.push(b'\n');
-        self.lines += 1;
         first
     }
 
-    /// Hands the lines over if there are many, or if `all`. Returns how many had to be dropped.
-    pub fn hand_over(&mut self, all: bool) -> u64 {
+    /// Hands the lines over if there are many, or if `all`.
+    pub fn hand_over(&mut self, all: bool) {
         if self.buffer.is_empty() || (!all && self.buffer.len() < BATCH) {
-            return 0;
+            return;
         }
-        let Some(sink) = &mut self.sink else { return 0 };
-        let lines = std::mem::take(&mut self.lines);
-        match sink(std::mem::take(&mut self.buffer)) {
-            Ok(empty) => {
-                self.buffer = empty;
-                0
-            }
-            Err(mut dropped) => {
-                dropped.clear();
-                self.buffer = dropped;
-                lines
-            }
+        if let Some(sink) = &mut self.sink {
+            self.buffer = sink(std::mem::take(&mut self.buffer));
         }
     }
 }

@@ -149,8 +149,6 @@ counters! {
     tunnels, counter, "sealane_upgrades_total", "";
     /// PROXY protocol headers refused.
     bad_proxy_headers, counter, "sealane_proxy_protocol_errors_total", "";
-    /// Access log lines dropped because the writer was behind.
-    log_dropped, counter, "sealane_access_log_dropped_total", "";
 }
 
 impl Counters {

@@ -347,7 +347,7 @@ impl Proxy {
     fn request_arrived(&mut self, cx: &mut Context, key: Key, mut x: Box<Exchange>, info: RequestInfo) {
         let early = {
             let Some(front) = self.front(key) else { return };
-            front.requests += 1;
+            front.requests = front.requests.saturating_add(1);
             front.early_seen && front.wire.is_handshaking()
         };
         x.front = key;
@@ -539,7 +539,7 @@ impl Proxy {
     pub(crate) fn front_failed(&mut self, cx: &mut Context, key: Key, error: WireError) {
         let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
         match error {
-            WireError::Io(_) => self.front_gone(cx, key),
+            WireError::Io => self.front_gone(cx, key),
             WireError::Tls(e) => {
                 if front.established {
                     self.counters.tls_failure(e.label());

@@ -10,7 +10,7 @@ use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::lane_state::LaneSnapshot;
 use crate::scratch::Scratch;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Listener, Snapshot};
 use crate::wire::{Wire, WireError};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
@@ -408,6 +408,17 @@ impl Proxy {
         if was_listening {
             let _ = self.listen(cx);
         }
+        // Connections that are open go on under the new settings of their listener. One whose listener or TLS policy
+        // is gone has been promised other rules: it closes with its next response.
+        for key in self.conns.keys().collect::<Vec<_>>() {
+            let Some(Conn::Front(front)) = self.conns.get_mut(key) else { continue };
+            let old = front.listener.clone();
+            let new = self.lane.listeners.iter().find(|l| l.listener.id == old.listener.id);
+            match new.and_then(|n| Some((n, same_policy(&old.listener, front.policy, &n.listener)?))) {
+                Some((new, policy)) => (front.listener, front.policy) = (new.clone(), policy),
+                None => front.requests = u64::MAX,
+            }
+        }
     }
 
     fn drain(&mut self, cx: &mut Context, limit: Duration) {
@@ -440,12 +451,6 @@ impl Proxy {
         }
     }
 
-    fn log_timer(&mut self, cx: &mut Context) {
-        let dropped = self.log.hand_over(true);
-        self.counters.log_dropped.add(dropped);
-        let _ = cx;
-    }
-
     /// Writes the access log line of a finished exchange.
     pub(crate) fn log_exchange(&mut self, cx: &mut Context, x: &Exchange) {
         if !self.log.is_on() || !self.lane.snapshot.access_log {
@@ -456,8 +461,16 @@ impl Proxy {
             self.log.due = cx.now() + FLUSH_MS;
             cx.timers.arm(LOG_TIMER, self.log.due);
         }
-        let dropped = self.log.hand_over(false);
-        self.counters.log_dropped.add(dropped);
+        self.log.hand_over(false);
+    }
+}
+
+/// The index that a policy has in the new snapshot, if it is still there.
+fn same_policy(old: &Listener, policy: usize, new: &Listener) -> Option<usize> {
+    match (&old.tls, &new.tls) {
+        (None, None) => Some(0),
+        (Some(old), Some(new)) => new.policies.iter().position(|p| p.id == old.policies[policy].id),
+        _ => None,
     }
 }
 
@@ -492,7 +505,7 @@ impl Service for Proxy {
 
     fn timeout(&mut self, cx: &mut Context, token: u64) {
         if token == LOG_TIMER {
-            self.log_timer(cx);
+            self.log.hand_over(true);
             return;
         }
         if token & LISTENER != 0 {
@@ -546,8 +559,7 @@ impl Service for Proxy {
         self.refresh_snapshot(cx);
         if let Some(deadline) = self.draining {
             if self.fronts == 0 || cx.now() >= deadline {
-                let dropped = self.log.hand_over(true);
-                self.counters.log_dropped.add(dropped);
+                self.log.hand_over(true);
                 return After::Stop;
             }
         }

@@ -17,7 +17,7 @@ pub(crate) const HIGH_WATER: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) enum WireError {
     /// The socket failed or was reset.
-    Io(Errno),
+    Io,
     /// The TLS session failed; an alert may wait in `unsent`.
     Tls(TlsError),
 }
@@ -114,7 +114,7 @@ impl Wire {
                 return Ok(ReadResult::Blocked);
             }
             Err(Errno::INTR) => return Ok(ReadResult::Progress),
-            Err(e) => return Err(WireError::Io(e)),
+            Err(_) => return Err(WireError::Io),
         };
         self.note_short_read(n, s.input.len());
         s.pool.equip(&mut self.unread);
@@ -151,7 +151,7 @@ impl Wire {
                 return Ok(ReadResult::Blocked);
             }
             Err(Errno::INTR) => return Ok(ReadResult::Progress),
-            Err(e) => return Err(WireError::Io(e)),
+            Err(_) => return Err(WireError::Io),
         };
         if n == 0 {
             self.ended = true;
@@ -288,7 +288,7 @@ impl Wire {
                 }
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(Errno::INTR) => {}
-                Err(e) => return Err(WireError::Io(e)),
+                Err(_) => return Err(WireError::Io),
             }
         }
         if at < s.records.filled().len() {
@@ -320,7 +320,7 @@ impl Wire {
                 }
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(Errno::INTR) => {}
-                Err(e) => return Err(WireError::Io(e)),
+                Err(_) => return Err(WireError::Io),
             }
         }
         if self.sent == self.unsent.len() {

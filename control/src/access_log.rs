@@ -1,0 +1,357 @@
+//! The access log's writer, off the lanes.
+//!
+//! A lane gathers finished lines in a buffer of its own and hands the whole buffer over without ever waiting; a thread
+//! writes it to the standard output or a file and gives the emptied buffer back. When the disk cannot keep up the
+//! channel is full: the lines are dropped and counted, and requests go on.
+//!
+//! ```text
+//! lane ── LaneLog::hand_over ──▶ bounded channel (all lanes) ──▶ writer thread ──▶ file
+//!   ▲                                                                  │
+//!   └───────────────── bounded channel of empty buffers (per lane) ◀───┘
+//! ```
+
+use crate::config::AccessLogTarget;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Buffers in flight per lane; with 64 KiB each a lane can be a few thousand lines ahead of the disk.
+const BUFFERS_PER_LANE: usize = 8;
+
+/// Buffers that grew beyond this are not kept.
+const MAX_KEPT: usize = 256 * 1024;
+
+/// How often an idle writer looks for a request to reopen or to stop.
+const IDLE: Duration = Duration::from_millis(200);
+
+/// How often write errors are told.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// A buffer of whole lines, and the lane it goes back to.
+struct Filled {
+    lane: usize,
+    lines: Vec<u8>,
+}
+
+/// What the lanes' side and control read.
+#[derive(Debug, Default)]
+struct Shared {
+    reopen: AtomicBool,
+    stop: AtomicBool,
+    write_errors: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// The running writer, as control holds it.
+#[derive(Debug)]
+pub struct AccessLog {
+    shared: Arc<Shared>,
+    dropped: Vec<Arc<AtomicU64>>,
+    done: Receiver<()>,
+    thread: JoinHandle<()>,
+}
+
+/// The writer's counters.
+#[derive(Clone, Debug)]
+pub struct LogStats {
+    shared: Arc<Shared>,
+    dropped: Vec<Arc<AtomicU64>>,
+}
+
+impl LogStats {
+    /// Lines that were dropped because the writer was behind.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.iter().map(|d| d.load(Relaxed)).sum()
+    }
+
+    /// Failed writes.
+    pub fn write_errors(&self) -> u64 {
+        self.shared.write_errors.load(Relaxed)
+    }
+}
+
+/// A lane's end.
+pub struct LaneLog {
+    lane: usize,
+    full: SyncSender<Filled>,
+    empty: Receiver<Vec<u8>>,
+    /// Written by this lane only.
+    dropped: Arc<AtomicU64>,
+}
+
+impl LaneLog {
+    /// Hands over finished lines and returns an empty buffer to go on with, perhaps one used before. Never waits: when
+    /// the writer is behind, the lines are dropped and counted.
+    pub fn hand_over(&mut self, lines: Vec<u8>) -> Vec<u8> {
+        if lines.is_empty() {
+            return lines;
+        }
+        match self.full.try_send(Filled { lane: self.lane, lines }) {
+            Ok(()) => self.empty.try_recv().unwrap_or_default(),
+            Err(e) => {
+                let (std::sync::mpsc::TrySendError::Full(refused)
+                | std::sync::mpsc::TrySendError::Disconnected(refused)) = e;
+                let mut lines = refused.lines;
+                let count = lines.iter().filter(|b| **b == b'\n').count() as u64;
+                self.dropped.fetch_add(count, Relaxed);
+                lines.clear();
+                lines
+            }
+        }
+    }
+}
+
+impl AccessLog {
+    /// Starts the writer. `None` when the log is off.
+    ///
+    /// Errors: the file cannot be opened.
+    pub fn start(target: &AccessLogTarget, lanes: usize) -> io::Result<Option<(AccessLog, Vec<LaneLog>)>> {
+        let output = match target {
+            AccessLogTarget::Off => return Ok(None),
+            AccessLogTarget::Stdout => Output::Stdout,
+            AccessLogTarget::File(path) => Output::File(open(path)?, path.clone()),
+        };
+        Self::start_on(output, lanes, lanes * BUFFERS_PER_LANE).map(Some)
+    }
+
+    fn start_on(output: Output, lanes: usize, capacity: usize) -> io::Result<(AccessLog, Vec<LaneLog>)> {
+        let shared = Arc::new(Shared::default());
+        let (full, filled) = sync_channel(capacity.max(1));
+        let (done_sender, done) = sync_channel(1);
+        let mut empties = Vec::new();
+        let mut ends = Vec::new();
+        let mut dropped = Vec::new();
+        for lane in 0..lanes {
+            let (give, empty) = sync_channel(BUFFERS_PER_LANE);
+            let count = Arc::new(AtomicU64::new(0));
+            empties.push(give);
+            dropped.push(Arc::clone(&count));
+            ends.push(LaneLog { lane, full: full.clone(), empty, dropped: count });
+        }
+        let mut writer = Writer { output, filled, empties, shared: Arc::clone(&shared), complained: None, since: 0 };
+        let thread = std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
+            writer.run();
+            // Nobody may be waiting any more.
+            let _ = done_sender.send(());
+        })?;
+        Ok((AccessLog { shared, dropped, done, thread }, ends))
+    }
+
+    /// Opens the file again, for a log that was moved away (SIGUSR1).
+    pub fn reopen(&self) {
+        self.shared.reopen.store(true, Relaxed);
+    }
+
+    /// The writer's counters, to be read for as long as anybody likes.
+    pub fn stats(&self) -> LogStats {
+        LogStats { shared: Arc::clone(&self.shared), dropped: self.dropped.clone() }
+    }
+
+    /// Bytes written.
+    pub fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Relaxed)
+    }
+
+    /// Writes what was handed over and ends; gives up after `patience` (a pipe that nobody reads). True: all is
+    /// written.
+    pub fn finish(self, patience: Duration) -> bool {
+        self.shared.stop.store(true, Relaxed);
+        let in_time = self.done.recv_timeout(patience).is_ok();
+        // A thread that does not end is left to the end of the process.
+        in_time && self.thread.join().is_ok()
+    }
+}
+
+enum Output {
+    Stdout,
+    File(File, PathBuf),
+    #[cfg(test)]
+    Test(Box<dyn Write + Send>),
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+impl Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(bytes)?;
+                out.flush()
+            }
+            Self::File(file, _) => file.write_all(bytes),
+            #[cfg(test)]
+            Self::Test(out) => out.write_all(bytes),
+        }
+    }
+
+    fn reopen(&mut self) -> io::Result<()> {
+        if let Self::File(file, path) = self {
+            *file = open(path)?;
+        }
+        Ok(())
+    }
+}
+
+struct Writer {
+    output: Output,
+    filled: Receiver<Filled>,
+    empties: Vec<SyncSender<Vec<u8>>>,
+    shared: Arc<Shared>,
+    complained: Option<Instant>,
+    /// Errors since the last complaint.
+    since: u64,
+}
+
+impl Writer {
+    fn run(&mut self) {
+        loop {
+            match self.filled.recv_timeout(IDLE) {
+                Ok(filled) => self.write(filled),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.reopen_if_asked();
+            if self.shared.stop.load(Relaxed) {
+                loop {
+                    match self.filled.try_recv() {
+                        Ok(filled) => self.write(filled),
+                        Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
+                    }
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, filled: Filled) {
+        // Asked before these lines were handed over: they belong into the new file.
+        self.reopen_if_asked();
+        let Filled { lane, mut lines } = filled;
+        match self.output.write(&lines) {
+            Ok(()) => {
+                self.shared.bytes.fetch_add(lines.len() as u64, Relaxed);
+            }
+            Err(e) => self.failed("write", &e),
+        }
+        if lines.capacity() <= MAX_KEPT {
+            lines.clear();
+            // A lane that has enough lets this one go.
+            let _ = self.empties[lane].try_send(lines);
+        }
+    }
+
+    fn reopen_if_asked(&mut self) {
+        if self.shared.reopen.swap(false, Relaxed) {
+            if let Err(e) = self.output.reopen() {
+                self.failed("reopen", &e);
+            }
+        }
+    }
+
+    fn failed(&mut self, what: &str, e: &io::Error) {
+        self.shared.write_errors.fetch_add(1, Relaxed);
+        self.since += 1;
+        if self.complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
+            // With nowhere to tell it, the counter is left.
+            let _ = writeln!(io::stderr(), "sealane: cannot {what} the access log: {e} ({} errors so far)", self.since);
+            self.complained = Some(Instant::now());
+            self.since = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_arrive_and_buffers_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.log");
+        let (log, mut lanes) = AccessLog::start(&AccessLogTarget::File(path.clone()), 2).unwrap().unwrap();
+        lanes[0].hand_over(b"one\n".to_vec());
+        lanes[1].hand_over(b"two\nthree\n".to_vec());
+        assert!(log.finish(Duration::from_secs(60)));
+        let mut lines: Vec<String> = std::fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
+        lines.sort();
+        assert_eq!(lines, ["one", "three", "two"]);
+        // The writer has ended: its empty buffers are there, and further lines are dropped and counted.
+        assert!(lanes[0].empty.try_recv().unwrap().capacity() > 0);
+        let again = lanes[0].hand_over(b"late\nlater\n".to_vec());
+        assert!(again.is_empty() && again.capacity() > 0);
+        assert_eq!(lanes[0].dropped.load(Relaxed), 2);
+    }
+
+    #[test]
+    fn a_blocked_writer_costs_lines_and_no_time() {
+        /// Blocks until its sender is gone.
+        struct Blocked(Receiver<()>, SyncSender<()>);
+        impl Write for Blocked {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let _ = self.1.try_send(());
+                let _ = self.0.recv();
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (release, blocked) = sync_channel(1);
+        let (entered, at_write) = sync_channel(1);
+        let (log, mut lanes) = AccessLog::start_on(Output::Test(Box::new(Blocked(blocked, entered))), 1, 2).unwrap();
+        lanes[0].hand_over(b"a\n".to_vec());
+        at_write.recv().unwrap();
+        // The writer holds "a"; two more fit into the channel, and the next does not.
+        for _ in 0..3 {
+            lanes[0].hand_over(b"b\nc\n".to_vec());
+        }
+        assert_eq!(log.dropped(), 2);
+        drop(release);
+        assert!(log.finish(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn reopening_goes_on_in_a_new_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, moved) = (folder.path().join("access.log"), folder.path().join("access.log.1"));
+        let (log, mut lanes) = AccessLog::start(&AccessLogTarget::File(path.clone()), 1).unwrap().unwrap();
+        lanes[0].hand_over(b"old\n".to_vec());
+        while log.bytes() < 4 {
+            std::thread::yield_now();
+        }
+        std::fs::rename(&path, &moved).unwrap();
+        log.reopen();
+        lanes[0].hand_over(b"new\n".to_vec());
+        assert!(log.finish(Duration::from_secs(60)));
+        assert_eq!(std::fs::read_to_string(&moved).unwrap(), "old\n");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new\n");
+    }
+
+    #[test]
+    fn write_errors_are_counted() {
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::Error::from(io::ErrorKind::StorageFull))
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (log, mut lanes) = AccessLog::start_on(Output::Test(Box::new(Full)), 1, 8).unwrap();
+        for _ in 0..3 {
+            lanes[0].hand_over(b"x\n".to_vec());
+        }
+        let shared = Arc::clone(&log.shared);
+        assert!(log.finish(Duration::from_secs(60)));
+        assert_eq!(shared.write_errors.load(Relaxed), 3);
+        assert_eq!(shared.bytes.load(Relaxed), 0);
+    }
+}

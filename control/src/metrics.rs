@@ -1,0 +1,99 @@
+//! The lanes' counters as metrics, summed when somebody reads them.
+
+use crate::access_log::LogStats;
+use crate::admin::MetricSource;
+use crate::prometheus::Writer;
+use sealane_http::ParseError;
+use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Reads the counters of all lanes.
+#[derive(Debug)]
+pub struct LaneMetrics {
+    lanes: Vec<Arc<Counters>>,
+    log: Option<LogStats>,
+    draining: AtomicBool,
+}
+
+impl LaneMetrics {
+    /// Metrics of these lanes, and of the access log if there is one.
+    pub fn new(lanes: Vec<Arc<Counters>>, log: Option<LogStats>) -> Self {
+        Self { lanes, log, draining: AtomicBool::new(false) }
+    }
+
+    /// From now on `/healthz` says that new requests should go elsewhere.
+    pub fn set_draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    fn sums(&self) -> Vec<u64> {
+        let mut sums = vec![0; DESCRIPTIONS.len()];
+        for lane in &self.lanes {
+            for (sum, value) in sums.iter_mut().zip(lane.values()) {
+                *sum += value;
+            }
+        }
+        sums
+    }
+
+    /// One sentence about what was done, for the end.
+    pub fn summary(&self) -> String {
+        let sum = |f: fn(&Counters) -> u64| self.lanes.iter().map(|l| f(l)).sum::<u64>();
+        format!(
+            "{} requests on {} connections; {} full and {} resumed handshakes; {} early-data connections; bye",
+            sum(|c| c.requests.value()),
+            sum(|c| c.accepted.value()),
+            sum(|c| c.full_tls13.value() + c.full_tls12.value()),
+            sum(|c| c.resumed_tls13.value() + c.resumed_tls12.value()),
+            sum(|c| c.early_data_accepted.value()),
+        )
+    }
+}
+
+impl MetricSource for LaneMetrics {
+    fn healthy(&self) -> bool {
+        !self.draining.load(Ordering::Relaxed)
+    }
+
+    fn render(&self, out: &mut Writer) {
+        let sums = self.sums();
+        let mut at = 0;
+        while at < DESCRIPTIONS.len() {
+            let d = DESCRIPTIONS[at];
+            let mut family =
+                if d.gauge { out.gauge(d.name, d.help.trim()) } else { out.counter(d.name, d.help.trim()) };
+            // Entries of one name stand together.
+            while at < DESCRIPTIONS.len() && DESCRIPTIONS[at].name == d.name {
+                let labels = labels(DESCRIPTIONS[at].labels);
+                family.sample(&labels, sums[at]);
+                at += 1;
+            }
+        }
+        let mut family = out.counter("sealane_parse_errors_total", "Messages refused, by what is wrong with them.");
+        for (i, e) in ParseError::ALL.iter().enumerate() {
+            let sum: u64 = self.lanes.iter().map(|l| l.parse_errors[i].value()).sum();
+            family.sample(&[("reason", e.label())], sum);
+        }
+        let mut family = out.counter("sealane_handshake_failures_total", "Handshakes with clients that failed.");
+        for (i, reason) in TLS_FAILURES.iter().enumerate() {
+            let sum: u64 = self.lanes.iter().map(|l| l.tls_failures[i].value()).sum();
+            family.sample(&[("reason", reason)], sum);
+        }
+        let mut family = out.counter("sealane_lane_requests_total", "Requests begun, by lane.");
+        for (i, lane) in self.lanes.iter().enumerate() {
+            family.sample(&[("lane", &i.to_string())], lane.requests.value());
+        }
+        if let Some(log) = &self.log {
+            out.counter("sealane_access_log_dropped_total", "Access log lines dropped because the writer was behind.")
+                .sample(&[], log.dropped());
+            out.counter("sealane_access_log_errors_total", "Writes to the access log that failed.")
+                .sample(&[], log.write_errors());
+        }
+    }
+}
+
+/// `a="x",b="y"` as pairs; the text is ours and well-formed.
+fn labels(text: &'static str) -> Vec<(&'static str, &'static str)> {
+    text.split(',').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k, v.trim_matches('"'))).collect()
+}
