@@ -1,0 +1,107 @@
+//! `[[listener]]`.
+
+use super::decode::{self, Section};
+use super::diagnostics::Sink;
+use super::identity::{self, Store};
+use super::{Listener, tls};
+use sealane_proxy::snapshot::Action;
+use sealane_route::HostTable;
+use sealane_tls::policy::ListenerTls;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A listener before its hosts are known.
+pub(super) struct Draft {
+    /// As in `address`: how hosts name it.
+    pub written: String,
+    address: SocketAddr,
+    tls: Option<ListenerTls>,
+    proxy_protocol: bool,
+    trust_forwarded: bool,
+    allow_connect: bool,
+}
+
+impl Draft {
+    pub fn into_listener(self, hosts: HostTable<Arc<Action>>) -> Listener {
+        let Self { address, tls, proxy_protocol, trust_forwarded, allow_connect, .. } = self;
+        Listener { address, tls, proxy_protocol, trust_forwarded, allow_connect, hosts }
+    }
+}
+
+/// Reads every `[[listener]]`. One whose TLS section is wrong is returned without, so that hosts can refer to it.
+pub(super) fn read_all(top: &Section, store: &mut Store, base: &Path) -> Vec<Draft> {
+    let sections = top.tables("listener", "[[listener]]");
+    if sections.is_empty() {
+        let help = "add [[listener]] with address = \":443\"".to_owned();
+        top.missing("there is no [[listener]]: nothing would be served".to_owned(), help);
+    }
+    let mut out: Vec<Draft> = Vec::new();
+    let mut taken: HashMap<SocketAddr, Range<usize>> = HashMap::new();
+    for section in sections {
+        read(section, store, base, &mut out, &mut taken);
+    }
+    out
+}
+
+fn read(
+    section: Section,
+    store: &mut Store,
+    base: &Path,
+    out: &mut Vec<Draft>,
+    taken: &mut HashMap<SocketAddr, Range<usize>>,
+) {
+    let sink = section.sink;
+    let written = section.required("address", "\":443\"", decode::strings);
+    let proxy_protocol = section.or("proxy_protocol", false, decode::boolean);
+    let trust_forwarded = section.or("trust_forwarded", false, decode::boolean);
+    let allow_connect = section.or("allow_connect", false, decode::boolean);
+    let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
+    // One set of policies for all addresses of a listener: a ticket got over IPv4 is good over IPv6.
+    let tls = section.table("tls", "[listener.tls]").and_then(|s| tls::listener(s, store, base, name));
+    section.finish();
+    for text in written.iter().flat_map(|w| &w.value) {
+        for address in decode::listen_addresses(sink, &text.value, &text.span).unwrap_or_default() {
+            // Port 0 is a new one each time.
+            let first = taken.get(&address).filter(|_| address.port() != 0);
+            if let Some(first) = first {
+                let message = format!("{address} is already listened on ({})", sink.place(first));
+                sink.error(&text.span, message, None);
+                continue;
+            }
+            taken.insert(address, text.span.clone());
+            let written = text.value.clone();
+            out.push(Draft {
+                written,
+                address,
+                tls: tls.as_ref().map(copy),
+                proxy_protocol,
+                trust_forwarded,
+                allow_connect,
+            });
+        }
+    }
+}
+
+/// Another table of the same policies.
+pub(super) fn copy(tls: &ListenerTls) -> ListenerTls {
+    ListenerTls { policies: tls.policies.clone(), exact: tls.exact.clone(), wildcard: tls.wildcard.clone() }
+}
+
+/// Warns of hosts whose clients would get a certificate for another name.
+pub(super) fn warn_uncovered(sink: &Sink, listener: &Draft, hosts: &HashMap<String, Range<usize>>) {
+    let Some(policy) = listener.tls.as_ref().and_then(|t| t.policies.first()) else { return };
+    for (name, span) in hosts.iter().filter(|(n, _)| *n != "*" && !n.starts_with('[')) {
+        if name.parse::<std::net::IpAddr>().is_ok() || identity::covers(&policy.identities, name) {
+            continue;
+        }
+        let message = format!("no certificate of listener {} is for \"{name}\"", listener.written);
+        let help = match policy.identities.default.is_empty() {
+            true => "with strict_sni its clients are refused",
+            false => "its clients get the default certificate, and will not accept it",
+        };
+        sink.warn(span, message, Some(help.to_owned()));
+    }
+}

@@ -1,0 +1,304 @@
+//! The configuration: a TOML file, or a command's arguments, read into checked, plain data.
+//!
+//! ```text
+//! text ── toml ──▶ spanned document ── decode, listener, host, upstream, tls, identity ──▶ Config
+//!                        │                                                                   │
+//!                        └── every mistake, with its place ──▶ Errors        snapshot_parts ─┴─▶ what lanes get
+//! ```
+//!
+//! Reading opens every file that the configuration names and resolves every name, so that what passes `check` also
+//! starts. Nothing that is wrong stops the reading: all errors are reported at once.
+
+mod args;
+mod decode;
+mod diagnostics;
+mod host;
+mod identity;
+mod listener;
+mod parts;
+mod policy_id;
+mod tls;
+mod upstream;
+
+pub use args::{Answer, CommandLine};
+pub use diagnostics::{Diagnostic, Errors, Severity, Warning};
+pub use parts::{ListenerParts, Parts, snapshot_parts};
+
+use decode::Section;
+use diagnostics::{Sink, Source};
+use host::{Target, Upstreams};
+use sealane_http::h1::Limits;
+use sealane_proxy::snapshot::{Action, ClientLimits, Upstream};
+use sealane_route::HostTable;
+use sealane_tls::policy::ListenerTls;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use toml::de::DeTable;
+
+/// A configuration file is no larger: ten thousand certificates with long paths are 2 MB.
+const MAX_FILE: u64 = 64 << 20;
+
+/// A checked configuration.
+#[derive(Debug)]
+pub struct Config {
+    /// The file it came from, to read again on a reload; `None` from the command line.
+    pub file: Option<PathBuf>,
+    /// Threads that serve; each has its own connections.
+    pub lanes: usize,
+    /// Where metrics and health are served.
+    pub admin: Option<SocketAddr>,
+    /// Where access log lines go.
+    pub access_log: AccessLogTarget,
+    /// How long open connections may go on after the first signal to stop.
+    pub drain_timeout: Duration,
+    /// How long a session ticket is good for; ticket keys are replaced as often.
+    pub ticket_lifetime: Duration,
+    /// Limits and timeouts towards clients.
+    pub limits: ClientLimits,
+    /// One per address. Never empty.
+    pub listeners: Vec<Listener>,
+    /// Upstream groups; actions name them by index.
+    pub upstreams: Vec<Arc<Upstream>>,
+}
+
+/// One listening address.
+#[derive(Debug)]
+pub struct Listener {
+    /// Where to listen.
+    pub address: SocketAddr,
+    /// `None`: plain HTTP.
+    pub tls: Option<ListenerTls>,
+    /// Clients start with a PROXY protocol header.
+    pub proxy_protocol: bool,
+    /// `Forwarded` and `X-Forwarded-*` from clients are believed.
+    pub trust_forwarded: bool,
+    /// CONNECT is allowed.
+    pub allow_connect: bool,
+    /// Host name to action.
+    pub hosts: HostTable<Arc<Action>>,
+}
+
+/// Where access log lines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessLogTarget {
+    /// Nowhere: lanes do not even make them.
+    Off,
+    /// To the standard output.
+    Stdout,
+    /// Appended to a file, which is opened again on SIGUSR1.
+    File(PathBuf),
+}
+
+impl Config {
+    /// Reads and checks a file, and everything that it names.
+    ///
+    /// Errors are all that are wrong with it, each with its place; displayed, they are ready to be printed.
+    pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
+        let name = path.display().to_string();
+        let unreadable = |message: String, help: Option<String>| Errors {
+            errors: vec![Diagnostic {
+                severity: Severity::Error,
+                file: name.clone(),
+                line: 0,
+                column: 0,
+                message,
+                help,
+                excerpt: String::new(),
+            }],
+            warnings: Vec::new(),
+        };
+        let read = std::fs::metadata(path).and_then(|meta| match meta.len() > MAX_FILE {
+            true => Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge)),
+            false => std::fs::read(path),
+        });
+        let bytes = read.map_err(|e| {
+            let help = (e.kind() == std::io::ErrorKind::NotFound)
+                .then(|| format!("start with an example: sealane config example > {name}"));
+            unreadable(format!("cannot read the configuration: {}", identity::plain(&e)), help)
+        })?;
+        let text = String::from_utf8(bytes)
+            .map_err(|e| unreadable(format!("not UTF-8 text at byte {}", e.utf8_error().valid_up_to()), None))?;
+        // Relative paths are from the file's folder, wherever the program was started.
+        let base = path.parent().unwrap_or(Path::new("")).to_path_buf();
+        let (mut config, warnings) = Self::parse(&text, name, &base)?;
+        config.file = Some(path.to_path_buf());
+        Ok((config, warnings))
+    }
+
+    /// Checks text. `name` is shown in messages; relative paths are from `base`.
+    pub(crate) fn parse(text: &str, name: String, base: &Path) -> Result<(Config, Vec<Warning>), Errors> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mut sink = Sink::new(Source::new(name, text));
+        let (document, syntax) = DeTable::parse_recoverable(text);
+        for e in &syntax {
+            sink.broken_syntax = true;
+            sink.error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "), None);
+        }
+        let config = read(&sink, document.get_ref(), base);
+        let (errors, warnings) = sink.finish();
+        match config {
+            Some(config) if errors.is_empty() => Ok((config, warnings)),
+            _ => Err(Errors { errors, warnings }),
+        }
+    }
+}
+
+/// A complete example with every setting explained.
+pub fn example() -> &'static str {
+    include_str!("example.toml")
+}
+
+fn read(sink: &Sink, table: &DeTable, base: &Path) -> Option<Config> {
+    let top = Section::new(sink, "", table, 0..0);
+    let lanes = top.optional("lanes", decode::count(1..=1024));
+    let drain_timeout = top.or("drain_timeout", Duration::from_secs(30), decode::duration);
+    // RFC 8446 §4.6.1: a ticket lives for seven days at most.
+    let ticket_lifetime = top.optional_at("ticket_lifetime", decode::timeout);
+    if let Some(t) = &ticket_lifetime {
+        if t.value > Duration::from_secs(7 * 86_400) || t.value < Duration::from_secs(60) {
+            sink.error(&t.span, "\"ticket_lifetime\" is out of range: 1m to 7d", None);
+        }
+    }
+    let admin = top.table("admin", "[admin]").and_then(|s| admin(s));
+    let access_log = top.table("log", "[log]").and_then(|s| log(s, base)).unwrap_or(AccessLogTarget::Off);
+    let limits = limits(top.table("limits", "[limits]"));
+
+    let mut store = identity::Store::new();
+    let listeners = listener::read_all(&top, &mut store, base);
+    let mut targets: Vec<Target> = listeners
+        .iter()
+        .map(|l| Target { written: l.written.clone(), hosts: HostTable::default(), taken: HashMap::new() })
+        .collect();
+
+    let mut system = tls::SystemRoots::default();
+    let mut context = upstream::Context { store: &mut store, system: &mut system, base };
+    let mut upstreams = Upstreams::default();
+    let mut places = Vec::new();
+    for section in top.tables("upstream", "[[upstream]]") {
+        let (name, upstream) = upstream::read(section, &mut context);
+        let index = upstream.map(|u| {
+            upstreams.all.push(Arc::new(u));
+            upstreams.all.len() - 1
+        });
+        if let Some(name) = name {
+            if upstreams.named.insert(name.value.clone(), index).is_some() {
+                sink.error(&name.span, format!("a second upstream \"{}\"", name.value), None);
+            }
+            places.push(name);
+        }
+    }
+    let hosts = top.tables("host", "[[host]]");
+    if hosts.is_empty() {
+        let help = "add [[host]] with names = [\"*\"] and to = [\"http://127.0.0.1:3000\"]".to_owned();
+        top.missing("there is no [[host]]: every request would be refused".to_owned(), help);
+    }
+    for section in hosts {
+        host::read(section, &mut targets, &mut upstreams, &mut context);
+    }
+    for name in places.iter().filter(|n| !upstreams.used.contains(&n.value)) {
+        sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), None);
+    }
+    top.finish();
+
+    let mut out = Vec::new();
+    for (listener, target) in listeners.into_iter().zip(targets) {
+        listener::warn_uncovered(sink, &listener, &target.taken);
+        out.push(listener.into_listener(target.hosts));
+    }
+    Some(Config {
+        file: None,
+        lanes: lanes.map_or_else(default_lanes, |n| n as usize),
+        admin,
+        access_log,
+        drain_timeout,
+        ticket_lifetime: ticket_lifetime.map_or(Duration::from_secs(12 * 3600), |t| t.value),
+        limits,
+        listeners: out,
+        upstreams: upstreams.all,
+    })
+}
+
+/// The cores that this process may use: affinity and cgroup quota counted.
+fn default_lanes() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn admin(section: Section) -> Option<SocketAddr> {
+    let listen = section.required("listen", "\"127.0.0.1:9901\"", decode::text);
+    let sink = section.sink;
+    section.finish();
+    let listen = listen?;
+    let address = *decode::listen_addresses(sink, &listen.value, &listen.span)?.first()?;
+    if !address.ip().is_loopback() {
+        let message = "the admin listener can be reached from other machines, without a password";
+        sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
+    }
+    Some(address)
+}
+
+fn log(section: Section, base: &Path) -> Option<AccessLogTarget> {
+    let sink = section.sink;
+    let access = section.optional_at("access", decode::text);
+    section.finish();
+    let access = access?;
+    match access.value.as_str() {
+        "off" => Some(AccessLogTarget::Off),
+        "stdout" | "-" => Some(AccessLogTarget::Stdout),
+        "" => {
+            sink.error(&access.span, "\"access\" is empty", Some("write \"off\", \"stdout\" or a path".to_owned()));
+            None
+        }
+        path => {
+            let path = base.join(path);
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            if path.is_dir() || !folder.is_dir() {
+                let message = match path.is_dir() {
+                    true => format!("{} is a folder", path.display()),
+                    false => format!("there is no folder {}", folder.display()),
+                };
+                sink.error(&access.span, message, Some("write \"off\", \"stdout\" or a file's path".to_owned()));
+                return None;
+            }
+            Some(AccessLogTarget::File(path))
+        }
+    }
+}
+
+fn limits(section: Option<Section>) -> ClientLimits {
+    let d = Limits::default();
+    let mut out = ClientLimits {
+        http: d,
+        max_body: u64::MAX,
+        max_connections: 16_384,
+        handshake_timeout: Duration::from_secs(10),
+        header_timeout: Duration::from_secs(10),
+        keepalive_timeout: Duration::from_secs(75),
+        idle_timeout: Duration::from_secs(60),
+        max_requests: u64::MAX,
+        handshake_budget: Duration::from_micros(500),
+    };
+    let Some(s) = section else { return out };
+    out.http.head = s.or("max_header_size", d.head as u64, decode::size(1024..=1 << 20)) as usize;
+    let uri = s.optional_at("max_uri_size", decode::size(256..=1 << 20));
+    out.http.target = uri.as_ref().map_or(d.target, |u| u.value as usize).min(out.http.head);
+    if let Some(uri) = uri.filter(|u| u.value as usize > out.http.head) {
+        let help = "\"max_uri_size\" counts within \"max_header_size\"".to_owned();
+        s.sink.error(&uri.span, "\"max_uri_size\" is above \"max_header_size\"", Some(help));
+    }
+    out.http.fields = s.or("max_header_fields", d.fields as u64, decode::count(8..=10_000)) as usize;
+    // 0 is "no limit" in the file, and the largest number for lanes, which then need not ask.
+    let unlimited = |n: u64| if n == 0 { u64::MAX } else { n };
+    out.max_body = unlimited(s.or("max_body_size", 0, decode::size(0..=i64::MAX as u64)));
+    out.max_requests = unlimited(s.or("max_requests", 0, decode::count(0..=i64::MAX as u64)));
+    out.max_connections = s.or("max_connections", out.max_connections as u64, decode::count(1..=10_000_000)) as usize;
+    out.handshake_timeout = s.or("handshake_timeout", out.handshake_timeout, decode::timeout);
+    out.header_timeout = s.or("header_timeout", out.header_timeout, decode::timeout);
+    out.keepalive_timeout = s.or("keepalive_timeout", out.keepalive_timeout, decode::timeout);
+    out.idle_timeout = s.or("idle_timeout", out.idle_timeout, decode::timeout);
+    out.handshake_budget = s.or("handshake_budget", out.handshake_budget, decode::timeout);
+    s.finish();
+    out
+}

@@ -1,0 +1,68 @@
+//! From a checked configuration to what is published to the lanes. Sockets and the counting of generations are the
+//! assembly's.
+
+use super::listener::copy;
+use super::{AccessLogTarget, Config};
+use sealane_proxy::snapshot::{self, Action, ClientLimits, Upstream};
+use sealane_route::HostTable;
+use sealane_tls::policy::ListenerTls;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Everything of a [`snapshot::Snapshot`] that follows from the configuration alone.
+#[derive(Debug)]
+pub struct Parts {
+    /// In the order of the configuration, without sockets.
+    pub listeners: Vec<ListenerParts>,
+    /// Upstream groups.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// Limits of clients.
+    pub limits: Arc<ClientLimits>,
+    /// Access log lines are written.
+    pub access_log: bool,
+}
+
+/// A [`snapshot::Listener`] without sockets.
+#[derive(Debug)]
+pub struct ListenerParts {
+    /// As configured; the port may be 0.
+    pub address: SocketAddr,
+    /// TLS settings.
+    pub tls: Option<ListenerTls>,
+    /// Clients start with a PROXY protocol header.
+    pub proxy_protocol: bool,
+    /// `Forwarded` and `X-Forwarded-*` are believed.
+    pub trust_forwarded: bool,
+    /// CONNECT is allowed.
+    pub allow_connect: bool,
+    /// Host name to action.
+    pub hosts: HostTable<Arc<Action>>,
+}
+
+impl ListenerParts {
+    /// Adds what the configuration does not know: an id that is stable over reloads, the address as bound, and the
+    /// sockets, one per lane slot.
+    pub fn with_sockets(self, id: u32, address: SocketAddr, sockets: Vec<Arc<OwnedFd>>) -> snapshot::Listener {
+        let Self { tls, proxy_protocol, trust_forwarded, allow_connect, hosts, .. } = self;
+        snapshot::Listener { id, address, sockets, tls, proxy_protocol, trust_forwarded, allow_connect, hosts }
+    }
+}
+
+/// What lanes get of a configuration. Certificates, keys and policies are shared with it, not copied.
+pub fn snapshot_parts(config: &Config) -> Parts {
+    let listeners = config.listeners.iter().map(|l| ListenerParts {
+        address: l.address,
+        tls: l.tls.as_ref().map(copy),
+        proxy_protocol: l.proxy_protocol,
+        trust_forwarded: l.trust_forwarded,
+        allow_connect: l.allow_connect,
+        hosts: l.hosts.clone(),
+    });
+    Parts {
+        listeners: listeners.collect(),
+        upstreams: config.upstreams.clone(),
+        limits: Arc::new(config.limits.clone()),
+        access_log: config.access_log != AccessLogTarget::Off,
+    }
+}

@@ -1,0 +1,92 @@
+//! Ids of TLS policies: a digest over what a resumed session must not be carried across.
+//!
+//! The same settings give the same id after a reload and in another process, so that sessions go on; a changed CA or
+//! revocation list gives another, so that a client whose certificate was checked by the old rules is checked again.
+//! Certificates of our own are left out: renewing one ends no session.
+
+use aws_lc_rs::digest::{Context, SHA256};
+use sealane_tls::policy::{ClientAuth, ClientAuthMode};
+
+/// A digest being made. Every part is preceded by its length, so that parts cannot run into each other.
+pub(super) struct PolicyId(Context);
+
+impl PolicyId {
+    pub fn new(kind: &str) -> Self {
+        let mut id = Self(Context::new(&SHA256));
+        id.text("sealane policy 1");
+        id.text(kind);
+        id
+    }
+
+    pub fn bytes(&mut self, part: &[u8]) {
+        self.0.update(&(part.len() as u64).to_be_bytes());
+        self.0.update(part);
+    }
+
+    pub fn text(&mut self, part: &str) {
+        self.bytes(part.as_bytes());
+    }
+
+    pub fn number(&mut self, n: u64) {
+        self.bytes(&n.to_be_bytes());
+    }
+
+    pub fn certificates<C: AsRef<[u8]>>(&mut self, list: &[C]) {
+        self.number(list.len() as u64);
+        list.iter().for_each(|c| self.bytes(c.as_ref()));
+    }
+
+    pub fn client_auth(&mut self, auth: Option<&ClientAuth>) {
+        let Some(auth) = auth else { return self.number(0) };
+        self.number(match auth.mode {
+            ClientAuthMode::Optional => 1,
+            ClientAuthMode::Require => 2,
+        });
+        self.certificates(&auth.roots);
+        self.certificates(&auth.crls);
+    }
+
+    pub fn finish(self) -> [u8; 16] {
+        let digest = self.0.finish();
+        let mut id = [0; 16];
+        id.copy_from_slice(&digest.as_ref()[..16]);
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(parts: &[&str]) -> [u8; 16] {
+        let mut id = PolicyId::new("test");
+        parts.iter().for_each(|p| id.text(p));
+        id.finish()
+    }
+
+    #[test]
+    fn equal_parts_give_equal_ids_and_others_do_not() {
+        assert_eq!(id(&["a", "b"]), id(&["a", "b"]));
+        assert_ne!(id(&["a", "b"]), id(&["ab", ""]));
+        assert_ne!(id(&["a", "b"]), id(&["b", "a"]));
+    }
+
+    #[test]
+    fn other_client_rules_give_another_id() {
+        let auth = |mode, root: &'static [u8]| ClientAuth { mode, roots: vec![root.into()], crls: vec![] };
+        let id = |auth: Option<ClientAuth>| {
+            let mut id = PolicyId::new("server");
+            id.client_auth(auth.as_ref());
+            id.finish()
+        };
+        let all = [
+            id(None),
+            id(Some(auth(ClientAuthMode::Require, b"one"))),
+            id(Some(auth(ClientAuthMode::Optional, b"one"))),
+            id(Some(auth(ClientAuthMode::Require, b"two"))),
+        ];
+        for (i, a) in all.iter().enumerate() {
+            assert!(all.iter().skip(i + 1).all(|b| a != b), "{i}");
+        }
+    }
+}

@@ -1,0 +1,531 @@
+//! TLS settings: `[listener.tls]` and `[upstream.tls]`.
+
+use super::decode::{self, At, Node, Section};
+use super::diagnostics::Sink;
+use super::identity::{self, Loaded, Store};
+use super::policy_id::PolicyId;
+use rustls::pki_types::CertificateDer;
+use sealane_tls::policy::{
+    ClientAuth, ClientAuthMode, ClientPolicy, Group, KeyKind, ListenerTls, ServerPolicy, Suite, Version,
+};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use toml::de::DeValue;
+
+const VERSIONS: &[(&str, Version)] = &[
+    ("1.3", Version::Tls13),
+    ("1.2", Version::Tls12),
+    ("TLSv1.3", Version::Tls13),
+    ("TLSv1.2", Version::Tls12),
+    ("tls1.3", Version::Tls13),
+    ("tls1.2", Version::Tls12),
+];
+
+/// The registry's names, then those that OpenSSL and NIST have for the same.
+const GROUPS: &[(&str, Group)] = &[
+    ("X25519MLKEM768", Group::X25519MlKem768),
+    ("x25519", Group::X25519),
+    ("secp256r1", Group::Secp256r1),
+    ("secp384r1", Group::Secp384r1),
+    ("P-256", Group::Secp256r1),
+    ("P-384", Group::Secp384r1),
+    ("prime256v1", Group::Secp256r1),
+];
+
+/// The registry's names, then OpenSSL's.
+const SUITES: &[(&str, Suite)] = &[
+    ("TLS_AES_128_GCM_SHA256", Suite::TLS13_AES_128_GCM_SHA256),
+    ("TLS_AES_256_GCM_SHA384", Suite::TLS13_AES_256_GCM_SHA384),
+    ("TLS_CHACHA20_POLY1305_SHA256", Suite::TLS13_CHACHA20_POLY1305_SHA256),
+    ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", Suite::ECDHE_ECDSA_AES_128_GCM_SHA256),
+    ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", Suite::ECDHE_ECDSA_AES_256_GCM_SHA384),
+    ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", Suite::ECDHE_ECDSA_CHACHA20_POLY1305_SHA256),
+    ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", Suite::ECDHE_RSA_AES_128_GCM_SHA256),
+    ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", Suite::ECDHE_RSA_AES_256_GCM_SHA384),
+    ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256),
+    ("ECDHE-ECDSA-AES128-GCM-SHA256", Suite::ECDHE_ECDSA_AES_128_GCM_SHA256),
+    ("ECDHE-ECDSA-AES256-GCM-SHA384", Suite::ECDHE_ECDSA_AES_256_GCM_SHA384),
+    ("ECDHE-ECDSA-CHACHA20-POLY1305", Suite::ECDHE_ECDSA_CHACHA20_POLY1305_SHA256),
+    ("ECDHE-RSA-AES128-GCM-SHA256", Suite::ECDHE_RSA_AES_128_GCM_SHA256),
+    ("ECDHE-RSA-AES256-GCM-SHA384", Suite::ECDHE_RSA_AES_256_GCM_SHA384),
+    ("ECDHE-RSA-CHACHA20-POLY1305", Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256),
+];
+
+/// In the order in which we prefer them: what the hardware does fastest, first.
+const ALL_SUITES: [Suite; 9] = [
+    Suite::TLS13_AES_128_GCM_SHA256,
+    Suite::TLS13_AES_256_GCM_SHA384,
+    Suite::TLS13_CHACHA20_POLY1305_SHA256,
+    Suite::ECDHE_ECDSA_AES_128_GCM_SHA256,
+    Suite::ECDHE_RSA_AES_128_GCM_SHA256,
+    Suite::ECDHE_ECDSA_AES_256_GCM_SHA384,
+    Suite::ECDHE_RSA_AES_256_GCM_SHA384,
+    Suite::ECDHE_ECDSA_CHACHA20_POLY1305_SHA256,
+    Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256,
+];
+
+const ALL_GROUPS: [Group; 4] = [Group::X25519MlKem768, Group::X25519, Group::Secp256r1, Group::Secp384r1];
+
+/// Of the presets that Mozilla's guidelines name, those that rustls can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Preset {
+    /// TLS 1.3 only.
+    Modern,
+    /// TLS 1.2 and 1.3, with forward secrecy and authenticated encryption only.
+    Intermediate,
+}
+
+const PRESETS: &[(&str, Preset)] = &[("modern", Preset::Modern), ("intermediate", Preset::Intermediate)];
+
+/// Tickets sent after a full TLS 1.3 handshake unless set otherwise: a browser uses each once and opens two connections.
+const DEFAULT_TICKETS: u64 = 2;
+
+/// What a connection may negotiate.
+struct Protocol {
+    versions: Vec<Version>,
+    groups: Vec<Group>,
+    suites: Vec<Suite>,
+}
+
+fn is_tls13(suite: Suite) -> bool {
+    matches!(
+        suite,
+        Suite::TLS13_AES_128_GCM_SHA256 | Suite::TLS13_AES_256_GCM_SHA384 | Suite::TLS13_CHACHA20_POLY1305_SHA256
+    )
+}
+
+fn fits(suite: Suite, kind: KeyKind) -> bool {
+    match suite {
+        Suite::ECDHE_ECDSA_AES_128_GCM_SHA256
+        | Suite::ECDHE_ECDSA_AES_256_GCM_SHA384
+        | Suite::ECDHE_ECDSA_CHACHA20_POLY1305_SHA256 => kind != KeyKind::Rsa,
+        Suite::ECDHE_RSA_AES_128_GCM_SHA256
+        | Suite::ECDHE_RSA_AES_256_GCM_SHA384
+        | Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256 => kind == KeyKind::Rsa,
+        _ => true,
+    }
+}
+
+/// A list of words of a table, without repetitions, in the user's order.
+fn words<T: Copy + PartialEq>(
+    section: &Section,
+    key: &'static str,
+    allowed: &'static [(&str, T)],
+) -> Option<At<Vec<T>>> {
+    let list = section.optional_at(key, decode::strings)?;
+    let mut out = Vec::new();
+    let mut good = true;
+    for word in &list.value {
+        match decode::choose(section.sink, &format!("\"{key}\""), &word.value, &word.span, allowed) {
+            Some(v) if out.contains(&v) => {}
+            Some(v) => out.push(v),
+            None => good = false,
+        }
+    }
+    good.then_some(At { value: out, span: list.span })
+}
+
+fn protocol(section: &Section, preset: Preset) -> Option<Protocol> {
+    let versions = words(section, "versions", VERSIONS);
+    let groups = words(section, "groups", GROUPS);
+    let suites = words(section, "ciphers", SUITES);
+    let mut good = true;
+    for (key, set) in [("versions", versions.is_some()), ("groups", groups.is_some()), ("ciphers", suites.is_some())] {
+        good &= set || section.key_span(key).is_none();
+    }
+    if !good {
+        return None;
+    }
+    let mut chosen = match (&versions, preset) {
+        (Some(v), _) => v.value.clone(),
+        (None, Preset::Modern) => vec![Version::Tls13],
+        (None, Preset::Intermediate) => vec![Version::Tls13, Version::Tls12],
+    };
+    chosen.sort_by(|a, b| b.cmp(a));
+    let place = || suites.as_ref().map_or_else(|| section.span.clone(), |s| s.span.clone());
+    let mut usable = suites.as_ref().map_or_else(|| ALL_SUITES.to_vec(), |s| s.value.clone());
+    for (version, name, example) in [
+        (Version::Tls13, "1.3", "\"TLS_AES_128_GCM_SHA256\""),
+        (Version::Tls12, "1.2", "\"ECDHE-ECDSA-AES128-GCM-SHA256\", \"ECDHE-RSA-AES128-GCM-SHA256\""),
+    ] {
+        if chosen.contains(&version) && !usable.iter().any(|s| is_tls13(*s) == (version == Version::Tls13)) {
+            let message = format!("\"ciphers\" has none for TLS {name}, which is switched on");
+            let help = format!("add {example}, or leave TLS {name} out of \"versions\"");
+            section.sink.error(&place(), message, Some(help));
+            good = false;
+        }
+    }
+    let before = usable.len();
+    usable.retain(|s| chosen.contains(if is_tls13(*s) { &Version::Tls13 } else { &Version::Tls12 }));
+    if good && suites.is_some() && usable.len() < before {
+        section.sink.warn(&place(), "some of \"ciphers\" are of a TLS version that is switched off", None);
+    }
+    let mut groups_used = groups.as_ref().map_or_else(|| ALL_GROUPS.to_vec(), |g| g.value.clone());
+    if !chosen.contains(&Version::Tls13) {
+        // The hybrid exists in TLS 1.3 only.
+        groups_used.retain(|g| *g != Group::X25519MlKem768);
+        if groups_used.is_empty() {
+            let span = groups.map_or_else(|| section.span.clone(), |g| g.span);
+            section.sink.error(&span, "\"groups\" has none for TLS 1.2", Some("add \"x25519\"".to_owned()));
+            good = false;
+        }
+    }
+    good.then_some(Protocol { versions: chosen, groups: groups_used, suites: usable })
+}
+
+/// Reads `[listener.tls]`.
+pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listener: &str) -> Option<ListenerTls> {
+    let sink = section.sink;
+    let preset = section.or("preset", Preset::Intermediate, decode::choice(PRESETS));
+    let protocol = protocol(&section, preset);
+    let certificates = certificates(&section, store, base);
+    let resumption = section.or("resumption", true, decode::boolean);
+    let tickets = section.or("tickets", DEFAULT_TICKETS, decode::count(0..=16)) as u8;
+    let early_data = section.optional_at("early_data", early_data);
+    let alpn = section.optional_at("alpn", decode::strings);
+    let clients = client_auth(&section, base);
+    let key_log = section.optional_at("dangerous_key_log", decode::path(base));
+
+    if let Some(e) = early_data.as_ref().filter(|e| e.value > 0) {
+        if protocol.as_ref().is_some_and(|p| !p.versions.contains(&Version::Tls13)) {
+            sink.error(&e.span, "early data needs TLS 1.3, which is switched off", None);
+        }
+        if !resumption || tickets == 0 {
+            let help = "set early_data = \"off\", or resumption = true and tickets above 0".to_owned();
+            sink.error(&e.span, "early data needs resumption, which is switched off", Some(help));
+        }
+    }
+    for name in alpn.iter().flat_map(|a| &a.value) {
+        if name.value != "http/1.1" {
+            let help = "leave it out, or write alpn = [\"http/1.1\"]".to_owned();
+            sink.error(&name.span, format!("protocol \"{}\" is not served", name.value), Some(help));
+        }
+    }
+    if let Some(file) = &key_log {
+        sink.warn(&file.span, "secrets of all TLS connections are written to a file (dangerous_key_log)", None);
+    }
+    section.finish();
+
+    let (protocol, (identities, spans), clients) = (protocol?, certificates?, clients?);
+    let identities = Arc::new(identities);
+    if protocol.versions.contains(&Version::Tls12) {
+        for (i, span) in identities.all.iter().zip(&spans) {
+            if protocol.suites.iter().any(|s| !is_tls13(*s) && fits(*s, i.kind)) {
+                continue;
+            }
+            let message = format!("{}: no cipher of \"ciphers\" fits this certificate in TLS 1.2", i.source.display());
+            let word = if i.kind == KeyKind::Rsa { "RSA" } else { "ECDSA" };
+            let help = Some(format!("add \"ECDHE-{word}-AES128-GCM-SHA256\""));
+            sink.warn(span, message, help);
+        }
+    }
+    let mut out = ListenerTls { policies: Vec::new(), exact: HashMap::new(), wildcard: HashMap::new() };
+    let mut add = |auth: Option<ClientAuth>, names: &[At<String>]| {
+        let mut id = PolicyId::new("server");
+        id.text(listener);
+        names.iter().for_each(|n| id.text(&n.value.to_ascii_lowercase()));
+        id.client_auth(auth.as_ref());
+        let policy = ServerPolicy {
+            id: id.finish(),
+            name: names.first().map_or_else(|| listener.to_owned(), |n| format!("{listener} for {}", n.value)),
+            versions: protocol.versions.clone(),
+            groups: protocol.groups.clone(),
+            suites: protocol.suites.clone(),
+            alpn: vec![b"http/1.1".to_vec()],
+            identities: Arc::clone(&identities),
+            tickets: if resumption { tickets } else { 0 },
+            resumption,
+            early_data: early_data.as_ref().map_or(0, |e| e.value),
+            client_auth: auth,
+            dangerous_key_log: key_log.as_ref().map(|k| k.value.clone()),
+        };
+        out.policies.push(Arc::new(policy));
+    };
+    let (mut default, mut named) = (None, Vec::new());
+    for c in clients {
+        match c.names.is_empty() {
+            true => default = Some(c.auth),
+            false => named.push(c),
+        }
+    }
+    add(default, &[]);
+    let mut names = Vec::new();
+    for c in named {
+        add(Some(c.auth), &c.names);
+        names.push(c.names);
+    }
+    for (i, name) in names.into_iter().enumerate().flat_map(|(i, list)| list.into_iter().map(move |n| (i, n))) {
+        let lower = name.value.to_ascii_lowercase();
+        let (table, key) = match lower.strip_prefix("*.") {
+            Some(rest) => (&mut out.wildcard, rest),
+            None => (&mut out.exact, lower.as_str()),
+        };
+        if table.insert(key.into(), i as u32 + 1).is_some() {
+            sink.error(&name.span, format!("\"{}\" has two client_auth settings on this listener", name.value), None);
+        }
+    }
+    Some(out)
+}
+
+/// `"off"` or a size.
+fn early_data(sink: &Sink, key: &str, node: &Node) -> Option<u32> {
+    match node.get_ref() {
+        DeValue::String(s) if s == "off" => Some(0),
+        DeValue::Boolean(false) => Some(0),
+        DeValue::Boolean(true) => {
+            let help = "write the most bytes that are accepted, as in early_data = \"16KiB\"".to_owned();
+            sink.error(&node.span(), "\"early_data\" is a size or \"off\"", Some(help));
+            None
+        }
+        // A client sends at most what it was told; a megabyte of unauthenticated data per client is plenty.
+        _ => decode::size(0..=1 << 20)(sink, key, node).map(|n| n as u32),
+    }
+}
+
+/// The listener's certificates by name, and where each stands in the file.
+fn certificates(
+    section: &Section,
+    store: &mut Store,
+    base: &Path,
+) -> Option<(sealane_tls::policy::Identities, Vec<Range<usize>>)> {
+    let sink = section.sink;
+    let strict_sni = section.or("strict_sni", false, decode::boolean);
+    let present = section.key_span("certificates").is_some();
+    let entries = section.tables("certificates", "certificates");
+    if entries.is_empty() {
+        if !present {
+            section.missing(
+                "[listener.tls] has no \"certificates\"".to_owned(),
+                "add certificates = [{ cert = \"cert.pem\", key = \"key.pem\" }]".to_owned(),
+            );
+        } else {
+            section.missing(
+                "\"certificates\" is empty".to_owned(),
+                "add { cert = \"cert.pem\", key = \"key.pem\" }".to_owned(),
+            );
+        }
+        return None;
+    }
+    let wanted = entries.len();
+    let mut all: Vec<Arc<Loaded>> = Vec::new();
+    let mut spans = Vec::new();
+    let mut marked = Vec::new();
+    let mut taken: HashMap<(String, KeyKind), Range<usize>> = HashMap::new();
+    for entry in entries {
+        let cert = entry.required("cert", "\"cert.pem\"", decode::path(base));
+        let key = entry.optional_at("key", decode::path(base));
+        let key_wrong = key.is_none() && entry.key_span("key").is_some();
+        let ocsp = entry.optional_at("ocsp", decode::path(base));
+        let default = entry.optional_at("default", decode::boolean);
+        let span = entry.span.clone();
+        entry.finish();
+        let (Some(cert), false) = (cert, key_wrong) else { continue };
+        let Some(loaded) = store.load(sink, &cert, key.as_ref(), ocsp.as_ref()) else { continue };
+        if let Some(default) = default.filter(|d| d.value) {
+            if strict_sni {
+                sink.error(&default.span, "a default certificate, but strict_sni = true refuses unknown names", None);
+            }
+            marked.push(all.len() as u32);
+        }
+        for name in &loaded.names {
+            let first = taken.entry((name.clone(), loaded.identity.kind)).or_insert_with(|| span.clone());
+            if *first != span {
+                let message = format!("\"{name}\" is also in the certificate of {}, which is used", sink.place(first));
+                sink.warn(&cert.span, message, None);
+            }
+        }
+        all.push(loaded);
+        spans.push(span);
+    }
+    if all.len() < wanted {
+        return None;
+    }
+    let default = match strict_sni {
+        true => Vec::new(),
+        false if !marked.is_empty() => marked,
+        // The first, and those for the same names with another kind of key.
+        false => (0..all.len() as u32).filter(|i| all[*i as usize].names == all[0].names).collect(),
+    };
+    Some((identity::index(&all, default), spans))
+}
+
+/// One `client_auth` setting: for some names, or (empty) for all others.
+struct ClientRule {
+    auth: ClientAuth,
+    names: Vec<At<String>>,
+}
+
+const MODES: &[(&str, ClientAuthMode)] =
+    &[("require", ClientAuthMode::Require), ("optional", ClientAuthMode::Optional)];
+
+fn client_auth(section: &Section, base: &Path) -> Option<Vec<ClientRule>> {
+    let sink = section.sink;
+    let mut out: Vec<ClientRule> = Vec::new();
+    let mut good = true;
+    let mut default: Option<Range<usize>> = None;
+    for entry in section.tables("client_auth", "client_auth") {
+        let mode = entry.required("mode", "\"require\" or \"optional\"", decode::choice(MODES));
+        let roots = entry.required("ca", "\"clients-ca.pem\"", decode::path(base));
+        let roots = roots.and_then(|file| identity::trust_anchors(sink, &file));
+        let mut crls = Vec::new();
+        for file in entry.optional("crl", decode::strings).unwrap_or_default() {
+            let file = At { value: base.join(&file.value), span: file.span };
+            match identity::revocation_lists(sink, &file) {
+                Some(lists) => crls.extend(lists),
+                None => good = false,
+            }
+        }
+        let names = entry.optional("for", decode::strings);
+        let for_all = entry.key_span("for").is_none();
+        for name in names.iter().flatten() {
+            if let Err(e) = sealane_route::HostTable::default().insert(&name.value, ()) {
+                sink.error(&name.span, format!("\"{}\" is {e}", name.value), None);
+                good = false;
+            } else if name.value == "*" {
+                let help = "leave \"for\" out: the setting is then for all other names".to_owned();
+                sink.error(&name.span, "\"*\" is no name here", Some(help));
+                good = false;
+            }
+        }
+        if for_all {
+            match &default {
+                None => default = Some(entry.span.clone()),
+                Some(first) => {
+                    let message = format!("a second client_auth for all names (the first: {})", sink.place(first));
+                    sink.error(&entry.span, message, Some("add for = [\"name\", …] to one of them".to_owned()));
+                    good = false;
+                }
+            }
+        }
+        entry.finish();
+        match (mode, roots) {
+            (Some(mode), Some(roots)) if for_all || names.is_some() => out.push(ClientRule {
+                auth: ClientAuth { mode: mode.value, roots, crls },
+                names: names.unwrap_or_default(),
+            }),
+            _ => good = false,
+        }
+    }
+    // A wrong type of the whole setting is reported by `tables` and yields nothing: the error alone refuses the file.
+    good.then_some(out)
+}
+
+/// What `[upstream.tls]` says, before it is known which server names there are.
+pub(super) struct UpstreamTls {
+    protocol: Protocol,
+    pub server_name: Option<At<String>>,
+    roots: Vec<CertificateDer<'static>>,
+    identity: Option<Arc<Loaded>>,
+    skip: bool,
+    resumption: bool,
+}
+
+/// The system's trust anchors, read once.
+#[derive(Default)]
+pub(super) struct SystemRoots(Option<Vec<CertificateDer<'static>>>);
+
+impl SystemRoots {
+    fn load(&mut self) -> &[CertificateDer<'static>] {
+        self.0.get_or_insert_with(|| rustls_native_certs::load_native_certs().certs)
+    }
+}
+
+/// Reads `[upstream.tls]`; without a section, the defaults for `https://`. `span` is where the need for it stands.
+pub(super) fn upstream(
+    sink: &Sink,
+    section: Option<Section>,
+    span: &Range<usize>,
+    store: &mut Store,
+    system: &mut SystemRoots,
+    base: &Path,
+) -> Option<UpstreamTls> {
+    let mut good = true;
+    let mut out = UpstreamTls {
+        protocol: Protocol {
+            versions: vec![Version::Tls13, Version::Tls12],
+            groups: ALL_GROUPS.to_vec(),
+            suites: ALL_SUITES.to_vec(),
+        },
+        server_name: None,
+        roots: Vec::new(),
+        identity: None,
+        skip: false,
+        resumption: true,
+    };
+    let mut own_roots = false;
+    if let Some(section) = section {
+        match protocol(&section, Preset::Intermediate) {
+            Some(p) => out.protocol = p,
+            None => good = false,
+        }
+        out.server_name = section.optional_at("server_name", decode::text);
+        out.resumption = section.or("resumption", true, decode::boolean);
+        let skip = section.optional_at("dangerous_skip_verification", decode::boolean);
+        out.skip = skip.as_ref().is_some_and(|s| s.value);
+        if let Some(file) = section.optional_at("ca", decode::path(base)) {
+            own_roots = true;
+            match identity::trust_anchors(sink, &file) {
+                Some(roots) => out.roots = roots,
+                None => good = false,
+            }
+        }
+        if let Some(skip) = skip.filter(|s| s.value) {
+            let help = match own_roots {
+                true => "remove it: \"ca\" is set, but nothing is checked against it",
+                false => "set \"ca\" to the certificate of the upstream's CA instead",
+            };
+            let message =
+                "the upstream's certificate is not checked: whoever is between can read and change everything";
+            sink.warn(&skip.span, message, Some(help.to_owned()));
+        }
+        let cert = section.optional_at("cert", decode::path(base));
+        let key = section.optional_at("key", decode::path(base));
+        match (&cert, &key) {
+            (Some(cert), key) => match store.load(sink, cert, key.as_ref(), None) {
+                Some(identity) => out.identity = Some(identity),
+                None => good = false,
+            },
+            (None, Some(key)) => {
+                sink.error(&key.span, "a \"key\" without a \"cert\"", None);
+                good = false;
+            }
+            (None, None) => {}
+        }
+        section.finish();
+    }
+    if !own_roots && !out.skip {
+        out.roots = system.load().to_vec();
+        if out.roots.is_empty() {
+            let help = "install the package ca-certificates, or set \"ca\" in [upstream.tls]".to_owned();
+            sink.error(span, "this system has no trusted CAs to check the upstream's certificate with", Some(help));
+            good = false;
+        }
+    }
+    good.then_some(out)
+}
+
+impl UpstreamTls {
+    /// The policy for an upstream, by whose name it is told from others.
+    pub fn policy(self, upstream: &str, server_name: String) -> ClientPolicy {
+        let mut id = PolicyId::new("client");
+        id.text(upstream);
+        id.text(&server_name);
+        id.number(u64::from(self.skip));
+        id.certificates(&self.roots);
+        id.certificates(self.identity.as_ref().map_or(&[], |i| &i.identity.chain));
+        ClientPolicy {
+            id: id.finish(),
+            versions: self.protocol.versions,
+            groups: self.protocol.groups,
+            suites: self.protocol.suites,
+            alpn: vec![b"http/1.1".to_vec()],
+            server_name,
+            roots: self.roots,
+            dangerous_skip_verification: self.skip,
+            identity: self.identity.map(|i| Arc::clone(&i.identity)),
+            resumption: self.resumption,
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Opens listening sockets, one per (address, lane slot).
+//!
+//! They share a port by SO_REUSEPORT, and the kernel spreads connections over them. Closing one resets what waits in
+//! its queue, so control keeps them all for as long as the address is configured.
+
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Connections that wait to be accepted, per socket (the kernel caps it by net.core.somaxconn).
+const BACKLOG: i32 = 4096;
+
+/// The sockets of one address.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// As bound: the port is never 0.
+    pub address: SocketAddr,
+    /// One per lane slot.
+    pub sockets: Vec<Arc<OwnedFd>>,
+}
+
+/// Why an address cannot be listened on. Displays in one line, with what to do.
+#[derive(Debug)]
+pub struct SocketError {
+    /// What was asked for.
+    pub address: SocketAddr,
+    /// What the system said.
+    pub errno: Errno,
+    /// The program that has the port, when it could be found.
+    pub holder: Option<String>,
+}
+
+impl fmt::Display for SocketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot listen on {}: ", self.address)?;
+        match self.errno {
+            Errno::ADDRINUSE => {
+                let port = self.address.port();
+                match &self.holder {
+                    Some(holder) => write!(f, "port {port} is taken by {holder}; stop it or choose another port"),
+                    None => write!(
+                        f,
+                        "port {port} is taken by another program; `sudo ss -ltnp 'sport = :{port}'` tells which"
+                    ),
+                }
+            }
+            Errno::ACCESS | Errno::PERM => {
+                let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("sealane"));
+                write!(
+                    f,
+                    "permission denied: ports below 1024 need root or CAP_NET_BIND_SERVICE: \
+                     `sudo setcap cap_net_bind_service=+ep {}`",
+                    program.display()
+                )
+            }
+            Errno::ADDRNOTAVAIL => {
+                write!(f, "{} is not an address of this machine (`ip addr` lists them)", self.address.ip())
+            }
+            Errno::AFNOSUPPORT => write!(f, "this machine has no IPv6"),
+            Errno::MFILE | Errno::NFILE => write!(f, "too many open files; raise the limit (`ulimit -n`)"),
+            e => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for SocketError {}
+
+/// Opens the sockets of an address. With port 0, all get the same free one.
+///
+/// Errors: see [`SocketError`]; nothing is left open then.
+pub fn open(address: SocketAddr, slots: usize) -> Result<Opened, SocketError> {
+    let fail = |errno| SocketError {
+        address,
+        errno,
+        holder: (errno == Errno::ADDRINUSE).then(|| holder_of(address)).flatten(),
+    };
+    // Another gateway of ours would share the port with us without an error, and its connections. So ask first for the
+    // port alone.
+    let alone = bound(address, false).and_then(|socket| local_address(&socket)).map_err(fail)?;
+    let mut sockets = Vec::with_capacity(slots);
+    for _ in 0..slots.max(1) {
+        let socket = bound(alone, true).map_err(fail)?;
+        net::listen(&socket, BACKLOG).map_err(fail)?;
+        sockets.push(Arc::new(socket));
+    }
+    Ok(Opened { address: alone, sockets })
+}
+
+/// The first free port from the one given on, of the next hundred; the given one only if it is free.
+pub fn next_free(address: SocketAddr) -> Result<SocketAddr, SocketError> {
+    let mut last = Errno::ADDRINUSE;
+    for port in address.port()..=address.port().saturating_add(100) {
+        let candidate = SocketAddr::new(address.ip(), port);
+        match bound(candidate, false) {
+            Ok(_) => return Ok(candidate),
+            Err(Errno::ADDRINUSE) => {}
+            Err(e) => {
+                last = e;
+                break;
+            }
+        }
+    }
+    Err(SocketError { address, errno: last, holder: None })
+}
+
+/// Raises the soft limit of open files to the hard one, and returns it. A connection needs a descriptor, proxied two.
+pub fn raise_open_files() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    // Refused, or there already: what counts is the limit afterwards.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+fn bound(address: SocketAddr, share: bool) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(family, SocketType::STREAM, flags, Some(net::ipproto::TCP))?;
+    // Connections of a process before us that wait out their end do not hold the port.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, share)?;
+    if address.is_ipv6() {
+        // [::] and 0.0.0.0 are two listeners.
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    net::bind(&socket, &address)?;
+    Ok(socket)
+}
+
+fn local_address(socket: &OwnedFd) -> Result<SocketAddr, Errno> {
+    SocketAddr::try_from(net::getsockname(socket)?)
+}
+
+/// The program that listens on a port: `nginx (pid 812)`. Other users' programs are found by root only.
+fn holder_of(address: SocketAddr) -> Option<String> {
+    let table = std::fs::read_to_string(if address.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" }).ok()?;
+    let inode = table.lines().skip(1).find_map(|line| listening_inode(line, address.port()))?;
+    let wanted = format!("socket:[{inode}]");
+    for process in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|s| s.parse::<u32>().ok()) else { continue };
+        let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
+        for file in files.flatten() {
+            if std::fs::read_link(file.path()).is_ok_and(|target| target.as_os_str() == wanted.as_str()) {
+                let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+                return Some(format!("{} (pid {pid})", name.trim()));
+            }
+        }
+    }
+    None
+}
+
+/// A line of `/proc/net/tcp`: slot, local address, remote address, state (0A: listening), …, inode as the tenth.
+fn listening_inode(line: &str, port: u16) -> Option<u64> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let (_, local_port) = fields.get(1)?.rsplit_once(':')?;
+    if *fields.get(3)? != "0A" || u16::from_str_radix(local_port, 16).ok()? != port {
+        return None;
+    }
+    fields.get(9)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loopback(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn slots_share_one_port() {
+        let opened = open(loopback(0), 3).unwrap();
+        assert_ne!(opened.address.port(), 0);
+        assert_eq!(opened.sockets.len(), 3);
+        for socket in &opened.sockets {
+            assert_eq!(local_address(socket).unwrap(), opened.address);
+            assert!(sockopt::socket_reuseport(socket).unwrap());
+        }
+        std::net::TcpStream::connect(opened.address).unwrap();
+    }
+
+    #[test]
+    fn a_second_gateway_is_told_who_has_the_port() {
+        let first = open(loopback(0), 2).unwrap();
+        let e = open(first.address, 2).unwrap_err();
+        assert_eq!(e.errno, Errno::ADDRINUSE);
+        let me = format!("(pid {})", std::process::id());
+        assert!(e.holder.as_ref().is_some_and(|h| h.ends_with(&me)), "{e}");
+        let text = e.to_string();
+        assert!(text.contains(&format!("port {} is taken by", first.address.port())) && !text.contains('\n'), "{text}");
+    }
+
+    #[test]
+    fn the_next_port_is_taken_instead() {
+        let first = open(loopback(0), 1).unwrap();
+        let free = next_free(first.address).unwrap();
+        assert!(free.port() > first.address.port());
+        assert!(open(free, 1).is_ok());
+    }
+
+    #[test]
+    fn foreign_addresses_are_named() {
+        // TEST-NET-1 (RFC 5737) is nobody's.
+        let e = open("192.0.2.1:1234".parse().unwrap(), 1).unwrap_err();
+        assert!(e.to_string().contains("192.0.2.1 is not an address of this machine"), "{e}");
+    }
+
+    #[test]
+    fn low_ports_tell_of_the_capability() {
+        let e = SocketError { address: loopback(443), errno: Errno::ACCESS, holder: None };
+        let text = e.to_string();
+        assert!(text.contains("sudo setcap cap_net_bind_service=+ep /"), "{text}");
+    }
+
+    #[test]
+    fn both_families_can_have_the_same_port() {
+        let v4 = open("0.0.0.0:0".parse().unwrap(), 1).unwrap();
+        let v6: SocketAddr = format!("[::]:{}", v4.address.port()).parse().unwrap();
+        match open(v6, 1) {
+            Ok(opened) => assert!(sockopt::ipv6_v6only(&opened.sockets[0]).unwrap()),
+            Err(e) => assert!(matches!(e.errno, Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL), "{e}"),
+        }
+    }
+}
