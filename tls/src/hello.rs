@@ -65,6 +65,12 @@ pub const fn fatal_alert(description: u8) -> [u8; 7] {
 /// is spread over several records, which is rare.
 pub fn parse<'a>(bytes: &'a [u8], joined: &'a mut Vec<u8>) -> Result<Option<ClientHello<'a>>, HelloError> {
     joined.clear();
+    // A length that is too large for us is refused at once, not after it has been read.
+    if let Some(header) = bytes.get(RECORD_HEADER..RECORD_HEADER + 4) {
+        if bytes[0] == CONTENT_HANDSHAKE && header[0] == CLIENT_HELLO && u24(header) > MAX_HELLO {
+            return Err(HelloError::TooLarge);
+        }
+    }
     let Some(first) = record(bytes)? else { return Ok(None) };
     if first.first().is_some_and(|t| *t != CLIENT_HELLO) {
         return Err(HelloError::Malformed);
@@ -107,10 +113,6 @@ fn record(bytes: &[u8]) -> Result<Option<&[u8]>, HelloError> {
         return Err(HelloError::Malformed);
     }
     let rest = &bytes[RECORD_HEADER..];
-    // A length that is too large for us is refused at once, not after it has been read.
-    if rest.len() >= 4 && u24(rest) > MAX_HELLO {
-        return Err(HelloError::TooLarge);
-    }
     Ok(rest.get(..len))
 }
 
