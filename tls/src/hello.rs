@@ -66,8 +66,9 @@ pub const fn fatal_alert(description: u8) -> [u8; 7] {
 pub fn parse<'a>(bytes: &'a [u8], joined: &'a mut Vec<u8>) -> Result<Option<ClientHello<'a>>, HelloError> {
     joined.clear();
     // A length that is too large for us is refused at once, not after it has been read.
-    if let Some(header) = bytes.get(RECORD_HEADER..RECORD_HEADER + 4) {
-        if bytes[0] == CONTENT_HANDSHAKE && header[0] == CLIENT_HELLO && u24(header) > MAX_HELLO {
+    if let [CONTENT_HANDSHAKE, 3, _, len_high, len_low, header @ ..] = bytes {
+        let whole = u16::from_be_bytes([*len_high, *len_low]) >= 4 && header.len() >= 4;
+        if whole && header[0] == CLIENT_HELLO && u24(header) > MAX_HELLO {
             return Err(HelloError::TooLarge);
         }
     }
