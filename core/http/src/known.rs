@@ -116,7 +116,7 @@ const fn slot(name: &[u8]) -> usize {
     (h ^ (h >> 7)) & 0xff
 }
 
-const SLOTS: [u8; 256] = {
+static SLOTS: [u8; 256] = {
     let mut slots = [0u8; 256];
     let mut i = 1;
     while i < NAMES.len() {
@@ -128,18 +128,65 @@ const SLOTS: [u8; 256] = {
     slots
 };
 
+/// A known name in lower case, as words to compare with.
+#[derive(Clone, Copy)]
+struct Lower {
+    len: u8,
+    words: [u64; 4],
+}
+
+const _: () = assert!(LONGEST <= 32);
+
+static LOWER: [Lower; NAMES.len()] = {
+    let mut all = [Lower { len: 0, words: [0; 4] }; NAMES.len()];
+    let mut i = 1;
+    while i < NAMES.len() {
+        let name = NAMES[i].as_bytes();
+        all[i].len = name.len() as u8;
+        let mut at = 0;
+        while at < name.len() {
+            all[i].words[at / 8] |= (name[at].to_ascii_lowercase() as u64) << (8 * (at % 8));
+            at += 1;
+        }
+        i += 1;
+    }
+    all
+};
+
 impl Known {
     /// All of them, [`Known::Other`] included, in the order of their numbers.
     pub const ALL: &'static [Known] = VARIANTS;
 
     /// Recognises a name in any case.
-    #[inline]
     pub fn lookup(name: &[u8]) -> Known {
+        if crate::scan::is_token(name) { Known::lookup_token(name) } else { Known::Other }
+    }
+
+    /// Recognises a name that is known to be a token.
+    ///
+    /// Known names are made of letters, digits and `-`; of all bytes that bit 0x20 makes equal to one of these, only
+    /// the other case of a letter may stand in a token, so setting that bit compares exactly.
+    #[inline]
+    pub(crate) fn lookup_token(name: &[u8]) -> Known {
         if name.is_empty() || name.len() > LONGEST {
             return Known::Other;
         }
-        let known = VARIANTS[SLOTS[slot(name)] as usize];
-        if known.name().as_bytes().eq_ignore_ascii_case(name) { known } else { Known::Other }
+        let known = SLOTS[slot(name)] as usize;
+        let spelled = &LOWER[known];
+        if usize::from(spelled.len) != name.len() {
+            return Known::Other;
+        }
+        const CASE: u64 = 0x2020_2020_2020_2020;
+        let (words, rest) = name.as_chunks::<8>();
+        let mut differs = 0;
+        for (word, want) in words.iter().zip(spelled.words) {
+            differs |= (u64::from_le_bytes(*word) | CASE) ^ want;
+        }
+        for (i, b) in rest.iter().enumerate() {
+            let want = spelled.words[words.len() & 3] >> (8 * i);
+            differs |= u64::from(b | 0x20) ^ (want & 0xff);
+        }
+        if differs == 0 { VARIANTS[known] } else { Known::Other }
     }
 
     /// The name in its canonical spelling; empty for [`Known::Other`].
@@ -203,6 +250,16 @@ mod tests {
             let mut wrong = known.name().as_bytes().to_vec();
             wrong[0] = b'~';
             assert_eq!(Known::lookup(&wrong), Known::Other);
+            // Any single byte replaced by any other is another name.
+            for at in 0..known.name().len() {
+                for b in 0..=255 {
+                    let mut wrong = known.name().as_bytes().to_vec();
+                    wrong[at] = b;
+                    if !wrong.eq_ignore_ascii_case(known.name().as_bytes()) {
+                        assert_ne!(Known::lookup(&wrong), known, "{}", wrong.escape_ascii());
+                    }
+                }
+            }
         }
         for name in ["", "x", "hos", "hostt", "content-lengt", "\0ost", "a-very-long-name-that-nobody-has-ever-sent"] {
             assert_eq!(Known::lookup(name.as_bytes()), Known::Other, "{name}");

@@ -36,7 +36,16 @@ static CLASS: [u8; 256] = {
 
 #[inline]
 fn run_of(bytes: &[u8], class: u8) -> usize {
-    bytes.iter().position(|&b| CLASS[b as usize] & class == 0).unwrap_or(bytes.len())
+    let mut at = 0;
+    // Four at a time without a branch between them.
+    while let Some(&[a, b, c, d]) = bytes[at..].first_chunk::<4>() {
+        let of = |b: u8| CLASS[b as usize];
+        if of(a) & of(b) & of(c) & of(d) & class == 0 {
+            break;
+        }
+        at += 4;
+    }
+    at + bytes[at..].iter().position(|&b| CLASS[b as usize] & class == 0).unwrap_or(bytes.len() - at)
 }
 
 /// How many bytes at the start belong to a token.

@@ -18,7 +18,7 @@ pub enum ConnectionOption {
 }
 
 /// These are written by the encoder alone, if at all.
-const OURS: u64 = Known::Host.bit() | Known::ContentLength.bit() | Known::TransferEncoding.bit();
+const OURS: u64 = Known::ContentLength.bit() | Known::TransferEncoding.bit();
 
 /// Appends a request's head.
 ///
@@ -34,7 +34,7 @@ pub fn encode_request(out: &mut Vec<u8>, head: &RequestHead, body: BodyLength, c
     out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
     out.extend_from_slice(authority);
     out.extend_from_slice(b"\r\n");
-    head.fields.write_end_to_end(out, OURS);
+    head.fields.write_end_to_end(out, OURS | Known::Host.bit());
     match body {
         BodyLength::None => {}
         BodyLength::Known(n) => content_length(out, n),
@@ -163,7 +163,7 @@ pub fn encode_chunk(out: &mut Vec<u8>, data: &[u8]) {
 pub fn encode_last_chunk(out: &mut Vec<u8>, trailers: Option<&Fields>) {
     out.extend_from_slice(b"0\r\n");
     if let Some(trailers) = trailers {
-        trailers.write_end_to_end(out, OURS);
+        trailers.write_end_to_end(out, OURS | Known::Host.bit());
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -202,6 +202,11 @@ mod tests {
             request(text, BodyLength::None, ConnectionOption::Upgrade),
             "POST /x HTTP/1.1\r\nHost: a\r\nB: c\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"
         );
+        let odd = "GET / HTTP/1.1\r\nHost: a\r\nA: b \r\nC: d\t\r\nE:\tf\r\nG:h\r\nI:\r\n\r\n";
+        assert_eq!(
+            request(odd, BodyLength::None, ConnectionOption::KeepAlive),
+            "GET / HTTP/1.1\r\nHost: a\r\nA: b\r\nC: d\r\nE: f\r\nG: h\r\nI: \r\n\r\n"
+        );
         let te = "GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\n\r\n";
         assert_eq!(
             request(te, BodyLength::Chunked, ConnectionOption::Close),
@@ -231,6 +236,8 @@ mod tests {
         }
         let odd = response("HTTP/1.1 404 Nope\r\n\r\n", h11, Known(0), ConnectionOption::Close).0;
         assert_eq!(odd, "HTTP/1.1 404 Nope\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        let interim = response("HTTP/1.1 103 x\r\n\r\n", h10, BodyLength::None, ConnectionOption::KeepAlive).0;
+        assert_eq!(interim, "HTTP/1.1 103 x\r\n\r\n");
         let bare = response("HTTP/1.1 304\r\n\r\n", h11, BodyLength::None, ConnectionOption::KeepAlive).0;
         assert_eq!(bare, "HTTP/1.1 304 Not Modified\r\n\r\n");
     }

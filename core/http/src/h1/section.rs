@@ -72,7 +72,7 @@ fn note_lines(input: &[u8], most_fields: usize, fields: &mut Fields) -> Result<O
         }
 
         let name = &line[..name_len];
-        let known = Known::lookup(name);
+        let known = Known::lookup_token(name);
         if known == Known::Other && lookalike(name).is_some() {
             return Err(ParseError::FieldLookalike);
         }

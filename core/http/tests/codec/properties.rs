@@ -63,7 +63,9 @@ fn fill_fields(random: &mut Random, fields: &mut Fields) {
     }
 }
 
-fn listed(fields: &Fields) -> Vec<(Known, Vec<u8>, Vec<u8>)> {
+type Listed = Vec<(Known, Vec<u8>, Vec<u8>)>;
+
+fn listed(fields: &Fields) -> Listed {
     fields.end_to_end().map(|(k, n, v)| (k, n.to_vec(), v.to_vec())).collect()
 }
 
@@ -82,7 +84,7 @@ fn append_body(random: &mut Random, out: &mut Vec<u8>, length: BodyLength, body:
     encode_last_chunk(out, Some(trailers));
 }
 
-fn decoded(mut input: &[u8], length: BodyLength) -> (Vec<u8>, Vec<(Known, Vec<u8>, Vec<u8>)>) {
+fn decoded(mut input: &[u8], length: BodyLength) -> (Vec<u8>, Listed) {
     let mut decoder = BodyDecoder::new(length, &Limits::default());
     let mut body = Vec::new();
     loop {

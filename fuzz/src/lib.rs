@@ -1,0 +1,28 @@
+//! Fuzz targets: each takes any bytes, and panics when a decoder breaks a promise.
+//!
+//! They compile on stable and know no fuzzer. `cargo test -p sealane-fuzz` replays `corpus/`; the binary runs one
+//! target on a file or on standard input, which is all that AFL needs, or mutates the corpus itself for some seconds.
+//! `README.md` says how. To add a decoder: a module with `fuzz_one`, a line in [`TARGETS`], a folder in `corpus/`.
+
+pub mod http1;
+pub mod mutate;
+
+/// A target's name, which is also its folder in `corpus/`, and what runs it.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    ("request", http1::request::fuzz_one),
+    ("response", http1::response::fuzz_one),
+    ("chunked", http1::chunked::fuzz_one),
+];
+
+/// The target of that name.
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.iter().copied().find(|(known, _)| *known == name)
+}
+
+/// The folder of a target's corpus.
+pub fn corpus(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name)
+}
