@@ -1,1 +1,265 @@
-fn main() {}
+//! `sealane`, the gateway: reads the command line and calls control.
+
+use anyhow::{Context, Result};
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand};
+use sealane_control::config::{self, Answer, CommandLine, Config, Diagnostic, Errors, Warning};
+use sealane_control::{demo, run};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const EXAMPLES: &str = "\
+Examples:
+  sealane demo
+      https://localhost:8443 with a certificate and an origin of its own
+  sealane proxy --listen :443 --cert cert.pem --key key.pem --to http://127.0.0.1:3000
+      TLS in front of a server on this machine
+  sealane serve -c /etc/sealane/sealane.toml
+      what a configuration file says; `sealane config example` prints one";
+
+/// A secure-transport gateway: TLS in, HTTP through, one lane per core.
+#[derive(Parser)]
+#[command(name = "sealane", version, after_help = EXAMPLES, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the gateway at work, with a development certificate and an origin of its own
+    Demo {
+        /// The port on 127.0.0.1, or the next that is free
+        #[arg(long, default_value_t = 8443)]
+        port: u16,
+        /// Threads that serve [default: the cores this process may use]
+        #[arg(long, value_parser = lanes)]
+        lanes: Option<usize>,
+    },
+    /// Forward requests to servers, without a configuration file
+    #[command(after_help = "\
+Examples:
+  sealane proxy --listen :443 --cert cert.pem --key key.pem --to http://127.0.0.1:3000
+  sealane proxy --listen 127.0.0.1:8080 --plain --to https://backend.internal --to-ca ca.pem")]
+    Proxy {
+        #[command(flatten)]
+        serving: Serving,
+        /// Where requests go: http://HOST:PORT or https://HOST; several are used in turn
+        #[arg(long, value_name = "URL", required = true)]
+        to: Vec<String>,
+        /// CA file for https:// servers [default: the system's CAs]
+        #[arg(long, value_name = "FILE")]
+        to_ca: Option<PathBuf>,
+        /// Idle connections kept per server and lane; 0 opens one for each request [default: 128]
+        #[arg(long, value_name = "N")]
+        keepalive: Option<usize>,
+    },
+    /// Answer every request from here (a maintenance page; measuring)
+    #[command(after_help = "\
+Example:
+  sealane respond --listen :443 --cert cert.pem --key key.pem --status 503 --body 'Back at noon.'")]
+    Respond {
+        #[command(flatten)]
+        serving: Serving,
+        /// The status code, 200 to 599
+        #[arg(long, default_value_t = 200)]
+        status: u16,
+        /// The body
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        body: String,
+        /// Its type [default: text/plain; charset=utf-8]
+        #[arg(long, value_name = "TYPE")]
+        content_type: Option<String>,
+    },
+    /// Serve what a configuration file says
+    Serve {
+        /// The configuration file
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Check a configuration file and everything that it names, without serving
+    Check {
+        /// The configuration file
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// About configuration files
+    #[command(subcommand)]
+    Config(ConfigCommand),
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Print a complete example, every setting explained
+    Example,
+}
+
+/// What `proxy` and `respond` share.
+#[derive(Args)]
+struct Serving {
+    /// Address to listen on: 127.0.0.1:8443, [::1]:8443, or :443 for all addresses; may be repeated
+    #[arg(long, value_name = "ADDR", required = true)]
+    listen: Vec<String>,
+    /// Certificate chain, PEM, leaf first
+    #[arg(long, value_name = "FILE", required_unless_present = "plain")]
+    cert: Option<PathBuf>,
+    /// Private key, PEM [default: in the certificate's file]
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// Serve HTTP without TLS
+    #[arg(long, conflicts_with_all = ["cert", "key", "early_data", "preset"])]
+    plain: bool,
+    /// TLS settings: modern (TLS 1.3) or intermediate (1.2 and 1.3) [default: intermediate]
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
+    /// Accept 0-RTT data up to this size ("16KiB"), for requests that are safe to repeat [default: off]
+    #[arg(long, value_name = "SIZE")]
+    early_data: Option<String>,
+    /// Threads that serve [default: the cores this process may use]
+    #[arg(long, value_parser = lanes)]
+    lanes: Option<usize>,
+    /// Access log: off, stdout or a file [default: off]
+    #[arg(long, value_name = "WHERE")]
+    access_log: Option<String>,
+    /// Address of the admin listener: /metrics, /healthz [default: none]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+}
+
+impl Serving {
+    fn with(self, answer: Answer) -> CommandLine {
+        CommandLine {
+            listen: self.listen,
+            certificate: self.cert.map(|cert| (cert, self.key)),
+            answer,
+            lanes: self.lanes,
+            access_log: self.access_log,
+            admin: self.admin,
+            early_data: self.early_data,
+            preset: self.preset,
+        }
+    }
+}
+
+fn lanes(s: &str) -> Result<usize, String> {
+    match s.parse() {
+        Ok(n @ 1..=1024) => Ok(n),
+        _ => Err("a number from 1 to 1024".to_owned()),
+    }
+}
+
+/// 0: done. 1: it failed, and one line (or every error of a configuration) says why. 2: wrong usage.
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Nowhere to print to: the exit code still tells.
+            let _ = e.print();
+            return match e.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => ExitCode::from(2),
+            };
+        }
+    };
+    match execute(cli.command) {
+        Ok(code) => code,
+        Err(e) => {
+            match e.downcast_ref::<Errors>() {
+                // They carry their own "error:", and places.
+                Some(errors) => eprintln!("{errors}"),
+                None => eprintln!("sealane: {e:#}"),
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Demo { port, lanes } => demo::run(port, lanes)?,
+        Command::Proxy { serving, to, to_ca, keepalive } => {
+            serve(Config::from_command_line(&serving.with(Answer::Proxy { to, ca: to_ca, keepalive })))?;
+        }
+        Command::Respond { serving, status, body, content_type } => {
+            serve(Config::from_command_line(&serving.with(Answer::Respond { status, body, content_type })))?;
+        }
+        Command::Serve { config } => serve(Config::load(&config))?,
+        Command::Check { config, json } => return check(&config, json),
+        Command::Config(ConfigCommand::Example) => print(config::example())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(loaded: Result<(Config, Vec<Warning>), Errors>) -> Result<()> {
+    let (config, warnings) = loaded?;
+    for warning in warnings {
+        eprintln!("{warning}");
+    }
+    run::serve(config)
+}
+
+fn check(path: &Path, json: bool) -> Result<ExitCode> {
+    let (config, errors, warnings) = match Config::load(path) {
+        Ok((config, warnings)) => (Some(config), Vec::new(), warnings),
+        Err(Errors { errors, warnings }) => (None, errors, warnings),
+    };
+    if json {
+        print(&(as_json(&errors, &warnings)? + "\n"))?;
+    } else {
+        for d in warnings.iter().chain(&errors) {
+            eprintln!("{d}");
+        }
+        match &config {
+            Some(c) => {
+                let counts = [(c.listeners.len(), "listening address", "es"), (c.upstreams.len(), "upstream", "s")]
+                    .map(|(n, what, plural)| format!("{n} {what}{}", if n == 1 { "" } else { plural }));
+                print(&format!("{}: good ({})\n", path.display(), counts.join(", ")))?;
+            }
+            None => eprintln!("{}: {} error{}", path.display(), errors.len(), if errors.len() == 1 { "" } else { "s" }),
+        }
+    }
+    Ok(if config.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn as_json(errors: &[Diagnostic], warnings: &[Warning]) -> Result<String> {
+    let value = serde_json::json!({ "ok": errors.is_empty(), "errors": errors, "warnings": warnings });
+    Ok(serde_json::to_string_pretty(&value)?)
+}
+
+/// Prints; a reader that has enough (`| head`) is no failure.
+fn print(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e).context("cannot print"),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn tls_needs_a_certificate_and_plain_none() {
+        let parse = |rest: &str| Cli::try_parse_from(format!("sealane respond --listen :1 {rest}").split_whitespace());
+        assert!(parse("--cert c --key k").is_ok());
+        assert!(parse("--cert c").is_ok());
+        assert!(parse("--plain").is_ok());
+        assert!(parse("").is_err());
+        assert!(parse("--key k").is_err());
+        assert!(parse("--plain --cert c").is_err());
+        assert!(parse("--plain --lanes 0").is_err());
+    }
+}
