@@ -13,6 +13,9 @@
 pub mod accounting;
 pub mod clock;
 pub mod h1;
+pub mod hlog;
+pub mod html;
+pub mod knee;
 pub mod plan;
 pub mod preflight;
 pub mod record;

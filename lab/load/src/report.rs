@@ -96,7 +96,9 @@ impl ServerCost {
 pub struct ClientCost {
     /// CPU nanoseconds of its threads over the measured phase, spinning included.
     pub cpu_ns: u64,
-    /// CPU nanoseconds per operation; flattering when it spins.
+    /// Of those, spent spinning towards a deadline.
+    pub spun_ns: u64,
+    /// CPU nanoseconds per operation, spinning left out.
     pub cpu_ns_per_operation: f64,
     /// Nanoseconds its threads waited for a CPU that they were ready to use.
     pub waited_for_cpu_ns: u64,

@@ -132,9 +132,8 @@ struct Sample {
     server: CpuSample,
     completed: u64,
     pressure: Option<u64>,
-    client: u64,
-    waited: u64,
-    idle: Vec<u64>,
+    /// Per thread: on a CPU, waiting for one, spinning.
+    threads: Vec<(u64, u64, u64)>,
 }
 
 /// The main thread's side of the run.
@@ -184,7 +183,8 @@ impl Desk<'_> {
             if first.is_none() && now >= timeline.warm_end {
                 first = Some(self.sample());
             }
-            if last.is_none() && now >= timeline.end {
+            // When a number of operations decides, the first thread to be through ends the accounting.
+            if last.is_none() && (now >= timeline.end || !self.records.is_empty()) {
                 last = Some(self.sample());
             }
             if let (Some(at), Some(step)) = (next_interval, step)
@@ -267,16 +267,17 @@ impl Desk<'_> {
     }
 
     fn sample(&self) -> Sample {
-        let times = self.gauges.iter().filter_map(|g| accounting::thread_times(g.tid.load(Ordering::Relaxed)));
-        let (client, waited) = times.fold((0, 0), |(a, b), (x, y)| (a + x, b + y));
+        let threads = self.gauges.iter().map(|g| {
+            let left = || (g.ran.load(Ordering::Relaxed), g.waited.load(Ordering::Relaxed));
+            let (ran, waited) = accounting::thread_times(g.tid.load(Ordering::Relaxed)).unwrap_or_else(left);
+            (ran, waited, g.spun.load(Ordering::Relaxed))
+        });
         Sample {
             at: self.clock.now(),
             server: CpuSample::take(&self.plan.servers),
             completed: self.sum(|g| &g.completed),
             pressure: accounting::cpu_pressure(),
-            client,
-            waited,
-            idle: self.gauges.iter().map(|g| g.idle.load(Ordering::Relaxed)).collect(),
+            threads: threads.collect(),
         }
     }
 
@@ -304,14 +305,23 @@ impl Desk<'_> {
                 None => record.last.saturating_sub(timeline.warm_end) as f64 / 1e9,
             };
             let done = last.completed - first.completed;
-            let cpu = last.client.saturating_sub(first.client);
-            for (a, b) in first.idle.iter().zip(&last.idle) {
-                busiest = busiest.max(1.0 - (b.saturating_sub(*a) as f64 / wall as f64).min(1.0));
+            let (mut cpu, mut waited, mut spun) = (0, 0, 0);
+            for (a, b) in first.threads.iter().zip(&last.threads) {
+                let ran = b.0.saturating_sub(a.0);
+                let queued = b.1.saturating_sub(a.1);
+                cpu += ran;
+                waited += queued;
+                // Waiting for a CPU is having work; spinning is not.
+                let idle = b.2.saturating_sub(a.2);
+                spun += idle.min(ran);
+                let worked = (ran + queued).saturating_sub(idle);
+                busiest = busiest.max((worked as f64 / wall as f64).min(1.0));
             }
             around.client = ClientCost {
                 cpu_ns: cpu,
-                cpu_ns_per_operation: cpu as f64 / done.max(1) as f64,
-                waited_for_cpu_ns: last.waited.saturating_sub(first.waited),
+                spun_ns: spun,
+                cpu_ns_per_operation: (cpu - spun) as f64 / done.max(1) as f64,
+                waited_for_cpu_ns: waited,
                 busiest,
             };
             around.pressure =

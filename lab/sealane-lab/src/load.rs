@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
+use sealane_lab_load::knee::{Search, Step};
 use sealane_lab_load::plan::{Close, Kind, Operation, Origin, Pace, Pinning, Protocol, Target};
 use sealane_lab_load::schedule::Arrivals;
 use sealane_lab_load::tls::{ClientIdentity, TlsVersions, Verify};
 use sealane_lab_load::url::Url;
 use sealane_lab_load::verdict::{self, Threshold};
-use sealane_lab_load::{LoadError, Plan, preflight};
+use sealane_lab_load::{LoadError, Plan, hlog, html, preflight};
+
+use crate::live::View;
 
 /// Options of `sealane-lab load`.
 #[derive(Debug, clap::Args)]
@@ -144,6 +147,35 @@ pub struct Args {
     /// Seed of all randomness
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Raise the rate until a --fail-if bound breaks [default bounds: p99>50ms, errors>1%], or the CPUs of
+    /// --knee-cpus are spent, and print the highest rate that held
+    #[arg(long, conflicts_with = "requests")]
+    knee: bool,
+    /// Where --knee starts, in operations per second
+    #[arg(long, default_value = "100", value_parser = rate, value_name = "RATE")]
+    knee_from: f64,
+    /// Where it ends at the latest
+    #[arg(long, default_value = "1000000", value_parser = rate, value_name = "RATE")]
+    knee_to: f64,
+    /// How narrow the interval must become, as a part of the rate
+    #[arg(long, default_value_t = 0.03, value_name = "PART")]
+    knee_precision: f64,
+    /// The server is spent when the processes of --server-pid use this many CPUs
+    #[arg(long, requires = "server_pid", value_name = "CPUS")]
+    knee_cpus: Option<f64>,
+
+    /// Write an HdrHistogram log (V2)
+    #[arg(long, value_name = "FILE")]
+    hlog: Option<PathBuf>,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// How often the live view, the log and the charts take a sample
+    #[arg(long, default_value = "1s", value_parser = duration, value_name = "TIME")]
+    interval: Duration,
+    /// No live view
+    #[arg(short, long)]
+    quiet: bool,
     /// Print one JSON document and nothing else
     #[arg(long)]
     json: bool,
@@ -202,11 +234,25 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let plan = plan(&args)?;
     let cancel = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, cancel.clone()).context("cannot listen for Ctrl-C")?;
-    let mut report = match sealane_lab_load::run(&plan, &cancel, |_| {}) {
+    if args.knee {
+        return knee(&args, plan, thresholds, &cancel);
+    }
+    let mut view = View::new(args.quiet, args.json);
+    let result = sealane_lab_load::run(&plan, &cancel, |live| view.show(live));
+    view.end();
+    let mut report = match result {
         Ok(report) => report,
         Err(error) => return refused(&error, args.json),
     };
     report.check(&thresholds);
+    if let Some(path) = &args.hlog {
+        let file = std::fs::File::create(path);
+        file.and_then(|file| hlog::write(&report, &mut std::io::BufWriter::new(file)))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &args.html {
+        std::fs::write(path, html::page(&report)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -216,6 +262,63 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         (false, _) => 3,
         (true, false) => 1,
         (true, true) => 0,
+    }))
+}
+
+/// Searches for the highest rate that holds the thresholds.
+fn knee(args: &Args, mut plan: Plan, mut bounds: Vec<Threshold>, cancel: &AtomicBool) -> anyhow::Result<ExitCode> {
+    if bounds.is_empty() {
+        for text in ["p99>50ms", "errors>1%"] {
+            bounds.push(Threshold::parse(text).map_err(|why| anyhow!(why))?);
+        }
+    }
+    if !(0.001..1.0).contains(&args.knee_precision) {
+        bail!("--knee-precision is a part of the rate, such as 0.03");
+    }
+    plan.interval = None;
+    let arrivals = match args.arrivals {
+        ArrivalsArg::Uniform => Arrivals::Uniform,
+        ArrivalsArg::Poisson => Arrivals::Poisson,
+    };
+    let search = Search { from: args.knee_from, to: args.knee_to, precision: args.knee_precision };
+    let found = search.find(|rate| -> Result<Step, LoadError> {
+        if cancel.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(LoadError::Unreachable("stopped".to_owned()));
+        }
+        plan.pace = Pace::Open { rate, arrivals };
+        let mut report = sealane_lab_load::run(&plan, cancel, |_| {})?;
+        report.check(&bounds);
+        if let (Some(most), Some(server)) = (args.knee_cpus, &report.server)
+            && server.cpus >= most
+        {
+            report.broken.push(format!("the server used {:.2} CPUs", server.cpus));
+        }
+        if report.unstarted > 0 {
+            report.broken.push(format!("{} operations were never started", report.unstarted));
+        }
+        let step = match (report.void.first(), report.broken.is_empty()) {
+            (Some(why), _) => Step::Void(why.clone()),
+            (None, true) => Step::Held,
+            (None, false) => Step::Broken(report.broken.join("; ")),
+        };
+        if !args.quiet && !args.json {
+            eprintln!("{rate:>12.1}/s  {step:?}");
+        }
+        Ok(step)
+    });
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => return refused(&error, args.json),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&found)?);
+    } else {
+        print!("{}", found.text());
+    }
+    Ok(ExitCode::from(match (found.void.is_empty(), found.held) {
+        (false, _) => 3,
+        (true, None) => 1,
+        (true, Some(_)) => 0,
     }))
 }
 
@@ -318,6 +421,11 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     };
     plan.spin = args.spin;
     plan.seed = args.seed;
+    if args.interval < Duration::from_millis(50) {
+        bail!("--interval must be at least 50ms");
+    }
+    let watched = !args.quiet && (!args.json || std::io::IsTerminal::is_terminal(&std::io::stderr()));
+    plan.interval = (watched || args.hlog.is_some() || args.html.is_some()).then_some(args.interval);
     plan.servers = args.server_pid.clone();
     plan.honesty.lag = args.max_lag;
     plan.honesty.pressure = args.max_pressure;

@@ -2,6 +2,7 @@
 //!
 //! Exit codes of every command: 0 done, 1 a threshold failed, 2 wrong usage, 3 void.
 
+mod live;
 mod load;
 mod probe;
 

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
 use sealane_lab_probe::advice::advise;
 use sealane_lab_probe::curl;
 use sealane_lab_probe::error::ProbeError;
@@ -21,7 +20,7 @@ use sealane_lab_probe::variant::{Variant, parse_list};
 
 /// Where the time of one HTTPS request goes, which of several ways is faster and how sure that is, and what the server
 /// offers and should not.
-#[derive(Args, Debug)]
+#[derive(Debug, clap::Args)]
 #[command(
     after_help = "Variants are words joined by +: tls1.2 tls1.3, full resumed 0-rtt, h1 h2 h3, x25519 p256 p384 pq.\n\
     Exit code: 0 done, 1 a threshold failed, 2 wrong usage, 3 nothing valid was measured.\n\n\
@@ -29,7 +28,7 @@ use sealane_lab_probe::variant::{Variant, parse_list};
     sealane-lab probe https://example.org --compare tls1.2,tls1.3,tls1.3+resumed,0-rtt -n 100\n  \
     sealane-lab probe --from-curl rows.csv"
 )]
-pub struct ProbeArgs {
+pub struct Args {
     /// What to probe (https://)
     #[arg(required_unless_present = "from_curl", conflicts_with = "from_curl")]
     url: Option<String>,
@@ -95,9 +94,9 @@ pub struct ProbeArgs {
     json: bool,
 }
 
-/// Runs the command; errors are printed here, as text or as JSON.
-pub fn run(args: &ProbeArgs) -> ExitCode {
-    let (document, text, code) = match probe(args) {
+/// Runs the command; the probe's own errors are printed here, as text or as JSON.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let (document, text, code) = match probe(&args) {
         Ok(report) => {
             let failed = report.thresholds.iter().any(|v| v.failed == Some(true));
             // A threshold without anything to hold it against must not look like one that held.
@@ -123,11 +122,7 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
         }
     };
     let printed = match (document, text) {
-        (Some(Ok(document)), _) => print(&document),
-        (Some(Err(error)), _) => {
-            eprintln!("sealane-lab probe: cannot write JSON: {error}");
-            return ExitCode::from(3);
-        }
+        (Some(document), _) => print(&document?),
         (None, Some(text)) => print(text.trim_end()),
         (None, None) => Ok(()),
     };
@@ -135,9 +130,9 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
         // A reader that has seen enough (`| head`) is no failure.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             eprintln!("sealane-lab probe: cannot write the report: {error}");
-            ExitCode::from(3)
+            Ok(ExitCode::from(3))
         }
-        _ => ExitCode::from(code),
+        _ => Ok(ExitCode::from(code)),
     }
 }
 
@@ -146,7 +141,7 @@ fn print(text: &str) -> std::io::Result<()> {
     writeln!(std::io::stdout().lock(), "{text}")
 }
 
-fn probe(args: &ProbeArgs) -> Result<Report, ProbeError> {
+fn probe(args: &Args) -> Result<Report, ProbeError> {
     let thresholds = args.fail_if.iter().map(|t| Threshold::parse(t)).collect::<Result<Vec<_>, _>>()?;
     let mut report = match (&args.from_curl, &args.url) {
         (Some(file), _) => from_curl(file, args.seed)?,
@@ -170,8 +165,8 @@ fn from_curl(file: &PathBuf, seed: u64) -> Result<Report, ProbeError> {
     Ok(Report::of_rows(&file.display().to_string(), curl::parse(&text)?, seed))
 }
 
-fn from_network(args: &ProbeArgs, url: &str) -> Result<Report, ProbeError> {
-    let usage = |problem: String| ProbeError::Usage(problem);
+fn from_network(args: &Args, url: &str) -> Result<Report, ProbeError> {
+    let usage = ProbeError::Usage;
     let target = Target::parse(url)?;
     let overrides = Overrides::parse(&args.connect_to, &args.resolve)?;
     if !(0.001..=3600.0).contains(&args.timeout) {
@@ -190,7 +185,7 @@ fn from_network(args: &ProbeArgs, url: &str) -> Result<Report, ProbeError> {
             let (name, value) = (name.trim(), value.trim());
             let valid =
                 !name.is_empty() && name.bytes().all(token) && !value.bytes().any(|b| b < 32 && b != 9 || b == 127);
-            valid.then(|| (name.to_owned(), value.to_owned())).ok_or(()).ok()
+            valid.then(|| (name.to_owned(), value.to_owned()))
         })
         .collect::<Option<Vec<_>>>()
         .ok_or_else(|| usage("-H: write 'Name: value', without control characters".into()))?;

@@ -113,8 +113,12 @@ impl Client {
     /// Builds the configurations. Reads files; call it before the run starts.
     pub fn new(options: &TlsOptions, alpn: &[u8]) -> Result<Self, TlsError> {
         let provider = Arc::new(provider(options)?);
+        let mut pinned = Vec::new();
         let chain = match options.verify {
             Verify::Full | Verify::Chain => {
+                if let Some(path) = &options.ca {
+                    pinned = certificates(path)?;
+                }
                 let roots = Arc::new(roots(options)?);
                 let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
                     .build()
@@ -123,7 +127,8 @@ impl Client {
             }
             Verify::Signature | Verify::None => None,
         };
-        let verifier = Verifier { mode: options.verify, chain, algorithms: provider.signature_verification_algorithms };
+        let algorithms = provider.signature_verification_algorithms;
+        let verifier = Verifier { mode: options.verify, chain, algorithms, pinned };
         let versions: &[&rustls::SupportedProtocolVersion] = match options.versions {
             TlsVersions::Both => &[&version::TLS13, &version::TLS12],
             TlsVersions::Tls12 => &[&version::TLS12],

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::tickets::note_certificate;
@@ -43,6 +44,10 @@ pub(super) struct Verifier {
     /// Present in the two modes that check the chain.
     pub chain: Option<Arc<WebPkiServerVerifier>>,
     pub algorithms: WebPkiSupportedAlgorithms,
+    /// Certificates that were named as trusted: a server that shows one of them itself is as good as one
+    /// whose chain leads there. Self-signed certificates are often marked as authorities, which a path may
+    /// not end in (RFC 5280 §4.2.1.9 says what a CA is, not that it may not serve).
+    pub pinned: Vec<CertificateDer<'static>>,
 }
 
 impl ServerCertVerifier for Verifier {
@@ -56,6 +61,12 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         note_certificate();
         let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
+        if self.pinned.iter().any(|pinned| pinned == end_entity) {
+            if self.mode == Verify::Full {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+            }
+            return Ok(ServerCertVerified::assertion());
+        }
         match chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },

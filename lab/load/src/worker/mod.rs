@@ -66,6 +66,12 @@ pub struct Gauge {
     pub failed: AtomicU64,
     /// Nanoseconds without work.
     pub idle: AtomicU64,
+    /// Of those, the ones spent spinning towards a deadline.
+    pub spun: AtomicU64,
+    /// Set at the thread's end, when nobody can ask the kernel any more: nanoseconds on a CPU…
+    pub ran: AtomicU64,
+    /// …and waiting for one.
+    pub waited: AtomicU64,
     /// The kernel's id of the thread.
     pub tid: AtomicU64,
 }
@@ -133,6 +139,7 @@ pub(super) struct Worker<'a> {
     completed: u64,
     failed: u64,
     idle: Nanos,
+    spun: Nanos,
     /// Connections still to be made before the clock starts.
     preparing: usize,
     /// Operations still to be made before the clock starts, to gather tickets.
@@ -158,6 +165,10 @@ pub fn work(assignment: Assignment<'_>, news: Sender<News>) {
         Ok(worker) => worker.run(),
         Err(why) => Err((Failure::Connect, why)),
     };
+    if let Some((ran, waited)) = crate::accounting::thread_times(u64::from(tid.unsigned_abs())) {
+        assignment.gauge.ran.store(ran, Ordering::Relaxed);
+        assignment.gauge.waited.store(waited, Ordering::Relaxed);
+    }
     let last = match ended {
         Ok(record) => News::Done(Box::new(record)),
         Err((failure, why)) => News::Hopeless(failure, why),
@@ -231,6 +242,7 @@ impl<'a> Worker<'a> {
             completed: 0,
             failed: 0,
             idle: 0,
+            spun: 0,
             preparing: 0,
             priming: 0,
             unprimed: 0,
@@ -295,7 +307,11 @@ impl<'a> Worker<'a> {
                 continue;
             }
             if pause > 0 || events.is_empty() {
-                self.idle += self.clock.now() - now;
+                let nothing = self.clock.now() - now;
+                self.idle += nothing;
+                if pause == 0 {
+                    self.spun += nothing;
+                }
             }
             for event in &events {
                 let (data, flags) = (event.data.u64(), event.flags);
@@ -382,6 +398,7 @@ impl<'a> Worker<'a> {
         self.gauge.completed.store(self.completed, Ordering::Relaxed);
         self.gauge.failed.store(self.failed, Ordering::Relaxed);
         self.gauge.idle.store(self.idle, Ordering::Relaxed);
+        self.gauge.spun.store(self.spun, Ordering::Relaxed);
         if let Some(interval) = &mut self.interval {
             let seen = self.signals.interval.load(Ordering::Relaxed);
             if seen != self.interval_seen {
