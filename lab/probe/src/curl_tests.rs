@@ -39,8 +39,9 @@ fn the_tls_phase_proper_is_a_quarter_shorter() {
     assert_eq!(tls.means.map(|m| ms(m, 2)), ["4.20", "3.14"]);
     assert_eq!(percent(&pair, Metric::Tls, 0), "25");
     assert_eq!(tls.verdict, Some(Direction::Shorter));
-    // scipy.stats.mannwhitneyu (asymptotic: the rows have ties): 0.00043963875262656454.
-    assert!((tls.mann_whitney.p - 0.00043963875262656454).abs() < 1e-10, "{}", tls.mann_whitney.p);
+    // scipy.stats.mannwhitneyu(method="exact"), as there are no ties here: 7.577561757128321e-05.
+    assert_eq!(tls.mann_whitney.method, MannWhitneyMethod::Exact);
+    assert!((tls.mann_whitney.p - 7.577561757128321e-05).abs() < 1e-15, "{}", tls.mann_whitney.p);
 }
 
 #[test]

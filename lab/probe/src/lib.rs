@@ -4,24 +4,30 @@
 //! The way of the data: a [`target`] and [`variant`]s come from the command line; [`run`] lets the variants take
 //! turns, each turn an [`attempt`] over a blocking socket ([`net`], [`tls`], [`h1`], [`h2`]; [`quic`] for HTTP/3);
 //! the [`timing`]s go to [`comparison`] and its [`stats`]. [`curl`] feeds the same statistics from rows that were
-//! measured elsewhere.
+//! measured elsewhere. [`inspect`] and [`scan`] look at what the server offers, [`advice`] says what to change, and all of
+//! it goes into a [`report`], which [`text`] prints.
 
+pub mod advice;
 pub mod attempt;
 pub mod cert;
 pub mod comparison;
 pub mod curl;
 pub mod der;
 pub mod error;
-pub mod hello;
 pub mod h1;
 pub mod h2;
+pub mod hello;
+pub mod inspect;
 pub mod net;
 pub mod ocsp;
 pub mod quic;
+pub mod report;
 pub mod run;
 pub mod scan;
 pub mod stats;
 pub mod target;
+pub mod text;
+pub mod threshold;
 pub mod tickets;
 pub mod timing;
 pub mod tls;

@@ -87,6 +87,11 @@ impl Witness {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether chain and name are checked at all.
+    pub fn checks(&self) -> bool {
+        self.inner.is_some()
+    }
+
     /// How often a chain was shown. A resumed handshake shows none.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
@@ -120,6 +125,12 @@ impl Witness {
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 (format!("'{subject}' is not valid yet{dates}"), "check the clocks of both machines")
             }
+            // webpki has no variant of its own for this in rustls' error.
+            CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => (
+                format!("'{subject}' is a certificate authority's (CA:TRUE), not a server's"),
+                "sign a certificate for the server with it, or make one with \
+                 openssl req -x509 -addext basicConstraints=critical,CA:FALSE …",
+            ),
             CertificateError::Revoked => (format!("'{subject}' has been revoked"), "replace it"),
             other => (format!("'{subject}' issued by '{issuer}': {other}"), "replace it by a certificate for servers"),
         };
