@@ -12,7 +12,9 @@
 
 pub mod accounting;
 pub mod clock;
+pub mod fields;
 pub mod h1;
+pub mod h2;
 pub mod hlog;
 pub mod html;
 pub mod knee;

@@ -27,10 +27,12 @@ use rustix::event::{Timespec, epoll};
 use rustls::pki_types::ServerName;
 
 use crate::clock::{Clock, NEVER, Nanos, nanos};
-use crate::plan::{Operation, Pace, Plan};
+use crate::fields::{self, Coding};
+use crate::plan::{Operation, Origin, Pace, Plan, Protocol, Target};
 use crate::record::{Failure, Failures, Record, histogram, note};
 use crate::schedule::{Rng, Weighted};
 use crate::tls::{self, Client, OutBuf};
+use crate::{h1, h2};
 pub use pacer::{Op, Pacer, Timeline};
 use seat::Seat;
 
@@ -125,6 +127,12 @@ pub(super) struct Worker<'a> {
     name_weights: Weighted,
     /// Request bytes by origin, name and target.
     requests: Vec<Vec<Vec<Box<[u8]>>>>,
+    /// The same as field sections, for HTTP/2.
+    sections: Vec<Vec<Vec<fields::Request>>>,
+    /// What HTTP/2 connections reported in the reading under way.
+    reported: Vec<h2::Event>,
+    /// Seats with HTTP/2 frames to send at the end of the turn.
+    dirty: Vec<u32>,
     rng: Rng,
     record: Record,
     /// Failures outside the measured phase: they explain a run that never got that far.
@@ -177,6 +185,16 @@ pub fn work(assignment: Assignment<'_>, news: Sender<News>) {
     drop(news.send(last));
 }
 
+/// Something for every origin, name and target.
+fn by_origin<'a, T>(
+    plan: &'a Plan,
+    hosts: &[&'a str],
+    make: impl Fn(&'a Target, &'a Origin, &'a str) -> T,
+) -> Vec<Vec<Vec<T>>> {
+    let for_name = |origin: &'a Origin, host| origin.targets.iter().map(|t| make(t, origin, host)).collect();
+    plan.origins.iter().map(|origin| hosts.iter().map(|host| for_name(origin, *host)).collect()).collect()
+}
+
 impl<'a> Worker<'a> {
     fn new(a: Assignment<'a>, news: Sender<News>) -> Result<Self, String> {
         let plan = a.plan;
@@ -198,17 +216,17 @@ impl<'a> Worker<'a> {
             false => Vec::new(),
         };
         let close = matches!(plan.operation, Operation::Connection { .. });
-        let requests = plan
-            .origins
-            .iter()
-            .map(|origin| {
-                let for_name = |host: &str| origin.targets.iter().map(|t| crate::h1::request(t, host, close)).collect();
-                // Indexed like `names`, so that a seat's name index serves both.
-                hosts.iter().map(|host| for_name(if shared { host } else { &origin.host })).collect()
-            })
-            .collect();
+        // Indexed like `names`, so that a seat's name index serves both.
+        let host_of = |origin: &'a Origin, host: &'a str| if shared { host } else { origin.host.as_str() };
+        let requests = by_origin(plan, &hosts, |t, origin, host| h1::request(t, host_of(origin, host), close));
+        let sections = match plan.protocol {
+            Protocol::Http2 => {
+                by_origin(plan, &hosts, |t, origin, host| fields::request(Coding::Hpack, t, host_of(origin, host)))
+            }
+            _ => Vec::new(),
+        };
         let pacer = Pacer::new(plan, a.thread);
-        let seats: Vec<Seat> = pacer.seats().map(|group| Seat::new(group, plan)).collect();
+        let seats: Vec<Seat> = pacer.seats().map(|group| Seat::new(group)).collect();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| format!("epoll: {e}"))?;
         Ok(Self {
             plan,
@@ -228,6 +246,9 @@ impl<'a> Worker<'a> {
             }),
             names,
             requests,
+            sections,
+            reported: Vec::new(),
+            dirty: Vec::new(),
             rng: Rng::seeded(plan.seed ^ (a.thread as u64 + 1).wrapping_mul(0xe703_7ed1_a0b4_28db)),
             record: Record::new(plan),
             outside: Failures::default(),
@@ -295,6 +316,7 @@ impl<'a> Worker<'a> {
             if now >= self.next_sweep {
                 self.sweep(now);
             }
+            self.flush_dirty();
             self.publish();
             now = self.clock.now();
             let wake = self.next_wake(now);
@@ -340,7 +362,7 @@ impl<'a> Worker<'a> {
             }
             Operation::Connection { .. } => {
                 for i in 0..self.seats.len() {
-                    self.pacer.free(self.seats[i].group, i as u32, now);
+                    self.offer(i, now);
                 }
                 if self.plan.wants_tickets() {
                     // One connection yields one ticket or more, and an operation takes one.
@@ -430,7 +452,7 @@ impl<'a> Worker<'a> {
             match self.plan.operation {
                 Operation::KeepAlive => self.open(seat as usize, now),
                 Operation::Connection { .. } => {
-                    self.pacer.free(self.seats[seat as usize].group, seat, now);
+                    self.offer(seat as usize, now);
                     if self.priming > 0 {
                         self.prime(now);
                     }

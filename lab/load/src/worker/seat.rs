@@ -4,9 +4,8 @@ use std::os::fd::OwnedFd;
 
 use super::pacer::Op;
 use crate::clock::Nanos;
-use crate::h1;
-use crate::plan::Plan;
 use crate::tls::Session;
+use crate::{h1, h2};
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +32,12 @@ pub struct Seat {
     pub fd: Option<OwnedFd>,
     pub tls: Option<Box<Session>>,
     pub reader: h1::Reader,
+    /// The HTTP/2 connection, with its requests.
+    pub h2: Option<Box<h2::Client>>,
+    /// It waits among the free seats.
+    pub queued: bool,
+    /// It has frames to send at the end of this turn.
+    pub dirty: bool,
     /// The operation under way.
     pub op: Option<Op>,
     /// Its request is on its way (perhaps as early data).
@@ -54,7 +59,7 @@ pub struct Seat {
 }
 
 impl Seat {
-    pub fn new(group: u16, _plan: &Plan) -> Self {
+    pub fn new(group: u16) -> Self {
         Self {
             group,
             name: 0,
@@ -62,6 +67,9 @@ impl Seat {
             fd: None,
             tls: None,
             reader: h1::Reader::new(false),
+            h2: None,
+            queued: false,
+            dirty: false,
             op: None,
             requested: false,
             pending: Vec::new(),
@@ -76,13 +84,15 @@ impl Seat {
 
     /// Whether an operation is under way.
     pub fn busy(&self) -> bool {
-        self.op.is_some()
+        self.op.is_some() || self.h2.as_ref().is_some_and(|h2| h2.active() > 0)
     }
 
     /// Whether whatever it does has taken longer than `timeout`.
     pub fn overdue(&self, now: Nanos, timeout: Nanos) -> bool {
+        let oldest = self.h2.as_ref().and_then(|h2| h2.oldest());
         let since = match (&self.op, self.phase) {
             (_, Phase::Vacant) => return false,
+            (None, Phase::Open) if oldest.is_some() => oldest.unwrap_or(now),
             (Some(op), _) => op.started,
             (None, Phase::Open) => return false,
             (None, _) => self.opened,

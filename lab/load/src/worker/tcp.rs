@@ -9,10 +9,10 @@ use super::pacer::Op;
 use super::seat::Phase;
 use super::{ATTEMPTS, REST, Worker};
 use crate::clock::Nanos;
-use crate::plan::{Kind, Operation};
+use crate::plan::{Kind, Operation, Protocol};
 use crate::record::{Failure, note};
 use crate::tls::{self, Session};
-use crate::{h1, socket};
+use crate::{h1, h2, socket};
 
 /// What reading came to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,10 @@ impl Worker<'_> {
             self.in_flight += 1;
         }
         let seat = &mut self.seats[i];
+        seat.queued = false;
+        if self.plan.operation == Operation::KeepAlive && self.plan.protocol == Protocol::Http2 {
+            return self.begin_stream(i, op, now);
+        }
         seat.op = Some(op);
         match self.plan.operation {
             Operation::KeepAlive => {
@@ -43,6 +47,78 @@ impl Worker<'_> {
             }
             Operation::Connection { .. } => self.open(i, now),
         }
+    }
+
+    /// The seat may take an operation.
+    pub(super) fn offer(&mut self, i: usize, now: Nanos) {
+        let seat = &mut self.seats[i];
+        if !seat.queued {
+            seat.queued = true;
+            self.pacer.free(seat.group, i as u32, now);
+        }
+    }
+
+    /// It may not: its connection is gone or going.
+    fn withdraw(&mut self, i: usize) {
+        let seat = &mut self.seats[i];
+        if seat.queued {
+            seat.queued = false;
+            self.pacer.withdraw(seat.group, i as u32);
+        }
+    }
+
+    /// Starts a request on an HTTP/2 connection.
+    fn begin_stream(&mut self, i: usize, op: Op, now: Nanos) {
+        let seat = &mut self.seats[i];
+        let Some(h2) = &mut seat.h2 else { return };
+        let section = &self.sections[seat.group as usize][seat.name as usize][op.target as usize];
+        h2.start(section, &self.plan.origins[seat.group as usize].targets[op.target as usize].body, op);
+        let room = h2.has_room();
+        if !seat.dirty {
+            seat.dirty = true;
+            self.dirty.push(i as u32);
+        }
+        if room {
+            self.offer(i, now);
+        }
+    }
+
+    /// Sends the frames that gathered in this turn.
+    pub(super) fn flush_dirty(&mut self) {
+        while let Some(i) = self.dirty.pop() {
+            let i = i as usize;
+            if std::mem::take(&mut self.seats[i].dirty) {
+                self.out.clear();
+                let now = self.clock.now();
+                self.flush_frames(i, now);
+            }
+        }
+    }
+
+    /// Encrypts and sends what an HTTP/2 connection has to say, behind what is in the out buffer.
+    fn flush_frames(&mut self, i: usize, now: Nanos) {
+        if let Err((failure, why)) = self.queue_frames(i) {
+            return self.fail(i, failure, now, || why.into_owned());
+        }
+        if !self.out.is_empty() {
+            self.flush(i, now);
+        }
+    }
+
+    fn queue_frames(&mut self, i: usize) -> Result<(), (Failure, Cow<'static, str>)> {
+        let seat = &mut self.seats[i];
+        let Some(h2) = &mut seat.h2 else { return Ok(()) };
+        match &mut seat.tls {
+            None => self.out.extend(&h2.out),
+            Some(session) => {
+                // A record holds 2^14 bytes (RFC 8446 §5.1).
+                for record in h2.out.chunks(1 << 14) {
+                    session.encrypt(record, &mut self.out).map_err(tls_failed)?;
+                }
+            }
+        }
+        h2.out.clear();
+        Ok(())
     }
 
     /// Opens a seat's connection, and sends what can be sent at once.
@@ -66,6 +142,17 @@ impl Worker<'_> {
         (seat.requested, seat.offered) = (false, false);
         seat.pending.clear();
         seat.unsent.clear();
+        seat.h2 = (self.plan.protocol == Protocol::Http2).then(|| {
+            let mut h2 = Box::new(h2::Client::new(self.plan.streams));
+            // In connection mode the request is known: it goes out with the preface.
+            if let Some(op) = seat.op {
+                let section = &self.sections[group][name][op.target as usize];
+                if matches!(self.plan.operation, Operation::Connection { request: true, .. }) {
+                    h2.start(section, &origin.targets[op.target as usize].body, op);
+                }
+            }
+            h2
+        });
         let fd = match opened {
             Ok(fd) => fd,
             Err(e) => return self.fail(i, Failure::of(e, true), now, || format!("{}: {e}", origin.address)),
@@ -100,6 +187,16 @@ impl Worker<'_> {
         if request { self.queue_request(i) } else { Ok(()) }
     }
 
+    /// The bytes of the operation's request as they go out early.
+    fn early_bytes(&self, i: usize) -> Option<&[u8]> {
+        let seat = &self.seats[i];
+        match (&seat.h2, &seat.op) {
+            (Some(h2), Some(_)) => Some(&h2.out),
+            (None, Some(op)) => Some(&self.requests[seat.group as usize][seat.name as usize][op.target as usize]),
+            _ => None,
+        }
+    }
+
     /// Builds the session and its `ClientHello`, with early data where that is asked for.
     fn hello(&mut self, i: usize) -> Result<(), (Failure, Cow<'static, str>)> {
         let Some(client) = &self.client else { return Err((Failure::Tls, "no TLS".into())) };
@@ -115,16 +212,14 @@ impl Worker<'_> {
                 }
             }
         }
-        let early = match (&seat.op, &self.plan.operation) {
-            (Some(op), Operation::Connection { request: true, .. }) if kind == Kind::EarlyData => {
-                Some(&*self.requests[seat.group as usize][seat.name as usize][op.target as usize])
-            }
-            _ => None,
-        };
         let mut session = Box::new(Session::new(client, name, kind).map_err(tls_failed)?);
-        session.process(&mut [], &mut self.out, early, |_| {}).map_err(tls_failed)?;
-        seat.tls = Some(session);
-        if early.is_some() {
+        let early = kind == Kind::EarlyData;
+        let mut out = std::mem::take(&mut self.out);
+        let begun = session.process(&mut [], &mut out, if early { self.early_bytes(i) } else { None }, |_| {});
+        self.out = out;
+        begun.map_err(tls_failed)?;
+        self.seats[i].tls = Some(session);
+        if early {
             let head = self.is_head(i);
             self.seats[i].reader.restart(head);
         }
@@ -139,6 +234,10 @@ impl Worker<'_> {
 
     /// Puts the operation's request into the out buffer.
     fn queue_request(&mut self, i: usize) -> Result<(), (Failure, Cow<'static, str>)> {
+        if self.seats[i].h2.is_some() {
+            self.seats[i].requested = true;
+            return self.queue_frames(i);
+        }
         let head = self.is_head(i);
         let seat = &mut self.seats[i];
         let Some(op) = &seat.op else { return Ok(()) };
@@ -199,8 +298,10 @@ impl Worker<'_> {
         }
         seat.phase = Phase::Open;
         match self.plan.operation {
+            // HTTP/2 waits for the server's settings.
+            Operation::KeepAlive if seat.h2.is_some() => self.flush_frames(i, at),
             Operation::KeepAlive => self.opened(i, at),
-            Operation::Connection { request: false, .. } => self.complete(i, at),
+            Operation::Connection { request: false, .. } => self.complete(i, 0, at),
             Operation::Connection { request: true, .. } => {}
         }
     }
@@ -214,7 +315,7 @@ impl Worker<'_> {
             seat.attempts = u32::MAX;
             self.preparing -= 1;
         }
-        self.pacer.free(seat.group, i as u32, now);
+        self.offer(i, now);
     }
 
     /// Handles one event.
@@ -254,7 +355,7 @@ impl Worker<'_> {
     }
 
     fn read(&mut self, i: usize, to_the_end: bool) -> Read {
-        let Self { seats, scratch, out, clock, .. } = self;
+        let Self { seats, scratch, out, clock, reported, .. } = self;
         let seat = &mut seats[i];
         let Some(fd) = &seat.fd else { return Read::Gone };
         let generation = seat.generation;
@@ -286,9 +387,17 @@ impl Worker<'_> {
         let mut first = 0;
         let mut malformed = None;
         let reader = &mut seat.reader;
+        let h2 = &mut seat.h2;
+        let mut violated = None;
         // Before a request plaintext is nobody's, unless the request went out early.
         let welcome = expecting || seat.tls.as_ref().is_some_and(|session| session.early_data().0);
         let mut take = |plain: &[u8]| {
+            if let Some(h2) = h2 {
+                if violated.is_none() {
+                    violated = h2.receive(plain, reported).err();
+                }
+                return;
+            }
             if !welcome {
                 malformed = Some(h1::Malformed("data without a request"));
                 return;
@@ -336,6 +445,21 @@ impl Worker<'_> {
             return Read::Gone;
         }
         let now = self.clock.now();
+        if self.seats[i].h2.is_some() {
+            self.handle_reported(i, now);
+            if self.seats[i].generation != generation {
+                return Read::Gone;
+            }
+            if let Some(h2::Broken(why)) = violated {
+                self.fail(i, Failure::Malformed, now, || why);
+                return Read::Gone;
+            }
+            let ready = self.seats[i].tls.as_ref().is_none_or(|session| session.ready());
+            if ready && let Err((failure, why)) = self.queue_frames(i) {
+                self.fail(i, failure, now, || why.into_owned());
+                return Read::Gone;
+            }
+        }
         if !self.out.is_empty() {
             self.flush(i, now);
         }
@@ -347,14 +471,62 @@ impl Worker<'_> {
             self.fail(i, Failure::Malformed, now, || e.to_string());
             return Read::Gone;
         }
-        if seat.reader.done() && seat.requested && seat.op.is_some() {
-            self.complete(i, now);
+        if seat.h2.is_none() && seat.reader.done() && seat.requested && seat.op.is_some() {
+            let status = seat.reader.status();
+            self.complete(i, status, now);
         }
         if closed && self.seats[i].generation == generation && self.seats[i].fd.is_some() {
             self.ended(i, true, now);
             return Read::Gone;
         }
         if self.seats[i].generation == generation && self.seats[i].fd.is_some() { more } else { Read::Gone }
+    }
+
+    /// Acts on what an HTTP/2 connection reported.
+    fn handle_reported(&mut self, i: usize, now: Nanos) {
+        let mut reported = std::mem::take(&mut self.reported);
+        let keep_alive = self.plan.operation == Operation::KeepAlive;
+        let generation = self.seats[i].generation;
+        for event in reported.drain(..) {
+            if self.seats[i].generation != generation {
+                break;
+            }
+            match event {
+                h2::Event::Settings if keep_alive => self.opened(i, now),
+                h2::Event::Settings => {}
+                h2::Event::Answer(_) => {
+                    if let Some(op) = &mut self.seats[i].op {
+                        op.first_byte = now;
+                    }
+                }
+                h2::Event::Done(_, status) if !keep_alive => self.complete(i, status, now),
+                h2::Event::Done(op, status) => {
+                    self.in_flight -= 1;
+                    self.completed += 1;
+                    self.note_completed(&op, status, now);
+                }
+                h2::Event::Failed(_, why) if !keep_alive => self.fail(i, Failure::Reset, now, || why),
+                h2::Event::Failed(op, why) => {
+                    self.in_flight -= 1;
+                    self.note_failed(Some(&op), Failure::Reset, now, || why);
+                }
+            }
+        }
+        self.reported = reported;
+        if !keep_alive || self.seats[i].generation != generation {
+            return;
+        }
+        let Some(h2) = &self.seats[i].h2 else { return };
+        if h2.leaving() {
+            let idle = h2.active() == 0;
+            self.withdraw(i);
+            if idle {
+                self.vacate(i);
+                self.open(i, now);
+            }
+        } else if h2.has_room() && self.seats[i].phase == Phase::Open && self.seats[i].attempts == u32::MAX {
+            self.offer(i, now);
+        }
     }
 
     /// The handshake is complete: note what it was, and go on.
@@ -389,9 +561,16 @@ impl Worker<'_> {
         }
         seat.phase = Phase::Open;
         match self.plan.operation {
+            // The preface goes out with the flight; the server's settings make the connection ready.
+            Operation::KeepAlive if seat.h2.is_some() => {}
             Operation::KeepAlive => self.opened(i, now),
             // It has been asked already.
-            Operation::Connection { request: true, .. } if early_accepted => seat.requested = true,
+            Operation::Connection { request: true, .. } if early_accepted => {
+                seat.requested = true;
+                if let Some(h2) = &mut seat.h2 {
+                    h2.out.clear();
+                }
+            }
             Operation::Connection { request: true, .. } => {
                 if let Err((failure, why)) = self.queue_request(i) {
                     self.fail(i, failure, now, || why.into_owned());
@@ -401,16 +580,15 @@ impl Worker<'_> {
                 if let Some(session) = &mut self.seats[i].tls {
                     session.close(&mut self.out);
                 }
-                self.complete(i, now);
+                self.complete(i, 0, now);
             }
         }
     }
 
     /// An operation succeeded.
-    fn complete(&mut self, i: usize, now: Nanos) {
+    fn complete(&mut self, i: usize, status: u16, now: Nanos) {
         let seat = &mut self.seats[i];
         let Some(op) = seat.op.take() else { return };
-        let status = if seat.requested { seat.reader.status() } else { 0 };
         let keep = seat.reader.keep_alive();
         seat.requested = false;
         seat.attempts = if self.plan.operation == Operation::KeepAlive { seat.attempts } else { 0 };
@@ -422,7 +600,7 @@ impl Worker<'_> {
         self.completed += 1;
         self.note_completed(&op, status, now);
         match self.plan.operation {
-            Operation::KeepAlive if keep => self.pacer.free(self.seats[i].group, i as u32, now),
+            Operation::KeepAlive if keep => self.offer(i, now),
             Operation::KeepAlive => {
                 self.vacate(i);
                 self.open(i, now);
@@ -438,7 +616,7 @@ impl Worker<'_> {
                     self.flush(i, now);
                 }
                 self.vacate(i);
-                self.pacer.free(self.seats[i].group, i as u32, now);
+                self.offer(i, now);
             }
         }
     }
@@ -452,7 +630,7 @@ impl Worker<'_> {
             return;
         }
         self.vacate(i);
-        self.pacer.free(self.seats[i].group, i as u32, now);
+        self.offer(i, now);
         self.priming -= 1;
         let at_hand = self.names.iter().map(tls::tickets_at_hand).min().unwrap_or(0);
         if at_hand >= self.seats.len() {
@@ -501,20 +679,24 @@ impl Worker<'_> {
                 if self.priming > 0 {
                     self.primed_after_close(i, now);
                 } else {
-                    self.pacer.free(self.seats[i].group, i as u32, now);
+                    self.offer(i, now);
                 }
             }
             (_, Some(_)) => {
                 // RFC 9112 §9.8: without close_notify the end may be an attacker's.
-                if !unauthenticated && seat.requested && seat.reader.end() {
-                    self.complete(i, now);
+                if !unauthenticated && seat.requested && seat.h2.is_none() && seat.reader.end() {
+                    let status = seat.reader.status();
+                    self.complete(i, status, now);
                 } else {
                     self.fail(i, Failure::Closed, now, || "closed before the response was complete".to_owned());
                 }
             }
+            (_, None) if seat.busy() => {
+                self.fail(i, Failure::Closed, now, || "closed before the responses were complete".to_owned());
+            }
             (_, None) => {
                 // An idle connection that the server no longer wanted.
-                self.pacer.withdraw(seat.group, i as u32);
+                self.withdraw(i);
                 self.vacate(i);
                 self.rest(i, now);
             }
@@ -529,7 +711,7 @@ impl Worker<'_> {
     /// The socket reported an error while it was read.
     fn broke(&mut self, i: usize, e: rustix::io::Errno, now: Nanos) {
         let seat = &self.seats[i];
-        if seat.op.is_none() && matches!(seat.phase, Phase::Open | Phase::Closing) {
+        if !seat.busy() && matches!(seat.phase, Phase::Open | Phase::Closing) {
             return self.ended(i, false, now);
         }
         let connecting = seat.phase == Phase::Connecting;
@@ -546,9 +728,7 @@ impl Worker<'_> {
         let seat = &mut self.seats[i];
         let op = seat.op.take();
         seat.requested = false;
-        let group = seat.group;
-        let before_start = self.pacer.timeline().is_none();
-        if before_start {
+        if self.pacer.timeline().is_none() {
             seat.attempts = seat.attempts.saturating_add(1);
             let attempts = seat.attempts;
             let why = why();
@@ -557,22 +737,37 @@ impl Worker<'_> {
             }
             self.outside.note(failure, || why);
         } else {
-            let counts = match &op {
-                Some(op) => self.counts(op, now),
-                None => self.measuring(now),
+            let streams = match &mut seat.h2 {
+                Some(h2) if op.is_none() => h2.abandon(),
+                _ => Vec::new(),
             };
-            let failures = if counts { &mut self.record.failures } else { &mut self.outside };
-            failures.note(failure, why);
-            self.failed += 1;
+            if streams.is_empty() {
+                self.note_failed(op.as_ref(), failure, now, why);
+            } else {
+                let why = why();
+                for op in &streams {
+                    self.in_flight -= 1;
+                    self.note_failed(Some(op), failure, now, || why.clone());
+                }
+            }
         }
-        match op {
-            Some(op) if !op.priming => self.in_flight -= 1,
-            Some(_) => {}
-            // It may have been waiting for work.
-            None => self.pacer.withdraw(group, i as u32),
+        if op.is_some_and(|op| !op.priming) {
+            self.in_flight -= 1;
         }
+        self.withdraw(i);
         self.vacate(i);
         self.rest(i, now);
+    }
+
+    /// Counts a failure, as part of the measured phase or outside it.
+    fn note_failed(&mut self, op: Option<&Op>, failure: Failure, now: Nanos, why: impl FnOnce() -> String) {
+        let counts = match op {
+            Some(op) => self.counts(op, now),
+            None => self.measuring(now),
+        };
+        let failures = if counts { &mut self.record.failures } else { &mut self.outside };
+        failures.note(failure, why);
+        self.failed += 1;
     }
 
     /// The seat is used again in a moment.
@@ -586,6 +781,8 @@ impl Worker<'_> {
         seat.phase = Phase::Vacant;
         seat.generation = seat.generation.wrapping_add(1);
         seat.tls = None;
+        seat.h2 = None;
+        seat.dirty = false;
         seat.pending.clear();
         seat.unsent.clear();
         if let Some(fd) = seat.fd.take() {
