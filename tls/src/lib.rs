@@ -9,6 +9,7 @@ pub mod hello;
 mod keylog;
 pub mod policy;
 mod provider;
+mod random;
 mod records;
 mod server;
 mod session;

@@ -10,6 +10,7 @@ pub(crate) fn provider(suites: &[Suite], groups: &[Group]) -> Arc<CryptoProvider
     Arc::new(CryptoProvider {
         cipher_suites: suites.iter().copied().map(suite).collect(),
         kx_groups: groups.iter().copied().map(group).collect(),
+        secure_random: &crate::random::LaneRandom,
         ..default_provider()
     })
 }
