@@ -46,7 +46,8 @@ const NGINX_SUITES: &str = "ssl_ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-
 GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305;";
 const HAPROXY_SUITES: &str = "ssl-default-bind-ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-\
 ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305";
-const SEALANE_STAPLE: &str = "[[listener.tls.certificates]]\ncert = \"cert.pem\"\nkey = \"key.pem\"\nocsp = \"staple.der\"";
+const SEALANE_STAPLE: &str =
+    "[[listener.tls.certificates]]\ncert = \"cert.pem\"\nkey = \"key.pem\"\nocsp = \"staple.der\"";
 
 /// Half a year, in seconds: less is hardly remembered between visits.
 const HSTS_SECONDS: u64 = 15_768_000;
@@ -166,7 +167,12 @@ fn certificate(seen: &Inspection, advice: &mut Vec<Advice>) {
     }
     let revoked = seen.ocsp_staple.as_ref().is_some_and(|s| s.status == "revoked");
     if revoked {
-        plain("revoked", Severity::High, "its own staple says that the certificate is revoked".into(), "clients refuse it");
+        plain(
+            "revoked",
+            Severity::High,
+            "its own staple says that the certificate is revoked".into(),
+            "clients refuse it",
+        );
     }
     if seen.ocsp_staple.is_none() && leaf.ocsp_url.is_some() {
         advice.push(Advice {

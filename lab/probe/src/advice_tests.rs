@@ -77,11 +77,8 @@ fn bad() -> Inspection {
     seen.http2 = false;
     seen.hsts = None;
     seen.server = Some("nginx/1.2.3".into());
-    seen.scan = Some(Scan {
-        old_versions: vec![accepted("TLS 1.0")],
-        weak_suites: vec![accepted("3DES")],
-        groups: vec![],
-    });
+    seen.scan =
+        Some(Scan { old_versions: vec![accepted("TLS 1.0")], weak_suites: vec![accepted("3DES")], groups: vec![] });
     seen
 }
 
@@ -98,8 +95,19 @@ fn a_good_server_gets_no_advice() {
 fn each_fault_gets_its_advice_and_the_worst_comes_first() {
     let found = ids(&bad());
     for id in [
-        "old-versions", "weak-suites", "no-post-quantum", "certificate-expires-soon", "small-key", "weak-signature",
-        "no-names", "no-staple", "no-resumption", "early-data", "hsts", "no-http2", "server-version",
+        "old-versions",
+        "weak-suites",
+        "no-post-quantum",
+        "certificate-expires-soon",
+        "small-key",
+        "weak-signature",
+        "no-names",
+        "no-staple",
+        "no-resumption",
+        "early-data",
+        "hsts",
+        "no-http2",
+        "server-version",
     ] {
         assert!(found.contains(&id), "{id} is missing from {found:?}");
     }
@@ -127,7 +135,17 @@ fn early_data_is_never_called_unencrypted_and_no_rule_refuses_a_method() {
     for advice in advise(&bad()) {
         let text = format!("{} {} {} {} {}", advice.finding, advice.why, advice.nginx, advice.haproxy, advice.sealane);
         let text = text.to_lowercase();
-        for wrong in ["unencrypted", "not encrypted", "cleartext", "plaintext", "403", "deny", "return 4", "limit_except", "meth_post"] {
+        for wrong in [
+            "unencrypted",
+            "not encrypted",
+            "cleartext",
+            "plaintext",
+            "403",
+            "deny",
+            "return 4",
+            "limit_except",
+            "meth_post",
+        ] {
             assert!(!text.contains(wrong), "{}: {wrong}", advice.id);
         }
     }

@@ -6,7 +6,10 @@ const STUDY: &str = include_str!("../../data/tls-versions-curl.csv");
 
 fn study() -> Pair {
     let series = parse(STUDY).expect("the study's rows");
-    assert_eq!(series.iter().map(|s| (s.name.as_str(), s.samples.len())).collect::<Vec<_>>(), [("1.2", 10), ("1.3", 10)]);
+    assert_eq!(
+        series.iter().map(|s| (s.name.as_str(), s.samples.len())).collect::<Vec<_>>(),
+        [("1.2", 10), ("1.3", 10)]
+    );
     compare(&series, 1).remove(0)
 }
 
@@ -90,5 +93,8 @@ fn bad_files_are_refused_with_their_line() {
     for bad in ["NaN", "inf", "-1", "1e300"] {
         assert!(error(&format!("{header}\n1.2,1,{bad},0.2,0.3,0.4,0.5")).contains("line 2"), "{bad}");
     }
-    assert!(error("time_namelookup,time_connect,time_appconnect,time_starttransfer,time_total\n1,2,3,4,5").contains("group"));
+    assert!(
+        error("time_namelookup,time_connect,time_appconnect,time_starttransfer,time_total\n1,2,3,4,5")
+            .contains("group")
+    );
 }

@@ -61,7 +61,15 @@ mod tests {
 
     #[test]
     fn refuses_what_runs_past_the_end() {
-        for bad in [&[][..], &[0x30], &[0x30, 5, 1], &[0x30, 0x80], &[0x30, 0x85, 0, 0, 0, 0, 0], &[0x1f, 1, 1], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]] {
+        for bad in [
+            &[][..],
+            &[0x30],
+            &[0x30, 5, 1],
+            &[0x30, 0x80],
+            &[0x30, 0x85, 0, 0, 0, 0, 0],
+            &[0x1f, 1, 1],
+            &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff],
+        ] {
             assert_eq!(Der(bad).element(), None, "{bad:x?}");
         }
     }

@@ -140,7 +140,10 @@ impl Input<'_, '_> {
         let mut budget = MAX_HEAD;
         let line = self.line(&mut budget)?;
         let status = status_line(&line).ok_or_else(|| {
-            ProbeError::Http(format!("not a status line: '{}'", crate::cert::printable(&line).chars().take(60).collect::<String>()))
+            ProbeError::Http(format!(
+                "not a status line: '{}'",
+                crate::cert::printable(&line).chars().take(60).collect::<String>()
+            ))
         })?;
         let mut response = Response { status, first_byte: self.first_byte.unwrap_or_default(), ..Response::default() };
         loop {
@@ -252,7 +255,8 @@ mod tests {
     fn status_lines() {
         assert_eq!(status_line("HTTP/1.1 200 OK"), Some(200));
         assert_eq!(status_line("HTTP/1.0 404"), Some(404));
-        for bad in ["", "HTTP/1.1 20", "HTTP/1.1 2000", "HTTP/2 200", "SSH-2.0-x", "HTTP/1.1 0é0 x", "HTTP/1.1 099 x"] {
+        for bad in ["", "HTTP/1.1 20", "HTTP/1.1 2000", "HTTP/2 200", "SSH-2.0-x", "HTTP/1.1 0é0 x", "HTTP/1.1 099 x"]
+        {
             assert_eq!(status_line(bad), None, "{bad}");
         }
     }

@@ -245,7 +245,8 @@ fn status(block: &[u8]) -> Option<u16> {
     };
     let (&length, rest) = rest.split_first()?;
     let value = rest.get(..usize::from(length & 0x7f))?;
-    let digits = if length & 0x80 == 0 { three(value.iter().map(|b| b.checked_sub(b'0')))? } else { huffman_digits(value)? };
+    let digits =
+        if length & 0x80 == 0 { three(value.iter().map(|b| b.checked_sub(b'0')))? } else { huffman_digits(value)? };
     Some(digits).filter(|s| (100..1000).contains(s))
 }
 
@@ -352,7 +353,19 @@ mod tests {
 
     #[test]
     fn junk_has_no_status() {
-        for junk in [&[][..], &[0x82], &[0xff], &[0x3f], &[0x48], &[0x48, 0x03, b'2'], b"\x48\x032x0", b"\x48\x0499", b"\x48\x03099", &[0x48, 0x82, 0xff, 0xff], &[0x48, 0x80]] {
+        for junk in [
+            &[][..],
+            &[0x82],
+            &[0xff],
+            &[0x3f],
+            &[0x48],
+            &[0x48, 0x03, b'2'],
+            b"\x48\x032x0",
+            b"\x48\x0499",
+            b"\x48\x03099",
+            &[0x48, 0x82, 0xff, 0xff],
+            &[0x48, 0x80],
+        ] {
             assert_eq!(status(junk), None, "{junk:x?}");
         }
         for a in 0..=255 {

@@ -20,9 +20,8 @@ pub struct Offer<'a> {
 }
 
 /// Signature schemes: everything in use, SHA-1 included, so that only what is asked about decides.
-const SCHEMES: [u16; 14] = [
-    0x0403, 0x0503, 0x0603, 0x0807, 0x0808, 0x0804, 0x0805, 0x0806, 0x0401, 0x0501, 0x0601, 0x0203, 0x0201, 0x0202,
-];
+const SCHEMES: [u16; 14] =
+    [0x0403, 0x0503, 0x0603, 0x0807, 0x0808, 0x0804, 0x0805, 0x0806, 0x0401, 0x0501, 0x0601, 0x0203, 0x0201, 0x0202];
 
 /// The hello as one record. `random` needs no secrecy: the handshake ends before keys are made.
 pub fn client_hello(offer: &Offer<'_>, random: [u8; 32]) -> Vec<u8> {
@@ -255,8 +254,7 @@ mod tests {
 
     #[test]
     fn a_hello_is_a_record_with_consistent_lengths() {
-        let offer =
-            Offer { legacy_version: 0x0303, tls13: true, suites: &[0x1301], groups: &[29], host: "a.example" };
+        let offer = Offer { legacy_version: 0x0303, tls13: true, suites: &[0x1301], groups: &[29], host: "a.example" };
         let record = client_hello(&offer, [1; 32]);
         assert_eq!(record[..3], [22, 3, 1]);
         assert_eq!(usize::from(u16::from_be_bytes([record[3], record[4]])), record.len() - 5);
@@ -269,13 +267,8 @@ mod tests {
     #[test]
     fn rustls_understands_the_hello() {
         let mut acceptor = rustls::server::Acceptor::default();
-        let offer = Offer {
-            legacy_version: 0x0303,
-            tls13: true,
-            suites: &[0x1301],
-            groups: &[0x11ec, 29],
-            host: "a.example",
-        };
+        let offer =
+            Offer { legacy_version: 0x0303, tls13: true, suites: &[0x1301], groups: &[0x11ec, 29], host: "a.example" };
         let record = client_hello(&offer, [1; 32]);
         acceptor.read_tls(&mut record.as_slice()).expect("read");
         let accepted = acceptor.accept().map_err(|(e, _)| e).expect("valid").expect("whole");

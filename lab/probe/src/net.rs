@@ -209,7 +209,8 @@ mod tests {
     fn a_refused_connection_names_the_address() {
         // A port that was just free: bound and dropped.
         let address = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
-        let error = Socket::connect(&[address], Deadline::after(Duration::from_secs(5))).map(|_| ()).expect_err("refused");
+        let error =
+            Socket::connect(&[address], Deadline::after(Duration::from_secs(5))).map(|_| ()).expect_err("refused");
         assert!(error.to_string().contains(&address.to_string()), "{error}");
         assert!(error.to_string().contains("--connect-to"), "{error}");
         assert_eq!(error.exit_code(), 3);

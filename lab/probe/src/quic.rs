@@ -67,7 +67,8 @@ async fn exchange(ask: &Ask<'_>) -> Result<Exchange, ProbeError> {
     let connect_error = |source| ProbeError::Connect { to: format!("{peer} (UDP)"), source };
     let local: SocketAddr = if peer.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = std::net::UdpSocket::bind(local).map_err(connect_error)?;
-    let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).map_err(connect_error)?;
+    let endpoint =
+        Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).map_err(connect_error)?;
     let quic = QuicClientConfig::try_from(config.clone()).map_err(|e| ProbeError::Tls(e.to_string()))?;
     let calls = witness.calls();
     let connecting = endpoint
@@ -182,8 +183,7 @@ async fn send(
     let mut stream = sender.send_request(head.body(()).map_err(bad)?).await?;
     stream.finish().await?;
     let head = stream.recv_response().await?;
-    let mut response =
-        Response { status: head.status().as_u16(), first_byte: since(start), ..Response::default() };
+    let mut response = Response { status: head.status().as_u16(), first_byte: since(start), ..Response::default() };
     while let Some(chunk) = stream.recv_data().await? {
         response.body_bytes += chunk.remaining() as u64;
         check_size(response.body_bytes).map_err(Failed::Probe)?;
@@ -204,13 +204,9 @@ fn explain(error: ConnectionError, witness: &Witness) -> ProbeError {
     match error {
         ConnectionError::TimedOut => ProbeError::Timeout("over QUIC"),
         ConnectionError::TransportError(e) => {
-            // quinn keeps rustls' own error only as a source; a certificate's is worth the walk.
-            let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&e);
-            while let Some(error) = source {
-                if let Some(tls) = error.downcast_ref::<rustls::Error>() {
-                    return witness.explain(tls.clone());
-                }
-                source = error.source();
+            // The transport's error does not carry rustls' own.
+            if let Some(refusal) = witness.take_refusal() {
+                return witness.explain(refusal);
             }
             ProbeError::Tls(format!("QUIC: {e}"))
         }

@@ -68,9 +68,7 @@ pub struct Measurement {
 /// The order of attempts: forward, then backward, and so on (ABBA), so that a drift of the machine or of the network
 /// falls on all variants alike.
 pub fn turns(variants: usize, attempts: usize) -> impl Iterator<Item = usize> {
-    (0..attempts).flat_map(move |round| {
-        (0..variants).map(move |i| if round % 2 == 0 { i } else { variants - 1 - i })
-    })
+    (0..attempts).flat_map(move |round| (0..variants).map(move |i| if round % 2 == 0 { i } else { variants - 1 - i }))
 }
 
 /// Measures `variants`. The first failure ends it: a comparison with holes would be none.

@@ -62,14 +62,20 @@ const WEAK: [(&str, &[u16]); 6] = [
     ("RSA key exchange", &[0x009c, 0x009d, 0x002f, 0x0035, 0x003c, 0x003d, 0xc09c, 0xc09d, 0x0041, 0x0084]),
     (
         "CBC mode",
-        &[0xc023, 0xc024, 0xc027, 0xc028, 0xc009, 0xc00a, 0xc013, 0xc014, 0x0067, 0x006b, 0x0033, 0x0039, 0x003c, 0x002f],
+        &[
+            0xc023, 0xc024, 0xc027, 0xc028, 0xc009, 0xc00a, 0xc013, 0xc014, 0x0067, 0x006b, 0x0033, 0x0039, 0x003c,
+            0x002f,
+        ],
     ),
     ("finite-field Diffie-Hellman", &[0x009e, 0x009f, 0xccaa, 0x0067, 0x006b, 0x0033, 0x0039]),
     ("3DES", &[0xc012, 0xc008, 0x0016, 0x000a]),
     ("RC4", &[0xc011, 0xc007, 0x0005, 0x0004]),
     (
         "NULL, export or anonymous",
-        &[0x0001, 0x0002, 0x003b, 0xc006, 0xc010, 0x0003, 0x0006, 0x0008, 0x0014, 0x0034, 0x006c, 0x00a6, 0xc018, 0xc019],
+        &[
+            0x0001, 0x0002, 0x003b, 0xc006, 0xc010, 0x0003, 0x0006, 0x0008, 0x0014, 0x0034, 0x006c, 0x00a6, 0xc018,
+            0xc019,
+        ],
     ),
 ];
 
@@ -99,7 +105,8 @@ pub fn scan(target: &Target, resolver: &mut Resolver, timeout: Duration) -> Resu
         let asked = exchange(&addresses, &client_hello(&offer, random), timeout)?;
         Ok(judge(name, &offer, asked))
     };
-    let offer = |legacy_version, suites| Offer { legacy_version, tls13: false, suites, groups: &CLASSIC, host: &target.host };
+    let offer =
+        |legacy_version, suites| Offer { legacy_version, tls13: false, suites, groups: &CLASSIC, host: &target.host };
     let mut scan = Scan::default();
     for (name, version) in [("SSL 3", 0x0300), ("TLS 1.0", 0x0301), ("TLS 1.1", 0x0302)] {
         scan.old_versions.push(ask(name, offer(version, &OLD_SUITES))?);

@@ -117,7 +117,9 @@ impl Overrides {
             .iter()
             .map(|text| {
                 ConnectTo::parse(text).ok_or_else(|| {
-                    ProbeError::Usage(format!("--connect-to '{text}': write HOST1:PORT1:HOST2:PORT2, each may be empty"))
+                    ProbeError::Usage(format!(
+                        "--connect-to '{text}': write HOST1:PORT1:HOST2:PORT2, each may be empty"
+                    ))
                 })
             })
             .collect::<Result<_, _>>()?;
@@ -252,9 +254,11 @@ mod tests {
     fn connect_to_and_resolve_like_curl() {
         let strings = |items: &[&str]| items.iter().map(|s| s.to_string()).collect::<Vec<_>>();
         let target = parse("https://example.org/");
-        let overrides =
-            Overrides::parse(&strings(&["other:443:x:1", "example.org:443:[::1]:8443"]), &strings(&["*:8443:127.0.0.1,::1"]))
-                .expect("valid");
+        let overrides = Overrides::parse(
+            &strings(&["other:443:x:1", "example.org:443:[::1]:8443"]),
+            &strings(&["*:8443:127.0.0.1,::1"]),
+        )
+        .expect("valid");
         assert_eq!(overrides.endpoint(&target), ("::1", 8443));
         assert_eq!(overrides.addresses("::1", 8443).map(<[_]>::len), Some(2));
         assert_eq!(overrides.addresses("::1", 443), None);

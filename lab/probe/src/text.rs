@@ -336,8 +336,20 @@ mod tests {
         let series = crate::curl::parse(include_str!("../../data/tls-versions-curl.csv")).expect("rows");
         let text = render(&Report::of_rows("study.csv", series, 1));
         for part in [
-            "7.473", "6.486", "-13.2 %", "10.405", "10.098", "-2.9 %", "4.201", "3.138", "-25.3 %", "0.677", "0.428",
-            "In total: no difference shown.", "In the TLS phase by itself: 1.3 is shorter", "time_appconnect",
+            "7.473",
+            "6.486",
+            "-13.2 %",
+            "10.405",
+            "10.098",
+            "-2.9 %",
+            "4.201",
+            "3.138",
+            "-25.3 %",
+            "0.677",
+            "0.428",
+            "In total: no difference shown.",
+            "In the TLS phase by itself: 1.3 is shorter",
+            "time_appconnect",
         ] {
             assert!(text.contains(part), "{part} is missing from\n{text}");
         }

@@ -78,7 +78,8 @@ impl Threshold {
             Subject::DaysLeft => value.parse().ok(),
             Subject::Time(..) => duration(value),
         };
-        let limit = limit.filter(|l: &f64| l.is_finite() && *l >= 0.0).ok_or_else(|| bad("the value cannot be read"))?;
+        let limit =
+            limit.filter(|l: &f64| l.is_finite() && *l >= 0.0).ok_or_else(|| bad("the value cannot be read"))?;
         Ok(Self { text: text.to_owned(), subject, above, limit })
     }
 
@@ -169,7 +170,19 @@ mod tests {
 
     #[test]
     fn nonsense_is_wrong_usage() {
-        for bad in ["", "total", "total>", "total>5", "total>xms", "nope>5ms", "total.p50.1>5ms", "days-left<soon", "tls>-1ms", "tls>1h", "tls>infms"] {
+        for bad in [
+            "",
+            "total",
+            "total>",
+            "total>5",
+            "total>xms",
+            "nope>5ms",
+            "total.p50.1>5ms",
+            "days-left<soon",
+            "tls>-1ms",
+            "tls>1h",
+            "tls>infms",
+        ] {
             assert_eq!(Threshold::parse(bad).expect_err(bad).exit_code(), 2);
         }
     }

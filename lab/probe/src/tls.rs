@@ -165,9 +165,7 @@ impl<'w> TlsStream<'w> {
                 Some(ProtocolVersion::TLSv1_2) => "TLS 1.2".into(),
                 other => format!("{other:?}"),
             },
-            suite: conn
-                .negotiated_cipher_suite()
-                .map(|s| format!("{:?}", s.suite()).replacen("TLS13_", "TLS_", 1)),
+            suite: conn.negotiated_cipher_suite().map(|s| format!("{:?}", s.suite()).replacen("TLS13_", "TLS_", 1)),
             group: conn.negotiated_key_exchange_group().map(|g| group_name(g.name())),
             alpn: conn.alpn_protocol().map(|p| crate::cert::printable(&String::from_utf8_lossy(p))),
             handshake: match conn.handshake_kind() {
@@ -185,8 +183,7 @@ impl<'w> TlsStream<'w> {
     /// Sends all of `bytes`.
     pub fn write_all(&mut self, mut bytes: &[u8]) -> Result<(), ProbeError> {
         while !bytes.is_empty() {
-            let taken =
-                self.conn.writer().write(bytes).map_err(|e| ProbeError::from_io(e, "sending the request"))?;
+            let taken = self.conn.writer().write(bytes).map_err(|e| ProbeError::from_io(e, "sending the request"))?;
             bytes = &bytes[taken..];
             self.flush("sending the request")?;
         }

@@ -41,10 +41,11 @@ pub struct Witness {
     inner: Option<Arc<WebPkiServerVerifier>>,
     provider: Arc<CryptoProvider>,
     shown: Mutex<Option<Shown>>,
+    refusal: Mutex<Option<Error>>,
     calls: AtomicU64,
 }
 
-/// Certificates kept of one chain, and bytes of each: more is a server playing games.
+/// Certificates kept of one chain: more is a server playing games.
 const MAX_CHAIN: usize = 16;
 
 impl Witness {
@@ -58,7 +59,8 @@ impl Witness {
                 if roots.is_empty() {
                     return Err(ProbeError::Certificate {
                         problem: "this machine has no certificate authorities to trust".into(),
-                        remedy: "install them (Debian: apt install ca-certificates), or name a file with --cacert".into(),
+                        remedy: "install them (Debian: apt install ca-certificates), or name a file with --cacert"
+                            .into(),
                     });
                 }
                 Some(roots)
@@ -79,7 +81,13 @@ impl Witness {
             .map(|roots| WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone()).build())
             .transpose()
             .map_err(|e| ProbeError::Tls(e.to_string()))?;
-        Ok(Arc::new(Self { inner, provider, shown: Mutex::new(None), calls: AtomicU64::new(0) }))
+        Ok(Arc::new(Self {
+            inner,
+            provider,
+            shown: Mutex::new(None),
+            refusal: Mutex::new(None),
+            calls: AtomicU64::new(0),
+        }))
     }
 
     /// What was shown last.
@@ -90,6 +98,11 @@ impl Witness {
     /// Whether chain and name are checked at all.
     pub fn checks(&self) -> bool {
         self.inner.is_some()
+    }
+
+    /// Why the chain shown last was refused, once. QUIC's own error only says that it was.
+    pub fn take_refusal(&self) -> Option<Error> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// How often a chain was shown. A resumed handshake shows none.
@@ -130,6 +143,10 @@ impl Witness {
                 format!("'{subject}' is a certificate authority's (CA:TRUE), not a server's"),
                 "sign a certificate for the server with it, or make one with \
                  openssl req -x509 -addext basicConstraints=critical,CA:FALSE …",
+            ),
+            CertificateError::BadSignature => (
+                format!("'{subject}' was not signed by the '{issuer}' that is trusted"),
+                "another authority of the same name signed it, perhaps an older one: --cacert FILE with that one",
             ),
             CertificateError::Revoked => (format!("'{subject}' has been revoked"), "replace it"),
             other => (format!("'{subject}' issued by '{issuer}': {other}"), "replace it by a certificate for servers"),
@@ -179,11 +196,14 @@ impl ServerCertVerifier for Witness {
     ) -> Result<ServerCertVerified, Error> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let chain = std::iter::once(end_entity).chain(intermediates).take(MAX_CHAIN).map(|c| c.to_vec()).collect();
-        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(Shown { chain, ocsp: ocsp_response.to_vec() });
-        match &self.inner {
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Shown { chain, ocsp: ocsp_response.to_vec() });
+        let verdict = match &self.inner {
             Some(inner) => inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
             None => Ok(ServerCertVerified::assertion()),
-        }
+        };
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = verdict.as_ref().err().cloned();
+        verdict
     }
 
     fn verify_tls12_signature(

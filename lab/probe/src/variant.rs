@@ -150,7 +150,9 @@ pub fn parse_list(text: &str) -> Result<Vec<Variant>, ProbeError> {
         return Err(ProbeError::Usage("--compare needs two or more variants, such as tls1.2,tls1.3".into()));
     }
     for (i, variant) in variants.iter().enumerate() {
-        let same = |v: &&Variant| Variant { name: String::new(), ..(*v).clone() } == Variant { name: String::new(), ..variant.clone() };
+        let same = |v: &&Variant| {
+            Variant { name: String::new(), ..(*v).clone() } == Variant { name: String::new(), ..variant.clone() }
+        };
         if let Some(twin) = variants[..i].iter().find(same) {
             return Err(ProbeError::Usage(format!("--compare: '{twin}' and '{variant}' are the same thing")));
         }
@@ -166,7 +168,10 @@ mod tests {
     fn words_combine() {
         let variant: Variant = "TLS1.2+resumed+h2+p256".parse().expect("valid");
         assert_eq!(variant.version, Some(Version::Tls12));
-        assert_eq!((variant.handshake, variant.http, variant.group), (Handshake::Resumed, Some(Http::H2), Some(Group::P256)));
+        assert_eq!(
+            (variant.handshake, variant.http, variant.group),
+            (Handshake::Resumed, Some(Http::H2), Some(Group::P256))
+        );
         let variant: Variant = "0-rtt".parse().expect("valid");
         assert_eq!((variant.version, variant.handshake), (Some(Version::Tls13), Handshake::EarlyData));
         assert_eq!("h3".parse::<Variant>().expect("valid").version, Some(Version::Tls13));
