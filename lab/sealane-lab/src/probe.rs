@@ -98,16 +98,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (document, text, code) = match probe(&args) {
         Ok(report) => {
-            let failed = report.thresholds.iter().any(|v| v.failed == Some(true));
-            // A threshold without anything to hold it against must not look like one that held.
-            let unknown = report.thresholds.iter().any(|v| v.failed.is_none());
-            let code = if failed {
-                1
-            } else if unknown {
-                3
-            } else {
-                0
-            };
+            let code = exit_code(&report);
             let document = args.json.then(|| serde_json::to_string_pretty(&report));
             (document, (!args.json).then(|| sealane_lab_probe::text::render(&report)), code)
         }
@@ -133,6 +124,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(3))
         }
         _ => Ok(ExitCode::from(code)),
+    }
+}
+
+fn exit_code(report: &Report) -> u8 {
+    if report.thresholds.iter().any(|v| v.failed == Some(true)) {
+        1
+    } else if report.thresholds.iter().any(|v| v.failed.is_none()) {
+        // A threshold without anything to hold it against must not look like one that held.
+        3
+    } else {
+        0
     }
 }
 
@@ -234,4 +236,57 @@ fn from_network(args: &Args, url: &str) -> Result<Report, ProbeError> {
         report.inspection = Some(seen);
     }
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn code(line: &[&str]) -> u8 {
+        let args = Cli::try_parse_from([&["probe"], line].concat()).expect("parses").args;
+        probe(&args).map_or_else(|e| e.exit_code(), |report| exit_code(&report))
+    }
+
+    #[test]
+    fn exit_codes_are_those_that_the_help_names() {
+        let rows = concat!(env!("CARGO_MANIFEST_DIR"), "/../data/tls-versions-curl.csv");
+        assert_eq!(code(&["--from-curl", rows]), 0);
+        assert_eq!(code(&["--from-curl", rows, "--fail-if", "total.mean>20ms"]), 0);
+        assert_eq!(code(&["--from-curl", rows, "--fail-if", "total.mean>10.2ms"]), 1);
+        // Ten rows have no p90, so that nothing can be said.
+        assert_eq!(code(&["--from-curl", rows, "--fail-if", "total.p90>20ms"]), 3);
+        assert_eq!(code(&["--from-curl", rows, "--fail-if", "nonsense"]), 2);
+        assert_eq!(code(&["--from-curl", "/nowhere.csv"]), 2);
+        for wrong in [
+            &["http://localhost/"][..],
+            &["https://localhost/", "-k", "--compare", "tls1.3"],
+            &["https://localhost/", "-k", "--compare", "tls1.3,syn"],
+            &["https://localhost/", "-k", "-H", "no colon"],
+            &["https://localhost/", "-k", "-H", "a: b\r\nc: d"],
+            &["https://localhost/", "-k", "-X", "GET /x"],
+            &["https://localhost/", "-k", "--timeout", "NaN"],
+            &["https://localhost/", "--cacert", "/nowhere.pem"],
+        ] {
+            assert_eq!(code(wrong), 2, "{wrong:?}");
+        }
+        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+        assert_eq!(code(&[&format!("https://127.0.0.1:{port}/"), "-k"]), 3);
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+        for bad in [&[][..], &["https://a/", "--from-curl", "x"], &["https://a/", "-k", "--cacert", "x"]] {
+            assert!(Cli::try_parse_from([&["probe"], bad].concat()).is_err(), "{bad:?}");
+        }
+    }
 }
