@@ -73,6 +73,11 @@ impl LogStats {
     pub fn write_errors(&self) -> u64 {
         self.shared.write_errors.load(Relaxed)
     }
+
+    /// Bytes written.
+    pub fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Relaxed)
+    }
 }
 
 /// A lane's end.
@@ -150,11 +155,6 @@ impl AccessLog {
     /// The writer's counters, to be read for as long as anybody likes.
     pub fn stats(&self) -> LogStats {
         LogStats { shared: Arc::clone(&self.shared), dropped: self.dropped.clone() }
-    }
-
-    /// Bytes written.
-    pub fn bytes(&self) -> u64 {
-        self.shared.bytes.load(Relaxed)
     }
 
     /// Writes what was handed over and ends; gives up after `patience` (a pipe that nobody reads). True: all is
@@ -248,10 +248,10 @@ impl Writer {
     }
 
     fn reopen_if_asked(&mut self) {
-        if self.shared.reopen.swap(false, Relaxed) {
-            if let Err(e) = self.output.reopen() {
-                self.failed("reopen", &e);
-            }
+        if self.shared.reopen.swap(false, Relaxed)
+            && let Err(e) = self.output.reopen()
+        {
+            self.failed("reopen", &e);
         }
     }
 
@@ -312,7 +312,7 @@ mod tests {
         for _ in 0..3 {
             lanes[0].hand_over(b"b\nc\n".to_vec());
         }
-        assert_eq!(log.dropped(), 2);
+        assert_eq!(log.stats().dropped(), 2);
         drop(release);
         assert!(log.finish(Duration::from_secs(60)));
     }
@@ -323,7 +323,7 @@ mod tests {
         let (path, moved) = (folder.path().join("access.log"), folder.path().join("access.log.1"));
         let (log, mut lanes) = AccessLog::start(&AccessLogTarget::File(path.clone()), 1).unwrap().unwrap();
         lanes[0].hand_over(b"old\n".to_vec());
-        while log.bytes() < 4 {
+        while log.stats().bytes() < 4 {
             std::thread::yield_now();
         }
         std::fs::rename(&path, &moved).unwrap();
@@ -349,9 +349,8 @@ mod tests {
         for _ in 0..3 {
             lanes[0].hand_over(b"x\n".to_vec());
         }
-        let shared = Arc::clone(&log.shared);
+        let stats = log.stats();
         assert!(log.finish(Duration::from_secs(60)));
-        assert_eq!(shared.write_errors.load(Relaxed), 3);
-        assert_eq!(shared.bytes.load(Relaxed), 0);
+        assert_eq!((stats.write_errors(), stats.bytes()), (3, 0));
     }
 }

@@ -122,7 +122,9 @@ impl<'s, 'd> Section<'s, 'd> {
         example: &str,
         decode: impl FnOnce(&Sink, &str, &Node) -> Option<T>,
     ) -> Option<At<T>> {
-        if !self.table.contains_key(key) {
+        // A misspelt one is reported as such, once.
+        let misspelt = || self.table.keys().any(|k| meant(k.get_ref(), || std::iter::once(key)).is_some());
+        if !self.table.contains_key(key) && !misspelt() {
             self.missing(format!("{} has no \"{key}\"", self.title), format!("add {key} = {example}"));
         }
         self.optional_at(key, decode)
@@ -176,6 +178,13 @@ impl<'s, 'd> Section<'s, 'd> {
             self.sink.error(&key.span(), format!("unknown setting \"{name}\" {place}"), Some(help));
         }
     }
+}
+
+/// The setting that was probably meant: one that another server calls so, or one spelt nearly so.
+fn meant<'n, I: Iterator<Item = &'n str>>(name: &str, known: impl Fn() -> I) -> Option<&'n str> {
+    let alias =
+        ALIASES.iter().filter(|(a, _)| a.eq_ignore_ascii_case(name)).find_map(|(_, b)| known().find(|k| k == b));
+    alias.or_else(|| nearest(name, known()))
 }
 
 fn article(value: &DeValue) -> &'static str {
@@ -391,7 +400,9 @@ pub(super) fn choose<T: Copy>(
         return Some(*v);
     }
     let names = || allowed.iter().map(|(name, _)| *name);
-    let help = match nearest(s, names()) {
+    // What looks like a number and is not allowed was meant.
+    let near = nearest(s, names()).filter(|_| !s.starts_with(|c: char| c.is_ascii_digit()));
+    let help = match near {
         Some(best) => format!("did you mean \"{best}\"? Allowed are {}", listed(names())),
         None => format!("allowed are {}", listed(names())),
     };
@@ -459,11 +470,12 @@ pub(super) fn listen_addresses(sink: &Sink, s: &str, span: &Range<usize>) -> Opt
 pub(super) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let lower = name.to_ascii_lowercase();
     let far = (lower.chars().count() / 3).clamp(1, 4);
-    names
-        .map(|n| (distance(&lower, &n.to_ascii_lowercase()), n))
-        .filter(|(d, _)| *d <= far)
-        .min_by_key(|(d, _)| *d)
-        .map(|(_, n)| n)
+    let edits = |n: &str| match n.to_ascii_lowercase() {
+        // "max_body" for "max_body_size".
+        n if lower.len() >= 4 && n.starts_with(&lower) => 1,
+        n => distance(&lower, &n),
+    };
+    names.map(|n| (edits(n), n)).filter(|(d, _)| *d <= far).min_by_key(|(d, _)| *d).map(|(_, n)| n)
 }
 
 /// `"a", "b" and "c"`.
@@ -537,6 +549,7 @@ mod tests {
         let known = ["address", "tls", "proxy_protocol"];
         assert_eq!(nearest("adress", known.into_iter()), Some("address"));
         assert_eq!(nearest("Proxy-Protocol", known.into_iter()), Some("proxy_protocol"));
+        assert_eq!(nearest("proxy", known.into_iter()), Some("proxy_protocol"));
         assert_eq!(nearest("colour", known.into_iter()), None);
     }
 }

@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -139,12 +140,23 @@ pub(super) struct Sink<'t> {
     /// The text did not parse as TOML: what seems to be missing may just be in the broken part, so that is not
     /// reported.
     pub broken_syntax: bool,
+    /// Lines that did not parse: what else seems to be wrong there is the parser's guess.
+    broken_lines: HashSet<usize>,
     found: RefCell<Vec<(usize, Diagnostic)>>,
 }
 
 impl<'t> Sink<'t> {
     pub fn new(source: Source<'t>) -> Self {
-        Self { source, broken_syntax: false, found: RefCell::default() }
+        Self { source, broken_syntax: false, broken_lines: HashSet::new(), found: RefCell::default() }
+    }
+
+    /// Reports text that is no TOML. To be called before anything else is reported.
+    pub fn syntax_error(&mut self, span: &Range<usize>, message: String) {
+        let first_there = self.broken_lines.insert(self.source.position(span.start).0);
+        if first_there {
+            self.broken_syntax = true;
+            self.found(Severity::Error, span, message, None);
+        }
     }
 
     pub fn error(&self, span: &Range<usize>, message: impl Into<String>, help: Option<String>) {
@@ -164,6 +176,12 @@ impl<'t> Sink<'t> {
     }
 
     fn push(&self, severity: Severity, span: &Range<usize>, message: String, help: Option<String>) {
+        if !self.broken_syntax || !self.broken_lines.contains(&self.source.position(span.start).0) {
+            self.found(severity, span, message, help);
+        }
+    }
+
+    fn found(&self, severity: Severity, span: &Range<usize>, message: String, help: Option<String>) {
         let (mut line, mut column, mut excerpt) = (0, 0, String::new());
         if !self.source.name.is_empty() {
             (line, column) = self.source.position(span.start);

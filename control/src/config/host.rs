@@ -5,7 +5,7 @@ use super::diagnostics::Sink;
 use super::upstream::{self, Context};
 use sealane_proxy::snapshot::{Action, Upstream};
 use sealane_route::{HostTable, NameError};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,7 +26,9 @@ pub(super) struct Upstreams {
     /// Every name, with its index unless the upstream is bad.
     pub named: HashMap<String, Option<usize>>,
     /// Names that some host uses.
-    pub used: Vec<String>,
+    pub used: HashSet<String>,
+    /// Some host names an upstream that is not there: perhaps one that is then unused.
+    pub dangling: bool,
 }
 
 /// Reads one `[[host]]` and enters it into the tables of its listeners.
@@ -74,7 +76,12 @@ pub(super) fn read(section: Section, targets: &mut [Target], upstreams: &mut Ups
     };
     // A host whose action is wrong still takes its names, so that a second one is found.
     let action = action.map(Arc::new);
+    // Without a listener (they may all be wrong), for the mistakes in the names.
+    let mut nowhere = Target { written: String::new(), hosts: HostTable::default(), taken: HashMap::new() };
     for name in names.iter().flat_map(|n| &n.value) {
+        if chosen.is_empty() {
+            enter(sink, &mut nowhere, name, action.as_ref());
+        }
         for &i in &chosen {
             if !enter(sink, &mut targets[i], name, action.as_ref()) {
                 break;
@@ -95,8 +102,8 @@ fn enter(sink: &Sink, target: &mut Target, name: &At<String>, action: Option<&Ar
         }
         Err(NameError::Duplicate) => {
             let first = target.taken.get(&name.value.to_ascii_lowercase());
-            let place = first.map_or_else(String::new, |span| format!(", at {}", sink.place(span)));
-            sink.error(&name.span, format!("a second host for \"{}\"; the first is above{place}", name.value), None);
+            let place = first.map_or_else(|| " elsewhere".to_owned(), |span| format!(" at {}", sink.place(span)));
+            sink.error(&name.span, format!("a second host for \"{}\"; the first is{place}", name.value), None);
             false
         }
         Err(e @ NameError::Malformed) => {
@@ -118,7 +125,7 @@ fn enter(sink: &Sink, target: &mut Target, name: &At<String>, action: Option<&Ar
 fn reference(section: &Section, name: At<String>, upstreams: &mut Upstreams) -> Option<Action> {
     match upstreams.named.get(&name.value) {
         Some(index) => {
-            upstreams.used.push(name.value);
+            upstreams.used.insert(name.value);
             index.map(|upstream| Action::Proxy { upstream })
         }
         None if section.sink.broken_syntax => None,
@@ -131,6 +138,7 @@ fn reference(section: &Section, name: At<String>, upstreams: &mut Upstreams) -> 
                 None if known.is_empty() => "add an [[upstream]] of this name".to_owned(),
                 None => format!("upstreams are {}", decode::listed(known.iter().copied())),
             };
+            upstreams.dangling = true;
             section.sink.error(&name.span, format!("there is no upstream \"{}\"", name.value), Some(help));
             None
         }
@@ -149,10 +157,9 @@ fn respond(section: Section) -> Option<Action> {
             sink.error(&body.span, format!("a response with status {status} has no body"), None);
         }
     }
-    if let Some(value) = &content_type {
-        if value.value.is_empty() || !value.value.bytes().all(|b| (0x20..0x7f).contains(&b)) {
-            sink.error(&value.span, "\"content_type\" is not a media type", Some("write \"text/html\"".to_owned()));
-        }
+    let media_type = |s: &str| !s.is_empty() && s.bytes().all(|b| (0x20..0x7f).contains(&b));
+    if let Some(value) = content_type.as_ref().filter(|c| !media_type(&c.value)) {
+        sink.error(&value.span, "\"content_type\" is not a media type", Some("write \"text/html\"".to_owned()));
     }
     Some(Action::Respond {
         status,

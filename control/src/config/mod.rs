@@ -134,8 +134,7 @@ impl Config {
         let mut sink = Sink::new(Source::new(name, text));
         let (document, syntax) = DeTable::parse_recoverable(text);
         for e in &syntax {
-            sink.broken_syntax = true;
-            sink.error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "), None);
+            sink.syntax_error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "));
         }
         let config = read(&sink, document.get_ref(), base);
         let (errors, warnings) = sink.finish();
@@ -157,10 +156,9 @@ fn read(sink: &Sink, table: &DeTable, base: &Path) -> Option<Config> {
     let drain_timeout = top.or("drain_timeout", Duration::from_secs(30), decode::duration);
     // RFC 8446 §4.6.1: a ticket lives for seven days at most.
     let ticket_lifetime = top.optional_at("ticket_lifetime", decode::timeout);
-    if let Some(t) = &ticket_lifetime {
-        if t.value > Duration::from_secs(7 * 86_400) || t.value < Duration::from_secs(60) {
-            sink.error(&t.span, "\"ticket_lifetime\" is out of range: 1m to 7d", None);
-        }
+    let allowed = Duration::from_secs(60)..=Duration::from_secs(7 * 86_400);
+    if let Some(t) = ticket_lifetime.as_ref().filter(|t| !allowed.contains(&t.value)) {
+        sink.error(&t.span, "\"ticket_lifetime\" is out of range: 1m to 7d", None);
     }
     let admin = top.table("admin", "[admin]").and_then(|s| admin(s));
     let access_log = top.table("log", "[log]").and_then(|s| log(s, base)).unwrap_or(AccessLogTarget::Off);
@@ -198,7 +196,7 @@ fn read(sink: &Sink, table: &DeTable, base: &Path) -> Option<Config> {
     for section in hosts {
         host::read(section, &mut targets, &mut upstreams, &mut context);
     }
-    for name in places.iter().filter(|n| !upstreams.used.contains(&n.value)) {
+    for name in places.iter().filter(|n| !upstreams.dangling && !upstreams.used.contains(&n.value)) {
         sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), None);
     }
     top.finish();

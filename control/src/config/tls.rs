@@ -14,14 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use toml::de::DeValue;
 
-const VERSIONS: &[(&str, Version)] = &[
-    ("1.3", Version::Tls13),
-    ("1.2", Version::Tls12),
-    ("TLSv1.3", Version::Tls13),
-    ("TLSv1.2", Version::Tls12),
-    ("tls1.3", Version::Tls13),
-    ("tls1.2", Version::Tls12),
-];
+const VERSIONS: &[(&str, Version)] = &[("1.3", Version::Tls13), ("1.2", Version::Tls12)];
 
 /// The registry's names, then those that OpenSSL and NIST have for the same.
 const GROUPS: &[(&str, Group)] = &[
@@ -118,6 +111,10 @@ fn words<T: Copy + PartialEq>(
     let mut out = Vec::new();
     let mut good = true;
     for word in &list.value {
+        // nginx, HAProxy and Caddy write TLSv1.3, TLSv1.3 and tls1.3.
+        let lower = word.value.to_ascii_lowercase();
+        let version = lower.strip_prefix("tlsv").or_else(|| lower.strip_prefix("tls")).filter(|_| key == "versions");
+        let word = version.map_or_else(|| word.clone(), |v| At { value: v.to_owned(), span: word.span.clone() });
         match decode::choose(section.sink, &format!("\"{key}\""), &word.value, &word.span, allowed) {
             Some(v) if out.contains(&v) => {}
             Some(v) => out.push(v),

@@ -103,10 +103,10 @@ fn resolve(server: &ServerUrl) -> std::io::Result<Vec<SocketAddr>> {
         }
     }
     // "localhost" is both ::1 and 127.0.0.1, and most servers listen on one of them only, mostly the latter.
-    if found.iter().all(|a| a.ip().is_loopback()) {
-        if let Some(v4) = found.iter().copied().find(SocketAddr::is_ipv4) {
-            return Ok(vec![v4]);
-        }
+    if found.iter().all(|a| a.ip().is_loopback())
+        && let Some(v4) = found.iter().copied().find(SocketAddr::is_ipv4)
+    {
+        return Ok(vec![v4]);
     }
     let reachable: Vec<SocketAddr> = found.iter().copied().filter(has_route).collect();
     match (reachable.is_empty(), found.is_empty()) {

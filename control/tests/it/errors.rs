@@ -6,52 +6,127 @@ use super::files::Folder;
 fn every_mistake_is_reported_at_once() {
     let folder = Folder::new();
     folder.certificate("a", &["a.example"]);
-    let report = folder.report(
-        r#"drain_timeout = 30
-lane = 4
+    let report = folder.report(include_str!("bad.toml"));
+    assert_eq!(report, include_str!("bad.txt").trim_end());
+}
 
-[limits]
-header_timeout = "10"
-max_body_size = "16MB"
-max_connections = 0
+#[test]
+fn broken_syntax_is_reported_with_what_can_be_said_of_the_rest() {
+    let report = Folder::new().report("lanes = \n[limits]\nmax_body = 1\n[[host]]\nnames = \"a\nupstream = \"app\"\n");
+    // What the broken part may hold is not called missing.
+    assert!(!report.contains("has no") && !report.contains("there is no"), "{report}");
+    assert!(report.starts_with("sealane.toml:1:"), "{report}");
+    assert!(report.contains("sealane.toml:3:1: error: unknown setting \"max_body\" in [limits]"), "{report}");
+    assert!(report.contains("help: did you mean \"max_body_size\"?"), "{report}");
+    assert!(report.contains("sealane.toml:5:"), "{report}");
+}
 
-[[listener]]
-adress = ":443"
+#[test]
+fn an_empty_file_tells_what_to_begin_with() {
+    let report = Folder::new().report("");
+    assert!(report.contains("there is no [[listener]]: nothing would be served"), "{report}");
+    assert!(report.contains("help: add [[host]] with names = [\"*\"]"), "{report}");
+}
 
-[[listener]]
-address = "localhost:8443"
-trust_forwarded = "on"
-[listener.tls]
-preset = "modren"
-versions = ["1.1"]
-certificates = [{ cert = "certs/a.pem", key = "certs/b.key" }]
-
-[[host]]
-names = ["a.example", "b.example:80"]
-upstream = "ap"
-
-[[host]]
-names = ["c.example"]
-to = ["http://127.0.0.1:3000/app"]
-respond = { status = 99 }
-
-[[upstream]]
-name = "app"
-servers = ["http://127.0.0.1:3000", "https://127.0.0.1:3001"]
-"#,
-    );
+#[test]
+fn a_file_that_is_not_there() {
+    let folder = Folder::new();
+    let path = folder.path("none.toml");
+    let errors = sealane_control::config::Config::load(&path).unwrap_err();
     assert_eq!(
-        report,
-        r#"sealane.toml:1:17: error: "drain_timeout" has no unit
-  |
-1 | drain_timeout = 30
-  |                 ^^
-  help: write drain_timeout = "30s" for seconds, "30ms" for milliseconds
-sealane.toml:2:1: error: unknown setting "lane" at the top level
-  |
-2 | lane = 4
-  | ^^^^
-  help: did you mean "lanes"?
-"#
+        errors.to_string(),
+        format!(
+            "{0}: error: cannot read the configuration: no such file or directory\n  \
+             help: start with an example: sealane config example > {0}",
+            path.display()
+        )
     );
+}
+
+#[test]
+fn bytes_that_are_not_text() {
+    let folder = Folder::new();
+    let path = folder.write("sealane.toml", b"lanes = 1\n\xff\xfe");
+    let errors = sealane_control::config::Config::load(&path).unwrap_err();
+    assert!(errors.to_string().ends_with("error: not UTF-8 text at byte 10"), "{errors}");
+}
+
+/// One wrong line each, with a piece of what is said about it.
+#[test]
+fn messages() {
+    let folder = Folder::new();
+    folder.certificate("a", &["a.example"]);
+    let listener = |more: &str| format!("[[listener]]\naddress = \"127.0.0.1:0\"\n{more}\n");
+    let tls = |more: &str| {
+        listener(&format!(
+            "[listener.tls]\ncertificates = [{{ cert = \"certs/a.pem\", key = \"certs/a.key\" }}]\n{more}"
+        ))
+    };
+    let host = "[[host]]\nnames = [\"a.example\"]\n";
+    let respond = format!("{host}respond = {{ status = 200 }}\n");
+    let upstream = |more: &str| format!("{}{host}upstream = \"u\"\n[[upstream]]\nname = \"u\"\n{more}", listener(""));
+    let cases = [
+        (listener("ssl_certificate = \"x\"") + &respond, "unknown setting \"ssl_certificate\" in [[listener]]"),
+        (format!("[[listener]]\nlisten = \":1\"\n{respond}"), "did you mean \"address\"?"),
+        (
+            format!("[listener]\naddress = \"127.0.0.1:0\"\n[log]\naccess = \"no/such/log\"\n{respond}"),
+            "there is no folder",
+        ),
+        (format!("[[log]]\naccess = \"off\"\n{}{respond}", listener("")), "write [log] instead of [[log]]"),
+        (format!("[[listener]]\naddress = \"443\"\n{respond}"), "write \":443\" for all addresses"),
+        (format!("[[listener]]\naddress = \"::1:443\"\n{respond}"), "write \"[::1]:443\""),
+        (
+            format!(
+                "{}{}{respond}",
+                "[[listener]]\naddress = \"127.0.0.1:5\"\n", "[[listener]]\naddress = \"127.0.0.1:5\"\n"
+            ),
+            "127.0.0.1:5 is already listened on (line 2)",
+        ),
+        (tls("versions = [\"1.1\"]") + &respond, "allowed are \"1.3\" and \"1.2\""),
+        (tls("ciphers = [\"AES128-SHA\"]") + &respond, "\"AES128-SHA\" is no value for \"ciphers\""),
+        (tls("ciphers = [\"ECDHE-ECDSA-AES128-GCM-SHA256\"]") + &respond, "\"ciphers\" has none for TLS 1.3"),
+        (tls("ciphers = [\"TLS_AES_128_GCM_SHA256\"]") + &respond, "\"ciphers\" has none for TLS 1.2"),
+        (tls("groups = [\"P-265\"]") + &respond, "did you mean \"P-256\"?"),
+        (tls("groups = [\"X25519MLKEM768\"]\nversions = [\"1.2\"]") + &respond, "\"groups\" has none for TLS 1.2"),
+        (tls("early_data = true") + &respond, "as in early_data = \"16KiB\""),
+        (tls("early_data = \"16KiB\"\nresumption = false") + &respond, "early data needs resumption"),
+        (tls("early_data = 1\nversions = [\"1.2\"]") + &respond, "early data needs TLS 1.3"),
+        (tls("alpn = [\"h2\"]") + &respond, "protocol \"h2\" is not served"),
+        (tls("client_auth = { mode = \"require\", ca = \"certs/a.key\" }") + &respond, "no certificate in this file"),
+        (tls("client_auth = { mode = \"required\", ca = \"certs/a.pem\" }") + &respond, "did you mean \"require\"?"),
+        (
+            tls(
+                "client_auth = [{ mode = \"require\", ca = \"certs/a.pem\" }, { mode = \"optional\", ca = \"certs/a.pem\" }]",
+            ) + &respond,
+            "a second client_auth for all names",
+        ),
+        (listener("") + &respond + &respond, "a second host for \"a.example\"; the first is at line 5"),
+        (listener("") + "[[host]]\nnames = [\".a.example\"]\nrespond = {}\n", "write \"*.a.example\""),
+        (listener("") + host, "[[host]] does not say what to do with requests"),
+        (listener("") + host + "respond = { status = 204, body = \"x\" }\n", "a response with status 204 has no body"),
+        (listener("") + host + "listeners = [\":80\"]\nrespond = {}\n", "addresses of listeners are \"127.0.0.1:0\""),
+        (listener("") + host + "upstream = \"http://a:1\"\n", "write to = [\"http://a:1\"]"),
+        (upstream("servers = []"), "\"servers\" is empty"),
+        (upstream("servers = [\"http://name.invalid\"]"), "\"name.invalid\" does not resolve"),
+        (upstream("servers = [\"127.0.0.1\"]"), "add a port: \"127.0.0.1:8080\""),
+        (upstream("servers = [\"http://127.0.0.1\"]\n[upstream.tls]\n"), "TLS settings for servers that are http://"),
+        (upstream("servers = [\"http://127.0.0.1\"]\nproxy_protocol = \"v1\"\nkeepalive = 5\n"), "exclude each other"),
+        (
+            upstream("servers = [\"https://127.0.0.1\", \"https://127.0.0.2\"]\ntls.ca = \"certs/a.pem\"\n"),
+            "set server_name in",
+        ),
+        (upstream("servers = [\"https://127.0.0.1\"]\ntls.ca = \"none.pem\"\n"), "cannot read the CA file"),
+        (upstream("servers = [\"https://127.0.0.1\"]\ntls.key = \"certs/a.key\"\n"), "a \"key\" without a \"cert\""),
+        (upstream("servers = [\"http://127.0.0.1\"]\nidle_timeout = \"0s\"\n"), "must be longer than zero"),
+        (upstream("servers = [\"http://127.0.0.1\"]\nhost_header = \"a b\"\n"), "\"a b\" is no value for Host"),
+    ];
+    for (text, wanted) in cases {
+        let errors = match folder.load(&text) {
+            Ok(_) => panic!("taken:\n{text}"),
+            Err(errors) => errors,
+        };
+        let report = errors.to_string();
+        assert!(report.contains(wanted), "wanted: {wanted}\n{report}\n--- in\n{text}");
+        assert_eq!(errors.errors.len(), 1, "{report}\n--- in\n{text}");
+    }
 }

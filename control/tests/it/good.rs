@@ -1,1 +1,233 @@
+//! What good files become.
 
+use super::files::Folder;
+use sealane_control::config::{AccessLogTarget, Config, example, snapshot_parts};
+use sealane_proxy::snapshot::Action;
+use sealane_tls::policy::{ClientAuthMode, Group, Suite, Version};
+use std::time::Duration;
+
+/// Everything that the example names.
+fn example_folder() -> Folder {
+    let folder = Folder::new();
+    folder.certificate("example.com", &["example.com", "www.example.com", "*.example.com"]);
+    folder.certificate("example.com-rsa", &["example.com", "www.example.com", "*.example.com"]);
+    folder.certificate("static", &["static.example.com"]);
+    folder.certificate("gateway", &["gateway.internal"]);
+    folder.ca("internal-ca");
+    folder.ca("clients-ca");
+    std::fs::rename(folder.path("certs/clients-ca.crl"), folder.path("certs/clients.crl")).unwrap();
+    // OCSPResponse with status successful and an empty body (RFC 6960 §4.2.1), padded to a usual length.
+    let mut ocsp = vec![0x30, 0x82, 0x00, 0x86, 0x0a, 0x01, 0x00, 0xa0, 0x81, 0x80];
+    ocsp.resize(ocsp.len() + 128, 0);
+    folder.write("certs/static.ocsp", ocsp);
+    folder
+}
+
+#[test]
+fn the_example_passes_as_it_is() {
+    let folder = example_folder();
+    let (config, warnings) = folder.load(example()).unwrap_or_else(|e| panic!("{e}"));
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert!(config.listeners.iter().any(|l| l.address.to_string() == "0.0.0.0:443" && l.tls.is_some()));
+    assert!(config.listeners.iter().any(|l| l.address.to_string() == "0.0.0.0:80" && l.tls.is_none()));
+    assert_eq!(config.access_log, AccessLogTarget::Stdout);
+    assert_eq!(config.admin.map(|a| a.to_string()).as_deref(), Some("127.0.0.1:9901"));
+    assert_eq!(config.upstreams.len(), 2);
+    assert_eq!(config.file.as_deref(), Some(folder.path("sealane.toml").as_path()));
+}
+
+/// `#setting` and `#{ … }` and `#[[…]]` are switched on: what the example says of defaults is true, and all is valid.
+#[test]
+fn the_example_passes_with_every_setting_on() {
+    let folder = example_folder();
+    let all: String = example()
+        .lines()
+        .map(|line| match line.trim_start().strip_prefix('#') {
+            Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[' || c == '{') => rest,
+            _ => line,
+        })
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    let (with_all, warnings) = folder.load(&all).unwrap_or_else(|e| panic!("{e}"));
+    // Three of one kind of key for the same names; nothing else is remarkable.
+    assert!(warnings.iter().all(|w| w.message.contains("is also in the certificate of line")), "{warnings:?}");
+    let (plain, _) = folder.load(example()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(with_all.lanes, 4);
+    assert_eq!(format!("{:?}", with_all.limits), format!("{:?}", plain.limits));
+    assert_eq!(with_all.drain_timeout, plain.drain_timeout);
+    assert_eq!(with_all.ticket_lifetime, plain.ticket_lifetime);
+    let (a, b) = (&with_all.upstreams[0], &plain.upstreams[0]);
+    assert_eq!(
+        (a.keepalive, a.keepalive_timeout, a.connect_timeout, a.first_byte_timeout, a.idle_timeout),
+        (b.keepalive, b.keepalive_timeout, b.connect_timeout, b.first_byte_timeout, b.idle_timeout)
+    );
+    let policy = |c: &Config| c.listeners[0].tls.as_ref().unwrap().policies[0].clone();
+    let (a, b) = (policy(&with_all), policy(&plain));
+    assert_eq!((&a.versions, &a.groups, a.tickets, a.early_data), (&b.versions, &b.groups, b.tickets, b.early_data));
+    assert_eq!(with_all.listeners[0].tls.as_ref().unwrap().policies.len(), 2);
+}
+
+#[test]
+fn settings_arrive() {
+    let folder = Folder::new();
+    folder.certificate("a", &["a.example", "*.A.example"]);
+    folder.certificate("b", &["b.example"]);
+    folder.ca("ca");
+    let text = r#"
+lanes = 3
+drain_timeout = "0s"
+ticket_lifetime = "1h"
+[log]
+access = "access.log"
+[limits]
+max_body_size = "1MiB"
+max_requests = 0
+handshake_budget = "250us"
+[[listener]]
+address = ["127.0.0.1:4430", "[::1]:4430"]
+proxy_protocol = true
+trust_forwarded = true
+allow_connect = true
+[listener.tls]
+preset = "modern"
+groups = ["P-256", "x25519"]
+tickets = 1
+early_data = "16KiB"
+strict_sni = true
+certificates = [
+    { cert = "certs/a.pem", key = "certs/a.key" },
+    { cert = "certs/b.pem", key = "certs/b.key" },
+]
+client_auth = [
+    { mode = "optional", ca = "certs/ca.pem" },
+    { mode = "require", ca = "certs/ca.pem", crl = "certs/ca.crl", for = ["b.example", "*.b.example"] },
+]
+[[listener]]
+address = "127.0.0.1:4431"
+[[host]]
+names = "a.example"
+upstream = "u"
+[[host]]
+names = ["*"]
+listeners = ["127.0.0.1:4431"]
+respond = { status = 503, body = "Back soon." }
+[[upstream]]
+name = "u"
+servers = ["localhost:1", "127.0.0.1:2"]
+proxy_protocol = "v2"
+connect_timeout = "1s"
+host_header = "u.internal"
+tls = { ca = "certs/ca.pem", server_name = "u.internal", cert = "certs/a.pem", key = "certs/a.key", resumption = false }
+"#;
+    let (config, warnings) = folder.load(text).unwrap_or_else(|e| panic!("{e}"));
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert_eq!((config.lanes, config.drain_timeout), (3, Duration::ZERO));
+    assert_eq!(config.ticket_lifetime, Duration::from_secs(3600));
+    assert_eq!(config.access_log, AccessLogTarget::File(folder.path("access.log")));
+    assert_eq!((config.limits.max_body, config.limits.max_requests), (1 << 20, u64::MAX));
+    assert_eq!(config.limits.handshake_budget, Duration::from_micros(250));
+
+    let parts = snapshot_parts(&config);
+    assert!(parts.access_log);
+    let addresses: Vec<String> = parts.listeners.iter().map(|l| l.address.to_string()).collect();
+    assert_eq!(addresses, ["127.0.0.1:4430", "[::1]:4430", "127.0.0.1:4431"]);
+    let [v4, v6, plain] = &parts.listeners[..] else { panic!() };
+    assert!(v4.proxy_protocol && v4.trust_forwarded && v4.allow_connect);
+    assert!(!plain.proxy_protocol && !plain.trust_forwarded && !plain.allow_connect && plain.tls.is_none());
+
+    let tls = v4.tls.as_ref().unwrap();
+    let default = &tls.policies[0];
+    assert_eq!(default.versions, [Version::Tls13]);
+    assert_eq!(default.groups, [Group::Secp256r1, Group::X25519]);
+    assert_eq!(default.suites[0], Suite::TLS13_AES_128_GCM_SHA256);
+    assert_eq!(default.suites.len(), 3);
+    assert_eq!((default.tickets, default.early_data, default.resumption), (1, 16 << 10, true));
+    assert_eq!(default.client_auth.as_ref().map(|a| a.mode), Some(ClientAuthMode::Optional));
+    let identities = &default.identities;
+    assert!(identities.default.is_empty());
+    assert_eq!((&identities.exact["a.example"], &identities.exact["b.example"]), (&vec![0], &vec![1]));
+    assert_eq!(identities.wildcard["a.example"], [0]);
+    assert_eq!((tls.exact["b.example"], tls.wildcard["b.example"]), (1, 1));
+    let other = tls.policies[1].client_auth.as_ref().unwrap();
+    assert_eq!((other.mode, other.crls.len(), other.roots.len()), (ClientAuthMode::Require, 1, 1));
+    assert_ne!(default.id, tls.policies[1].id);
+    // Tickets got over IPv4 are good over IPv6.
+    assert_eq!(default.id, v6.tls.as_ref().unwrap().policies[0].id);
+
+    let action = |l: &sealane_control::config::ListenerParts, name| l.hosts.find(name).cloned();
+    assert!(matches!(action(v4, "a.example").as_deref(), Some(Action::Proxy { upstream: 0 })));
+    assert!(action(v4, "c.example").is_none());
+    match action(plain, "c.example").as_deref() {
+        Some(Action::Respond { status: 503, body, content_type }) => {
+            assert_eq!((&body[..], content_type.as_str()), (&b"Back soon."[..], "text/plain; charset=utf-8"));
+        }
+        other => panic!("{other:?}"),
+    }
+    let upstream = &parts.upstreams[0];
+    assert_eq!(upstream.servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["localhost:1", "127.0.0.1:2"]);
+    assert!(upstream.servers[0].address.ip().is_loopback());
+    assert_eq!((upstream.keepalive, upstream.proxy_protocol), (0, Some(2)));
+    assert_eq!(upstream.connect_timeout, Duration::from_secs(1));
+    assert_eq!(upstream.host_header.as_deref(), Some("u.internal"));
+    let client = upstream.tls.as_ref().unwrap();
+    assert_eq!((client.server_name.as_str(), client.roots.len()), ("u.internal", 1));
+    assert!(!client.dangerous_skip_verification && !client.resumption && client.identity.is_some());
+}
+
+#[test]
+fn policy_ids_are_stable_and_change_with_the_rules_for_clients() {
+    let folder = Folder::new();
+    folder.certificate("a", &["a.example"]);
+    folder.ca("ca");
+    let id = |more: &str| {
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:4430\"\n[listener.tls]\n\
+             certificates = {{ cert = \"certs/a.pem\", key = \"certs/a.key\" }}\n{more}\n\
+             [[host]]\nnames = \"a.example\"\nrespond = {{}}\n"
+        );
+        let (config, _) = folder.load(&text).unwrap_or_else(|e| panic!("{e}"));
+        config.listeners[0].tls.as_ref().unwrap().policies[0].id
+    };
+    let plain = id("");
+    assert_eq!(plain, id("tickets = 1"));
+    let required = id("client_auth = { mode = \"require\", ca = \"certs/ca.pem\" }");
+    let revoking = id("client_auth = { mode = \"require\", ca = \"certs/ca.pem\", crl = \"certs/ca.crl\" }");
+    assert!(plain != required && required != revoking && plain != revoking);
+    // A renewed certificate of ours ends no session.
+    folder.certificate("a", &["a.example"]);
+    assert_eq!(plain, id(""));
+}
+
+#[test]
+fn warnings_do_not_stop_it() {
+    let folder = Folder::new();
+    folder.certificate("a", &["a.example"]);
+    let text = r#"
+[admin]
+listen = "0.0.0.0:9901"
+[[listener]]
+address = "127.0.0.1:4430"
+tls.certificates = { cert = "certs/a.pem", key = "certs/a.key" }
+tls.dangerous_key_log = "keys.log"
+[[host]]
+names = ["a.example", "b.example"]
+respond = {}
+[[upstream]]
+name = "u"
+servers = "https://127.0.0.1:1"
+tls.dangerous_skip_verification = true
+"#;
+    let (config, warnings) = folder.load(text).unwrap_or_else(|e| panic!("{e}"));
+    let messages: Vec<&str> = warnings.iter().map(|w| w.message.as_str()).collect();
+    assert_eq!(
+        messages,
+        [
+            "the admin listener can be reached from other machines, without a password",
+            "secrets of all TLS connections are written to a file (dangerous_key_log)",
+            "no certificate of listener 127.0.0.1:4430 is for \"b.example\"",
+            "no host uses the upstream \"u\"",
+            "the upstream's certificate is not checked: whoever is between can read and change everything",
+        ]
+    );
+    assert!(config.upstreams[0].tls.as_ref().unwrap().dangerous_skip_verification);
+}
