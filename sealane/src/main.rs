@@ -104,8 +104,13 @@ enum ConfigCommand {
 /// What `proxy` and `respond` share.
 #[derive(Args)]
 struct Serving {
-    /// Address to listen on: 127.0.0.1:8443, [::1]:8443, or :443 for all addresses; may be repeated
-    #[arg(long, value_name = "ADDR", required = true)]
+    // Not a doc comment: rustdoc would take the brackets for a link.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        required = true,
+        help = "Address to listen on: 127.0.0.1:8443, [::1]:8443, or :443 for all addresses; may be repeated"
+    )]
     listen: Vec<String>,
     /// Certificate chain, PEM, leaf first
     #[arg(long, value_name = "FILE", required_unless_present = "plain")]
