@@ -1,7 +1,7 @@
 //! Access log lines, formatted by the lane and handed over in batches.
 //!
 //! The combined format that NGINX and Apache write, then: duration in seconds, TLS version (`-` without), bytes
-//! received, upstream server.
+//! received, upstream server, SHA-256 fingerprint of the client's certificate.
 
 use crate::clock::Clock;
 use crate::conn::Front;
@@ -77,6 +77,8 @@ impl AccessLog {
             Some(server) => b.extend_from_slice(server.name.as_bytes()),
             None => b.push(b'-'),
         }
+        b.push(b' ');
+        b.extend_from_slice(front.client_cert.as_ref().map_or(b"-", |c| c.fingerprint.as_bytes()));
         b.push(b'\n');
         first
     }

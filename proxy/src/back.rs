@@ -495,10 +495,10 @@ impl Proxy {
             }
             if x.down.decoder.eof().is_ok() {
                 let front = x.front;
-                if x.down.framing == BodyLength::Chunked {
-                    if let Some(Conn::Front(f)) = self.conns.get_mut(front) {
-                        stage_end(&mut f.wire.stage, BodyLength::Chunked, What::End, &sealane_http::Fields::new());
-                    }
+                if x.down.framing == BodyLength::Chunked
+                    && let Some(Conn::Front(f)) = self.conns.get_mut(front)
+                {
+                    stage_end(&mut f.wire.stage, BodyLength::Chunked, What::End, &sealane_http::Fields::new());
                 }
                 self.touch(front);
                 return self.response_done(cx, exchange);

@@ -55,8 +55,16 @@ pub(crate) struct Front {
     pub established: bool,
     pub early_offered: bool,
     pub early_seen: bool,
+    /// The client's certificate, if it has shown one.
+    pub client_cert: Option<Box<ClientCert>>,
+}
+
+/// What upstreams and logs are told of a client's certificate.
+pub(crate) struct ClientCert {
     /// Value for `Client-Cert` (RFC 9440).
-    pub client_cert: Option<Box<[u8]>>,
+    pub field: Vec<u8>,
+    /// SHA-256 of the certificate, in hexadecimal.
+    pub fingerprint: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

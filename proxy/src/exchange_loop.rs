@@ -63,10 +63,10 @@ impl Proxy {
                 if forwarded::prepare(x, front, early, &mut scratch.joined).is_err() {
                     return self.refuse(cx, exchange, 431);
                 }
-                if let Some(host) = &upstream.upstream.host_header {
-                    if x.request.set_authority(host.as_bytes()).is_err() {
-                        return self.refuse(cx, exchange, 500);
-                    }
+                if let Some(host) = &upstream.upstream.host_header
+                    && x.request.set_authority(host.as_bytes()).is_err()
+                {
+                    return self.refuse(cx, exchange, 500);
                 }
                 x.upstream = Some(upstream.clone());
                 self.dispatch(cx, exchange, false);
@@ -105,10 +105,10 @@ impl Proxy {
         if x.answered && x.down.state == FlowState::Done {
             return self.response_done(cx, exchange);
         }
-        if let Some(back) = x.back {
-            if let Some(Conn::Back(b)) = self.conns.get_mut(back) {
-                b.deadline.after(cx, back, b.upstream.upstream.first_byte_timeout);
-            }
+        if let Some(back) = x.back
+            && let Some(Conn::Back(b)) = self.conns.get_mut(back)
+        {
+            b.deadline.after(cx, back, b.upstream.upstream.first_byte_timeout);
         }
     }
 

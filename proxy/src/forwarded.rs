@@ -3,11 +3,12 @@
 //! RFC 7239 (`Forwarded`), the older `X-Forwarded-*`, RFC 8470 (`Early-Data`), RFC 9440 (`Client-Cert`), `Via`
 //! (RFC 9110 §7.6.3). What a client says of these is thrown away, unless its listener trusts it.
 
-use crate::conn::Front;
+use crate::conn::{ClientCert, Front};
 use crate::exchange::Exchange;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sealane_http::{FieldError, Known, Version};
+use sealane_tls::CertificateDer;
 
 /// These are ours to say.
 const OURS: [Known; 6] = [
@@ -19,9 +20,10 @@ const OURS: [Known; 6] = [
     Known::XRealIp,
 ];
 
-/// `Client-Cert`'s value: the certificate as a byte sequence (RFC 9440 §2.2).
-pub(crate) fn client_cert(der: &[u8]) -> Box<[u8]> {
-    format!(":{}:", STANDARD.encode(der)).into_bytes().into()
+/// What is said of a client's certificate: as a byte sequence (RFC 9440 §2.2), and by its fingerprint.
+pub(crate) fn client_cert(der: &CertificateDer<'_>) -> Box<ClientCert> {
+    let fingerprint = sealane_tls::fingerprint(der).iter().map(|b| format!("{b:02x}")).collect();
+    Box::new(ClientCert { field: format!(":{}:", STANDARD.encode(der)).into_bytes(), fingerprint })
 }
 
 /// Changes a request's fields for the upstream.
@@ -89,7 +91,7 @@ pub(crate) fn prepare(x: &mut Exchange, front: &Front, early: bool, text: &mut V
         fields.remove(Known::ClientCertChain);
     }
     if let Some(certificate) = &front.client_cert {
-        fields.set(Known::ClientCert, certificate)?;
+        fields.set(Known::ClientCert, &certificate.field)?;
     }
     if early {
         fields.set(Known::EarlyData, b"1")?;

@@ -29,10 +29,10 @@ impl Proxy {
         self.front_ready(cx, key);
         if ready.error {
             // Reset, or closed both ways: nobody is left to answer. What could be read has been read.
-            if let Some(front) = self.front(key) {
-                if !matches!(front.phase, FrontPhase::Closing { .. }) {
-                    self.front_gone(cx, key);
-                }
+            if let Some(front) = self.front(key)
+                && !matches!(front.phase, FrontPhase::Closing { .. })
+            {
+                self.front_gone(cx, key);
             }
         }
     }
@@ -198,7 +198,7 @@ impl Proxy {
         for turn in 0.. {
             self.take_early(key);
             let mut input = std::mem::take(&mut self.scratch.plain);
-            let ended = self.take_plain(cx, key, &mut input);
+            let ended = self.take_plain(cx, key, &input);
             input.clear();
             self.scratch.plain = input;
             if !self.note_established(cx, key) || ended {
@@ -243,7 +243,7 @@ impl Proxy {
     }
 
     /// Consumes plaintext, the connection's own rest first. True if the connection is over.
-    fn take_plain(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) -> bool {
+    fn take_plain(&mut self, cx: &mut Context, key: Key, input: &[u8]) -> bool {
         let Some(front) = self.front(key) else { return true };
         if front.inbuf.is_empty() {
             if input.is_empty() {

@@ -45,10 +45,10 @@ impl Pool {
     /// Makes sure that `buffer` has storage, from the pool if there is some.
     #[inline]
     pub fn equip(&mut self, buffer: &mut Vec<u8>) {
-        if buffer.capacity() == 0 {
-            if let Some(pooled) = self.0.pop() {
-                *buffer = pooled;
-            }
+        if buffer.capacity() == 0
+            && let Some(pooled) = self.0.pop()
+        {
+            *buffer = pooled;
         }
     }
 

@@ -80,6 +80,7 @@ pub struct Proxy {
     pub(crate) lane: Rc<LaneSnapshot>,
     pub(crate) conns: Slots<Conn>,
     pub(crate) exchanges: Slots<Box<Exchange>>,
+    #[expect(clippy::vec_box, reason = "the boxes move between here and the slots")]
     pub(crate) spare: Vec<Box<Exchange>>,
     pub(crate) scratch: Scratch,
     pub(crate) counters: Arc<Counters>,
@@ -289,14 +290,14 @@ impl Proxy {
                 }
                 Conn::Back(_) => {}
             }
-            if credit >= crate::wire::HIGH_WATER / 2 {
-                if let Some(source) = self.blocked_source(key) {
-                    resumes += 1;
-                    if resumes > RESUMES {
-                        self.later.push(source);
-                    } else {
-                        self.go_on(cx, source);
-                    }
+            if credit >= crate::wire::HIGH_WATER / 2
+                && let Some(source) = self.blocked_source(key)
+            {
+                resumes += 1;
+                if resumes > RESUMES {
+                    self.later.push(source);
+                } else {
+                    self.go_on(cx, source);
                 }
             }
         }
@@ -557,11 +558,11 @@ impl Service for Proxy {
             }
         }
         self.refresh_snapshot(cx);
-        if let Some(deadline) = self.draining {
-            if self.fronts == 0 || cx.now() >= deadline {
-                self.log.hand_over(true);
-                return After::Stop;
-            }
+        if let Some(deadline) = self.draining
+            && (self.fronts == 0 || cx.now() >= deadline)
+        {
+            self.log.hand_over(true);
+            return After::Stop;
         }
         if self.admission.is_empty() && self.later.is_empty() { After::Sleep } else { After::Again }
     }

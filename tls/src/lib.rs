@@ -18,5 +18,6 @@ mod ticket;
 
 pub use client::ClientContext;
 pub use records::Records;
+pub use rustls::pki_types::CertificateDer;
 pub use server::{BuildError, ServerContext};
-pub use session::{Read, Session, Summary, TlsError};
+pub use session::{Read, Session, Summary, TlsError, fingerprint};

@@ -65,6 +65,13 @@ impl TlsError {
     }
 }
 
+/// A certificate's SHA-256 fingerprint, by which logs name it.
+pub fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
+    let mut out = [0; 32];
+    out.copy_from_slice(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, certificate).as_ref());
+    out
+}
+
 /// What one call to [`Session::read`] came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Read {
