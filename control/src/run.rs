@@ -53,7 +53,7 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
     runtime.block_on(async move {
         let signals = Signals::new()?;
         let mut listeners = Listeners::default();
-        let mut ring = TicketRing::new(config.ticket_lifetime)?;
+        let ring = TicketRing::new(config.ticket_lifetime)?;
         let snapshot = listeners.snapshot(&config, &ring, 1)?;
         let addresses: Vec<SocketAddr> =
             config.listeners.iter().map(|l| listeners.open[&l.address].1.address).collect();
@@ -63,7 +63,7 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
             None => (None, (0..config.lanes).map(|_| None).collect()),
         };
         let published = Published::new(snapshot);
-        let mut lanes = Lanes::start(&published, lane_logs)?;
+        let lanes = Lanes::start(&published, lane_logs)?;
         let metrics = Arc::new(LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats)));
         let admin = match config.admin {
             None => None,
@@ -78,104 +78,104 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
             }
         };
         ready(&Ready { listeners: addresses, admin });
-        let result =
-            mind(config, signals, &mut listeners, &mut ring, &published, &mut lanes, log.as_ref(), &metrics).await;
-        if let Some(log) = log {
+        let mut running = Running { config, listeners, ring, published, lanes, log, metrics, draining: false };
+        let result = running.mind(signals).await;
+        if let Some(log) = running.log {
             log.finish(LOG_PATIENCE);
         }
-        eprintln!("sealane: {}", metrics.summary());
+        eprintln!("sealane: {}", running.metrics.summary());
         result
     })
 }
 
-/// Minds signals and time until the lanes are done.
-async fn mind(
-    mut config: Config,
-    mut signals: Signals,
-    listeners: &mut Listeners,
-    ring: &mut TicketRing,
-    published: &Arc<Published<Snapshot>>,
-    lanes: &mut Lanes,
-    log: Option<&AccessLog>,
-    metrics: &LaneMetrics,
-) -> Result<()> {
-    let mut draining = false;
-    let mut rotation = tokio::time::interval_at(tokio::time::Instant::now() + ring.period(), ring.period());
-    loop {
-        tokio::select! {
-            ended = lanes.ended.recv() => match ended {
-                Some((slot, Err(e))) => bail!("lane {slot} failed: {e}"),
-                Some((slot, Ok(()))) if !draining => bail!("lane {slot} ended by itself; this is a bug"),
-                Some(_) => {
-                    lanes.running -= 1;
-                    if lanes.running == 0 {
-                        return lanes.join();
+/// Everything that is up.
+struct Running {
+    config: Config,
+    listeners: Listeners,
+    ring: TicketRing,
+    published: Arc<Published<Snapshot>>,
+    lanes: Lanes,
+    log: Option<AccessLog>,
+    metrics: Arc<LaneMetrics>,
+    draining: bool,
+}
+
+impl Running {
+    /// Minds signals and time until the lanes are done.
+    async fn mind(&mut self, mut signals: Signals) -> Result<()> {
+        let period = self.ring.period();
+        let mut rotation = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
+        loop {
+            tokio::select! {
+                ended = self.lanes.ended.recv() => match ended {
+                    Some((slot, Err(e))) => bail!("lane {slot} failed: {e}"),
+                    Some((slot, Ok(()))) if !self.draining => bail!("lane {slot} ended by itself; this is a bug"),
+                    Some(_) => {
+                        self.lanes.running -= 1;
+                        if self.lanes.running == 0 {
+                            return self.lanes.join();
+                        }
                     }
-                }
-                None => return lanes.join(),
-            },
-            _ = rotation.tick() => {
-                ring.rotate()?;
-                let generation = published.newest().generation + 1;
-                publish(published, lanes, listeners.snapshot(&config, ring, generation)?);
-            }
-            event = signals.next() => match event {
-                Event::Drain => {
-                    draining = true;
-                    metrics.set_draining();
-                    eprintln!(
-                        "sealane: finishing open requests, {} s at most; again to end at once",
-                        config.drain_timeout.as_secs()
-                    );
-                    lanes.send_all(|| Message::Drain(config.drain_timeout));
-                }
-                Event::Quit => {
-                    lanes.send_all(|| Message::Drain(Duration::ZERO));
-                }
-                Event::Reopen => {
-                    if let Some(log) = log {
-                        log.reopen();
-                    }
-                }
-                Event::Reload => match reload(&config, listeners, ring, published) {
-                    Ok(None) => eprintln!("sealane: started without a configuration file: there is nothing to reload"),
-                    Ok(Some((new, snapshot))) => {
-                        publish(published, lanes, snapshot);
-                        listeners.forget_unused(&new);
-                        config = new;
-                        eprintln!("sealane: reloaded");
-                    }
-                    Err(e) => eprintln!("{e:#}\nsealane: not reloaded; the running configuration stays"),
+                    None => return self.lanes.join(),
                 },
+                _ = rotation.tick() => {
+                    self.ring.rotate()?;
+                    let generation = self.published.newest().generation + 1;
+                    let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
+                    self.publish(snapshot);
+                }
+                event = signals.next() => self.obey(event),
+            }
+        }
+    }
+
+    fn obey(&mut self, event: Event) {
+        match event {
+            Event::Drain => {
+                self.draining = true;
+                self.metrics.set_draining();
+                let limit = self.config.drain_timeout;
+                eprintln!("sealane: finishing open requests, {} s at most; again to end at once", limit.as_secs());
+                self.lanes.send_all(|| Message::Drain(limit));
+            }
+            Event::Quit => self.lanes.send_all(|| Message::Drain(Duration::ZERO)),
+            Event::Reopen => {
+                if let Some(log) = &self.log {
+                    log.reopen();
+                }
+            }
+            Event::Reload => match self.reload() {
+                Ok(true) => eprintln!("sealane: reloaded"),
+                Ok(false) => eprintln!("sealane: started without a configuration file: there is nothing to reload"),
+                Err(e) => eprintln!("{e:#}\nsealane: not reloaded; the running configuration stays"),
             },
         }
     }
-}
 
-fn publish(published: &Arc<Published<Snapshot>>, lanes: &Lanes, snapshot: Snapshot) {
-    published.publish(snapshot);
-    lanes.mailboxes.iter().for_each(Mailbox::wake);
-}
+    fn publish(&self, snapshot: Snapshot) {
+        self.published.publish(snapshot);
+        self.lanes.mailboxes.iter().for_each(Mailbox::wake);
+    }
 
-/// Reads the configuration file again. All or nothing: an error leaves everything as it was.
-fn reload(
-    running: &Config,
-    listeners: &mut Listeners,
-    ring: &mut TicketRing,
-    published: &Arc<Published<Snapshot>>,
-) -> Result<Option<(Config, Snapshot)>> {
-    let Some(file) = &running.file else { return Ok(None) };
-    let (mut config, warnings) = Config::load(file).map_err(|e| anyhow::anyhow!("{e}"))?;
-    for warning in warnings {
-        eprintln!("{warning}");
+    /// Reads the configuration file again. All or nothing: an error leaves everything as it was. False without a file.
+    fn reload(&mut self) -> Result<bool> {
+        let Some(file) = &self.config.file else { return Ok(false) };
+        let (mut config, warnings) = Config::load(file).map_err(|e| anyhow::anyhow!("{e}"))?;
+        for warning in warnings {
+            eprintln!("{warning}");
+        }
+        if config.lanes != self.config.lanes {
+            eprintln!("sealane: `lanes` takes effect with the next start; {} keep running", self.config.lanes);
+            config.lanes = self.config.lanes;
+        }
+        self.ring.set_lifetime(config.ticket_lifetime);
+        let generation = self.published.newest().generation + 1;
+        let snapshot = self.listeners.snapshot(&config, &self.ring, generation)?;
+        self.publish(snapshot);
+        self.listeners.forget_unused(&config);
+        self.config = config;
+        Ok(true)
     }
-    if config.lanes != running.lanes {
-        eprintln!("sealane: `lanes` takes effect with the next start; {} keep running", running.lanes);
-        config.lanes = running.lanes;
-    }
-    ring.set_lifetime(config.ticket_lifetime);
-    let snapshot = listeners.snapshot(&config, ring, published.newest().generation + 1)?;
-    Ok(Some((config, snapshot)))
 }
 
 /// Sockets that are listened on, by the address as configured. They stay open as long as the address is configured.
