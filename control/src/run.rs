@@ -170,9 +170,10 @@ impl Running {
         }
         self.ring.set_lifetime(config.ticket_lifetime);
         let generation = self.published.newest().generation + 1;
-        let snapshot = self.listeners.snapshot(&config, &self.ring, generation)?;
-        self.publish(snapshot);
-        self.listeners.forget_unused(&config);
+        let snapshot = self.listeners.snapshot(&config, &self.ring, generation);
+        // What was opened for a configuration that cannot be had is closed again.
+        self.listeners.forget_unused(if snapshot.is_ok() { &config } else { &self.config });
+        self.publish(snapshot?);
         self.config = config;
         Ok(true)
     }
