@@ -25,6 +25,18 @@ impl Clock {
     pub fn now(&self) -> Nanos {
         nanos(self.epoch.elapsed())
     }
+
+    /// A moment of this clock as the standard library has it.
+    #[inline]
+    pub fn instant(&self, at: Nanos) -> Instant {
+        self.epoch + Duration::from_nanos(at)
+    }
+
+    /// And back; 0 for what was before the epoch.
+    #[inline]
+    pub fn nanos(&self, at: Instant) -> Nanos {
+        nanos(at.saturating_duration_since(self.epoch))
+    }
 }
 
 /// A duration in nanoseconds, capped at five centuries.

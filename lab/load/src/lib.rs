@@ -15,6 +15,7 @@ pub mod clock;
 pub mod fields;
 pub mod h1;
 pub mod h2;
+pub mod h3;
 pub mod hlog;
 pub mod html;
 pub mod knee;

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 
 use crate::clock::Nanos;
 use crate::plan::{Kind, Plan};
+use crate::worker::Op;
 
 /// The longest time that is told apart: one hour. Longer ones count as that.
 const LONGEST: u64 = 3_600_000_000_000;
@@ -170,6 +171,27 @@ pub struct HandshakeCounts {
 }
 
 impl HandshakeCounts {
+    /// Counts a measured operation's handshake, and says what kind it turned out to be. `kind` is whether it
+    /// was resumed and whether it took a second hello; `early` whether early data was sent and taken.
+    pub fn note(&mut self, op: &Op, offered: bool, kind: (bool, bool), early: (bool, bool)) -> Kind {
+        let (resumed, retried) = kind;
+        let (sent, accepted) = early;
+        if op.measured {
+            self.retried += u64::from(retried);
+            self.not_resumed += u64::from(offered && !resumed);
+            if op.kind == Kind::EarlyData && offered {
+                self.early_accepted += u64::from(sent && accepted);
+                self.early_rejected += u64::from(sent && !accepted);
+                self.early_not_offered += u64::from(!sent);
+            }
+        }
+        match (resumed, accepted) {
+            (false, _) => Kind::Full,
+            (true, false) => Kind::Resumed,
+            (true, true) => Kind::EarlyData,
+        }
+    }
+
     fn add(&mut self, o: Self) {
         self.retried += o.retried;
         self.not_resumed += o.not_resumed;

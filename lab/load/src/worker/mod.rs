@@ -14,6 +14,7 @@
 //! so that all connections are used alike. A seat that failed rests before it is used again.
 
 mod pacer;
+mod quic;
 mod seat;
 mod tcp;
 
@@ -32,8 +33,9 @@ use crate::plan::{Operation, Origin, Pace, Plan, Protocol, Target};
 use crate::record::{Failure, Failures, Record, histogram, note};
 use crate::schedule::{Rng, Weighted};
 use crate::tls::{self, Client, OutBuf};
-use crate::{h1, h2};
+use crate::{h1, h2, h3};
 pub use pacer::{Op, Pacer, Timeline};
+use quic::Quic;
 use seat::Seat;
 
 /// How often timeouts are looked for.
@@ -129,6 +131,8 @@ pub(super) struct Worker<'a> {
     requests: Vec<Vec<Vec<Box<[u8]>>>>,
     /// The same as field sections, for HTTP/2.
     sections: Vec<Vec<Vec<fields::Request>>>,
+    /// QUIC's side, when HTTP/3 is spoken.
+    quic: Option<Box<Quic>>,
     /// What HTTP/2 connections reported in the reading under way.
     reported: Vec<h2::Event>,
     /// Seats with HTTP/2 frames to send at the end of the turn.
@@ -185,6 +189,15 @@ pub fn work(assignment: Assignment<'_>, news: Sender<News>) {
     drop(news.send(last));
 }
 
+/// QUIC has TLS 1.3 and no other (RFC 9001 §4.2).
+fn tls_options(plan: &Plan) -> tls::TlsOptions {
+    let mut options = plan.tls.clone();
+    if plan.protocol == Protocol::Http3 {
+        options.versions = tls::TlsVersions::Tls13;
+    }
+    options
+}
+
 /// Something for every origin, name and target.
 fn by_origin<'a, T>(
     plan: &'a Plan,
@@ -200,7 +213,7 @@ impl<'a> Worker<'a> {
         let plan = a.plan;
         let tls = plan.origins.iter().any(|o| o.tls);
         let client = match tls {
-            true => Some(Client::new(&plan.tls, plan.protocol.alpn()).map_err(|e| e.to_string())?),
+            true => Some(Client::new(&tls_options(plan), plan.protocol.alpn()).map_err(|e| e.to_string())?),
             false => None,
         };
         // Names apply to all origins; without them, each origin has its own.
@@ -218,7 +231,10 @@ impl<'a> Worker<'a> {
         let close = matches!(plan.operation, Operation::Connection { .. });
         // Indexed like `names`, so that a seat's name index serves both.
         let host_of = |origin: &'a Origin, host: &'a str| if shared { host } else { origin.host.as_str() };
-        let requests = by_origin(plan, &hosts, |t, origin, host| h1::request(t, host_of(origin, host), close));
+        let requests = by_origin(plan, &hosts, |t, origin, host| match plan.protocol {
+            Protocol::Http3 => h3::request(&fields::request(Coding::Qpack, t, host_of(origin, host)), &t.body),
+            _ => h1::request(t, host_of(origin, host), close),
+        });
         let sections = match plan.protocol {
             Protocol::Http2 => {
                 by_origin(plan, &hosts, |t, origin, host| fields::request(Coding::Hpack, t, host_of(origin, host)))
@@ -228,6 +244,10 @@ impl<'a> Worker<'a> {
         let pacer = Pacer::new(plan, a.thread);
         let seats: Vec<Seat> = pacer.seats().map(|group| Seat::new(group)).collect();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| format!("epoll: {e}"))?;
+        let quic = match (&client, plan.protocol) {
+            (Some(client), Protocol::Http3) => Some(Box::new(Quic::new(plan, client, &epoll, a.thread)?)),
+            _ => None,
+        };
         Ok(Self {
             plan,
             clock: a.clock,
@@ -247,6 +267,7 @@ impl<'a> Worker<'a> {
             names,
             requests,
             sections,
+            quic,
             reported: Vec::new(),
             dirty: Vec::new(),
             rng: Rng::seeded(plan.seed ^ (a.thread as u64 + 1).wrapping_mul(0xe703_7ed1_a0b4_28db)),
@@ -316,6 +337,9 @@ impl<'a> Worker<'a> {
             if now >= self.next_sweep {
                 self.sweep(now);
             }
+            if self.quic.is_some() {
+                self.wake_quic(now);
+            }
             self.flush_dirty();
             self.publish();
             now = self.clock.now();
@@ -364,10 +388,12 @@ impl<'a> Worker<'a> {
                 for i in 0..self.seats.len() {
                     self.offer(i, now);
                 }
-                if self.plan.wants_tickets() {
+                // Over QUIC nobody has looked yet whether there is a server at all.
+                if self.plan.wants_tickets() || self.quic.is_some() {
                     // One connection yields one ticket or more, and an operation takes one.
-                    self.priming = self.seats.len() * self.names.len().max(1);
-                    let at_once = self.seats.len().min(8);
+                    self.priming =
+                        if self.plan.wants_tickets() { self.seats.len() * self.names.len().max(1) } else { 1 };
+                    let at_once = self.priming.min(self.seats.len()).min(8);
                     self.unprimed = self.priming - at_once;
                     for _ in 0..at_once {
                         self.prime(now);
@@ -388,7 +414,7 @@ impl<'a> Worker<'a> {
         let mut now = now;
         for group in 0..self.pacer.groups() {
             // A seat that fails at once must not be tried again in the same turn.
-            for _ in 0..self.pacer.idle(group) {
+            for _ in 0..self.pacer.idle(group) * self.plan.streams {
                 let Some((seat, op, lag)) = self.pacer.take(group, now, &mut self.rng) else { break };
                 if op.measured {
                     self.record.started += 1;
@@ -407,6 +433,9 @@ impl<'a> Worker<'a> {
         let mut wake = self.next_sweep;
         if let Some((at, _)) = self.resting.front() {
             wake = wake.min(*at);
+        }
+        if let Some(at) = self.quic.as_ref().and_then(|quic| quic.next_timer()) {
+            wake = wake.min(at);
         }
         if self.pacer.timeline().is_none() {
             // The start comes by a variable, not by an event.
@@ -436,7 +465,9 @@ impl<'a> Worker<'a> {
         self.next_sweep = now + SWEEP;
         let timeout = nanos(self.plan.timeout);
         for i in 0..self.seats.len() {
-            if self.seats[i].overdue(now, timeout) {
+            if self.waited_enough(i, now) {
+                self.closed_quic(i, now);
+            } else if self.seats[i].overdue(now, timeout) {
                 self.fail(i, Failure::Timeout, now, || format!("nothing within {:?}", self.plan.timeout));
             }
         }
@@ -489,6 +520,10 @@ impl<'a> Worker<'a> {
                 self.record.unstarted += 1;
                 note(&mut self.record.times(kind).corrected, now - intended);
             }
+        }
+        for i in 0..self.seats.len() {
+            // TCP says goodbye by itself.
+            self.vacate_quic(i);
         }
         self.record.handshakes.tickets += tls::ticket_counts();
         if self.record.failures.total() == 0 && self.record.completed == 0 {

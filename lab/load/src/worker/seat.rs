@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use super::pacer::Op;
+use super::quic::Link;
 use crate::clock::Nanos;
 use crate::tls::Session;
 use crate::{h1, h2};
@@ -34,6 +35,8 @@ pub struct Seat {
     pub reader: h1::Reader,
     /// The HTTP/2 connection, with its requests.
     pub h2: Option<Box<h2::Client>>,
+    /// The QUIC connection, with its requests.
+    pub quic: Option<Box<Link>>,
     /// It waits among the free seats.
     pub queued: bool,
     /// It has frames to send at the end of this turn.
@@ -68,6 +71,7 @@ impl Seat {
             tls: None,
             reader: h1::Reader::new(false),
             h2: None,
+            quic: None,
             queued: false,
             dirty: false,
             op: None,
@@ -84,12 +88,22 @@ impl Seat {
 
     /// Whether an operation is under way.
     pub fn busy(&self) -> bool {
-        self.op.is_some() || self.h2.as_ref().is_some_and(|h2| h2.active() > 0)
+        let streams = self.h2.as_ref().map_or(0, |h2| h2.active()) + self.quic.as_ref().map_or(0, |link| link.active());
+        self.op.is_some() || streams > 0
+    }
+
+    /// Whether there is a TLS session in it.
+    pub fn secure(&self) -> bool {
+        self.tls.is_some() || self.quic.is_some()
     }
 
     /// Whether whatever it does has taken longer than `timeout`.
     pub fn overdue(&self, now: Nanos, timeout: Nanos) -> bool {
-        let oldest = self.h2.as_ref().and_then(|h2| h2.oldest());
+        let oldest = match (&self.h2, &self.quic) {
+            (Some(h2), _) => h2.oldest(),
+            (_, Some(link)) => link.oldest(),
+            _ => None,
+        };
         let since = match (&self.op, self.phase) {
             (_, Phase::Vacant) => return false,
             (None, Phase::Open) if oldest.is_some() => oldest.unwrap_or(now),

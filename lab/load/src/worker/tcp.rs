@@ -7,12 +7,15 @@ use rustls::HandshakeKind;
 
 use super::pacer::Op;
 use super::seat::Phase;
-use super::{ATTEMPTS, REST, Worker};
+use super::{ATTEMPTS, REST, Worker, quic};
 use crate::clock::Nanos;
 use crate::plan::{Kind, Operation, Protocol};
 use crate::record::{Failure, note};
 use crate::tls::{self, Session};
 use crate::{h1, h2, socket};
+
+/// The part of a generation that fits into an event's data beside the seat and the mark of UDP sockets.
+const GENERATION: u32 = 0x7fff_ffff;
 
 /// What reading came to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,9 @@ impl Worker<'_> {
         }
         let seat = &mut self.seats[i];
         seat.queued = false;
+        if self.plan.operation == Operation::KeepAlive && self.quic.is_some() {
+            return self.begin_quic(i, op, now);
+        }
         if self.plan.operation == Operation::KeepAlive && self.plan.protocol == Protocol::Http2 {
             return self.begin_stream(i, op, now);
         }
@@ -59,7 +65,7 @@ impl Worker<'_> {
     }
 
     /// It may not: its connection is gone or going.
-    fn withdraw(&mut self, i: usize) {
+    pub(super) fn withdraw(&mut self, i: usize) {
         let seat = &mut self.seats[i];
         if seat.queued {
             seat.queued = false;
@@ -90,7 +96,11 @@ impl Worker<'_> {
             if std::mem::take(&mut self.seats[i].dirty) {
                 self.out.clear();
                 let now = self.clock.now();
-                self.flush_frames(i, now);
+                if self.quic.is_some() {
+                    self.settle_quic(i, now);
+                } else {
+                    self.flush_frames(i, now);
+                }
             }
         }
     }
@@ -123,6 +133,9 @@ impl Worker<'_> {
 
     /// Opens a seat's connection, and sends what can be sent at once.
     pub(super) fn open(&mut self, i: usize, now: Nanos) {
+        if self.quic.is_some() {
+            return self.open_quic(i, now);
+        }
         let from = match self.plan.sources.as_slice() {
             [] => None,
             sources => {
@@ -157,7 +170,7 @@ impl Worker<'_> {
             Ok(fd) => fd,
             Err(e) => return self.fail(i, Failure::of(e, true), now, || format!("{}: {e}", origin.address)),
         };
-        let data = EventData::new_u64(u64::from(seat.generation) << 32 | i as u64);
+        let data = EventData::new_u64(u64::from(seat.generation & GENERATION) << 32 | i as u64);
         let interest = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let added = epoll::add(&self.epoll, &fd, data, interest);
         seat.fd = Some(fd);
@@ -307,7 +320,7 @@ impl Worker<'_> {
     }
 
     /// A connection that is to be kept is ready for its first request.
-    fn opened(&mut self, i: usize, now: Nanos) {
+    pub(super) fn opened(&mut self, i: usize, now: Nanos) {
         let seat = &mut self.seats[i];
         seat.phase = Phase::Open;
         if seat.attempts != u32::MAX {
@@ -320,9 +333,12 @@ impl Worker<'_> {
 
     /// Handles one event.
     pub(super) fn handle_event(&mut self, data: u64, flags: EventFlags) {
+        if data & quic::UDP != 0 {
+            return self.readable_quic((data & !quic::UDP) as usize);
+        }
         let i = (data & 0xffff_ffff) as usize;
         let Some(seat) = self.seats.get(i) else { return };
-        if seat.generation != (data >> 32) as u32 || seat.fd.is_none() {
+        if seat.generation & GENERATION != (data >> 32) as u32 || seat.fd.is_none() {
             return;
         }
         if seat.phase == Phase::Connecting {
@@ -336,7 +352,7 @@ impl Worker<'_> {
                 self.stands(i);
             }
         }
-        let generation = (data >> 32) as u32;
+        let generation = self.seats[i].generation;
         if flags.contains(EventFlags::OUT) && !self.seats[i].unsent.is_empty() {
             self.out.clear();
             let now = self.clock.now();
@@ -538,21 +554,8 @@ impl Worker<'_> {
         let retried = session.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
         let (early_sent, early_accepted) = session.early_data();
         if let Some(op) = &mut seat.op {
-            let counts = &mut self.record.handshakes;
-            if op.measured {
-                counts.retried += u64::from(retried);
-                counts.not_resumed += u64::from(seat.offered && !resumed);
-                if op.kind == Kind::EarlyData && seat.offered {
-                    counts.early_accepted += u64::from(early_sent && early_accepted);
-                    counts.early_rejected += u64::from(early_sent && !early_accepted);
-                    counts.early_not_offered += u64::from(!early_sent);
-                }
-            }
-            op.kind = match (resumed, early_accepted) {
-                (false, _) => Kind::Full,
-                (true, false) => Kind::Resumed,
-                (true, true) => Kind::EarlyData,
-            };
+            let early = (early_sent, early_accepted);
+            op.kind = self.record.handshakes.note(op, seat.offered, (resumed, retried), early);
             if op.measured {
                 let times = self.record.times(op.kind);
                 note(&mut times.handshake, now - seat.connected);
@@ -586,7 +589,7 @@ impl Worker<'_> {
     }
 
     /// An operation succeeded.
-    fn complete(&mut self, i: usize, status: u16, now: Nanos) {
+    pub(super) fn complete(&mut self, i: usize, status: u16, now: Nanos) {
         let seat = &mut self.seats[i];
         let Some(op) = seat.op.take() else { return };
         let keep = seat.reader.keep_alive();
@@ -607,7 +610,7 @@ impl Worker<'_> {
             }
             // Tickets come after the handshake; the peer's close comes after them.
             Operation::Connection { request: false, .. }
-                if self.seats[i].tls.is_some() && self.plan.wants_tickets() =>
+                if self.seats[i].secure() && self.plan.wants_tickets() =>
             {
                 self.seats[i].phase = Phase::Closing;
             }
@@ -622,7 +625,7 @@ impl Worker<'_> {
     }
 
     /// A connection made for its tickets is through.
-    fn primed(&mut self, i: usize, now: Nanos) {
+    pub(super) fn primed(&mut self, i: usize, now: Nanos) {
         let request = matches!(self.plan.operation, Operation::Connection { request: true, .. });
         if !request && self.seats[i].phase != Phase::Closing {
             // The tickets are still to come.
@@ -643,7 +646,7 @@ impl Worker<'_> {
         }
     }
 
-    fn note_completed(&mut self, op: &Op, status: u16, now: Nanos) {
+    pub(super) fn note_completed(&mut self, op: &Op, status: u16, now: Nanos) {
         let open_loop = self.plan.rate().is_some();
         if let Some(interval) = &mut self.interval {
             note(interval, now - if open_loop { op.intended } else { op.started });
@@ -737,8 +740,9 @@ impl Worker<'_> {
             }
             self.outside.note(failure, || why);
         } else {
-            let streams = match &mut seat.h2 {
-                Some(h2) if op.is_none() => h2.abandon(),
+            let streams = match (&mut seat.h2, &mut seat.quic) {
+                (Some(h2), _) if op.is_none() => h2.abandon(),
+                (_, Some(link)) if op.is_none() => link.abandon(),
                 _ => Vec::new(),
             };
             if streams.is_empty() {
@@ -760,7 +764,7 @@ impl Worker<'_> {
     }
 
     /// Counts a failure, as part of the measured phase or outside it.
-    fn note_failed(&mut self, op: Option<&Op>, failure: Failure, now: Nanos, why: impl FnOnce() -> String) {
+    pub(super) fn note_failed(&mut self, op: Option<&Op>, failure: Failure, now: Nanos, why: impl FnOnce() -> String) {
         let counts = match op {
             Some(op) => self.counts(op, now),
             None => self.measuring(now),
@@ -771,12 +775,13 @@ impl Worker<'_> {
     }
 
     /// The seat is used again in a moment.
-    fn rest(&mut self, i: usize, now: Nanos) {
+    pub(super) fn rest(&mut self, i: usize, now: Nanos) {
         self.resting.push_back((now + REST, i as u32));
     }
 
     /// Closes the seat's connection.
-    fn vacate(&mut self, i: usize) {
+    pub(super) fn vacate(&mut self, i: usize) {
+        self.vacate_quic(i);
         let seat = &mut self.seats[i];
         seat.phase = Phase::Vacant;
         seat.generation = seat.generation.wrapping_add(1);
