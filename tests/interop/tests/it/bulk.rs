@@ -168,7 +168,10 @@ fn a_slow_backend_holds_the_client_back() {
     let mut wire = gateway.connect();
     wire.send(format!("POST / HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {SIZE}\r\n\r\n")).expect("the gateway reads");
     let stream = &mut wire.stream;
-    stream.sock.set_write_timeout(Some(std::time::Duration::from_millis(500))).expect("a timeout above zero");
+    // Both, since rustls looks for something to read when it cannot write.
+    let short = Some(std::time::Duration::from_millis(500));
+    stream.sock.set_write_timeout(short).expect("a timeout above zero");
+    stream.sock.set_read_timeout(short).expect("a timeout above zero");
     let mut sent = 0;
     while let Ok(n @ 1..) = stream.write(&body[sent..(sent + 65_536).min(SIZE)]) {
         sent += n;
@@ -180,6 +183,7 @@ fn a_slow_backend_holds_the_client_back() {
     }
     let_go.send(()).expect("the backend waits");
     stream.sock.set_write_timeout(Some(sealane_interop::PATIENCE)).expect("a timeout above zero");
+    stream.sock.set_read_timeout(Some(sealane_interop::PATIENCE)).expect("a timeout above zero");
     stream.write_all(&body[sent..]).expect("the rest goes through");
     stream.flush().expect("the rest goes through");
     assert_eq!(wire.response("POST").expect("an answer comes").text(), expected);

@@ -46,6 +46,11 @@ fn nginx_as_backend() {
         let asked = gateway.get("/asked?a=b%20c");
         assert_eq!(asked.text(), format!("GET /asked?a=b%20c {HOST} 127.0.0.1"));
     }
+    // The same server, judged by an authority that did not sign its certificate.
+    let stranger = Site::new();
+    let wrong = format!("ca = \"{}\"", stranger.ca.display());
+    let gateway = before(&site, [format!("https://{HOST}:{}", tls.port())]).upstream_tls(&wrong).start();
+    assert_eq!(gateway.get("/file").status(), 502);
 }
 
 #[test]
