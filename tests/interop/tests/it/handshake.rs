@@ -189,14 +189,26 @@ fn a_record_that_does_not_decrypt() {
     let site = Site::new();
     let backend = Backend::saying("hello");
     let gateway = before(&site, [backend.url()]).start();
-    let mut wire = gateway.connect();
-    let mut record = vec![23, 3, 3, 0, 64];
-    record.extend_from_slice(&noise(64, 9));
-    wire.stream.sock.write_all(&record).expect("the gateway reads");
-    let mut plain = Vec::new();
-    let error = std::io::Read::read_to_end(&mut wire.stream, &mut plain).expect_err("the connection is of no use");
-    assert!(error.to_string().contains("BadRecordMac"), "expected alert {BAD_RECORD_MAC}: {error}");
-    assert_eq!(backend.connections(), 0);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let config = Arc::new(client::config_with(&site.ca, client::provider(), &[version]));
+        // With the end of the handshake in one read, and by itself.
+        for asked_first in [false, true] {
+            let mut wire = client::connect(gateway.address, &config);
+            if asked_first {
+                wire.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("the gateway reads");
+                assert_eq!(wire.response("GET").expect("it answers").text(), "hello");
+            }
+            let mut record = vec![23, 3, 3, 0, 64];
+            record.extend_from_slice(&noise(64, 9));
+            wire.stream.sock.write_all(&record).expect("the gateway reads");
+            let mut plain = Vec::new();
+            let error =
+                std::io::Read::read_to_end(&mut wire.stream, &mut plain).expect_err("the connection is of no use");
+            let what = format!("{version:?}, asked first: {asked_first}");
+            assert!(error.to_string().contains("BadRecordMac"), "{what}, expected alert {BAD_RECORD_MAC}: {error}");
+        }
+    }
+    assert_eq!(backend.requests().len(), 2);
     serves(&gateway);
 }
 
