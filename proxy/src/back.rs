@@ -7,11 +7,12 @@ use crate::proxy_protocol;
 use crate::service::Proxy;
 use crate::wire::{ReadResult, Wire, WireError};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, ipproto, socket_with, sockopt};
 use sealane_http::h1::{ConnectionOption, ResponseInfo, What, encode_request, encode_response, parse_response};
 use sealane_http::{BodyLength, Version};
 use sealane_lane::{Context, Key, Ready};
 use sealane_tls::Session;
+use std::net::SocketAddr;
 
 /// Connections tried for one request.
 const ATTEMPTS: usize = 3;
@@ -150,14 +151,15 @@ impl Proxy {
         let Some(exchange) = back.exchange else { return };
         let front = exchanges.get(exchange).map(|x| x.front);
         let upstream = back.upstream.clone();
-        let source = match front.and_then(|f| conns.get(f)) {
-            Some(Conn::Front(f)) => f.peer,
-            _ => return self.close(cx, key),
-        };
+        let Some(Conn::Front(front)) = front.and_then(|f| conns.get(f)) else { return self.close(cx, key) };
+        let source = front.peer;
+        // Where the client came to, as it will be told.
+        let destination = getsockname(&front.wire.fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
         let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
         if let Some(version) = upstream.upstream.proxy_protocol {
             let mut header = Vec::new();
-            proxy_protocol::encode(&mut header, version, source, upstream.upstream.servers[back.server].address);
+            let destination = destination.unwrap_or(upstream.upstream.servers[back.server].address);
+            proxy_protocol::encode(&mut header, version, source, destination);
             back.wire.send_raw(&header, scratch);
         }
         match upstream.context() {
@@ -469,7 +471,7 @@ impl Proxy {
         let upstream = back.upstream.clone();
         let config = &upstream.upstream;
         let room = upstream.idle.borrow().get(back.server).is_some_and(|idle| idle.len() < config.keepalive);
-        let clean = back.keep_alive && back.inbuf.is_empty() && back.wire.is_flushed() && !back.wire.ended;
+        let clean = back.keep_alive && back.inbuf.is_empty() && back.wire.is_flushed() && !back.wire.is_ending();
         if !(reusable && room && clean) || draining {
             return self.close(cx, key);
         }

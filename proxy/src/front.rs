@@ -117,8 +117,8 @@ impl Proxy {
                 let alert = e.alert();
                 self.counters.tls_failure(match e {
                     HelloError::NotTls => "not_tls",
-                    HelloError::Malformed => "malformed_hello",
-                    HelloError::TooLarge => "oversize_hello",
+                    HelloError::Malformed | HelloError::UnexpectedMessage => "malformed_hello",
+                    HelloError::TooLarge | HelloError::RecordOverflow => "oversize_hello",
                 });
                 // Somebody typed http:// in front of an https port: say so in their language.
                 let http = front.wire.unread.first().is_some_and(u8::is_ascii_uppercase);
@@ -390,7 +390,7 @@ impl Proxy {
                     Some(back)
                 }
             };
-            if rest.is_empty() && !x.up.decoder.is_done() {
+            if rest.is_empty() && (x.up.raw || !x.up.decoder.is_done()) {
                 return Some(used);
             }
             if x.up.raw {
@@ -541,16 +541,13 @@ impl Proxy {
         match error {
             WireError::Io => self.front_gone(cx, key),
             WireError::Tls(e) => {
-                if front.established {
-                    self.counters.tls_failure(e.label());
-                    return self.front_gone(cx, key);
-                }
                 self.counters.tls_failure(e.label());
                 // The alert waits to be sent.
                 front.wire.tls = None;
                 front.wire.stage.clear();
                 front.established = true;
                 if let Some(exchange) = front.exchange {
+                    self.counters.client_aborts.inc();
                     self.abort(cx, exchange);
                 }
                 if let Some(front) = self.front(key) {

@@ -33,6 +33,8 @@ const ACCEPTS: usize = 16;
 const MAX_WAITING: usize = 512;
 /// How often flows are resumed before other connections get their turn.
 const RESUMES: usize = 16;
+/// At most so many times [`ACCEPTS`] connections are taken from the kernel's queue when draining.
+const QUEUE_ROUNDS: usize = 64;
 /// How long a lingering connection is read.
 const LINGER: Duration = Duration::from_secs(2);
 /// How long accepting pauses when descriptors have run out.
@@ -423,7 +425,23 @@ impl Proxy {
     }
 
     fn drain(&mut self, cx: &mut Context, limit: Duration) {
+        // Whoever is in the kernel's queue has been let in; then nobody is, and no connection is reset unheard.
+        for index in 0..self.lane.listeners.len() {
+            for _ in 0..QUEUE_ROUNDS {
+                let before = self.counters.accepted.value();
+                self.accept(cx, index);
+                if self.counters.accepted.value() == before {
+                    break;
+                }
+            }
+        }
         self.pause_accepting(cx);
+        for l in &self.lane.listeners {
+            if let Some(socket) = l.listener.sockets.get(self.slot) {
+                // The socket is shared with control, so closing our end would not stop it from listening.
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+            }
+        }
         let deadline = cx.now() + limit.as_millis() as Millis;
         self.draining = Some(deadline);
         cx.timers.arm(LISTENER, deadline);

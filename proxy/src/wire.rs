@@ -92,6 +92,12 @@ impl Wire {
         HIGH_WATER.saturating_sub(self.stage.len() + self.unsent.len() - self.sent)
     }
 
+    /// The peer has sent, or is known to be sending, its end.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.ended || self.rdhup
+    }
+
     /// Nothing waits to be sent.
     #[inline]
     pub fn is_flushed(&self) -> bool {

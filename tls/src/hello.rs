@@ -7,6 +7,7 @@
 pub const MAX_HELLO: usize = 16 * 1024;
 
 const RECORD_HEADER: usize = 5;
+const MAX_RECORD: u16 = 1 << 14;
 const CONTENT_ALERT: u8 = 21;
 const CONTENT_HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
@@ -40,6 +41,10 @@ pub enum HelloError {
     NotTls,
     /// A record or message of another kind, or lengths that contradict each other.
     Malformed,
+    /// A TLS record or message, but not the one that must come first.
+    UnexpectedMessage,
+    /// A record longer than RFC 8446 §5.1 allows.
+    RecordOverflow,
     /// More than [`MAX_HELLO`] bytes.
     TooLarge,
 }
@@ -50,8 +55,10 @@ impl HelloError {
     pub fn alert(self) -> Option<[u8; 7]> {
         match self {
             Self::NotTls => None,
-            Self::Malformed => Some(fatal_alert(50)), // decode_error
+            Self::UnexpectedMessage => Some(fatal_alert(10)),
+            Self::RecordOverflow => Some(fatal_alert(22)),
             Self::TooLarge => Some(fatal_alert(47)),  // illegal_parameter
+            Self::Malformed => Some(fatal_alert(50)), // decode_error
         }
     }
 }
@@ -67,14 +74,14 @@ pub fn parse<'a>(bytes: &'a [u8], joined: &'a mut Vec<u8>) -> Result<Option<Clie
     joined.clear();
     // A length that is too large for us is refused at once, not after it has been read.
     if let [CONTENT_HANDSHAKE, 3, _, len_high, len_low, header @ ..] = bytes {
-        let whole = u16::from_be_bytes([*len_high, *len_low]) >= 4 && header.len() >= 4;
+        let whole = (4..=MAX_RECORD).contains(&u16::from_be_bytes([*len_high, *len_low])) && header.len() >= 4;
         if whole && header[0] == CLIENT_HELLO && u24(header) > MAX_HELLO {
             return Err(HelloError::TooLarge);
         }
     }
     let Some(first) = record(bytes)? else { return Ok(None) };
     if first.first().is_some_and(|t| *t != CLIENT_HELLO) {
-        return Err(HelloError::Malformed);
+        return Err(HelloError::UnexpectedMessage);
     }
     let message = if first.len() >= 4 && first.len() >= 4 + u24(first) {
         &first[4..4 + u24(first)]
@@ -101,18 +108,23 @@ fn record(bytes: &[u8]) -> Result<Option<&[u8]>, HelloError> {
     match bytes.first() {
         None => return Ok(None),
         Some(&CONTENT_HANDSHAKE) => {}
-        Some(&CONTENT_ALERT) => return Err(HelloError::Malformed),
+        // change_cipher_spec, alert, application_data, heartbeat
+        Some(20..=24) => return Err(HelloError::UnexpectedMessage),
         Some(_) => return Err(HelloError::NotTls),
     }
     if bytes.get(1).is_some_and(|major| *major != 3) {
         return Err(HelloError::NotTls);
     }
     let Some(header) = bytes.get(..RECORD_HEADER) else { return Ok(None) };
-    let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
+    let len = u16::from_be_bytes([header[3], header[4]]);
     // RFC 8446 §5.1: at most 2^14 bytes, and never an empty handshake fragment.
-    if len == 0 || len > 1 << 14 {
+    if len == 0 {
         return Err(HelloError::Malformed);
     }
+    if len > MAX_RECORD {
+        return Err(HelloError::RecordOverflow);
+    }
+    let len = usize::from(len);
     let rest = &bytes[RECORD_HEADER..];
     Ok(rest.get(..len))
 }
@@ -236,9 +248,10 @@ mod tests {
     fn refuses_what_is_no_hello() {
         let mut j = Vec::new();
         assert_eq!(parse(b"GET / HTTP/1.1\r\n", &mut j), Err(HelloError::NotTls));
-        assert_eq!(parse(&[21, 3, 3, 0, 2, 2, 0], &mut j), Err(HelloError::Malformed));
+        assert_eq!(parse(&[21, 3, 3, 0, 2, 2, 0], &mut j), Err(HelloError::UnexpectedMessage));
+        assert_eq!(parse(&[22, 3, 3, 64, 1, 1, 0], &mut j), Err(HelloError::RecordOverflow));
         assert_eq!(parse(&[22, 3, 3, 0, 0], &mut j), Err(HelloError::Malformed));
-        assert_eq!(parse(&[22, 3, 3, 0, 4, 2, 0, 0, 0], &mut j), Err(HelloError::Malformed));
+        assert_eq!(parse(&[22, 3, 3, 0, 4, 2, 0, 0, 0], &mut j), Err(HelloError::UnexpectedMessage));
         assert_eq!(parse(&[22, 3, 3, 64, 0, 1, 1, 0, 0], &mut j), Err(HelloError::TooLarge));
         // Lengths that go past the end, at every place where there is one.
         let good = records(&sample(), 5000);

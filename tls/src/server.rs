@@ -168,7 +168,10 @@ impl ResolvesServerCert for Resolver {
             let usable = key.key.choose_scheme(hello.signature_schemes()).is_some() && key.key.algorithm() == wanted;
             usable.then_some(key)
         };
-        offered(KeyKind::Ecdsa).or_else(|| offered(KeyKind::Ed25519)).or_else(|| offered(KeyKind::Rsa))
+        let usable = offered(KeyKind::Ecdsa).or_else(|| offered(KeyKind::Ed25519)).or_else(|| offered(KeyKind::Rsa));
+        // Without one that the client can check, any will do to fail with: rustls then says handshake_failure, where
+        // for no certificate at all it would say access_denied.
+        usable.or_else(|| self.key(*found.first()?))
     }
 }
 

@@ -230,7 +230,8 @@ pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listene
             versions: protocol.versions.clone(),
             groups: protocol.groups.clone(),
             suites: protocol.suites.clone(),
-            alpn: vec![b"http/1.1".to_vec()],
+            // curl --http1.0 offers only the older name.
+            alpn: vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()],
             identities: Arc::clone(&identities),
             tickets: if resumption { tickets } else { 0 },
             resumption,
