@@ -82,16 +82,21 @@ impl Search {
                 Some(false) => knee.broke = Some(middle),
             }
         }
-        // Once more, and down a little each time that it does not hold again.
+        // Once more, and down a little each time that it does not hold again; a new rate has to hold twice.
+        let mut to_hold = 1;
         while let (Some(rate), Some(_)) = (knee.held, knee.broke) {
             match self.attempt(&mut knee, rate, &mut step)? {
                 None => return Ok(knee),
-                Some(true) => break,
+                Some(true) => to_hold -= 1,
                 Some(false) => {
                     knee.broke = Some(rate);
                     let lower = rate * (1.0 - self.precision);
                     knee.held = (lower >= self.from).then_some(lower);
+                    to_hold = 2;
                 }
+            }
+            if to_hold == 0 {
+                break;
             }
         }
         Ok(knee)

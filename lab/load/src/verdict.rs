@@ -16,7 +16,7 @@ pub const BEYOND: f64 = 10.0;
 /// Whether `samples` suffice for percentile `p`: ten of them must lie beyond it.
 pub fn tells(samples: u64, p: f64) -> bool {
     // The tolerance is for 100 − 99.9999 in binary.
-    samples as f64 * (100.0 - p) / 100.0 >= BEYOND - 1e-6
+    samples as f64 * (100.0 - p) / 100.0 >= BEYOND - 1e-8
 }
 
 /// What the run's surroundings were.

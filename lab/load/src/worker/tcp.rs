@@ -609,9 +609,7 @@ impl Worker<'_> {
                 self.open(i, now);
             }
             // Tickets come after the handshake; the peer's close comes after them.
-            Operation::Connection { request: false, .. }
-                if self.seats[i].secure() && self.plan.wants_tickets() =>
-            {
+            Operation::Connection { request: false, .. } if self.seats[i].secure() && self.plan.wants_tickets() => {
                 self.seats[i].phase = Phase::Closing;
             }
             Operation::Connection { .. } => {
