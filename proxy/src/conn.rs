@@ -53,6 +53,8 @@ pub(crate) struct Front {
     pub in_head: bool,
     /// The handshake has been counted (or there is none).
     pub established: bool,
+    /// Bytes thrown away while lingering.
+    pub lingered: usize,
     pub early_offered: bool,
     pub early_seen: bool,
     /// The client's certificate, if it has shown one.

@@ -14,8 +14,12 @@ use sealane_tls::policy::Version;
 use sealane_tls::{Session, sessions};
 
 /// RFC 8446 §6.2.
+const PROTOCOL_VERSION: u8 = 70;
 const UNRECOGNIZED_NAME: u8 = 112;
 const INTERNAL_ERROR: u8 = 80;
+const TLS12: u16 = 0x0303;
+/// Most bytes of a refused client that are read and thrown away.
+const LINGER_BYTES: usize = 512 * 1024;
 /// A sink with less room than this is full: pieces stay large, and a trailer section always fits.
 pub(crate) const MIN_CREDIT: usize = 8 * 1024;
 /// Reads per event before other connections get their turn.
@@ -67,7 +71,12 @@ impl Proxy {
                     front.wire.tls = None;
                     front.wire.unread.clear();
                     match front.wire.read(scratch) {
-                        Ok(ReadResult::Progress) => {}
+                        Ok(ReadResult::Progress) => {
+                            front.lingered += scratch.plain.len();
+                            if front.lingered > LINGER_BYTES {
+                                return self.close(cx, key);
+                            }
+                        }
                         Ok(ReadResult::Blocked) => return,
                         _ => return self.close(cx, key),
                     }
@@ -127,6 +136,10 @@ impl Proxy {
             }
         };
         let Some(tls) = &front.listener.listener.tls else { return };
+        if !hello.offers_tls13 && hello.legacy_version < TLS12 {
+            self.counters.tls_failure("incompatible");
+            return self.refuse_raw(cx, key, &fatal_alert(PROTOCOL_VERSION));
+        }
         let name = hello.server_name.and_then(|n| std::str::from_utf8(n).ok()).map(str::to_ascii_lowercase);
         let policy = tls.policy_for(name.as_deref());
         let identities = &tls.policies[policy].identities;

@@ -225,6 +225,7 @@ impl Proxy {
             requests: 0,
             in_head: false,
             established: false,
+            lingered: 0,
             early_offered: false,
             early_seen: false,
             client_cert: None,

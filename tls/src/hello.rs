@@ -26,6 +26,8 @@ pub struct ClientHello<'a> {
     pub psk_identity: Option<&'a [u8]>,
     /// `legacy_session_id`; names a session only in TLS 1.2.
     pub session_id: &'a [u8],
+    /// `legacy_version`: the newest that the client speaks, up to TLS 1.2.
+    pub legacy_version: u16,
     /// TLS 1.3 is among `supported_versions`.
     pub offers_tls13: bool,
     /// A non-empty TLS 1.2 session ticket (RFC 5077).
@@ -162,7 +164,8 @@ impl<'a> Reader<'a> {
 fn read_hello(message: &[u8]) -> Option<ClientHello<'_>> {
     let mut hello = ClientHello::default();
     let mut r = Reader(message);
-    r.take(2 + 32)?; // legacy_version, random
+    hello.legacy_version = r.u16()? as u16;
+    r.take(32)?; // random
     hello.session_id = r.vec8()?;
     r.vec16()?; // cipher_suites
     r.vec8()?; // legacy_compression_methods
