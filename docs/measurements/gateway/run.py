@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import socket
 import ssl
 import statistics
@@ -308,6 +309,8 @@ def main():
         "logs": options.logs, "rounds": options.rounds, "seconds": options.seconds, "max_foreign": options.max_foreign,
         "subjects": {subject.name: version(subject) for subject in subjects}, "cases": {},
     }  # fmt: skip
+    # Whoever ends the rig ends its servers too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="gateway-") as path:
         room = Room(path, options.nginx)
         try:
