@@ -417,7 +417,7 @@ impl Client {
         if flags & ACK != 0 {
             return Ok(());
         }
-        if payload.len() % 6 != 0 {
+        if !payload.len().is_multiple_of(6) {
             return broken("SETTINGS of the wrong length");
         }
         for setting in payload.chunks_exact(6) {

@@ -121,11 +121,14 @@ fn shake(
 
 fn explain(plan: &Plan, host: &str, why: &str) -> LoadError {
     let certificate = why.contains("certificate");
-    let hint = match plan.tls.verify {
-        Verify::Full | Verify::Chain if certificate && plan.tls.ca.is_none() => {
+    let hint = match (plan.tls.verify, &plan.tls.ca) {
+        (Verify::Full | Verify::Chain, None) if certificate => {
             "; trust its authority with --ca FILE, or leave the chain unchecked with --verify signature"
         }
-        Verify::Full if certificate => "; check the name, or choose --verify chain or --verify signature",
+        (Verify::Full, Some(_)) if certificate => {
+            "; check the name and what --ca names, or choose --verify chain or --verify signature"
+        }
+        (Verify::Chain, Some(_)) if certificate => "; check what --ca names, or choose --verify signature",
         _ => "",
     };
     LoadError::Unreachable(format!("TLS with {host}: {why}{hint}"))

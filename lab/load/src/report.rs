@@ -269,7 +269,7 @@ impl Report {
         let kinds = Kind::ALL
             .iter()
             .filter_map(|kind| {
-                let t = record.times[*kind as usize].as_ref().filter(|t| t.uncorrected.len() > 0)?;
+                let t = record.times[*kind as usize].as_ref().filter(|t| !t.uncorrected.is_empty())?;
                 let times = KindTimes {
                     corrected: Distribution::of(&t.corrected),
                     uncorrected: Distribution::of(&t.uncorrected),

@@ -114,7 +114,9 @@ fn cpus(plan: &Plan) -> Result<Vec<usize>, LoadError> {
     match &plan.pinning {
         Pinning::Off => Ok(Vec::new()),
         Pinning::Cpus(list) => {
-            if let Some(cpu) = list.iter().find(|cpu| !allowed.is_set(**cpu)) {
+            if let Some(cpu) =
+                list.iter().find(|cpu| **cpu >= rustix::thread::CpuSet::MAX_CPU || !allowed.is_set(**cpu))
+            {
                 return Err(LoadError::Usage(format!("this process may not use CPU {cpu}")));
             }
             Ok(list.iter().copied().cycle().take(plan.threads).collect())

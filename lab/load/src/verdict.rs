@@ -54,7 +54,7 @@ pub fn void(plan: &Plan, record: &Record, conditions: &Conditions) -> Vec<String
     }
     if let Pace::Open { rate, .. } = plan.pace {
         let lag = record.lag.value_at_quantile(0.99);
-        if record.lag.len() > 0 && u128::from(lag) > honesty.lag.as_nanos() {
+        if !record.lag.is_empty() && u128::from(lag) > honesty.lag.as_nanos() {
             why.push(format!(
                 "the generator lagged: at the 99th percentile it started operations {:.3} ms late (at most {:.3} ms)",
                 lag as f64 / 1e6,
@@ -227,6 +227,43 @@ mod tests {
         assert!(tells(10_000_000, 99.9999) && !tells(9_999_999, 99.9999));
         assert!(tells(10_000, 99.9) && !tells(9_999, 99.9));
         assert!(tells(20, 50.0) && !tells(19, 50.0));
+    }
+
+    #[test]
+    fn each_reason_makes_a_run_void_and_a_clean_one_holds() {
+        let mut plan = Plan::new(Vec::new());
+        plan.pace = Pace::Open { rate: 1000.0, arrivals: crate::schedule::Arrivals::Uniform };
+        let good = Conditions { pressure: Some(5.0), busiest: 0.5, lost: 0, seconds: 1.0 };
+        let mut clean = Record::new(&plan);
+        (clean.completed, clean.in_window) = (1000, 1000);
+        note(&mut clean.lag, 10_000);
+        assert_eq!(void(&plan, &clean, &good), Vec::<String>::new());
+        let one = |record: &Record, conditions: &Conditions, word: &str| {
+            let why = void(&plan, record, conditions);
+            assert!(why.len() == 1 && why[0].contains(word), "{word}: {why:?}");
+        };
+        one(&clean, &Conditions { pressure: Some(30.0), ..good }, "CPU pressure");
+        one(&clean, &Conditions { lost: 1, ..good }, "lost");
+        let mut late = clean.clone();
+        note(&mut late.lag, 2_000_000);
+        one(&late, &good, "lagged");
+        let mut short = clean.clone();
+        short.in_window = 900;
+        one(&short, &Conditions { busiest: 0.99, ..good }, "client itself");
+        // The server's fault: no reason to distrust the figures.
+        assert!(void(&plan, &short, &good).is_empty());
+        let mut ports = clean.clone();
+        ports.failures.note(Failure::of(rustix::io::Errno::ADDRNOTAVAIL, true), || "no port".into());
+        one(&ports, &good, "ports ran out");
+        let mut mismatched = clean.clone();
+        mismatched.handshakes.not_resumed = 11;
+        one(&mismatched, &good, "handshakes were full");
+        let mut refused = clean.clone();
+        refused.handshakes.early_rejected = 11;
+        one(&refused, &good, "early data");
+        let mut nothing = Record::new(&plan);
+        nothing.in_window = 1000;
+        one(&nothing, &good, "nothing completed");
     }
 
     #[test]

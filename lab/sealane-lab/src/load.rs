@@ -224,18 +224,18 @@ enum CloseArg {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let thresholds = args
         .fail_if
         .iter()
         .map(|t| Threshold::parse(t))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|why| anyhow!("--fail-if: {why}"))?;
-    let plan = plan(&args)?;
+    let plan = plan(args)?;
     let cancel = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, cancel.clone()).context("cannot listen for Ctrl-C")?;
     if args.knee {
-        return knee(&args, plan, thresholds, &cancel);
+        return knee(args, plan, thresholds, &cancel);
     }
     let mut view = View::new(args.quiet, args.json);
     let result = sealane_lab_load::run(&plan, &cancel, |live| view.show(live));

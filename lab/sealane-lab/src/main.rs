@@ -25,15 +25,15 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Put a server under load and say what it did, what it cost, and whether to believe it.
-    Load(load::Args),
+    Load(Box<load::Args>),
     /// Time the phases of single requests, compare ways of making them, and say what a server offers.
-    Probe(probe::Args),
+    Probe(Box<probe::Args>),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Load(args) => load::run(args),
-        Command::Probe(args) => probe::run(args),
+        Command::Load(args) => load::run(&args),
+        Command::Probe(args) => probe::run(*args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("sealane-lab: {error:#}");

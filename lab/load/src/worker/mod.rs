@@ -44,6 +44,8 @@ const SWEEP: Nanos = 50_000_000;
 const REST: Nanos = 10_000_000;
 /// How often one seat may fail before the clock starts.
 const ATTEMPTS: u32 = 3;
+/// How long an operation that is done waits for its ticket.
+const TICKET_PATIENCE: Nanos = 1_000_000_000;
 /// The longest that the end of a run waits for what is under way.
 const DRAIN: Nanos = 5_000_000_000;
 
@@ -242,7 +244,7 @@ impl<'a> Worker<'a> {
             _ => Vec::new(),
         };
         let pacer = Pacer::new(plan, a.thread);
-        let seats: Vec<Seat> = pacer.seats().map(|group| Seat::new(group)).collect();
+        let seats: Vec<Seat> = pacer.seats().map(Seat::new).collect();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| format!("epoll: {e}"))?;
         let quic = match (&client, plan.protocol) {
             (Some(client), Protocol::Http3) => Some(Box::new(Quic::new(plan, client, &epoll, a.thread)?)),
@@ -466,7 +468,7 @@ impl<'a> Worker<'a> {
         let timeout = nanos(self.plan.timeout);
         for i in 0..self.seats.len() {
             if self.waited_enough(i, now) {
-                self.closed_quic(i, now);
+                self.ticket_came(i, now);
             } else if self.seats[i].overdue(now, timeout) {
                 self.fail(i, Failure::Timeout, now, || format!("nothing within {:?}", self.plan.timeout));
             }

@@ -28,9 +28,6 @@ use crate::{h3, socket};
 /// Marks a UDP socket's events among those of seats.
 pub(super) const UDP: u64 = 1 << 63;
 
-/// How long an operation without a request waits for its ticket.
-const TICKET_PATIENCE: Nanos = 1_000_000_000;
-
 /// The thread's QUIC side.
 pub struct Quic {
     endpoint: quic::Endpoint,
@@ -45,6 +42,8 @@ pub struct Quic {
     timers: BinaryHeap<Reverse<(Nanos, usize)>>,
     /// Datagrams to send.
     buffer: Vec<u8>,
+    /// A socket whose sending brought to light that nobody listens.
+    refused: Option<usize>,
 }
 
 #[derive(Default)]
@@ -69,8 +68,6 @@ pub struct Link {
     full: bool,
     /// The request went out as early data.
     early: bool,
-    /// Tickets at hand before.
-    tickets: usize,
     leaving: bool,
 }
 
@@ -152,6 +149,7 @@ impl Quic {
             owners: Vec::new(),
             timers: BinaryHeap::new(),
             buffer: Vec::with_capacity(2048),
+            refused: None,
         })
     }
 
@@ -181,6 +179,9 @@ impl Quic {
             let Some(transmit) = link.conn.poll_transmit(instant, 1, &mut self.buffer) else { break };
             // What the socket will not take is lost, and the protocol sends it again.
             let out = socket::send(&self.sockets[link.socket].0, &self.buffer[..transmit.size]);
+            if out == Err(Errno::CONNREFUSED) {
+                self.refused = Some(link.socket);
+            }
             sent += out.ok().flatten().unwrap_or(0) as u64;
         }
         let wake = link.conn.poll_timeout().map_or(crate::clock::NEVER, |at| clock.nanos(at));
@@ -239,10 +240,10 @@ impl Worker<'_> {
             armed: crate::clock::NEVER,
             full: false,
             early,
-            // One of them is on its way.
-            tickets: tls::tickets_at_hand(&self.names[name]),
             leaving: false,
         }));
+        // One of them is on its way.
+        self.seats[i].tickets = tls::tickets_at_hand(&self.names[name]);
         if self.measuring(now) {
             self.record.connections += 1;
         }
@@ -390,6 +391,9 @@ impl Worker<'_> {
 
     /// Wakes the connections whose time has come.
     pub(super) fn wake_quic(&mut self, now: Nanos) {
+        if let Some(index) = self.quic.as_mut().and_then(|quic| quic.refused.take()) {
+            self.refused_quic(index);
+        }
         while let Some(quic) = &mut self.quic
             && let Some(Reverse((at, index))) = quic.timers.peek().copied()
             && at <= now
@@ -472,9 +476,8 @@ impl Worker<'_> {
         let seat = &self.seats[i];
         let Some(link) = &seat.quic else { return };
         if seat.phase == Phase::Closing {
-            // An operation without a request stays for its ticket.
-            if tls::tickets_at_hand(&self.names[seat.name as usize]) > link.tickets {
-                return self.closed_quic(i, now);
+            if self.has_ticket(i) {
+                return self.ticket_came(i, now);
             }
         } else if link.leaving && self.plan.operation == Operation::KeepAlive {
             let idle = link.active() == 0;
@@ -485,21 +488,6 @@ impl Worker<'_> {
             }
         }
         self.settle_quic(i, now);
-    }
-
-    /// An operation that stayed for its ticket may go.
-    pub(super) fn closed_quic(&mut self, i: usize, now: Nanos) {
-        if self.priming > 0 {
-            return self.primed(i, now);
-        }
-        self.vacate(i);
-        self.offer(i, now);
-    }
-
-    /// Whether a seat has waited for a ticket in vain.
-    pub(super) fn waited_enough(&self, i: usize, now: Nanos) -> bool {
-        let seat = &self.seats[i];
-        seat.quic.is_some() && seat.phase == Phase::Closing && now.saturating_sub(seat.connected) > TICKET_PATIENCE
     }
 
     fn established_quic(&mut self, i: usize, now: Nanos) {
@@ -611,7 +599,7 @@ impl Worker<'_> {
     fn lost_quic(&mut self, i: usize, reason: &quic::ConnectionError, now: Nanos) {
         let seat = &self.seats[i];
         match seat.phase {
-            Phase::Closing => self.closed_quic(i, now),
+            Phase::Closing => self.ticket_came(i, now),
             Phase::Handshaking => {
                 let failure = match reason {
                     quic::ConnectionError::TimedOut => Failure::Timeout,

@@ -59,6 +59,8 @@ pub struct Seat {
     pub attempts: u32,
     /// Whether a ticket was offered.
     pub offered: bool,
+    /// Tickets at hand for this name once that one was taken.
+    pub tickets: usize,
 }
 
 impl Seat {
@@ -83,6 +85,7 @@ impl Seat {
             generation: 0,
             attempts: 0,
             offered: false,
+            tickets: 0,
         }
     }
 

@@ -7,7 +7,7 @@ use rustls::HandshakeKind;
 
 use super::pacer::Op;
 use super::seat::Phase;
-use super::{ATTEMPTS, REST, Worker, quic};
+use super::{ATTEMPTS, REST, TICKET_PATIENCE, Worker, quic};
 use crate::clock::Nanos;
 use crate::plan::{Kind, Operation, Protocol};
 use crate::record::{Failure, note};
@@ -232,6 +232,7 @@ impl Worker<'_> {
         self.out = out;
         begun.map_err(tls_failed)?;
         self.seats[i].tls = Some(session);
+        self.seats[i].tickets = tls::tickets_at_hand(&self.names[self.seats[i].name as usize]);
         if early {
             let head = self.is_head(i);
             self.seats[i].reader.restart(head);
@@ -491,6 +492,10 @@ impl Worker<'_> {
             let status = seat.reader.status();
             self.complete(i, status, now);
         }
+        if self.seats[i].phase == Phase::Closing && self.seats[i].generation == generation && self.has_ticket(i) {
+            self.ticket_came(i, now);
+            return Read::Gone;
+        }
         if closed && self.seats[i].generation == generation && self.seats[i].fd.is_some() {
             self.ended(i, true, now);
             return Read::Gone;
@@ -608,10 +613,8 @@ impl Worker<'_> {
                 self.vacate(i);
                 self.open(i, now);
             }
-            // Tickets come after the handshake; the peer's close comes after them.
-            Operation::Connection { request: false, .. } if self.seats[i].secure() && self.plan.wants_tickets() => {
-                self.seats[i].phase = Phase::Closing;
-            }
+            // Tickets come after the handshake, and may come after an answer to early data.
+            Operation::Connection { .. } if self.short_of_tickets(i) => self.seats[i].phase = Phase::Closing,
             Operation::Connection { .. } => {
                 if !self.out.is_empty() {
                     self.flush(i, now);
@@ -624,9 +627,7 @@ impl Worker<'_> {
 
     /// A connection made for its tickets is through.
     pub(super) fn primed(&mut self, i: usize, now: Nanos) {
-        let request = matches!(self.plan.operation, Operation::Connection { request: true, .. });
-        if !request && self.seats[i].phase != Phase::Closing {
-            // The tickets are still to come.
+        if self.seats[i].phase != Phase::Closing && self.short_of_tickets(i) {
             self.seats[i].phase = Phase::Closing;
             return;
         }
@@ -675,14 +676,7 @@ impl Worker<'_> {
         let unauthenticated = seat.tls.is_some() && !cleanly;
         match (seat.phase, &seat.op) {
             (Phase::Handshaking, _) => self.fail(i, Failure::Tls, now, || "closed during the handshake".to_owned()),
-            (Phase::Closing, _) => {
-                self.vacate(i);
-                if self.priming > 0 {
-                    self.primed_after_close(i, now);
-                } else {
-                    self.offer(i, now);
-                }
-            }
+            (Phase::Closing, _) => self.ticket_came(i, now),
             (_, Some(_)) => {
                 // RFC 9112 §9.8: without close_notify the end may be an attacker's.
                 if !unauthenticated && seat.requested && seat.h2.is_none() && seat.reader.end() {
@@ -704,9 +698,35 @@ impl Worker<'_> {
         }
     }
 
-    fn primed_after_close(&mut self, i: usize, now: Nanos) {
-        self.seats[i].phase = Phase::Closing;
-        self.primed(i, now);
+    /// Whether this seat's connection should stay for a ticket, because none has come and they are few.
+    fn short_of_tickets(&self, i: usize) -> bool {
+        let seat = &self.seats[i];
+        self.plan.wants_tickets()
+            && seat.secure()
+            && !self.has_ticket(i)
+            && tls::tickets_at_hand(&self.names[seat.name as usize]) < self.seats.len()
+    }
+
+    /// Whether a ticket has come since the seat's connection was begun.
+    pub(super) fn has_ticket(&self, i: usize) -> bool {
+        let seat = &self.seats[i];
+        let at_hand = tls::tickets_at_hand(&self.names[seat.name as usize]);
+        at_hand > seat.tickets || at_hand == usize::MAX
+    }
+
+    /// A seat that stayed for its ticket may go: it has come, or never will.
+    pub(super) fn ticket_came(&mut self, i: usize, now: Nanos) {
+        if self.priming > 0 {
+            return self.primed(i, now);
+        }
+        self.vacate(i);
+        self.offer(i, now);
+    }
+
+    /// Whether a seat has waited for a ticket in vain.
+    pub(super) fn waited_enough(&self, i: usize, now: Nanos) -> bool {
+        let seat = &self.seats[i];
+        seat.phase == Phase::Closing && now.saturating_sub(seat.connected) > TICKET_PATIENCE
     }
 
     /// The socket reported an error while it was read.
