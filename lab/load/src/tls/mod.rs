@@ -9,5 +9,5 @@ mod verify;
 
 pub use config::{Client, ClientIdentity, TlsError, TlsOptions, TlsVersions, group_names, suite_names};
 pub use session::{OutBuf, Session, Step};
-pub use tickets::{Tickets, handshake_was_full, offer_tickets, ticket_counts, tickets_at_hand};
+pub use tickets::{Tickets, handshake_was_full, offer_tickets, tickets_at_hand, tickets_received};
 pub use verify::Verify;

@@ -36,9 +36,9 @@ pub fn offer_tickets(yes: bool) {
     OFFER.set(yes);
 }
 
-/// How many tickets this thread has received since the last call.
-pub fn ticket_counts() -> u64 {
-    RECEIVED.take()
+/// How many tickets this thread has received so far.
+pub fn tickets_received() -> u64 {
+    RECEIVED.get()
 }
 
 /// How many sessions of `name` could be resumed: TLS 1.3 tickets, or one for ever with TLS 1.2.

@@ -302,6 +302,7 @@ impl<'a> Worker<'a> {
         let mut drained_by = NEVER;
         let mut warm_end = NEVER;
         let mut idle_before = 0;
+        let mut tickets_before = tls::tickets_received();
         loop {
             let mut now = self.clock.now();
             if self.pacer.timeline().is_none() {
@@ -325,8 +326,7 @@ impl<'a> Worker<'a> {
                     // The measured phase begins here for this thread's own figures.
                     warm_end = NEVER;
                     idle_before = self.idle;
-                    self.record.handshakes.tickets = 0;
-                    let _ = tls::ticket_counts();
+                    tickets_before = tls::tickets_received();
                 }
                 if self.pacer.through() && drained_by == NEVER {
                     drained_by = now + DRAIN.min(nanos(self.plan.timeout));
@@ -371,6 +371,7 @@ impl<'a> Worker<'a> {
         let now = self.clock.now();
         self.finish(now);
         self.record.idle = self.idle - idle_before;
+        self.record.handshakes.tickets = tls::tickets_received() - tickets_before;
         self.publish();
         Ok(self.record)
     }
@@ -527,7 +528,6 @@ impl<'a> Worker<'a> {
             // TCP says goodbye by itself.
             self.vacate_quic(i);
         }
-        self.record.handshakes.tickets += tls::ticket_counts();
         if self.record.failures.total() == 0 && self.record.completed == 0 {
             self.record.failures = std::mem::take(&mut self.outside);
         }

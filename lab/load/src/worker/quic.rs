@@ -207,7 +207,7 @@ impl Worker<'_> {
         seat.phase = Phase::Handshaking;
         seat.name = name as u16;
         (seat.opened, seat.connected) = (now, now);
-        (seat.requested, seat.offered) = (false, false);
+        (seat.requested, seat.offered, seat.tickets) = (false, false, 0);
         let mut kind = seat.op.as_ref().map_or(Kind::Full, |op| op.kind);
         let at_hand = tls::tickets_at_hand(&self.names[name]);
         if kind >= Kind::Resumed {
@@ -242,8 +242,6 @@ impl Worker<'_> {
             early,
             leaving: false,
         }));
-        // One of them is on its way.
-        self.seats[i].tickets = tls::tickets_at_hand(&self.names[name]);
         if self.measuring(now) {
             self.record.connections += 1;
         }
@@ -375,9 +373,12 @@ impl Worker<'_> {
             Some(Owner::Seat(i)) => {
                 let i = *i as usize;
                 let _ = tls::handshake_was_full();
-                if let Some(link) = &mut self.seats[i].quic {
+                let tickets = tls::tickets_received();
+                let seat = &mut self.seats[i];
+                if let Some(link) = &mut seat.quic {
                     link.conn.handle_event(event);
                     link.full |= tls::handshake_was_full();
+                    seat.tickets += tls::tickets_received() - tickets;
                 }
                 self.drive_quic(i, now);
             }

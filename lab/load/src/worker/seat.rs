@@ -59,8 +59,8 @@ pub struct Seat {
     pub attempts: u32,
     /// Whether a ticket was offered.
     pub offered: bool,
-    /// Tickets at hand for this name once that one was taken.
-    pub tickets: usize,
+    /// Tickets that the connection has been given.
+    pub tickets: u64,
 }
 
 impl Seat {

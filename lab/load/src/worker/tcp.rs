@@ -152,7 +152,7 @@ impl Worker<'_> {
         seat.phase = Phase::Connecting;
         seat.name = name as u16;
         (seat.opened, seat.connected) = (now, 0);
-        (seat.requested, seat.offered) = (false, false);
+        (seat.requested, seat.offered, seat.tickets) = (false, false, 0);
         seat.pending.clear();
         seat.unsent.clear();
         seat.h2 = (self.plan.protocol == Protocol::Http2).then(|| {
@@ -232,7 +232,6 @@ impl Worker<'_> {
         self.out = out;
         begun.map_err(tls_failed)?;
         self.seats[i].tls = Some(session);
-        self.seats[i].tickets = tls::tickets_at_hand(&self.names[self.seats[i].name as usize]);
         if early {
             let head = self.is_head(i);
             self.seats[i].reader.restart(head);
@@ -434,7 +433,10 @@ impl Worker<'_> {
             let was_ready = session.ready();
             out.clear();
             let filled = kept + n;
-            match session.process(&mut scratch[..filled], out, None, take) {
+            let tickets = tls::tickets_received();
+            let step = session.process(&mut scratch[..filled], out, None, take);
+            seat.tickets += tls::tickets_received() - tickets;
+            match step {
                 Ok(step) => {
                     seat.pending.clear();
                     seat.pending.extend_from_slice(&scratch[step.used..filled]);
@@ -707,11 +709,10 @@ impl Worker<'_> {
             && tls::tickets_at_hand(&self.names[seat.name as usize]) < self.seats.len()
     }
 
-    /// Whether a ticket has come since the seat's connection was begun.
+    /// Whether the seat's connection has brought a ticket, or needs none: a TLS 1.2 session serves for ever.
     pub(super) fn has_ticket(&self, i: usize) -> bool {
         let seat = &self.seats[i];
-        let at_hand = tls::tickets_at_hand(&self.names[seat.name as usize]);
-        at_hand > seat.tickets || at_hand == usize::MAX
+        seat.tickets > 0 || tls::tickets_at_hand(&self.names[seat.name as usize]) == usize::MAX
     }
 
     /// A seat that stayed for its ticket may go: it has come, or never will.
