@@ -230,8 +230,6 @@ pub struct Record {
     pub bytes_in: u64,
     /// Bytes sent, with TLS.
     pub bytes_out: u64,
-    /// Time in which the thread had nothing to do, while it measured.
-    pub idle: Nanos,
     /// When the last operation completed.
     pub last: Nanos,
 }
@@ -253,7 +251,6 @@ impl Record {
             connections: 0,
             bytes_in: 0,
             bytes_out: 0,
-            idle: 0,
             last: 0,
         }
     }
@@ -286,7 +283,6 @@ impl Record {
         self.connections += other.connections;
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
-        self.idle += other.idle;
         self.last = self.last.max(other.last);
     }
 

@@ -161,9 +161,12 @@ impl Desk<'_> {
     ) -> Result<Report, LoadError> {
         let give_up = self.clock.now() + 3 * nanos(self.plan.timeout) + 5_000_000_000;
         while self.ready < self.plan.threads {
-            self.listen(Duration::from_millis(20));
+            let more = self.listen(Duration::from_millis(20));
             if let Some((_, why)) = &self.hopeless {
                 return Err(LoadError::Unreachable(why.clone()));
+            }
+            if !more {
+                return Err(LoadError::Unreachable("all generator threads were lost".to_owned()));
             }
             if self.cancel.load(Ordering::Relaxed) || self.clock.now() > give_up {
                 return Err(LoadError::Unreachable("the connections did not come about in time".to_owned()));

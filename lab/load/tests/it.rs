@@ -4,5 +4,7 @@
 mod http1;
 #[path = "it/http23.rs"]
 mod http23;
+#[path = "it/nginx.rs"]
+mod nginx;
 #[path = "it/server.rs"]
 mod server;

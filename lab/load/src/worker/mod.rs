@@ -13,13 +13,16 @@
 //! seat, and its connection lives as long as the operation. Free seats wait in first-in-first-out order,
 //! so that all connections are used alike. A seat that failed rests before it is used again.
 
+mod outcome;
 mod pacer;
 mod quic;
 mod seat;
+mod streams;
 mod tcp;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
@@ -70,9 +73,7 @@ pub struct Gauge {
     pub completed: AtomicU64,
     /// Operations failed.
     pub failed: AtomicU64,
-    /// Nanoseconds without work.
-    pub idle: AtomicU64,
-    /// Of those, the ones spent spinning towards a deadline.
+    /// Nanoseconds spent spinning towards a deadline.
     pub spun: AtomicU64,
     /// Set at the thread's end, when nobody can ask the kernel any more: nanoseconds on a CPU…
     pub ran: AtomicU64,
@@ -152,7 +153,6 @@ pub(super) struct Worker<'a> {
     started: u64,
     completed: u64,
     failed: u64,
-    idle: Nanos,
     spun: Nanos,
     /// Connections still to be made before the clock starts.
     preparing: usize,
@@ -175,10 +175,12 @@ pub fn work(assignment: Assignment<'_>, news: Sender<News>) {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let tid = rustix::thread::gettid().as_raw_nonzero().get();
     assignment.gauge.tid.store(u64::from(tid.unsigned_abs()), Ordering::Relaxed);
-    let ended = match Worker::new(assignment, news.clone()) {
+    // A thread that panics is lost, and the run void; the others' figures are still told.
+    let whole = std::panic::catch_unwind(AssertUnwindSafe(|| match Worker::new(assignment, news.clone()) {
         Ok(worker) => worker.run(),
         Err(why) => Err((Failure::Connect, why)),
-    };
+    }));
+    let Ok(ended) = whole else { return };
     if let Some((ran, waited)) = crate::accounting::thread_times(u64::from(tid.unsigned_abs())) {
         assignment.gauge.ran.store(ran, Ordering::Relaxed);
         assignment.gauge.waited.store(waited, Ordering::Relaxed);
@@ -285,7 +287,6 @@ impl<'a> Worker<'a> {
             started: 0,
             completed: 0,
             failed: 0,
-            idle: 0,
             spun: 0,
             preparing: 0,
             priming: 0,
@@ -301,7 +302,6 @@ impl<'a> Worker<'a> {
         // What is under way when the load ends may take until then.
         let mut drained_by = NEVER;
         let mut warm_end = NEVER;
-        let mut idle_before = 0;
         let mut tickets_before = tls::tickets_received();
         loop {
             let mut now = self.clock.now();
@@ -325,7 +325,6 @@ impl<'a> Worker<'a> {
                 if now >= warm_end {
                     // The measured phase begins here for this thread's own figures.
                     warm_end = NEVER;
-                    idle_before = self.idle;
                     tickets_before = tls::tickets_received();
                 }
                 if self.pacer.through() && drained_by == NEVER {
@@ -354,12 +353,8 @@ impl<'a> Worker<'a> {
                 // Interrupted by a signal: look again.
                 continue;
             }
-            if pause > 0 || events.is_empty() {
-                let nothing = self.clock.now() - now;
-                self.idle += nothing;
-                if pause == 0 {
-                    self.spun += nothing;
-                }
+            if pause == 0 && events.is_empty() {
+                self.spun += self.clock.now() - now;
             }
             for event in &events {
                 let (data, flags) = (event.data.u64(), event.flags);
@@ -370,7 +365,6 @@ impl<'a> Worker<'a> {
         }
         let now = self.clock.now();
         self.finish(now);
-        self.record.idle = self.idle - idle_before;
         self.record.handshakes.tickets = tls::tickets_received() - tickets_before;
         self.publish();
         Ok(self.record)
@@ -451,7 +445,6 @@ impl<'a> Worker<'a> {
         self.gauge.started.store(self.started, Ordering::Relaxed);
         self.gauge.completed.store(self.completed, Ordering::Relaxed);
         self.gauge.failed.store(self.failed, Ordering::Relaxed);
-        self.gauge.idle.store(self.idle, Ordering::Relaxed);
         self.gauge.spun.store(self.spun, Ordering::Relaxed);
         if let Some(interval) = &mut self.interval {
             let seen = self.signals.interval.load(Ordering::Relaxed);

@@ -7,7 +7,7 @@ use rustls::HandshakeKind;
 
 use super::pacer::Op;
 use super::seat::Phase;
-use super::{ATTEMPTS, REST, TICKET_PATIENCE, Worker, quic};
+use super::{Worker, quic};
 use crate::clock::Nanos;
 use crate::plan::{Kind, Operation, Protocol};
 use crate::record::{Failure, note};
@@ -16,6 +16,9 @@ use crate::{h1, h2, socket};
 
 /// The part of a generation that fits into an event's data beside the seat and the mark of UDP sockets.
 const GENERATION: u32 = 0x7fff_ffff;
+
+/// Why an operation cannot go on.
+pub(super) type Problem = (Failure, Cow<'static, str>);
 
 /// What reading came to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,82 +56,6 @@ impl Worker<'_> {
             }
             Operation::Connection { .. } => self.open(i, now),
         }
-    }
-
-    /// The seat may take an operation.
-    pub(super) fn offer(&mut self, i: usize, now: Nanos) {
-        let seat = &mut self.seats[i];
-        if !seat.queued {
-            seat.queued = true;
-            self.pacer.free(seat.group, i as u32, now);
-        }
-    }
-
-    /// It may not: its connection is gone or going.
-    pub(super) fn withdraw(&mut self, i: usize) {
-        let seat = &mut self.seats[i];
-        if seat.queued {
-            seat.queued = false;
-            self.pacer.withdraw(seat.group, i as u32);
-        }
-    }
-
-    /// Starts a request on an HTTP/2 connection.
-    fn begin_stream(&mut self, i: usize, op: Op, now: Nanos) {
-        let seat = &mut self.seats[i];
-        let Some(h2) = &mut seat.h2 else { return };
-        let section = &self.sections[seat.group as usize][seat.name as usize][op.target as usize];
-        h2.start(section, &self.plan.origins[seat.group as usize].targets[op.target as usize].body, op);
-        let room = h2.has_room();
-        if !seat.dirty {
-            seat.dirty = true;
-            self.dirty.push(i as u32);
-        }
-        if room {
-            self.offer(i, now);
-        }
-    }
-
-    /// Sends the frames that gathered in this turn.
-    pub(super) fn flush_dirty(&mut self) {
-        while let Some(i) = self.dirty.pop() {
-            let i = i as usize;
-            if std::mem::take(&mut self.seats[i].dirty) {
-                self.out.clear();
-                let now = self.clock.now();
-                if self.quic.is_some() {
-                    self.settle_quic(i, now);
-                } else {
-                    self.flush_frames(i, now);
-                }
-            }
-        }
-    }
-
-    /// Encrypts and sends what an HTTP/2 connection has to say, behind what is in the out buffer.
-    fn flush_frames(&mut self, i: usize, now: Nanos) {
-        if let Err((failure, why)) = self.queue_frames(i) {
-            return self.fail(i, failure, now, || why.into_owned());
-        }
-        if !self.out.is_empty() {
-            self.flush(i, now);
-        }
-    }
-
-    fn queue_frames(&mut self, i: usize) -> Result<(), (Failure, Cow<'static, str>)> {
-        let seat = &mut self.seats[i];
-        let Some(h2) = &mut seat.h2 else { return Ok(()) };
-        match &mut seat.tls {
-            None => self.out.extend(&h2.out),
-            Some(session) => {
-                // A record holds 2^14 bytes (RFC 8446 §5.1).
-                for record in h2.out.chunks(1 << 14) {
-                    session.encrypt(record, &mut self.out).map_err(tls_failed)?;
-                }
-            }
-        }
-        h2.out.clear();
-        Ok(())
     }
 
     /// Opens a seat's connection, and sends what can be sent at once.
@@ -192,7 +119,7 @@ impl Worker<'_> {
     }
 
     /// Without TLS the request of a connection of its own goes out first of all.
-    fn first_request(&mut self, i: usize) -> Result<(), (Failure, Cow<'static, str>)> {
+    fn first_request(&mut self, i: usize) -> Result<(), Problem> {
         let Operation::Connection { request, .. } = self.plan.operation else { return Ok(()) };
         if let Some(op) = &mut self.seats[i].op {
             op.kind = Kind::Plain;
@@ -211,7 +138,7 @@ impl Worker<'_> {
     }
 
     /// Builds the session and its `ClientHello`, with early data where that is asked for.
-    fn hello(&mut self, i: usize) -> Result<(), (Failure, Cow<'static, str>)> {
+    fn hello(&mut self, i: usize) -> Result<(), Problem> {
         let Some(client) = &self.client else { return Err((Failure::Tls, "no TLS".into())) };
         let seat = &mut self.seats[i];
         let name = &self.names[seat.name as usize];
@@ -246,7 +173,7 @@ impl Worker<'_> {
     }
 
     /// Puts the operation's request into the out buffer.
-    fn queue_request(&mut self, i: usize) -> Result<(), (Failure, Cow<'static, str>)> {
+    fn queue_request(&mut self, i: usize) -> Result<(), Problem> {
         if self.seats[i].h2.is_some() {
             self.seats[i].requested = true;
             return self.queue_frames(i);
@@ -265,7 +192,7 @@ impl Worker<'_> {
     }
 
     /// Sends what is in the out buffer, behind what could not be sent before.
-    fn flush(&mut self, i: usize, now: Nanos) {
+    pub(super) fn flush(&mut self, i: usize, now: Nanos) {
         let Self { seats, out, .. } = self;
         let seat = &mut seats[i];
         let Some(fd) = &seat.fd else { return };
@@ -505,53 +432,6 @@ impl Worker<'_> {
         if self.seats[i].generation == generation && self.seats[i].fd.is_some() { more } else { Read::Gone }
     }
 
-    /// Acts on what an HTTP/2 connection reported.
-    fn handle_reported(&mut self, i: usize, now: Nanos) {
-        let mut reported = std::mem::take(&mut self.reported);
-        let keep_alive = self.plan.operation == Operation::KeepAlive;
-        let generation = self.seats[i].generation;
-        for event in reported.drain(..) {
-            if self.seats[i].generation != generation {
-                break;
-            }
-            match event {
-                h2::Event::Settings if keep_alive => self.opened(i, now),
-                h2::Event::Settings => {}
-                h2::Event::Answer(_) => {
-                    if let Some(op) = &mut self.seats[i].op {
-                        op.first_byte = now;
-                    }
-                }
-                h2::Event::Done(_, status) if !keep_alive => self.complete(i, status, now),
-                h2::Event::Done(op, status) => {
-                    self.in_flight -= 1;
-                    self.completed += 1;
-                    self.note_completed(&op, status, now);
-                }
-                h2::Event::Failed(_, why) if !keep_alive => self.fail(i, Failure::Reset, now, || why),
-                h2::Event::Failed(op, why) => {
-                    self.in_flight -= 1;
-                    self.note_failed(Some(&op), Failure::Reset, now, || why);
-                }
-            }
-        }
-        self.reported = reported;
-        if !keep_alive || self.seats[i].generation != generation {
-            return;
-        }
-        let Some(h2) = &self.seats[i].h2 else { return };
-        if h2.leaving() {
-            let idle = h2.active() == 0;
-            self.withdraw(i);
-            if idle {
-                self.vacate(i);
-                self.open(i, now);
-            }
-        } else if h2.has_room() && self.seats[i].phase == Phase::Open && self.seats[i].attempts == u32::MAX {
-            self.offer(i, now);
-        }
-    }
-
     /// The handshake is complete: note what it was, and go on.
     fn established(&mut self, i: usize) {
         let now = self.clock.now();
@@ -595,83 +475,6 @@ impl Worker<'_> {
         }
     }
 
-    /// An operation succeeded.
-    pub(super) fn complete(&mut self, i: usize, status: u16, now: Nanos) {
-        let seat = &mut self.seats[i];
-        let Some(op) = seat.op.take() else { return };
-        let keep = seat.reader.keep_alive();
-        seat.requested = false;
-        seat.attempts = if self.plan.operation == Operation::KeepAlive { seat.attempts } else { 0 };
-        if op.priming {
-            self.primed(i, now);
-            return;
-        }
-        self.in_flight -= 1;
-        self.completed += 1;
-        self.note_completed(&op, status, now);
-        match self.plan.operation {
-            Operation::KeepAlive if keep => self.offer(i, now),
-            Operation::KeepAlive => {
-                self.vacate(i);
-                self.open(i, now);
-            }
-            // Tickets come after the handshake, and may come after an answer to early data.
-            Operation::Connection { .. } if self.short_of_tickets(i) => self.seats[i].phase = Phase::Closing,
-            Operation::Connection { .. } => {
-                if !self.out.is_empty() {
-                    self.flush(i, now);
-                }
-                self.vacate(i);
-                self.offer(i, now);
-            }
-        }
-    }
-
-    /// A connection made for its tickets is through.
-    pub(super) fn primed(&mut self, i: usize, now: Nanos) {
-        if self.seats[i].phase != Phase::Closing && self.short_of_tickets(i) {
-            self.seats[i].phase = Phase::Closing;
-            return;
-        }
-        self.vacate(i);
-        self.offer(i, now);
-        self.priming -= 1;
-        let at_hand = self.names.iter().map(tls::tickets_at_hand).min().unwrap_or(0);
-        if at_hand >= self.seats.len() {
-            self.unprimed = 0;
-            // Those under way still count down.
-            self.priming = self.priming.min(self.seats.iter().filter(|s| s.phase != Phase::Vacant).count());
-        } else if self.unprimed > 0 {
-            self.unprimed -= 1;
-            self.prime(now);
-        }
-    }
-
-    pub(super) fn note_completed(&mut self, op: &Op, status: u16, now: Nanos) {
-        let open_loop = self.plan.rate().is_some();
-        if let Some(interval) = &mut self.interval {
-            note(interval, now - if open_loop { op.intended } else { op.started });
-        }
-        if self.measuring(now) {
-            self.record.in_window += 1;
-        }
-        if !self.counts(op, now) {
-            return;
-        }
-        let record = &mut self.record;
-        record.completed += 1;
-        record.last = now;
-        record.statuses[(status / 100).min(5) as usize] += 1;
-        let times = record.times(op.kind);
-        note(&mut times.uncorrected, now - op.started);
-        if open_loop {
-            note(&mut times.corrected, now - op.intended);
-        }
-        if op.first_byte != 0 {
-            note(&mut times.first_byte, op.first_byte - op.started);
-        }
-    }
-
     /// The peer closed the connection; `cleanly` when TLS said so.
     fn ended(&mut self, i: usize, cleanly: bool, now: Nanos) {
         let seat = &mut self.seats[i];
@@ -700,36 +503,6 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether this seat's connection should stay for a ticket, because none has come and they are few.
-    fn short_of_tickets(&self, i: usize) -> bool {
-        let seat = &self.seats[i];
-        self.plan.wants_tickets()
-            && seat.secure()
-            && !self.has_ticket(i)
-            && tls::tickets_at_hand(&self.names[seat.name as usize]) < self.seats.len()
-    }
-
-    /// Whether the seat's connection has brought a ticket, or needs none: a TLS 1.2 session serves for ever.
-    pub(super) fn has_ticket(&self, i: usize) -> bool {
-        let seat = &self.seats[i];
-        seat.tickets > 0 || tls::tickets_at_hand(&self.names[seat.name as usize]) == usize::MAX
-    }
-
-    /// A seat that stayed for its ticket may go: it has come, or never will.
-    pub(super) fn ticket_came(&mut self, i: usize, now: Nanos) {
-        if self.priming > 0 {
-            return self.primed(i, now);
-        }
-        self.vacate(i);
-        self.offer(i, now);
-    }
-
-    /// Whether a seat has waited for a ticket in vain.
-    pub(super) fn waited_enough(&self, i: usize, now: Nanos) -> bool {
-        let seat = &self.seats[i];
-        seat.phase == Phase::Closing && now.saturating_sub(seat.connected) > TICKET_PATIENCE
-    }
-
     /// The socket reported an error while it was read.
     fn broke(&mut self, i: usize, e: rustix::io::Errno, now: Nanos) {
         let seat = &self.seats[i];
@@ -743,59 +516,6 @@ impl Worker<'_> {
             _ => "waiting for the response",
         };
         self.fail(i, Failure::of(e, connecting), now, || format!("{phase}: {e}"));
-    }
-
-    /// An operation, or the connection for later ones, failed.
-    pub(super) fn fail(&mut self, i: usize, failure: Failure, now: Nanos, why: impl FnOnce() -> String) {
-        let seat = &mut self.seats[i];
-        let op = seat.op.take();
-        seat.requested = false;
-        if self.pacer.timeline().is_none() {
-            seat.attempts = seat.attempts.saturating_add(1);
-            let attempts = seat.attempts;
-            let why = why();
-            if attempts >= ATTEMPTS {
-                self.hopeless = Some((failure, why.clone()));
-            }
-            self.outside.note(failure, || why);
-        } else {
-            let streams = match (&mut seat.h2, &mut seat.quic) {
-                (Some(h2), _) if op.is_none() => h2.abandon(),
-                (_, Some(link)) if op.is_none() => link.abandon(),
-                _ => Vec::new(),
-            };
-            if streams.is_empty() {
-                self.note_failed(op.as_ref(), failure, now, why);
-            } else {
-                let why = why();
-                for op in &streams {
-                    self.in_flight -= 1;
-                    self.note_failed(Some(op), failure, now, || why.clone());
-                }
-            }
-        }
-        if op.is_some_and(|op| !op.priming) {
-            self.in_flight -= 1;
-        }
-        self.withdraw(i);
-        self.vacate(i);
-        self.rest(i, now);
-    }
-
-    /// Counts a failure, as part of the measured phase or outside it.
-    pub(super) fn note_failed(&mut self, op: Option<&Op>, failure: Failure, now: Nanos, why: impl FnOnce() -> String) {
-        let counts = match op {
-            Some(op) => self.counts(op, now),
-            None => self.measuring(now),
-        };
-        let failures = if counts { &mut self.record.failures } else { &mut self.outside };
-        failures.note(failure, why);
-        self.failed += 1;
-    }
-
-    /// The seat is used again in a moment.
-    pub(super) fn rest(&mut self, i: usize, now: Nanos) {
-        self.resting.push_back((now + REST, i as u32));
     }
 
     /// Closes the seat's connection.
@@ -816,6 +536,7 @@ impl Worker<'_> {
     }
 }
 
-fn tls_failed(e: rustls::Error) -> (Failure, Cow<'static, str>) {
+/// What TLS went wrong with.
+pub(super) fn tls_failed(e: rustls::Error) -> Problem {
     (Failure::Tls, e.to_string().into())
 }

@@ -45,11 +45,18 @@ impl Pki {
         std::fs::write(dir.path().join("ca.pem"), authority.pem()).unwrap();
         std::fs::write(dir.path().join("client.pem"), client.pem()).unwrap();
         std::fs::write(dir.path().join("client.key"), client_key.serialize_pem()).unwrap();
+        std::fs::write(dir.path().join("server.pem"), leaf.pem()).unwrap();
+        std::fs::write(dir.path().join("server.key"), key.serialize_pem()).unwrap();
         Self { dir, authority: authority.der().clone(), leaf: leaf.der().clone(), key: key.serialize_der() }
     }
 
     pub fn ca(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
+    }
+
+    /// The server's certificate and key, as servers of others want them.
+    pub fn server_files(&self) -> (PathBuf, PathBuf) {
+        (self.dir.path().join("server.pem"), self.dir.path().join("server.key"))
     }
 
     pub fn identity(&self) -> ClientIdentity {
