@@ -211,7 +211,7 @@ impl Session {
         }
     }
 
-    /// Encrypts `plain` into `out`, and a close_notify behind it if `close`. Only once [`Session::may_write`].
+    /// Encrypts `plain` into `out`, and a close_notify behind it if `close`. Only once the handshake allows it: after it, or in a server's half-RTT.
     #[inline]
     pub fn write(&mut self, plain: &[u8], close: bool, out: &mut Records) -> Result<(), TlsError> {
         let room = plain.len() + (plain.len() / MAX_FRAGMENT + 2) * RECORD_OVERHEAD + 64;
