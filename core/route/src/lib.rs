@@ -69,9 +69,10 @@ impl<T> HostTable<T> {
     /// Finds what a host (lower case, without port or trailing dot) gets.
     pub fn find(&self, host: &str) -> Option<&T> {
         if !self.exact.is_empty()
-            && let Some(v) = self.exact.get(host) {
-                return Some(v);
-            }
+            && let Some(v) = self.exact.get(host)
+        {
+            return Some(v);
+        }
         if !self.wildcard.is_empty() {
             let mut rest = host;
             while let Some((_, parent)) = rest.split_once('.') {
