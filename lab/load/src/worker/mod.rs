@@ -32,7 +32,7 @@ use rustls::pki_types::ServerName;
 
 use crate::clock::{Clock, NEVER, Nanos, nanos};
 use crate::fields::{self, Coding};
-use crate::plan::{Operation, Origin, Pace, Plan, Protocol, Target};
+use crate::plan::{Kind, Operation, Origin, Pace, Plan, Protocol, Target};
 use crate::record::{Failure, Failures, Record, histogram, note};
 use crate::schedule::{Rng, Weighted};
 use crate::tls::{self, Client, OutBuf};
@@ -132,6 +132,9 @@ pub(super) struct Worker<'a> {
     name_weights: Weighted,
     /// Request bytes by origin, name and target.
     requests: Vec<Vec<Vec<Box<[u8]>>>>,
+    /// The same without `Connection: close`, for requests that go as early data: a server that answers and
+    /// closes at once never completes the handshake, and so never gives the ticket for the next one.
+    lingering: Vec<Vec<Vec<Box<[u8]>>>>,
     /// The same as field sections, for HTTP/2.
     sections: Vec<Vec<Vec<fields::Request>>>,
     /// QUIC's side, when HTTP/3 is spoken.
@@ -239,6 +242,13 @@ impl<'a> Worker<'a> {
             Protocol::Http3 => h3::request(&fields::request(Coding::Qpack, t, host_of(origin, host)), &t.body),
             _ => h1::request(t, host_of(origin, host), close),
         });
+        let early = matches!(&plan.operation, Operation::Connection { mix, .. } if mix.iter().any(|(k, _)| *k == Kind::EarlyData));
+        let lingering = match plan.protocol {
+            Protocol::Http1 if early => {
+                by_origin(plan, &hosts, |t, origin, host| h1::request(t, host_of(origin, host), false))
+            }
+            _ => Vec::new(),
+        };
         let sections = match plan.protocol {
             Protocol::Http2 => {
                 by_origin(plan, &hosts, |t, origin, host| fields::request(Coding::Hpack, t, host_of(origin, host)))
@@ -270,6 +280,7 @@ impl<'a> Worker<'a> {
             }),
             names,
             requests,
+            lingering,
             sections,
             quic,
             reported: Vec::new(),

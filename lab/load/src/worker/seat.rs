@@ -57,6 +57,8 @@ pub struct Seat {
     pub generation: u32,
     /// Failures in a row before the clock started.
     pub attempts: u32,
+    /// Early data was asked for: the request leaves closing to us.
+    pub lingers: bool,
     /// Whether a ticket was offered.
     pub offered: bool,
     /// Tickets that the connection has been given.
@@ -84,6 +86,7 @@ impl Seat {
             connected: 0,
             generation: 0,
             attempts: 0,
+            lingers: false,
             offered: false,
             tickets: 0,
         }

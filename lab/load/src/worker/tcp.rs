@@ -132,7 +132,10 @@ impl Worker<'_> {
         let seat = &self.seats[i];
         match (&seat.h2, &seat.op) {
             (Some(h2), Some(_)) => Some(&h2.out),
-            (None, Some(op)) => Some(&self.requests[seat.group as usize][seat.name as usize][op.target as usize]),
+            (None, Some(op)) => Some({
+                let table = if seat.lingers { &self.lingering } else { &self.requests };
+                &table[seat.group as usize][seat.name as usize][op.target as usize]
+            }),
             _ => None,
         }
     }
@@ -152,6 +155,7 @@ impl Worker<'_> {
                 }
             }
         }
+        seat.lingers = kind == Kind::EarlyData && seat.h2.is_none();
         let mut session = Box::new(Session::new(client, name, kind).map_err(tls_failed)?);
         let early = kind == Kind::EarlyData;
         let mut out = std::mem::take(&mut self.out);
@@ -181,7 +185,8 @@ impl Worker<'_> {
         let head = self.is_head(i);
         let seat = &mut self.seats[i];
         let Some(op) = &seat.op else { return Ok(()) };
-        let request = &self.requests[seat.group as usize][seat.name as usize][op.target as usize];
+        let table = if seat.lingers { &self.lingering } else { &self.requests };
+        let request = &table[seat.group as usize][seat.name as usize][op.target as usize];
         seat.reader.restart(head);
         seat.requested = true;
         match &mut seat.tls {
