@@ -148,7 +148,11 @@ impl Wire {
             return Ok(ReadResult::Blocked);
         }
         let kept = self.unread.len();
-        // A record is at most 16 KiB and some, so there is always room behind half a one.
+        // A record is at most 16 KiB and some, so there is room behind half a one; a handshake message spread over
+        // records may need more, and then it is longer than anything that a peer has to say.
+        if kept >= s.input.len() {
+            return Err(WireError::Io);
+        }
         s.input[..kept].copy_from_slice(&self.unread);
         let n = match recv(&self.fd, &mut s.input[kept..], RecvFlags::empty()) {
             Ok((n, _)) => n,
