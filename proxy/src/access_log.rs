@@ -6,6 +6,7 @@
 use crate::clock::Clock;
 use crate::conn::Front;
 use crate::exchange::Exchange;
+use sealane_http::h1::encode_decimal;
 use sealane_http::{Known, Version};
 use std::io::Write;
 
@@ -48,9 +49,9 @@ impl AccessLog {
             Version::Http10 => b" HTTP/1.0\" ".as_slice(),
             _ => b" HTTP/1.1\" ".as_slice(),
         });
-        number(b, u64::from(x.status));
+        encode_decimal(b, u64::from(x.status));
         b.push(b' ');
-        number(b, x.down.bytes);
+        encode_decimal(b, x.down.bytes);
         for known in [Known::Referer, Known::UserAgent] {
             b.extend_from_slice(b" \"");
             match x.request.fields.get(known) {
@@ -61,7 +62,7 @@ impl AccessLog {
         }
         let elapsed = now.saturating_sub(x.started);
         b.push(b' ');
-        number(b, elapsed / 1000);
+        encode_decimal(b, elapsed / 1000);
         let millis = elapsed % 1000;
         b.extend_from_slice(&[b'.', b'0' + (millis / 100) as u8, b'0' + (millis / 10 % 10) as u8]);
         b.push(b'0' + (millis % 10) as u8);
@@ -71,7 +72,7 @@ impl AccessLog {
             Some(sealane_tls::policy::Version::Tls13) => b" TLSv1.3 ".as_slice(),
             Some(sealane_tls::policy::Version::Tls12) => b" TLSv1.2 ".as_slice(),
         });
-        number(b, x.up.bytes);
+        encode_decimal(b, x.up.bytes);
         b.push(b' ');
         match x.upstream.as_ref().and_then(|u| u.upstream.servers.get(x.server)) {
             Some(server) => b.extend_from_slice(server.name.as_bytes()),
@@ -110,20 +111,6 @@ fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-fn number(out: &mut Vec<u8>, mut n: u64) {
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,9 +120,5 @@ mod tests {
         let mut out = Vec::new();
         escape(&mut out, b"a\"b\\c\nd\x80");
         assert_eq!(out, b"a\\x22b\\x5Cc\\x0Ad\\x80");
-        out.clear();
-        number(&mut out, 0);
-        number(&mut out, 18_446_744_073_709_551_615);
-        assert_eq!(out, b"018446744073709551615");
     }
 }

@@ -466,8 +466,13 @@ impl Proxy {
     }
 
     /// A request that cannot be read is answered, and the connection closed: its bytes have no known position.
-    fn bad_request(&mut self, cx: &mut Context, key: Key, mut x: Box<Exchange>, error: ParseError) {
+    fn bad_request(&mut self, cx: &mut Context, key: Key, x: Box<Exchange>, error: ParseError) {
         self.counters.parse_errors[error.index()].inc();
+        self.refuse_unread(cx, key, x, error.status());
+    }
+
+    /// Answers a request that was never read whole.
+    fn refuse_unread(&mut self, cx: &mut Context, key: Key, mut x: Box<Exchange>, status: u16) {
         self.counters.requests.inc();
         x.request.clear();
         // What the log shows must not be what the attacker chose.
@@ -480,7 +485,7 @@ impl Proxy {
         if let Some(front) = self.front(key) {
             front.exchange = Some(exchange);
         }
-        self.refuse(cx, exchange, error.status());
+        self.refuse(cx, exchange, status);
     }
 
     /// Notes the end of the handshake, once. False if the connection is gone.
@@ -629,7 +634,8 @@ impl Proxy {
             }
             // RFC 9110 §15.5.9.
             self.counters.client_timeouts.inc();
-            return self.answer_timeout(cx, key);
+            let x = self.spare.pop().unwrap_or_else(|| Box::new(Exchange::new(key)));
+            return self.refuse_unread(cx, key, x, 408);
         };
         let Some(x) = self.exchanges.get(exchange) else { return };
         let uploads = matches!(x.up.state, FlowState::Open | FlowState::Dropped) && !x.up.blocked && !x.up.raw;
@@ -644,22 +650,6 @@ impl Proxy {
         }
         self.counters.client_timeouts.inc();
         self.front_gone(cx, key);
-    }
-
-    fn answer_timeout(&mut self, cx: &mut Context, key: Key) {
-        let mut x = self.spare.pop().unwrap_or_else(|| Box::new(Exchange::new(key)));
-        x.request.clear();
-        let _ = x.request.set_target(b"-");
-        x.front = key;
-        x.started = cx.now();
-        x.keep_alive = false;
-        x.up.state = FlowState::Dropped;
-        self.counters.requests.inc();
-        let exchange = self.exchanges.insert(x);
-        if let Some(front) = self.front(key) {
-            front.exchange = Some(exchange);
-        }
-        self.refuse(cx, exchange, 408);
     }
 }
 

@@ -119,7 +119,14 @@ fn status_line(out: &mut Vec<u8>, head: &ResponseHead) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn content_length(out: &mut Vec<u8>, mut n: u64) {
+fn content_length(out: &mut Vec<u8>, n: u64) {
+    out.extend_from_slice(b"Content-Length: ");
+    encode_decimal(out, n);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a number in decimal.
+pub fn encode_decimal(out: &mut Vec<u8>, mut n: u64) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
     loop {
@@ -130,9 +137,7 @@ fn content_length(out: &mut Vec<u8>, mut n: u64) {
             break;
         }
     }
-    out.extend_from_slice(b"Content-Length: ");
     out.extend_from_slice(&digits[at..]);
-    out.extend_from_slice(b"\r\n");
 }
 
 /// Appends what goes before `len` bytes of chunk data, which `CRLF` must follow. Nothing for 0, which would end the

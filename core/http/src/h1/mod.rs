@@ -30,7 +30,8 @@ mod section;
 
 pub use body::{BodyDecoder, BodyPiece, What};
 pub use encode::{
-    ConnectionOption, encode_chunk, encode_chunk_header, encode_last_chunk, encode_request, encode_response,
+    ConnectionOption, encode_chunk, encode_chunk_header, encode_decimal, encode_last_chunk, encode_request,
+    encode_response,
 };
 pub use request::{RequestInfo, parse_request};
 pub use response::{ResponseInfo, parse_response};
