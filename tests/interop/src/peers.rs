@@ -74,7 +74,7 @@ pub fn nginx(site: &Site, program: &Path, address: SocketAddr, http: &str) -> Se
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let folder = folder.display();
     let text = format!(
-        "{user} daemon off; worker_processes 1; pid {folder}/pid; error_log stderr warn;\n\
+        "{user} daemon off; master_process off; worker_processes 1; pid {folder}/pid; error_log stderr warn;\n\
          events {{ worker_connections 1024; }}\n\
          http {{\n  access_log off; client_max_body_size 0;\n  client_body_temp_path {folder}/body; \
          proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; \

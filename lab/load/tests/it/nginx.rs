@@ -39,7 +39,7 @@ fn nginx(pki: &Pki) -> Option<Nginx> {
     let temporary: String =
         ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|n| format!("{n}_temp_path {d}/{n};\n")).concat();
     let conf = format!(
-        "daemon off; pid {d}/pid; error_log {d}/error.log; worker_processes 1;\nevents {{ worker_connections 512; }}\n\
+        "daemon off; master_process off; pid {d}/pid; error_log {d}/error.log; worker_processes 1;\nevents {{ worker_connections 512; }}\n\
          http {{ access_log off; {temporary} ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:a:1m; ssl_early_data on;\n\
          server {{ listen 127.0.0.1:{port} ssl http2; ssl_certificate {}; ssl_certificate_key {};\n\
          location / {{ return 200 \"hello\\n\"; }} location /missing {{ return 404; }} }} }}\n",
