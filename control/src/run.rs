@@ -136,9 +136,9 @@ impl Running {
                 self.metrics.set_draining();
                 let limit = self.config.drain_timeout;
                 eprintln!("sealane: finishing open requests, {} s at most; again to end at once", limit.as_secs());
-                self.lanes.send_all(|| Message::Drain(limit));
+                self.lanes.send_all(|| Message::Drain { limit, successor: false });
             }
-            Event::Quit => self.lanes.send_all(|| Message::Drain(Duration::ZERO)),
+            Event::Quit => self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: false }),
             Event::Reopen => {
                 if let Some(log) = &self.log {
                     log.reopen();

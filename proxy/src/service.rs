@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// Tokens of listeners have the top bit set, which keys never have.
 const LISTENER: u64 = 1 << 63;
+/// Their lower bits are the listener's index, those above which of its sockets it is.
+const LISTENER_BITS: u32 = 32;
 /// The access log's timer.
 const LOG_TIMER: u64 = (1 << 63) | (1 << 62);
 /// Connections accepted per event; the rest waits in the kernel for the next turn.
@@ -43,8 +45,13 @@ const EXHAUSTED_MS: Millis = 100;
 /// What can be mailed to a lane of the proxy.
 #[derive(Debug)]
 pub enum Message {
-    /// Accept no more, let what is under way finish, and stop; whatever is left is cut off after the time given.
-    Drain(Duration),
+    /// Accept no more, let what is under way finish, and stop.
+    Drain {
+        /// Whatever is left is cut off after this.
+        limit: Duration,
+        /// Another process goes on accepting from the same sockets: what waits in their queues is left to it.
+        successor: bool,
+    },
     /// A session that this lane owns (issued by another).
     Session(SessionRecord),
     /// A connection whose session this lane owns, with the bytes read so far.
@@ -130,27 +137,35 @@ impl Proxy {
 
     /// Watches this slot's listening sockets.
     fn listen(&mut self, cx: &Context) -> std::io::Result<()> {
-        for (i, l) in self.lane.listeners.iter().enumerate() {
-            if let Some(socket) = l.listener.sockets.get(self.slot) {
-                cx.watch_listener(socket, LISTENER | i as u64)?;
-            }
+        for (token, socket) in self.own_sockets() {
+            cx.watch_listener(socket, token)?;
         }
         self.listening = true;
         Ok(())
     }
 
     fn unlisten(&mut self, cx: &Context) {
-        for l in &self.lane.listeners {
-            if let Some(socket) = l.listener.sockets.get(self.slot) {
-                cx.unwatch(socket);
-            }
+        for (_, socket) in self.own_sockets() {
+            cx.unwatch(socket);
         }
         self.listening = false;
     }
 
-    fn accept(&mut self, cx: &mut Context, index: usize) {
-        let Some(listener) = self.lane.listeners.get(index).cloned() else { return };
-        let Some(socket) = listener.listener.sockets.get(self.slot) else { return };
+    /// This lane's listening sockets with their tokens. There may be more sockets than lanes (they were opened by a
+    /// process that had more, and none may close while its address is listened on): a lane then serves several.
+    fn own_sockets(&self) -> impl Iterator<Item = (u64, &Arc<OwnedFd>)> {
+        let lanes = self.mailboxes.len();
+        self.lane.listeners.iter().enumerate().flat_map(move |(i, l)| {
+            let own = l.listener.sockets.iter().enumerate().skip(self.slot).step_by(lanes);
+            own.map(move |(at, socket)| (LISTENER | (at as u64) << LISTENER_BITS | i as u64, socket))
+        })
+    }
+
+    /// Accepts from the socket that a token of [`Self::own_sockets`] names.
+    fn accept(&mut self, cx: &mut Context, token: u64) {
+        let (index, at) = (token & ((1 << LISTENER_BITS) - 1), (token & !LISTENER) >> LISTENER_BITS);
+        let Some(listener) = self.lane.listeners.get(index as usize).cloned() else { return };
+        let Some(socket) = listener.listener.sockets.get(at as usize) else { return };
         for _ in 0..ACCEPTS {
             if self.admission.len() >= MAX_WAITING {
                 return; // The hellos that wait come first; the listener stays ready.
@@ -407,6 +422,11 @@ impl Proxy {
             return;
         }
         let was_listening = self.listening;
+        // Whoever is in the queue of a listener that goes has been let in already.
+        if was_listening {
+            let newest = self.snapshots.current().clone();
+            self.empty_queues(cx, |l| !newest.listeners.iter().any(|n| n.id == l.id));
+        }
         self.unlisten(cx);
         self.lane = Rc::new(LaneSnapshot::new(self.snapshots.current().clone(), Some(&self.lane), self.slot));
         if was_listening {
@@ -425,20 +445,32 @@ impl Proxy {
         }
     }
 
-    fn drain(&mut self, cx: &mut Context, limit: Duration) {
-        // Whoever is in the kernel's queue has been let in; then nobody is, and no connection is reset unheard.
-        for index in 0..self.lane.listeners.len() {
+    /// Accepts all that waits in the kernel's queues of some listeners.
+    fn empty_queues(&mut self, cx: &mut Context, of: impl Fn(&Listener) -> bool) {
+        let tokens: Vec<u64> = self.own_sockets().map(|(token, _)| token).collect();
+        for token in tokens {
+            let index = (token & ((1 << LISTENER_BITS) - 1)) as usize;
+            if !self.lane.listeners.get(index).is_some_and(|l| of(&l.listener)) {
+                continue;
+            }
             for _ in 0..QUEUE_ROUNDS {
                 let before = self.counters.accepted.value();
-                self.accept(cx, index);
+                self.accept(cx, token);
                 if self.counters.accepted.value() == before {
                     break;
                 }
             }
         }
+    }
+
+    fn drain(&mut self, cx: &mut Context, limit: Duration, successor: bool) {
+        if !successor && self.draining.is_none() {
+            // Whoever is in the kernel's queue has been let in; then nobody is, and no connection is reset unheard.
+            self.empty_queues(cx, |_| true);
+        }
         self.pause_accepting(cx);
-        for l in &self.lane.listeners {
-            if let Some(socket) = l.listener.sockets.get(self.slot) {
+        if !successor {
+            for (_, socket) in self.own_sockets() {
                 // The socket is shared with control, so closing our end would not stop it from listening.
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
@@ -499,7 +531,7 @@ impl Service for Proxy {
 
     fn ready(&mut self, cx: &mut Context, token: u64, ready: Ready) {
         if token & LISTENER != 0 {
-            self.accept(cx, (token & !LISTENER) as usize);
+            self.accept(cx, token);
             return;
         }
         let key = Key::from_u64(token);
@@ -550,7 +582,7 @@ impl Service for Proxy {
 
     fn message(&mut self, cx: &mut Context, message: Message) {
         match message {
-            Message::Drain(limit) => self.drain(cx, limit),
+            Message::Drain { limit, successor } => self.drain(cx, limit, successor),
             Message::Session(record) => sessions::accept(record),
             Message::Connection(c) => {
                 let found = self.lane.listeners.iter().find(|l| l.listener.id == c.listener).cloned();
