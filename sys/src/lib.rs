@@ -1,6 +1,8 @@
 //! The platform: what a lane needs of the operating system beyond what `rustix` gives safely.
 //!
-//! The only crate of the product that may contain `unsafe`; today it needs none.
+//! The only crate of the product that may contain `unsafe`.
 
 pub mod cpu;
 pub mod limits;
+pub mod udp;
+mod udp_cmsg;
