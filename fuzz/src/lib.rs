@@ -5,6 +5,7 @@
 //! `README.md` says how. To add a decoder: a module with `fuzz_one`, a line in [`TARGETS`], a folder in `corpus/`.
 
 pub mod http1;
+pub mod http3;
 pub mod mutate;
 
 /// A target's name, which is also its folder in `corpus/`, and what runs it.
@@ -15,6 +16,9 @@ pub const TARGETS: &[Target] = &[
     ("request", http1::request::fuzz_one),
     ("response", http1::response::fuzz_one),
     ("chunked", http1::chunked::fuzz_one),
+    ("h3-stream", http3::stream::fuzz_one),
+    ("h3-control", http3::control::fuzz_one),
+    ("h3-section", http3::section::fuzz_one),
 ];
 
 /// The target of that name.

@@ -118,6 +118,14 @@ parse_errors! {
     ChunkEnd, 400, "chunk_end", "chunk data is not followed by CRLF";
     /// Trailers above the limits.
     TrailersTooLarge, 431, "trailers", "the trailer section is larger than the limit";
+    /// RFC 9113 §8.3, RFC 9114 §4.3: one that is unknown, comes twice, late, or not with this method; or one is missing.
+    PseudoField, 400, "pseudo_field", "a pseudo-header field is missing, unknown, repeated or out of place";
+    /// RFC 9113 §8.2.1, RFC 9114 §4.2.
+    FieldCase, 400, "field_case", "a field name in upper case";
+    /// RFC 9113 §8.2.2, RFC 9114 §4.2.
+    ConnectionField, 400, "connection_field", "a field that belongs to HTTP/1.1's connections";
+    /// RFC 9113 §8.1.1, RFC 9114 §4.1.2.
+    LengthMismatch, 400, "length_mismatch", "content-length and the content disagree";
     /// The connection closed before the body was complete (RFC 9112 §8).
     Truncated, 400, "truncated", "the connection closed inside a message";
 }

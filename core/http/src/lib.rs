@@ -7,12 +7,14 @@
 //! - [`message`]: request and response heads, shared by HTTP/1.1, HTTP/2 and HTTP/3;
 //! - [`fields`] and [`known`]: their fields, and the names that code asks for;
 //! - [`h1`]: the HTTP/1.1 codec;
+//! - [`h3`]: HTTP/3's framing, and QPACK without a dynamic table;
 //! - [`error`]: what can be wrong, with the status and the counter it maps to.
 
 mod authority;
 pub mod error;
 pub mod fields;
 pub mod h1;
+pub mod h3;
 pub mod known;
 pub mod message;
 mod scan;

@@ -119,7 +119,7 @@ fn bad_coding(value: &[u8]) -> ParseError {
 }
 
 /// One plain decimal number of at most 19 digits, below 2^63 so that no peer's signed arithmetic wraps.
-fn decimal(digits: &[u8]) -> Option<u64> {
+pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 19 {
         return None;
     }

@@ -22,7 +22,7 @@
 //! - hosts with percent-encoding or sub-delimiters: 400.
 
 mod body;
-mod connection;
+pub(crate) mod connection;
 mod encode;
 mod request;
 mod response;
