@@ -4,5 +4,9 @@
 
 pub mod cpu;
 pub mod limits;
+pub mod netlink;
+pub mod netlink_route;
+mod sockopt;
+pub mod tun;
 pub mod udp;
 mod udp_cmsg;

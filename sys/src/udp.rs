@@ -8,6 +8,7 @@
 //! segmented message that the kernel refuses is sent datagram by datagram, and when the refusals go on segmentation is
 //! given up for the socket ([`Socket::segments`] says so, so that callers stop gathering).
 
+use crate::sockopt::set;
 use crate::udp_cmsg::{Control, take};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::cell::Cell;
@@ -98,26 +99,26 @@ impl Socket {
         ] {
             let size = libc::c_int::try_from(size).unwrap_or(libc::c_int::MAX);
             // Beyond the system's limit only with CAP_NET_ADMIN; a smaller buffer is no reason to fail.
-            if size > 0 && set(&fd, libc::SOL_SOCKET, forced, size).is_err() {
-                let _ = set(&fd, libc::SOL_SOCKET, plain, size);
+            if size > 0 && set(&fd, libc::SOL_SOCKET, forced, &size).is_err() {
+                let _ = set(&fd, libc::SOL_SOCKET, plain, &size);
             }
         }
         // Destination addresses and the ECN bits come as control messages. A dual-stack socket needs both families'.
         if address.is_ipv6() {
-            set(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+            set(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1)?;
             if options.ecn {
-                set(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
-                let _ = set(&fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
+                set(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &1)?;
+                let _ = set(&fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &1);
             }
         } else {
-            set(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+            set(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, &1)?;
             if options.ecn {
-                set(&fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+                set(&fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &1)?;
             }
         }
-        let gro = set(&fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        let gro = set(&fd, libc::SOL_UDP, libc::UDP_GRO, &1).is_ok();
         // Kernels without GSO do not know the option; 0 means none by default.
-        let gso = set(&fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        let gso = set(&fd, libc::SOL_UDP, libc::UDP_SEGMENT, &0).is_ok();
         let segments = Cell::new(if gso { MAX_SEGMENTS as u8 } else { 1 });
         Ok(Self { fd, address, segments, refused: Cell::new(0), gro })
     }
@@ -139,7 +140,7 @@ impl Socket {
 
     /// Gives up offload in both directions, for tests and by configuration.
     pub fn without_offload(mut self) -> Self {
-        let _ = set(&self.fd, libc::SOL_UDP, libc::UDP_GRO, 0);
+        let _ = set(&self.fd, libc::SOL_UDP, libc::UDP_GRO, &0);
         self.gro = false;
         self.segments.set(1);
         self
@@ -149,9 +150,9 @@ impl Socket {
     /// that passes (QUIC).
     pub fn probe_path(&self) -> io::Result<()> {
         if self.address.is_ipv6() {
-            set(&self.fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
+            set(&self.fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_PROBE)?;
         }
-        let v4 = set(&self.fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
+        let v4 = set(&self.fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_PROBE);
         if self.address.is_ipv4() { v4 } else { Ok(()) }
     }
 
@@ -162,7 +163,7 @@ impl Socket {
             program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
         let len = u16::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let fprog = libc::sock_fprog { len, filter: code.as_mut_ptr() };
-        set_struct(&self.fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &fprog)
+        set(&self.fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &fprog)
     }
 
     /// Sends one message.
@@ -458,18 +459,6 @@ fn meta(message: &libc::mmsghdr, name: &libc::sockaddr_storage, room: usize) -> 
 /// route does not take whole (EINVAL, EMSGSIZE).
 fn offload_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE))
-}
-
-fn set(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    set_struct(fd, level, name, &value)
-}
-
-fn set_struct<T>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe `value`, which the kernel only reads.
-    let result = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), size_of::<T>() as u32)
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Writes an address as the kernel wants it; IPv4 as mapped on an IPv6 socket. Returns its length.

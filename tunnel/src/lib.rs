@@ -1,0 +1,6 @@
+//! The tunnel's data channel, off the slow path.
+//!
+//! Control (TLS, authentication, negotiation, rekeying) lives elsewhere; what it needs of a data plane is the narrow
+//! interface of [`plane`]: peers, keys, counters, events.
+
+pub mod plane;
