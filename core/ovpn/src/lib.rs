@@ -1,8 +1,23 @@
 //! OpenVPN's protocol, sans-IO: bytes, the time and random bytes come in; bytes, deadlines and events go out.
 //!
 //! - [`data`]: the data channel: packet layouts, AEAD keys, epochs, replay window. The planes in `tunnel` use it.
+//! - [`gate`]: first packets, answered without state; [`link`]: a session's reliable streams for TLS, over wrapped
+//!   ([`wrap`]) control packets ([`packet`]) that are repeated and put in order ([`reliable`]).
+//! - Inside TLS: [`key_method`] and [`prf`] for the data keys, [`peer_info`], [`command`] and [`push`].
+//!
+//! TLS itself is the caller's: [`link::Link`] carries its bytes.
 //!
 //! There is no RFC; the protocol is what OpenVPN 2.4 to 2.7 speak. Ciphers are AES-GCM and ChaCha20-Poly1305, and
 //! everything that they do not need (compression, CBC, static keys, fragments) is left out on purpose.
 
+pub mod command;
 pub mod data;
+pub mod gate;
+pub mod key_method;
+pub mod link;
+pub mod packet;
+pub mod peer_info;
+pub mod prf;
+pub mod push;
+pub mod reliable;
+pub mod wrap;

@@ -1,0 +1,133 @@
+//! What a peer says about itself: `IV_…` lines.
+
+use crate::data::Cipher;
+
+/// Bits of `IV_PROTO`.
+pub mod proto {
+    /// DATA_V2.
+    pub const DATA_V2: u32 = 1 << 1;
+    /// The reply may come before the request.
+    pub const REQUEST_PUSH: u32 = 1 << 2;
+    /// Data keys come from TLS' exporter.
+    pub const TLS_KEY_EXPORT: u32 = 1 << 3;
+    /// `AUTH_PENDING` with keywords.
+    pub const AUTH_PENDING_KW: u32 = 1 << 4;
+    /// `dns` options, in the form of 2.6.
+    pub const DNS_OPTION: u32 = 1 << 6;
+    /// `EXIT` on the control channel.
+    pub const CC_EXIT_NOTIFY: u32 = 1 << 7;
+    /// `AUTH_FAILED,TEMP`.
+    pub const AUTH_FAIL_TEMP: u32 = 1 << 8;
+    /// Dynamic tls-crypt.
+    pub const DYN_TLS_CRYPT: u32 = 1 << 9;
+    /// The epoch format.
+    pub const DATA_EPOCH: u32 = 1 << 10;
+    /// `dns` options, in the form of 2.7.
+    pub const DNS_OPTION_V2: u32 = 1 << 11;
+}
+
+/// A peer's lines, as far as they matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// `IV_PROTO`.
+    pub proto: u32,
+    /// `IV_CIPHERS`, those that we know.
+    pub ciphers: Vec<Cipher>,
+    /// Whether it negotiates ciphers at all: `IV_CIPHERS`, or `IV_NCP` of 2.4.
+    pub negotiates: bool,
+    /// `IV_VER`.
+    pub version: String,
+    /// `IV_PLAT`.
+    pub platform: String,
+    /// `IV_MTU`, the largest it takes.
+    pub mtu: Option<u16>,
+    /// Compression is not optional for it (`IV_LZO` and kin without a stub are only abilities, so this is never set by
+    /// those).
+    pub wants_compression: bool,
+}
+
+impl PeerInfo {
+    /// Reads the lines; what is not known is skipped.
+    pub fn parse(text: &str) -> Self {
+        let mut info = Self::default();
+        for line in text.lines() {
+            let Some((name, value)) = line.split_once('=') else { continue };
+            match name {
+                "IV_PROTO" => info.proto = value.parse().unwrap_or(0),
+                "IV_CIPHERS" => {
+                    info.negotiates = true;
+                    info.ciphers = value.split(':').filter_map(Cipher::from_name).collect();
+                }
+                // 2.4 said so before there was IV_CIPHERS: both AES-GCM ciphers.
+                "IV_NCP" if value.parse::<u32>().is_ok_and(|n| n >= 2) => {
+                    info.negotiates = true;
+                    if info.ciphers.is_empty() {
+                        info.ciphers = vec![Cipher::Aes256Gcm, Cipher::Aes128Gcm];
+                    }
+                }
+                "IV_VER" => info.version = shown(value),
+                "IV_PLAT" => info.platform = shown(value),
+                "IV_MTU" => info.mtu = value.parse().ok(),
+                _ => {}
+            }
+        }
+        info
+    }
+
+    /// Whether a bit of `IV_PROTO` is set.
+    pub const fn has(&self, bit: u32) -> bool {
+        self.proto & bit != 0
+    }
+
+    /// The first of `ours` that the peer has. A peer that does not negotiate is taken by the `cipher` of its options
+    /// string.
+    pub fn choose(&self, ours: &[Cipher], options: &str) -> Option<Cipher> {
+        let said = options.split(',').find_map(|o| o.strip_prefix("cipher ")).and_then(Cipher::from_name);
+        match self.negotiates {
+            true => ours.iter().copied().find(|c| self.ciphers.contains(c)),
+            false => said.filter(|c| ours.contains(c)),
+        }
+    }
+}
+
+/// A word of the peer's for logs and status: short and printable.
+fn shown(value: &str) -> String {
+    value.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(64).collect()
+}
+
+/// What we say about ourselves. A server says less: its peers need only the exchange's terms.
+pub fn ours(version: &str, ciphers: &[Cipher], bits: u32, mtu: u16) -> String {
+    let names: Vec<&str> = ciphers.iter().map(|c| c.name()).collect();
+    let ncp =
+        if [Cipher::Aes128Gcm, Cipher::Aes256Gcm].iter().all(|c| ciphers.contains(c)) { "IV_NCP=2\n" } else { "" };
+    format!(
+        "IV_VER={version}\nIV_PLAT=linux\nIV_TCPNL=1\nIV_MTU={mtu}\n{ncp}IV_CIPHERS={}\nIV_PROTO={bits}\n",
+        names.join(":")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_understood() {
+        let info =
+            PeerInfo::parse("IV_VER=2.6.3\nIV_PROTO=990\nIV_CIPHERS=AES-256-GCM:BF-CBC:AES-128-GCM\nIV_MTU=1600\n");
+        assert!(info.has(proto::DATA_V2) && info.has(proto::TLS_KEY_EXPORT) && !info.has(proto::DATA_EPOCH));
+        assert_eq!(info.ciphers, [Cipher::Aes256Gcm, Cipher::Aes128Gcm]);
+        assert_eq!(info.choose(&[Cipher::ChaCha20Poly1305, Cipher::Aes128Gcm], ""), Some(Cipher::Aes128Gcm));
+        assert_eq!(info.choose(&[Cipher::ChaCha20Poly1305], "cipher CHACHA20-POLY1305"), None);
+        let old = PeerInfo::parse("IV_NCP=2\n");
+        assert_eq!(old.choose(&[Cipher::Aes128Gcm], ""), Some(Cipher::Aes128Gcm));
+        let none = PeerInfo::parse("");
+        assert_eq!(none.choose(&Cipher::ALL, "V4,cipher AES-256-GCM,x"), Some(Cipher::Aes256Gcm));
+        assert_eq!(none.choose(&Cipher::ALL, "V4,cipher AES-256-CBC"), None);
+    }
+
+    #[test]
+    fn ours_reads_as_it_was_meant() {
+        let info = PeerInfo::parse(&ours("1", &Cipher::ALL, proto::DATA_V2 | proto::TLS_KEY_EXPORT, 1500));
+        assert_eq!((info.ciphers.len(), info.proto, info.mtu), (3, 10, Some(1500)));
+    }
+}
