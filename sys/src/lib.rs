@@ -1,11 +1,13 @@
 //! The platform: what a lane needs of the operating system beyond what `rustix` gives safely.
 //!
-//! The only crate of the product that may contain `unsafe`.
+//! The only crate of the product that may contain `unsafe`; each use says why it is sound.
 
 pub mod cpu;
 pub mod limits;
 pub mod netlink;
 pub mod netlink_route;
+pub mod netns;
+pub mod realtime;
 mod sockopt;
 pub mod tun;
 pub mod udp;

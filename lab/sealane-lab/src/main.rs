@@ -2,6 +2,7 @@
 //!
 //! Exit codes of every command: 0 done, 1 a threshold failed, 2 wrong usage, 3 void.
 
+mod link;
 mod live;
 mod load;
 mod probe;
@@ -28,12 +29,15 @@ enum Command {
     Load(Box<load::Args>),
     /// Time the phases of single requests, compare ways of making them, and say what a server offers.
     Probe(Box<probe::Args>),
+    /// Run a command over an emulated link: delay, jitter, rate, loss, and paths that dislike data in SYNs.
+    Link(Box<link::Args>),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Load(args) => load::run(&args),
         Command::Probe(args) => probe::run(*args),
+        Command::Link(args) => link::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("sealane-lab: {error:#}");

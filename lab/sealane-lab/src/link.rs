@@ -1,0 +1,171 @@
+//! `sealane-lab link`: a command over a link with a delay.
+
+use anyhow::{Context, Result, bail};
+use clap::Args as ClapArgs;
+use rustix::process::{Pid, Signal, kill_process_group};
+use sealane_link::{Link, LinkConfig, SynData, parse_duration, parse_rate, parse_share};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// How long the server's command may take to listen, and to end.
+const PATIENCE: Duration = Duration::from_secs(15);
+const FAREWELL: Duration = Duration::from_secs(2);
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+The command runs on the client's end, 10.77.0.1 and fd77::1; the server's end is 10.77.0.2 and fd77::2. Both ends are
+network namespaces of their own: nothing else of this machine is reachable from them.
+
+Examples:
+  sealane-lab link --rtt 11.6ms -- ping -c 5 10.77.0.2
+  sealane-lab link --rtt 85.5ms --server 'sealane respond --listen 10.77.0.2:8443 --cert c.pem --key k.pem' \\
+      --port 8443 -- curl -sk --tcp-fastopen -w '%{time_appconnect}\\n' https://10.77.0.2:8443/
+  sealane-lab link --rtt 20ms --loss 2% --seed 7 -- bash
+
+Exit codes: the command's own; 3 when it did well and the link was not what it was meant to be.")]
+pub struct Args {
+    /// Round-trip time: 11.6ms, 400us
+    #[arg(long, value_parser = parse_duration, default_value = "10ms")]
+    rtt: Duration,
+    /// Each packet's delay differs by up to this, either way
+    #[arg(long, value_parser = parse_duration, default_value = "0ms")]
+    jitter: Duration,
+    /// Rate in either direction: 20mbit [default: as fast as it goes]
+    #[arg(long, value_parser = parse_rate)]
+    rate: Option<u64>,
+    /// Bytes that wait for the rate
+    #[arg(long, default_value_t = 256 * 1024)]
+    queue: usize,
+    /// Packets lost, in either direction: 1%
+    #[arg(long, value_parser = parse_share, default_value = "0")]
+    loss: f64,
+    /// Packets that those behind them overtake: 1%
+    #[arg(long, value_parser = parse_share, default_value = "0")]
+    reorder: f64,
+    /// Packets that come twice: 1%
+    #[arg(long, value_parser = parse_share, default_value = "0")]
+    duplicate: f64,
+    /// What happens to SYNs that carry data: pass, drop or strip
+    #[arg(long, value_parser = syn_data, default_value = "pass")]
+    syn_data: SynData,
+    /// Largest packet
+    #[arg(long, default_value_t = 1500)]
+    mtu: u16,
+    /// Every random choice follows from it
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How far the mean RTT may be off before the run is void
+    #[arg(long, value_parser = parse_duration, default_value = "100us")]
+    tolerance: Duration,
+    /// Write all packets to a pcap file
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// A shell command for the server's end, ended when the client's is done
+    #[arg(long, value_name = "COMMAND")]
+    server: Option<String>,
+    /// Wait until the server's end listens on this TCP port
+    #[arg(long, value_name = "PORT", requires = "server")]
+    port: Option<u16>,
+    /// net.ipv4.tcp_fastopen on both ends: 3 is client and server, 1 the kernel's default
+    #[arg(long, value_name = "BITS", default_value_t = 3)]
+    tcp_fastopen: u32,
+    /// The command for the client's end
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+fn syn_data(text: &str) -> Result<SynData, String> {
+    match text {
+        "pass" => Ok(SynData::Pass),
+        "drop" => Ok(SynData::Drop),
+        "strip" => Ok(SynData::Strip),
+        _ => Err("write pass, drop or strip".to_owned()),
+    }
+}
+
+impl Args {
+    fn config(&self) -> LinkConfig {
+        LinkConfig {
+            rtt: self.rtt,
+            jitter: self.jitter,
+            rate: self.rate,
+            queue: self.queue,
+            loss: self.loss,
+            reorder: self.reorder,
+            duplicate: self.duplicate,
+            syn_data: self.syn_data,
+            mtu: self.mtu,
+            seed: self.seed,
+            tolerance: self.tolerance,
+            ..LinkConfig::default()
+        }
+    }
+}
+
+/// Runs the command; the exit code is its own.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    sealane_link::gain_privileges()?;
+    let link = Link::up(&args.config())?;
+    for side in [link.client(), link.server()] {
+        side.set_sysctl("net.ipv4.tcp_fastopen", &args.tcp_fastopen.to_string())?;
+    }
+    if let Some(path) = &args.pcap {
+        link.capture(path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let mut server = args.server.as_ref().map(|c| Server::start(&link, c)).transpose()?;
+    if let Some(port) = args.port {
+        let address = (link.server().address(), port).into();
+        if let Err(e) = link.server().wait_for_port(address, PATIENCE) {
+            let ended = server.as_mut().is_some_and(Server::has_ended);
+            bail!("nobody listens on {address} ({e}){}", if ended { ": the server's command has ended" } else { "" });
+        }
+    }
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]);
+    let mut client = link.client().spawn(&mut command).with_context(|| format!("cannot start {}", args.command[0]))?;
+    let status = client.wait()?;
+    drop(server);
+    let report = link.finish();
+    eprintln!("{report}");
+    Ok(ExitCode::from(match code(status) {
+        0 if report.void.is_some() => 3,
+        code => code,
+    }))
+}
+
+/// As a shell gives it: 128 and the signal's number where one ended it.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(1);
+    u8::try_from(code).unwrap_or(1)
+}
+
+/// The server's command, with all that it starts.
+struct Server(Child);
+
+impl Server {
+    fn start(link: &Link, command: &str) -> Result<Self> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).process_group(0);
+        Ok(Self(link.server().spawn(&mut shell).context("cannot start the server's command")?))
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.0.try_wait().is_ok_and(|status| status.is_some())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let group = Pid::from_child(&self.0);
+        // It may have ended by itself.
+        let _ = kill_process_group(group, Signal::TERM);
+        let start = Instant::now();
+        while !self.has_ended() && start.elapsed() < FAREWELL {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,329 @@
+//! Setting a link up, calibrating it, and saying what it was.
+
+use crate::config::{LinkConfig, SynData};
+use crate::engine::{Engine, Lateness, Seen};
+use crate::pcap::Pcap;
+use crate::ping::{self, Rtt};
+use crate::queue::{Counts, Nanos};
+use crate::side::Side;
+use serde::Serialize;
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::time::Duration;
+
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const CLIENT6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+const SERVER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
+/// Echoes per calibration.
+const ECHOES: usize = 40;
+/// Time that one calibration may take.
+const CALIBRATION: Duration = Duration::from_millis(1500);
+/// How often the compensation is refined before the link is taken as it is.
+const ROUNDS: usize = 4;
+
+/// Why there is no link. Displays in one line, with what to do.
+#[derive(Debug)]
+pub enum LinkError {
+    /// A setting that cannot be.
+    Setting(String),
+    /// Not allowed to make namespaces.
+    Privileges(io::Error),
+    /// No TUN device, or it cannot be set up.
+    Device(io::Error),
+    /// The rest.
+    Io(io::Error),
+}
+
+impl fmt::Display for LinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting(what) => f.write_str(what),
+            Self::Privileges(e) => {
+                write!(f, "no network namespace ({e}): run as root, or allow user namespaces for ordinary users")
+            }
+            Self::Device(e) if e.kind() == io::ErrorKind::NotFound => f.write_str(
+                "there is no /dev/net/tun: `modprobe tun` brings it; a container needs --device /dev/net/tun",
+            ),
+            Self::Device(e) => write!(f, "cannot set up a TUN device: {e} (in a container: --device /dev/net/tun)"),
+            Self::Io(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LinkError {}
+
+impl From<io::Error> for LinkError {
+    fn from(e: io::Error) -> Self {
+        Self::Io(e)
+    }
+}
+
+/// A link that is up; it goes, with both namespaces, when this is dropped.
+#[derive(Debug)]
+pub struct Link {
+    // Before the sides: the emulator ends first.
+    engine: Engine,
+    client: Side,
+    server: Side,
+    config: LinkConfig,
+    compensation: Nanos,
+    before: Rtt,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("granted", &self.granted).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// Makes both ends, joins them, and calibrates the delay with echoes.
+    pub fn up(config: &LinkConfig) -> Result<Self, LinkError> {
+        config.check()?;
+        let (client, a) = Side::new(CLIENT, CLIENT6, config.mtu)?;
+        let (server, b) = Side::new(SERVER, SERVER6, config.mtu)?;
+        let engine = Engine::start(a, b, bare(config))?;
+        let mut link = Self { engine, client, server, config: config.clone(), compensation: 0, before: Rtt::default() };
+        link.calibrate()?;
+        link.engine.configure(link.config.clone(), link.compensation);
+        link.engine.reset();
+        Ok(link)
+    }
+
+    /// The end that connects.
+    pub fn client(&self) -> &Side {
+        &self.client
+    }
+
+    /// The end that listens.
+    pub fn server(&self) -> &Side {
+        &self.server
+    }
+
+    /// What it is meant to be.
+    pub fn config(&self) -> &LinkConfig {
+        &self.config
+    }
+
+    /// Changes the link's properties while it is up (all but the MTU, which stays); packets under way keep their time.
+    pub fn set(&mut self, config: &LinkConfig) -> Result<(), LinkError> {
+        config.check()?;
+        let mtu = self.config.mtu;
+        self.config = LinkConfig { mtu, ..config.clone() };
+        self.engine.configure(self.config.clone(), self.compensation);
+        Ok(())
+    }
+
+    /// The RTT that it has now, without loss, jitter and the rest, from `count` echoes.
+    pub fn measure(&self, count: usize) -> Result<Rtt, LinkError> {
+        self.engine.configure(bare(&self.config), self.compensation);
+        let rtt = self.echoes(count);
+        self.engine.configure(self.config.clone(), self.compensation);
+        rtt
+    }
+
+    /// The packets seen since it was last asked, if [`LinkConfig::trace`] is set.
+    pub fn take_trace(&self) -> Vec<Seen> {
+        self.engine.take_trace()
+    }
+
+    /// Writes every packet, as it comes in, to a pcap file from now on.
+    pub fn capture(&self, path: &Path) -> Result<(), LinkError> {
+        self.engine.capture(Some(Pcap::create(path)?));
+        Ok(())
+    }
+
+    /// What the link has been so far, without a new measurement.
+    pub fn report(&self) -> Report {
+        let now = self.engine.report();
+        let mut report = Report {
+            target: millis(self.config.rtt),
+            tolerance: millis(self.config.tolerance),
+            before: self.before,
+            after: None,
+            lateness: now.map(|r| r.lateness).unwrap_or_default(),
+            to_server: now.map(|r| r.to_server).unwrap_or_default(),
+            to_client: now.map(|r| r.to_client).unwrap_or_default(),
+            real_time: self.engine.granted.fifo,
+            void: None,
+        };
+        report.void = report.judge();
+        report
+    }
+
+    /// Measures once more and says what the link was.
+    pub fn finish(self) -> Report {
+        let mut report = self.report();
+        self.engine.capture(None);
+        report.after = self.measure(self.rounds_of_echoes()).ok();
+        report.void = report.judge();
+        report
+    }
+
+    fn calibrate(&mut self) -> Result<(), LinkError> {
+        let count = self.rounds_of_echoes();
+        // The first packets of a namespace pay for its caches.
+        self.echoes(3)?;
+        for _ in 0..ROUNDS {
+            self.before = self.echoes(count)?;
+            if self.before.samples == 0 {
+                return Err(LinkError::Io(io::Error::other("no echo came back over the link; is ICMP filtered here?")));
+            }
+            let off = self.before.mean - millis(self.config.rtt);
+            if off.abs() < millis(self.config.tolerance) / 4.0 {
+                break;
+            }
+            // By the median: one late wake-up of a busy machine is not the emulator's share.
+            let off = self.before.median - millis(self.config.rtt);
+            let change = (off * 1e6 / 2.0) as i64;
+            self.compensation = self.compensation.saturating_add_signed(change);
+            self.engine.configure(bare(&self.config), self.compensation);
+        }
+        Ok(())
+    }
+
+    fn rounds_of_echoes(&self) -> usize {
+        let each = self.config.rtt + Duration::from_millis(1);
+        ((CALIBRATION.as_micros() / each.as_micros()) as usize).clamp(8, ECHOES)
+    }
+
+    fn echoes(&self, count: usize) -> Result<Rtt, LinkError> {
+        let (to, expected) = (self.server.address(), self.config.rtt);
+        Ok(self.client.run(|| ping::ping(to, count, expected))??)
+    }
+}
+
+/// The link's delay alone.
+fn bare(config: &LinkConfig) -> LinkConfig {
+    LinkConfig {
+        jitter: Duration::ZERO,
+        rate: None,
+        loss: 0.0,
+        reorder: 0.0,
+        duplicate: 0.0,
+        syn_data: SynData::Pass,
+        duplicate_syn: None,
+        trace: false,
+        ..config.clone()
+    }
+}
+
+fn millis(d: Duration) -> f64 {
+    d.as_secs_f64() * 1e3
+}
+
+/// What a link was. Times in milliseconds, lateness in microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The RTT asked for.
+    pub target: f64,
+    /// How far the mean may be off.
+    pub tolerance: f64,
+    /// Echoes before the run.
+    pub before: Rtt,
+    /// Echoes after it.
+    pub after: Option<Rtt>,
+    /// How late packets were delivered during the run.
+    pub lateness: Lateness,
+    /// Packets from client to server.
+    pub to_server: Counts,
+    /// Packets from server to client.
+    pub to_client: Counts,
+    /// The emulator ran at real-time priority.
+    pub real_time: bool,
+    /// Why what was measured over this link does not count.
+    pub void: Option<String>,
+}
+
+impl Report {
+    fn judge(&self) -> Option<String> {
+        let off = |what: &str, rtt: &Rtt| {
+            let error = rtt.mean - self.target;
+            (rtt.samples == 0 || error.abs() > self.tolerance)
+                .then(|| format!("the mean RTT {what} was off by {error:+.3} ms, more than {} ms", self.tolerance))
+        };
+        // Half of the tolerance each way.
+        let late = self.lateness.mean / 1e3 > self.tolerance / 2.0;
+        off("before the run", &self.before)
+            .or_else(|| self.after.as_ref().and_then(|r| off("after the run", r)))
+            .or_else(|| late.then(|| format!("packets came {:.0} µs late on average", self.lateness.mean)))
+    }
+
+    /// How far the mean RTT was off, the worse of before and after, in milliseconds.
+    pub fn error(&self) -> f64 {
+        let errors = [Some(self.before), self.after].into_iter().flatten().map(|r| r.mean - self.target);
+        errors.fold(0.0, |worst: f64, e| if e.abs() > worst.abs() { e } else { worst })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "link: RTT {} ms asked, {:.3} before", self.target, self.before.mean)?;
+        if let Some(after) = &self.after {
+            write!(f, ", {:.3} after", after.mean)?;
+        }
+        let l = &self.lateness;
+        write!(f, " (error {:+.3}); ", self.error())?;
+        write!(f, "packets late by {:.0} µs (mean), {:.0} (p99), {:.0} (most)", l.mean, l.p99, l.max)?;
+        for (way, c) in [("to server", &self.to_server), ("to client", &self.to_client)] {
+            write!(f, "\n  {way}: {} packets, {} bytes", c.delivered, c.bytes)?;
+            let others = [
+                (c.lost, "lost"),
+                (c.overflowed, "dropped by the full queue"),
+                (c.duplicated, "doubled"),
+                (c.reordered, "overtaken"),
+                (c.syn_dropped, "SYNs with data dropped"),
+                (c.syn_stripped, "SYNs stripped of data"),
+            ];
+            for (n, what) in others.into_iter().filter(|(n, _)| *n > 0) {
+                write!(f, ", {n} {what}")?;
+            }
+        }
+        if !self.real_time {
+            write!(f, "\n  without real-time priority (it needs CAP_SYS_NICE): expect more lateness")?;
+        }
+        match &self.void {
+            Some(why) => write!(f, "\n  void: {why}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(before: f64, after: f64, late: f64) -> Report {
+        let rtt = |mean| Rtt { samples: 10, mean, ..Rtt::default() };
+        let mut r = Report {
+            target: 10.0,
+            tolerance: 0.1,
+            before: rtt(before),
+            after: Some(rtt(after)),
+            lateness: Lateness { packets: 5, mean: late, p99: late, max: late },
+            to_server: Counts::default(),
+            to_client: Counts::default(),
+            real_time: true,
+            void: None,
+        };
+        r.void = r.judge();
+        r
+    }
+
+    #[test]
+    fn a_link_that_was_off_is_void_and_says_so() {
+        assert_eq!(report(10.05, 9.95, 10.0).void, None);
+        for (bad, why) in [
+            (report(10.2, 10.0, 1.0), "before the run"),
+            (report(10.0, 9.8, 1.0), "after the run"),
+            (report(10.0, 10.0, 80.0), "80 µs late"),
+        ] {
+            assert!(bad.void.as_ref().is_some_and(|v| v.contains(why)), "{bad:?}");
+            assert!(bad.to_string().contains("void: "), "{bad}");
+        }
+        assert!((report(10.05, 9.93, 1.0).error() + 0.07).abs() < 1e-9);
+    }
+}
