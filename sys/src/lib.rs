@@ -3,6 +3,7 @@
 //! The only crate of the product that may contain `unsafe`; each use says why it is sound.
 
 pub mod cpu;
+pub mod fastopen;
 pub mod limits;
 pub mod netlink;
 pub mod netlink_route;

@@ -147,7 +147,8 @@ struct Server(Child);
 impl Server {
     fn start(link: &Link, command: &str) -> Result<Self> {
         let mut shell = Command::new("sh");
-        shell.args(["-c", command]).process_group(0);
+        // What is printed to our standard output is the client's alone.
+        shell.args(["-c", command]).process_group(0).stdout(std::io::stderr());
         Ok(Self(link.server().spawn(&mut shell).context("cannot start the server's command")?))
     }
 
