@@ -109,6 +109,14 @@ impl Context {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), EventFlags::IN)?)
     }
 
+    /// Changes for what a descriptor is watched, level-triggered from now on.
+    pub fn rewatch(&self, fd: impl AsFd, token: u64, read: bool, write: bool) -> io::Result<()> {
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, read);
+        flags.set(EventFlags::OUT, write);
+        Ok(epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), flags)?)
+    }
+
     /// Stops watching.
     pub fn unwatch(&self, fd: impl AsFd) {
         // It fails only for what is not watched, and that is what is wanted.

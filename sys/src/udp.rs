@@ -23,6 +23,8 @@ pub const MAX_SEGMENTS: usize = 64;
 pub const MAX_MESSAGE: usize = 65_535 - 48;
 /// Most messages per system call.
 pub const MAX_BATCH: usize = 32;
+/// A datagram that every route takes whole: IPv6's smallest MTU (RFC 8200 §5) less its and UDP's headers.
+const EVERYWHERE: usize = 1280 - 48;
 /// Refusals in a row after which segmentation is given up for the socket.
 const PATIENCE: u8 = 8;
 
@@ -187,10 +189,12 @@ impl Socket {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if some[0].segmented() && offload_refused(&e) => match self.send_singly(&some[0]) {
                     Ok(()) => {
-                        // It went singly, so what the kernel refused was the segmentation.
-                        let refused = self.refused.get() + 1;
-                        self.refused.set(refused);
-                        if refused >= PATIENCE || e.raw_os_error() == Some(libc::EIO) {
+                        // It went singly, so what the kernel refused was the segmentation: for good, or only of
+                        // pieces that the route takes as fragments alone.
+                        if some[0].segment <= EVERYWHERE {
+                            self.refused.set(self.refused.get() + 1);
+                        }
+                        if self.refused.get() >= PATIENCE || e.raw_os_error() == Some(libc::EIO) {
                             self.segments.set(1);
                         }
                         sent += 1;

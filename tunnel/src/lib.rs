@@ -4,3 +4,4 @@
 //! interface of [`plane`]: peers, keys, counters, events.
 
 pub mod plane;
+pub mod user;

@@ -1,0 +1,393 @@
+//! The user-space plane: lanes, each with a queue of the TUN, its own sockets, and its own peers.
+//!
+//! It works wherever there is a TUN. What makes it fast is offload on both sides: super-packets of the TUN are cut,
+//! sealed and sent as one segmented message, and what comes as a train is opened and put together again.
+
+mod checksum;
+mod coalesce;
+mod core;
+mod counters;
+mod ip;
+mod lane;
+mod outbox;
+mod peer;
+mod routes;
+mod segment;
+mod shared;
+mod sockets;
+mod stream;
+
+pub use shared::Role;
+pub use sockets::Sockets;
+
+use crate::plane::{
+    Command, DelReason, Event, PeerCounters, PeerId, PeerNew, PeerSet, Plane, Prefix, Refused, Sink, Transport,
+};
+use counters::PeerStats;
+use lane::Lane;
+use routes::Table;
+use sealane_lane::{Context, Inbox, Published, mailbox};
+use sealane_sys::netlink::Netlink;
+use sealane_sys::netlink_route::LinkSet;
+use sealane_sys::tun::Tun;
+use shared::{LaneDoor, Message, Shared};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// What a plane is started with.
+#[derive(Debug)]
+pub struct Config {
+    /// Server or client.
+    pub role: Role,
+    /// The interface's name; `%d` is numbered by the kernel.
+    pub interface: String,
+    /// Lanes; a client has one.
+    pub lanes: u16,
+    /// The cores to pin them to, in turn; none: not pinned.
+    pub cores: Vec<usize>,
+    /// The interface's largest packet.
+    pub mtu: u16,
+    /// Packets that may wait to be read from each queue of the TUN.
+    pub queue: u32,
+    /// Our addresses inside the VPN, with the lengths of their networks.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Networks to be routed into the interface.
+    pub routes: Vec<Prefix>,
+    /// Super-packets from and to the TUN. Off: for tests, and where something breaks them.
+    pub offload: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            role: Role::Server { client_to_client: false },
+            interface: "sealane%d".into(),
+            lanes: 1,
+            cores: Vec::new(),
+            mtu: 1500,
+            queue: 1000,
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            offload: true,
+        }
+    }
+}
+
+/// A peer as the plane's door knows it.
+struct Known {
+    remote: SocketAddr,
+    /// Our packets to it carry no peer id, so neither do its own.
+    unnumbered: bool,
+    addresses: Vec<IpAddr>,
+    routes: Vec<Prefix>,
+    stats: Arc<PeerStats>,
+}
+
+#[derive(Default)]
+struct Registry {
+    peers: HashMap<PeerId, Known>,
+    table: Table,
+}
+
+/// The plane's door: control's side of it. Lanes end when it is dropped.
+pub struct UserPlane {
+    shared: Arc<Shared>,
+    // Only commands take it, never a packet.
+    registry: Mutex<Registry>,
+    interface: String,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for UserPlane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UserPlane").field("interface", &self.interface).field("lanes", &self.lanes()).finish()
+    }
+}
+
+impl UserPlane {
+    /// Makes the interface in the calling thread's network namespace, sets it up, and starts the lanes.
+    pub fn start(config: &Config, sockets: Sockets, sink: Arc<dyn Sink>) -> io::Result<Self> {
+        let lanes = if config.role == Role::Client { 1 } else { config.lanes.max(1) };
+        if sockets.udp.len() != usize::from(lanes) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "sockets are for another number of lanes"));
+        }
+        let tun = Tun::open(&config.interface, usize::from(lanes), config.offload)?;
+        set_up(&tun.name, config)?;
+        Self::run(config, tun, sockets, sink)
+    }
+
+    fn run(config: &Config, tun: Tun, sockets: Sockets, sink: Arc<dyn Sink>) -> io::Result<Self> {
+        let (mut doors, mut inboxes) = (Vec::new(), Vec::new());
+        for _ in &tun.queues {
+            let (door, inbox) = mailbox()?;
+            doors.push(LaneDoor::new(door));
+            inboxes.push(inbox);
+        }
+        let table = Table::default();
+        let routes = Published::new(table.routes());
+        let shared = Arc::new(Shared { role: config.role, sink, routes, lanes: doors, started: Instant::now() });
+        let mut plane = Self {
+            shared: shared.clone(),
+            registry: Mutex::new(Registry { peers: HashMap::new(), table }),
+            interface: tun.name,
+            threads: Vec::new(),
+        };
+        let parts = tun.queues.into_iter().zip(sockets.udp).zip(sockets.listeners).zip(inboxes);
+        for (number, (((queue, udp), listeners), inbox)) in parts.enumerate() {
+            let core = (!config.cores.is_empty()).then(|| config.cores[number % config.cores.len()]);
+            let cx = Context::new()?;
+            let lane = Lane::new(number as u16, shared.clone(), queue, udp, listeners, &cx)?;
+            let thread = std::thread::Builder::new().name(format!("tunnel-{number}"));
+            plane.threads.push(thread.spawn(move || run_lane(core, cx, lane, &inbox))?);
+        }
+        Ok(plane)
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, registry: &Registry) {
+        // Lanes look before each batch; they need not be woken for it.
+        self.shared.routes.publish(registry.table.routes());
+    }
+
+    fn mail(&self, peer: PeerId, message: Message) -> Result<(), Refused> {
+        let lane = usize::from(self.shared.lane_of(peer));
+        self.shared.lanes[lane].mailbox.send(message).map_err(|_| Refused::Gone)
+    }
+
+    /// Mail about a peer that must be there.
+    fn mail_known(&self, peer: PeerId, message: Message) -> Result<(), Refused> {
+        if !self.registry().peers.contains_key(&peer) {
+            return Err(Refused::NoPeer(peer));
+        }
+        self.mail(peer, message)
+    }
+
+    fn peer_new(&self, new: PeerNew) -> Result<(), Refused> {
+        let (id, lane) = (new.peer, self.shared.lane_of(new.peer));
+        if usize::from(new.socket.lane()) >= self.shared.lanes.len()
+            || (new.transport == Transport::Tcp && new.socket.lane() != lane)
+        {
+            return Err(Refused::NoSocket(new.socket));
+        }
+        if new.routes.len() > MAX_ROUTES {
+            return Err(Refused::Invalid("more routes to a peer than 1,024"));
+        }
+        let mut registry = self.registry();
+        if registry.peers.contains_key(&id) {
+            return Err(Refused::PeerExists(id));
+        }
+        if self.shared.role == Role::Client && !registry.peers.is_empty() {
+            return Err(Refused::Invalid("a client has one peer"));
+        }
+        let addresses: Vec<IpAddr> =
+            new.vpn_ip4.map(IpAddr::V4).into_iter().chain(new.vpn_ip6.map(IpAddr::V6)).collect();
+        registry.free(id, &addresses, &new.routes)?;
+        let known = Known {
+            remote: new.remote,
+            unnumbered: new.sent_peer.is_none() && new.transport == Transport::Udp,
+            addresses,
+            routes: new.routes.clone(),
+            stats: Arc::default(),
+        };
+        let stats = known.stats.clone();
+        registry.enter(id, &known);
+        registry.peers.insert(id, known);
+        // The lane knows the peer before packets are routed to it.
+        self.mail(id, Message::PeerNew(Box::new(new), stats))?;
+        self.publish(&registry);
+        Ok(())
+    }
+
+    fn peer_set(&self, id: PeerId, set: PeerSet) -> Result<(), Refused> {
+        let mut registry = self.registry();
+        let known = registry.peers.get(&id).ok_or(Refused::NoPeer(id))?;
+        let mut addresses = known.addresses.clone();
+        for new in set.vpn_ip4.map(IpAddr::V4).into_iter().chain(set.vpn_ip6.map(IpAddr::V6)) {
+            addresses.retain(|old| old.is_ipv4() != new.is_ipv4());
+            addresses.push(new);
+        }
+        let routes = set.routes.clone().unwrap_or_else(|| known.routes.clone());
+        if routes.len() > MAX_ROUTES {
+            return Err(Refused::Invalid("more routes to a peer than 1,024"));
+        }
+        registry.free(id, &addresses, &routes)?;
+        let Some(mut known) = registry.peers.remove(&id) else { return Err(Refused::NoPeer(id)) };
+        registry.leave(&known);
+        (known.addresses, known.routes) = (addresses, routes);
+        known.remote = set.remote.unwrap_or(known.remote);
+        registry.enter(id, &known);
+        registry.peers.insert(id, known);
+        self.mail(id, Message::PeerSet(id, Box::new(set)))?;
+        self.publish(&registry);
+        Ok(())
+    }
+
+    fn peer_del(&self, id: PeerId) -> Result<(), Refused> {
+        let mut registry = self.registry();
+        let known = registry.peers.remove(&id).ok_or(Refused::NoPeer(id))?;
+        registry.leave(&known);
+        self.publish(&registry);
+        self.mail(id, Message::PeerDel(id, DelReason::Deleted))
+    }
+
+    fn now(&self) -> u64 {
+        self.shared.started.elapsed().as_millis() as u64
+    }
+}
+
+/// Networks behind one peer.
+const MAX_ROUTES: usize = 1024;
+
+impl Registry {
+    /// Whether addresses and prefixes are nobody else's.
+    fn free(&self, id: PeerId, addresses: &[IpAddr], routes: &[Prefix]) -> Result<(), Refused> {
+        for address in addresses {
+            if let Some(other) = self.table.holder(*address).filter(|other| *other != id) {
+                let len = if address.is_ipv4() { 32 } else { 128 };
+                let prefix = Prefix::new(*address, len).ok_or(Refused::Invalid("an address"))?;
+                return Err(Refused::AddressTaken(prefix, other));
+            }
+        }
+        for route in routes {
+            if let Some(other) = self.table.prefix_holder(route).filter(|other| *other != id) {
+                return Err(Refused::AddressTaken(*route, other));
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, id: PeerId, known: &Known) {
+        known.addresses.iter().for_each(|a| self.table.set_address(*a, Some(id)));
+        self.table.set_prefixes(&known.routes, Some(id));
+        if known.unnumbered {
+            self.table.set_unnumbered(known.remote, Some(id));
+        }
+    }
+
+    fn leave(&mut self, known: &Known) {
+        known.addresses.iter().for_each(|a| self.table.set_address(*a, None));
+        self.table.set_prefixes(&known.routes, None);
+        if known.unnumbered {
+            self.table.set_unnumbered(known.remote, None);
+        }
+    }
+}
+
+impl Plane for UserPlane {
+    fn kind(&self) -> &'static str {
+        "user"
+    }
+
+    fn lanes(&self) -> u16 {
+        self.shared.lanes.len() as u16
+    }
+
+    fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    fn command(&self, command: Command) -> Result<(), Refused> {
+        match command {
+            Command::PeerNew(new) => self.peer_new(new),
+            Command::PeerSet(id, set) => self.peer_set(id, set),
+            Command::PeerDel(id) => self.peer_del(id),
+            Command::KeyNew(new) if new.key_id > 7 => Err(Refused::Invalid("key ids have three bits")),
+            Command::KeyNew(new) => self.mail_known(new.peer, Message::KeyNew(new)),
+            Command::KeySwap(id) => self.mail_known(id, Message::KeySwap(id)),
+            Command::KeyDel(id, slot) => self.mail_known(id, Message::KeyDel(id, slot)),
+            Command::InbandOut(id, bytes) => self.mail_known(id, Message::InbandOut(id, bytes)),
+            Command::ControlOut { socket, remote, local, bytes } => {
+                let door = self.shared.lanes.get(usize::from(socket.lane())).ok_or(Refused::NoSocket(socket))?;
+                let message = Message::ControlOut { socket, remote, local, bytes };
+                door.mailbox.send(message).map_err(|_| Refused::Gone)
+            }
+            Command::SocketNew { lane, socket, fd } => {
+                let door = self.shared.lanes.get(usize::from(lane)).filter(|_| socket.lane() == lane);
+                let door = door.ok_or(Refused::NoSocket(socket))?;
+                door.mailbox.send(Message::SocketNew(socket, fd)).map_err(|_| Refused::Gone)
+            }
+            Command::SocketClose(socket) => {
+                let door = self.shared.lanes.get(usize::from(socket.lane())).ok_or(Refused::NoSocket(socket))?;
+                door.mailbox.send(Message::SocketClose(socket)).map_err(|_| Refused::Gone)
+            }
+            Command::CountersGet(which) => {
+                let now = self.now();
+                let registry = self.registry();
+                let read = |id: PeerId| Some(registry.peers.get(&id)?.stats.read(now));
+                let asked: Vec<PeerId> = match which {
+                    Some(id) if registry.peers.contains_key(&id) => vec![id],
+                    Some(id) => return Err(Refused::NoPeer(id)),
+                    None => registry.peers.keys().copied().collect(),
+                };
+                for peer in asked {
+                    if let Some(counters) = read(peer) {
+                        self.shared.sink.event(Event::Counters { peer, counters });
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn counters(&self, peer: PeerId) -> Option<PeerCounters> {
+        let now = self.now();
+        self.registry().peers.get(&peer).map(|known| known.stats.read(now))
+    }
+
+    fn totals(&self) -> Vec<(&'static str, u64)> {
+        let mut totals: Vec<(&'static str, u64)> = Vec::new();
+        for lane in &self.shared.lanes {
+            let values = lane.counters.values();
+            if totals.is_empty() {
+                totals = values;
+            } else {
+                totals.iter_mut().zip(values).for_each(|(total, (_, n))| total.1 += n);
+            }
+        }
+        totals
+    }
+}
+
+impl Drop for UserPlane {
+    fn drop(&mut self) {
+        for lane in &self.shared.lanes {
+            let _ = lane.mailbox.send(Message::Stop);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run_lane(core: Option<usize>, cx: Context, lane: Lane, inbox: &Inbox<Message>) {
+    if let Some(core) = core
+        && let Err(e) = sealane_sys::cpu::pin(core)
+    {
+        eprintln!("sealane: tunnel: a lane is not pinned to core {core}: {e}");
+    }
+    if let Err(e) = sealane_lane::run(cx, lane, inbox) {
+        eprintln!("sealane: tunnel: a lane has ended: {e}");
+    }
+}
+
+/// Addresses, MTU and routes of the interface.
+fn set_up(name: &str, config: &Config) -> io::Result<()> {
+    let mut netlink = Netlink::route()?;
+    let index = netlink.link_index(name)?;
+    let (mtu, queue) = (Some(u32::from(config.mtu)), Some(config.queue));
+    netlink.link_set(index, &LinkSet { mtu, queue, up: Some(true) })?;
+    for (address, len) in &config.addresses {
+        netlink.address_add(index, *address, *len)?;
+    }
+    for route in &config.routes {
+        netlink.route_add(index, route.address(), route.len(), None)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! TCP connections of peers: packets with a 16-bit length before each (OpenVPN over TCP).
+
+use crate::plane::PeerId;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+/// Bytes that may wait for a connection that takes no more. Data beyond is dropped, as on a full link.
+pub(super) const BACKLOG: usize = 1 << 20;
+/// Room for two of the longest frames: what is left of one, and another one.
+pub(super) const SCRATCH: usize = 2 * (2 + 65_535);
+
+/// One connection.
+pub(super) struct Stream {
+    pub fd: OwnedFd,
+    pub remote: SocketAddr,
+    pub local: Option<IpAddr>,
+    /// Whose data it may carry.
+    pub peer: Option<PeerId>,
+    /// The beginning of a frame whose end has not come yet.
+    partial: Vec<u8>,
+    out: Vec<u8>,
+    /// How much of `out` has left.
+    left: usize,
+    /// Is to be closed once `out` has left.
+    pub closing: bool,
+}
+
+impl Stream {
+    pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        rustix::net::sockopt::set_tcp_nodelay(&fd, true)?;
+        let remote = canonical(rustix::net::getpeername(&fd)?.ok_or(io::ErrorKind::NotConnected)?.try_into()?);
+        let local: SocketAddr = rustix::net::getsockname(&fd)?.try_into()?;
+        Ok(Self {
+            fd,
+            remote,
+            local: Some(local.ip().to_canonical()),
+            peer: None,
+            partial: Vec::new(),
+            out: Vec::new(),
+            left: 0,
+            closing: false,
+        })
+    }
+
+    /// Reads what is there into the scratch buffer, after what was left over. Returns how many bytes lie there;
+    /// `None` at the connection's end.
+    pub(super) fn read(&mut self, scratch: &mut [u8]) -> io::Result<Option<usize>> {
+        let kept = self.partial.len();
+        scratch[..kept].copy_from_slice(&self.partial);
+        match rustix::net::recv(&self.fd, &mut scratch[kept..], RecvFlags::empty()) {
+            Ok((0, _)) => Ok(None),
+            Ok((n, _)) => {
+                self.partial.clear();
+                Ok(Some(kept + n))
+            }
+            Err(Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Keeps what is not a whole frame yet.
+    pub(super) fn keep(&mut self, rest: &[u8]) {
+        self.partial.extend_from_slice(rest);
+        if self.partial.is_empty() {
+            // An idle connection keeps no buffer.
+            self.partial = Vec::new();
+        }
+    }
+
+    /// Bytes that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.out.len() - self.left
+    }
+
+    /// Appends a frame of `len` bytes, which `write` fills in. Nothing is appended when it fails.
+    pub(super) fn push<E>(&mut self, len: u16, write: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
+        let at = self.out.len();
+        self.out.extend_from_slice(&len.to_be_bytes());
+        self.out.resize(at + 2 + usize::from(len), 0);
+        let result = write(&mut self.out[at + 2..]);
+        if result.is_err() {
+            self.out.truncate(at);
+        }
+        result
+    }
+
+    /// Sends what the socket takes. True when nothing is left.
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        while self.left < self.out.len() {
+            match rustix::net::send(&self.fd, &self.out[self.left..], SendFlags::NOSIGNAL) {
+                Ok(n) => self.left += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    // What has left makes room once it is half of the buffer, so that bytes move once at most.
+                    if self.left > self.out.len() / 2 {
+                        self.out.drain(..self.left);
+                        self.left = 0;
+                    }
+                    return Ok(false);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        self.out.clear();
+        self.left = 0;
+        if self.out.capacity() > 128 << 10 {
+            self.out = Vec::new();
+        }
+        Ok(true)
+    }
+}
+
+/// IPv4 as IPv4, also on a dual-stack socket.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Bytes of the first frame, with its length before it, when it is whole. An empty frame breaks the framing.
+pub(super) fn whole(bytes: &[u8]) -> Result<Option<usize>, Broken> {
+    let &[a, b, ..] = bytes else { return Ok(None) };
+    match usize::from(u16::from_be_bytes([a, b])) {
+        0 => Err(Broken),
+        len => Ok(Some(2 + len).filter(|end| *end <= bytes.len())),
+    }
+}
+
+/// The peer does not keep to the framing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_found_and_an_empty_one_is_refused() {
+        assert_eq!(whole(&[0, 2, 7, 8, 0, 1, 9]), Ok(Some(4)));
+        assert_eq!(whole(&[0, 1, 9]), Ok(Some(3)));
+        assert_eq!(whole(&[0, 3, 1]), Ok(None));
+        assert_eq!(whole(&[0]), Ok(None));
+        assert_eq!(whole(&[0, 0, 1]), Err(Broken));
+    }
+}
