@@ -18,7 +18,7 @@ impl TicketRing {
     /// Errors: the system's source of randomness fails.
     pub fn new(lifetime: Duration) -> anyhow::Result<Self> {
         let lifetime = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX);
-        Ok(Self { current: Arc::new(TicketKeys { epoch: 1, masters: vec![fresh()?], lifetime }) })
+        Ok(Self { current: Arc::new(TicketKeys { epoch: 1, masters: vec![fresh()?], lifetime, reset: fresh()? }) })
     }
 
     /// What to publish.
@@ -30,7 +30,7 @@ impl TicketRing {
     pub fn rotate(&mut self) -> anyhow::Result<()> {
         let old = &self.current;
         let masters = std::iter::once(fresh()?).chain(old.masters.first().copied()).collect();
-        self.current = Arc::new(TicketKeys { epoch: old.epoch + 1, masters, lifetime: old.lifetime });
+        self.current = Arc::new(TicketKeys { epoch: old.epoch + 1, masters, ..TicketKeys::clone(old) });
         Ok(())
     }
 

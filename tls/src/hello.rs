@@ -105,6 +105,23 @@ pub fn parse<'a>(bytes: &'a [u8], joined: &'a mut Vec<u8>) -> Result<Option<Clie
     read_hello(message).map(Some).ok_or(HelloError::Malformed)
 }
 
+/// Reads a hello that comes without records, as in QUIC (RFC 9001 §4.1.3); `Ok(None)` if it has not all come yet.
+pub fn parse_message(bytes: &[u8]) -> Result<Option<ClientHello<'_>>, HelloError> {
+    match bytes {
+        [] => return Ok(None),
+        [CLIENT_HELLO, ..] => {}
+        _ => return Err(HelloError::UnexpectedMessage),
+    }
+    if bytes.len() < 4 {
+        return Ok(None);
+    }
+    if u24(bytes) > MAX_HELLO {
+        return Err(HelloError::TooLarge);
+    }
+    let Some(message) = bytes[4..].get(..u24(bytes)) else { return Ok(None) };
+    read_hello(message).map(Some).ok_or(HelloError::Malformed)
+}
+
 /// The payload of the record at the start of `bytes`, if it is all there.
 fn record(bytes: &[u8]) -> Result<Option<&[u8]>, HelloError> {
     match bytes.first() {

@@ -95,7 +95,7 @@ pub enum ClientAuthMode {
 }
 
 /// How client certificates are checked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ClientAuth {
     /// Optional or required.
     pub mode: ClientAuthMode,
@@ -106,7 +106,7 @@ pub struct ClientAuth {
 }
 
 /// TLS settings that apply to all the names of a listener, or to those listed for a policy.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ServerPolicy {
     /// Unique among all policies of a snapshot and stable over reloads while what matters for resumption is the same:
     /// ticket keys are derived from it, so a ticket of one policy is worthless under another.
@@ -136,7 +136,7 @@ pub struct ServerPolicy {
 }
 
 /// The TLS policies of one listener: the default, and others by server name (other client-certificate rules, say).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ListenerTls {
     /// All policies; index 0 is the default.
     pub policies: Vec<Arc<ServerPolicy>>,
@@ -181,6 +181,8 @@ pub struct TicketKeys {
     pub masters: Vec<[u8; 32]>,
     /// How long a ticket is good for, in seconds.
     pub lifetime: u32,
+    /// For QUIC's stateless resets. It outlives rotations: a peer may be told after days that its connection is gone.
+    pub reset: [u8; 32],
 }
 
 impl std::fmt::Debug for TicketKeys {

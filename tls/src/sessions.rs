@@ -50,6 +50,11 @@ pub fn bind_thread(slot: usize, slots: usize) {
     SESSIONS.with_borrow_mut(|s| (s.slot, s.slots) = (slot, slots));
 }
 
+/// The lane slot that owns the session with this id, if it is not this thread's.
+pub(crate) fn foreign_owner(id: &[u8]) -> Option<usize> {
+    SESSIONS.with_borrow(|s| Some(owner(id, s.slots)).filter(|o| *o != s.slot))
+}
+
 /// Sessions that this lane has issued and others own, to be mailed.
 pub fn drain_outbox() -> Vec<SessionRecord> {
     SESSIONS.with_borrow_mut(|s| std::mem::take(&mut s.outbox))

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     fn ring(masters: &[u8]) -> TicketKeys {
-        TicketKeys { epoch: 1, masters: masters.iter().map(|m| [*m; 32]).collect(), lifetime: 60 }
+        TicketKeys { epoch: 1, masters: masters.iter().map(|m| [*m; 32]).collect(), lifetime: 60, reset: [0; 32] }
     }
 
     #[test]
