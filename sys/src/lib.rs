@@ -10,6 +10,7 @@ pub mod netlink_route;
 pub mod netns;
 pub mod realtime;
 mod sockopt;
+pub mod steer;
 pub mod tun;
 pub mod udp;
 mod udp_cmsg;

@@ -12,7 +12,7 @@ mod provider;
 pub mod quic;
 mod quic_keys;
 mod quic_session;
-mod random;
+pub mod random;
 mod records;
 mod server;
 mod session;

@@ -24,6 +24,12 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct LaneRandom;
 
+/// Fills `buf` from the lane's block: for what must not be guessed but is no key (connection ids, nonces). If the system
+/// gives no random numbers, which it does not refuse once it is up, the bytes stay as they are.
+pub fn fill(buf: &mut [u8]) {
+    let _ = LaneRandom.fill(buf);
+}
+
 impl SecureRandom for LaneRandom {
     fn fill(&self, buf: &mut [u8]) -> Result<(), GetRandomFailed> {
         let system = |buf: &mut [u8]| SystemRandom::new().fill(buf).map_err(|_| GetRandomFailed);
