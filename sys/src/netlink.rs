@@ -45,6 +45,15 @@ impl Request {
         request
     }
 
+    /// What is no message of its own: a fixed part and attributes, to be an attribute's value.
+    pub(crate) fn part(fixed: &[u8]) -> Self {
+        Self { bytes: fixed.to_vec() }
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// Appends an attribute.
     #[must_use]
     pub fn with(mut self, kind: u16, value: &[u8]) -> Self {

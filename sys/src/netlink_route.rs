@@ -3,6 +3,7 @@
 use crate::netlink::{CREATE, EXCLUSIVE, Netlink, REPLACE, Request};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
@@ -21,6 +22,8 @@ pub struct LinkSet {
     pub queue: Option<u32>,
     /// Switched on, or off.
     pub up: Option<bool>,
+    /// No IPv6 address but those that it is given: without a link-local one it solicits no routers.
+    pub only_given_addresses: bool,
 }
 
 impl Netlink {
@@ -49,6 +52,16 @@ impl Netlink {
         self.ask(&request).map(drop)
     }
 
+    /// Makes a pair of interfaces, as with a cable between them; the second one in another namespace.
+    pub fn veth_add(&mut self, name: &str, peer: &str, namespace: impl AsFd) -> io::Result<()> {
+        const VETH_INFO_PEER: u16 = 1;
+        let fd = namespace.as_fd().as_raw_fd().to_ne_bytes();
+        let other = Request::part(&link_message(0, 0, 0))
+            .with(libc::IFLA_IFNAME, &zero_ended(peer))
+            .with(libc::IFLA_NET_NS_FD, &fd);
+        self.link_add(name, "veth", &[(VETH_INFO_PEER, other.into_bytes())])
+    }
+
     /// Removes an interface.
     pub fn link_del(&mut self, index: u32) -> io::Result<()> {
         self.ask(&Request::new(RTM_DELLINK, 0, &link_message(index, 0, 0))).map(drop)
@@ -64,6 +77,12 @@ impl Netlink {
         }
         if let Some(queue) = set.queue {
             request = request.with(libc::IFLA_TXQLEN, &queue.to_ne_bytes());
+        }
+        if set.only_given_addresses {
+            const ADDR_GEN_MODE: u16 = 8;
+            const NONE: u8 = 1;
+            request = request
+                .nested(libc::IFLA_AF_SPEC, |r| r.nested(libc::AF_INET6 as u16, |r| r.with(ADDR_GEN_MODE, &[NONE])));
         }
         self.ask(&request).map(drop)
     }

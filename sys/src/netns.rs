@@ -6,7 +6,7 @@
 use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A network namespace, kept alive by this handle even when nothing runs in it.
 #[derive(Debug)]
@@ -42,6 +42,12 @@ impl NetNs {
             self.enter()?;
             Ok(work())
         })?
+    }
+}
+
+impl AsFd for NetNs {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

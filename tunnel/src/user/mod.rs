@@ -382,7 +382,9 @@ fn set_up(name: &str, config: &Config) -> io::Result<()> {
     let mut netlink = Netlink::route()?;
     let index = netlink.link_index(name)?;
     let (mtu, queue) = (Some(u32::from(config.mtu)), Some(config.queue));
-    netlink.link_set(index, &LinkSet { mtu, queue, up: Some(true) })?;
+    // Where IPv6 is switched off, the kernel knows no such setting, and no such address either.
+    let _ = netlink.link_set(index, &LinkSet { only_given_addresses: true, ..LinkSet::default() });
+    netlink.link_set(index, &LinkSet { mtu, queue, up: Some(true), ..LinkSet::default() })?;
     for (address, len) in &config.addresses {
         netlink.address_add(index, *address, *len)?;
     }
