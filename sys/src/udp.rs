@@ -22,7 +22,7 @@ pub const MAX_SEGMENTS: usize = 64;
 /// Most bytes in one message: 65,535 less IPv6's and UDP's headers.
 pub const MAX_MESSAGE: usize = 65_535 - 48;
 /// Most messages per system call.
-pub const MAX_BATCH: usize = 32;
+pub const MAX_BATCH: usize = 64;
 /// A datagram that every route takes whole: IPv6's smallest MTU (RFC 8200 §5) less its and UDP's headers.
 const EVERYWHERE: usize = 1280 - 48;
 /// Refusals in a row after which segmentation is given up for the socket.

@@ -43,7 +43,7 @@ const ACCEPTS: usize = 16;
 /// Connections of one lane.
 const STREAMS: usize = 16_384;
 /// Buffers per receive, each for a train of datagrams.
-const BUFFERS: usize = MAX_BATCH / 2;
+const BUFFERS: usize = MAX_BATCH;
 
 /// A lane of the plane.
 pub(super) struct Lane {
