@@ -3,5 +3,6 @@
 //! Control (TLS, authentication, negotiation, rekeying) lives elsewhere; what it needs of a data plane is the narrow
 //! interface of [`plane`]: peers, keys, counters, events.
 
+mod fields;
 pub mod plane;
 pub mod user;

@@ -40,6 +40,16 @@ impl SocketId {
         Self((lane as u64) << 48 | number & 0xffff_ffff_ffff)
     }
 
+    /// As one number.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Back from one number.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     /// The lane that owns it.
     pub const fn lane(self) -> u16 {
         (self.0 >> 48) as u16

@@ -7,6 +7,8 @@ mod rig;
 mod float;
 #[path = "it/flood.rs"]
 mod flood;
+#[path = "it/handover.rs"]
+mod handover;
 #[path = "it/hostile.rs"]
 mod hostile;
 #[path = "it/pair.rs"]

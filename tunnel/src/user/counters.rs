@@ -99,6 +99,19 @@ pub(super) struct PeerStats {
 }
 
 impl PeerStats {
+    /// Goes on counting from what another process has counted.
+    pub(super) fn resume(from: &PeerCounters) -> Self {
+        let stats = Self::default();
+        stats.rx_packets.set(from.rx_packets);
+        stats.rx_bytes.set(from.rx_bytes);
+        stats.tx_packets.set(from.tx_packets);
+        stats.tx_bytes.set(from.tx_bytes);
+        stats.link_rx_bytes.set(from.link_rx_bytes);
+        stats.link_tx_bytes.set(from.link_tx_bytes);
+        stats.dropped.set(from.dropped);
+        stats
+    }
+
     /// As of `now`, in milliseconds since the plane started.
     pub(super) fn read(&self, now: u64) -> PeerCounters {
         let heard = self.heard.value();

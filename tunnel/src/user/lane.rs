@@ -13,6 +13,7 @@
 use super::coalesce::Coalescer;
 use super::core::{Core, TunWriter};
 use super::counters::LaneCounters;
+use super::handover::Inherited;
 use super::peer::Key;
 use super::shared::{Message, Origin, Shared};
 use super::stream::{SCRATCH, Stream, whole};
@@ -85,6 +86,32 @@ impl Lane {
             paused: None,
             stopping: false,
         })
+    }
+
+    /// What a stopped lane leaves: its core and its listeners.
+    pub(super) fn into_parts(self) -> (Core, Vec<OwnedFd>) {
+        (self.core, self.listeners)
+    }
+
+    /// Goes on with another process's connections and peers, before the loop begins.
+    pub(super) fn inherit(&mut self, cx: &mut Context, streams: Vec<(u64, Stream)>, peers: Vec<Inherited>) {
+        for (number, stream) in streams {
+            self.next_stream = self.next_stream.max(number.saturating_add(1));
+            // What it had not sent yet leaves as soon as the socket takes it.
+            let _ = cx.watch_listener(&stream.fd, STREAM | number);
+            let _ = cx.rewatch(&stream.fd, STREAM | number, true, true);
+            self.core.streams.insert(number, stream);
+        }
+        for Inherited { about, stats, keys } in peers {
+            let id = about.peer;
+            self.core.peer_new(cx, about, stats);
+            let Some(peer) = self.core.peers.get_mut(&id) else { continue };
+            for key in keys {
+                let (slot, key_id) = (key.new.slot, key.new.key_id);
+                let key = key.ready(peer);
+                peer.keys.install(slot, key_id, key);
+            }
+        }
     }
 
     fn counters(&self) -> &LaneCounters {
@@ -216,11 +243,12 @@ impl Lane {
         self.core.shared.sink.event(Event::SocketClosed(SocketId::new(self.core.number, number)));
     }
 
-    fn key_new(&mut self, new: &KeyNew) {
+    fn key_new(&mut self, new: Box<KeyNew>) {
         let Some(peer) = self.core.peers.get_mut(&new.peer) else { return self.core.fail(new.peer) };
+        let (slot, key_id) = (new.slot, new.key_id);
         let key = Key::new(new, peer);
-        peer.keys.install(new.slot, new.key_id, key);
-        let (peer, slot, key_id) = (new.peer, new.slot, new.key_id);
+        peer.keys.install(slot, key_id, key);
+        let peer = peer.about.peer;
         self.core.shared.sink.event(Event::KeyInstalled { peer, slot, key_id });
     }
 
@@ -307,7 +335,7 @@ impl Service for Lane {
                 None => self.core.fail(id),
             },
             Message::PeerDel(id, reason) => self.peer_del(cx, id, reason),
-            Message::KeyNew(new) => self.key_new(&new),
+            Message::KeyNew(new) => self.key_new(new),
             Message::KeySwap(id) => self.key_swap(id),
             Message::KeyDel(id, slot) => {
                 if let Some(peer) = self.core.peers.get_mut(&id) {

@@ -7,6 +7,7 @@ mod checksum;
 mod coalesce;
 mod core;
 mod counters;
+mod handover;
 mod ip;
 mod lane;
 mod outbox;
@@ -17,6 +18,7 @@ mod shared;
 mod sockets;
 mod stream;
 
+pub use handover::HandOver;
 pub use shared::Role;
 pub use sockets::Sockets;
 
@@ -24,6 +26,7 @@ use crate::plane::{
     Command, DelReason, Event, PeerCounters, PeerId, PeerNew, PeerSet, Plane, Prefix, Refused, Sink, Transport,
 };
 use counters::PeerStats;
+use handover::Legacy;
 use lane::Lane;
 use routes::Table;
 use sealane_lane::{Context, Inbox, Published, mailbox};
@@ -87,6 +90,18 @@ struct Known {
     stats: Arc<PeerStats>,
 }
 
+impl Known {
+    fn new(about: &PeerNew, stats: Arc<PeerStats>) -> Self {
+        Self {
+            remote: about.remote,
+            unnumbered: about.sent_peer.is_none() && about.transport == Transport::Udp,
+            addresses: about.vpn_ip4.map(IpAddr::V4).into_iter().chain(about.vpn_ip6.map(IpAddr::V6)).collect(),
+            routes: about.routes.clone(),
+            stats,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Registry {
     peers: HashMap<PeerId, Known>,
@@ -99,7 +114,7 @@ pub struct UserPlane {
     // Only commands take it, never a packet.
     registry: Mutex<Registry>,
     interface: String,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<Option<Lane>>>,
 }
 
 impl std::fmt::Debug for UserPlane {
@@ -115,32 +130,67 @@ impl UserPlane {
         if sockets.udp.len() != usize::from(lanes) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "sockets are for another number of lanes"));
         }
-        let tun = Tun::open(&config.interface, usize::from(lanes), config.offload)?;
-        set_up(&tun.name, config)?;
-        Self::run(config, tun, sockets, sink)
+        let Tun { name, queues } = Tun::open(&config.interface, usize::from(lanes), config.offload)?;
+        set_up(&name, config)?;
+        let legacy = Legacy { interface: name, queues, sockets, streams: Vec::new(), peers: Vec::new() };
+        Self::run(config, legacy, sink)
     }
 
-    fn run(config: &Config, tun: Tun, sockets: Sockets, sink: Arc<dyn Sink>) -> io::Result<Self> {
+    /// Goes on where another process's plane has stopped, with its lanes, sockets, peers, keys and counters. Of the
+    /// configuration only role and cores count.
+    pub fn resume(config: &Config, from: HandOver, sink: Arc<dyn Sink>) -> io::Result<Self> {
+        Self::run(config, handover::read(from)?, sink)
+    }
+
+    /// Stops and gives everything to another process. Packets that come from now on wait in the kernel for the plane
+    /// that goes on.
+    pub fn hand_over(mut self) -> io::Result<HandOver> {
+        let lanes: Option<Vec<Lane>> = self.stop().into_iter().collect();
+        // A lane that has failed takes its peers along: their keys' state is not known any more.
+        let lanes = lanes.ok_or_else(|| io::Error::other("a lane has ended before"))?;
+        Ok(handover::write(&self.interface, lanes))
+    }
+
+    fn stop(&mut self) -> Vec<Option<Lane>> {
+        for lane in &self.shared.lanes {
+            let _ = lane.mailbox.send(Message::Stop);
+        }
+        self.threads.drain(..).map(|thread| thread.join().ok().flatten()).collect()
+    }
+
+    fn run(config: &Config, legacy: Legacy, sink: Arc<dyn Sink>) -> io::Result<Self> {
         let (mut doors, mut inboxes) = (Vec::new(), Vec::new());
-        for _ in &tun.queues {
+        for _ in &legacy.queues {
             let (door, inbox) = mailbox()?;
             doors.push(LaneDoor::new(door));
             inboxes.push(inbox);
         }
-        let table = Table::default();
-        let routes = Published::new(table.routes());
+        let mut registry = Registry::default();
+        for peer in &legacy.peers {
+            let known = Known::new(&peer.about, peer.stats.clone());
+            registry.enter(peer.about.peer, &known);
+            registry.peers.insert(peer.about.peer, known);
+        }
+        let routes = Published::new(registry.table.routes());
         let shared = Arc::new(Shared { role: config.role, sink, routes, lanes: doors, started: Instant::now() });
         let mut plane = Self {
             shared: shared.clone(),
-            registry: Mutex::new(Registry { peers: HashMap::new(), table }),
-            interface: tun.name,
+            registry: Mutex::new(registry),
+            interface: legacy.interface,
             threads: Vec::new(),
         };
-        let parts = tun.queues.into_iter().zip(sockets.udp).zip(sockets.listeners).zip(inboxes);
+        let (mut streams, mut peers) = (legacy.streams, legacy.peers);
+        let Sockets { udp, listeners } = legacy.sockets;
+        let parts = legacy.queues.into_iter().zip(udp).zip(listeners).zip(inboxes);
         for (number, (((queue, udp), listeners), inbox)) in parts.enumerate() {
             let core = (!config.cores.is_empty()).then(|| config.cores[number % config.cores.len()]);
-            let cx = Context::new()?;
-            let lane = Lane::new(number as u16, shared.clone(), queue, udp, listeners, &cx)?;
+            let number = number as u16;
+            let mut cx = Context::new()?;
+            let mut lane = Lane::new(number, shared.clone(), queue, udp, listeners, &cx)?;
+            let own_streams = streams.extract_if(.., |(id, _)| id.lane() == number);
+            let own_streams = own_streams.map(|(id, stream)| (id.number(), stream)).collect();
+            let own_peers = peers.extract_if(.., |p| shared.lane_of(p.about.peer) == number).collect();
+            lane.inherit(&mut cx, own_streams, own_peers);
             let thread = std::thread::Builder::new().name(format!("tunnel-{number}"));
             plane.threads.push(thread.spawn(move || run_lane(core, cx, lane, &inbox))?);
         }
@@ -186,16 +236,8 @@ impl UserPlane {
         if self.shared.role == Role::Client && !registry.peers.is_empty() {
             return Err(Refused::Invalid("a client has one peer"));
         }
-        let addresses: Vec<IpAddr> =
-            new.vpn_ip4.map(IpAddr::V4).into_iter().chain(new.vpn_ip6.map(IpAddr::V6)).collect();
-        registry.free(id, &addresses, &new.routes)?;
-        let known = Known {
-            remote: new.remote,
-            unnumbered: new.sent_peer.is_none() && new.transport == Transport::Udp,
-            addresses,
-            routes: new.routes.clone(),
-            stats: Arc::default(),
-        };
+        let known = Known::new(&new, Arc::default());
+        registry.free(id, &known.addresses, &new.routes)?;
         let stats = known.stats.clone();
         registry.enter(id, &known);
         registry.peers.insert(id, known);
@@ -357,24 +399,17 @@ impl Plane for UserPlane {
 
 impl Drop for UserPlane {
     fn drop(&mut self) {
-        for lane in &self.shared.lanes {
-            let _ = lane.mailbox.send(Message::Stop);
-        }
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }
 
-fn run_lane(core: Option<usize>, cx: Context, lane: Lane, inbox: &Inbox<Message>) {
+fn run_lane(core: Option<usize>, cx: Context, lane: Lane, inbox: &Inbox<Message>) -> Option<Lane> {
     if let Some(core) = core
         && let Err(e) = sealane_sys::cpu::pin(core)
     {
         eprintln!("sealane: tunnel: a lane is not pinned to core {core}: {e}");
     }
-    if let Err(e) = sealane_lane::run(cx, lane, inbox) {
-        eprintln!("sealane: tunnel: a lane has ended: {e}");
-    }
+    sealane_lane::run(cx, lane, inbox).inspect_err(|e| eprintln!("sealane: tunnel: a lane has ended: {e}")).ok()
 }
 
 /// Addresses, MTU and routes of the interface.

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 /// Both directions of a key.
 pub(super) struct Key {
+    /// As it was installed: for a hand-over.
+    pub new: Box<KeyNew>,
     pub sealer: Sealer,
     pub opener: Opener,
     /// [`crate::plane::Event::KeyExhausted`] has been said.
@@ -17,12 +19,13 @@ pub(super) struct Key {
 }
 
 impl Key {
-    pub(super) fn new(new: &KeyNew, peer: &Peer) -> Self {
+    pub(super) fn new(new: Box<KeyNew>, peer: &Peer) -> Self {
         let header = Header { key_id: new.key_id, peer_id: peer.about.sent_peer };
         Self {
             sealer: Sealer::new(new.cipher, new.format, header, &new.keys.encrypt),
             opener: Opener::new(new.cipher, new.format, &new.keys.decrypt),
             told: false,
+            new,
         }
     }
 }

@@ -46,6 +46,22 @@ impl Stream {
         })
     }
 
+    /// Goes on with another process's connection: what it had read of a frame, and what it had not sent yet.
+    pub(super) fn resume(fd: OwnedFd, partial: &[u8], out: &[u8]) -> io::Result<Self> {
+        let mut stream = Self::new(fd)?;
+        if partial.len() > SCRATCH / 2 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        stream.partial = partial.to_vec();
+        stream.out = out.to_vec();
+        Ok(stream)
+    }
+
+    /// The connection, the beginning of a frame, and what has not left.
+    pub(super) fn into_parts(mut self) -> (OwnedFd, Vec<u8>, Vec<u8>) {
+        (self.fd, self.partial, self.out.split_off(self.left))
+    }
+
     /// Reads what is there into the scratch buffer, after what was left over. Returns how many bytes lie there;
     /// `None` at the connection's end.
     pub(super) fn read(&mut self, scratch: &mut [u8]) -> io::Result<Option<usize>> {

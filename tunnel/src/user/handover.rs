@@ -1,0 +1,260 @@
+//! Handing a plane over to another process: sockets, TUN queues, peers, keys, packet ids and replay windows.
+//!
+//! The lanes stop first. What comes meanwhile waits in the kernel's queues, whose descriptors go along, so nothing is
+//! lost; and since the ids that go along are those after the last packet, none is issued twice. The bytes hold keys:
+//! they belong into a pipe or a Unix socket between the two processes, never into a file.
+
+use super::counters::PeerStats;
+use super::lane::Lane;
+use super::peer::{Key, Peer};
+use super::sockets::Sockets;
+use super::stream::Stream;
+use crate::fields::{Malformed, Reader, Writer};
+use crate::plane::{
+    Keepalive, KeyNew, KeyPair, KeySlot, PeerCounters, PeerId, PeerNew, Prefix, SocketId, Transport, VERSION,
+};
+use sealane_ovpn::data::{Cipher, DirectionKey, Format, ReplayWindow};
+use sealane_sys::tun::Queue;
+use sealane_sys::udp::{Options, Socket};
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A stopped plane: bytes and descriptors, to be sent together.
+#[derive(Debug)]
+pub struct HandOver {
+    /// What to know, with the keys.
+    pub bytes: Vec<u8>,
+    /// The descriptors that the bytes speak of, in their order.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// What a plane goes on with.
+pub(super) struct Legacy {
+    pub interface: String,
+    pub queues: Vec<Queue>,
+    pub sockets: Sockets,
+    pub streams: Vec<(SocketId, Stream)>,
+    pub peers: Vec<Inherited>,
+}
+
+/// A peer as it was, with its counters.
+pub(super) struct Inherited {
+    pub about: PeerNew,
+    pub stats: Arc<PeerStats>,
+    pub keys: Vec<InheritedKey>,
+}
+
+/// A key as it was.
+pub(super) struct InheritedKey {
+    pub new: Box<KeyNew>,
+    epoch: u16,
+    next: u64,
+    used: u64,
+    opener_epoch: u16,
+    window: ReplayWindow,
+}
+
+impl InheritedKey {
+    /// Ready to go on: no id before `next` is issued again, no packet that was seen is taken again.
+    pub(super) fn ready(self, peer: &Peer) -> Key {
+        let mut key = Key::new(self.new, peer);
+        key.sealer.resume(self.epoch, self.next, self.used);
+        key.opener.resume(self.opener_epoch, self.window);
+        key
+    }
+}
+
+const INTERFACE: u16 = 1;
+const LANE: u16 = 2;
+const TCP_OFFLOAD: u16 = 1;
+const UDP_SOCKETS: u16 = 2;
+const LISTENERS: u16 = 3;
+const STREAM: u16 = 4;
+const PEER: u16 = 5;
+
+/// Writes down what stopped lanes leave. The descriptors come in the order of the fields.
+pub(super) fn write(interface: &str, lanes: Vec<Lane>) -> HandOver {
+    let mut descriptors = Vec::new();
+    let mut writer = Writer::default().number(0, VERSION.into()).bytes(INTERFACE, interface.as_bytes());
+    for lane in lanes {
+        let (core, listeners) = lane.into_parts();
+        writer = writer.nested(LANE, |mut w| {
+            w = w
+                .number(TCP_OFFLOAD, core.tun.tcp_offload().into())
+                .number(UDP_SOCKETS, core.udp.len() as u64)
+                .number(LISTENERS, listeners.len() as u64);
+            descriptors.push(core.tun.into());
+            descriptors.extend(core.udp.into_iter().map(OwnedFd::from));
+            descriptors.extend(listeners);
+            for (number, stream) in core.streams {
+                let (fd, partial, out) = stream.into_parts();
+                descriptors.push(fd);
+                let id = SocketId::new(core.number, number);
+                w = w.nested(STREAM, |w| w.number(0, id.to_bits()).bytes(1, &partial).bytes(2, &out));
+            }
+            core.peers.into_values().fold(w, |w, peer| w.nested(PEER, |w| write_peer(w, &peer)))
+        });
+    }
+    HandOver { bytes: writer.finish(), descriptors }
+}
+
+/// Reads what another process has written.
+pub(super) fn read(from: HandOver) -> io::Result<Legacy> {
+    let fields = Reader::new(&from.bytes).map_err(invalid)?;
+    let mut fds = VecDeque::from(from.descriptors);
+    let mut fd = || fds.pop_front().ok_or_else(|| invalid(Malformed("a descriptor is missing")));
+    let name = fields.bytes(INTERFACE, "the interface's name").map_err(invalid)?;
+    let mut legacy = Legacy {
+        interface: String::from_utf8_lossy(name).into_owned(),
+        queues: Vec::new(),
+        sockets: Sockets::default(),
+        streams: Vec::new(),
+        peers: Vec::new(),
+    };
+    for lane in fields.each(LANE) {
+        let lane = lane.map_err(invalid)?;
+        let count = |tag| lane.number::<u16>(tag, "how many sockets a lane has").map_err(invalid);
+        legacy.queues.push(Queue::adopt(fd()?, count(TCP_OFFLOAD)? == 1)?);
+        let mut udp = Vec::new();
+        for _ in 0..count(UDP_SOCKETS)? {
+            udp.push(Socket::adopt(fd()?, &Options::default())?);
+        }
+        legacy.sockets.udp.push(udp);
+        legacy.sockets.listeners.push((0..count(LISTENERS)?).map(|_| fd()).collect::<io::Result<_>>()?);
+        for stream in lane.each(STREAM) {
+            let stream = stream.map_err(invalid)?;
+            let id = SocketId::from_bits(stream.number(0, "a connection's number").map_err(invalid)?);
+            let bytes = |tag| stream.bytes(tag, "a connection's bytes").map_err(invalid);
+            legacy.streams.push((id, Stream::resume(fd()?, bytes(1)?, bytes(2)?)?));
+        }
+        for peer in lane.each(PEER) {
+            legacy.peers.push(peer.and_then(read_peer).map_err(invalid)?);
+        }
+    }
+    if legacy.queues.is_empty() {
+        return Err(invalid(Malformed("no lanes")));
+    }
+    Ok(legacy)
+}
+
+fn invalid(e: Malformed) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, e)
+}
+
+fn write_peer(w: Writer, peer: &Peer) -> Writer {
+    let about = &peer.about;
+    // Times are told from each plane's own start: what the other one needs is how long ago.
+    let c = peer.stats.read(0);
+    let w = w
+        .number(1, about.peer.get().into())
+        .optional(about.sent_peer, |w, id| w.number(2, id.get().into()))
+        .number(3, about.socket.to_bits())
+        .number(4, (about.transport == Transport::Tcp).into())
+        .socket(5, about.remote)
+        .optional(about.local, |w, ip| w.ip(6, ip))
+        .optional(about.vpn_ip4, |w, ip| w.ip(7, ip.into()))
+        .optional(about.vpn_ip6, |w, ip| w.ip(8, ip.into()))
+        .each(9, &about.routes, |w, route| w.ip(0, route.address()).number(1, route.len().into()))
+        .number(10, about.mtu.into())
+        .number(11, about.max_segment.into())
+        .number(12, about.keepalive.ping.into())
+        .number(13, about.keepalive.ping_restart.into());
+    let counters = [c.rx_packets, c.rx_bytes, c.tx_packets, c.tx_bytes, c.link_rx_bytes, c.link_tx_bytes, c.dropped];
+    let mut w = w.each(14, counters, |w, n| w.number(0, n));
+    for slot in [KeySlot::Primary, KeySlot::Secondary] {
+        if let Some((_, key)) = peer.keys.peek(slot) {
+            w = w.nested(15, |w| write_key(w, slot, key));
+        }
+    }
+    w
+}
+
+fn write_key(w: Writer, slot: KeySlot, key: &Key) -> Writer {
+    let new = &key.new;
+    let (newest, bits) = key.opener.window().snapshot();
+    let bits: Vec<u8> = bits.iter().flat_map(|word| word.to_be_bytes()).collect();
+    w.number(0, (slot == KeySlot::Secondary).into())
+        .number(1, new.key_id.into())
+        .bytes(2, new.cipher.name().as_bytes())
+        .number(3, (new.format == Format::Epoch).into())
+        .bytes(4, &new.keys.encrypt.key)
+        .bytes(5, &new.keys.encrypt.tail)
+        .bytes(6, &new.keys.decrypt.key)
+        .bytes(7, &new.keys.decrypt.tail)
+        .number(8, key.sealer.epoch().into())
+        .number(9, key.sealer.next_id())
+        .number(10, key.sealer.used())
+        .number(11, key.opener.epoch().into())
+        .number(12, newest)
+        .bytes(13, &bits)
+}
+
+fn read_peer(fields: Reader<'_>) -> Result<Inherited, Malformed> {
+    let id = |n: u64| u32::try_from(n).ok().and_then(PeerId::new).ok_or(Malformed("a peer id"));
+    let socket = SocketId::from_bits(fields.number(3, "a peer's socket")?);
+    let transport = if fields.number::<u8>(4, "a transport")? == 1 { Transport::Tcp } else { Transport::Udp };
+    let peer = id(fields.number(1, "a peer id")?)?;
+    let mut about = PeerNew::new(peer, socket, transport, fields.socket(5, "a peer's address")?);
+    about.sent_peer = fields.optional_number(2)?.map(id).transpose()?;
+    about.local = fields.optional_ip(6)?;
+    about.vpn_ip4 = fields.optional_ip(7)?.and_then(|ip| if let IpAddr::V4(ip) = ip { Some(ip) } else { None });
+    about.vpn_ip6 = fields.optional_ip(8)?.and_then(|ip| if let IpAddr::V6(ip) = ip { Some(ip) } else { None });
+    for route in fields.each(9) {
+        let route = route?;
+        let address = route.optional_ip(0)?.ok_or(Malformed("a route"))?;
+        about.routes.push(Prefix::new(address, route.number(1, "a route")?).ok_or(Malformed("a route"))?);
+    }
+    about.mtu = fields.number(10, "a peer's MTU")?;
+    about.max_segment = fields.number(11, "a peer's segment size")?;
+    about.keepalive = Keepalive { ping: fields.number(12, "a ping")?, ping_restart: fields.number(13, "a ping")? };
+    let counters: Vec<u64> = fields.each(14).map(|c| c?.number(0, "a counter")).collect::<Result<_, _>>()?;
+    let at = |i: usize| counters.get(i).copied().unwrap_or(0);
+    let stats = PeerStats::resume(&PeerCounters {
+        rx_packets: at(0),
+        rx_bytes: at(1),
+        tx_packets: at(2),
+        tx_bytes: at(3),
+        link_rx_bytes: at(4),
+        link_tx_bytes: at(5),
+        dropped: at(6),
+        idle_ms: None,
+    });
+    let keys = fields.each(15).map(|key| read_key(peer, key?)).collect::<Result<_, _>>()?;
+    Ok(Inherited { about, stats: Arc::new(stats), keys })
+}
+
+fn read_key(peer: PeerId, fields: Reader<'_>) -> Result<InheritedKey, Malformed> {
+    let direction = |key, tail| -> Result<DirectionKey, Malformed> {
+        let key = fields.bytes(key, "a key")?.try_into().map_err(|_| Malformed("a key"))?;
+        let tail = fields.bytes(tail, "a key's tail")?.try_into().map_err(|_| Malformed("a key's tail"))?;
+        Ok(DirectionKey { key, tail })
+    };
+    let name = str::from_utf8(fields.bytes(2, "a cipher")?).map_err(|_| Malformed("a cipher"))?;
+    let words: Vec<u64> = fields
+        .bytes(13, "a replay window")?
+        .chunks_exact(8)
+        .map(|w| w.try_into().map(u64::from_be_bytes).unwrap_or(u64::MAX))
+        .collect();
+    let bits = words.try_into().map_err(|_| Malformed("a replay window of another size"))?;
+    let slot = if fields.number::<u8>(0, "a slot")? == 0 { KeySlot::Primary } else { KeySlot::Secondary };
+    let format = if fields.number::<u8>(3, "a format")? == 1 { Format::Epoch } else { Format::Stock };
+    let new = KeyNew {
+        peer,
+        slot,
+        key_id: fields.number(1, "a key id")?,
+        cipher: Cipher::from_name(name).ok_or(Malformed("a cipher"))?,
+        format,
+        keys: KeyPair { encrypt: direction(4, 5)?, decrypt: direction(6, 7)? },
+    };
+    Ok(InheritedKey {
+        new: Box::new(new),
+        epoch: fields.number(8, "an epoch")?,
+        next: fields.number(9, "a packet id")?,
+        used: fields.number(10, "a key's use")?,
+        opener_epoch: fields.number(11, "an epoch")?,
+        window: ReplayWindow::restore(fields.number(12, "a replay window")?, bits),
+    })
+}
