@@ -27,8 +27,14 @@ const PRODUCT: &[Row] = &[
 ];
 
 /// The lab's rows. It measures the gateway from outside, so of the product it sees only what [`LAB_MAY`] lists.
-const LAB: &[Row] =
-    &[row("the link emulator", &["link"]), row("the lab", &["lab/"]), row("the lab's binary", &["lab/sealane-lab"])];
+const LAB: &[Row] = &[
+    row("the link emulator", &["link"]),
+    row("the lab's reports", &["lab/report"]),
+    row("the lab", &["lab/load", "lab/probe", "lab/stacks", "lab/stacks/"]),
+    row("the experiments' frame", &["lab/experiment"]),
+    row("experiments", &["lab/experiments/"]),
+    row("the lab's binary", &["lab/sealane-lab"]),
+];
 
 /// What any user of the published libraries could import: no loop, no gateway, no control.
 const LAB_MAY: &[&str] = &["core/", "sys", "tls", "dial", "connect"];
@@ -234,7 +240,7 @@ mod tests {
         assert_eq!(place("elsewhere"), None);
         assert!(refused("proxy", "elsewhere", None));
         assert_eq!(place("core/http"), Some(Place::Product(0)));
-        assert_eq!(place("lab/sealane-lab"), Some(Place::Lab(2)));
+        assert_eq!(place("lab/sealane-lab"), Some(Place::Lab(5)));
         assert_eq!(place("tests/interop"), Some(Place::Around));
     }
 

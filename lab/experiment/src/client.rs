@@ -1,0 +1,138 @@
+//! One blocking client: to see what a server answers, and to hold connections open.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustls::{ClientConnection, StreamOwned};
+use sealane_lab_load::plan::{Origin, Plan, Target};
+use sealane_lab_load::tls::{Client, TlsOptions, Verify};
+use sealane_lab_load::url::Url;
+
+/// An answer is never longer than this here.
+const LONGEST: usize = 1 << 20;
+
+/// What a server answered, and over what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// TLS version.
+    pub version: String,
+    /// Cipher suite.
+    pub suite: String,
+    /// Key-exchange group.
+    pub group: String,
+    /// HTTP status.
+    pub status: u16,
+    /// Bytes of the body.
+    pub body: usize,
+    /// A sum over the body: two that differ are different bodies.
+    pub sum: u64,
+}
+
+/// An open connection.
+pub type Connection = StreamOwned<ClientConnection, TcpStream>;
+
+/// The usual options of experiments: this suite and group alone, no certificate checked (the load's side is kept
+/// cheap, and the server is ours).
+pub fn options(suite: &str) -> TlsOptions {
+    TlsOptions {
+        suites: vec![suite.to_owned()],
+        groups: vec!["X25519".to_owned()],
+        verify: Verify::None,
+        ..TlsOptions::default()
+    }
+}
+
+/// A plan for one URL of the loopback, with these options; a closed loop of one thread until changed.
+pub fn plan(url: &str, tls: &TlsOptions) -> anyhow::Result<Plan> {
+    let url = Url::parse(url).map_err(|why| anyhow::anyhow!("{url}: {why}"))?;
+    let origins = Origin::group(vec![Target::get(url)], |url| {
+        url.host
+            .parse()
+            .map(|ip: std::net::IpAddr| SocketAddr::new(ip, url.port))
+            .with_context(|| format!("{} is no address", url.host))
+    })?;
+    let mut plan = Plan::new(origins);
+    plan.tls = tls.clone();
+    Ok(plan)
+}
+
+/// Connects and shakes hands.
+pub fn connect(address: SocketAddr, tls: &TlsOptions) -> anyhow::Result<Connection> {
+    let client = Client::new(tls, b"http/1.1")?;
+    connect_with(address, &client)
+}
+
+/// The same with a configuration that is there already.
+pub fn connect_with(address: SocketAddr, client: &Client) -> anyhow::Result<Connection> {
+    let timeout = Duration::from_secs(10);
+    let socket = TcpStream::connect_timeout(&address, timeout).with_context(|| address.to_string())?;
+    socket.set_read_timeout(Some(timeout))?;
+    socket.set_nodelay(true)?;
+    let session = ClientConnection::new(client.ordinary.clone(), Client::server_name("localhost")?)?;
+    Ok(StreamOwned::new(session, socket))
+}
+
+/// Makes one request on a connection that stays open.
+pub fn ask(connection: &mut Connection, path: &str) -> anyhow::Result<Answered> {
+    connection.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).context("request")?;
+    let mut text = Vec::new();
+    let mut buffer = [0; 16 * 1024];
+    let head = loop {
+        if let Some(end) = text.windows(4).position(|w| w == b"\r\n\r\n") {
+            break end + 4;
+        }
+        match connection.read(&mut buffer).context("answer")? {
+            0 => bail!("closed before the answer's head was complete"),
+            n => text.extend_from_slice(&buffer[..n]),
+        }
+        if text.len() > LONGEST {
+            bail!("an answer's head beyond {LONGEST} bytes");
+        }
+    };
+    let lines = String::from_utf8_lossy(&text[..head]).into_owned();
+    let status = lines.split(' ').nth(1).and_then(|s| s.parse().ok()).context("no HTTP status")?;
+    let length = lines.lines().find_map(|l| {
+        let (name, value) = l.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+    });
+    let length = length.filter(|l| *l <= LONGEST).context("no Content-Length, or too large a one")?;
+    while text.len() < head + length {
+        match connection.read(&mut buffer).context("body")? {
+            0 => bail!("closed within the body"),
+            n => text.extend_from_slice(&buffer[..n]),
+        }
+    }
+    let body = &text[head..head + length];
+    let session = &connection.conn;
+    Ok(Answered {
+        version: session.protocol_version().map(|v| format!("{v:?}")).unwrap_or_default(),
+        suite: session.negotiated_cipher_suite().map(|s| format!("{:?}", s.suite())).unwrap_or_default(),
+        group: session.negotiated_key_exchange_group().map(|g| format!("{:?}", g.name())).unwrap_or_default(),
+        status,
+        body: body.len(),
+        // FNV-1a.
+        sum: body.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)),
+    })
+}
+
+/// Asks all servers for the same, and fails with the difference where two do not answer alike.
+pub fn check_alike(servers: &[(&str, SocketAddr)], path: &str, tls: &TlsOptions) -> anyhow::Result<Answered> {
+    let mut first: Option<(&str, Answered)> = None;
+    for (name, address) in servers {
+        let mut connection = connect(*address, tls).with_context(|| (*name).to_owned())?;
+        let answer = ask(&mut connection, path).with_context(|| (*name).to_owned())?;
+        if answer.status != 200 {
+            bail!("{name} answers {}", answer.status);
+        }
+        match &first {
+            None => first = Some((name, answer)),
+            Some((other, expected)) if *expected != answer => {
+                bail!("they do not answer alike: {other} {expected:?}, {name} {answer:?}");
+            }
+            Some(_) => {}
+        }
+    }
+    first.map(|(_, answer)| answer).context("nobody to ask")
+}

@@ -1,0 +1,73 @@
+//! The frame in which experiments stand: `docs/experiments.md` says how to add one.
+//!
+//! An [`Experiment`] has a [`Spec`] (its `experiment.toml`: question, method, subjects, parts, how much of it in a quick
+//! and in a full run) and code that fills a page of the report. The frame gives it a [`Bench`]: programs found or named
+//! by `--peer` ([`programs`]), a room with certificates, files and a backend ([`room`]), servers configured alike
+//! ([`web`]), started, pinned and stopped ([`process`]), rounds that go there and back and are void when others disturbed
+//! them ([`rounds`]). The way of the data: [`Spec`] + [`Options`] → [`Bench`] → `Experiment::run` → the page of
+//! `sealane-lab-report`.
+
+pub mod bench;
+pub mod client;
+pub mod cores;
+pub mod foreign;
+pub mod latency;
+pub mod machine;
+pub mod options;
+pub mod process;
+pub mod programs;
+pub mod room;
+pub mod rounds;
+pub mod spec;
+pub mod study;
+pub mod web;
+
+pub use bench::{Bench, Stopped};
+pub use cores::Cores;
+pub use options::Options;
+pub use programs::Program;
+pub use rounds::{Rounds, Sample};
+pub use spec::Spec;
+
+use sealane_lab_report::Page;
+
+/// A question with the means to answer it.
+pub trait Experiment {
+    /// What `experiment.toml` says.
+    fn spec(&self) -> &Spec;
+
+    /// Why it cannot run here, if so: a missing program, a missing right. Asked before anything starts.
+    fn obstacle(&self, options: &Options) -> Option<String> {
+        let _ = options;
+        None
+    }
+
+    /// Measures, and fills `bench.page`: parts, verdict, advice. An error in one part belongs to that part
+    /// ([`Bench::part`]); one returned from here ends the experiment, and keeps what the page has by then.
+    fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()>;
+}
+
+/// Runs one experiment and returns its page, whatever happens: with an obstacle, an error, or an early end the page
+/// says so.
+pub fn run(experiment: &dyn Experiment, options: &Options) -> Page {
+    let spec = experiment.spec();
+    let cannot = |why: String| Page::cannot(&spec.name, &spec.title, &spec.question, why);
+    if let Some(why) = experiment.obstacle(options) {
+        return cannot(why);
+    }
+    let mut bench = match Bench::new(spec, options) {
+        Ok(bench) => bench,
+        Err(error) => return cannot(format!("{error:#}")),
+    };
+    let result = experiment.run(&mut bench);
+    let mut page = bench.into_page();
+    if let Err(error) = result {
+        let why = if error.is::<Stopped>() {
+            "Stopped before its end.".to_owned()
+        } else {
+            format!("Broken off: {error:#}.")
+        };
+        page.verdict = format!("{why} {}", page.verdict).trim_end().to_owned();
+    }
+    page
+}

@@ -1,0 +1,69 @@
+//! What the command line asks of a run.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Options of `sealane-lab run`, the same for all experiments.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Fewer parts, fewer and shorter rounds.
+    pub quick: bool,
+    /// Where the report goes; raw histograms go into `histograms` below it. `None`: nothing raw is kept.
+    pub out: Option<PathBuf>,
+    /// Programs by name: those of the experiment's own subjects, or more (`haproxy-wolfssl` is a HAProxy).
+    pub peers: Vec<(String, PathBuf)>,
+    /// Only these parts; empty for all.
+    pub only: Vec<String>,
+    /// Sizes that replace those of the experiment's file.
+    pub set: Vec<(String, String)>,
+    /// A round is void when others used more CPUs than this.
+    pub max_foreign: f64,
+    /// How long each round waits for a quiet moment.
+    pub patience: Duration,
+    /// How often a void round is tried in all.
+    pub tries: usize,
+    /// CPUs for the servers; empty for half of those that there are.
+    pub server_cpus: Vec<usize>,
+    /// CPUs for the load and the backend; empty for the other half.
+    pub client_cpus: Vec<usize>,
+    /// Set from outside to end early, with what there is by then.
+    pub cancel: Arc<AtomicBool>,
+    /// The command line, for the report.
+    pub command: String,
+    /// No progress on standard error.
+    pub quiet: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            quick: false,
+            out: None,
+            peers: Vec::new(),
+            only: Vec::new(),
+            set: Vec::new(),
+            max_foreign: 0.05,
+            patience: Duration::from_secs(60),
+            tries: 3,
+            server_cpus: Vec::new(),
+            client_cpus: Vec::new(),
+            cancel: Arc::default(),
+            command: "sealane-lab run".to_owned(),
+            quiet: false,
+        }
+    }
+}
+
+impl Options {
+    /// Whether the run is to end.
+    pub fn cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// The program that `--peer` names for a subject.
+    pub fn peer(&self, name: &str) -> Option<&PathBuf> {
+        self.peers.iter().rev().find(|(n, _)| n == name).map(|(_, path)| path)
+    }
+}

@@ -1,0 +1,86 @@
+//! HAProxy: it logs to its standard output, which is a file, as NGINX does to its access log.
+
+use std::fmt::Write as _;
+
+use super::{Answer, Draft, Http, Model, Written, openssl};
+
+pub(super) fn write(d: &Draft<'_>) -> anyhow::Result<Written> {
+    let site = d.site;
+    let threads = if site.model == Model::Processes { 1 } else { site.threads };
+    let map = match threads {
+        1 => String::new(),
+        n => {
+            let cpus: Vec<String> = (0..n).map(|i| d.cpus[i % d.cpus.len().max(1)].to_string()).collect();
+            format!("\n    cpu-map auto:1/1-{n} {}", cpus.join(" "))
+        }
+    };
+    let log = |yes: &'static str, no: &'static str| if site.logs { yes } else { no };
+    let chain = matches!(site.answer, Answer::Chain { .. });
+    let mut s = format!(
+        "global
+    nbthread {threads}{map}
+    maxconn 16000
+    {}
+defaults
+    mode http
+    {}
+    {}
+    {}
+    timeout connect 5s
+    timeout client 300s
+    timeout server 60s
+    timeout http-keep-alive 300s
+",
+        log("log stdout format raw local0", ""),
+        log("log global", "no log"),
+        log("option httplog", ""),
+        // One request per connection on both sides, so that every hop shakes hands; else the field that all set.
+        if chain { "option httpclose\n    http-reuse never" } else { "option forwardfor\n    http-reuse always" },
+    );
+    for (i, port) in d.ports.iter().enumerate() {
+        let alpn = if site.http == Http::Two { "h2,http/1.1" } else { "http/1.1" };
+        let early = if site.early_data { " allow-0rtt" } else { "" };
+        let pem = d.room.pem(site.key);
+        let address = site.address;
+        write!(
+            s,
+            "frontend front{i}\n    bind {address}:{port} ssl crt {} curves X25519 alpn {alpn}{early} backlog 4096\n",
+            pem.display()
+        )?;
+        if site.http == Http::Three {
+            writeln!(s, "    bind quic4@{address}:{port} ssl crt {} curves X25519 alpn h3", pem.display())?;
+        }
+        match site.answer {
+            Answer::Respond => writeln!(
+                s,
+                "    http-request return status 200 content-type text/plain file {}/body",
+                d.room.path().display()
+            )?,
+            Answer::Proxy(to) => {
+                write!(s, "    default_backend back{i}\nbackend back{i}\n    server backend 127.0.0.1:{to}\n")?;
+            }
+            Answer::Chain { to, .. } => {
+                let next = d.ports.get(i + 1).copied().unwrap_or(to);
+                write!(
+                    s,
+                    "    default_backend back{i}\nbackend back{i}\n    server next 127.0.0.1:{next} ssl verify none \
+                     sni str(localhost) ssl-min-ver TLSv1.3 ciphersuites TLS_AES_256_GCM_SHA384\n"
+                )?;
+            }
+        }
+    }
+    let mut env = vec![("PEER_TICKETS".into(), site.tickets.to_string().into())];
+    if openssl(d.program) {
+        // It has no setting for the number of tickets; OpenSSL reads one for every program.
+        let conf = d.folder.join("openssl.cnf");
+        std::fs::write(
+            &conf,
+            format!(
+                "openssl_conf = all\n[all]\nssl_conf = ssl\n[ssl]\nsystem_default = every\n[every]\nNumTickets = {}\n",
+                site.tickets
+            ),
+        )?;
+        env.push(("OPENSSL_CONF".into(), conf.into()));
+    }
+    Ok(Written { text: s, args: vec!["-db".into(), "-f".into()], env })
+}

@@ -1,0 +1,171 @@
+//! The frame with subjects that are not what they seem: whatever they do, there is a page, and it says what happened.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sealane_lab_experiment::rounds::Quiet;
+use sealane_lab_experiment::{Bench, Experiment, Options, Sample, Spec, run};
+
+const FILE: &str = "
+name = 'fake'
+title = 'Fakes'
+question = 'Does the frame hold?'
+method = ['One paragraph.']
+studies = ['proxies']
+[settings]
+'TLS' = 'none'
+[[subject]]
+name = 'shell'
+kind = 'shell'
+program = 'sh'
+[[subject]]
+name = 'absent'
+kind = 'absent'
+program = 'no-such-program-anywhere'
+optional = true
+[[part]]
+id = 'steady'
+title = 'Steady'
+quick = true
+[[part]]
+id = 'broken'
+title = 'Broken'
+quick = true
+[[part]]
+id = 'long'
+title = 'Long'
+[quick]
+rounds = 2
+[full]
+rounds = 6
+";
+
+struct Fake {
+    spec: Spec,
+    body: fn(&mut Bench<'_>) -> anyhow::Result<()>,
+}
+
+impl Experiment for Fake {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
+        (self.body)(bench)
+    }
+}
+
+fn fake(body: fn(&mut Bench<'_>) -> anyhow::Result<()>) -> Fake {
+    Fake { spec: Spec::parse(FILE).unwrap(), body }
+}
+
+fn options() -> Options {
+    Options { quick: true, max_foreign: 1e9, patience: Duration::ZERO, quiet: true, ..Options::default() }
+}
+
+fn steady(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    bench.page.verdict = "It holds.".into();
+    bench.part("steady", |bench, part| {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let flaky = Cell::new(0);
+        let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |i, round| {
+            flaky.set(flaky.get() + 1);
+            let sample = Sample::of("v", (10 * (i + 1) + round) as f64);
+            Ok(if flaky.get() == 2 { sample.void("an operation failed") } else { sample })
+        })?;
+        for name in &names {
+            part.rounds(name, "cost", &rounds.values(name, "v"), "µs");
+        }
+        part.bars("cost", &["cost"], "lower");
+        Ok(())
+    })?;
+    bench.part("broken", |_, _| anyhow::bail!("its subject would not start"))?;
+    bench.part("long", |_, part| {
+        part.note("measured");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_page_has_figures_voids_and_reasons() {
+    let page = run(&fake(steady), &options());
+    assert_eq!((page.verdict.as_str(), page.obstacle.as_ref()), ("It holds.", None));
+    let ids: Vec<&str> = page.parts.iter().map(|p| p.id.as_str()).collect();
+    assert_eq!(ids, ["steady", "broken"], "a quick run has no long part");
+    let steady = &page.parts[0];
+    assert_eq!(steady.value("a", "cost"), Some(10.5));
+    assert_eq!(steady.value("b", "cost"), Some(20.5));
+    assert_eq!((steady.voids.len(), steady.voids[0].why.as_str()), (1, "an operation failed"));
+    assert_eq!(page.parts[1].skipped.as_deref(), Some("its subject would not start"));
+    assert!(page.settings.iter().any(|f| f.value.contains("no-such-program-anywhere")), "{:?}", page.settings);
+    assert_eq!(page.studies.len(), 1);
+}
+
+#[test]
+fn sizes_and_parts_can_be_chosen() {
+    let mut own = options();
+    own.only = vec!["long".into()];
+    assert_eq!(run(&fake(steady), &own).parts[0].id, "long");
+    own.set = vec![("rounds".into(), "1".into())];
+    own.only = vec!["steady".into()];
+    assert_eq!(run(&fake(steady), &own).parts[0].value("a", "cost"), Some(10.0));
+    for (only, set, said) in [("none", ("rounds", "1"), "steady, broken, long"), ("long", ("depth", "1"), "rounds")] {
+        own.only = vec![only.into()];
+        own.set = vec![(set.0.into(), set.1.into())];
+        let why = run(&fake(steady), &own).obstacle.unwrap();
+        assert!(why.contains(said), "{why}");
+    }
+}
+
+#[test]
+fn a_missing_subject_is_a_reason_and_not_a_panic() {
+    let mut spec = Spec::parse(FILE).unwrap();
+    spec.subjects[1].optional = false;
+    let page = run(&Fake { spec, body: steady }, &options());
+    assert!(page.obstacle.unwrap().contains("--peer absent=PATH"));
+    assert!(page.parts.is_empty());
+}
+
+#[test]
+fn a_run_that_is_ended_keeps_what_it_has() {
+    let page = run(
+        &fake(|bench| {
+            bench.page.verdict = "Half of it.".into();
+            bench.part("steady", |bench, part| {
+                part.rounds("a", "cost", &[1.0], "µs");
+                bench.options.cancel.store(true, Ordering::Relaxed);
+                bench.rounds(part, &["a".to_owned()], 1, Quiet::Indifferent, |_, _| panic!("measured")).map(drop)
+            })?;
+            panic!("went on")
+        }),
+        &options(),
+    );
+    assert_eq!(page.verdict, "Stopped before its end. Half of it.");
+    assert_eq!(page.parts[0].value("a", "cost"), Some(1.0));
+}
+
+#[test]
+fn an_error_outside_of_parts_is_said() {
+    let page = run(&fake(|_| anyhow::bail!("no room")), &options());
+    assert!(page.verdict.contains("Broken off: no room"), "{}", page.verdict);
+}
+
+#[test]
+fn a_round_without_quiet_is_void() {
+    let own = Options { max_foreign: -1.0, tries: 1, ..options() };
+    let page = run(
+        &fake(|bench| {
+            bench.part("steady", |bench, part| {
+                let rounds =
+                    bench.rounds(part, &["a".to_owned()], 2, Quiet::Wanted, |_, _| Ok(Sample::of("v", 1.0)))?;
+                anyhow::ensure!(rounds.values("a", "v").is_empty(), "a void round counted");
+                Ok(())
+            })
+        }),
+        &own,
+    );
+    assert_eq!(page.parts[0].skipped, None);
+    assert_eq!(page.parts[0].voids.len(), 2);
+    assert!(page.parts[0].voids[0].why.starts_with("others used"), "{:?}", page.parts[0].voids);
+}

@@ -1,0 +1,157 @@
+//! The experiment `proxies`: the study "HAProxy vs NGINX" and the gateway half of "The State of SSL Stacks", on this
+//! machine, with Sealane among them. `experiment.toml` beside this folder has question and method; each module here
+//! measures one kind of part.
+
+mod bulk;
+mod chain;
+mod knee;
+mod load;
+mod memory;
+mod saturated;
+mod storm;
+mod threads;
+mod verdict;
+
+use anyhow::Context;
+use sealane_lab_experiment::room::{Backend, Room};
+use sealane_lab_experiment::web::{Http, Site};
+use sealane_lab_experiment::{Bench, Experiment, Options, Program, Spec, client, programs, web};
+use sealane_lab_load::tls::{TlsOptions, TlsVersions};
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Proxies {
+    spec: Spec,
+}
+
+impl Proxies {
+    /// Reads its file.
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self { spec: Spec::parse(include_str!("../experiment.toml"))? })
+    }
+}
+
+impl Experiment for Proxies {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn obstacle(&self, _: &Options) -> Option<String> {
+        programs::look_up("nginx").is_none().then(|| {
+            "the backend behind all proxies is NGINX, and there is none (Debian: apt install nginx-light)".into()
+        })
+    }
+
+    fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
+        let room = Room::new()?;
+        let backend = Backend::start(&room, &bench.cores.backend)?;
+        let scene = Scene { room, backend };
+        let result = measure(bench, &scene);
+        verdict::conclude(bench);
+        result
+    }
+}
+
+fn measure(bench: &mut Bench<'_>, scene: &Scene) -> anyhow::Result<()> {
+    bench.part("keepalive", |b, p| saturated::keepalive(b, p, scene))?;
+    bench.part("knee-1.3", |b, p| knee::measure(b, p, scene, Tls::V13))?;
+    bench.part("knee-1.2", |b, p| knee::measure(b, p, scene, Tls::V12))?;
+    bench.part("full-ecdsa", |b, p| saturated::full(b, p, scene, sealane_lab_experiment::room::Key::Ecdsa))?;
+    bench.part("full-rsa", |b, p| saturated::full(b, p, scene, sealane_lab_experiment::room::Key::Rsa))?;
+    bench.part("resumed", |b, p| saturated::resumed(b, p, scene))?;
+    bench.part("threads", |b, p| threads::measure(b, p, scene))?;
+    bench.part("chain", |b, p| chain::measure(b, p, scene))?;
+    bench.part("storm", |b, p| storm::measure(b, p, scene))?;
+    bench.part("bulk", |b, p| bulk::measure(b, p, scene))?;
+    bench.part("memory", |b, p| memory::measure(b, p, scene))?;
+    bench.part("http2", |b, p| saturated::multiplexed(b, p, scene, Http::Two))?;
+    bench.part("http3", |b, p| saturated::multiplexed(b, p, scene, Http::Three))
+}
+
+/// What all parts share.
+pub(crate) struct Scene {
+    /// Certificates and files.
+    pub room: Room,
+    /// The server behind the proxies.
+    pub backend: Backend,
+}
+
+/// The TLS version of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tls {
+    /// 1.3.
+    V13,
+    /// 1.2.
+    V12,
+}
+
+impl Tls {
+    /// What the load offers: one version, one suite, one group.
+    pub fn options(self, key: sealane_lab_experiment::room::Key) -> TlsOptions {
+        use sealane_lab_experiment::room::Key;
+        let (versions, suite) = match (self, key) {
+            (Self::V13, _) => (TlsVersions::Tls13, "TLS_AES_256_GCM_SHA384"),
+            (Self::V12, Key::Ecdsa) => (TlsVersions::Tls12, "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
+            (Self::V12, Key::Rsa) => (TlsVersions::Tls12, "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"),
+        };
+        TlsOptions { versions, ..client::options(suite) }
+    }
+}
+
+/// The subjects of a part, running.
+pub(crate) struct Cast {
+    /// In the page's order.
+    pub servers: Vec<web::Server>,
+}
+
+impl Cast {
+    /// Starts every program with `site` on `cpus`. One that cannot be had in this way is left out with a note; with
+    /// nobody left there is no part.
+    pub fn start(
+        bench: &mut Bench<'_>,
+        part: &mut sealane_lab_report::Part,
+        scene: &Scene,
+        site: &Site,
+        cpus: &[usize],
+    ) -> anyhow::Result<Self> {
+        let mut servers = Vec::new();
+        for program in bench.programs.clone() {
+            match web::start(&program, &program.name, &scene.room, site, cpus) {
+                Ok(server) => {
+                    bench.show_configuration(&program.name, &server.configuration);
+                    servers.push(server);
+                }
+                Err(error) => part.note(format!("{} is left out: {error:#}", program.name)),
+            }
+        }
+        let cast = Self { servers };
+        cast.some().map(|()| cast)
+    }
+
+    fn some(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.servers.is_empty(), "no subject could be started");
+        Ok(())
+    }
+
+    /// Everybody answers the same over HTTP/1.1, or the part is left out.
+    pub fn check(&self, tls: &TlsOptions) -> anyhow::Result<()> {
+        let all: Vec<(&str, std::net::SocketAddr)> =
+            self.servers.iter().map(|s| (s.name.as_str(), s.address)).collect();
+        client::check_alike(&all, "/", tls).map(drop).context("before measuring")
+    }
+
+    /// The names.
+    pub fn names(&self) -> Vec<String> {
+        self.servers.iter().map(|s| s.name.clone()).collect()
+    }
+}
+
+/// The site that parts begin from.
+pub(crate) fn site(bench: &Bench<'_>, answer: web::Answer) -> anyhow::Result<Site> {
+    Ok(Site { logs: bench.size("logs")?, ..Site::new(answer) })
+}
+
+/// Programs of the kind that can be one process with threads or several without.
+pub(crate) fn haproxies(bench: &Bench<'_>) -> Vec<Program> {
+    bench.programs.iter().filter(|p| p.kind == "haproxy").cloned().collect()
+}

@@ -1,0 +1,151 @@
+//! Parts in which each subject has one CPU and as much to do as it can: CPU time per operation.
+
+use sealane_lab_experiment::room::Key;
+use sealane_lab_experiment::rounds::Quiet;
+use sealane_lab_experiment::web::{Answer, Http, Site};
+use sealane_lab_experiment::{Bench, Rounds, Sample};
+use sealane_lab_load::plan::{Kind, Plan, Protocol};
+use sealane_lab_report::Part;
+
+use crate::{Cast, Scene, Tls, load, site};
+
+/// The name of the figure that ratios are of.
+pub const CPU: &str = "CPU per operation";
+
+/// Requests on kept connections.
+pub fn keepalive(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+    let site = site(bench, Answer::Proxy(scene.backend.port))?;
+    measure(bench, part, scene, &site, None, |plan| plan)
+}
+
+/// Full handshakes.
+pub fn full(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, key: Key) -> anyhow::Result<()> {
+    let site = Site { key, ..site(bench, Answer::Respond)? };
+    published_full(part, key);
+    measure(bench, part, scene, &site, Some(site.tickets), |plan| load::connections(plan, Kind::Full))
+}
+
+/// Resumed handshakes, one ticket each: after a resumption OpenSSL sends one whatever is set.
+pub fn resumed(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+    let site = Site { tickets: 1, ..site(bench, Answer::Respond)? };
+    measure(bench, part, scene, &site, Some(1), |plan| load::connections(plan, Kind::Resumed))
+}
+
+/// Requests over HTTP/2 or HTTP/3. Who does not speak it is left out.
+pub fn multiplexed(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, http: Http) -> anyhow::Result<()> {
+    let site = Site { http, ..site(bench, Answer::Proxy(scene.backend.port))? };
+    let streams = bench.size("streams")?;
+    measure(bench, part, scene, &site, None, |mut plan| {
+        plan.protocol = if http == Http::Three { Protocol::Http3 } else { Protocol::Http2 };
+        plan.streams = streams;
+        plan.connections = (plan.connections / 2).max(plan.threads);
+        plan
+    })
+}
+
+fn measure(
+    bench: &mut Bench<'_>,
+    part: &mut Part,
+    scene: &Scene,
+    site: &Site,
+    tickets: Option<u32>,
+    shape: impl Fn(Plan) -> Plan,
+) -> anyhow::Result<()> {
+    let cpus = [bench.cores.server[0]];
+    let tls = Tls::V13.options(site.key);
+    let mut cast = Cast::start(bench, part, scene, site, &cpus)?;
+    if site.http == Http::One {
+        cast.check(&tls)?;
+    }
+    // The first run of each is thrown away: caches, pools and the first tickets come about in it. It also finds out
+    // who does not speak what is asked for.
+    let mut able = Vec::new();
+    for server in cast.servers.drain(..) {
+        let mut first = shape(load::plan(bench, &server, "/", &tls)?);
+        first.duration = Some(std::time::Duration::from_millis(300));
+        match load::run(bench, &first) {
+            Ok(report) if report.completed > 0 => able.push(server),
+            Ok(report) => {
+                let why = report.failures.values().find_map(|f| f.first.clone()).unwrap_or_default();
+                part.note(format!("{} is left out: nothing completed ({why})", server.name));
+            }
+            Err(error) => part.note(format!("{} is left out: {error:#}", server.name)),
+        }
+    }
+    anyhow::ensure!(!able.is_empty(), "nobody here speaks it: {}", part.notes.join("; "));
+    cast.servers = able;
+    let names = cast.names();
+    let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+        let report = load::run(bench, &shape(load::plan(bench, &cast.servers[i], "/", &tls)?))?;
+        let mut sample: Sample = load::sample(&report)?;
+        if let Some(wanted) = tickets {
+            load::check_tickets(&report, wanted, &mut sample);
+        }
+        Ok(sample)
+    })?;
+    report(part, &names, &rounds);
+    Ok(())
+}
+
+/// Bars of CPU, a table of the rest, and what the ratios to the first subject are.
+pub fn report(part: &mut Part, names: &[String], rounds: &Rounds) {
+    for name in names {
+        part.rounds(name, CPU, &rounds.values(name, "cpu_us"), "µs");
+        part.rounds(name, "operations per second", &rounds.values(name, "rate"), "/s");
+        let percent = |key: &str| rounds.values(name, key).iter().map(|v| v * 100.0).collect::<Vec<_>>();
+        part.rounds(name, "CPU of the servers in use", &percent("server_cpus"), "%");
+        part.rounds(name, "busiest thread of the load", &percent("load_busy"), "%");
+        let tickets = rounds.values(name, "tickets");
+        part.rounds(name, "tickets per handshake", &tickets, "");
+    }
+    let mut ratios = Vec::new();
+    if let Some(first) = names.first() {
+        for other in &names[1..] {
+            let measure = format!("CPU of {first} ÷ {other}");
+            part.rounds(first, &measure, &rounds.ratios(first, other, "cpu_us"), "");
+            ratios.push(measure);
+        }
+    }
+    part.bars("CPU time per operation, µs", &[CPU], "lower");
+    let mut rows = vec![
+        "operations per second",
+        "CPU of the servers in use",
+        "busiest thread of the load",
+        "tickets per handshake",
+    ];
+    rows.extend(ratios.iter().map(String::as_str));
+    part.table("What stands behind it, and ratios paired round by round", &rows);
+    let busy = names.iter().any(|n| rounds.median(n, "load_busy").is_some_and(|b| b > 0.97));
+    let full = names.iter().all(|n| rounds.median(n, "server_cpus").is_some_and(|b| b > 0.97));
+    if busy && !full {
+        part.note(
+            "The load's CPU was full and not every server's: rates are what the load could do. CPU time per operation \
+             holds, though a server that is not full wakes up more often for the same work.",
+        );
+    }
+}
+
+/// The SSL study's figures are for RSA and whole machines; they belong beside RSA's.
+fn published_full(part: &mut Part, key: Key) {
+    if key != Key::Rsa {
+        return;
+    }
+    let Ok(data) = sealane_lab_experiment::study::data("ssl-stacks") else { return };
+    let Some(map) = data["full_handshakes_per_second_64_threads"].as_object() else { return };
+    let mut shown = false;
+    for (library, value) in map {
+        if let Some(rate) = value.as_f64() {
+            let subject = format!("HAProxy with {library}");
+            let figure = sealane_lab_report::Figure::new(&subject, "full handshakes per second, study", rate, "/s");
+            part.push(figure.from(sealane_lab_report::Source::Published));
+            shown = true;
+        }
+    }
+    if shown {
+        part.bars(
+            "The SSL study: full RSA handshakes per second of HAProxy 3.1-dev1 on 64 Arm cores, by TLS library",
+            &["full handshakes per second, study"],
+            "higher",
+        );
+    }
+}

@@ -1,0 +1,41 @@
+//! The experiment `tls-versions`: TLS 1.2 against 1.3, full, resumed and with early data, at several distances, against
+//! NGINX and Sealane; the study's twenty rows beside it.
+
+mod measure;
+mod study;
+mod verdict;
+
+use sealane_lab_experiment::room::Room;
+use sealane_lab_experiment::{Bench, Experiment, Spec};
+
+/// The experiment.
+#[derive(Debug)]
+pub struct TlsVersions {
+    spec: Spec,
+}
+
+impl TlsVersions {
+    /// Reads its file.
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self { spec: Spec::parse(include_str!("../experiment.toml"))? })
+    }
+}
+
+impl Experiment for TlsVersions {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
+        let room = Room::new()?;
+        let result = parts(bench, &room);
+        verdict::conclude(bench);
+        result
+    }
+}
+
+fn parts(bench: &mut Bench<'_>, room: &Room) -> anyhow::Result<()> {
+    bench.part("loopback", |b, p| measure::loopback(b, p, room))?;
+    bench.part("distance", |b, p| measure::distance(b, p, room))?;
+    bench.part("study", |_, p| study::rows(p))
+}

@@ -1,0 +1,18 @@
+//! The lab's reports: what experiments found, as one HTML file, JSON, CSV and a summary for the terminal.
+//!
+//! An experiment fills a [`Page`] with [`Part`]s, and a part with [`Figure`]s: a figure is one number with its
+//! interval, and the only place where a number lives. Charts and tables are [`View`]s that select figures by their
+//! measure, so that the picture, the JSON and the CSV cannot disagree. [`stats`] makes figures out of rounds, [`usl`]
+//! fits the Universal Scalability Law. The way of the data: experiment → [`Report`] → [`html`], [`csv`], [`text`].
+
+pub mod csv;
+pub mod html;
+pub mod model;
+pub mod number;
+pub mod stats;
+mod style;
+mod svg;
+pub mod text;
+pub mod usl;
+
+pub use model::{Axis, Fact, Figure, Machine, Page, Part, Report, Source, Study, Subject, View, Void};

@@ -1,0 +1,315 @@
+//! `sealane-lab run`: experiments, from the command line to a report; and `sealane-lab report`, which renders what
+//! earlier runs found again, or puts it together.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use clap::Args as ClapArgs;
+use sealane_lab_experiment::{Experiment, Options, machine};
+use sealane_lab_load::verdict::time;
+use sealane_lab_report::model::{FORMAT, rfc3339};
+use sealane_lab_report::{Report, csv, html, text};
+
+/// The experiments that this program knows, in the order of `run all`.
+fn experiments() -> anyhow::Result<Vec<Box<dyn Experiment>>> {
+    Ok(vec![Box::new(sealane_lab_proxies::Proxies::new()?), Box::new(sealane_lab_tls_versions::TlsVersions::new()?)])
+}
+
+/// Options of `sealane-lab run`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "EXIT CODES: 0 done, 2 wrong usage, 3 nothing could be measured.
+
+EXAMPLES:
+  What there is:                    sealane-lab run list
+  A first look, in a few minutes:   sealane-lab run proxies --quick --out report
+  All of it, with a newer HAProxy:  sealane-lab run proxies --peer haproxy-new=/opt/haproxy/sbin/haproxy --out report
+  Everything that can run here:     sealane-lab run all --out report")]
+pub struct Args {
+    /// Which: its name, `all`, or `list`
+    #[arg(value_name = "EXPERIMENT")]
+    experiment: String,
+    /// A few minutes: fewer parts, fewer and shorter rounds
+    #[arg(long)]
+    quick: bool,
+    /// Write report.html, report.json, report.csv and the raw histograms here
+    #[arg(short, long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// A program for a subject (`nginx=/opt/nginx`), or one more of its kind (`haproxy-wolfssl=/opt/haproxy`); repeat
+    #[arg(long, value_name = "NAME=PATH")]
+    peer: Vec<String>,
+    /// Only these parts; with `all` written EXPERIMENT.PART
+    #[arg(long, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<String>,
+    /// Another size than the experiment's file says, such as rounds=9; with `all` EXPERIMENT.KEY=VALUE; repeat
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// A round is void when others used more CPUs than this
+    #[arg(long, default_value_t = 0.05, value_name = "CPUS")]
+    max_foreign: f64,
+    /// How long each round waits for others to finish
+    #[arg(long, default_value = "60s", value_parser = duration, value_name = "TIME")]
+    patience: Duration,
+    /// How often a round is tried before it stays void
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    tries: usize,
+    /// CPUs for the servers [default: half of them]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    server_cpus: Vec<usize>,
+    /// CPUs for the load, the last of several for the backend [default: the others]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    client_cpus: Vec<usize>,
+    /// Print the report as one JSON document and nothing else
+    #[arg(long)]
+    json: bool,
+    /// No progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Options of `sealane-lab report`.
+#[derive(Debug, ClapArgs)]
+pub struct Render {
+    /// report.json of earlier runs; several are put together, a later page replacing an earlier one of the same name
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Where report.html, report.json and report.csv go
+    #[arg(short, long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+const ALL: &str = "The state of secure transport on this machine";
+
+/// Runs experiments.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let known = experiments()?;
+    if args.experiment == "list" {
+        for e in &known {
+            let spec = e.spec();
+            println!("{}\n    {}", spec.name, spec.question);
+            for part in &spec.parts {
+                println!("    {:<22} {}{}", part.id, part.title, if part.quick { "" } else { "  (full run only)" });
+            }
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let all = args.experiment == "all";
+    let chosen: Vec<&Box<dyn Experiment>> = known.iter().filter(|e| all || e.spec().name == args.experiment).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = known.iter().map(|e| e.spec().name.as_str()).collect();
+        bail!("there is no experiment {:?}; there are {}, and `all`", args.experiment, names.join(", "));
+    }
+    let shared = options(args)?;
+    let signals = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM];
+    for signal in signals {
+        signal_hook::flag::register(signal, shared.cancel.clone()).context("cannot listen for signals")?;
+    }
+    // Unwritable folders are found out before hours of measuring.
+    if let Some(out) = &args.out {
+        std::fs::create_dir_all(out).with_context(|| format!("cannot write to {}", out.display()))?;
+    }
+    let start = Instant::now();
+    let mut report = Report {
+        format: FORMAT,
+        tool: concat!("sealane-lab ", env!("CARGO_PKG_VERSION")).to_owned(),
+        title: if all { ALL.to_owned() } else { chosen[0].spec().title.clone() },
+        verdict: String::new(),
+        mode: if args.quick { "quick" } else { "full" }.to_owned(),
+        started: rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
+        seconds: 0.0,
+        machine: machine::describe(),
+        command: shared.command.clone(),
+        pages: Vec::new(),
+    };
+    for experiment in chosen {
+        if shared.cancelled() {
+            break;
+        }
+        let name = &experiment.spec().name;
+        if !args.quiet {
+            eprintln!("══ {name}");
+        }
+        let own = narrow(&shared, experiment.as_ref(), all);
+        report.pages.push(sealane_lab_experiment::run(experiment.as_ref(), &own));
+        report.seconds = start.elapsed().as_secs_f64();
+        report.verdict = verdict(&report);
+        // After each: hours of measuring do not hang on the last experiment.
+        if let Some(out) = &args.out {
+            write(&report, out)?;
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print(&text::summary(&report))?;
+        if let Some(out) = &args.out {
+            print(&format!("\nWritten: {}\n", out.join("report.html").display()))?;
+        }
+    }
+    let measured = report.pages.iter().any(|p| p.parts.iter().any(|part| !part.figures.is_empty()));
+    Ok(ExitCode::from(if measured { 0 } else { 3 }))
+}
+
+/// Renders reports again.
+pub fn render(args: &Render) -> anyhow::Result<ExitCode> {
+    let mut whole: Option<Report> = None;
+    for file in &args.files {
+        let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let one: Report = serde_json::from_str(&text).with_context(|| format!("{} is no report", file.display()))?;
+        if one.format != FORMAT {
+            bail!("{} has format {}, this program reads {FORMAT}", file.display(), one.format);
+        }
+        let Some(report) = &mut whole else {
+            whole = Some(one);
+            continue;
+        };
+        if report.machine.cpu != one.machine.cpu || report.machine.cpus != one.machine.cpus {
+            bail!("{} is from another machine: {}", file.display(), one.machine.cpu);
+        }
+        report.title = ALL.to_owned();
+        report.seconds += one.seconds;
+        if report.mode != one.mode {
+            report.mode = "mixed".to_owned();
+        }
+        for page in one.pages {
+            match report.pages.iter_mut().find(|p| p.name == page.name) {
+                Some(old) => *old = page,
+                None => report.pages.push(page),
+            }
+        }
+        report.command = format!("{}\n{}", report.command, one.command);
+    }
+    let Some(mut report) = whole else { bail!("no report to render") };
+    report.verdict = verdict(&report);
+    std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
+    write(&report, &args.out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One page's verdict is the report's; of several, each says its own, and who could not run is named.
+fn verdict(report: &Report) -> String {
+    match report.pages.as_slice() {
+        [one] => one.obstacle.as_ref().map_or_else(|| one.verdict.clone(), |why| format!("Not run here: {why}")),
+        pages => {
+            let line = |p: &sealane_lab_report::Page| match &p.obstacle {
+                Some(why) => format!("{}: not run here, {why}", p.title),
+                None => format!("{}: {}", p.title, p.verdict),
+            };
+            pages.iter().map(line).collect::<Vec<_>>().join("\n")
+        }
+    }
+}
+
+fn write(report: &Report, out: &Path) -> anyhow::Result<()> {
+    let json = serde_json::to_string_pretty(report)? + "\n";
+    for (name, text) in [("report.html", html::page(report)), ("report.json", json), ("report.csv", csv::write(report))]
+    {
+        let path = out.join(name);
+        std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// A reader that has seen enough (`| head`) is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn options(args: &Args) -> anyhow::Result<Options> {
+    let pairs = |list: &[String], what: &str| -> anyhow::Result<Vec<(String, String)>> {
+        let pair = |text: &String| {
+            let (name, value) = text.split_once('=').with_context(|| format!("{what} {text:?} has no ="))?;
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        };
+        list.iter().map(pair).collect()
+    };
+    if args.tries == 0 || !args.max_foreign.is_finite() {
+        bail!("--tries is at least 1, --max-foreign a number of CPUs");
+    }
+    Ok(Options {
+        quick: args.quick,
+        out: args.out.clone(),
+        peers: pairs(&args.peer, "--peer")?.into_iter().map(|(name, path)| (name, PathBuf::from(path))).collect(),
+        only: args.only.clone(),
+        set: pairs(&args.set, "--set")?,
+        max_foreign: args.max_foreign,
+        patience: args.patience,
+        tries: args.tries,
+        server_cpus: args.server_cpus.clone(),
+        client_cpus: args.client_cpus.clone(),
+        command: command(std::env::args()),
+        quiet: args.quiet,
+        ..Options::default()
+    })
+}
+
+/// With `all`, what concerns one experiment only is kept from the others.
+fn narrow(options: &Options, experiment: &dyn Experiment, all: bool) -> Options {
+    let mut own = options.clone();
+    if !all {
+        return own;
+    }
+    let spec = experiment.spec();
+    let prefix = format!("{}.", spec.name);
+    own.only = options.only.iter().filter_map(|o| o.strip_prefix(&prefix).map(str::to_owned)).collect();
+    own.set = options.set.iter().filter_map(|(k, v)| Some((k.strip_prefix(&prefix)?.to_owned(), v.clone()))).collect();
+    own.peers
+        .retain(|(name, _)| spec.subjects.iter().any(|s| s.name == *name || name.starts_with(&format!("{}-", s.kind))));
+    own
+}
+
+/// The command line as a shell would take it again, by the program's name alone: where it lies is nobody's business.
+fn command(args: impl Iterator<Item = String>) -> String {
+    let quote = |a: String| {
+        let plain = !a.is_empty() && a.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c));
+        if plain { a } else { format!("'{}'", a.replace('\'', "'\\''")) }
+    };
+    let words: Vec<String> = args.skip(1).map(quote).collect();
+    format!("sealane-lab {}", words.join(" "))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let ns = text.parse::<f64>().map(|s| s * 1e9).ok().or_else(|| time(text));
+    let ns = ns.filter(|ns| ns.is_finite() && *ns >= 0.0 && *ns < 1e16);
+    ns.map(|ns| Duration::from_nanos(ns as u64)).ok_or_else(|| "a time such as 60s".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_can_be_pasted_again() {
+        let args = ["/x/sealane-lab", "run", "proxies", "--set", "a b=1", "--peer", "n=/it's"];
+        let said = command(args.into_iter().map(str::to_owned));
+        assert_eq!(said, r"sealane-lab run proxies --set 'a b=1' --peer 'n=/it'\''s'");
+    }
+
+    #[test]
+    fn every_experiment_has_a_sound_file_and_a_name_of_its_own() {
+        let known = experiments().unwrap();
+        let mut names: Vec<&str> = known.iter().map(|e| e.spec().name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), known.len());
+    }
+
+    #[test]
+    fn with_all_each_gets_its_own() {
+        let known = experiments().unwrap();
+        let options = Options {
+            only: vec!["proxies.bulk".into(), "tls-versions.loopback".into()],
+            set: vec![("proxies.rounds".into(), "1".into())],
+            peers: vec![("haproxy-x".into(), "/x".into())],
+            ..Options::default()
+        };
+        let own = narrow(&options, known[0].as_ref(), true);
+        assert_eq!((own.only, own.set[0].0.as_str(), own.peers.len()), (vec!["bulk".to_owned()], "rounds", 1));
+        assert!(narrow(&options, known[1].as_ref(), true).peers.is_empty());
+    }
+}
