@@ -20,6 +20,8 @@ pub struct Options {
     pub set: Vec<(String, String)>,
     /// A round is void when others used more CPUs than this.
     pub max_foreign: f64,
+    /// How late the load itself may be at the 99th percentile, in an open loop.
+    pub max_lag: Duration,
     /// How long each round waits for a quiet moment.
     pub patience: Duration,
     /// How often a void round is tried in all.
@@ -45,6 +47,7 @@ impl Default for Options {
             only: Vec::new(),
             set: Vec::new(),
             max_foreign: 0.05,
+            max_lag: Duration::from_millis(1),
             patience: Duration::from_secs(60),
             tries: 3,
             server_cpus: Vec::new(),

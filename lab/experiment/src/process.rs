@@ -30,6 +30,9 @@ pub struct Launch {
     pub ports: Vec<u16>,
     /// Where its output goes.
     pub output: PathBuf,
+    /// Whether the kernel ends it with the thread that starts it: the net below everything else, for when this process
+    /// is killed. Not for threads that end early, such as those of a namespace.
+    pub tied: bool,
 }
 
 /// Processes that run, and end when this is dropped.
@@ -52,9 +55,14 @@ impl Running {
     /// Starts one more.
     pub fn add(&mut self, launch: &Launch) -> anyhow::Result<()> {
         let output = File::create(&launch.output).with_context(|| launch.output.display().to_string())?;
-        // If this process is killed, nobody else ends its servers: the kernel does, by this signal.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "TERM", "--"]).arg(&launch.program).args(&launch.args);
+        let mut command = if launch.tied {
+            let mut command = Command::new("setpriv");
+            command.args(["--pdeathsig", "TERM", "--"]).arg(&launch.program);
+            command
+        } else {
+            Command::new(&launch.program)
+        };
+        command.args(&launch.args);
         command.envs(launch.env.iter().map(|(k, v)| (k, v)));
         command.stdin(Stdio::null()).stderr(output.try_clone()?).stdout(output);
         // Out of the terminal's group: Ctrl-C is for the lab, which then ends its servers in order.
@@ -165,6 +173,7 @@ mod tests {
             cpus: Vec::new(),
             ports,
             output: folder.join("out"),
+            tied: true,
         }
     }
 

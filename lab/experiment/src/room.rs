@@ -125,6 +125,7 @@ impl Backend {
             cpus: cpus.to_vec(),
             ports: vec![port, tls_port],
             output: folder.join("output"),
+            tied: true,
         };
         Ok(Self { running: Running::start(&launch)?, port, tls_port, log })
     }

@@ -87,7 +87,11 @@ fn facts(s: &mut String, facts: &[Fact]) -> std::fmt::Result {
 
 fn section(page: &Page, s: &mut String, several: bool) -> std::fmt::Result {
     let name = escape(&page.name);
-    writeln!(s, "<section aria-labelledby='{name}'>\n<h2 id='{name}'>{}</h2>", escape(&page.title))?;
+    if several {
+        writeln!(s, "<section aria-labelledby='{name}'>\n<h2 id='{name}'>{}</h2>", escape(&page.title))?;
+    } else {
+        writeln!(s, "<section id='{name}'>")?;
+    }
     writeln!(s, "<p><b>Question.</b> {}</p>", escape(&page.question))?;
     if let Some(why) = &page.obstacle {
         writeln!(s, "<p class=void><b>Not run here:</b> {}</p>\n</section>", escape(why))?;

@@ -322,9 +322,11 @@ impl Part {
         Self { skipped: Some(why.into()), ..Self::new(id, title, "") }
     }
 
-    /// Adds a figure.
+    /// Adds a figure, unless it is none: a division by nothing must not get into JSON, which has no word for it.
     pub fn push(&mut self, figure: Figure) {
-        self.figures.push(figure);
+        if figure.value.is_finite() {
+            self.figures.push(figure);
+        }
     }
 
     /// Adds the median of rounds; nothing where there are none.

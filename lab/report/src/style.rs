@@ -20,7 +20,7 @@ nav ul,.legend{list-style:none;margin:.4rem 0;padding:0;display:flex;flex-wrap:w
 .legend{font-size:.9rem}.legend svg{width:16px;height:12px;margin-right:.35rem;vertical-align:-1px}
 figure{margin:.8rem 0 1.2rem}figcaption{font-size:.92rem;margin-bottom:.2rem}
 svg.wide,svg.narrow{display:block;width:100%;height:auto}svg.narrow{display:none}
-@media(max-width:40rem) and (not print){svg.wide{display:none}svg.narrow{display:block}body{padding:.8rem .9rem 3rem}h1{font-size:1.4rem}h2{font-size:1.22rem}}
+@media screen and (max-width:40rem){svg.wide{display:none}svg.narrow{display:block}td small{display:block}body{padding:.8rem .9rem 3rem}h1{font-size:1.4rem}h2{font-size:1.22rem}}
 .scroll{overflow-x:auto;margin:.4rem 0}
 table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums}
 td,th{padding:.22rem .7rem .22rem 0;text-align:right;vertical-align:top;border-bottom:1px solid var(--line);white-space:nowrap}

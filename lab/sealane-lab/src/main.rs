@@ -30,27 +30,21 @@ enum Command {
     Load(Box<load::Args>),
     /// Time the phases of single requests, compare ways of making them, and say what a server offers.
     Probe(Box<probe::Args>),
-<<<<<<< HEAD
     /// Run a command over an emulated link: delay, jitter, rate, loss, and paths that dislike data in SYNs.
     Link(Box<link::Args>),
-=======
     /// Run an experiment, or all of them, and write a report: proxies, TLS versions, and more.
     Run(Box<run::Args>),
     /// Render the reports of earlier runs again, or put several together.
     Report(run::Render),
->>>>>>> 107c3f9 (The lab's experiments: frame, report, proxies and tls-versions)
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Load(args) => load::run(&args),
         Command::Probe(args) => probe::run(*args),
-<<<<<<< HEAD
         Command::Link(args) => link::run(&args),
-=======
         Command::Run(args) => run::run(&args),
         Command::Report(args) => run::render(&args),
->>>>>>> 107c3f9 (The lab's experiments: frame, report, proxies and tls-versions)
     };
     result.unwrap_or_else(|error| {
         eprintln!("sealane-lab: {error:#}");

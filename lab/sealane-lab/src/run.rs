@@ -49,6 +49,9 @@ pub struct Args {
     /// A round is void when others used more CPUs than this
     #[arg(long, default_value_t = 0.05, value_name = "CPUS")]
     max_foreign: f64,
+    /// An open-loop round is void when the load itself was later than this at the 99th percentile
+    #[arg(long, default_value = "1ms", value_parser = duration, value_name = "TIME")]
+    max_lag: Duration,
     /// How long each round waits for others to finish
     #[arg(long, default_value = "60s", value_parser = duration, value_name = "TIME")]
     patience: Duration,
@@ -238,6 +241,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         only: args.only.clone(),
         set: pairs(&args.set, "--set")?,
         max_foreign: args.max_foreign,
+        max_lag: args.max_lag,
         patience: args.patience,
         tries: args.tries,
         server_cpus: args.server_cpus.clone(),

@@ -15,11 +15,13 @@ pub(super) fn write(d: &Draft<'_>) -> anyhow::Result<Written> {
         }
     };
     let log = |yes: &'static str, no: &'static str| if site.logs { yes } else { no };
+    // Two descriptors a connection and some for itself, or it does not start.
+    let maxconn = (crate::room::files() / 2).saturating_sub(500).clamp(100, 16_000);
     let chain = matches!(site.answer, Answer::Chain { .. });
     let mut s = format!(
         "global
     nbthread {threads}{map}
-    maxconn 16000
+    maxconn {maxconn}
     {}
 defaults
     mode http

@@ -178,6 +178,7 @@ pub fn prepare(program: &Program, name: &str, room: &Room, site: &Site, cpus: &[
             cpus: if processes > 1 { vec![cpus[i % cpus.len().max(1)]] } else { cpus.to_vec() },
             ports: if site.address.is_loopback() { draft.ports.clone() } else { Vec::new() },
             output: draft.folder.join(format!("output-{i}.log")),
+            tied: true,
         })
         .collect();
     let room_path = room.path().display().to_string();

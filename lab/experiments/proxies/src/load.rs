@@ -21,6 +21,7 @@ pub fn plan(bench: &Bench<'_>, server: &Server, path: &str, tls: &TlsOptions) ->
     // Who else used the CPUs is judged round by round, for all loads alike; two busy processes of our own on two CPUs
     // are pressure too.
     plan.honesty.pressure = f64::INFINITY;
+    plan.honesty.lag = bench.options.max_lag;
     Ok(plan)
 }
 
@@ -62,11 +63,12 @@ pub fn void(report: &Report) -> Vec<String> {
 }
 
 /// Void where handshakes brought another number of tickets than all were told to give: each costs some microseconds.
+/// Those of operations that ended just outside of the measured phase are counted too, hence the tolerance.
 pub fn check_tickets(report: &Report, wanted: u32, sample: &mut Sample) {
     let Some(h) = &report.handshakes else { return };
     let made = h.full + h.resumed + h.early_data;
     let each = h.tickets as f64 / made.max(1) as f64;
-    if made > 0 && (each - f64::from(wanted)).abs() > 0.2 {
+    if made > 0 && (each - f64::from(wanted)).abs() > 0.4 {
         sample.void.push(format!("{each:.2} tickets for each handshake instead of {wanted}"));
     }
     sample.values.insert("tickets".to_owned(), each);

@@ -1,6 +1,7 @@
 //! The experiment `tls-versions`: TLS 1.2 against 1.3, full, resumed and with early data, at several distances, against
 //! NGINX and Sealane; the study's twenty rows beside it.
 
+mod distance;
 mod measure;
 mod study;
 mod verdict;
@@ -36,6 +37,6 @@ impl Experiment for TlsVersions {
 
 fn parts(bench: &mut Bench<'_>, room: &Room) -> anyhow::Result<()> {
     bench.part("loopback", |b, p| measure::loopback(b, p, room))?;
-    bench.part("distance", |b, p| measure::distance(b, p, room))?;
+    bench.part("distance", |b, p| distance::measure(b, p, room))?;
     bench.part("study", |_, p| study::rows(p))
 }

@@ -46,7 +46,7 @@ pub fn loopback(bench: &mut Bench<'_>, part: &mut Part, room: &Room) -> anyhow::
     let client = bench.cores.client.clone();
     let (rounds, attempts) = (bench.size("rounds")?, bench.size("attempts")?);
     let all = attempt_all(bench, part, &at, rounds, attempts, &mut |attempts| {
-        sealane_lab_experiment::cores::pinned(&client, || attempts())?
+        sealane_lab_experiment::cores::pinned(&client, attempts)?
     })?;
     for server in &all {
         for (way, samples) in &server.ways {
@@ -68,11 +68,6 @@ pub fn loopback(bench: &mut Bench<'_>, part: &mut Part, room: &Room) -> anyhow::
     Ok(())
 }
 
-/// Over an emulated link.
-pub fn distance(_: &mut Bench<'_>, _: &mut Part, _: &Room) -> anyhow::Result<()> {
-    anyhow::bail!("the emulated link is not built yet")
-}
-
 /// One server's samples by way.
 pub struct Of {
     /// The subject.
@@ -82,8 +77,10 @@ pub struct Of {
 }
 
 /// Runs attempts somewhere: on these CPUs, in that network namespace.
-type Somewhere<'a> =
-    dyn FnMut(&mut dyn FnMut() -> anyhow::Result<Vec<Vec<Timing>>>) -> anyhow::Result<Vec<Vec<Timing>>> + 'a;
+pub type Somewhere<'a> = dyn FnMut(&mut Attempts<'_>) -> anyhow::Result<Vec<Vec<Timing>>> + 'a;
+
+/// A batch of attempts: samples of each way.
+pub type Attempts<'a> = dyn FnMut() -> anyhow::Result<Vec<Vec<Timing>>> + Send + 'a;
 
 /// All ways against all servers. A way that a server does not offer is left out with a note.
 pub fn attempt_all(
@@ -100,9 +97,14 @@ pub fn attempt_all(
         let mut offered = Vec::new();
         for (way, words) in WAYS {
             let variant: Variant = words.parse().map_err(|e| anyhow::anyhow!("{e}"))?;
-            match somewhere(&mut || attempt(&[variant.clone()], *address, &witness, 1)) {
+            match somewhere(&mut || attempt(std::slice::from_ref(&variant), *address, &witness, 1)) {
                 Ok(_) => offered.push((way, variant)),
-                Err(why) => part.note(format!("{way} is left out with {name}: {why:#}")),
+                Err(why) => {
+                    let note = format!("{way} is left out with {name}: {why:#}");
+                    if !part.notes.contains(&note) {
+                        part.note(note);
+                    }
+                }
             }
         }
         anyhow::ensure!(!offered.is_empty(), "{name} answers in none of the ways: {}", part.notes.join("; "));

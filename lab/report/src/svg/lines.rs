@@ -117,7 +117,8 @@ fn strokes(
                 own.insert(0, last);
             }
             // With a fit beside it, what was measured is points: a line through them would be a second claim.
-            if own.len() > 1 && !(source == Source::Measured && !fitted.is_empty()) {
+            let through = source != Source::Measured || fitted.is_empty();
+            if through && own.len() > 1 {
                 let mut points = String::new();
                 for f in &own {
                     let _ = write!(points, "{:.1},{:.1} ", x(f.x.unwrap_or(0.0)), y(f.value));

@@ -94,7 +94,8 @@ fn series(name: &str, names: &[String]) -> usize {
 /// A mark whose shape tells series apart where colours do not; hollow where the figure was published elsewhere.
 fn mark(x: f64, y: f64, n: usize, hollow: bool) -> String {
     let class = format!("m s{}{}", n % SERIES, if hollow { " hollow" } else { "" });
-    match n % 4 {
+    // The ninth series has the first one's colour and another mark.
+    match (n + n / SERIES) % 4 {
         0 => format!("<circle class='{class}' cx='{x:.1}' cy='{y:.1}' r='4'/>"),
         1 => format!("<rect class='{class}' x='{:.1}' y='{:.1}' width='7' height='7'/>", x - 3.5, y - 3.5),
         2 => format!("<path class='{class}' d='M{x:.1} {:.1}l4.6 8h-9.2z'/>", y - 4.8),

@@ -1,0 +1,83 @@
+//! The same over an emulated link, at several round-trip times: servers on one side, the client on the other.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use sealane_lab_experiment::Bench;
+use sealane_lab_experiment::process::Running;
+use sealane_lab_experiment::room::Room;
+use sealane_lab_experiment::web::{self, Answer, Site};
+use sealane_lab_probe::timing::Metric;
+use sealane_lab_report::{Axis, Fact, Figure, Part, Void};
+use sealane_link::{Link, LinkConfig};
+
+use crate::measure::{Of, attempt_all};
+use crate::verdict::distance_measure;
+
+/// How long a server may take to listen on its side.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A line for each way, a chart for each server.
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, room: &Room) -> anyhow::Result<()> {
+    let mut servers: Vec<String> = Vec::new();
+    for rtt in bench.sizes::<f64>("rtts")? {
+        let config = LinkConfig::with_rtt(Duration::from_secs_f64(rtt / 1e3));
+        // A link that was off says so only at its end; then all that went over it is void, and is tried again.
+        for attempt in 1..=bench.options.tries.max(1) {
+            let (all, said, void) = over(bench, part, room, &config)?;
+            bench.say(&format!("   {said}"));
+            if let Some(why) = void {
+                let what = format!("round trip of {rtt} ms, attempt {attempt}");
+                part.voids.push(Void { subject: "the link".into(), what, why });
+                continue;
+            }
+            bench.page.settings.push(Fact::new(format!("Link at {rtt} ms"), said));
+            for server in &all {
+                keep(part, server, rtt);
+                if !servers.contains(&server.name) {
+                    servers.push(server.name.clone());
+                }
+            }
+            break;
+        }
+    }
+    anyhow::ensure!(!servers.is_empty(), "the link was never what it was meant to be, see the void runs");
+    for server in &servers {
+        let (x, y) = (Axis::linear("round trip, ms"), Axis::linear("total, ms"));
+        part.lines(&format!("Total of one request on a new connection to {server}"), &distance_measure(server), x, y);
+    }
+    Ok(())
+}
+
+fn keep(part: &mut Part, server: &Of, rtt: f64) {
+    for (way, samples) in &server.ways {
+        let ms: Vec<f64> = Metric::Total.of_all(samples).iter().map(|ns| *ns as f64 / 1e6).collect();
+        part.figures.extend(Figure::of_rounds(way, &distance_measure(&server.name), &ms, "ms").map(|f| f.at(rtt)));
+    }
+}
+
+/// One link's figures, what the link says of itself, and why it is void if it is.
+type OverLink = (Vec<Of>, String, Option<String>);
+
+fn over(bench: &Bench<'_>, part: &mut Part, room: &Room, config: &LinkConfig) -> anyhow::Result<OverLink> {
+    let link = Link::up(config)?;
+    let address = IpAddr::V4(link.server().address());
+    let site = Site { early_data: true, logs: bench.size("logs")?, address, ..Site::new(Answer::Respond) };
+    let mut running = Vec::new();
+    let mut at: Vec<(String, SocketAddr)> = Vec::new();
+    for program in &bench.programs {
+        let prepared = web::prepare(program, &program.name, room, &site, &bench.cores.server)?;
+        for mut launch in prepared.launches {
+            // The thread of the namespace that starts it ends at once.
+            launch.tied = false;
+            running.push(link.server().run(|| Running::start(&launch))??);
+        }
+        link.server().wait_for_port(prepared.address, PATIENCE)?;
+        at.push((program.name.clone(), prepared.address));
+    }
+    let (rounds, attempts) = (bench.size("distance_rounds")?, bench.size("distance_attempts")?);
+    let all = attempt_all(bench, part, &at, rounds, attempts, &mut |attempts| link.client().run(attempts)?)?;
+    drop(running);
+    let report = link.finish();
+    Ok((all, report.to_string(), report.void.clone()))
+}
