@@ -11,11 +11,8 @@ const V6_HEADER: u32 = 40;
 const TCP_HEADER: u32 = 20;
 const OPTIONS: u32 = 40;
 
-/// The MTU of most paths. Where the interface's is larger, somebody on the path may still be no larger than this: a
-/// large SYN that is lost costs more than a small one saves.
-pub const COMMON_MTU: u32 = 1500;
-
-/// Bytes of data that fit into a SYN: 1420 over IPv4 and 1400 over IPv6 at an MTU of 1500.
+/// Bytes of data that fit into a SYN: 1420 over IPv4 and 1400 over IPv6 at an MTU of 1500. `mtu` is the interface's, or
+/// what the kernel has learnt of the path; where a larger one misleads, the hedge and [`crate::Memory`] take over.
 pub fn bytes(to: IpAddr, mtu: u32) -> usize {
     let header = if is_v4(to) { V4_HEADER } else { V6_HEADER };
     mtu.saturating_sub(header + TCP_HEADER + OPTIONS) as usize

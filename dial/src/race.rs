@@ -167,7 +167,7 @@ impl Dial {
             return;
         }
         self.plain = State::Connected;
-        if self.embedded != State::Unused {
+        if self.embedded != State::Unused && self.evidence.is_none() {
             self.evidence = Some(false);
         }
         self.win(Route::Plain);
@@ -200,6 +200,16 @@ impl Dial {
         self.actions.push_back(Action::Drop(Route::Embedded));
         self.connect_plainly(How::Refused);
         true
+    }
+
+    /// The server would not have the hello that fits into a SYN. True if a plain connection, with an ordinary hello, is
+    /// tried in its place.
+    pub fn handle_refused(&mut self) -> bool {
+        // The data went through: nothing is wrong with the path.
+        let evidence = self.evidence;
+        let again = self.handle_broken();
+        self.evidence = evidence;
+        again
     }
 
     /// The time has come that [`Dial::next_deadline`] gave.
@@ -346,6 +356,16 @@ mod tests {
         assert_eq!(actions(&mut dial), [Use(Embedded), Drop(Embedded), Connect(Plain), Use(Plain)]);
         assert_eq!((dial.how(), dial.evidence()), (How::Refused, Some(false)));
         assert!(!dial.handle_broken());
+    }
+
+    #[test]
+    fn a_hello_that_is_refused_is_replaced_and_the_path_not_blamed() {
+        let (mut dial, _) = begun();
+        dial.handle_embedded(Ended::Taken);
+        assert!(dial.handle_refused());
+        dial.handle_plain();
+        assert_eq!((dial.how(), dial.evidence(), dial.winner()), (How::Refused, Some(true), Some(Plain)));
+        assert!(!dial.handle_refused());
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod records;
 mod server;
 mod session;
 pub mod sessions;
+pub mod syn;
 mod ticket;
 
 pub use client::ClientContext;

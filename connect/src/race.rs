@@ -1,0 +1,168 @@
+//! The sockets of one attempt: does what [`Dial`] says, and tells it what came of it.
+
+use crate::connector::Cookie;
+use crate::outcome::ConnectError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, ipproto, send, socket_with, sockopt};
+use sealane_dial::{Action, Dial, Ended, Route};
+use sealane_sys::fastopen::{self, ClientFailure, State};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+/// A TCP connection.
+pub(crate) struct Connected {
+    pub fd: OwnedFd,
+    pub route: Route,
+    /// Bytes of the data that the kernel has taken already.
+    pub sent: usize,
+}
+
+/// The sockets of an attempt.
+pub(crate) struct Race<'a> {
+    address: SocketAddr,
+    /// For the SYN.
+    data: &'a [u8],
+    cookie: Cookie,
+    embedded: Option<OwnedFd>,
+    plain: Option<OwnedFd>,
+    sent: usize,
+    cookie_missing: bool,
+    error: io::Error,
+}
+
+impl<'a> Race<'a> {
+    pub fn new(address: SocketAddr, data: &'a [u8], cookie: Cookie) -> Self {
+        let error = io::ErrorKind::NotConnected.into();
+        Self { address, data, cookie, embedded: None, plain: None, sent: 0, cookie_missing: false, error }
+    }
+
+    /// Runs until there is a winner.
+    pub fn run(&mut self, dial: &mut Dial, deadline: Instant) -> Result<Connected, ConnectError> {
+        loop {
+            while let Some(action) = dial.poll_action() {
+                match action {
+                    Action::Connect(route) => {
+                        if let Err(e) = self.open(route) {
+                            self.error = e.into();
+                            dial.handle_failed(route);
+                        }
+                    }
+                    Action::Drop(route) => drop(self.socket(route).take()),
+                    Action::Use(route) => {
+                        let sent = if route == Route::Embedded { self.sent } else { 0 };
+                        if let Some(fd) = self.socket(route).take() {
+                            return Ok(Connected { fd, route, sent });
+                        }
+                    }
+                    Action::GiveUp => {
+                        return Err(ConnectError::Connect(std::mem::replace(
+                            &mut self.error,
+                            io::ErrorKind::NotConnected.into(),
+                        )));
+                    }
+                }
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(ConnectError::Timeout);
+            }
+            let until = dial.next_deadline().map_or(deadline, |d| d.min(deadline));
+            self.wait(until.saturating_duration_since(now))?;
+            for route in [Route::Embedded, Route::Plain] {
+                self.look(route, dial);
+            }
+            dial.handle_timeout(Instant::now());
+        }
+    }
+
+    fn socket(&mut self, route: Route) -> &mut Option<OwnedFd> {
+        match route {
+            Route::Embedded => &mut self.embedded,
+            Route::Plain => &mut self.plain,
+        }
+    }
+
+    fn open(&mut self, route: Route) -> Result<(), Errno> {
+        let family = if self.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        let begun = match route {
+            Route::Plain => connect(&fd, &self.address),
+            Route::Embedded => self.open_with_data(&fd),
+        };
+        match begun {
+            Ok(()) | Err(Errno::INPROGRESS) => {
+                *self.socket(route) = Some(fd);
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn open_with_data(&mut self, fd: &OwnedFd) -> Result<(), Errno> {
+        let errno = |e: io::Error| Errno::from_io_error(&e).unwrap_or(Errno::INVAL);
+        fastopen::connect_with_data(fd).map_err(errno)?;
+        match self.cookie {
+            Cookie::None => fastopen::set_no_cookie(fd, true).map_err(errno)?,
+            // The third packet waits for something to carry, our Finished: one segment less. Not without a cookie: then
+            // the third packet is what proves to the server that we are here.
+            Cookie::Ask => sockopt::set_tcp_quickack(fd, false)?,
+        }
+        match connect(fd, &self.address) {
+            // Only noted: the SYN leaves with the data.
+            Ok(()) => {
+                self.sent = match send(fd, self.data, SendFlags::NOSIGNAL) {
+                    Err(Errno::INPROGRESS) => 0,
+                    sent => sent?,
+                };
+                Ok(())
+            }
+            // The SYN has left, and asks for a cookie.
+            Err(Errno::INPROGRESS) => {
+                self.cookie_missing = true;
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn wait(&self, time: std::time::Duration) -> Result<(), ConnectError> {
+        let time = Timespec::try_from(time).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        let open = [&self.embedded, &self.plain];
+        let mut fds: Vec<PollFd<'_>> =
+            open.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::OUT)).collect();
+        match poll(&mut fds, Some(&time)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(e) => Err(ConnectError::Connect(e.into())),
+        }
+    }
+
+    /// What has become of a socket.
+    fn look(&mut self, route: Route, dial: &mut Dial) {
+        let Some(fd) = self.socket(route) else { return };
+        match sockopt::socket_error(&*fd) {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) | Err(e) => {
+                self.error = e.into();
+                return dial.handle_failed(route);
+            }
+        }
+        let Ok(info) = fastopen::info(&*fd) else { return };
+        if matches!(info.state, State::SynSent | State::SynReceived) {
+            return;
+        }
+        match route {
+            Route::Plain => dial.handle_plain(),
+            Route::Embedded => dial.handle_embedded(match info.failure {
+                _ if self.cookie_missing => Ended::NoCookie,
+                _ if info.syn_data => Ended::Taken,
+                ClientFailure::Retransmitted => Ended::SentAgain,
+                _ => Ended::NotTaken,
+            }),
+        }
+    }
+}
