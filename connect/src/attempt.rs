@@ -141,7 +141,6 @@ fn drain(tls: &mut ClientConnection) -> io::Result<Vec<u8>> {
 }
 
 /// Finishes the handshake. The second result: the server has said something.
-#[expect(clippy::type_complexity, reason = "both are wanted in every case")]
 fn handshake(
     connected: Connected,
     session: Ready,

@@ -27,6 +27,7 @@ pub fn run(port: u16, lanes: Option<usize>) -> Result<()> {
         admin: Some(admin.to_string()),
         early_data: Some("16KiB".to_owned()),
         preset: None,
+        syn_tls: None,
     })?;
     let lanes = config.lanes;
     run::serve_with(config, |ready| {

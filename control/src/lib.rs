@@ -5,6 +5,7 @@
 
 pub mod access_log;
 pub mod admin;
+pub mod client;
 pub mod config;
 pub mod demo;
 pub mod devca;
@@ -14,4 +15,5 @@ pub mod prometheus;
 pub mod run;
 pub mod signals;
 pub mod sockets;
+pub mod syn_tls;
 pub mod ticket_keys;

@@ -8,6 +8,7 @@ use crate::config::{Config, snapshot_parts};
 use crate::metrics::LaneMetrics;
 use crate::signals::{Event, Signals};
 use crate::sockets;
+use crate::syn_tls;
 use crate::ticket_keys::TicketRing;
 use anyhow::{Context as _, Result, bail};
 use sealane_lane::{Inbox, Mailbox, Published, mailbox};
@@ -77,6 +78,9 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
                 Some(address)
             }
         };
+        if let Some(note) = syn_tls::note(&config) {
+            eprintln!("sealane: {note}");
+        }
         ready(&Ready { listeners: addresses, admin });
         let mut running = Running { config, listeners, ring, published, lanes, log, metrics, draining: false };
         let result = running.mind(signals).await;
@@ -199,6 +203,9 @@ impl Listeners {
                 self.next_id += 1;
             }
             let (id, opened) = &self.open[&address];
+            if let Err(e) = syn_tls::apply(&opened.sockets, listener.syn_tls, &ring.current()) {
+                eprintln!("sealane: {address}: TLS handshakes cannot begin in the SYN: {e}");
+            }
             listeners.push(Arc::new(listener.with_sockets(*id, opened.address, opened.sockets.clone())));
         }
         Ok(Snapshot {

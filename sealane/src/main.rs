@@ -3,8 +3,9 @@
 use anyhow::{Context, Result};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
+use sealane_control::client::{self, ClientSettings};
 use sealane_control::config::{self, Answer, CommandLine, Config, Diagnostic, Errors, Warning};
-use sealane_control::{demo, run};
+use sealane_control::{demo, run, syn_tls};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -75,6 +76,32 @@ Example:
         #[arg(long, value_name = "TYPE")]
         content_type: Option<String>,
     },
+    /// Let other programs' TLS connections begin inside TCP's handshake
+    #[command(after_help = "\
+TLS stays end to end: nothing is decrypted. Programs connect to --listen as if it were the server, or are redirected there
+by the system (--redirect; needs root and nftables) and need not know.
+
+Examples:
+  sealane client --listen 127.0.0.1:7443 --to example.com:443
+      curl --connect-to example.com:443:127.0.0.1:7443 https://example.com/
+  sudo sealane client --redirect 443")]
+    Client {
+        /// Where programs connect to
+        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7443")]
+        listen: String,
+        /// The server, HOST:PORT
+        #[arg(long, value_name = "HOST:PORT", conflicts_with = "redirect", required_unless_present = "redirect")]
+        to: Option<String>,
+        /// Redirect this machine's connections to these TCP ports; they go where they were meant to go
+        #[arg(long, value_name = "PORT", value_delimiter = ',')]
+        redirect: Vec<u16>,
+        /// Send data in the SYN without the cookie of an earlier contact, to servers that accept it
+        #[arg(long)]
+        no_cookie: bool,
+        /// Print a line for each connection
+        #[arg(short, long)]
+        verbose: bool,
+    },
     /// Serve what a configuration file says
     Serve {
         /// The configuration file
@@ -119,7 +146,7 @@ struct Serving {
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
     /// Serve HTTP without TLS
-    #[arg(long, conflicts_with_all = ["cert", "key", "early_data", "preset"])]
+    #[arg(long, conflicts_with_all = ["cert", "key", "early_data", "preset", "syn_tls"])]
     plain: bool,
     /// TLS settings: modern (TLS 1.3) or intermediate (1.2 and 1.3) [default: intermediate]
     #[arg(long, value_name = "NAME")]
@@ -127,6 +154,9 @@ struct Serving {
     /// Accept 0-RTT data up to this size ("16KiB"), for requests that are safe to repeat [default: off]
     #[arg(long, value_name = "SIZE")]
     early_data: Option<String>,
+    /// TLS handshakes that begin in TCP's SYN: off, cookie or open [default: cookie]
+    #[arg(long, value_name = "MODE")]
+    syn_tls: Option<String>,
     /// Threads that serve [default: the cores this process may use]
     #[arg(long, value_parser = lanes)]
     lanes: Option<usize>,
@@ -149,6 +179,7 @@ impl Serving {
             admin: self.admin,
             early_data: self.early_data,
             preset: self.preset,
+            syn_tls: self.syn_tls,
         }
     }
 }
@@ -195,6 +226,9 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Respond { serving, status, body, content_type } => {
             serve(Config::from_command_line(&serving.with(Answer::Respond { status, body, content_type })))?;
         }
+        Command::Client { listen, to, redirect, no_cookie, verbose } => {
+            client::run(&ClientSettings { listen, to, redirect, no_cookie, verbose })?;
+        }
         Command::Serve { config } => serve(Config::load(&config))?,
         Command::Check { config, json } => return check(&config, json),
         Command::Config(ConfigCommand::Example) => print(config::example())?,
@@ -226,6 +260,9 @@ fn check(path: &Path, json: bool) -> Result<ExitCode> {
                 let counts = [(c.listeners.len(), "listening address", "es"), (c.upstreams.len(), "upstream", "s")]
                     .map(|(n, what, plural)| format!("{n} {what}{}", if n == 1 { "" } else { plural }));
                 print(&format!("{}: good ({})\n", path.display(), counts.join(", ")))?;
+                if let Some(note) = syn_tls::note(c) {
+                    eprintln!("{}: note: {note}", path.display());
+                }
             }
             None => eprintln!("{}: {} error{}", path.display(), errors.len(), if errors.len() == 1 { "" } else { "s" }),
         }

@@ -26,6 +26,11 @@ impl Sysctl {
         std::fs::read_to_string(SYSCTL).ok()?.trim().parse().ok().map(Self)
     }
 
+    /// These bits.
+    pub const fn of(bits: u32) -> Self {
+        Self(bits)
+    }
+
     /// Data may be sent in a SYN.
     pub fn client(self) -> bool {
         self.0 & CLIENT_BIT != 0
@@ -71,6 +76,11 @@ pub fn set_keys(socket: impl AsFd, newest: &[u8; KEY], older: Option<&[u8; KEY]>
         None => set(&socket, libc::TCP_FASTOPEN_KEY, newest),
         Some(older) => set(&socket, libc::TCP_FASTOPEN_KEY, &[*newest, *older]),
     }
+}
+
+/// Marks what a socket sends, for the firewall's rules. Errors: `PermissionDenied` without CAP_NET_ADMIN.
+pub fn set_mark(socket: impl AsFd, mark: u32) -> io::Result<()> {
+    sockopt::set(socket, libc::SOL_SOCKET, libc::SO_MARK, &mark)
 }
 
 fn set<T>(socket: &impl AsFd, name: libc::c_int, value: &T) -> io::Result<()> {

@@ -24,6 +24,8 @@ pub struct CommandLine {
     pub early_data: Option<String>,
     /// TLS preset.
     pub preset: Option<String>,
+    /// Whether handshakes may begin in the SYN.
+    pub syn_tls: Option<String>,
 }
 
 /// Where answers come from.
@@ -71,6 +73,9 @@ fn as_toml(args: &CommandLine) -> String {
     }
     t.push_str("[[listener]]\n");
     setting(&mut t, "address", &list(&args.listen));
+    if let Some(mode) = &args.syn_tls {
+        setting(&mut t, "syn_tls", &quoted(mode));
+    }
     if let Some((cert, key)) = &args.certificate {
         t.push_str("[listener.tls]\n");
         if let Some(preset) = &args.preset {
@@ -140,6 +145,7 @@ mod tests {
             admin: None,
             early_data: None,
             preset: None,
+            syn_tls: None,
         }
     }
 

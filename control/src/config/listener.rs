@@ -3,10 +3,10 @@
 use super::decode::{self, Section};
 use super::diagnostics::Sink;
 use super::identity::{self, Store};
-use super::{Listener, tls};
+use super::{Listener, SynTls, tls};
 use sealane_proxy::snapshot::Action;
 use sealane_route::HostTable;
-use sealane_tls::policy::ListenerTls;
+use sealane_tls::policy::{KeyKind, ListenerTls};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -22,12 +22,13 @@ pub(super) struct Draft {
     proxy_protocol: bool,
     trust_forwarded: bool,
     allow_connect: bool,
+    syn_tls: SynTls,
 }
 
 impl Draft {
     pub fn into_listener(self, hosts: HostTable<Arc<Action>>) -> Listener {
-        let Self { address, tls, proxy_protocol, trust_forwarded, allow_connect, .. } = self;
-        Listener { address, tls, proxy_protocol, trust_forwarded, allow_connect, hosts }
+        let Self { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, .. } = self;
+        Listener { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, hosts }
     }
 }
 
@@ -60,7 +61,9 @@ fn read(
     let allow_connect = section.or("allow_connect", false, decode::boolean);
     let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
     // One set of policies for all addresses of a listener: a ticket got over IPv4 is good over IPv6.
+    let has_tls = section.key_span("tls").is_some();
     let tls = section.table("tls", "[listener.tls]").and_then(|s| tls::listener(s, store, base, name));
+    let syn_tls = syn_tls(&section, tls.as_ref(), has_tls);
     section.finish();
     for text in written.iter().flat_map(|w| &w.value) {
         for address in decode::listen_addresses(sink, &text.value, &text.span).unwrap_or_default() {
@@ -80,9 +83,31 @@ fn read(
                 proxy_protocol,
                 trust_forwarded,
                 allow_connect,
+                syn_tls,
             });
         }
     }
+}
+
+const SYN_TLS: &[(&str, SynTls)] = &[("off", SynTls::Off), ("cookie", SynTls::Cookie), ("open", SynTls::Open)];
+
+/// `syn_tls`: where it makes sense.
+fn syn_tls(section: &Section, tls: Option<&ListenerTls>, has_tls: bool) -> SynTls {
+    let Some(written) = section.optional_at("syn_tls", decode::choice(SYN_TLS)) else { return SynTls::default() };
+    if !has_tls && written.value != SynTls::Off {
+        // What comes in a SYN may come twice; plain requests are never taken from there.
+        let help = "add [listener.tls], or remove it: plain requests are never taken from a SYN".to_owned();
+        section.sink.error(&written.span, "\"syn_tls\" is for listeners with TLS", Some(help));
+    }
+    let cheap = |kind| matches!(kind, KeyKind::Ecdsa | KeyKind::Ed25519);
+    let dear = tls.is_some_and(|t| !t.policies.iter().any(|p| p.identities.all.iter().any(|i| cheap(i.kind))));
+    if written.value == SynTls::Open && dear {
+        let help = "add an ECDSA certificate beside it, or set syn_tls = \"cookie\"".to_owned();
+        let message =
+            "\"open\" signs for clients that have not shown their address, and an RSA signature costs too much";
+        section.sink.error(&written.span, message, Some(help));
+    }
+    written.value
 }
 
 /// Another table of the same policies.

@@ -77,8 +77,22 @@ pub struct Listener {
     pub trust_forwarded: bool,
     /// CONNECT is allowed.
     pub allow_connect: bool,
+    /// Whether TLS handshakes may begin in the SYN; without meaning where there is no TLS.
+    pub syn_tls: SynTls,
     /// Host name to action.
     pub hosts: HostTable<Arc<Action>>,
+}
+
+/// Whether a `ClientHello` is taken from a SYN (RFC 7413).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynTls {
+    /// It never is.
+    Off,
+    /// From clients that show the cookie of an earlier contact.
+    #[default]
+    Cookie,
+    /// From first contacts, too.
+    Open,
 }
 
 /// Where access log lines go.

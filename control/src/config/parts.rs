@@ -2,7 +2,7 @@
 //! assembly's.
 
 use super::listener::copy;
-use super::{AccessLogTarget, Config};
+use super::{AccessLogTarget, Config, SynTls};
 use sealane_proxy::snapshot::{self, Action, ClientLimits, Upstream};
 use sealane_route::HostTable;
 use sealane_tls::policy::ListenerTls;
@@ -36,6 +36,8 @@ pub struct ListenerParts {
     pub trust_forwarded: bool,
     /// CONNECT is allowed.
     pub allow_connect: bool,
+    /// Whether handshakes may begin in the SYN: off where there is no TLS.
+    pub syn_tls: SynTls,
     /// Host name to action.
     pub hosts: HostTable<Arc<Action>>,
 }
@@ -57,6 +59,7 @@ pub fn snapshot_parts(config: &Config) -> Parts {
         proxy_protocol: l.proxy_protocol,
         trust_forwarded: l.trust_forwarded,
         allow_connect: l.allow_connect,
+        syn_tls: if l.tls.is_some() { l.syn_tls } else { SynTls::Off },
         hosts: l.hosts.clone(),
     });
     Parts {

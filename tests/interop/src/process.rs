@@ -51,6 +51,11 @@ impl Server {
         std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
+    /// Where that is, for [`Server::wait_until`].
+    pub fn log_file(&self) -> PathBuf {
+        self.log.clone()
+    }
+
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()

@@ -14,5 +14,6 @@ mod openssl;
 mod patience;
 mod proxy_protocol;
 mod smuggling;
+mod syn_tls;
 mod upstream_tls;
 mod websocket;

@@ -1,0 +1,213 @@
+//! Connections with data in their SYN, on tokio: does what [`Dial`] says.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, ipproto, send, socket_with, sockopt};
+use sealane_dial::{Action, Dial, Ended, How, Memory, Route, Verdict, budget};
+use sealane_sys::fastopen::{self, ClientFailure, State};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::sleep_until;
+
+/// Destinations that are remembered.
+const DESTINATIONS: usize = 4096;
+/// How long a server may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Set on our own connections, so that they are not redirected to us again.
+pub(super) const MARK: u32 = 0x5ea1_a4e0;
+
+/// A connection to a server.
+pub(super) struct Connected {
+    pub stream: TcpStream,
+    /// Bytes of the hello that have gone already.
+    pub sent: usize,
+    /// For people.
+    pub how: &'static str,
+}
+
+/// Makes connections, and remembers paths.
+pub(super) struct Dialer {
+    memory: RefCell<Memory>,
+    no_cookie: bool,
+    mark: bool,
+    embedded: Cell<u64>,
+    hedged: Cell<u64>,
+    others: Cell<u64>,
+}
+
+/// One of an attempt's connections.
+struct Attempt {
+    stream: TcpStream,
+    sent: usize,
+    cookie_missing: bool,
+}
+
+impl Dialer {
+    /// `mark`: connections to redirected destinations, which needs CAP_NET_ADMIN.
+    pub fn new(no_cookie: bool, mark: bool) -> io::Result<Self> {
+        Ok(Self {
+            memory: RefCell::new(Memory::new(DESTINATIONS)),
+            no_cookie,
+            mark,
+            embedded: Cell::new(0),
+            hedged: Cell::new(0),
+            others: Cell::new(0),
+        })
+    }
+
+    pub fn summary(&self) -> String {
+        let (embedded, hedged, others) = (self.embedded.get(), self.hedged.get(), self.others.get());
+        format!("{embedded} connections with their hello in the SYN, {hedged} hedged, {others} in sequence")
+    }
+
+    /// Connects, with the hello in the SYN where it fits.
+    pub async fn connect(&self, to: SocketAddr, hello: &[u8]) -> io::Result<Connected> {
+        let dial = self.plan(to, hello)?;
+        let result = tokio::time::timeout(TIMEOUT, self.race(to, hello, dial)).await;
+        let (attempt, dial) = result.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        self.note(to, &dial, &attempt.stream);
+        let (count, how) = match dial.how() {
+            How::Embedded => (&self.embedded, "hello in the SYN"),
+            How::NotTaken => (&self.others, "in sequence: data in the SYN was not taken"),
+            How::NoCookie => (&self.others, "in sequence: a cookie was asked for"),
+            How::Hedged => (&self.hedged, "in sequence: the SYN with data had no answer"),
+            How::Refused => (&self.hedged, "in sequence: the SYN with data was refused"),
+            How::Sequential => (&self.others, "in sequence"),
+        };
+        count.set(count.get() + 1);
+        Ok(Connected { stream: attempt.stream, sent: attempt.sent, how })
+    }
+
+    fn plan(&self, to: SocketAddr, hello: &[u8]) -> io::Result<Dial> {
+        let memory = self.memory.borrow();
+        let fits = !hello.is_empty() && hello.len() <= budget::bytes(to.ip(), fastopen::path_mtu(to)?);
+        Ok(match fits && memory.verdict(to.ip(), Instant::now()) == Verdict::Embed {
+            true => Dial::embedded(Instant::now(), memory.patience(to.ip())),
+            false => Dial::sequential(),
+        })
+    }
+
+    async fn race(&self, to: SocketAddr, hello: &[u8], mut dial: Dial) -> io::Result<(Attempt, Dial)> {
+        let mut attempts: [Option<Attempt>; 2] = [None, None];
+        let index = |route| usize::from(route == Route::Plain);
+        let mut error = io::Error::from(io::ErrorKind::NotConnected);
+        loop {
+            while let Some(action) = dial.poll_action() {
+                match action {
+                    Action::Connect(route) => match self.open(to, route, hello) {
+                        Ok(attempt) => attempts[index(route)] = Some(attempt),
+                        Err(e) => {
+                            error = e;
+                            dial.handle_failed(route);
+                        }
+                    },
+                    Action::Drop(route) => attempts[index(route)] = None,
+                    Action::Use(route) => {
+                        return attempts[index(route)].take().map(|a| (a, dial)).ok_or(error);
+                    }
+                    Action::GiveUp => return Err(error),
+                }
+            }
+            let deadline = dial.next_deadline();
+            tokio::select! {
+                result = settled(attempts[0].as_ref()) => match result {
+                    Ok(ended) => dial.handle_embedded(ended),
+                    Err(e) => {
+                        error = e;
+                        dial.handle_failed(Route::Embedded);
+                    }
+                },
+                result = settled(attempts[1].as_ref()) => match result {
+                    Ok(_) => dial.handle_plain(),
+                    Err(e) => {
+                        error = e;
+                        dial.handle_failed(Route::Plain);
+                    }
+                },
+                () = at(deadline) => dial.handle_timeout(Instant::now()),
+            }
+        }
+    }
+
+    fn open(&self, to: SocketAddr, route: Route, hello: &[u8]) -> io::Result<Attempt> {
+        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd: OwnedFd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        if self.mark {
+            fastopen::set_mark(&fd, MARK)?;
+        }
+        let (mut sent, mut cookie_missing) = (0, false);
+        if route == Route::Embedded {
+            fastopen::connect_with_data(&fd)?;
+            if self.no_cookie {
+                fastopen::set_no_cookie(&fd, true)?;
+            } else {
+                // The third packet may wait for the client's Finished.
+                sockopt::set_tcp_quickack(&fd, false)?;
+            }
+        }
+        match connect(&fd, &to) {
+            // Only noted: the SYN leaves with the data.
+            Ok(()) if route == Route::Embedded => {
+                sent = match send(&fd, hello, SendFlags::NOSIGNAL) {
+                    Err(Errno::INPROGRESS) => 0,
+                    sent => sent?,
+                };
+            }
+            Ok(()) => {}
+            Err(Errno::INPROGRESS) => cookie_missing = route == Route::Embedded,
+            Err(e) => return Err(e.into()),
+        }
+        let stream = TcpStream::from_std(std::net::TcpStream::from(fd))?;
+        Ok(Attempt { stream, sent, cookie_missing })
+    }
+
+    fn note(&self, to: SocketAddr, dial: &Dial, stream: &TcpStream) {
+        let (mut memory, now) = (self.memory.borrow_mut(), Instant::now());
+        match dial.evidence() {
+            Some(true) => memory.note_success(to.ip(), now),
+            Some(false) => memory.note_failure(to.ip(), now),
+            None => {}
+        }
+        if let Ok(info) = fastopen::info(stream)
+            && !info.rtt.is_zero()
+        {
+            memory.note_rtt(to.ip(), info.rtt, now);
+        }
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(t) => sleep_until(t.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until a connection is made or has failed; for ever if there is none.
+async fn settled(attempt: Option<&Attempt>) -> io::Result<Ended> {
+    let Some(attempt) = attempt else { return std::future::pending().await };
+    let stream = &attempt.stream;
+    let look = || {
+        if let Some(e) = stream.take_error()? {
+            return Err(e);
+        }
+        let info = fastopen::info(stream)?;
+        // Writable, but only to the kernel: it had room for what goes with the SYN.
+        if matches!(info.state, State::SynSent | State::SynReceived) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(match info.failure {
+            _ if attempt.cookie_missing => Ended::NoCookie,
+            _ if info.syn_data => Ended::Taken,
+            ClientFailure::Retransmitted => Ended::SentAgain,
+            _ => Ended::NotTaken,
+        })
+    };
+    stream.async_io(Interest::WRITABLE, look).await
+}

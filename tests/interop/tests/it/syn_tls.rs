@@ -1,0 +1,274 @@
+//! The TLS handshake inside TCP's own, over an emulated link: our connector and curl against our listener, our connector
+//! against NGINX and HAProxy, and unmodified programs through `sealane client`.
+
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use sealane_connect::{Connector, Cookie, Early, How, Options, TlsStream};
+use sealane_interop::backend::Backend;
+use sealane_interop::gateway::{Gateway, Setup, before, launch};
+use sealane_interop::process::Server;
+use sealane_interop::site::Site;
+use sealane_interop::{binary, eventually, need, peers, skip};
+use sealane_link::{Link, LinkConfig, LinkError, Towards};
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+use std::time::Duration;
+
+const GATEWAY: u16 = 8443;
+/// Covered by the site's certificate.
+const NAME: &str = "syn.example.test";
+
+/// A link whose both ends allow data in SYNs, or the reason why there is none.
+fn link(change: impl FnOnce(&mut LinkConfig)) -> Result<Link, String> {
+    let mut config = LinkConfig { trace: true, ..LinkConfig::with_rtt(Duration::from_millis(4)) };
+    change(&mut config);
+    match Link::up(&config) {
+        Ok(link) => {
+            for side in [link.client(), link.server()] {
+                side.set_sysctl("net.ipv4.tcp_fastopen", "3").expect("a namespace of our own has its own settings");
+            }
+            Ok(link)
+        }
+        Err(e @ (LinkError::Privileges(_) | LinkError::Device(_))) => Err(e.to_string()),
+        Err(e) => panic!("{e}"),
+    }
+}
+
+macro_rules! need_link {
+    ($change:expr) => {
+        match link($change) {
+            Ok(link) => link,
+            Err(why) => skip!("{why}"),
+        }
+    };
+}
+
+/// A backend and a gateway before it, on the link's far side.
+fn gateway(
+    link: &Link,
+    site: &Site,
+    ip: IpAddr,
+    set: impl FnOnce(Setup<'_>) -> Setup<'_> + Send,
+) -> (Backend, Gateway) {
+    let started = link.server().run(|| {
+        let backend = Backend::saying("hello");
+        let (address, admin) = (SocketAddr::new(ip, GATEWAY), SocketAddr::from(([127, 0, 0, 1], 9090)));
+        let file = site.file("gateway.toml", set(before(site, [backend.url()])).file(address, admin));
+        let mut command = Command::new(binary::sealane());
+        command.arg("serve").arg("-c").arg(file);
+        (backend, launch(site, command, address, admin))
+    });
+    started.expect("a namespace can be entered")
+}
+
+fn options(site: &Site) -> Options {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(&site.ca).expect("the authority's file") {
+        roots.add(certificate.expect("PEM")).expect("the authority is one");
+    }
+    Options::with_roots(roots)
+}
+
+fn get(link: &Link, connector: &Connector, to: SocketAddr) -> TlsStream {
+    let request = format!("GET / HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n");
+    let fetch = || {
+        let mut stream = connector.connect_tls(to, NAME, request.as_bytes()).expect("a connection");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer that ends well");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        stream
+    };
+    link.client().run(fetch).expect("a namespace can be entered")
+}
+
+/// Bytes of data in each SYN that went to the server.
+fn syns(link: &Link) -> Vec<usize> {
+    let trace = link.take_trace();
+    let to_server = trace.iter().filter(|s| s.towards == Towards::Server).filter_map(|s| s.segment);
+    to_server.filter(|s| s.flags & 0x12 == 2).map(|s| s.len).collect()
+}
+
+#[test]
+fn the_gateway_takes_hellos_from_syns_with_a_cookie_in_both_families() {
+    let link = need_link!(|_| ());
+    let site = Site::new();
+    for ip in [IpAddr::from(link.server().address()), link.server().address6().into()] {
+        let (_backend, gateway) = gateway(&link, &site, ip, |s| s.lanes(2).tls("early_data = \"16KiB\""));
+        let connector = Connector::new(options(&site)).expect("good options");
+        assert_eq!(get(&link, &connector, gateway.address).outcome().how, How::NoCookie, "{ip}");
+        let second = get(&link, &connector, gateway.address);
+        assert!(second.outcome().embedded(), "{ip}: {:?}", second.outcome());
+        assert_eq!(second.outcome().early, Early::Accepted, "the ticket and the request went with it");
+        // Without a ticket, and with the hybrid key share.
+        let fresh = Connector::new(options(&site)).expect("good options");
+        let third = get(&link, &fresh, gateway.address);
+        assert!(third.outcome().embedded() && third.outcome().hello > 1250, "{ip}: {:?}", third.outcome());
+    }
+}
+
+#[test]
+fn a_listener_that_is_off_or_plain_takes_nothing_from_syns() {
+    let link = need_link!(|_| ());
+    let site = Site::new();
+    let ip = IpAddr::from(link.server().address());
+    let (_backend, gateway) = gateway(&link, &site, ip, |s| s.listener("syn_tls = \"off\""));
+    let open = Connector::new(Options { cookie: Cookie::None, ..options(&site) }).expect("good options");
+    assert_eq!(get(&link, &open, gateway.address).outcome().how, How::NotTaken);
+    let asking = Connector::new(options(&site)).expect("good options");
+    for _ in 0..2 {
+        assert_eq!(get(&link, &asking, gateway.address).outcome().how, How::NoCookie);
+    }
+}
+
+#[test]
+fn an_open_listener_serves_first_contacts_from_the_syn() {
+    let link = need_link!(|_| ());
+    let site = Site::new();
+    let ip = IpAddr::from(link.server().address());
+    let (_backend, gateway) = gateway(&link, &site, ip, |s| s.listener("syn_tls = \"open\""));
+    let connector = Connector::new(Options { cookie: Cookie::None, ..options(&site) }).expect("good options");
+    let stream = get(&link, &connector, gateway.address);
+    assert!(stream.outcome().embedded(), "{:?}", stream.outcome());
+    // An ordinary client on the same port.
+    let plain = Connector::new(Options { embed: false, ..options(&site) }).expect("good options");
+    assert_eq!(get(&link, &plain, gateway.address).outcome().how, How::Sequential);
+}
+
+#[test]
+fn a_syn_that_comes_twice_gives_the_application_its_request_once() {
+    let link = need_link!(|c| c.duplicate_syn = Some(Duration::from_millis(150)));
+    let site = Site::new();
+    let ip = IpAddr::from(link.server().address());
+    let (backend, gateway) =
+        gateway(&link, &site, ip, |s| s.listener("syn_tls = \"open\"").tls("early_data = \"16KiB\""));
+    let connector = Connector::new(Options { cookie: Cookie::None, ..options(&site) }).expect("good options");
+    get(&link, &connector, gateway.address);
+    let second = get(&link, &connector, gateway.address);
+    assert!(second.outcome().embedded() && second.outcome().early == Early::Accepted, "{:?}", second.outcome());
+    // The second SYN comes when the connection is over, and makes another one.
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(backend.requests().len(), 2);
+}
+
+#[test]
+fn curl_opens_fast_to_our_listener() {
+    let curl = need!("curl");
+    let link = need_link!(|_| ());
+    let site = Site::new();
+    let ip = IpAddr::from(link.server().address());
+    let (_backend, gateway) = gateway(&link, &site, ip, |s| s);
+    let fetch = || {
+        let mut command = Command::new(&curl);
+        command.args(["-s", "--tcp-fastopen", "--cacert"]).arg(&site.ca);
+        command.args(["--resolve", &format!("{NAME}:{GATEWAY}:{ip}")]).arg(format!("https://{NAME}:{GATEWAY}/"));
+        let output = link.client().run(|| command.output()).expect("a namespace").expect("curl runs");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), syns(&link))
+    };
+    assert_eq!(fetch(), ("hello".to_owned(), vec![0]), "a cookie is asked for");
+    let (text, syns) = fetch();
+    assert_eq!(text, "hello");
+    assert!(syns.len() == 1 && syns[0] > 200, "{syns:?}");
+    drop(gateway);
+}
+
+/// Our connector against a server of another make that listens on the far side.
+fn against(link: &Link, site: &Site, address: SocketAddr) {
+    let connector = Connector::new(Options { early_data: false, ..options(site) }).expect("good options");
+    assert_eq!(get(link, &connector, address).outcome().how, How::NoCookie);
+    for _ in 0..2 {
+        let stream = get(link, &connector, address);
+        assert!(stream.outcome().embedded(), "{:?}", stream.outcome());
+    }
+}
+
+#[test]
+fn our_connector_opens_fast_to_nginx() {
+    let nginx = need!("nginx");
+    let link = need_link!(|_| ());
+    let site = Site::new();
+    let address = SocketAddr::new(link.server().address().into(), GATEWAY);
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let http = format!(
+        "server {{ listen {address} ssl fastopen=64; ssl_certificate {cert}; ssl_certificate_key {key}; \
+         ssl_protocols TLSv1.2 TLSv1.3; return 200 hello; }}"
+    );
+    let start = || peers::nginx(&site, &nginx, address, &http);
+    let _server: Server = link.server().run(start).expect("a namespace can be entered");
+    against(&link, &site, address);
+}
+
+#[test]
+fn our_connector_opens_fast_to_haproxy() {
+    let haproxy = need!("haproxy");
+    let link = need_link!(|_| ());
+    let site = Site::new();
+    let address = SocketAddr::new(link.server().address().into(), GATEWAY);
+    let pem = peers::joined(&site, &site.ecdsa);
+    let sections =
+        format!("frontend f\n  bind {address} ssl crt {} tfo\n  http-request return status 200", pem.display());
+    let start = || peers::haproxy(&site, &haproxy, address, &sections);
+    let _server: Server = link.server().run(start).expect("a namespace can be entered");
+    against(&link, &site, address);
+}
+
+/// `sealane client` on the near side, ready.
+fn sealane_client(link: &Link, site: &Site, arguments: &[&str]) -> Server {
+    let start = || {
+        let mut command = Command::new(binary::sealane());
+        command.args(["client", "--verbose", "--listen", "127.0.0.1:7443"]).args(arguments);
+        let mut server = Server::start(command, site.path());
+        let log = server.log_file();
+        server.wait_until(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains("client on")));
+        server
+    };
+    link.client().run(start).expect("a namespace can be entered")
+}
+
+fn curl_through(link: &Link, site: &Site, curl: &std::path::Path, connect_to: &str) -> String {
+    let mut command = Command::new(curl);
+    command.args(["-s", "-S", "--cacert"]).arg(&site.ca).args(["--resolve", connect_to]);
+    let port = connect_to.split(':').nth(1).unwrap_or_default();
+    command.arg(format!("https://{NAME}:{port}/"));
+    let output = link.client().run(|| command.output()).expect("a namespace").expect("curl runs");
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn unmodified_programs_open_fast_through_the_client() {
+    let curl = need!("curl");
+    let link = need_link!(|_| ());
+    let site = Site::new();
+    let ip = IpAddr::from(link.server().address());
+    let (_backend, gateway) = gateway(&link, &site, ip, |s| s);
+    let forward = sealane_client(&link, &site, &["--to", &gateway.address.to_string()]);
+    assert_eq!(curl_through(&link, &site, &curl, &format!("{NAME}:7443:127.0.0.1")), "hello");
+    link.take_trace();
+    assert_eq!(curl_through(&link, &site, &curl, &format!("{NAME}:7443:127.0.0.1")), "hello");
+    assert!(matches!(syns(&link)[..], [n] if n > 200), "{}", forward.log());
+    assert!(eventually(|| forward.log().contains("hello in the SYN")), "{}", forward.log());
+}
+
+#[test]
+fn unmodified_programs_are_redirected_and_reach_where_they_meant_to_go() {
+    let curl = need!("curl");
+    let _nft = need!("nft");
+    let link = need_link!(|_| ());
+    let site = Site::new();
+    let ip = IpAddr::from(link.server().address());
+    let (_backend, gateway) = gateway(&link, &site, ip, |s| s);
+    let mut redirect = sealane_client(&link, &site, &["--redirect", &GATEWAY.to_string()]);
+    for _ in 0..2 {
+        link.take_trace();
+        assert_eq!(curl_through(&link, &site, &curl, &format!("{NAME}:{GATEWAY}:{ip}")), "hello", "{}", redirect.log());
+    }
+    assert!(matches!(syns(&link)[..], [n] if n > 200), "{}", redirect.log());
+    // Its rules go with it.
+    redirect.terminate();
+    redirect.wait();
+    let rules = link.client().run(|| Command::new("nft").args(["list", "tables"]).output());
+    let rules = rules.expect("a namespace").expect("nft runs");
+    assert!(!String::from_utf8_lossy(&rules.stdout).contains("sealane"), "{rules:?}");
+    drop(gateway);
+}
