@@ -126,6 +126,8 @@ parse_errors! {
     ConnectionField, 400, "connection_field", "a field that belongs to HTTP/1.1's connections";
     /// RFC 9113 §8.1.1, RFC 9114 §4.1.2.
     LengthMismatch, 400, "length_mismatch", "content-length and the content disagree";
+    /// RFC 8441 §4, RFC 9220 §3: a `:protocol` other than `websocket`.
+    Protocol, 501, "protocol", "a protocol of extended CONNECT other than `websocket`";
     /// The connection closed before the body was complete (RFC 9112 §8).
     Truncated, 400, "truncated", "the connection closed inside a message";
 }

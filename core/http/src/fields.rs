@@ -105,11 +105,11 @@ impl Fields {
     }
 
     /// The fields that are to be forwarded, in their order: all but those for the next hop alone.
-    pub fn end_to_end(&self) -> impl Iterator<Item = (Known, &[u8], &[u8])> {
+    pub fn end_to_end(&self) -> impl Iterator<Item = (Known, &[u8], &[u8])> + Clone {
         self.having(HOP)
     }
 
-    fn having(&self, not: u8) -> impl Iterator<Item = (Known, &[u8], &[u8])> {
+    fn having(&self, not: u8) -> impl Iterator<Item = (Known, &[u8], &[u8])> + Clone {
         let wanted = move |e: &&Entry| e.flags & (REMOVED | not) == 0;
         self.entries.iter().filter(wanted).map(|e| (e.known, self.name(e), self.value(e)))
     }

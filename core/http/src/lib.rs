@@ -8,6 +8,7 @@
 //! - [`fields`] and [`known`]: their fields, and the names that code asks for;
 //! - [`h1`]: the HTTP/1.1 codec;
 //! - [`h3`]: HTTP/3's framing, and QPACK without a dynamic table;
+//! - [`list`]: heads as HTTP/2 and HTTP/3 carry them;
 //! - [`error`]: what can be wrong, with the status and the counter it maps to.
 
 mod authority;
@@ -16,6 +17,7 @@ pub mod fields;
 pub mod h1;
 pub mod h3;
 pub mod known;
+pub mod list;
 pub mod message;
 mod scan;
 

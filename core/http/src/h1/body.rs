@@ -129,6 +129,12 @@ impl BodyDecoder {
         &self.trailers
     }
 
+    /// The same, to be swapped away.
+    #[inline]
+    pub fn trailers_mut(&mut self) -> &mut Fields {
+        &mut self.trailers
+    }
+
     /// How many bytes of body are still to come at least, as far as is known: for deciding how much to read.
     #[inline]
     pub fn left(&self) -> u64 {

@@ -28,6 +28,8 @@ mod request;
 mod response;
 mod section;
 
+pub(crate) use connection::decimal;
+
 pub use body::{BodyDecoder, BodyPiece, What};
 pub use encode::{
     ConnectionOption, encode_chunk, encode_chunk_header, encode_decimal, encode_last_chunk, encode_request,
