@@ -4,10 +4,10 @@
 //! received, upstream server, SHA-256 fingerprint of the client's certificate.
 
 use crate::clock::Clock;
-use crate::conn::Front;
+use crate::conn::Client;
 use crate::exchange::Exchange;
+use sealane_http::Known;
 use sealane_http::h1::encode_decimal;
-use sealane_http::{Known, Version};
 use std::io::Write;
 
 /// Where finished lines go: takes a buffer of whole lines, and gives an empty one back. It never blocks; what its
@@ -35,20 +35,26 @@ impl AccessLog {
     }
 
     /// Appends the line of a finished exchange. Says whether the buffer was empty before.
-    pub fn line(&mut self, x: &Exchange, front: &Front, clock: &Clock, now: u64) -> bool {
+    pub fn line(
+        &mut self,
+        x: &Exchange,
+        client: &Client,
+        tls: Option<sealane_tls::policy::Version>,
+        clock: &Clock,
+        now: u64,
+    ) -> bool {
         let first = self.buffer.is_empty();
         let b = &mut self.buffer;
-        b.extend_from_slice(front.peer_text.as_bytes());
+        b.extend_from_slice(client.peer_text.as_bytes());
         b.extend_from_slice(b" - - [");
         b.extend_from_slice(clock.log.as_bytes());
         b.extend_from_slice(b"] \"");
         escape(b, x.request.method_name());
         b.push(b' ');
         escape(b, x.request.target());
-        b.extend_from_slice(match x.request.version {
-            Version::Http10 => b" HTTP/1.0\" ".as_slice(),
-            _ => b" HTTP/1.1\" ".as_slice(),
-        });
+        b.push(b' ');
+        b.extend_from_slice(x.request.version.name().as_bytes());
+        b.extend_from_slice(b"\" ");
         encode_decimal(b, u64::from(x.status));
         b.push(b' ');
         encode_decimal(b, x.down.bytes);
@@ -60,14 +66,13 @@ impl AccessLog {
             }
             b.push(b'"');
         }
-        let elapsed = now.saturating_sub(x.started);
+        let elapsed = x.lingers.unwrap_or(now).saturating_sub(x.started);
         b.push(b' ');
         encode_decimal(b, elapsed / 1000);
         let millis = elapsed % 1000;
         b.extend_from_slice(&[b'.', b'0' + (millis / 100) as u8, b'0' + (millis / 10 % 10) as u8]);
         b.push(b'0' + (millis % 10) as u8);
-        let tls = front.wire.tls.as_ref().and_then(|t| t.summary());
-        b.extend_from_slice(match tls.map(|t| t.version) {
+        b.extend_from_slice(match tls {
             None => b" - ".as_slice(),
             Some(sealane_tls::policy::Version::Tls13) => b" TLSv1.3 ".as_slice(),
             Some(sealane_tls::policy::Version::Tls12) => b" TLSv1.2 ".as_slice(),
@@ -79,7 +84,7 @@ impl AccessLog {
             None => b.push(b'-'),
         }
         b.push(b' ');
-        b.extend_from_slice(front.client_cert.as_ref().map_or(b"-", |c| c.fingerprint.as_bytes()));
+        b.extend_from_slice(client.cert.as_ref().map_or(b"-", |c| c.fingerprint.as_bytes()));
         b.push(b'\n');
         first
     }

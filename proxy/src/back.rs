@@ -1,34 +1,18 @@
-//! The upstream's side: choosing and making connections, requests out, responses in.
+//! Connections to upstreams: choosing, making, pooling and giving them up. `h1_back` is what is spoken on them.
 
 use crate::conn::{Back, BackPhase, Conn, Deadline};
 use crate::exchange::FlowState;
-use crate::front::{MIN_CREDIT, stage_data, stage_end};
 use crate::proxy_protocol;
+use crate::response_flow::{ATTEMPTS, Loss};
 use crate::service::Proxy;
-use crate::wire::{ReadResult, Wire, WireError};
+use crate::sides::ServerSide;
+use crate::snapshot::UpstreamHttp;
+use crate::wire::{Wire, WireError};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, ipproto, socket_with, sockopt};
-use sealane_http::h1::{ConnectionOption, ResponseInfo, What, encode_request, encode_response, parse_response};
-use sealane_http::{BodyLength, Version};
 use sealane_lane::{Context, Key, Ready};
 use sealane_tls::Session;
 use std::net::SocketAddr;
-
-/// Connections tried for one request.
-const ATTEMPTS: usize = 3;
-/// Interim responses passed on for one request.
-const MAX_INTERIM: u8 = 16;
-/// Reads per event before other connections get their turn.
-const READS: usize = 4;
-
-/// Why an upstream's connection is given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loss {
-    /// It failed, closed early, or sent what is no HTTP.
-    Broken,
-    /// It was silent for too long.
-    Timeout,
-}
 
 impl Proxy {
     /// Finds a connection for an exchange: one that is kept open, or (always if `fresh`) a new one.
@@ -38,7 +22,14 @@ impl Proxy {
             let Some(upstream) = x.upstream.clone() else { return };
             x.server = upstream.next_server();
             let server = x.server;
-            if !fresh {
+            // Auto with a request that HTTP/2 might not carry: an upgrade is HTTP/1.1's own.
+            let auto = upstream.upstream.http == UpstreamHttp::Auto;
+            let shared = upstream.expects_h2(server) && !(auto && x.upgrade);
+            if shared {
+                if !fresh && self.h2_join(cx, exchange) {
+                    return;
+                }
+            } else if !fresh {
                 let kept = upstream.idle.borrow_mut().get_mut(server).and_then(Vec::pop);
                 if let Some(key) = kept {
                     if let Some(back) = self.back(key) {
@@ -52,8 +43,9 @@ impl Proxy {
                     continue;
                 }
             }
+            let Some(x) = self.exchanges.get_mut(exchange) else { return };
             x.attempts += 1;
-            match self.connect(cx, exchange, &upstream, server) {
+            match self.connect(cx, exchange, &upstream, server, shared) {
                 Ok(()) => return,
                 Err(_) => {
                     self.counters.upstream_connect_failures.inc();
@@ -72,6 +64,7 @@ impl Proxy {
         exchange: Key,
         upstream: &std::rc::Rc<crate::lane_state::LaneUpstream>,
         server: usize,
+        shared: bool,
     ) -> Result<(), Errno> {
         let address = upstream.upstream.servers.get(server).ok_or(Errno::ADDRNOTAVAIL)?.address;
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -92,23 +85,35 @@ impl Proxy {
             upstream: upstream.clone(),
             server,
             phase: BackPhase::Connecting,
-            exchange: Some(exchange),
+            exchange: (!shared).then_some(exchange),
             inbuf: Vec::new(),
             deadline: Deadline::default(),
             reused: false,
             answered: false,
             keep_alive: false,
+            shared,
+            only_h1: upstream.upstream.http == UpstreamHttp::Auto
+                && self.exchanges.get(exchange).is_some_and(|x| x.upgrade),
+            waiting: if shared { vec![exchange] } else { Vec::new() },
+            h2: None,
         };
         let key = self.conns.insert(Conn::Back(Box::new(back)));
         let Some(back) = self.back(key) else { return Err(Errno::NOMEM) };
         if cx.watch(&back.wire.fd, key.to_u64()).is_err() {
             back.exchange = None;
+            back.shared = false;
             self.close(cx, key);
             return Err(Errno::NOMEM);
         }
         back.deadline.after(cx, key, upstream.upstream.connect_timeout);
         if let Some(x) = self.exchanges.get_mut(exchange) {
-            x.back = Some(key);
+            x.back = Some(if shared { ServerSide::Waiting(key) } else { ServerSide::H1(key) });
+        }
+        if shared
+            && upstream.upstream.keepalive > 0
+            && let Some(keys) = upstream.shared.borrow_mut().get_mut(server)
+        {
+            keys.push(key);
         }
         Ok(())
     }
@@ -120,7 +125,7 @@ impl Proxy {
                 if ready.error || ready.write {
                     match sockopt::socket_error(&back.wire.fd) {
                         Ok(Ok(())) if !ready.error => self.connected(cx, key),
-                        _ => self.back_lost(cx, key, Loss::Broken),
+                        _ => self.back_lost(cx, key, false),
                     }
                 }
             }
@@ -133,39 +138,32 @@ impl Proxy {
         }
     }
 
-    /// A kept connection has something to read: its end, most often, or late session tickets.
-    fn idle_event(&mut self, cx: &mut Context, key: Key) {
-        let Self { conns, scratch, .. } = self;
-        let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
-        let tickets = back.wire.tls.is_some();
-        match back.wire.read(scratch) {
-            Ok(ReadResult::Blocked) => {}
-            Ok(ReadResult::Progress) if tickets && scratch.plain.is_empty() => {}
-            _ => self.close(cx, key),
-        }
-    }
-
     fn connected(&mut self, cx: &mut Context, key: Key) {
         let Self { conns, exchanges, scratch, .. } = self;
         let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
-        let Some(exchange) = back.exchange else { return };
-        let front = exchanges.get(exchange).map(|x| x.front);
+        let (exchange, only_h1) = (back.exchange, back.only_h1);
         let upstream = back.upstream.clone();
-        let Some(Conn::Front(front)) = front.and_then(|f| conns.get(f)) else { return self.close(cx, key) };
-        let source = front.peer;
-        // Where the client came to, as it will be told.
-        let destination = getsockname(&front.wire.fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
-        let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
         if let Some(version) = upstream.upstream.proxy_protocol {
+            let front = exchange.and_then(|x| exchanges.get(x)).map(|x| x.front.conn());
+            let Some(Conn::Front(front)) = front.and_then(|f| conns.get(f)) else { return self.close(cx, key) };
+            let source = front.client.peer;
+            // Where the client came to, as it will be told.
+            let destination = getsockname(&front.wire.fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
+            let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
             let mut header = Vec::new();
             let destination = destination.unwrap_or(upstream.upstream.servers[back.server].address);
             proxy_protocol::encode(&mut header, version, source, destination);
             back.wire.send_raw(&header, scratch);
         }
-        match upstream.context() {
+        let context = upstream.context(only_h1);
+        let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
+        match context {
+            Ok(None) if upstream.upstream.http == UpstreamHttp::Two => self.h2_back_begin(cx, key),
             Ok(None) => {
                 back.phase = BackPhase::Busy;
-                self.send_request(cx, exchange, key);
+                if let Some(exchange) = exchange {
+                    self.send_request(cx, exchange, key);
+                }
             }
             Ok(Some(context)) => {
                 scratch.records.clear();
@@ -175,93 +173,21 @@ impl Proxy {
                         back.phase = BackPhase::Handshake;
                         self.touch(key);
                     }
-                    Err(_) => self.back_lost(cx, key, Loss::Broken),
+                    Err(_) => self.back_lost(cx, key, false),
                 }
             }
-            Err(_) => self.back_lost(cx, key, Loss::Broken),
+            Err(_) => self.back_lost(cx, key, false),
         }
     }
 
-    /// Sends the request's head on a connection that is ready for it.
-    fn send_request(&mut self, cx: &mut Context, exchange: Key, key: Key) {
-        let Self { conns, exchanges, scratch, .. } = self;
-        let (Some(Conn::Back(back)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else { return };
-        back.exchange = Some(exchange);
-        x.back = Some(key);
-        let config = &back.upstream.upstream;
-        let connection = match () {
-            () if x.upgrade => ConnectionOption::Upgrade,
-            () if config.keepalive == 0 => ConnectionOption::Close,
-            () => ConnectionOption::KeepAlive,
-        };
-        x.up.framing = x.body;
-        scratch.pool.equip(&mut back.wire.stage);
-        encode_request(&mut back.wire.stage, &x.request, x.body, connection);
-        let body = !x.body.is_empty();
-        back.deadline.after(cx, key, if body { config.idle_timeout } else { config.first_byte_timeout });
-        if x.up.state == FlowState::Waiting {
-            x.up.state = FlowState::Open;
-            let front = x.front;
-            self.later.push(front);
-        }
-        self.touch(key);
-    }
-
-    /// Takes what an upstream has sent.
-    pub(crate) fn back_go_on(&mut self, cx: &mut Context, key: Key) {
-        self.scratch.plain.clear();
-        for turn in 0.. {
-            let mut input = std::mem::take(&mut self.scratch.plain);
-            let mut rest = match self.back(key) {
-                Some(back) if !back.inbuf.is_empty() => {
-                    back.inbuf.extend_from_slice(&input);
-                    std::mem::take(&mut back.inbuf)
-                }
-                _ => Vec::new(),
-            };
-            let from_rest = !rest.is_empty();
-            let used = self.consume_back(cx, key, if from_rest { &rest } else { &input });
-            let Self { conns, scratch, .. } = self;
-            if let Some(Conn::Back(back)) = conns.get_mut(key) {
-                if from_rest {
-                    rest.drain(..used);
-                    back.inbuf = rest;
-                } else if used < input.len() {
-                    scratch.pool.equip(&mut back.inbuf);
-                    back.inbuf.extend_from_slice(&input[used..]);
-                }
-                scratch.pool.reclaim(&mut back.inbuf);
-            }
-            input.clear();
-            scratch.plain = input;
-            if !self.back_wants(key) {
-                return;
-            }
-            if turn >= READS {
-                self.later.push(key);
-                return;
-            }
-            let Self { conns, scratch, .. } = self;
-            let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
-            match back.wire.read(scratch) {
-                Ok(ReadResult::Progress) => {
-                    if back.phase == BackPhase::Handshake {
-                        self.upstream_handshake(cx, key);
-                    }
-                }
-                Ok(ReadResult::Blocked) => return,
-                Ok(ReadResult::End { clean }) => return self.back_ended(cx, key, clean),
-                Err(e) => return self.back_failed(cx, key, &e),
-            }
-        }
-    }
-
-    fn upstream_handshake(&mut self, cx: &mut Context, key: Key) {
+    pub(crate) fn upstream_handshake(&mut self, cx: &mut Context, key: Key) {
         let Some(back) = self.back(key) else { return };
         if back.wire.is_handshaking() {
             return self.touch(key);
         }
-        back.phase = BackPhase::Busy;
+        let h2 = back.wire.tls.as_ref().and_then(|t| t.alpn()) == Some(b"h2");
+        let upstream = back.upstream.clone();
+        let (server, only_h1) = (back.server, back.only_h1);
         let resumed = back.wire.tls.as_ref().and_then(|t| t.summary()).is_some_and(|s| s.resumed);
         let exchange = back.exchange;
         if resumed {
@@ -269,198 +195,28 @@ impl Proxy {
         } else {
             self.counters.upstream_full.inc()
         }
+        if !only_h1 {
+            upstream.note_h2(server, h2);
+        }
+        if h2 {
+            return self.h2_back_begin(cx, key);
+        }
+        if upstream.upstream.http == UpstreamHttp::Two {
+            // Who insists on HTTP/2 does not want it otherwise.
+            return self.back_lost(cx, key, false);
+        }
+        let Some(back) = self.back(key) else { return };
+        back.phase = BackPhase::Busy;
+        let waiting = std::mem::take(&mut back.waiting);
         if let Some(exchange) = exchange {
-            self.send_request(cx, exchange, key);
+            return self.send_request(cx, exchange, key);
         }
-    }
-
-    /// Whether more of this upstream's bytes could be used now.
-    fn back_wants(&mut self, key: Key) -> bool {
-        let Self { conns, exchanges, .. } = self;
-        match conns.get(key) {
-            Some(Conn::Back(back)) => match (back.phase, back.exchange.and_then(|x| exchanges.get(x))) {
-                (BackPhase::Handshake, _) => true,
-                (BackPhase::Busy, Some(x)) => !x.down.blocked,
-                _ => false,
-            },
-            _ => false,
-        }
-    }
-
-    /// Takes as much as can be used of an upstream's plaintext; returns how much.
-    fn consume_back(&mut self, cx: &mut Context, key: Key, input: &[u8]) -> usize {
-        let mut used = 0;
-        loop {
-            let Some(Conn::Back(back)) = self.conns.get_mut(key) else { return input.len() };
-            let Some(exchange) = back.exchange else { return used };
-            if back.phase != BackPhase::Busy {
-                return used;
+        // HTTP/2 was expected, and the server has changed its mind.
+        self.close(cx, key);
+        for exchange in waiting {
+            if self.exchanges.get(exchange).is_some_and(|x| x.back == Some(ServerSide::Waiting(key))) {
+                self.dispatch(cx, exchange, false);
             }
-            let Some(x) = self.exchanges.get_mut(exchange) else { return input.len() };
-            let rest = &input[used..];
-            if x.down.state == FlowState::Waiting {
-                if rest.is_empty() {
-                    return used;
-                }
-                back.answered = true;
-                let limits = &self.lane.snapshot.limits.http;
-                match parse_response(rest, limits, x.request.method(), &mut x.response) {
-                    Ok(None) => return used,
-                    Ok(Some(info)) => {
-                        used += info.consumed;
-                        if !self.response_arrived(cx, exchange, key, info) {
-                            return input.len();
-                        }
-                    }
-                    Err(e) => {
-                        self.counters.parse_errors[e.index()].inc();
-                        self.back_lost(cx, key, Loss::Broken);
-                        return input.len();
-                    }
-                }
-            } else {
-                match self.consume_response(cx, exchange, key, rest) {
-                    Some(n) => return used + n,
-                    None => return input.len(),
-                }
-            }
-        }
-    }
-
-    /// A response's head has come. False if the connection is not to be read on.
-    fn response_arrived(&mut self, cx: &mut Context, exchange: Key, key: Key, info: ResponseInfo) -> bool {
-        let draining = self.draining.is_some();
-        let max_requests = self.lane.snapshot.limits.max_requests;
-        let Self { conns, exchanges, scratch, counters, .. } = self;
-        let Some(x) = exchanges.get_mut(exchange) else { return false };
-        let status = x.response.status;
-        let front_key = x.front;
-        let Some(Conn::Front(front)) = conns.get_mut(front_key) else { return false };
-        if (100..200).contains(&status) && !info.upgrade {
-            x.interim += 1;
-            if x.interim > MAX_INTERIM {
-                self.back_lost(cx, key, Loss::Broken);
-                return false;
-            }
-            counters.status(status);
-            // RFC 9110 §15.2: not to HTTP/1.0 clients.
-            if x.request.version >= Version::Http11 {
-                scratch.pool.equip(&mut front.wire.stage);
-                let stage = &mut front.wire.stage;
-                encode_response(stage, &x.response, x.request.version, BodyLength::None, ConnectionOption::KeepAlive);
-                self.touch(front_key);
-            }
-            return true;
-        }
-        if status == 425 && x.early {
-            self.too_early(cx, exchange);
-            return false;
-        }
-        if info.upgrade && status == 101 && !x.upgrade {
-            // RFC 9110 §7.8: it switches to what nobody asked for.
-            self.back_lost(cx, key, Loss::Broken);
-            return false;
-        }
-        x.keep_alive &= !draining && front.requests < max_requests;
-        let connection = match () {
-            () if info.upgrade && status == 101 => ConnectionOption::Upgrade,
-            // A request that is still coming cannot be told from the next one once it is answered.
-            () if info.upgrade || x.keep_alive && x.up.state == FlowState::Done => ConnectionOption::KeepAlive,
-            () if x.keep_alive && x.up.state == FlowState::Open && !x.body.is_empty() && status < 300 => {
-                ConnectionOption::KeepAlive
-            }
-            () => ConnectionOption::Close,
-        };
-        scratch.pool.equip(&mut front.wire.stage);
-        let framing = encode_response(&mut front.wire.stage, &x.response, x.request.version, info.body, connection);
-        x.down.framing = framing;
-        x.keep_alive &= framing != BodyLength::UntilClose && connection == ConnectionOption::KeepAlive;
-        x.answered = true;
-        x.status = status;
-        x.down.state = FlowState::Open;
-        let Some(Conn::Back(back)) = conns.get_mut(key) else { return false };
-        back.keep_alive = info.keep_alive;
-        back.deadline.after(cx, key, back.upstream.upstream.idle_timeout);
-        if info.upgrade {
-            self.counters.tunnels.inc();
-            x.keep_alive = false;
-            (x.up.raw, x.down.raw) = (true, true);
-            (x.up.state, x.down.state) = (FlowState::Open, FlowState::Open);
-            self.later.push(front_key);
-        } else {
-            x.down.decoder.reset(info.body);
-        }
-        self.touch(front_key);
-        true
-    }
-
-    /// Passes a response's body on as far as the client has room. `None` if the connection is over or reused.
-    fn consume_response(&mut self, cx: &mut Context, exchange: Key, key: Key, input: &[u8]) -> Option<usize> {
-        let idle = self.lane.snapshot.limits.idle_timeout;
-        let mut used = 0;
-        loop {
-            let Self { conns, exchanges, scratch, .. } = self;
-            let x = exchanges.get_mut(exchange)?;
-            let front_key = x.front;
-            let Some(Conn::Front(front)) = conns.get_mut(front_key) else { return None };
-            let credit = front.wire.credit();
-            let mut rest = &input[used..];
-            if !rest.is_empty() && credit < MIN_CREDIT {
-                x.down.blocked = true;
-                return Some(used);
-            }
-            rest = &rest[..rest.len().min(credit)];
-            if rest.is_empty() && (x.down.raw || !x.down.decoder.is_done()) {
-                return Some(used);
-            }
-            front.deadline.after(cx, front_key, idle);
-            scratch.pool.equip(&mut front.wire.stage);
-            let stage = &mut front.wire.stage;
-            if x.down.raw {
-                stage.extend_from_slice(rest);
-                x.down.bytes += rest.len() as u64;
-                used += rest.len();
-                self.touch(front_key);
-                self.back_alive(cx, key);
-                continue;
-            }
-            match x.down.decoder.decode(rest) {
-                Ok(piece) => {
-                    used += piece.consumed;
-                    match piece.what {
-                        What::Data(data) => {
-                            x.down.bytes += data.len() as u64;
-                            stage_data(stage, x.down.framing, data);
-                            self.touch(front_key);
-                            self.back_alive(cx, key);
-                        }
-                        What::NeedMore => return Some(used),
-                        What::Trailers | What::End => {
-                            stage_end(stage, x.down.framing, piece.what, x.down.decoder.trailers());
-                            let surplus = used < input.len();
-                            if let (true, Some(back)) = (surplus, self.back(key)) {
-                                // Bytes that nobody asked for: the next response must not begin with them.
-                                back.keep_alive = false;
-                            }
-                            self.touch(front_key);
-                            self.response_done(cx, exchange);
-                            return None;
-                        }
-                    }
-                }
-                Err(e) => {
-                    self.counters.parse_errors[e.index()].inc();
-                    self.back_lost(cx, key, Loss::Broken);
-                    return None;
-                }
-            }
-        }
-    }
-
-    fn back_alive(&mut self, cx: &mut Context, key: Key) {
-        if let Some(back) = self.back(key) {
-            let wait = back.upstream.upstream.idle_timeout;
-            back.deadline.after(cx, key, wait);
         }
     }
 
@@ -485,38 +241,17 @@ impl Proxy {
         self.counters.pooled.inc();
     }
 
-    /// The upstream will send nothing more.
-    fn back_ended(&mut self, cx: &mut Context, key: Key, clean: bool) {
-        let Some(back) = self.back(key) else { return };
-        let Some(exchange) = back.exchange else { return self.close(cx, key) };
-        let Some(x) = self.exchanges.get_mut(exchange) else { return self.close(cx, key) };
-        if x.down.state == FlowState::Open && clean {
-            if x.down.raw {
-                x.down.state = FlowState::Done;
-                return self.response_done(cx, exchange);
-            }
-            if x.down.decoder.eof().is_ok() {
-                let front = x.front;
-                if x.down.framing == BodyLength::Chunked
-                    && let Some(Conn::Front(f)) = self.conns.get_mut(front)
-                {
-                    stage_end(&mut f.wire.stage, BodyLength::Chunked, What::End, &sealane_http::Fields::new());
-                }
-                self.touch(front);
-                return self.response_done(cx, exchange);
-            }
-        }
-        self.back_lost(cx, key, Loss::Broken);
-    }
-
     pub(crate) fn back_failed(&mut self, cx: &mut Context, key: Key, _error: &WireError) {
-        self.back_lost(cx, key, Loss::Broken);
+        self.back_lost(cx, key, false);
     }
 
     pub(crate) fn back_timeout(&mut self, cx: &mut Context, key: Key) {
         let Some(back) = self.back(key) else { return };
         if back.phase == BackPhase::Idle {
             return self.close(cx, key);
+        }
+        if back.h2.is_some() {
+            return self.h2_back_timeout(cx, key);
         }
         // While the client is what is slow, the upstream is not to blame.
         let idle = back.upstream.upstream.idle_timeout;
@@ -531,45 +266,33 @@ impl Proxy {
             }
         }
         self.counters.upstream_timeouts.inc();
-        self.back_lost(cx, key, Loss::Timeout);
+        self.back_lost(cx, key, true);
     }
 
-    /// A connection to an upstream is given up: the request goes elsewhere, or is answered with an error.
-    fn back_lost(&mut self, cx: &mut Context, key: Key, why: Loss) {
+    /// A connection to an upstream is given up, and what it had to do told.
+    pub(crate) fn back_lost(&mut self, cx: &mut Context, key: Key, timeout: bool) {
         let Some(back) = self.back(key) else { return };
-        let (phase, reused, answered) = (back.phase, back.reused, back.answered);
-        let servers = back.upstream.upstream.servers.len();
-        let exchange = back.exchange.take();
-        self.close(cx, key);
-        let Some(exchange) = exchange else { return };
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        x.back = None;
-        if x.answered {
-            self.counters.upstream_aborts.inc();
-            let front = x.front;
-            self.abort(cx, exchange);
-            // Without the end that its framing promises, and without close_notify: it must not look whole.
-            return self.close(cx, front);
+        if back.h2.is_some() {
+            return self.h2_back_lost(cx, key, timeout);
         }
-        let status = if why == Loss::Timeout { 504 } else { 502 };
-        if matches!(phase, BackPhase::Connecting | BackPhase::Handshake) {
-            self.counters.upstream_connect_failures.inc();
-            if x.attempts < ATTEMPTS.min(servers) {
-                self.counters.retries.inc();
-                return self.dispatch(cx, exchange, false);
+        let waiting = std::mem::take(&mut back.waiting);
+        let why = match back.phase {
+            BackPhase::Connecting | BackPhase::Handshake => Loss::Unreachable { timeout },
+            _ if timeout => Loss::Timeout,
+            _ if back.reused && !back.answered => Loss::Stale,
+            _ => Loss::Broken,
+        };
+        match back.exchange.take() {
+            Some(exchange) => {
+                self.close(cx, key);
+                self.server_lost(cx, exchange, why);
             }
-            return self.refuse(cx, exchange, status);
+            None => self.close(cx, key),
         }
-        // RFC 9110 §9.2.2: a kept connection that closed before it answered has most likely not seen the request.
-        let again = reused && !answered && x.up.bytes == 0 && x.request.method().is_idempotent();
-        if again && why == Loss::Broken {
-            if !x.body.is_empty() {
-                x.up.state = FlowState::Waiting;
+        for exchange in waiting {
+            if self.exchanges.get(exchange).is_some_and(|x| x.back == Some(ServerSide::Waiting(key))) {
+                self.server_lost(cx, exchange, why);
             }
-            self.counters.retries.inc();
-            return self.dispatch(cx, exchange, true);
         }
-        self.counters.upstream_aborts.inc();
-        self.refuse(cx, exchange, status);
     }
 }

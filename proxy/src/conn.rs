@@ -1,5 +1,7 @@
 //! What a lane keeps for a connection with a client ([`Front`]) and with an upstream ([`Back`]).
 
+use crate::h2::back::H2Back;
+use crate::h2::front::H2Front;
 use crate::lane_state::{LaneListener, LaneUpstream};
 use crate::wire::Wire;
 use sealane_lane::{Context, Key, Millis};
@@ -34,21 +36,30 @@ pub(crate) enum FrontPhase {
     Lingering,
 }
 
-pub(crate) struct Front {
-    pub wire: Wire,
+/// Who a client is and under which rules it is served, whatever its connection speaks: what the exchange loop asks of
+/// it.
+pub(crate) struct Client {
     pub listener: Rc<LaneListener>,
-    pub phase: FrontPhase,
     /// Index into the listener's policies.
     pub policy: usize,
-    pub exchange: Option<Key>,
-    /// Plaintext that has not been taken yet.
-    pub inbuf: Vec<u8>,
     /// The client, as the PROXY protocol tells or as connected.
     pub peer: SocketAddr,
     /// The client's address as text.
     pub peer_text: Box<str>,
-    pub deadline: Deadline,
+    /// Its certificate, if it has shown one.
+    pub cert: Option<Box<ClientCert>>,
+    /// Requests that have come on its connection.
     pub requests: u64,
+}
+
+pub(crate) struct Front {
+    pub wire: Wire,
+    pub client: Client,
+    pub phase: FrontPhase,
+    pub exchange: Option<Key>,
+    /// Plaintext that has not been taken yet.
+    pub inbuf: Vec<u8>,
+    pub deadline: Deadline,
     /// A request's head has begun to come.
     pub in_head: bool,
     /// The handshake has been counted (or there is none).
@@ -57,8 +68,9 @@ pub(crate) struct Front {
     pub lingered: usize,
     pub early_offered: bool,
     pub early_seen: bool,
-    /// The client's certificate, if it has shown one.
-    pub client_cert: Option<Box<ClientCert>>,
+    /// What it speaks is known: HTTP/2 if there is `h2`, else HTTP/1.1.
+    pub decided: bool,
+    pub h2: Option<Box<H2Front>>,
 }
 
 /// What upstreams and logs are told of a client's certificate.
@@ -94,9 +106,57 @@ pub(crate) struct Back {
     pub answered: bool,
     /// The response allows another request on this connection.
     pub keep_alive: bool,
+    /// HTTP/2 only is wanted, or spoken: it is among its upstream's shared connections.
+    pub shared: bool,
+    /// HTTP/1.1 only is wanted.
+    pub only_h1: bool,
+    /// Exchanges that share it once it is made.
+    pub waiting: Vec<Key>,
+    pub h2: Option<Box<H2Back>>,
+}
+
+impl Client {
+    /// Whether it came over TLS (or QUIC).
+    pub fn is_secure(&self) -> bool {
+        self.listener.listener.tls.is_some()
+    }
 }
 
 impl Conn {
+    /// The client, if it is one that is at the other end.
+    pub fn client(&mut self) -> Option<&mut Client> {
+        match self {
+            Self::Front(f) => Some(&mut f.client),
+            Self::Back(_) => None,
+        }
+    }
+
+    /// Whether many exchanges share it: it is driven and flushed once per turn.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        match self {
+            Self::Front(f) => f.h2.is_some(),
+            Self::Back(b) => b.h2.is_some(),
+        }
+    }
+
+    /// Nothing that has been read waits for room elsewhere.
+    pub fn is_drained(&self) -> bool {
+        match self {
+            Self::Front(f) => f.h2.as_ref().is_none_or(|h| h.is_drained()),
+            Self::Back(b) => b.h2.as_ref().is_none_or(|h| h.is_drained()),
+        }
+    }
+
+    /// The version of TLS that it speaks, once that is known.
+    pub fn tls_version(&self) -> Option<sealane_tls::policy::Version> {
+        let wire = match self {
+            Self::Front(f) => &f.wire,
+            Self::Back(b) => &b.wire,
+        };
+        wire.tls.as_ref().and_then(|t| t.summary()).map(|s| s.version)
+    }
+
     pub fn wire(&mut self) -> &mut Wire {
         match self {
             Self::Front(f) => &mut f.wire,

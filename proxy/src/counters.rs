@@ -147,6 +147,16 @@ counters! {
     pooled, gauge, "sealane_upstream_idle_connections", "";
     /// Connections switched to another protocol (WebSocket, CONNECT).
     tunnels, counter, "sealane_upgrades_total", "";
+    /// HTTP/2 connections by side.
+    h2_connections, counter, "sealane_http2_connections_total", "side=\"client\"";
+    /// HTTP/2 connections by side.
+    h2_upstream_connections, counter, "sealane_http2_connections_total", "side=\"upstream\"";
+    /// HTTP/2 connections with clients closed for what the client did.
+    h2_floods, counter, "sealane_http2_connection_errors_total", "kind=\"flood\"";
+    /// HTTP/2 connections with clients closed for what the client did.
+    h2_errors, counter, "sealane_http2_connection_errors_total", "kind=\"protocol\"";
+    /// HTTP/2 streams that clients have reset.
+    h2_resets, counter, "sealane_http2_streams_reset_total", "";
     /// PROXY protocol headers refused.
     bad_proxy_headers, counter, "sealane_proxy_protocol_errors_total", "";
 }

@@ -9,9 +9,10 @@
 //! ```
 
 use crate::lane_state::LaneUpstream;
+use crate::sides::{ClientSide, ServerSide};
 use sealane_http::h1::{BodyDecoder, Limits};
-use sealane_http::{BodyLength, RequestHead, ResponseHead};
-use sealane_lane::{Key, Millis};
+use sealane_http::{BodyLength, Fields, RequestHead, ResponseHead};
+use sealane_lane::Millis;
 use std::rc::Rc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +25,12 @@ pub(crate) enum FlowState {
 
 pub(crate) struct Flow {
     pub state: FlowState,
+    /// An HTTP/1.1 source's; other versions frame bodies themselves.
     pub decoder: BodyDecoder,
-    /// How the sink is told where the body ends.
+    /// How an HTTP/1.1 sink is told where the body ends.
     pub framing: BodyLength,
+    /// Those that came with the end, if any did.
+    pub trailers: Fields,
     /// The source has more than the sink had credit for.
     pub blocked: bool,
     pub bytes: u64,
@@ -40,6 +44,7 @@ impl Flow {
             state: FlowState::Waiting,
             decoder: BodyDecoder::new(BodyLength::None, &Limits::default()),
             framing: BodyLength::None,
+            trailers: Fields::new(),
             blocked: false,
             bytes: 0,
             raw: false,
@@ -49,6 +54,8 @@ impl Flow {
     fn reset(&mut self) {
         self.state = FlowState::Waiting;
         self.framing = BodyLength::None;
+        self.trailers.clear();
+        self.trailers.shrink_to(4096);
         self.blocked = false;
         self.bytes = 0;
         self.raw = false;
@@ -58,8 +65,8 @@ impl Flow {
 pub(crate) struct Exchange {
     pub request: RequestHead,
     pub response: ResponseHead,
-    pub front: Key,
-    pub back: Option<Key>,
+    pub front: ClientSide,
+    pub back: Option<ServerSide>,
     pub upstream: Option<Rc<LaneUpstream>>,
     pub up: Flow,
     pub down: Flow,
@@ -83,10 +90,14 @@ pub(crate) struct Exchange {
     pub server: usize,
     pub interim: u8,
     pub started: Millis,
+    /// When the response had been sent; from then on the rest of the request is read and thrown away.
+    pub lingers: Option<Millis>,
+    /// Bytes thrown away so far.
+    pub lingered: usize,
 }
 
 impl Exchange {
-    pub fn new(front: Key) -> Self {
+    pub fn new(front: ClientSide) -> Self {
         Self {
             request: RequestHead::new(),
             response: ResponseHead::new(),
@@ -106,6 +117,8 @@ impl Exchange {
             server: 0,
             interim: 0,
             started: 0,
+            lingers: None,
+            lingered: 0,
         }
     }
 
@@ -126,5 +139,7 @@ impl Exchange {
         self.awaits_handshake = false;
         self.attempts = 0;
         self.interim = 0;
+        self.lingers = None;
+        self.lingered = 0;
     }
 }

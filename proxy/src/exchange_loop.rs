@@ -10,15 +10,18 @@
 //! | upstream is silent | 504 | client's connection cut |
 //! | response ends before the request's body | response sent, then both closed (the client's lingering) | |
 
-use crate::conn::{Conn, FrontPhase};
 use crate::exchange::{Exchange, FlowState};
 use crate::forwarded;
 use crate::service::Proxy;
+use crate::sides::{ClientSide, Later, client_of};
 use crate::snapshot::Action;
-use sealane_http::h1::{ConnectionOption, encode_response};
 use sealane_http::{BodyLength, Known, Method};
 use sealane_lane::{Context, Key};
+use std::time::Duration;
 
+/// How long, and for how many bytes, a client is read on that has been answered before its request was through.
+const LINGER: Duration = Duration::from_secs(2);
+pub(crate) const LINGER_BYTES: usize = 512 * 1024;
 /// Exchanges kept for reuse.
 const SPARE: usize = 1024;
 
@@ -28,12 +31,12 @@ impl Proxy {
         let max_body = self.lane.snapshot.limits.max_body;
         let Self { conns, exchanges, scratch, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };
-        let Some(Conn::Front(front)) = conns.get_mut(x.front) else { return };
-        let listener = front.listener.clone();
+        let Some(client) = client_of(conns, x.front) else { return };
+        let listener = client.listener.clone();
         let host = x.request.host_name();
         if let Some(tls) = &listener.listener.tls {
             // RFC 9110 §15.5.20: this name has other rules, and they have not been applied to this connection.
-            if tls.policies.len() > 1 && tls.policy_for(Some(host)) != front.policy {
+            if tls.policies.len() > 1 && tls.policy_for(Some(host)) != client.policy {
                 return self.refuse(cx, exchange, 421);
             }
         }
@@ -60,7 +63,7 @@ impl Proxy {
                     return self.refuse(cx, exchange, 500);
                 };
                 let early = x.early;
-                if forwarded::prepare(x, front, early, &mut scratch.joined).is_err() {
+                if forwarded::prepare(x, client, early, &mut scratch.joined).is_err() {
                     return self.refuse(cx, exchange, 431);
                 }
                 if let Some(host) = &upstream.upstream.host_header
@@ -89,26 +92,21 @@ impl Proxy {
     /// The upstream found a request too early. RFC 8470 §5.2: it may go again once the handshake is over.
     pub(crate) fn too_early(&mut self, cx: &mut Context, exchange: Key) {
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        x.awaits_handshake = true;
-        let (back, front) = (x.back.take(), x.front);
+        let (back, front, whole) = (x.back.take(), x.front, x.up.bytes == 0);
         if let Some(back) = back {
-            self.close(cx, back);
+            self.server_reset(cx, back);
         }
-        if self.front(front).is_some_and(|f| !f.wire.is_handshaking()) {
-            self.handshake_done(cx, exchange);
+        if !whole {
+            // What was passed on of its body is not kept: it is the client's to send again.
+            return self.refuse(cx, exchange, 425);
         }
-    }
-
-    /// The request has been passed on whole.
-    pub(crate) fn request_done(&mut self, cx: &mut Context, exchange: Key) {
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        if x.answered && x.down.state == FlowState::Done {
-            return self.response_done(cx, exchange);
+        x.awaits_handshake = true;
+        if !x.body.is_empty() {
+            x.up.state = FlowState::Waiting;
         }
-        if let Some(back) = x.back
-            && let Some(Conn::Back(b)) = self.conns.get_mut(back)
-        {
-            b.deadline.after(cx, back, b.upstream.upstream.first_byte_timeout);
+        if !self.client_is_handshaking(front) {
+            self.handshake_done(cx, exchange);
         }
     }
 
@@ -116,9 +114,7 @@ impl Proxy {
     pub(crate) fn refuse(&mut self, cx: &mut Context, exchange: Key, status: u16) {
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
         if x.answered {
-            let front = x.front;
-            self.abort(cx, exchange);
-            return self.close(cx, front);
+            return self.cut(cx, exchange);
         }
         let phrase = sealane_http::message::reason_phrase(status);
         let body = format!("{status} {phrase}\n");
@@ -137,12 +133,10 @@ impl Proxy {
         close: bool,
     ) {
         let draining = self.draining.is_some();
-        let max_requests = self.lane.snapshot.limits.max_requests;
-        let Self { conns, exchanges, scratch, clock, .. } = self;
+        let Self { exchanges, clock, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };
-        let (key, back) = (x.front, x.back.take());
-        let Some(Conn::Front(front)) = conns.get_mut(key) else { return };
-        x.keep_alive &= !close && !draining && front.requests < max_requests;
+        let (front, back) = (x.front, x.back.take());
+        x.keep_alive &= !close && !draining;
         x.response.clear();
         x.response.status = status;
         let head_only = x.request.method() == Method::Head;
@@ -163,24 +157,26 @@ impl Proxy {
             }
             () => BodyLength::Known(body.len() as u64),
         };
-        let connection = if x.keep_alive { ConnectionOption::KeepAlive } else { ConnectionOption::Close };
-        scratch.pool.equip(&mut front.wire.stage);
-        encode_response(&mut front.wire.stage, &x.response, x.request.version, length, connection);
+        if x.up.state != FlowState::Done {
+            x.up.state = FlowState::Dropped;
+        }
+        self.client_head(exchange, front, length, false);
+        if !matches!(length, BodyLength::None | BodyLength::Known(0)) {
+            self.client_data(cx, front, length, body, true);
+        }
+        self.client_end(exchange, front);
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
         if !matches!(length, BodyLength::None) {
-            front.wire.stage.extend_from_slice(body);
             x.down.bytes = body.len() as u64;
         }
         x.answered = true;
         x.status = status;
         x.down.state = FlowState::Done;
+        // HTTP/1.1 reads on to the next request; where requests have streams, `linger` sees to the rest.
         let waits = x.keep_alive && x.up.state != FlowState::Done;
-        if x.up.state != FlowState::Done {
-            x.up.state = FlowState::Dropped;
-        }
         if let Some(back) = back {
-            self.close(cx, back);
+            self.server_reset(cx, back);
         }
-        self.touch(key);
         if !waits {
             self.response_done(cx, exchange);
         }
@@ -188,39 +184,60 @@ impl Proxy {
 
     /// An exchange has ended well: it is counted and logged, and its connections go on or close.
     pub(crate) fn response_done(&mut self, cx: &mut Context, exchange: Key) {
+        if self.linger(cx, exchange) {
+            return;
+        }
         let Some(mut x) = self.exchanges.remove(exchange) else { return };
         x.down.state = FlowState::Done;
         let complete = x.up.state == FlowState::Done;
         if let Some(back) = x.back.take() {
-            self.release(cx, back, complete && !x.up.raw);
+            self.server_finish(cx, back, complete && !x.up.raw);
         }
         self.count(&x);
         self.log_exchange(cx, &x);
-        let key = x.front;
-        let keep = x.keep_alive && complete && self.draining.is_none();
-        let keepalive = self.lane.snapshot.limits.keepalive_timeout;
-        let idle = self.lane.snapshot.limits.idle_timeout;
+        self.client_finish(cx, &x, complete);
         self.recycle(x);
-        let Some(front) = self.front(key) else { return };
-        front.exchange = None;
-        if keep {
-            front.deadline.after(cx, key, keepalive);
-            if !front.inbuf.is_empty() || front.wire.readable {
-                self.later.push(key);
-            }
-        } else {
-            front.wire.finish();
-            front.phase = FrontPhase::Closing { linger: !complete || !front.inbuf.is_empty() };
-            front.deadline.after(cx, key, idle);
-        }
-        self.touch(key);
     }
 
-    /// An exchange is called off. The client's connection is the caller's to close.
-    pub(crate) fn abort(&mut self, cx: &mut Context, exchange: Key) {
-        let Some(mut x) = self.exchanges.remove(exchange) else { return };
+    /// A client that is still sending when it has been answered is read for a while: many take the reset of a stream
+    /// for the loss of the response that came before it. (HTTP/1.1 lingers with the whole connection.)
+    fn linger(&mut self, cx: &mut Context, exchange: Key) -> bool {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
+        let front = x.front;
+        let open = x.up.state != FlowState::Done && !x.up.raw;
+        if matches!(front, ClientSide::H1(_)) || !open || x.lingers.is_some() {
+            return false;
+        }
+        x.lingers = Some(cx.now());
+        x.up.state = FlowState::Dropped;
+        x.up.blocked = false;
+        x.down.state = FlowState::Done;
         if let Some(back) = x.back.take() {
-            self.close(cx, back);
+            self.server_reset(cx, back);
+        }
+        self.client_lingers(cx, front, LINGER);
+        self.later.push(Later::Client(exchange));
+        true
+    }
+
+    /// An exchange is called off. The client's side is the caller's to end.
+    pub(crate) fn abort(&mut self, cx: &mut Context, exchange: Key) {
+        let Some(x) = self.call_off(cx, exchange) else { return };
+        self.client_detach(cx, x.front);
+        self.recycle(x);
+    }
+
+    /// An exchange is called off in the middle of its response, and the client gets to see that.
+    pub(crate) fn cut(&mut self, cx: &mut Context, exchange: Key) {
+        let Some(x) = self.call_off(cx, exchange) else { return };
+        self.client_reset(cx, x.front);
+        self.recycle(x);
+    }
+
+    fn call_off(&mut self, cx: &mut Context, exchange: Key) -> Option<Box<Exchange>> {
+        let mut x = self.exchanges.remove(exchange)?;
+        if let Some(back) = x.back.take() {
+            self.server_reset(cx, back);
         }
         if x.status == 0 {
             // As in NGINX's logs: the client left before it was answered.
@@ -228,10 +245,7 @@ impl Proxy {
         }
         self.count(&x);
         self.log_exchange(cx, &x);
-        if let Some(front) = self.front(x.front) {
-            front.exchange = None;
-        }
-        self.recycle(x);
+        Some(x)
     }
 
     fn count(&self, x: &Exchange) {
@@ -240,6 +254,12 @@ impl Proxy {
         c.request_bytes.add(x.up.bytes);
         c.response_bytes.add(x.down.bytes);
         c.active.set(self.exchanges.len() as u64);
+    }
+
+    /// An exchange as new.
+    #[inline]
+    pub(crate) fn spare_exchange(&mut self, front: ClientSide) -> Box<Exchange> {
+        self.spare.pop().unwrap_or_else(|| Box::new(Exchange::new(front)))
     }
 
     fn recycle(&mut self, mut x: Box<Exchange>) {

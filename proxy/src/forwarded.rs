@@ -3,7 +3,7 @@
 //! RFC 7239 (`Forwarded`), the older `X-Forwarded-*`, RFC 8470 (`Early-Data`), RFC 9440 (`Client-Cert`), `Via`
 //! (RFC 9110 §7.6.3). What a client says of these is thrown away, unless its listener trusts it.
 
-use crate::conn::{ClientCert, Front};
+use crate::conn::{Client, ClientCert};
 use crate::exchange::Exchange;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -27,10 +27,10 @@ pub(crate) fn client_cert(der: &CertificateDer<'_>) -> Box<ClientCert> {
 }
 
 /// Changes a request's fields for the upstream.
-pub(crate) fn prepare(x: &mut Exchange, front: &Front, early: bool, text: &mut Vec<u8>) -> Result<(), FieldError> {
-    let trusted = front.listener.listener.trust_forwarded;
-    let peer = front.peer_text.as_bytes();
-    let proto: &[u8] = if front.is_tls() { b"https" } else { b"http" };
+pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut Vec<u8>) -> Result<(), FieldError> {
+    let trusted = client.listener.listener.trust_forwarded;
+    let peer = client.peer_text.as_bytes();
+    let proto: &[u8] = if client.is_secure() { b"https" } else { b"http" };
     text.clear();
     text.extend_from_slice(x.request.authority());
     let host = text.len();
@@ -54,7 +54,7 @@ pub(crate) fn prepare(x: &mut Exchange, front: &Front, early: bool, text: &mut V
     }
     text.extend_from_slice(b"for=");
     // RFC 7239 §6: an IPv6 address is bracketed and quoted.
-    if front.peer.ip().to_canonical().is_ipv6() {
+    if client.peer.ip().to_canonical().is_ipv6() {
         text.extend_from_slice(b"\"[");
         text.extend_from_slice(peer);
         text.extend_from_slice(b"]\"");
@@ -82,7 +82,13 @@ pub(crate) fn prepare(x: &mut Exchange, front: &Front, early: bool, text: &mut V
         fields.push_known(Known::XForwardedHost, &text[..host])?;
     }
     fields.push_known(Known::Forwarded, &text[chain..])?;
-    let via: &[u8] = if x.request.version == Version::Http10 { b"1.0 sealane" } else { b"1.1 sealane" };
+    // RFC 9110 §7.6.3: the version that it came in.
+    let via: &[u8] = match x.request.version {
+        Version::Http10 => b"1.0 sealane",
+        Version::Http11 => b"1.1 sealane",
+        Version::Http2 => b"2.0 sealane",
+        Version::Http3 => b"3.0 sealane",
+    };
     fields.push_known(Known::Via, via)?;
     if !trusted && fields.contains(Known::ClientCert) {
         fields.remove(Known::ClientCert);
@@ -90,7 +96,7 @@ pub(crate) fn prepare(x: &mut Exchange, front: &Front, early: bool, text: &mut V
     if !trusted && fields.contains(Known::ClientCertChain) {
         fields.remove(Known::ClientCertChain);
     }
-    if let Some(certificate) = &front.client_cert {
+    if let Some(certificate) = &client.cert {
         fields.set(Known::ClientCert, &certificate.field)?;
     }
     if early {

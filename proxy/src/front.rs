@@ -1,13 +1,11 @@
-//! The client's side: from a connection's first bytes to requests, and everything that can go wrong on the way.
+//! A client's connection: from its first bytes over the handshake to plaintext, which `h1_front` takes; and its end.
 
-use crate::conn::{Conn, Front, FrontPhase};
-use crate::exchange::{Exchange, FlowState};
+use crate::conn::{Conn, FrontPhase};
+use crate::h2::guard::PREFACE;
 use crate::proxy_protocol;
 use crate::service::{HandedOver, Message, Proxy};
+use crate::sides::Later;
 use crate::wire::{ReadResult, WireError};
-use sealane_http::BodyLength;
-use sealane_http::ParseError;
-use sealane_http::h1::{RequestInfo, What, encode_chunk_header, encode_last_chunk, parse_request};
 use sealane_lane::{Context, Key, Ready};
 use sealane_tls::hello::{self, HelloError, fatal_alert};
 use sealane_tls::policy::Version;
@@ -20,13 +18,18 @@ const INTERNAL_ERROR: u8 = 80;
 const TLS12: u16 = 0x0303;
 /// Most bytes of a refused client that are read and thrown away.
 const LINGER_BYTES: usize = 512 * 1024;
-/// A sink with less room than this is full: pieces stay large, and a trailer section always fits.
-pub(crate) const MIN_CREDIT: usize = 8 * 1024;
 /// Reads per event before other connections get their turn.
 const READS: usize = 4;
 
 const SPEAKS_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 52\r\n\
     Connection: close\r\n\r\nThis port speaks TLS: use https:// in place of http\n";
+
+/// What is known of the version that a client speaks.
+enum Speaks {
+    Unknown,
+    H1,
+    H2,
+}
 
 impl Proxy {
     pub(crate) fn front_event(&mut self, cx: &mut Context, key: Key, ready: Ready) {
@@ -93,10 +96,10 @@ impl Proxy {
             Ok(Some(header)) => {
                 front.wire.unread.drain(..header.consumed);
                 if let Some(source) = header.source {
-                    front.peer = source;
-                    front.peer_text = source.ip().to_canonical().to_string().into();
+                    front.client.peer = source;
+                    front.client.peer_text = source.ip().to_canonical().to_string().into();
                 }
-                if front.listener.listener.tls.is_some() {
+                if front.client.listener.listener.tls.is_some() {
                     front.phase = FrontPhase::Hello;
                     if !front.wire.unread.is_empty() {
                         self.hello_arrived(cx, key, true);
@@ -135,7 +138,7 @@ impl Proxy {
                 return self.refuse_raw(cx, key, answer);
             }
         };
-        let Some(tls) = &front.listener.listener.tls else { return };
+        let Some(tls) = &front.client.listener.listener.tls else { return };
         if !hello.offers_tls13 && hello.legacy_version < TLS12 {
             self.counters.tls_failure("incompatible");
             return self.refuse_raw(cx, key, &fatal_alert(PROTOCOL_VERSION));
@@ -156,7 +159,7 @@ impl Proxy {
         };
         let owner = id.map_or(slot, |id| sessions::owner(id, slots));
         front.early_offered = hello.early_data;
-        front.policy = policy;
+        front.client.policy = policy;
         if owner != slot && may_hand_over {
             return self.hand_over(cx, key, owner);
         }
@@ -174,7 +177,7 @@ impl Proxy {
         };
         cx.unwatch(&front.wire.fd);
         let bytes = std::mem::take(&mut front.wire.unread);
-        let message = HandedOver { fd, bytes, listener: front.listener.listener.id, peer: front.peer };
+        let message = HandedOver { fd, bytes, listener: front.client.listener.listener.id, peer: front.client.peer };
         self.counters.handed_over.inc();
         // A lane that has ended drops the connection, as it would its own.
         let _ = self.mailboxes[owner].send(Message::Connection(message));
@@ -189,7 +192,7 @@ impl Proxy {
         if front.phase != FrontPhase::Admission {
             return;
         }
-        let session = match front.listener.context(front.policy, &lane.snapshot) {
+        let session = match front.client.listener.context(front.client.policy, &lane.snapshot) {
             Ok(Some(context)) => Session::server(&context).ok(),
             _ => None,
         };
@@ -211,7 +214,14 @@ impl Proxy {
         for turn in 0.. {
             self.take_early(key);
             let mut input = std::mem::take(&mut self.scratch.plain);
-            let ended = self.take_plain(cx, key, &input);
+            let ended = match self.decide(cx, key, &mut input) {
+                Speaks::Unknown => false,
+                Speaks::H1 => self.take_plain(cx, key, &input),
+                Speaks::H2 => {
+                    self.h2_front_take(cx, key, &mut input);
+                    false
+                }
+            };
             input.clear();
             self.scratch.plain = input;
             if !self.note_established(cx, key) || ended {
@@ -221,7 +231,7 @@ impl Proxy {
                 return;
             }
             if turn >= READS {
-                self.later.push(key);
+                self.later.push(Later::Conn(key));
                 return;
             }
             let Self { conns, scratch, .. } = self;
@@ -240,6 +250,36 @@ impl Proxy {
         }
     }
 
+    /// Which version the client speaks: by ALPN, or by its first bytes where prior knowledge is allowed.
+    fn decide(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) -> Speaks {
+        let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return Speaks::H1 };
+        if front.decided {
+            return if front.h2.is_some() { Speaks::H2 } else { Speaks::H1 };
+        }
+        let h2 = match &front.wire.tls {
+            // Nothing of ours can be sent before the handshake is over, or early data have come.
+            Some(tls) if input.is_empty() && tls.is_handshaking() => return Speaks::Unknown,
+            Some(tls) => tls.alpn() == Some(b"h2"),
+            None if front.client.listener.listener.h2c => {
+                front.inbuf.append(input);
+                std::mem::swap(&mut front.inbuf, input);
+                let start = &input[..input.len().min(PREFACE.len())];
+                if start.len() < PREFACE.len() && PREFACE.starts_with(start) {
+                    std::mem::swap(&mut front.inbuf, input);
+                    return Speaks::Unknown;
+                }
+                start == PREFACE
+            }
+            None => false,
+        };
+        front.decided = true;
+        if h2 {
+            self.h2_front_begin(cx, key);
+            return Speaks::H2;
+        }
+        Speaks::H1
+    }
+
     /// Early data is HTTP like any other, but a request that is whole before the handshake is over is marked.
     fn take_early(&mut self, key: Key) {
         if self.scratch.early.is_empty() {
@@ -255,239 +295,6 @@ impl Proxy {
         early.clear();
     }
 
-    /// Consumes plaintext, the connection's own rest first. True if the connection is over.
-    fn take_plain(&mut self, cx: &mut Context, key: Key, input: &[u8]) -> bool {
-        let Some(front) = self.front(key) else { return true };
-        if front.inbuf.is_empty() {
-            if input.is_empty() {
-                return false;
-            }
-            let used = self.consume_front(cx, key, input);
-            let Self { conns, scratch, .. } = self;
-            let Some(Conn::Front(front)) = conns.get_mut(key) else { return true };
-            if used < input.len() {
-                scratch.pool.equip(&mut front.inbuf);
-                front.inbuf.extend_from_slice(&input[used..]);
-            }
-            return false;
-        }
-        // Half a head: only an LF can make it whole.
-        let waiting = front.in_head && front.exchange.is_none();
-        front.inbuf.extend_from_slice(input);
-        let head_limit = self.lane.snapshot.limits.http.head;
-        let Some(front) = self.front(key) else { return true };
-        if waiting && memchr::memchr(b'\n', input).is_none() && front.inbuf.len() < head_limit {
-            return false;
-        }
-        let mut inbuf = std::mem::take(&mut front.inbuf);
-        let used = self.consume_front(cx, key, &inbuf);
-        inbuf.drain(..used);
-        let Self { conns, scratch, .. } = self;
-        let Some(Conn::Front(front)) = conns.get_mut(key) else { return true };
-        front.inbuf = inbuf;
-        scratch.pool.reclaim(&mut front.inbuf);
-        false
-    }
-
-    /// Whether more bytes of this client could be used now.
-    fn front_wants(&mut self, key: Key) -> bool {
-        let Self { conns, exchanges, .. } = self;
-        let Some(Conn::Front(front)) = conns.get(key) else { return false };
-        if front.phase != FrontPhase::Open {
-            return false;
-        }
-        let Some(exchange) = front.exchange else { return true };
-        if front.wire.is_handshaking() {
-            return front.inbuf.len() < crate::wire::HIGH_WATER;
-        }
-        exchanges.get(exchange).is_some_and(|x| match x.up.state {
-            FlowState::Open => !x.up.blocked && x.back.is_some(),
-            FlowState::Dropped => true,
-            FlowState::Waiting | FlowState::Done => false,
-        })
-    }
-
-    /// Takes as much as can be used of a client's plaintext; returns how much.
-    fn consume_front(&mut self, cx: &mut Context, key: Key, input: &[u8]) -> usize {
-        let mut used = 0;
-        loop {
-            let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return input.len() };
-            if front.phase != FrontPhase::Open {
-                return input.len();
-            }
-            let rest = &input[used..];
-            match front.exchange {
-                None => {
-                    if rest.is_empty() {
-                        return used;
-                    }
-                    let mut x = self.spare.pop().unwrap_or_else(|| Box::new(Exchange::new(key)));
-                    match parse_request(rest, &self.lane.snapshot.limits.http, &mut x.request) {
-                        Ok(Some(info)) => {
-                            used += info.consumed;
-                            front.in_head = false;
-                            self.request_arrived(cx, key, x, info);
-                        }
-                        Ok(None) => {
-                            if !front.in_head {
-                                front.in_head = true;
-                                front.deadline.after(cx, key, self.lane.snapshot.limits.header_timeout);
-                            }
-                            self.spare.push(x);
-                            return used;
-                        }
-                        Err(e) => {
-                            self.bad_request(cx, key, x, e);
-                            return input.len();
-                        }
-                    }
-                }
-                Some(exchange) => match self.consume_body(cx, exchange, rest) {
-                    Some(n) => {
-                        used += n;
-                        // The exchange may be over, and the next request may be here.
-                        let same = self.front(key).is_some_and(|f| f.exchange == Some(exchange));
-                        if same {
-                            return used;
-                        }
-                    }
-                    None => return input.len(),
-                },
-            }
-        }
-    }
-
-    fn request_arrived(&mut self, cx: &mut Context, key: Key, mut x: Box<Exchange>, info: RequestInfo) {
-        let early = {
-            let Some(front) = self.front(key) else { return };
-            front.requests = front.requests.saturating_add(1);
-            front.early_seen && front.wire.is_handshaking()
-        };
-        x.front = key;
-        x.started = cx.now();
-        x.body = info.body;
-        x.keep_alive = info.keep_alive;
-        x.upgrade = info.upgrade;
-        x.early = early;
-        x.up.decoder.reset(info.body);
-        x.up.state = if info.body.is_empty() { FlowState::Done } else { FlowState::Waiting };
-        self.counters.requests.inc();
-        self.counters.active.set(self.exchanges.len() as u64 + 1);
-        let exchange = self.exchanges.insert(x);
-        if let Some(front) = self.front(key) {
-            front.exchange = Some(exchange);
-        }
-        self.begin(cx, exchange, info.expect_continue);
-    }
-
-    /// Passes a request's body on as far as the upstream has room. `None` if the connection is over.
-    fn consume_body(&mut self, cx: &mut Context, exchange: Key, input: &[u8]) -> Option<usize> {
-        let max_body = self.lane.snapshot.limits.max_body;
-        let idle = self.lane.snapshot.limits.idle_timeout;
-        let mut used = 0;
-        loop {
-            let Self { conns, exchanges, scratch, .. } = self;
-            let x = exchanges.get_mut(exchange)?;
-            let mut rest = &input[used..];
-            let back = match x.up.state {
-                FlowState::Waiting | FlowState::Done => return Some(used),
-                FlowState::Dropped => None,
-                FlowState::Open => {
-                    let Some(Conn::Back(back)) = x.back.and_then(|b| conns.get_mut(b)) else { return Some(used) };
-                    let credit = back.wire.credit();
-                    if credit < MIN_CREDIT {
-                        x.up.blocked = true;
-                        return Some(used);
-                    }
-                    rest = &rest[..rest.len().min(credit)];
-                    Some(back)
-                }
-            };
-            if rest.is_empty() && (x.up.raw || !x.up.decoder.is_done()) {
-                return Some(used);
-            }
-            if x.up.raw {
-                let back = back?;
-                scratch.pool.equip(&mut back.wire.stage);
-                back.wire.stage.extend_from_slice(rest);
-                back.deadline.after(cx, x.back?, idle);
-                x.up.bytes += rest.len() as u64;
-                used += rest.len();
-                let back = x.back?;
-                self.touch(back);
-                continue;
-            }
-            match x.up.decoder.decode(rest) {
-                Ok(piece) => {
-                    used += piece.consumed;
-                    match piece.what {
-                        What::Data(data) => {
-                            x.up.bytes += data.len() as u64;
-                            if x.up.bytes > max_body {
-                                self.refuse(cx, exchange, 413);
-                                return None;
-                            }
-                            if let Some(back) = back {
-                                scratch.pool.equip(&mut back.wire.stage);
-                                stage_data(&mut back.wire.stage, x.up.framing, data);
-                                back.deadline.after(cx, x.back?, back.upstream.upstream.idle_timeout);
-                            }
-                            let front = x.front;
-                            let back = x.back;
-                            if let Some(Conn::Front(f)) = conns.get_mut(front) {
-                                f.deadline.after(cx, front, idle);
-                            }
-                            if let Some(back) = back {
-                                self.touch(back);
-                            }
-                        }
-                        What::NeedMore => return Some(used),
-                        What::Trailers | What::End => {
-                            if let Some(back) = back {
-                                stage_end(&mut back.wire.stage, x.up.framing, piece.what, x.up.decoder.trailers());
-                            }
-                            x.up.state = FlowState::Done;
-                            let back = x.back;
-                            if let Some(back) = back {
-                                self.touch(back);
-                            }
-                            self.request_done(cx, exchange);
-                            return Some(used);
-                        }
-                    }
-                }
-                Err(e) => {
-                    self.counters.parse_errors[e.index()].inc();
-                    self.refuse(cx, exchange, e.status());
-                    return None;
-                }
-            }
-        }
-    }
-
-    /// A request that cannot be read is answered, and the connection closed: its bytes have no known position.
-    fn bad_request(&mut self, cx: &mut Context, key: Key, x: Box<Exchange>, error: ParseError) {
-        self.counters.parse_errors[error.index()].inc();
-        self.refuse_unread(cx, key, x, error.status());
-    }
-
-    /// Answers a request that was never read whole.
-    fn refuse_unread(&mut self, cx: &mut Context, key: Key, mut x: Box<Exchange>, status: u16) {
-        self.counters.requests.inc();
-        x.request.clear();
-        // What the log shows must not be what the attacker chose.
-        let _ = x.request.set_target(b"-");
-        x.front = key;
-        x.started = cx.now();
-        x.keep_alive = false;
-        x.up.state = FlowState::Dropped;
-        let exchange = self.exchanges.insert(x);
-        if let Some(front) = self.front(key) {
-            front.exchange = Some(exchange);
-        }
-        self.refuse(cx, exchange, status);
-    }
-
     /// Notes the end of the handshake, once. False if the connection is gone.
     fn note_established(&mut self, cx: &mut Context, key: Key) -> bool {
         let keepalive = self.lane.snapshot.limits.header_timeout;
@@ -501,7 +308,7 @@ impl Proxy {
             front.deadline.after(cx, key, keepalive);
         }
         if let Some(certificates) = tls.peer_certificates() {
-            front.client_cert = certificates.first().map(|c| crate::forwarded::client_cert(c));
+            front.client.cert = certificates.first().map(|c| crate::forwarded::client_cert(c));
         }
         let summary = tls.summary();
         let (offered, seen, exchange) = (front.early_offered, front.early_seen, front.exchange);
@@ -521,37 +328,10 @@ impl Proxy {
         if let Some(exchange) = exchange {
             self.handshake_done(cx, exchange);
         }
+        for exchange in self.h2_exchanges(key) {
+            self.handshake_done(cx, exchange);
+        }
         self.conns.get(key).is_some()
-    }
-
-    /// The client will send nothing more.
-    fn front_ended(&mut self, cx: &mut Context, key: Key, clean: bool) {
-        let Some(front) = self.front(key) else { return };
-        if front.wire.is_handshaking() {
-            self.counters.tls_failure("closed");
-            return self.front_gone(cx, key);
-        }
-        let Some(exchange) = front.exchange else { return self.close(cx, key) };
-        let Some(x) = self.exchanges.get_mut(exchange) else { return self.close(cx, key) };
-        match x.up.state {
-            // Half-closed: it has said all it wants to say, and waits for the answer.
-            FlowState::Done => {}
-            FlowState::Open if x.up.raw => {
-                x.up.state = FlowState::Done;
-                if let (true, Some(back)) = (clean, x.back) {
-                    if let Some(b) = self.back(back) {
-                        b.wire.finish_sending();
-                    }
-                    self.touch(back);
-                } else {
-                    self.front_gone(cx, key);
-                }
-            }
-            _ => {
-                self.counters.parse_errors[ParseError::Truncated.index()].inc();
-                self.front_gone(cx, key);
-            }
-        }
     }
 
     pub(crate) fn front_failed(&mut self, cx: &mut Context, key: Key, error: WireError) {
@@ -568,7 +348,9 @@ impl Proxy {
                     self.counters.client_aborts.inc();
                     self.abort(cx, exchange);
                 }
+                self.h2_abort_all(cx, key);
                 if let Some(front) = self.front(key) {
+                    front.h2 = None;
                     front.phase = FrontPhase::Closing { linger: true };
                 }
                 self.touch(key);
@@ -606,6 +388,7 @@ impl Proxy {
                 self.counters.tls_failure("timeout");
                 self.close(cx, key);
             }
+            FrontPhase::Open if front.h2.is_some() => self.h2_front_timeout(cx, key),
             FrontPhase::Open => self.open_timeout(cx, key),
             FrontPhase::Closing { .. } => {
                 self.counters.client_timeouts.inc();
@@ -613,67 +396,5 @@ impl Proxy {
             }
             FrontPhase::Lingering => self.close(cx, key),
         }
-    }
-
-    fn open_timeout(&mut self, cx: &mut Context, key: Key) {
-        let idle = self.lane.snapshot.limits.idle_timeout;
-        let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
-        if front.wire.is_handshaking() && front.exchange.is_none() {
-            self.counters.client_timeouts.inc();
-            self.counters.tls_failure("timeout");
-            return self.close(cx, key);
-        }
-        let Some(exchange) = front.exchange else {
-            if !front.in_head {
-                // Idle between requests: nobody is kept waiting.
-                front.wire.finish();
-                front.phase = FrontPhase::Closing { linger: false };
-                front.deadline.after(cx, key, idle);
-                self.touch(key);
-                return;
-            }
-            // RFC 9110 §15.5.9.
-            self.counters.client_timeouts.inc();
-            let x = self.spare.pop().unwrap_or_else(|| Box::new(Exchange::new(key)));
-            return self.refuse_unread(cx, key, x, 408);
-        };
-        let Some(x) = self.exchanges.get(exchange) else { return };
-        let uploads = matches!(x.up.state, FlowState::Open | FlowState::Dropped) && !x.up.blocked && !x.up.raw;
-        if uploads && !x.answered {
-            self.counters.client_timeouts.inc();
-            return self.refuse(cx, exchange, 408);
-        }
-        if front.wire.is_flushed() {
-            // It is the upstream that is slow, and it has timers of its own.
-            front.deadline.after(cx, key, idle);
-            return;
-        }
-        self.counters.client_timeouts.inc();
-        self.front_gone(cx, key);
-    }
-}
-
-impl Front {
-    /// Whether this connection came over TLS.
-    pub(crate) fn is_tls(&self) -> bool {
-        self.listener.listener.tls.is_some()
-    }
-}
-
-/// Appends a piece of a body under the sink's framing.
-pub(crate) fn stage_data(stage: &mut Vec<u8>, framing: BodyLength, data: &[u8]) {
-    if framing == BodyLength::Chunked {
-        encode_chunk_header(stage, data.len());
-        stage.extend_from_slice(data);
-        stage.extend_from_slice(b"\r\n");
-    } else {
-        stage.extend_from_slice(data);
-    }
-}
-
-/// Appends the end of a body under the sink's framing.
-pub(crate) fn stage_end(stage: &mut Vec<u8>, framing: BodyLength, what: What<'_>, trailers: &sealane_http::Fields) {
-    if framing == BodyLength::Chunked {
-        encode_last_chunk(stage, (what == What::Trailers).then_some(trailers));
     }
 }

@@ -1,6 +1,6 @@
 //! A lane's own form of a snapshot: its TLS contexts and its pools, reached by counts that no other lane touches.
 
-use crate::snapshot::{Listener, Snapshot, Upstream};
+use crate::snapshot::{Listener, Snapshot, Upstream, UpstreamHttp};
 use sealane_lane::Key;
 use sealane_tls::{BuildError, ClientContext, ServerContext};
 use std::cell::{Cell, RefCell};
@@ -17,9 +17,14 @@ pub(crate) struct LaneListener {
 
 pub(crate) struct LaneUpstream {
     pub upstream: Arc<Upstream>,
-    context: RefCell<Option<ClientContext>>,
+    /// By whether HTTP/1.1 alone is offered.
+    contexts: RefCell<[Option<ClientContext>; 2]>,
     /// Idle connections by server, the latest last.
     pub idle: RefCell<Vec<Vec<Key>>>,
+    /// HTTP/2 connections by server, those that are being made too.
+    pub shared: RefCell<Vec<Vec<Key>>>,
+    /// Servers that chose HTTP/2 when last asked, by index.
+    speaks_h2: RefCell<Vec<bool>>,
     next: Cell<usize>,
 }
 
@@ -43,14 +48,32 @@ impl LaneListener {
 }
 
 impl LaneUpstream {
-    /// The lane's TLS context towards the upstream.
-    pub fn context(&self) -> Result<Option<ClientContext>, BuildError> {
+    /// The lane's TLS context towards the upstream. `only_h1`: for a request that HTTP/2 could not carry.
+    pub fn context(&self, only_h1: bool) -> Result<Option<ClientContext>, BuildError> {
         let Some(policy) = &self.upstream.tls else { return Ok(None) };
-        let mut context = self.context.borrow_mut();
+        let mut contexts = self.contexts.borrow_mut();
+        let context = &mut contexts[usize::from(only_h1)];
         if context.is_none() {
-            *context = Some(ClientContext::new(policy)?);
+            let new = ClientContext::new(policy)?;
+            *context = Some(if only_h1 { new.offering(&[b"http/1.1"]) } else { new });
         }
         Ok(context.clone())
+    }
+
+    /// Whether a connection to this server is expected to speak HTTP/2.
+    pub fn expects_h2(&self, server: usize) -> bool {
+        match self.upstream.http {
+            UpstreamHttp::One => false,
+            UpstreamHttp::Two => true,
+            UpstreamHttp::Auto => self.speaks_h2.borrow().get(server).copied().unwrap_or_default(),
+        }
+    }
+
+    /// Notes what a server has chosen.
+    pub fn note_h2(&self, server: usize, speaks: bool) {
+        if let Some(known) = self.speaks_h2.borrow_mut().get_mut(server) {
+            *known = speaks;
+        }
     }
 
     /// The server whose turn it is.
@@ -70,8 +93,10 @@ impl LaneSnapshot {
             kept.cloned().unwrap_or_else(|| {
                 Rc::new(LaneUpstream {
                     upstream: upstream.clone(),
-                    context: RefCell::new(None),
+                    contexts: RefCell::default(),
                     idle: RefCell::new(vec![Vec::new(); upstream.servers.len()]),
+                    shared: RefCell::new(vec![Vec::new(); upstream.servers.len()]),
+                    speaks_h2: RefCell::new(vec![false; upstream.servers.len()]),
                     // Lanes start at different servers, so that few requests still reach all of them.
                     next: Cell::new(slot),
                 })

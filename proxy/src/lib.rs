@@ -1,10 +1,11 @@
 //! The proxy: what a lane does with the connections of HTTP clients.
 //!
 //! ```text
-//! service ── accept ─► front ── request ─► exchange_loop ── route ─► back ── connection ─► upstream
-//!                        ▲                                            │
-//!                        └──────────────── response ◄─────────────────┘
+//! service ── accept ─► front ── bytes ─► h1_front ◄──► exchange_loop ◄──► h1_back ◄── bytes ── back ── upstream
+//!                                                      request_flow
+//!                                                      response_flow
 //! ```
+//! `sides` says how the adapters of each HTTP version and the exchange loop talk to each other.
 //! [`Proxy`] is a [`sealane_lane::Service`]; control gives it [`snapshot::Snapshot`]s.
 
 mod access_log;
@@ -16,10 +17,16 @@ mod exchange;
 mod exchange_loop;
 mod forwarded;
 mod front;
+mod h1_back;
+mod h1_front;
+mod h2;
 mod lane_state;
 mod proxy_protocol;
+mod request_flow;
+mod response_flow;
 mod scratch;
 mod service;
+mod sides;
 pub mod snapshot;
 mod wire;
 

@@ -5,11 +5,12 @@
 
 use crate::access_log::{AccessLog, FLUSH_MS, LogSink};
 use crate::clock::Clock;
-use crate::conn::{Back, BackPhase, Conn, Deadline, Front, FrontPhase};
+use crate::conn::{Back, BackPhase, Client, Conn, Deadline, Front, FrontPhase};
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::lane_state::LaneSnapshot;
 use crate::scratch::Scratch;
+use crate::sides::{ClientSide, Later, ServerSide, client_of};
 use crate::snapshot::{Listener, Snapshot};
 use crate::wire::{Wire, WireError};
 use rustix::io::Errno;
@@ -33,6 +34,8 @@ const LOG_TIMER: u64 = (1 << 63) | (1 << 62);
 const ACCEPTS: usize = 16;
 /// Hellos that may wait for admission before accepting pauses.
 const MAX_WAITING: usize = 512;
+/// How often shared connections are driven and sent per turn, while that gives them more to send.
+const ROUNDS: usize = 4;
 /// How often flows are resumed before other connections get their turn.
 const RESUMES: usize = 16;
 /// At most so many times [`ACCEPTS`] connections are taken from the kernel's queue when draining.
@@ -98,8 +101,10 @@ pub struct Proxy {
     /// Hellos that wait for crypto time, oldest first.
     pub(crate) admission: VecDeque<Key>,
     dirty: Vec<Key>,
-    /// Connections to go on with, because what they waited for has come.
-    pub(crate) later: Vec<Key>,
+    /// The same of connections that many exchanges share.
+    batch: Vec<Key>,
+    /// What to go on with, because what it waited for has come.
+    pub(crate) later: Vec<Later>,
     /// Clients that are connected.
     fronts: usize,
     listening: bool,
@@ -125,6 +130,7 @@ impl Proxy {
             log: AccessLog::new(setup.log),
             admission: VecDeque::new(),
             dirty: Vec::new(),
+            batch: Vec::new(),
             later: Vec::new(),
             fronts: 0,
             listening: false,
@@ -229,21 +235,25 @@ impl Proxy {
         let wait = if phase == FrontPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
         let front = Front {
             wire: Wire::new(fd),
-            listener,
+            client: Client {
+                listener,
+                policy: 0,
+                peer,
+                peer_text: peer.ip().to_canonical().to_string().into(),
+                cert: None,
+                requests: 0,
+            },
             phase,
-            policy: 0,
             exchange: None,
             inbuf: Vec::new(),
-            peer,
-            peer_text: peer.ip().to_canonical().to_string().into(),
             deadline: Deadline::default(),
-            requests: 0,
             in_head: false,
             established: false,
             lingered: 0,
             early_offered: false,
             early_seen: false,
-            client_cert: None,
+            decided: false,
+            h2: None,
         };
         let key = self.conns.insert(Conn::Front(Box::new(front)));
         self.fronts += 1;
@@ -275,10 +285,12 @@ impl Proxy {
     #[inline]
     pub(crate) fn touch(&mut self, key: Key) {
         if let Some(conn) = self.conns.get_mut(key) {
+            let shared = conn.is_shared();
             let wire = conn.wire();
             if !wire.dirty {
                 wire.dirty = true;
-                self.dirty.push(key);
+                // What many exchanges share is sent once per turn: their frames then leave in one record.
+                if shared { self.batch.push(key) } else { self.dirty.push(key) }
             }
         }
     }
@@ -287,51 +299,85 @@ impl Proxy {
     pub(crate) fn settle(&mut self, cx: &mut Context) {
         let mut resumes = 0;
         while let Some(key) = self.dirty.pop() {
-            let Self { conns, scratch, .. } = self;
-            let Some(conn) = conns.get_mut(key) else { continue };
-            let wire = conn.wire();
-            wire.dirty = false;
-            if let Err(e) = wire.flush(scratch) {
-                self.wire_failed(cx, key, e);
-                continue;
+            self.flush(cx, key, &mut resumes);
+        }
+    }
+
+    fn flush(&mut self, cx: &mut Context, key: Key, resumes: &mut usize) {
+        let Self { conns, scratch, .. } = self;
+        let Some(conn) = conns.get_mut(key) else { return };
+        let wire = conn.wire();
+        wire.dirty = false;
+        if let Err(e) = wire.flush(scratch) {
+            return self.wire_failed(cx, key, e);
+        }
+        let credit = wire.credit();
+        let flushed = wire.is_flushed();
+        if let Conn::Front(front) = conn
+            && let FrontPhase::Closing { linger } = front.phase
+        {
+            if flushed {
+                self.after_closing(cx, key, linger);
             }
-            let credit = wire.credit();
-            let flushed = wire.is_flushed();
-            match conn {
-                Conn::Front(front) => {
-                    if let FrontPhase::Closing { linger } = front.phase {
-                        if flushed {
-                            self.after_closing(cx, key, linger);
-                        }
-                        continue;
+            return;
+        }
+        if credit < crate::wire::HIGH_WATER / 2 {
+            return;
+        }
+        match self.conns.get(key) {
+            Some(Conn::Front(front)) if front.h2.is_some() => self.h2_front_room(cx, key),
+            Some(Conn::Back(back)) if back.h2.is_some() => self.h2_back_room(cx, key),
+            _ => {
+                if let Some(source) = self.blocked_source(key) {
+                    *resumes += 1;
+                    if *resumes > RESUMES {
+                        self.later.push(source);
+                    } else {
+                        self.resume(cx, source);
                     }
-                }
-                Conn::Back(_) => {}
-            }
-            if credit >= crate::wire::HIGH_WATER / 2
-                && let Some(source) = self.blocked_source(key)
-            {
-                resumes += 1;
-                if resumes > RESUMES {
-                    self.later.push(source);
-                } else {
-                    self.go_on(cx, source);
                 }
             }
         }
     }
 
-    /// The connection that waits for room on this one.
-    fn blocked_source(&mut self, sink: Key) -> Option<Key> {
+    /// Drives the connections that many exchanges share, and sends what they have.
+    fn settle_shared(&mut self, cx: &mut Context) {
+        for _ in 0..ROUNDS {
+            let mut batch = std::mem::take(&mut self.batch);
+            for key in batch.drain(..) {
+                let Some(conn) = self.conns.get_mut(key) else { continue };
+                conn.wire().dirty = false;
+                let stuck = !conn.is_drained();
+                match conn {
+                    Conn::Front(_) => self.h2_front_drive(cx, key),
+                    Conn::Back(_) => self.h2_back_drive(cx, key),
+                }
+                self.flush(cx, key, &mut 0);
+                if stuck && self.conns.get(key).is_some_and(Conn::is_drained) {
+                    self.later.push(Later::Conn(key));
+                }
+                self.settle(cx);
+            }
+            if self.batch.is_empty() {
+                // The memory is kept.
+                self.batch = batch;
+                return;
+            }
+        }
+    }
+
+    /// The source that waits for room on this connection.
+    fn blocked_source(&mut self, sink: Key) -> Option<Later> {
         let exchange = match self.conns.get(sink)? {
             Conn::Front(f) => f.exchange?,
             Conn::Back(b) => b.exchange?,
         };
         let x = self.exchanges.get_mut(exchange)?;
-        if x.front == sink {
-            std::mem::take(&mut x.down.blocked).then_some(x.back).flatten()
+        if x.front == ClientSide::H1(sink) {
+            std::mem::take(&mut x.down.blocked).then_some(Later::Server(exchange))
         } else {
-            std::mem::take(&mut x.up.blocked).then_some(x.front)
+            let waits = x.back == Some(ServerSide::H1(sink)) && std::mem::take(&mut x.up.blocked);
+            waits.then_some(Later::Client(exchange))
         }
     }
 
@@ -368,6 +414,9 @@ impl Proxy {
 
     /// Lets go of a connection without a word.
     pub(crate) fn close(&mut self, cx: &mut Context, key: Key) {
+        if matches!(self.conns.get(key), Some(Conn::Front(front)) if front.h2.is_some()) {
+            self.h2_abort_all(cx, key);
+        }
         match self.conns.remove(key) {
             Some(Conn::Front(front)) => {
                 self.fronts -= 1;
@@ -386,6 +435,11 @@ impl Proxy {
                     if let Some(idle) = back.upstream.idle.borrow_mut().get_mut(back.server) {
                         idle.retain(|k| *k != key);
                     }
+                }
+                if back.shared
+                    && let Some(shared) = back.upstream.shared.borrow_mut().get_mut(back.server)
+                {
+                    shared.retain(|k| *k != key);
                 }
                 let mut inbuf = back.inbuf;
                 inbuf.clear();
@@ -435,12 +489,12 @@ impl Proxy {
         // Connections that are open go on under the new settings of their listener. One whose listener or TLS policy
         // is gone has been promised other rules: it closes with its next response.
         for key in self.conns.keys().collect::<Vec<_>>() {
-            let Some(Conn::Front(front)) = self.conns.get_mut(key) else { continue };
-            let old = front.listener.clone();
+            let Some(client) = self.conns.get_mut(key).and_then(Conn::client) else { continue };
+            let old = client.listener.clone();
             let new = self.lane.listeners.iter().find(|l| l.listener.id == old.listener.id);
-            match new.and_then(|n| Some((n, same_policy(&old.listener, front.policy, &n.listener)?))) {
-                Some((new, policy)) => (front.listener, front.policy) = (new.clone(), policy),
-                None => front.requests = u64::MAX,
+            match new.and_then(|n| Some((n, same_policy(&old.listener, client.policy, &n.listener)?))) {
+                Some((new, policy)) => (client.listener, client.policy) = (new.clone(), policy),
+                None => client.requests = u64::MAX,
             }
         }
     }
@@ -482,6 +536,12 @@ impl Proxy {
         let keys: Vec<Key> = self.conns.keys().collect();
         for key in keys {
             match self.conns.get_mut(key) {
+                Some(Conn::Front(f)) if f.h2.is_some() => {
+                    if let Some(h2) = &mut f.h2 {
+                        h2.shut_down();
+                    }
+                    self.touch(key);
+                }
                 Some(Conn::Front(f)) if f.phase == FrontPhase::Open && f.exchange.is_none() && !f.in_head => {
                     f.wire.finish();
                     f.phase = FrontPhase::Closing { linger: true };
@@ -508,8 +568,9 @@ impl Proxy {
         if !self.log.is_on() || !self.lane.snapshot.access_log {
             return;
         }
-        let Some(Conn::Front(front)) = self.conns.get(x.front) else { return };
-        if self.log.line(x, front, &self.clock, cx.now()) && self.log.due <= cx.now() {
+        let Some(client) = client_of(&self.conns, x.front) else { return };
+        let tls = self.conns.get(x.front.conn()).and_then(Conn::tls_version);
+        if self.log.line(x, client, tls, &self.clock, cx.now()) && self.log.due <= cx.now() {
             self.log.due = cx.now() + FLUSH_MS;
             cx.timers.arm(LOG_TIMER, self.log.due);
         }
@@ -604,17 +665,22 @@ impl Service for Proxy {
         if !self.later.is_empty() {
             let later = std::mem::take(&mut self.later);
             for key in &later {
-                self.go_on(cx, *key);
+                self.resume(cx, *key);
                 self.settle(cx);
             }
         }
         self.refresh_snapshot(cx);
+        self.settle_shared(cx);
         if let Some(deadline) = self.draining
             && (self.fronts == 0 || cx.now() >= deadline)
         {
             self.log.hand_over(true);
             return After::Stop;
         }
-        if self.admission.is_empty() && self.later.is_empty() { After::Sleep } else { After::Again }
+        if self.admission.is_empty() && self.later.is_empty() && self.batch.is_empty() {
+            After::Sleep
+        } else {
+            After::Again
+        }
     }
 }

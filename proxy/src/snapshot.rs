@@ -46,6 +46,8 @@ pub struct Listener {
     pub trust_forwarded: bool,
     /// CONNECT is allowed (else 405).
     pub allow_connect: bool,
+    /// HTTP/2 by prior knowledge (RFC 9113 §3.3); for listeners without TLS, where there is no ALPN.
+    pub h2c: bool,
     /// Host name to action. Looked up by the request's host.
     pub hosts: HostTable<Arc<Action>>,
 }
@@ -76,6 +78,8 @@ pub struct Upstream {
     pub name: String,
     /// Tried in turn (round robin).
     pub servers: Vec<Server>,
+    /// What is spoken with them.
+    pub http: UpstreamHttp,
     /// TLS towards them; `None` is plain TCP.
     pub tls: Option<Arc<ClientPolicy>>,
     /// Idle connections kept per server and lane; 0 opens a connection for each request (resumed, under TLS).
@@ -93,6 +97,18 @@ pub struct Upstream {
     pub proxy_protocol: Option<u8>,
     /// The `Host` sent; `None` passes the client's on.
     pub host_header: Option<String>,
+}
+
+/// Which version of HTTP is spoken with an upstream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UpstreamHttp {
+    /// HTTP/1.1.
+    #[default]
+    One,
+    /// HTTP/2: by ALPN, or by prior knowledge without TLS.
+    Two,
+    /// What the server chooses by ALPN; HTTP/1.1 without TLS.
+    Auto,
 }
 
 /// One server of a group.
@@ -121,6 +137,8 @@ pub struct ClientLimits {
     pub keepalive_timeout: Duration,
     /// Longest silence while a message is under way.
     pub idle_timeout: Duration,
+    /// HTTP/2: most streams that a client may have open on a connection.
+    pub max_streams: u32,
     /// Requests served on one connection before it is closed.
     pub max_requests: u64,
     /// Crypto time that new handshakes may take per turn of a lane's loop.

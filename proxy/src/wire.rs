@@ -13,6 +13,8 @@ use std::os::fd::OwnedFd;
 
 /// Most bytes that wait to be sent on a connection; sources push no more than what is left of it.
 pub(crate) const HIGH_WATER: usize = 64 * 1024;
+/// A sink with less room than this is full: pieces stay large, and a trailer section always fits.
+pub(crate) const MIN_CREDIT: usize = 8 * 1024;
 
 #[derive(Debug)]
 pub(crate) enum WireError {
@@ -90,6 +92,13 @@ impl Wire {
     #[inline]
     pub fn credit(&self) -> usize {
         HIGH_WATER.saturating_sub(self.stage.len() + self.unsent.len() - self.sent)
+    }
+
+    /// How many of `want` bytes may be staged; 0 when there is so little room that waiting is better.
+    #[inline]
+    pub fn room(&self, want: usize) -> usize {
+        let credit = self.credit();
+        if credit < MIN_CREDIT { 0 } else { credit.min(want) }
     }
 
     /// The peer has sent, or is known to be sending, its end.

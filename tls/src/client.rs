@@ -69,6 +69,16 @@ impl ClientContext {
     }
 }
 
+impl ClientContext {
+    /// The same, with these protocols for ALPN.
+    #[must_use]
+    pub fn offering(&self, protocols: &[&[u8]]) -> Self {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = protocols.iter().map(|p| p.to_vec()).collect();
+        Self { config: Arc::new(config), server_name: self.server_name.clone() }
+    }
+}
+
 #[derive(Debug)]
 struct OneIdentity(Arc<CertifiedKey>);
 

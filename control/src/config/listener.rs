@@ -23,12 +23,13 @@ pub(super) struct Draft {
     trust_forwarded: bool,
     allow_connect: bool,
     syn_tls: SynTls,
+    h2c: bool,
 }
 
 impl Draft {
     pub fn into_listener(self, hosts: HostTable<Arc<Action>>) -> Listener {
-        let Self { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, .. } = self;
-        Listener { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, hosts }
+        let Self { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, .. } = self;
+        Listener { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, hosts }
     }
 }
 
@@ -59,11 +60,16 @@ fn read(
     let proxy_protocol = section.or("proxy_protocol", false, decode::boolean);
     let trust_forwarded = section.or("trust_forwarded", false, decode::boolean);
     let allow_connect = section.or("allow_connect", false, decode::boolean);
+    let h2c = section.optional_at("h2c", decode::boolean);
     let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
     // One set of policies for all addresses of a listener: a ticket got over IPv4 is good over IPv6.
     let has_tls = section.key_span("tls").is_some();
     let tls = section.table("tls", "[listener.tls]").and_then(|s| tls::listener(s, store, base, name));
     let syn_tls = syn_tls(&section, tls.as_ref(), has_tls);
+    if let Some(h2c) = h2c.as_ref().filter(|h| h.value && tls.is_some()) {
+        let help = "remove it: with TLS, clients choose HTTP/2 by ALPN (\"alpn\" in [listener.tls])".to_owned();
+        sink.error(&h2c.span, "\"h2c\" is for listeners without TLS", Some(help));
+    }
     section.finish();
     for text in written.iter().flat_map(|w| &w.value) {
         for address in decode::listen_addresses(sink, &text.value, &text.span).unwrap_or_default() {
@@ -84,6 +90,7 @@ fn read(
                 trust_forwarded,
                 allow_connect,
                 syn_tls,
+                h2c: h2c.as_ref().is_some_and(|h| h.value),
             });
         }
     }

@@ -79,6 +79,8 @@ pub struct Listener {
     pub allow_connect: bool,
     /// Whether TLS handshakes may begin in the SYN; without meaning where there is no TLS.
     pub syn_tls: SynTls,
+    /// HTTP/2 by prior knowledge, without TLS.
+    pub h2c: bool,
     /// Host name to action.
     pub hosts: HostTable<Arc<Action>>,
 }
@@ -289,6 +291,7 @@ fn limits(section: Option<Section>) -> ClientLimits {
         header_timeout: Duration::from_secs(10),
         keepalive_timeout: Duration::from_secs(75),
         idle_timeout: Duration::from_secs(60),
+        max_streams: 128,
         max_requests: u64::MAX,
         handshake_budget: Duration::from_micros(500),
     };
@@ -304,6 +307,7 @@ fn limits(section: Option<Section>) -> ClientLimits {
     // 0 is "no limit" in the file, and the largest number for lanes, which then need not ask.
     let unlimited = |n: u64| if n == 0 { u64::MAX } else { n };
     out.max_body = unlimited(s.or("max_body_size", 0, decode::size(0..=i64::MAX as u64)));
+    out.max_streams = s.or("max_streams", out.max_streams.into(), decode::count(1..=10_000)) as u32;
     out.max_requests = unlimited(s.or("max_requests", 0, decode::count(0..=i64::MAX as u64)));
     out.max_connections = s.or("max_connections", out.max_connections as u64, decode::count(1..=10_000_000)) as usize;
     out.handshake_timeout = s.or("handshake_timeout", out.handshake_timeout, decode::timeout);

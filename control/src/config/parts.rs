@@ -38,6 +38,8 @@ pub struct ListenerParts {
     pub allow_connect: bool,
     /// Whether handshakes may begin in the SYN: off where there is no TLS.
     pub syn_tls: SynTls,
+    /// HTTP/2 by prior knowledge.
+    pub h2c: bool,
     /// Host name to action.
     pub hosts: HostTable<Arc<Action>>,
 }
@@ -46,8 +48,8 @@ impl ListenerParts {
     /// Adds what the configuration does not know: an id that is stable over reloads, the address as bound, and the
     /// sockets, one per lane slot.
     pub fn with_sockets(self, id: u32, address: SocketAddr, sockets: Vec<Arc<OwnedFd>>) -> snapshot::Listener {
-        let Self { tls, proxy_protocol, trust_forwarded, allow_connect, hosts, .. } = self;
-        snapshot::Listener { id, address, sockets, tls, proxy_protocol, trust_forwarded, allow_connect, hosts }
+        let Self { tls, proxy_protocol, trust_forwarded, allow_connect, h2c, hosts, .. } = self;
+        snapshot::Listener { id, address, sockets, tls, proxy_protocol, trust_forwarded, allow_connect, h2c, hosts }
     }
 }
 
@@ -60,6 +62,7 @@ pub fn snapshot_parts(config: &Config) -> Parts {
         trust_forwarded: l.trust_forwarded,
         allow_connect: l.allow_connect,
         syn_tls: if l.tls.is_some() { l.syn_tls } else { SynTls::Off },
+        h2c: l.h2c,
         hosts: l.hosts.clone(),
     });
     Parts {

@@ -5,6 +5,7 @@ use super::diagnostics::Sink;
 use super::identity::{self, Loaded, Store};
 use super::policy_id::PolicyId;
 use rustls::pki_types::CertificateDer;
+use sealane_proxy::snapshot::UpstreamHttp;
 use sealane_tls::policy::{
     ClientAuth, ClientAuthMode, ClientPolicy, Group, KeyKind, ListenerTls, ServerPolicy, Suite, Version,
 };
@@ -195,10 +196,18 @@ pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listene
         }
     }
     for name in alpn.iter().flat_map(|a| &a.value) {
-        if name.value != "http/1.1" {
-            let help = "leave it out, or write alpn = [\"http/1.1\"]".to_owned();
+        if !["h2", "http/1.1"].contains(&name.value.as_str()) {
+            let help = "leave it out, or write alpn = [\"h2\", \"http/1.1\"]".to_owned();
             sink.error(&name.span, format!("protocol \"{}\" is not served", name.value), Some(help));
         }
+    }
+    let mut offered: Vec<Vec<u8>> = match &alpn {
+        Some(names) => names.value.iter().map(|n| n.value.clone().into_bytes()).collect(),
+        None => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+    };
+    if offered.iter().any(|name| name == b"http/1.1") {
+        // curl --http1.0 offers only the older name.
+        offered.push(b"http/1.0".to_vec());
     }
     if let Some(file) = &key_log {
         sink.warn(&file.span, "secrets of all TLS connections are written to a file (dangerous_key_log)", None);
@@ -230,8 +239,7 @@ pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listene
             versions: protocol.versions.clone(),
             groups: protocol.groups.clone(),
             suites: protocol.suites.clone(),
-            // curl --http1.0 offers only the older name.
-            alpn: vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()],
+            alpn: offered.clone(),
             identities: Arc::clone(&identities),
             tickets: if resumption { tickets } else { 0 },
             resumption,
@@ -506,7 +514,7 @@ pub(super) fn upstream(
 
 impl UpstreamTls {
     /// The policy for an upstream, by whose name it is told from others.
-    pub fn policy(self, upstream: &str, server_name: String) -> ClientPolicy {
+    pub fn policy(self, upstream: &str, server_name: String, http: UpstreamHttp) -> ClientPolicy {
         let mut id = PolicyId::new("client");
         id.text(upstream);
         id.text(&server_name);
@@ -518,7 +526,11 @@ impl UpstreamTls {
             versions: self.protocol.versions,
             groups: self.protocol.groups,
             suites: self.protocol.suites,
-            alpn: vec![b"http/1.1".to_vec()],
+            alpn: match http {
+                UpstreamHttp::One => vec![b"http/1.1".to_vec()],
+                UpstreamHttp::Two => vec![b"h2".to_vec()],
+                UpstreamHttp::Auto => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            },
             server_name,
             roots: self.roots,
             dangerous_skip_verification: self.skip,

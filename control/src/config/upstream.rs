@@ -5,12 +5,15 @@ use super::diagnostics::Sink;
 use super::identity::{Store, plain};
 use super::tls::{self, SystemRoots};
 use rustls::pki_types::ServerName;
-use sealane_proxy::snapshot::{Server, Upstream};
+use sealane_proxy::snapshot::{Server, Upstream, UpstreamHttp};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Versions of HTTP.
+const HTTP: &[(&str, UpstreamHttp)] =
+    &[("1.1", UpstreamHttp::One), ("2", UpstreamHttp::Two), ("auto", UpstreamHttp::Auto)];
 /// Idle connections per server and lane.
 const DEFAULT_KEEPALIVE: usize = 128;
 
@@ -198,6 +201,7 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
     let tls_section = section.table("tls", "[upstream.tls]");
     let group = list.as_ref().and_then(|l| servers(sink, &l.value, tls_section.is_some()));
     let keepalive = section.optional_at("keepalive", decode::count(0..=65_536));
+    let http = section.optional_at("http", decode::choice(HTTP));
     let proxy_protocol = section.optional_at("proxy_protocol", decode::choice(&[("v1", 1u8), ("v2", 2u8)]));
     let d = defaults();
     let mut upstream = Upstream {
@@ -207,6 +211,7 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
         connect_timeout: section.or("connect_timeout", d.connect_timeout, decode::timeout),
         first_byte_timeout: section.or("first_byte_timeout", d.first_byte_timeout, decode::timeout),
         idle_timeout: section.or("idle_timeout", d.idle_timeout, decode::timeout),
+        http: http.as_ref().map(|h| h.value).unwrap_or_default(),
         proxy_protocol: proxy_protocol.as_ref().map(|p| p.value),
         host_header: section.optional("host_header", host_header),
         ..d
@@ -218,6 +223,10 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
             sink.error(&k.span, "\"keepalive\" and \"proxy_protocol\" exclude each other", Some(help));
         }
         upstream.keepalive = 0;
+        if let Some(h) = http.filter(|h| h.value != UpstreamHttp::One) {
+            let help = "remove one of them: HTTP/2 connections carry the requests of many clients".to_owned();
+            sink.error(&h.span, "\"http\" and \"proxy_protocol\" exclude each other", Some(help));
+        }
     }
     let span = list.as_ref().map_or_else(|| section.span.clone(), |l| l.span.clone());
     section.finish();
@@ -252,6 +261,7 @@ fn defaults() -> Upstream {
     Upstream {
         name: String::new(),
         servers: Vec::new(),
+        http: UpstreamHttp::One,
         tls: None,
         keepalive: DEFAULT_KEEPALIVE,
         keepalive_timeout: Duration::from_secs(30),
@@ -294,7 +304,7 @@ fn finish(
         sink.error(&server_name.span, format!("\"{bare}\" is no name that a certificate could have"), None);
         return None;
     }
-    let policy = settings.policy(&upstream.name, bare.to_owned());
+    let policy = settings.policy(&upstream.name, bare.to_owned(), upstream.http);
     upstream.tls = Some(Arc::new(policy));
     Some(upstream)
 }

@@ -91,7 +91,11 @@ fn messages() {
         (tls("early_data = true") + &respond, "as in early_data = \"16KiB\""),
         (tls("early_data = \"16KiB\"\nresumption = false") + &respond, "early data needs resumption"),
         (tls("early_data = 1\nversions = [\"1.2\"]") + &respond, "early data needs TLS 1.3"),
-        (tls("alpn = [\"h2\"]") + &respond, "protocol \"h2\" is not served"),
+        (tls("alpn = [\"h3\"]") + &respond, "protocol \"h3\" is not served"),
+        (
+            tls("").replace("[listener.tls]", "h2c = true\n[listener.tls]") + &respond,
+            "\"h2c\" is for listeners without TLS",
+        ),
         (tls("client_auth = { mode = \"require\", ca = \"certs/a.key\" }") + &respond, "no certificate in this file"),
         (tls("client_auth = { mode = \"required\", ca = \"certs/a.pem\" }") + &respond, "did you mean \"require\"?"),
         (

@@ -47,12 +47,13 @@ impl Said {
     }
 }
 
-/// curl at a gateway's path, trusting its authority. Only the gateway's address is ever looked up.
+/// curl at a gateway's path, trusting its authority; with HTTP/1.1 unless the arguments name another version. Only the
+/// gateway's address is ever looked up.
 #[track_caller]
 pub fn curl<A: AsRef<OsStr>>(gateway: &Gateway, path: &str, arguments: impl IntoIterator<Item = A>) -> Said {
     let mut command = Command::new(find("curl").expect("the test looked for curl first"));
     // No configuration of the user's, no proxy of the environment's.
-    command.args(["--disable", "--noproxy", "*", "--silent", "--show-error", "--max-time", "50"]);
+    command.args(["--disable", "--noproxy", "*", "--silent", "--show-error", "--max-time", "50", "--http1.1"]);
     command.arg("--cacert").arg(gateway.ca());
     command.args(["--resolve", &format!("{HOST}:{}:{}", gateway.address.port(), gateway.address.ip())]);
     process::run(command.args(arguments).arg(gateway.url(path)), b"").into()
@@ -120,7 +121,7 @@ pub fn python() -> Result<PathBuf, String> {
 }
 
 /// Pinned, so that a new release of theirs cannot turn our tests red.
-const PACKAGES: &[&str] = &["websockets==15.0.1"];
+const PACKAGES: &[&str] = &["websockets==15.0.1", "grpcio==1.85.1"];
 
 fn make_python() -> Result<PathBuf, String> {
     let system = find("python3").ok_or("`python3` is not installed")?;
@@ -139,6 +140,24 @@ fn make_python() -> Result<PathBuf, String> {
     step(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))?;
     std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
     Ok(python)
+}
+
+/// h2spec, built once by Go from its module, in a folder of cargo's target folder. The error says why there is none.
+pub fn h2spec() -> Result<PathBuf, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let folder = binary::target().join("interop-go");
+        let program = folder.join("h2spec");
+        if program.is_file() {
+            return Ok(program);
+        }
+        let go = find("go").ok_or("`go` is not installed")?;
+        let mut command = Command::new(go);
+        command.env("GOBIN", &folder).args(["install", "github.com/summerwind/h2spec/cmd/h2spec@latest"]);
+        let said = Said::from(process::run(&mut command, b""));
+        if said.code == Some(0) { Ok(program) } else { Err(said.all().trim().to_owned()) }
+    })
+    .clone()
 }
 
 /// Python's own HTTP server over a folder, a backend that closes after each response (HTTP/1.0).

@@ -1,0 +1,610 @@
+//! HTTP/2 towards upstreams: connections that many exchanges share, and their streams as sources of responses and
+//! sinks of requests.
+//!
+//! ```text
+//! dispatch ─► h2_send_request ─► h2 ─► pipe ─► stage
+//! plaintext ─► pipe ─► h2 ── woken streams ─► response, data, trailers, resets ─► exchange (response_arrived, down_*)
+//! ```
+
+use super::front::SEND_BUFFER;
+use super::message;
+use super::pipe::Pipe;
+use super::wake::StreamWaker;
+use super::websocket;
+use crate::conn::{BackPhase, Conn};
+use crate::exchange::FlowState;
+use crate::response_flow::Loss;
+use crate::service::Proxy;
+use crate::sides::{Later, ServerSide, Wait};
+use crate::wire::MIN_CREDIT;
+use bytes::Bytes;
+use h2::client::{self, ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream, SendStream};
+use sealane_lane::{Context, Key, Millis};
+use slab::Slab;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{self, Poll, Waker};
+
+/// Bytes of response bodies that a server may have under way, per stream and per connection.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Most streams on one connection, whatever the server allows.
+const MOST_STREAMS: usize = 128;
+/// Most exchanges that wait for a connection that is being made.
+const MOST_WAITING: usize = 128;
+/// Most bytes of a response's head and of its trailers.
+const HEAD_LIMIT: u32 = 64 * 1024;
+/// How often a connection's streams are looked at for their time, at least.
+const SWEEP: Millis = 1000;
+
+pub(crate) struct H2Back {
+    requests: SendRequest<Bytes>,
+    connection: client::Connection<Pipe, Bytes>,
+    pipe: Pipe,
+    streams: Slab<Stream>,
+    /// Bytes given to `h2` since it last wrote.
+    fed: usize,
+    /// The server has said something: its SETTINGS came first.
+    greeted: bool,
+    /// Requests sent so far.
+    served: u64,
+    /// The server takes no more requests here.
+    leaving: bool,
+    /// Since when there is no stream.
+    idle_since: Millis,
+    /// When the server last took something.
+    progress: Millis,
+}
+
+struct Stream {
+    exchange: Key,
+    /// There until the response's head has come.
+    response: Option<ResponseFuture>,
+    send: SendStream<Bytes>,
+    /// There from the response's head to its end.
+    body: Option<RecvStream>,
+    rest: Bytes,
+    slot: Arc<StreamWaker>,
+    waker: Waker,
+    /// END_STREAM has been given.
+    ended: bool,
+    /// The request asks for a tunnel.
+    tunnel: bool,
+    wire_blocked: bool,
+    due: Millis,
+}
+
+impl H2Back {
+    /// Writes the preface. `None` if `h2` wants more than that at once, which it does not.
+    fn new(now: Millis, stage: &mut Vec<u8>) -> Option<Self> {
+        let pipe = Pipe::default();
+        let mut builder = client::Builder::new();
+        builder
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(HEAD_LIMIT)
+            .max_send_buffer_size(SEND_BUFFER)
+            .enable_push(false);
+        pipe.attach(stage, usize::MAX);
+        let polled = pin!(builder.handshake(pipe.clone())).poll(&mut task::Context::from_waker(Waker::noop()));
+        pipe.detach(stage);
+        let Poll::Ready(Ok((requests, connection))) = polled else { return None };
+        Some(Self {
+            requests,
+            connection,
+            pipe,
+            streams: Slab::new(),
+            fed: 0,
+            greeted: false,
+            served: 0,
+            leaving: false,
+            idle_since: now,
+            progress: now,
+        })
+    }
+
+    /// Lets `h2` read what there is and write what there is room for. True when the connection is over.
+    fn poll(&mut self, stage: &mut Vec<u8>, room: usize) -> bool {
+        self.pipe.attach(stage, room);
+        let polled = Pin::new(&mut self.connection).poll(&mut task::Context::from_waker(Waker::noop()));
+        self.pipe.detach(stage);
+        self.fed = 0;
+        polled.is_ready()
+    }
+
+    /// Whether another request can be sent here.
+    fn has_room(&mut self) -> bool {
+        let mut task = task::Context::from_waker(Waker::noop());
+        match self.requests.poll_ready(&mut task) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(_)) => self.leaving = true,
+            Poll::Pending => return false,
+        }
+        !self.leaving && self.streams.len() < self.requests.current_max_send_streams().min(MOST_STREAMS)
+    }
+
+    /// Nothing of what the server has sent waits to be looked at.
+    pub fn is_drained(&self) -> bool {
+        self.pipe.is_drained()
+    }
+}
+
+/// Connections.
+impl Proxy {
+    /// Finds a shared connection for an exchange, or one that is being made. False if there is none.
+    pub(crate) fn h2_join(&mut self, cx: &mut Context, exchange: Key) -> bool {
+        let Some(x) = self.exchanges.get(exchange) else { return true };
+        let Some(upstream) = x.upstream.clone() else { return true };
+        let server = x.server;
+        let keys = upstream.shared.borrow().get(server).cloned().unwrap_or_default();
+        for key in keys {
+            let Some(Conn::Back(back)) = self.conns.get_mut(key) else { continue };
+            match &mut back.h2 {
+                Some(h2) => {
+                    if !h2.has_room() {
+                        continue;
+                    }
+                    if h2.served > 0 {
+                        self.counters.upstream_reused.inc();
+                    }
+                    self.h2_send_request(cx, exchange, key);
+                    return true;
+                }
+                None if back.waiting.len() < MOST_WAITING => {
+                    back.waiting.push(exchange);
+                    if let Some(x) = self.exchanges.get_mut(exchange) {
+                        x.back = Some(ServerSide::Waiting(key));
+                    }
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        false
+    }
+
+    /// A connection to an upstream turns out to speak HTTP/2: those who wait for it begin.
+    pub(crate) fn h2_back_begin(&mut self, cx: &mut Context, key: Key) {
+        let now = cx.now();
+        let Self { conns, scratch, .. } = self;
+        let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
+        scratch.pool.equip(&mut back.wire.stage);
+        let Some(h2) = H2Back::new(now, &mut back.wire.stage) else { return self.back_lost(cx, key, false) };
+        back.h2 = Some(Box::new(h2));
+        back.phase = BackPhase::Busy;
+        if !std::mem::replace(&mut back.shared, true)
+            && back.upstream.upstream.keepalive > 0
+            && let Some(keys) = back.upstream.shared.borrow_mut().get_mut(back.server)
+        {
+            keys.push(key);
+        }
+        let mut waiting = std::mem::take(&mut back.waiting);
+        waiting.extend(back.exchange.take());
+        back.deadline.after(cx, key, back.upstream.upstream.keepalive_timeout);
+        self.counters.h2_upstream_connections.inc();
+        for exchange in waiting {
+            let Some(x) = self.exchanges.get(exchange) else { continue };
+            // One that was called off and goes elsewhere does not wait here any more.
+            if matches!(x.back, Some(ServerSide::Waiting(k) | ServerSide::H1(k)) if k == key) {
+                self.h2_send_request(cx, exchange, key);
+            }
+        }
+        self.touch(key);
+    }
+
+    /// Takes plaintext; `input` is a buffer to use again.
+    pub(crate) fn h2_back_take(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
+        let Some(h2) = self.back(key).and_then(|b| b.h2.as_mut()) else { return input.clear() };
+        if !input.is_empty() {
+            h2.pipe.give(input);
+        }
+        self.h2_back_drive(cx, key);
+        self.h2_greeted(cx, key);
+        self.touch(key);
+        match self.back(key).and_then(|b| b.h2.as_mut()) {
+            Some(h2) => h2.pipe.take_back(input),
+            None => input.clear(),
+        }
+    }
+
+    /// Goes on with those who wanted to know the server's SETTINGS first.
+    fn h2_greeted(&mut self, cx: &mut Context, key: Key) {
+        let Some(back) = self.back(key) else { return };
+        let Some(h2) = &mut back.h2 else { return };
+        if std::mem::replace(&mut h2.greeted, true) {
+            return;
+        }
+        for exchange in std::mem::take(&mut back.waiting) {
+            if self.exchanges.get(exchange).is_some_and(|x| x.back == Some(ServerSide::Waiting(key))) {
+                self.h2_send_request(cx, exchange, key);
+            }
+        }
+    }
+
+    /// Lets the connection get on.
+    pub(crate) fn h2_back_drive(&mut self, cx: &mut Context, key: Key) {
+        let Self { conns, scratch, .. } = self;
+        let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
+        let Some(h2) = &mut back.h2 else { return };
+        scratch.pool.equip(&mut back.wire.stage);
+        let room = back.wire.credit() + back.wire.stage.len();
+        let over = h2.poll(&mut back.wire.stage, room);
+        if over {
+            return self.h2_back_lost(cx, key, false);
+        }
+        self.h2_woken(cx);
+    }
+
+    /// A connection is over: each of its streams is told.
+    pub(crate) fn h2_back_lost(&mut self, cx: &mut Context, key: Key, timeout: bool) {
+        // What has come of responses before the end is theirs.
+        self.h2_woken(cx);
+        let Some(h2) = self.back(key).and_then(|b| b.h2.as_mut()) else { return };
+        h2.pipe.end();
+        h2.leaving = true;
+        let mut task = task::Context::from_waker(Waker::noop());
+        let mut discarded = Vec::new();
+        h2.pipe.attach(&mut discarded, usize::MAX);
+        // Sets the streams' ends, of which those that the server has never looked at are told apart.
+        let _ = Pin::new(&mut h2.connection).poll(&mut task);
+        h2.pipe.detach(&mut discarded);
+        let kept = h2.served > h2.streams.len() as u64;
+        let mut lost = Vec::new();
+        for (_, stream) in &mut h2.streams {
+            let mut why = if timeout { Loss::Timeout } else { Loss::Broken };
+            if let Some(response) = &mut stream.response {
+                match Pin::new(response).poll(&mut task) {
+                    Poll::Ready(Err(e)) if unprocessed(&e) => why = Loss::Unprocessed,
+                    _ if kept && !timeout => why = Loss::Stale,
+                    _ => {}
+                }
+            }
+            lost.push((stream.exchange, why));
+        }
+        let waiting = self.back(key).map(|b| std::mem::take(&mut b.waiting)).unwrap_or_default();
+        let waits = |x: &Key| self.exchanges.get(*x).is_some_and(|x| x.back == Some(ServerSide::Waiting(key)));
+        lost.extend(waiting.into_iter().filter(waits).map(|x| (x, Loss::Broken)));
+        self.close(cx, key);
+        for (exchange, why) in lost {
+            self.server_lost(cx, exchange, why);
+        }
+    }
+
+    /// Looks at what has run out of time on a connection.
+    pub(crate) fn h2_back_timeout(&mut self, cx: &mut Context, key: Key) {
+        let now = cx.now();
+        let Some(back) = self.back(key) else { return };
+        let config = back.upstream.clone();
+        let config = &config.upstream;
+        let stuck = !back.wire.is_flushed();
+        let Some(h2) = &mut back.h2 else { return };
+        let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
+        if stuck && over(h2.progress, config.idle_timeout) {
+            self.counters.upstream_timeouts.inc();
+            return self.h2_back_lost(cx, key, true);
+        }
+        if h2.streams.is_empty() {
+            if h2.leaving || over(h2.idle_since, config.keepalive_timeout) {
+                return self.close(cx, key);
+            }
+            let at = h2.idle_since + config.keepalive_timeout.as_millis() as Millis;
+            return back.deadline.set(cx, key, at);
+        }
+        let due: Vec<Key> = h2.streams.iter().filter(|(_, s)| s.due <= now).map(|(_, s)| s.exchange).collect();
+        let next = now + sweep(config);
+        back.deadline.set(cx, key, next);
+        for exchange in due {
+            let Some(x) = self.exchanges.get(exchange) else { continue };
+            let Some(side) = x.back else { continue };
+            // While the client is what is slow, the upstream is not to blame.
+            if x.down.blocked || x.up.state == FlowState::Open && !x.up.raw && !x.up.blocked {
+                self.server_wait(cx, side, Wait::Idle);
+                continue;
+            }
+            self.counters.upstream_timeouts.inc();
+            self.server_lost(cx, exchange, Loss::Timeout);
+        }
+    }
+}
+
+/// Streams.
+impl Proxy {
+    fn h2_back_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
+        match self.conns.get_mut(key)? {
+            Conn::Back(back) => back.h2.as_mut()?.streams.get_mut(index as usize),
+            Conn::Front(_) => None,
+        }
+    }
+
+    /// Opens a stream for an exchange.
+    fn h2_send_request(&mut self, cx: &mut Context, exchange: Key, key: Key) {
+        let Self { conns, exchanges, .. } = self;
+        let (Some(Conn::Back(back)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else { return };
+        let secure = back.wire.tls.is_some();
+        let upstream = back.upstream.clone();
+        let Some(h2) = &mut back.h2 else { return };
+        if !h2.has_room() {
+            // More have waited than the server takes at once.
+            x.back = None;
+            return self.dispatch(cx, exchange, false);
+        }
+        let websocket = websocket::is_asked(x);
+        if websocket && !h2.requests.is_extended_connect_protocol_enabled() {
+            // RFC 8441 §3: only to those who say that they take it.
+            if !h2.greeted {
+                x.back = Some(ServerSide::Waiting(key));
+                return back.waiting.push(exchange);
+            }
+            x.back = None;
+            self.counters.upstream_aborts.inc();
+            return self.refuse(cx, exchange, 502);
+        }
+        // Another protocol than WebSocket cannot be switched to here; a server may ignore the wish (RFC 9110 §7.8).
+        x.upgrade = websocket;
+        let tunnel = websocket || x.request.method() == sealane_http::Method::Connect;
+        let Ok(request) = message::write_request(x, secure, websocket) else {
+            x.back = None;
+            return self.refuse(cx, exchange, 400);
+        };
+        let ended = x.body.is_empty() && !tunnel;
+        let (response, send) = match h2.requests.send_request(request, ended) {
+            Ok(sent) => sent,
+            Err(_) => {
+                h2.leaving = true;
+                x.back = None;
+                return self.server_lost(cx, exchange, Loss::Unprocessed);
+            }
+        };
+        let index = h2.streams.vacant_key() as u32;
+        let slot = StreamWaker::new(key, index);
+        h2.streams.insert(Stream {
+            exchange,
+            response: Some(response),
+            send,
+            body: None,
+            rest: Bytes::new(),
+            waker: slot.waker(),
+            slot,
+            ended,
+            tunnel,
+            wire_blocked: false,
+            due: Millis::MAX,
+        });
+        h2.served += 1;
+        h2.progress = cx.now();
+        if h2.streams.len() == 1 {
+            back.deadline.set(cx, key, cx.now() + sweep(&upstream.upstream));
+        }
+        let side = ServerSide::H2(key, index);
+        self.request_sent(cx, exchange, side);
+        // From now on its response wakes it.
+        self.h2_server_read(cx, exchange, key, index);
+        self.touch(key);
+    }
+
+    /// `h2` says that something has come of a stream.
+    pub(super) fn h2_server_woken(&mut self, cx: &mut Context, key: Key, index: u32) {
+        let Some(stream) = self.h2_back_stream(key, index) else { return };
+        let exchange = stream.exchange;
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        if std::mem::take(&mut x.up.blocked) {
+            self.resume(cx, Later::Client(exchange));
+        }
+        self.h2_server_read(cx, exchange, key, index);
+    }
+
+    /// Takes what has come of a response, as far as there is room for it.
+    pub(crate) fn h2_server_read(&mut self, cx: &mut Context, exchange: Key, key: Key, index: u32) {
+        loop {
+            let limits = &self.lane.snapshot.limits.http;
+            let Self { conns, exchanges, .. } = self;
+            let Some(x) = exchanges.get_mut(exchange) else { return };
+            if x.back != Some(ServerSide::H2(key, index)) || x.down.blocked {
+                return;
+            }
+            let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
+            let Some(stream) = back.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
+            let mut task = task::Context::from_waker(&stream.waker);
+            if let Some(future) = &mut stream.response {
+                let response = match future.poll_informational(&mut task) {
+                    Poll::Pending => return,
+                    Poll::Ready(Some(interim)) => interim,
+                    Poll::Ready(None) => match Pin::new(future).poll(&mut task) {
+                        Poll::Pending => return,
+                        Poll::Ready(Ok(response)) => {
+                            let (parts, body) = response.into_parts();
+                            stream.response = None;
+                            stream.body = Some(body);
+                            Ok(http::Response::from_parts(parts, ()))
+                        }
+                        Poll::Ready(Err(e)) => Err(e),
+                    },
+                };
+                let parts = match response {
+                    Ok(response) => response.into_parts().0,
+                    Err(e) => {
+                        let why = if unprocessed(&e) { Loss::Unprocessed } else { Loss::Broken };
+                        return self.server_lost(cx, exchange, why);
+                    }
+                };
+                let ended = stream.body.as_ref().is_some_and(RecvStream::is_end_stream);
+                let method = if stream.tunnel { sealane_http::Method::Connect } else { x.request.method() };
+                let info = match message::read_response(&parts, ended, limits, method, &mut x.response) {
+                    Ok(info) => info,
+                    Err(e) => return self.down_broken(cx, exchange, e),
+                };
+                if info.upgrade && x.upgrade {
+                    websocket::switch(x);
+                }
+                let done = info.body.is_empty() && !info.upgrade && x.response.status >= 200;
+                if !self.response_arrived(cx, exchange, info.body, info.upgrade) {
+                    return;
+                }
+                if done {
+                    return self.down_end(cx, exchange);
+                }
+                continue;
+            }
+            let Some(body) = &mut stream.body else { return };
+            if stream.rest.is_empty() {
+                match body.poll_data(&mut task) {
+                    Poll::Pending => return,
+                    Poll::Ready(Some(Ok(data))) => stream.rest = data,
+                    Poll::Ready(Some(Err(_))) => return self.server_lost(cx, exchange, Loss::Broken),
+                    Poll::Ready(None) => {
+                        let trailers = match body.poll_trailers(&mut task) {
+                            Poll::Pending => return,
+                            Poll::Ready(Ok(trailers)) => trailers,
+                            Poll::Ready(Err(_)) => return self.server_lost(cx, exchange, Loss::Broken),
+                        };
+                        stream.body = None;
+                        let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.down.trailers));
+                        return match read {
+                            Some(Err(e)) => self.down_broken(cx, exchange, e),
+                            _ => self.down_end(cx, exchange),
+                        };
+                    }
+                }
+                if stream.rest.is_empty() {
+                    continue;
+                }
+            }
+            let want = stream.rest.len();
+            let room = match self.down_room(exchange, want) {
+                None | Some(0) => return,
+                Some(room) => room,
+            };
+            let Some(stream) = self.h2_back_stream(key, index) else { return };
+            let piece = stream.rest.split_to(want.min(room));
+            let Some(body) = &mut stream.body else { return };
+            // The server may send as much again. It fails only where more is released than has come.
+            let _ = body.flow_control().release_capacity(piece.len());
+            let last = stream.rest.is_empty() && body.is_end_stream();
+            self.touch(key);
+            if !self.down_data(cx, exchange, &piece, last) {
+                return;
+            }
+        }
+    }
+
+    /// How much of `want` bytes can be taken.
+    pub(crate) fn h2_server_credit(&mut self, key: Key, index: u32, want: usize) -> usize {
+        let Some(Conn::Back(back)) = self.conns.get_mut(key) else { return 0 };
+        let Some(h2) = &mut back.h2 else { return 0 };
+        let room = back.wire.credit().saturating_sub(h2.fed);
+        let Some(stream) = h2.streams.get_mut(index as usize) else { return 0 };
+        if room < MIN_CREDIT {
+            stream.wire_blocked = true;
+            self.touch(key);
+            return 0;
+        }
+        // As towards clients: no more is reserved than there is to send.
+        let want = want.min(room);
+        stream.send.reserve_capacity(want);
+        let capacity = stream.send.capacity();
+        if capacity > 0 {
+            return capacity.min(want);
+        }
+        match stream.send.poll_capacity(&mut task::Context::from_waker(&stream.waker)) {
+            Poll::Ready(Some(Ok(capacity))) => capacity.min(want),
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn h2_server_data(&mut self, cx: &mut Context, key: Key, index: u32, data: &[u8], last: bool) {
+        let now = cx.now();
+        let Some(Conn::Back(back)) = self.conns.get_mut(key) else { return };
+        let idle = back.upstream.upstream.idle_timeout.as_millis() as Millis;
+        let Some(h2) = &mut back.h2 else { return };
+        let Some(stream) = h2.streams.get_mut(index as usize) else { return };
+        h2.fed += data.len() + 9;
+        h2.progress = now;
+        stream.due = now + idle;
+        stream.ended |= last;
+        // It fails where the stream has been reset, and then the response says so.
+        let _ = stream.send.send_data(Bytes::copy_from_slice(data), last);
+        self.touch(key);
+    }
+
+    pub(crate) fn h2_server_end(&mut self, exchange: Key, key: Key, index: u32) {
+        let Self { conns, exchanges, .. } = self;
+        let (Some(x), Some(Conn::Back(back))) = (exchanges.get(exchange), conns.get_mut(key)) else { return };
+        let Some(stream) = back.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
+        if std::mem::replace(&mut stream.ended, true) {
+            return;
+        }
+        // As above.
+        let _ = match x.up.trailers.is_empty() {
+            true => stream.send.send_data(Bytes::new(), true),
+            false => stream.send.send_trailers(message::write_trailers(&x.up.trailers)),
+        };
+        self.touch(key);
+    }
+
+    /// The exchange needs its stream no more; what has not ended is reset by `h2` (CANCEL).
+    pub(crate) fn h2_server_finish(&mut self, cx: &mut Context, key: Key, index: u32) {
+        let draining = self.draining.is_some();
+        let Some(Conn::Back(back)) = self.conns.get_mut(key) else { return };
+        let config = back.upstream.clone();
+        let Some(h2) = &mut back.h2 else { return };
+        let Some(Stream { slot, .. }) = h2.streams.try_remove(index as usize) else { return };
+        StreamWaker::retire(slot);
+        if h2.streams.is_empty() {
+            h2.idle_since = cx.now();
+            if h2.leaving || draining || config.upstream.keepalive == 0 {
+                return self.close(cx, key);
+            }
+            back.deadline.after(cx, key, config.upstream.keepalive_timeout);
+        }
+        self.touch(key);
+    }
+
+    /// The request is called off.
+    pub(crate) fn h2_server_reset(&mut self, cx: &mut Context, key: Key, index: u32) {
+        if let Some(stream) = self.h2_back_stream(key, index) {
+            stream.send.send_reset(Reason::CANCEL);
+        }
+        self.h2_server_finish(cx, key, index);
+    }
+
+    pub(crate) fn h2_server_wait(&mut self, cx: &mut Context, key: Key, index: u32, wait: Wait) {
+        let Some(Conn::Back(back)) = self.conns.get_mut(key) else { return };
+        let time = match wait {
+            Wait::FirstByte => back.upstream.upstream.first_byte_timeout,
+            Wait::Idle => back.upstream.upstream.idle_timeout,
+        };
+        let Some(stream) = back.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
+        stream.due = cx.now() + time.as_millis() as Millis;
+    }
+
+    /// There is room on the wire again.
+    pub(crate) fn h2_back_room(&mut self, cx: &mut Context, key: Key) {
+        let Some(h2) = self.back(key).and_then(|b| b.h2.as_mut()) else { return };
+        let mut blocked = Vec::new();
+        for (_, stream) in h2.streams.iter_mut().filter(|(_, s)| s.wire_blocked) {
+            stream.wire_blocked = false;
+            blocked.push(stream.exchange);
+        }
+        for exchange in blocked {
+            if let Some(x) = self.exchanges.get_mut(exchange)
+                && std::mem::take(&mut x.up.blocked)
+            {
+                self.resume(cx, Later::Client(exchange));
+            }
+        }
+    }
+}
+
+/// Whether the server promises that it has not looked at the request (RFC 9113 §8.7): a stream refused, or beyond the
+/// last one of its GOAWAY, which is when `h2` gives a stream the GOAWAY as its error.
+fn unprocessed(e: &h2::Error) -> bool {
+    e.is_remote() && (e.is_go_away() || e.is_reset() && e.reason() == Some(Reason::REFUSED_STREAM))
+}
+
+/// How long until a connection with streams is looked at again.
+fn sweep(config: &crate::snapshot::Upstream) -> Millis {
+    let shortest = config.idle_timeout.min(config.first_byte_timeout).as_millis() as Millis;
+    (shortest / 4).clamp(1, SWEEP)
+}

@@ -1,0 +1,513 @@
+//! HTTP/2 towards clients: the connection, and its streams as sources of requests. `front_sink` is the other half.
+//!
+//! ```text
+//! plaintext ─► guard ─► pipe ─► h2 ─ poll_accept ─► request ─► exchange (begin)
+//!                                └── woken streams ─► data, trailers, resets ─► exchange (up_*)
+//! stage ◄────────────── pipe ◄─ h2 ◄─ responses (front_sink)
+//! ```
+//! The connection is driven when bytes have come, and once per turn of the lane after something was given to it
+//! (`Proxy::batch`), so that many streams' frames leave in one record.
+
+use super::guard::Guard;
+use super::message;
+use super::pipe::Pipe;
+use super::priority::Priority;
+use super::wake::StreamWaker;
+use crate::conn::{Conn, FrontPhase};
+use crate::exchange::FlowState;
+use crate::service::Proxy;
+use crate::sides::{ClientSide, Later};
+use crate::snapshot::ClientLimits;
+use bytes::Bytes;
+use h2::server::{self, SendResponse};
+use h2::{Reason, RecvStream, SendStream};
+use http::Request;
+use sealane_http::ParseError;
+use sealane_lane::{Context, Key, Millis};
+use slab::Slab;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{self, Poll, Waker};
+
+/// Bytes of request bodies that a client may have under way: per stream, and on all streams of a connection together,
+/// which is how much memory it can make us hold.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 512 * 1024;
+/// What `h2` may hold of a response that the client's window does not let out.
+pub(super) const SEND_BUFFER: usize = 64 * 1024;
+/// How often a connection's streams are looked at for their time, at least.
+const SWEEP: Millis = 1000;
+
+enum State {
+    /// The client's preface and first SETTINGS are awaited.
+    Handshake(server::Handshake<Pipe, Bytes>),
+    Open(server::Connection<Pipe, Bytes>),
+}
+
+pub(crate) struct H2Front {
+    state: State,
+    pub(super) pipe: Pipe,
+    guard: Guard,
+    pub(super) streams: Slab<Stream>,
+    /// Bytes given to `h2` since it last wrote.
+    pub(super) fed: usize,
+    /// How many streams wait for room on the wire, by urgency.
+    pub(super) waiting: [u16; 8],
+    /// Counts turns of streams, for taking them in turn.
+    pub(super) turns: u64,
+    /// Since when there is no stream.
+    pub(super) idle_since: Millis,
+    /// When the client last took something.
+    pub(super) progress: Millis,
+    shutting_down: bool,
+}
+
+/// One request and its response. It lives as long as its exchange.
+pub(super) struct Stream {
+    pub exchange: Key,
+    pub id: u32,
+    pub respond: SendResponse<Bytes>,
+    /// There once the response's head has been sent.
+    pub send: Option<SendStream<Bytes>>,
+    /// There until the request has come whole.
+    pub body: Option<RecvStream>,
+    /// Data that has been taken from `h2`, but not passed on.
+    pub rest: Bytes,
+    pub slot: Arc<StreamWaker>,
+    pub waker: Waker,
+    pub priority: Priority,
+    /// It waits for room on the wire.
+    pub wire_blocked: bool,
+    /// When it last had its turn.
+    pub turn: u64,
+    /// END_STREAM has been given.
+    pub ended: bool,
+    /// The client's patience ends.
+    pub due: Millis,
+}
+
+#[expect(clippy::large_enum_variant, reason = "it lives on the stack, for one step")]
+enum Polled {
+    Request(Request<RecvStream>, SendResponse<Bytes>),
+    Pending,
+    Closed(Option<h2::Error>),
+}
+
+impl H2Front {
+    fn new(limits: &ClientLimits, now: Millis) -> Self {
+        let pipe = Pipe::default();
+        let handshake = server::Builder::new()
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_streams(limits.max_streams)
+            .max_header_list_size(u32::try_from(limits.http.head).unwrap_or(u32::MAX))
+            .max_send_buffer_size(SEND_BUFFER)
+            .enable_connect_protocol()
+            .handshake(pipe.clone());
+        Self {
+            state: State::Handshake(handshake),
+            pipe,
+            guard: Guard::new(now),
+            streams: Slab::new(),
+            fed: 0,
+            waiting: [0; 8],
+            turns: 0,
+            idle_since: now,
+            progress: now,
+            shutting_down: false,
+        }
+    }
+
+    /// Lets `h2` read what there is and write what there is room for.
+    fn poll(&mut self, stage: &mut Vec<u8>, room: usize) -> Polled {
+        let before = stage.len();
+        self.pipe.attach(stage, room);
+        let mut cx = task::Context::from_waker(Waker::noop());
+        let polled = loop {
+            match &mut self.state {
+                State::Handshake(handshake) => match Pin::new(handshake).poll(&mut cx) {
+                    Poll::Ready(Ok(connection)) => self.state = State::Open(connection),
+                    Poll::Ready(Err(e)) => break Polled::Closed(Some(e)),
+                    Poll::Pending => break Polled::Pending,
+                },
+                State::Open(connection) => {
+                    break match connection.poll_accept(&mut cx) {
+                        Poll::Ready(Some(Ok((request, respond)))) => Polled::Request(request, respond),
+                        Poll::Ready(Some(Err(e))) => Polled::Closed(Some(e)),
+                        Poll::Ready(None) => Polled::Closed(None),
+                        Poll::Pending => Polled::Pending,
+                    };
+                }
+            }
+        };
+        self.pipe.detach(stage);
+        self.guard.sent(stage.len().saturating_sub(before));
+        self.fed = 0;
+        polled
+    }
+
+    /// The client is told to open no more streams, and the connection ends with the last of them.
+    pub fn shut_down(&mut self) {
+        if !std::mem::replace(&mut self.shutting_down, true)
+            && let State::Open(connection) = &mut self.state
+        {
+            connection.graceful_shutdown();
+        }
+    }
+
+    /// GOAWAY, and the end.
+    fn go_away(&mut self, reason: Reason) {
+        if let State::Open(connection) = &mut self.state {
+            connection.abrupt_shutdown(reason);
+        }
+    }
+
+    /// Nothing of what the client has sent waits to be looked at.
+    pub fn is_drained(&self) -> bool {
+        self.pipe.is_drained()
+    }
+
+    fn apply_priority_updates(&mut self) {
+        for (id, priority) in self.guard.updates.drain(..) {
+            if let Some((_, stream)) = self.streams.iter_mut().find(|(_, s)| s.id == id) {
+                if stream.wire_blocked {
+                    self.waiting[usize::from(stream.priority.urgency)] -= 1;
+                    self.waiting[usize::from(priority.urgency)] += 1;
+                }
+                stream.priority = priority;
+            }
+        }
+    }
+}
+
+impl Proxy {
+    /// Begins HTTP/2 on a client's connection.
+    pub(crate) fn h2_front_begin(&mut self, cx: &mut Context, key: Key) {
+        let limits = self.lane.snapshot.limits.clone();
+        let Some(front) = self.front(key) else { return };
+        front.h2 = Some(Box::new(H2Front::new(&limits, cx.now())));
+        front.deadline.after(cx, key, limits.header_timeout);
+        self.counters.h2_connections.inc();
+        self.touch(key);
+    }
+
+    /// Takes plaintext; `input` is a buffer to use again.
+    pub(crate) fn h2_front_take(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
+        let now = cx.now();
+        let Some(h2) = self.front(key).and_then(|f| f.h2.as_mut()) else { return };
+        let mut flood = false;
+        if !input.is_empty() {
+            flood = h2.guard.observe(input, now).is_err();
+            h2.pipe.give(input);
+        }
+        if flood {
+            let handshaking = matches!(h2.state, State::Handshake(_));
+            h2.go_away(Reason::ENHANCE_YOUR_CALM);
+            self.counters.h2_floods.inc();
+            if handshaking {
+                return self.h2_front_closed(cx, key, None);
+            }
+        }
+        self.h2_front_drive(cx, key);
+        self.touch(key);
+        match self.front(key).and_then(|f| f.h2.as_mut()) {
+            Some(h2) => h2.pipe.take_back(input),
+            None => input.clear(),
+        }
+    }
+
+    /// Lets the connection get on: new requests, woken streams, frames to send.
+    pub(crate) fn h2_front_drive(&mut self, cx: &mut Context, key: Key) {
+        loop {
+            let Self { conns, scratch, .. } = self;
+            let Some(Conn::Front(front)) = conns.get_mut(key) else { return };
+            let (FrontPhase::Open, Some(h2)) = (front.phase, &mut front.h2) else { return };
+            scratch.pool.equip(&mut front.wire.stage);
+            let room = front.wire.credit() + front.wire.stage.len();
+            match h2.poll(&mut front.wire.stage, room) {
+                Polled::Request(request, respond) => self.h2_request(cx, key, request, respond),
+                Polled::Pending => {
+                    h2.apply_priority_updates();
+                    break;
+                }
+                Polled::Closed(error) => return self.h2_front_closed(cx, key, error.as_ref()),
+            }
+        }
+        self.h2_woken(cx);
+    }
+
+    /// The connection is at its end: what `h2` has still written (GOAWAY) is sent.
+    fn h2_front_closed(&mut self, cx: &mut Context, key: Key, error: Option<&h2::Error>) {
+        match error.and_then(h2::Error::reason) {
+            // Ours has been counted where it was found.
+            Some(Reason::ENHANCE_YOUR_CALM) if error.is_some_and(h2::Error::is_library) => {
+                self.counters.h2_floods.inc()
+            }
+            Some(Reason::NO_ERROR) | None => {}
+            Some(_) if error.is_some_and(h2::Error::is_library) => self.counters.h2_errors.inc(),
+            Some(_) => {}
+        }
+        self.h2_abort_all(cx, key);
+        let idle = self.lane.snapshot.limits.idle_timeout;
+        let Some(front) = self.front(key) else { return };
+        front.h2 = None;
+        front.wire.finish();
+        front.phase = FrontPhase::Closing { linger: true };
+        front.deadline.after(cx, key, idle);
+        self.touch(key);
+    }
+
+    /// Calls off all that the client has asked for on this connection.
+    pub(crate) fn h2_abort_all(&mut self, cx: &mut Context, key: Key) {
+        for exchange in self.h2_exchanges(key) {
+            self.counters.client_aborts.inc();
+            self.abort(cx, exchange);
+        }
+    }
+
+    /// The exchanges of a client's connection.
+    pub(crate) fn h2_exchanges(&mut self, key: Key) -> Vec<Key> {
+        match self.front(key).and_then(|f| f.h2.as_ref()) {
+            Some(h2) => h2.streams.iter().map(|(_, s)| s.exchange).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    pub(super) fn h2_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
+        match self.conns.get_mut(key)? {
+            Conn::Front(front) => front.h2.as_mut()?.streams.get_mut(index as usize),
+            Conn::Back(_) => None,
+        }
+    }
+
+    fn h2_request(&mut self, cx: &mut Context, key: Key, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+        let limits = self.lane.snapshot.limits.clone();
+        let draining = self.draining.is_some();
+        let (parts, body) = request.into_parts();
+        let mut x = self.spare_exchange(ClientSide::H2(key, 0));
+        let info = message::read_request(&parts, body.is_end_stream(), &limits.http, &mut x.request);
+        let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
+        let Some(h2) = &mut front.h2 else { return };
+        front.client.requests = front.client.requests.saturating_add(1);
+        if front.client.requests >= limits.max_requests || draining {
+            h2.shut_down();
+        }
+        let index = h2.streams.vacant_key() as u32;
+        let slot = StreamWaker::new(key, index);
+        let mut stream = Stream {
+            // Put right below: an exchange names its stream, and a stream its exchange.
+            exchange: key,
+            id: respond.stream_id().as_u32(),
+            respond,
+            send: None,
+            body: Some(body),
+            rest: Bytes::new(),
+            waker: slot.waker(),
+            slot,
+            priority: parts.headers.get("priority").map_or(Priority::default(), |v| Priority::parse(v.as_bytes())),
+            wire_blocked: false,
+            turn: 0,
+            ended: false,
+            due: cx.now() + limits.idle_timeout.as_millis() as Millis,
+        };
+        // From now on a reset wakes it.
+        let _ = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker));
+        x.front = ClientSide::H2(key, index);
+        x.started = cx.now();
+        x.keep_alive = false;
+        x.early = front.early_seen && front.wire.is_handshaking();
+        x.up.state = FlowState::Dropped;
+        if let Ok(info) = info {
+            x.body = info.body;
+            x.upgrade = info.upgrade;
+            x.up.state = if info.body.is_empty() { FlowState::Done } else { FlowState::Waiting };
+            if info.upgrade {
+                super::websocket::add_key(&mut x);
+            }
+        } else {
+            // What the log shows must not be what the attacker chose.
+            x.request.clear();
+            x.request.version = sealane_http::Version::Http2;
+            let _ = x.request.set_target(b"-");
+        }
+        self.counters.requests.inc();
+        self.counters.active.set(self.exchanges.len() as u64 + 1);
+        stream.exchange = self.exchanges.insert(x);
+        let exchange = stream.exchange;
+        h2.streams.insert(stream);
+        if h2.streams.len() == 1 {
+            let wait = sweep(&limits);
+            front.deadline.set(cx, key, cx.now() + wait);
+        }
+        match info {
+            Ok(info) => self.begin(cx, exchange, info.expect_continue),
+            Err(e) => {
+                self.counters.parse_errors[e.index()].inc();
+                self.refuse(cx, exchange, e.status());
+            }
+        }
+    }
+
+    /// `h2` says that something has come of a stream.
+    pub(super) fn h2_client_woken(&mut self, cx: &mut Context, key: Key, index: u32) {
+        let Some(stream) = self.h2_stream(key, index) else { return };
+        let exchange = stream.exchange;
+        let mut task = task::Context::from_waker(&stream.waker);
+        let reset = match &mut stream.send {
+            Some(send) => send.poll_reset(&mut task),
+            None => stream.respond.poll_reset(&mut task),
+        };
+        if reset.is_ready() {
+            return self.h2_client_gone(cx, exchange, None);
+        }
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        let reads = matches!(x.up.state, FlowState::Open | FlowState::Dropped) && !x.up.blocked;
+        if std::mem::take(&mut x.down.blocked) {
+            self.resume(cx, Later::Server(exchange));
+        }
+        if reads {
+            self.h2_client_read(cx, exchange, key, index);
+        }
+    }
+
+    /// The client has called its request off, or has broken its rules.
+    fn h2_client_gone(&mut self, cx: &mut Context, exchange: Key, error: Option<&h2::Error>) {
+        if error.is_some_and(h2::Error::is_library) {
+            // All that `h2` finds wrong with data that it has accepted so far is its length.
+            self.counters.parse_errors[ParseError::LengthMismatch.index()].inc();
+        }
+        self.counters.h2_resets.inc();
+        if self.exchanges.get(exchange).is_some_and(|x| x.lingers.is_some()) {
+            // It has its response.
+            return self.response_done(cx, exchange);
+        }
+        self.counters.client_aborts.inc();
+        self.abort(cx, exchange);
+    }
+
+    /// Passes on what has come of a request's body, as far as there is room.
+    pub(crate) fn h2_client_read(&mut self, cx: &mut Context, exchange: Key, key: Key, index: u32) {
+        loop {
+            let Self { conns, exchanges, .. } = self;
+            let Some(x) = exchanges.get_mut(exchange) else { return };
+            if !matches!(x.up.state, FlowState::Open | FlowState::Dropped) {
+                return;
+            }
+            let Some(Conn::Front(front)) = conns.get_mut(key) else { return };
+            let Some(stream) = front.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
+            let Some(body) = &mut stream.body else { return };
+            let mut task = task::Context::from_waker(&stream.waker);
+            if stream.rest.is_empty() {
+                match body.poll_data(&mut task) {
+                    Poll::Pending => return,
+                    Poll::Ready(Some(Ok(data))) => stream.rest = data,
+                    Poll::Ready(Some(Err(e))) => return self.h2_client_gone(cx, exchange, Some(&e)),
+                    Poll::Ready(None) => {
+                        let trailers = match body.poll_trailers(&mut task) {
+                            Poll::Pending => return,
+                            Poll::Ready(Ok(trailers)) => trailers,
+                            Poll::Ready(Err(e)) => return self.h2_client_gone(cx, exchange, Some(&e)),
+                        };
+                        stream.body = None;
+                        let limits = &self.lane.snapshot.limits.http;
+                        let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.up.trailers));
+                        return match read {
+                            Some(Err(e)) => self.up_broken(cx, exchange, e),
+                            _ => self.up_end(cx, exchange),
+                        };
+                    }
+                }
+                if stream.rest.is_empty() {
+                    continue;
+                }
+            }
+            let want = stream.rest.len();
+            let room = match self.up_room(exchange, want) {
+                None | Some(0) => return,
+                Some(room) => room,
+            };
+            let Some(stream) = self.h2_stream(key, index) else { return };
+            let piece = stream.rest.split_to(want.min(room));
+            let Some(body) = &mut stream.body else { return };
+            // The client may send as much again: what was taken is in the sink's bounded buffer. It fails only where
+            // more is released than has come.
+            let _ = body.flow_control().release_capacity(piece.len());
+            let last = stream.rest.is_empty() && body.is_end_stream();
+            if last {
+                stream.body = None;
+            }
+            self.touch(key);
+            if !self.up_data(cx, exchange, &piece, last) || last {
+                return;
+            }
+        }
+    }
+
+    /// Looks at what has run out of time on a connection.
+    pub(crate) fn h2_front_timeout(&mut self, cx: &mut Context, key: Key) {
+        let limits = self.lane.snapshot.limits.clone();
+        let now = cx.now();
+        let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
+        let Some(front) = self.front(key) else { return };
+        let flushed = front.wire.is_flushed();
+        let Some(h2) = &mut front.h2 else { return };
+        let began = match h2.state {
+            State::Handshake(_) => Some(h2.idle_since),
+            State::Open(_) => h2.guard.block_since(),
+        };
+        // A preface or a header block that does not come to its end, or a client that takes nothing.
+        if began.is_some_and(|since| over(since, limits.header_timeout))
+            || !flushed && over(h2.progress, limits.idle_timeout)
+        {
+            self.counters.client_timeouts.inc();
+            return self.front_gone(cx, key);
+        }
+        let mut next = now + sweep(&limits);
+        if h2.streams.is_empty() && began.is_none() {
+            if over(h2.idle_since, limits.keepalive_timeout) {
+                h2.go_away(Reason::NO_ERROR);
+                next = now + limits.idle_timeout.as_millis() as Millis;
+            } else {
+                next = h2.idle_since + limits.keepalive_timeout.as_millis() as Millis;
+            }
+        }
+        let due: Vec<Key> = h2.streams.iter().filter(|(_, s)| s.due <= now).map(|(_, s)| s.exchange).collect();
+        if let Some(front) = self.front(key) {
+            front.deadline.set(cx, key, next);
+        }
+        // A GOAWAY may wait to be sent.
+        self.touch(key);
+        for exchange in due {
+            self.h2_client_timeout(cx, exchange);
+        }
+    }
+
+    /// A stream has been still for too long: whose fault is it?
+    fn h2_client_timeout(&mut self, cx: &mut Context, exchange: Key) {
+        let Some(x) = self.exchanges.get(exchange) else { return };
+        let front = x.front;
+        if x.lingers.is_some() {
+            return self.response_done(cx, exchange);
+        }
+        let uploads = matches!(x.up.state, FlowState::Open | FlowState::Dropped) && !x.up.blocked && !x.up.raw;
+        if uploads && !x.answered {
+            self.counters.client_timeouts.inc();
+            return self.refuse(cx, exchange, 408);
+        }
+        if !x.down.blocked {
+            // It is the upstream that is slow, and it has timers of its own.
+            return self.client_alive(cx, front);
+        }
+        // Its window stays closed.
+        self.counters.client_timeouts.inc();
+        self.counters.client_aborts.inc();
+        self.cut(cx, exchange);
+    }
+}
+
+/// How long until a connection with streams is looked at again.
+fn sweep(limits: &ClientLimits) -> Millis {
+    let shortest = limits.idle_timeout.min(limits.header_timeout).as_millis() as Millis;
+    (shortest / 4).clamp(1, SWEEP)
+}

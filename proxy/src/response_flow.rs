@@ -1,0 +1,179 @@
+//! The response's way down: what a server's side tells of it, and what that means for the client's.
+
+use crate::exchange::FlowState;
+use crate::h2::websocket;
+use crate::service::Proxy;
+use crate::sides::{ClientSide, Later, Wait};
+use sealane_http::{BodyLength, ParseError};
+use sealane_lane::{Context, Key};
+
+/// Connections tried for one request.
+pub(crate) const ATTEMPTS: usize = 3;
+/// Interim responses passed on for one request.
+const MAX_INTERIM: u8 = 16;
+
+/// Why a server's side is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// It was never reached.
+    Unreachable {
+        /// It did not say so itself.
+        timeout: bool,
+    },
+    /// The server has said, or its protocol promises, that it has not looked at the request.
+    Unprocessed,
+    /// A kept connection ended before it answered: most likely it has not seen the request (RFC 9110 §9.2.2).
+    Stale,
+    /// It failed, closed early, or sent what is no HTTP.
+    Broken,
+    /// It was silent for too long.
+    Timeout,
+}
+
+impl Proxy {
+    /// A response's head has come into the exchange: an interim one (1xx) or the final one, whose body is of this
+    /// length. `upgrade`: what follows is no HTTP. False if the server's side is not to be read on.
+    pub(crate) fn response_arrived(
+        &mut self,
+        cx: &mut Context,
+        exchange: Key,
+        body: BodyLength,
+        upgrade: bool,
+    ) -> bool {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
+        let (status, front) = (x.response.status, x.front);
+        if (100..200).contains(&status) && !upgrade {
+            x.interim += 1;
+            if x.interim > MAX_INTERIM {
+                self.server_lost(cx, exchange, Loss::Broken);
+                return false;
+            }
+            self.counters.status(status);
+            self.client_interim(exchange, front);
+            return true;
+        }
+        if status == 425 && x.early {
+            self.too_early(cx, exchange);
+            return false;
+        }
+        if upgrade && status == 101 && !x.upgrade {
+            // RFC 9110 §7.8: it switches to what nobody asked for.
+            self.server_lost(cx, exchange, Loss::Broken);
+            return false;
+        }
+        if let (true, ClientSide::H2(..)) = (x.upgrade, front) {
+            // RFC 8441 §5: to the client every 2xx would be WebSocket's beginning. And only the answer to our key says
+            // that the server has meant to speak it (RFC 6455 §4.1).
+            let meant = upgrade && status == 101 && websocket::is_answered(x);
+            if !meant && (upgrade || (200..300).contains(&status)) {
+                self.server_lost(cx, exchange, Loss::Broken);
+                return false;
+            }
+        }
+        self.client_head(exchange, front, body, upgrade);
+        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
+        x.answered = true;
+        x.status = status;
+        x.down.state = FlowState::Open;
+        let back = x.back;
+        if upgrade {
+            self.counters.tunnels.inc();
+            x.keep_alive = false;
+            (x.up.raw, x.down.raw) = (true, true);
+            x.up.state = FlowState::Open;
+            self.later.push(Later::Client(exchange));
+        }
+        if let Some(back) = back {
+            self.server_wait(cx, back, Wait::Idle);
+        }
+        true
+    }
+
+    /// How many of `want` bytes of the response's body can be taken now. 0: none, and the source is resumed when that
+    /// changes. `None` if there is no such exchange any more.
+    #[inline]
+    pub(crate) fn down_room(&mut self, exchange: Key, want: usize) -> Option<usize> {
+        let front = self.exchanges.get(exchange)?.front;
+        let room = self.client_credit(front, want);
+        if room == 0 {
+            self.exchanges.get_mut(exchange)?.down.blocked = true;
+        }
+        Some(room)
+    }
+
+    /// A piece of the response's body, no larger than the room that there was. False if the exchange is over.
+    pub(crate) fn down_data(&mut self, cx: &mut Context, exchange: Key, data: &[u8], last: bool) -> bool {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
+        x.down.bytes += data.len() as u64;
+        let (front, back, framing) = (x.front, x.back, x.down.framing);
+        self.client_data(cx, front, framing, data, last);
+        if last {
+            self.down_end(cx, exchange);
+            return false;
+        }
+        if let Some(back) = back {
+            self.server_wait(cx, back, Wait::Idle);
+        }
+        true
+    }
+
+    /// The response has come whole; its trailers, if any, are in the flow. Of a tunnel: the server has ended it.
+    pub(crate) fn down_end(&mut self, cx: &mut Context, exchange: Key) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        x.down.state = FlowState::Done;
+        let front = x.front;
+        self.client_end(exchange, front);
+        self.response_done(cx, exchange);
+    }
+
+    /// The response breaks the rules of its version.
+    pub(crate) fn down_broken(&mut self, cx: &mut Context, exchange: Key, error: ParseError) {
+        self.counters.parse_errors[error.index()].inc();
+        self.server_lost(cx, exchange, Loss::Broken);
+    }
+
+    /// A server's side is given up: the request goes elsewhere, or is answered with an error, or what was sent of the
+    /// answer is cut off.
+    pub(crate) fn server_lost(&mut self, cx: &mut Context, exchange: Key, why: Loss) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        if let Some(back) = x.back.take() {
+            self.server_reset(cx, back);
+        }
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        if x.answered {
+            self.counters.upstream_aborts.inc();
+            return self.cut(cx, exchange);
+        }
+        if why == Loss::Unprocessed {
+            // One that was not opened for this request is not counted otherwise.
+            x.attempts += 1;
+        }
+        let servers = x.upstream.as_ref().map_or(0, |u| u.upstream.servers.len());
+        // Nothing of the body may have been passed on: it is not kept.
+        let whole = x.up.bytes == 0;
+        let again = match why {
+            Loss::Unreachable { .. } => whole && x.attempts < ATTEMPTS.min(servers),
+            Loss::Unprocessed => whole && x.attempts < ATTEMPTS,
+            Loss::Stale => whole && x.request.method().is_idempotent(),
+            Loss::Broken | Loss::Timeout => false,
+        };
+        if matches!(why, Loss::Unreachable { .. }) {
+            self.counters.upstream_connect_failures.inc();
+        }
+        if again {
+            if !x.body.is_empty() {
+                x.up.state = FlowState::Waiting;
+            }
+            self.counters.retries.inc();
+            return self.dispatch(cx, exchange, why == Loss::Stale);
+        }
+        if !matches!(why, Loss::Unreachable { .. }) {
+            self.counters.upstream_aborts.inc();
+        }
+        let status = match why {
+            Loss::Timeout | Loss::Unreachable { timeout: true } => 504,
+            _ => 502,
+        };
+        self.refuse(cx, exchange, status);
+    }
+}

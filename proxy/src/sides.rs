@@ -1,0 +1,320 @@
+//! The two sides of an exchange, and the one narrow set of operations that each kind of side has.
+//!
+//! A *side* is whoever the exchange talks to: the client, or the upstream's server. It is named by a small reference
+//! ([`ClientSide`], [`ServerSide`]): which version it speaks, the key of its connection and, where connections are
+//! shared, which of its streams. A side is a *source* of one flow and a *sink* of the other:
+//!
+//! ```text
+//!              events of the source                 operations on the sink
+//! client ──► request_arrived                ─┐   ┌─► dispatch, send_request ──────────────► server
+//!        ──► up_room, up_data, up_end       ─┼ x ┼─► server_credit, server_data, server_end
+//!        ──► cancel                         ─┘   └─► server_reset
+//!
+//! client ◄── client_interim, client_head    ◄┐   ┌── response_arrived ◄──────────────────── server
+//!        ◄── client_credit, client_data,     │ x │
+//!            client_end, client_finish      ◄┼   ┼── down_room, down_data, down_end
+//!        ◄── client_reset                   ◄┘   └── server_lost
+//! ```
+//! The adapters (`h1_front`, `h1_back`, `h2`; one pair per version) turn bytes into those events and those operations into
+//! bytes, and know nothing of each other. What the events have to do with the operations is `request_flow`'s,
+//! `response_flow`'s and `exchange_loop`'s to know. To add a version: a variant of each reference, an arm in each
+//! function below, and sources that call the events.
+//!
+//! **The way of a piece.** A source asks how much room there is for what it has (`up_room`, `down_room`; a sink with
+//! flow control reserves no more of its windows than is asked for), cuts its bytes to that, and passes them as a slice of its own read buffer; the sink copies them into what it has staged. 0 means "not now": the
+//! source keeps the rest, stops reading, and goes on when [`Proxy::resume`] says so. Sources never push more than the
+//! room they were given.
+//!
+//! **`last`.** A source that knows that a piece is the last one says so with the piece, so that a sink that can mark
+//! the end on data does it there. `*_end` is called in any case; it carries the trailers, which lie in the flow.
+
+use crate::conn::{Client, Conn};
+use crate::exchange::Exchange;
+use crate::service::Proxy;
+use sealane_http::BodyLength;
+use sealane_lane::{Context, Key, Slots};
+use std::time::Duration;
+
+/// Where a request comes from and its response goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientSide {
+    /// A connection that has one exchange at a time.
+    H1(Key),
+    /// A stream of an HTTP/2 connection.
+    H2(Key, u32),
+}
+
+/// Where a request goes to and its response comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerSide {
+    /// A connection that has one exchange at a time.
+    H1(Key),
+    /// An HTTP/2 connection that is being made.
+    Waiting(Key),
+    /// A stream of an HTTP/2 connection.
+    H2(Key, u32),
+}
+
+/// What is gone on with when there is time, or room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Later {
+    /// A connection: it may have bytes that could not be taken before.
+    Conn(Key),
+    /// The source of an exchange's request.
+    Client(Key),
+    /// The source of an exchange's response.
+    Server(Key),
+}
+
+/// What an upstream is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The response's first byte; the request is through.
+    FirstByte,
+    /// The next piece of either flow.
+    Idle,
+}
+
+impl ClientSide {
+    /// The connection.
+    #[inline]
+    pub fn conn(self) -> Key {
+        match self {
+            Self::H1(key) | Self::H2(key, _) => key,
+        }
+    }
+}
+
+/// Who the client of a side is.
+#[inline]
+pub(crate) fn client_of(conns: &Slots<Conn>, side: ClientSide) -> Option<&Client> {
+    match conns.get(side.conn())? {
+        Conn::Front(front) => Some(&front.client),
+        Conn::Back(_) => None,
+    }
+}
+
+/// The client as a sink.
+impl Proxy {
+    /// Passes an interim response on (the exchange's `response`), where its version has such a thing.
+    #[inline]
+    pub(crate) fn client_interim(&mut self, exchange: Key, side: ClientSide) {
+        match side {
+            ClientSide::H1(key) => self.h1_client_interim(exchange, key),
+            ClientSide::H2(key, stream) => self.h2_client_interim(exchange, key, stream),
+        }
+    }
+
+    /// Sends the exchange's `response`, whose body is of this length. `upgrade`: what follows is no HTTP.
+    #[inline]
+    pub(crate) fn client_head(&mut self, exchange: Key, side: ClientSide, body: BodyLength, upgrade: bool) {
+        match side {
+            ClientSide::H1(key) => self.h1_client_head(exchange, key, body, upgrade),
+            ClientSide::H2(key, stream) => self.h2_client_head(exchange, key, stream, body, upgrade),
+        }
+    }
+
+    /// How many of `want` bytes the client has room for. 0: the sink will resume the source.
+    #[inline]
+    pub(crate) fn client_credit(&mut self, side: ClientSide, want: usize) -> usize {
+        match side {
+            ClientSide::H1(key) => match self.conns.get(key) {
+                Some(Conn::Front(front)) => front.wire.room(want),
+                _ => 0,
+            },
+            ClientSide::H2(key, stream) => self.h2_client_credit(key, stream, want),
+        }
+    }
+
+    /// Sends a piece of the response's body.
+    #[inline]
+    pub(crate) fn client_data(
+        &mut self,
+        cx: &mut Context,
+        side: ClientSide,
+        framing: BodyLength,
+        data: &[u8],
+        last: bool,
+    ) {
+        match side {
+            ClientSide::H1(key) => self.h1_client_data(cx, key, framing, data),
+            ClientSide::H2(key, stream) => self.h2_client_data(cx, key, stream, data, last),
+        }
+    }
+
+    /// Ends the response's body, with the trailers in the flow if it has any. A tunnel's end is seen when the
+    /// exchange ends.
+    #[inline]
+    pub(crate) fn client_end(&mut self, exchange: Key, side: ClientSide) {
+        match side {
+            ClientSide::H1(key) => self.h1_client_end(exchange, key),
+            ClientSide::H2(key, stream) => self.h2_client_end(exchange, key, stream),
+        }
+    }
+
+    /// The exchange is over and the response has gone out whole. `complete`: so has the request come in.
+    #[inline]
+    pub(crate) fn client_finish(&mut self, cx: &mut Context, x: &Exchange, complete: bool) {
+        match x.front {
+            ClientSide::H1(key) => self.h1_client_finish(cx, key, x.keep_alive && complete, complete),
+            ClientSide::H2(key, stream) => self.h2_client_finish(cx, key, stream),
+        }
+    }
+
+    /// The exchange is called off; what becomes of the client's side is the caller's to say.
+    #[inline]
+    pub(crate) fn client_detach(&mut self, cx: &mut Context, side: ClientSide) {
+        match side {
+            ClientSide::H1(key) => {
+                if let Some(front) = self.front(key) {
+                    front.exchange = None;
+                }
+            }
+            ClientSide::H2(key, stream) => self.h2_client_finish(cx, key, stream),
+        }
+    }
+
+    /// Cuts a response off, so that what was sent of it cannot look whole.
+    #[inline]
+    pub(crate) fn client_reset(&mut self, cx: &mut Context, side: ClientSide) {
+        match side {
+            // Without the end that its framing promises, and without close_notify.
+            ClientSide::H1(key) => self.close(cx, key),
+            ClientSide::H2(key, stream) => self.h2_client_reset(cx, key, stream),
+        }
+    }
+
+    /// Something has moved: the client's patience begins anew.
+    #[inline]
+    pub(crate) fn client_alive(&mut self, cx: &mut Context, side: ClientSide) {
+        let idle = self.lane.snapshot.limits.idle_timeout;
+        match side {
+            ClientSide::H1(key) => {
+                if let Some(Conn::Front(front)) = self.conns.get_mut(key) {
+                    front.deadline.after(cx, key, idle);
+                }
+            }
+            ClientSide::H2(key, stream) => self.h2_client_alive(cx, key, stream),
+        }
+    }
+
+    /// The client has been answered, and has so long to come to its end.
+    pub(crate) fn client_lingers(&mut self, cx: &mut Context, side: ClientSide, time: Duration) {
+        match side {
+            // Its connection lingers when the exchange is over.
+            ClientSide::H1(_) => {}
+            ClientSide::H2(key, stream) => self.h2_client_lingers(cx, key, stream, time),
+        }
+    }
+
+    /// Whether the client's handshake is still going on, so that what it has sent may be a replay.
+    pub(crate) fn client_is_handshaking(&self, side: ClientSide) -> bool {
+        match self.conns.get(side.conn()) {
+            Some(Conn::Front(front)) => front.wire.is_handshaking(),
+            _ => false,
+        }
+    }
+}
+
+/// The upstream's server as a sink.
+impl Proxy {
+    /// How many of `want` bytes the server has room for. 0: the sink will resume the source.
+    #[inline]
+    pub(crate) fn server_credit(&mut self, side: ServerSide, want: usize) -> usize {
+        match side {
+            ServerSide::H1(key) => match self.conns.get(key) {
+                Some(Conn::Back(back)) => back.wire.room(want),
+                _ => 0,
+            },
+            ServerSide::Waiting(_) => 0,
+            ServerSide::H2(key, stream) => self.h2_server_credit(key, stream, want),
+        }
+    }
+
+    /// Sends a piece of the request's body.
+    #[inline]
+    pub(crate) fn server_data(
+        &mut self,
+        cx: &mut Context,
+        side: ServerSide,
+        framing: BodyLength,
+        data: &[u8],
+        last: bool,
+    ) {
+        match side {
+            ServerSide::H1(key) => self.h1_server_data(cx, key, framing, data),
+            ServerSide::Waiting(_) => {}
+            ServerSide::H2(key, stream) => self.h2_server_data(cx, key, stream, data, last),
+        }
+    }
+
+    /// Ends the request's body, with the trailers in the flow if it has any; or this direction of a tunnel.
+    #[inline]
+    pub(crate) fn server_end(&mut self, exchange: Key, side: ServerSide) {
+        match side {
+            ServerSide::H1(key) => self.h1_server_end(exchange, key),
+            ServerSide::Waiting(_) => {}
+            ServerSide::H2(key, stream) => self.h2_server_end(exchange, key, stream),
+        }
+    }
+
+    /// The exchange is over; the server's side may be used again if `reusable`.
+    #[inline]
+    pub(crate) fn server_finish(&mut self, cx: &mut Context, side: ServerSide, reusable: bool) {
+        match side {
+            ServerSide::H1(key) => self.release(cx, key, reusable),
+            ServerSide::Waiting(_) => {}
+            ServerSide::H2(key, stream) => self.h2_server_finish(cx, key, stream),
+        }
+    }
+
+    /// Calls the request off.
+    #[inline]
+    pub(crate) fn server_reset(&mut self, cx: &mut Context, side: ServerSide) {
+        match side {
+            ServerSide::H1(key) => self.close(cx, key),
+            // It finds out when it looks for those who wait.
+            ServerSide::Waiting(_) => {}
+            ServerSide::H2(key, stream) => self.h2_server_reset(cx, key, stream),
+        }
+    }
+
+    /// The server's patience begins anew.
+    #[inline]
+    pub(crate) fn server_wait(&mut self, cx: &mut Context, side: ServerSide, wait: Wait) {
+        match side {
+            ServerSide::H1(key) => {
+                if let Some(Conn::Back(back)) = self.conns.get_mut(key) {
+                    let upstream = &back.upstream.upstream;
+                    let time = match wait {
+                        Wait::FirstByte => upstream.first_byte_timeout,
+                        Wait::Idle => upstream.idle_timeout,
+                    };
+                    back.deadline.after(cx, key, time);
+                }
+            }
+            ServerSide::Waiting(_) => {}
+            ServerSide::H2(key, stream) => self.h2_server_wait(cx, key, stream, wait),
+        }
+    }
+}
+
+/// Sources go on.
+impl Proxy {
+    /// Lets a source, or a whole connection, go on.
+    pub(crate) fn resume(&mut self, cx: &mut Context, later: Later) {
+        match later {
+            Later::Conn(key) => self.go_on(cx, key),
+            Later::Client(exchange) => match self.exchanges.get(exchange).map(|x| x.front) {
+                Some(ClientSide::H1(key)) => self.go_on(cx, key),
+                Some(ClientSide::H2(key, stream)) => self.h2_client_read(cx, exchange, key, stream),
+                None => {}
+            },
+            Later::Server(exchange) => match self.exchanges.get(exchange).and_then(|x| x.back) {
+                Some(ServerSide::H1(key)) => self.go_on(cx, key),
+                Some(ServerSide::H2(key, stream)) => self.h2_server_read(cx, exchange, key, stream),
+                Some(ServerSide::Waiting(_)) | None => {}
+            },
+        }
+    }
+}
