@@ -25,6 +25,7 @@ pub fn run(port: u16, lanes: Option<usize>) -> Result<()> {
         lanes,
         access_log: None,
         admin: Some(admin.to_string()),
+        admin_socket: None,
         early_data: Some("16KiB".to_owned()),
         preset: None,
         syn_tls: None,
@@ -66,6 +67,7 @@ To try
         files.trust_help()
     );
     if let Some(admin) = ready.admin {
+        let _ = writeln!(out, "  what it is doing http://{admin}/ in a browser, or: sealane top --admin {admin}");
         let _ = writeln!(out, "  metrics          curl http://{admin}/metrics");
     }
     out.push_str("\nCtrl-C finishes open requests and ends; a second one ends at once.\n");

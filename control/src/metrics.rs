@@ -1,10 +1,10 @@
 //! The lanes' counters as metrics, summed when somebody reads them.
 
 use crate::access_log::LogStats;
-use crate::admin::MetricSource;
 use crate::prometheus::Writer;
 use sealane_http::ParseError;
 use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,12 +51,30 @@ impl LaneMetrics {
     }
 }
 
-impl MetricSource for LaneMetrics {
-    fn healthy(&self) -> bool {
+impl LaneMetrics {
+    /// Whether new requests are welcome; while draining they are not, and load balancers go elsewhere.
+    pub fn healthy(&self) -> bool {
         !self.draining.load(Ordering::Relaxed)
     }
 
-    fn render(&self, out: &mut Writer) {
+    /// The lanes' counters, by slot.
+    pub fn lanes(&self) -> &[Arc<Counters>] {
+        &self.lanes
+    }
+
+    /// Refused messages and failed handshakes by reason, without those that are 0.
+    pub fn refused(&self) -> BTreeMap<String, u64> {
+        let parse = ParseError::ALL.iter().enumerate().map(|(i, e)| {
+            (format!("message: {}", e.label()), self.lanes.iter().map(|l| l.parse_errors[i].value()).sum())
+        });
+        let tls = TLS_FAILURES.iter().enumerate().map(|(i, reason)| {
+            (format!("handshake: {reason}"), self.lanes.iter().map(|l| l.tls_failures[i].value()).sum())
+        });
+        parse.chain(tls).filter(|(_, n)| *n > 0).collect()
+    }
+
+    /// Writes all metrics as they are now.
+    pub fn render(&self, out: &mut Writer) {
         let sums = self.sums();
         let mut at = 0;
         while at < DESCRIPTIONS.len() {

@@ -1,29 +1,37 @@
 //! The assembly: starts what a checked configuration asks for, and keeps it going until told to stop.
 //!
-//! The one place that names everything: sockets, snapshots, lanes, ticket keys, metrics, access log, signals.
+//! The one place that names everything: sockets, snapshots, lanes, ticket keys, metrics, access log, admin, signals,
+//! a predecessor and a successor.
 
-use crate::access_log::{AccessLog, LaneLog};
-use crate::admin;
-use crate::config::{Config, snapshot_parts};
+use crate::access_log::AccessLog;
+use crate::admin::{self, Admin};
+use crate::config::{Config, Origin};
+use crate::handover::{self, Estate, Legacy, Program, Successor};
+use crate::lanes::{LaneEvent, Lanes};
+use crate::listeners::Listeners;
 use crate::metrics::LaneMetrics;
+use crate::orders::{Given, Order, Orders, Reply};
 use crate::signals::{Event, Signals};
 use crate::sockets;
+use crate::status::Board;
 use crate::syn_tls;
+use crate::systemd::Notifier;
 use crate::ticket_keys::TicketRing;
+use crate::watch::Watched;
 use anyhow::{Context as _, Result, bail};
-use sealane_lane::{Inbox, Mailbox, Published, mailbox};
-use sealane_proxy::counters::Counters;
-use sealane_proxy::snapshot::{Listener, Snapshot};
-use sealane_proxy::{Message, Proxy, Setup};
-use std::collections::HashMap;
+use sealane_lane::Published;
+use sealane_proxy::Message;
+use sealane_proxy::snapshot::Snapshot;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// How long the access log's last lines may take.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
+/// How often files are looked at when changes of them are to be noticed.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 /// What is up, for those who print it.
 #[derive(Clone, Debug)]
@@ -42,79 +50,131 @@ pub fn serve(config: Config) -> Result<()> {
             eprintln!("sealane: listening on {address}, {lanes} lane{}", if lanes == 1 { "" } else { "s" });
         }
         if let Some(admin) = ready.admin {
-            eprintln!("sealane: metrics at http://{admin}/metrics");
+            eprintln!("sealane: status at http://{admin}/, metrics at http://{admin}/metrics");
         }
     })
 }
 
 /// Serves until told to stop; `ready` is called once everything is listened on.
 pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
+    let program = Program::this()?;
+    let legacy = handover::receive()?;
     sockets::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async move {
-        let signals = Signals::new()?;
-        let mut listeners = Listeners::default();
-        let ring = TicketRing::new(config.ticket_lifetime)?;
-        let snapshot = listeners.snapshot(&config, &ring, 1)?;
-        let addresses: Vec<SocketAddr> =
-            config.listeners.iter().map(|l| listeners.open[&l.address].1.address).collect();
-        let log = AccessLog::start(&config.access_log, config.lanes).context("cannot start the access log")?;
-        let (log, lane_logs) = match log {
-            Some((log, lanes)) => (Some(log), lanes.into_iter().map(Some).collect()),
-            None => (None, (0..config.lanes).map(|_| None).collect()),
-        };
-        let published = Published::new(snapshot);
-        let lanes = Lanes::start(&published, lane_logs)?;
-        let metrics = Arc::new(LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats)));
-        let admin = match config.admin {
-            None => None,
-            Some(address) => {
-                let listener = std::net::TcpListener::bind(address)
-                    .with_context(|| format!("cannot listen on {address} for the admin page"))?;
-                listener.set_nonblocking(true)?;
-                let listener = tokio::net::TcpListener::from_std(listener)?;
-                let address = listener.local_addr()?;
-                tokio::spawn(admin::serve(listener, metrics.clone()));
-                Some(address)
-            }
-        };
-        if let Some(note) = syn_tls::note(&config) {
-            eprintln!("sealane: {note}");
-        }
-        ready(&Ready { listeners: addresses, admin });
-        let mut running = Running { config, listeners, ring, published, lanes, log, metrics, draining: false };
-        let result = running.mind(signals).await;
-        if let Some(log) = running.log {
+    let result = runtime.block_on(async move {
+        let mut running = Running::start(config, program, legacy).await?;
+        ready(&running.ready());
+        let result = running.mind().await;
+        if let Some(log) = running.log.take() {
             log.finish(LOG_PATIENCE);
         }
+        running.admin.close();
         eprintln!("sealane: {}", running.metrics.summary());
         result
-    })
+    });
+    // Nothing that still waits (for a successor that says nothing) delays the end.
+    runtime.shutdown_background();
+    result
 }
 
 /// Everything that is up.
 struct Running {
     config: Config,
+    program: Program,
     listeners: Listeners,
     ring: TicketRing,
     published: Arc<Published<Snapshot>>,
     lanes: Lanes,
     log: Option<AccessLog>,
     metrics: Arc<LaneMetrics>,
+    board: Arc<Board>,
+    admin: Admin,
+    notifier: Notifier,
+    watched: Option<Watched>,
+    signals: Signals,
+    orders: Orders,
+    given: mpsc::Receiver<Given>,
+    /// An order to upgrade that waits for the successor.
+    upgrading: Option<Given>,
     draining: bool,
 }
 
 impl Running {
-    /// Minds signals and time until the lanes are done.
-    async fn mind(&mut self, mut signals: Signals) -> Result<()> {
-        let period = self.ring.period();
-        let mut rotation = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
+    /// Opens everything, becomes who it should be, starts the lanes; in this order.
+    async fn start(config: Config, program: Program, mut legacy: Legacy) -> Result<Self> {
+        let signals = Signals::new()?;
+        let notifier = Notifier::from_environment();
+        let mut ring = TicketRing::new(config.ticket_lifetime)?;
+        if let Some(keys) = legacy.tickets.take() {
+            ring.inherit(keys);
+        }
+        let mut listeners = Listeners::with(std::mem::take(&mut legacy.listeners));
+        let snapshot = listeners.snapshot(&config, &ring, 1)?;
+        for address in listeners.forget_inherited() {
+            eprintln!("sealane: no listener is configured for {address}, which was passed to this process");
+        }
+        let log = AccessLog::start(&config.access_log, config.lanes).context("cannot start the access log")?;
+        let (log, lane_logs) = match log {
+            Some((log, lanes)) => (Some(log), lanes.into_iter().map(Some).collect()),
+            None => (None, (0..config.lanes).map(|_| None).collect()),
+        };
+        let opened =
+            admin::open(config.admin, legacy.admin.take(), config.admin_socket.as_deref(), legacy.is_successor())?;
+        become_user(&config)?;
+        let published = Published::new(snapshot);
+        let lanes = Lanes::start(&published, lane_logs).await?;
+        let metrics = Arc::new(LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats)));
+        let board = Arc::new(Board::new(metrics.clone()));
+        board.configured(&config, &listeners, 1);
+        let (orders, given) = Orders::channel();
+        let admin = opened.serve(&metrics, &board, &orders)?;
+        let watched = config.reload_on_change.then(|| Watched::new(&config.files));
+        legacy.announce();
+        if let Some(note) = syn_tls::note(&config) {
+            eprintln!("sealane: {note}");
+        }
+        notifier.ready(&board.sentence());
+        Ok(Self {
+            config,
+            program,
+            listeners,
+            ring,
+            published,
+            lanes,
+            log,
+            metrics,
+            board,
+            admin,
+            notifier,
+            watched,
+            signals,
+            orders,
+            given,
+            upgrading: None,
+            draining: false,
+        })
+    }
+
+    fn ready(&self) -> Ready {
+        let bound = |address| self.listeners.bound(address);
+        let listeners = self.config.listeners.iter().filter_map(|l| bound(l.address)).collect();
+        Ready { listeners, admin: self.admin.address() }
+    }
+
+    /// Minds signals, orders, files and time until the lanes are done.
+    async fn mind(&mut self) -> Result<()> {
+        let mut rotation = every(Some(self.ring.period()));
+        let mut heartbeat = every(self.notifier.heartbeat);
+        let mut look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
         loop {
             tokio::select! {
-                ended = self.lanes.ended.recv() => match ended {
-                    Some((slot, Err(e))) => bail!("lane {slot} failed: {e}"),
-                    Some((slot, Ok(()))) if !self.draining => bail!("lane {slot} ended by itself; this is a bug"),
-                    Some(_) => {
+                event = self.lanes.events.recv() => match event {
+                    Some(LaneEvent::Up) => {}
+                    Some(LaneEvent::Ended(slot, Err(e))) => bail!("lane {slot} failed: {e}"),
+                    Some(LaneEvent::Ended(slot, Ok(()))) if !self.draining => {
+                        bail!("lane {slot} ended by itself; this is a bug")
+                    }
+                    Some(LaneEvent::Ended(..)) => {
                         self.lanes.running -= 1;
                         if self.lanes.running == 0 {
                             return self.lanes.join();
@@ -122,56 +182,138 @@ impl Running {
                     }
                     None => return self.lanes.join(),
                 },
+                event = self.signals.next() => {
+                    let order = match event {
+                        Event::Drain => Order::Drain,
+                        Event::Quit => Order::Quit,
+                        Event::Reload => Order::Reload,
+                        Event::Reopen => Order::Reopen,
+                        Event::Upgrade => Order::Upgrade,
+                    };
+                    // Orders are obeyed one after the other; a full channel delays signals, it loses none.
+                    let orders = self.orders.clone();
+                    tokio::spawn(async move { orders.tell(order).await });
+                }
+                Some(given) = self.given.recv() => {
+                    let period = self.ring.period();
+                    self.obey(given);
+                    if self.ring.period() != period {
+                        rotation = every(Some(self.ring.period()));
+                    }
+                    look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
+                }
                 _ = rotation.tick() => {
                     self.ring.rotate()?;
                     let generation = self.published.newest().generation + 1;
                     let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
                     self.publish(snapshot);
                 }
-                event = signals.next() => self.obey(event),
+                _ = heartbeat.tick() => self.notifier.alive(),
+                _ = look.tick() => {
+                    if self.watched.as_mut().is_some_and(Watched::changed) && !self.draining {
+                        let _ = self.reload();
+                    }
+                }
             }
         }
     }
 
-    fn obey(&mut self, event: Event) {
-        match event {
-            Event::Drain => {
+    fn obey(&mut self, given: Given) {
+        match given.order.clone() {
+            Order::Drain => given.reply(self.drain(false)),
+            Order::Quit => {
                 self.draining = true;
-                self.metrics.set_draining();
-                let limit = self.config.drain_timeout;
-                eprintln!("sealane: finishing open requests, {} s at most; again to end at once", limit.as_secs());
-                self.lanes.send_all(|| Message::Drain { limit, successor: false });
+                self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: false });
+                given.reply(Ok(String::new()));
             }
-            Event::Quit => self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: false }),
-            Event::Reopen => {
+            Order::Reopen => {
                 if let Some(log) = &self.log {
                     log.reopen();
                 }
+                given.reply(Ok(String::new()));
             }
-            Event::Reload => match self.reload() {
-                Ok(true) => eprintln!("sealane: reloaded"),
-                Ok(false) => eprintln!("sealane: started without a configuration file: there is nothing to reload"),
-                Err(e) => eprintln!("{e:#}\nsealane: not reloaded; the running configuration stays"),
+            // What the configuration's errors are has been said on the standard error; the asker gets them too.
+            Order::Reload => match self.reload() {
+                Ok(line) => given.reply(Ok(line)),
+                Err(e) => given.reply(Err(e)),
             },
+            Order::Upgrade => self.upgrade(given),
+            Order::Succeeded(result) => {
+                let reply = match result {
+                    Ok(pid) => {
+                        self.notifier.main_process(pid);
+                        // The path of the admin socket is the successor's now.
+                        self.admin.leave();
+                        self.drain(true).map(|_| format!("process {pid} serves now; this one finishes what it has"))
+                    }
+                    Err(e) => {
+                        self.board.upgrade_failed();
+                        Err(format!("not upgraded: {e}; this process goes on"))
+                    }
+                };
+                match self.upgrading.take() {
+                    Some(asked) => asked.reply(reply),
+                    None => given.reply(reply),
+                }
+            }
         }
+    }
+
+    fn drain(&mut self, successor: bool) -> Reply {
+        self.draining = true;
+        self.metrics.set_draining();
+        let limit = self.config.drain_timeout;
+        if !successor {
+            self.notifier.stopping();
+        }
+        self.lanes.send_all(|| Message::Drain { limit, successor });
+        Ok(format!("finishing open requests, {} s at most; again to end at once", limit.as_secs()))
     }
 
     fn publish(&self, snapshot: Snapshot) {
         self.published.publish(snapshot);
-        self.lanes.mailboxes.iter().for_each(Mailbox::wake);
+        self.lanes.wake();
     }
 
-    /// Reads the configuration file again. All or nothing: an error leaves everything as it was. False without a file.
-    fn reload(&mut self) -> Result<bool> {
-        let Some(file) = &self.config.file else { return Ok(false) };
-        let (mut config, warnings) = Config::load(file).map_err(|e| anyhow::anyhow!("{e}"))?;
+    /// Reads the configuration again, from its file or the files that the command line names. All or nothing: an error
+    /// leaves everything as it was.
+    fn reload(&mut self) -> Reply {
+        if self.draining {
+            return Err("not reloaded: the gateway is ending".to_owned());
+        }
+        self.notifier.reloading();
+        let result = self.try_reload();
+        // What has been looked at, good or bad, is not looked at again until it changes again.
+        self.watched = self.config.reload_on_change.then(|| Watched::new(&self.config.files));
+        let reply = match result {
+            Ok(()) => Ok("reloaded".to_owned()),
+            Err(e) => Err(format!("not reloaded; the running configuration stays:\n{e:#}")),
+        };
+        self.board.reloaded(&reply);
+        self.notifier.ready(&self.board.sentence());
+        reply
+    }
+
+    fn try_reload(&mut self) -> Result<()> {
+        let (mut config, warnings) = self.config.reload().map_err(|e| anyhow::anyhow!("{e}"))?;
         for warning in warnings {
             eprintln!("{warning}");
         }
-        if config.lanes != self.config.lanes {
-            eprintln!("sealane: `lanes` takes effect with the next start; {} keep running", self.config.lanes);
-            config.lanes = self.config.lanes;
+        for (name, differs) in [
+            ("lanes", config.lanes != self.config.lanes),
+            ("[admin] listen", config.admin != self.config.admin),
+            ("[admin] socket", config.admin_socket != self.config.admin_socket),
+            ("[log] access", config.access_log != self.config.access_log),
+            ("user", config.user != self.config.user),
+        ] {
+            if differs {
+                eprintln!("sealane: {name} changes with the next start or upgrade, and stays as it is until then");
+            }
         }
+        config.lanes = self.config.lanes;
+        config.admin = self.config.admin;
+        config.admin_socket.clone_from(&self.config.admin_socket);
+        config.access_log = self.config.access_log.clone();
         self.ring.set_lifetime(config.ticket_lifetime);
         let generation = self.published.newest().generation + 1;
         let snapshot = self.listeners.snapshot(&config, &self.ring, generation);
@@ -179,117 +321,59 @@ impl Running {
         self.listeners.forget_unused(if snapshot.is_ok() { &config } else { &self.config });
         self.publish(snapshot?);
         self.config = config;
-        Ok(true)
-    }
-}
-
-/// Sockets that are listened on, by the address as configured. They stay open as long as the address is configured.
-#[derive(Default)]
-struct Listeners {
-    open: HashMap<SocketAddr, (u32, sockets::Opened)>,
-    next_id: u32,
-}
-
-impl Listeners {
-    /// What is published for a configuration; opens what is not open yet.
-    fn snapshot(&mut self, config: &Config, ring: &TicketRing, generation: u64) -> Result<Snapshot> {
-        let parts = snapshot_parts(config);
-        let mut listeners: Vec<Arc<Listener>> = Vec::new();
-        for listener in parts.listeners {
-            let address = listener.address;
-            if !self.open.contains_key(&address) {
-                let opened = sockets::open(address, config.lanes)?;
-                self.open.insert(address, (self.next_id, opened));
-                self.next_id += 1;
-            }
-            let (id, opened) = &self.open[&address];
-            if let Err(e) = syn_tls::apply(&opened.sockets, listener.syn_tls, &ring.current()) {
-                eprintln!("sealane: {address}: TLS handshakes cannot begin in the SYN: {e}");
-            }
-            listeners.push(Arc::new(listener.with_sockets(*id, opened.address, opened.sockets.clone())));
-        }
-        Ok(Snapshot {
-            generation,
-            listeners,
-            upstreams: parts.upstreams,
-            ticket_keys: ring.current(),
-            limits: parts.limits,
-            access_log: parts.access_log,
-        })
-    }
-
-    /// Closes what is no longer configured (once the lanes have let go of it, too).
-    fn forget_unused(&mut self, config: &Config) {
-        self.open.retain(|address, _| config.listeners.iter().any(|l| l.address == *address));
-    }
-}
-
-/// The lanes' threads.
-struct Lanes {
-    mailboxes: Vec<Mailbox<Message>>,
-    counters: Vec<Arc<Counters>>,
-    threads: Vec<JoinHandle<()>>,
-    ended: mpsc::UnboundedReceiver<(usize, Result<(), String>)>,
-    running: usize,
-}
-
-impl Lanes {
-    fn start(published: &Arc<Published<Snapshot>>, logs: Vec<Option<LaneLog>>) -> Result<Self> {
-        let count = logs.len();
-        let cores = sealane_sys::cpu::allowed();
-        let boxes: Vec<(Mailbox<Message>, Inbox<Message>)> =
-            (0..count).map(|_| mailbox()).collect::<std::io::Result<_>>()?;
-        let mailboxes: Vec<Mailbox<Message>> = boxes.iter().map(|(m, _)| m.clone()).collect();
-        let counters: Vec<Arc<Counters>> = (0..count).map(|_| Arc::default()).collect();
-        let (tell, ended) = mpsc::unbounded_channel();
-        let mut threads = Vec::new();
-        for (slot, ((_, inbox), log)) in boxes.into_iter().zip(logs).enumerate() {
-            let setup = Setup {
-                slot,
-                mailboxes: mailboxes.clone(),
-                snapshots: published.subscribe(),
-                counters: counters[slot].clone(),
-                log: log.map(|mut l| Box::new(move |lines| l.hand_over(lines)) as sealane_proxy::LogSink),
-            };
-            // A core each; more lanes than cores are left to the scheduler.
-            let core = (count <= cores.len()).then(|| cores[slot]);
-            let tell = tell.clone();
-            let thread = std::thread::Builder::new().name(format!("lane-{slot}")).spawn(move || {
-                let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lane(core, setup, &inbox)));
-                let result = result.unwrap_or_else(|_| Err(std::io::Error::other("it panicked; this is a bug")));
-                // Nobody listens only when the process is ending anyway.
-                let _ = tell.send((slot, result.map_err(|e| e.to_string())));
-            })?;
-            threads.push(thread);
-        }
-        Ok(Self { mailboxes, counters, threads, ended, running: count })
-    }
-
-    fn send_all(&self, message: impl Fn() -> Message) {
-        for mailbox in &self.mailboxes {
-            // A lane that has ended needs no telling.
-            let _ = mailbox.send(message());
-        }
-    }
-
-    fn join(&mut self) -> Result<()> {
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                bail!("a lane panicked");
-            }
-        }
+        self.board.configured(&self.config, &self.listeners, generation);
         Ok(())
     }
+
+    /// Starts a successor; the rest follows when it has said that it serves.
+    fn upgrade(&mut self, given: Given) {
+        if self.upgrading.is_some() || self.draining {
+            return given.reply(Err("not upgraded: an upgrade or the end is under way".to_owned()));
+        }
+        // A configuration that is wrong is found here, where it costs nothing.
+        if let (Origin::File(_), Err(e)) = (&self.config.origin, self.config.reload()) {
+            return given.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}")));
+        }
+        let estate =
+            Estate { listeners: self.listeners.estate(), admin: self.admin.descriptor(), tickets: self.ring.current() };
+        match Successor::start(&self.program, &estate) {
+            Err(e) => {
+                self.board.upgrade_failed();
+                given.reply(Err(format!("not upgraded: {e:#}; this process goes on")));
+            }
+            Ok(successor) => {
+                self.upgrading = Some(given);
+                let orders = self.orders.clone();
+                tokio::spawn(async move {
+                    let waited = tokio::task::spawn_blocking(|| successor.wait().map_err(|e| format!("{e:#}"))).await;
+                    let result = waited.unwrap_or_else(|e| Err(e.to_string()));
+                    orders.tell(Order::Succeeded(result)).await;
+                });
+            }
+        }
+    }
 }
 
-/// The life of a lane's thread.
-fn lane(core: Option<usize>, setup: Setup, inbox: &Inbox<Message>) -> std::io::Result<()> {
-    if let Some(core) = core {
-        // Not being allowed to is no reason not to serve.
-        let _ = sealane_sys::cpu::pin(core);
+/// Becomes the configured user, if this is root; what only root could open is open by now.
+fn become_user(config: &Config) -> Result<()> {
+    let Some(run_as) = &config.user else { return Ok(()) };
+    if !sealane_sys::privileges::is_root() {
+        return Ok(());
     }
-    let mut cx = sealane_lane::Context::new()?;
-    let proxy = Proxy::new(setup, &mut cx)?;
-    sealane_lane::run(cx, proxy, inbox)?;
+    let name = &run_as.user.name;
+    sealane_sys::privileges::become_user(&run_as.user, run_as.gid).with_context(|| format!("cannot become {name}"))?;
+    for file in config.files.iter().filter(|f| std::fs::File::open(f).is_err()) {
+        let file = file.display();
+        eprintln!(
+            "sealane: {name} cannot read {file}, so a reload will fail: `sudo chgrp {name} {file}; sudo chmod g+r {file}`"
+        );
+    }
     Ok(())
+}
+
+/// Ticks every so often, the first time after that time; never for `None`.
+fn every(period: Option<Duration>) -> tokio::time::Interval {
+    // Thirty years: as good as never, and no special case.
+    let period = period.unwrap_or(Duration::from_secs(30 * 365 * 86_400)).max(Duration::from_millis(1));
+    tokio::time::interval_at(Instant::now() + period, period)
 }

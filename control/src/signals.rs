@@ -14,6 +14,8 @@ pub enum Event {
     Reload,
     /// SIGUSR1: open the access log again.
     Reopen,
+    /// SIGUSR2: start the program's file anew and hand everything over to it.
+    Upgrade,
 }
 
 /// The signals that the gateway minds. From its making on, they do not end the process by themselves.
@@ -23,6 +25,7 @@ pub struct Signals {
     terminate: Signal,
     hangup: Signal,
     user1: Signal,
+    user2: Signal,
     draining: bool,
 }
 
@@ -34,6 +37,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
             user1: signal(SignalKind::user_defined1())?,
+            user2: signal(SignalKind::user_defined2())?,
             draining: false,
         })
     }
@@ -45,6 +49,7 @@ impl Signals {
             _ = self.terminate.recv() => self.stop(),
             _ = self.hangup.recv() => Event::Reload,
             _ = self.user1.recv() => Event::Reopen,
+            _ = self.user2.recv() => Event::Upgrade,
         }
     }
 
@@ -70,6 +75,7 @@ mod tests {
                 (Signal::HUP, Event::Reload),
                 (Signal::TERM, Event::Drain),
                 (Signal::USR1, Event::Reopen),
+                (Signal::USR2, Event::Upgrade),
                 (Signal::INT, Event::Quit),
             ] {
                 kill_process(getpid(), signal).unwrap();

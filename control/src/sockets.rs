@@ -90,6 +90,23 @@ pub fn open(address: SocketAddr, slots: usize) -> Result<Opened, SocketError> {
     Ok(Opened { address: alone, sockets })
 }
 
+/// Adds sockets to some that were opened by somebody else, so that there is one for each slot. Where the system allows
+/// no further ones on the port (they were opened by another user, or without SO_REUSEPORT), slots share those there are.
+pub fn complete(opened: Opened, slots: usize) -> Opened {
+    let Opened { address, mut sockets } = opened;
+    let given = sockets.len();
+    while sockets.len() < slots {
+        let shared = sockets[sockets.len() % given].clone();
+        let own = sockopt::socket_reuseport(&shared).is_ok_and(|shares| shares).then(|| {
+            let socket = bound(address, true)?;
+            net::listen(&socket, BACKLOG)?;
+            Ok::<_, Errno>(Arc::new(socket))
+        });
+        sockets.push(own.and_then(Result::ok).unwrap_or(shared));
+    }
+    Opened { address, sockets }
+}
+
 /// The first free port from the one given on, of the next hundred; the given one only if it is free.
 pub fn next_free(address: SocketAddr) -> Result<SocketAddr, SocketError> {
     let mut last = Errno::ADDRINUSE;
@@ -181,6 +198,21 @@ mod tests {
             assert!(sockopt::socket_reuseport(socket).unwrap());
         }
         std::net::TcpStream::connect(opened.address).unwrap();
+    }
+
+    #[test]
+    fn sockets_of_others_are_completed_or_shared() {
+        let two = open(loopback(0), 2).unwrap();
+        let four = complete(two.clone(), 4);
+        let mut all: Vec<*const OwnedFd> = four.sockets.iter().map(Arc::as_ptr).collect();
+        all.sort();
+        all.dedup();
+        assert_eq!((four.address, all.len()), (two.address, 4));
+        assert_eq!(complete(two, 1).sockets.len(), 2, "none may close");
+        let alone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = alone.local_addr().unwrap();
+        let shared = complete(Opened { address, sockets: vec![Arc::new(alone.into())] }, 3);
+        assert!(shared.sockets.iter().all(|s| Arc::ptr_eq(s, &shared.sockets[0])));
     }
 
     #[test]

@@ -21,6 +21,11 @@ impl TicketRing {
         Ok(Self { current: Arc::new(TicketKeys { epoch: 1, masters: vec![fresh()?], lifetime, reset: fresh()? }) })
     }
 
+    /// Goes on with a predecessor's keys, so that its clients resume here.
+    pub fn inherit(&mut self, keys: TicketKeys) {
+        self.current = Arc::new(TicketKeys { lifetime: self.current.lifetime, ..keys });
+    }
+
     /// What to publish.
     pub fn current(&self) -> Arc<TicketKeys> {
         Arc::clone(&self.current)

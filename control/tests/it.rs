@@ -1,7 +1,6 @@
 //! The configuration from files on disk, and the services around the lanes over real sockets.
 
 mod it {
-    pub mod admin;
     pub mod certificates;
     pub mod errors;
     pub mod files;

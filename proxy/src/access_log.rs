@@ -1,7 +1,8 @@
 //! Access log lines, formatted by the lane and handed over in batches.
 //!
-//! The combined format that NGINX and Apache write, then: duration in seconds, TLS version (`-` without), bytes
-//! received, upstream server, SHA-256 fingerprint of the client's certificate.
+//! Combined: the format that NGINX and Apache write, then: duration in seconds, TLS version (`-` without), bytes
+//! received, upstream server, SHA-256 fingerprint of the client's certificate. JSON: one object per line with the same,
+//! the host as well; what is absent is left out.
 
 use crate::clock::Clock;
 use crate::conn::Client;
@@ -13,6 +14,15 @@ use std::io::Write;
 /// Where finished lines go: takes a buffer of whole lines, and gives an empty one back. It never blocks; what its
 /// writer cannot take in time it drops and counts.
 pub type LogSink = Box<dyn FnMut(Vec<u8>) -> Vec<u8> + Send>;
+
+/// What a line looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// As NGINX and Apache write it, with more at the end.
+    Combined,
+    /// An object per line.
+    Json,
+}
 
 /// Lines are handed over when there are this many bytes, or after [`FLUSH_MS`].
 const BATCH: usize = 32 * 1024;
@@ -35,57 +45,12 @@ impl AccessLog {
     }
 
     /// Appends the line of a finished exchange. Says whether the buffer was empty before.
-    pub fn line(
-        &mut self,
-        x: &Exchange,
-        client: &Client,
-        tls: Option<sealane_tls::policy::Version>,
-        clock: &Clock,
-        now: u64,
-    ) -> bool {
+    pub fn line(&mut self, format: LogFormat, entry: &Entry, clock: &Clock) -> bool {
         let first = self.buffer.is_empty();
-        let b = &mut self.buffer;
-        b.extend_from_slice(client.peer_text.as_bytes());
-        b.extend_from_slice(b" - - [");
-        b.extend_from_slice(clock.log.as_bytes());
-        b.extend_from_slice(b"] \"");
-        escape(b, x.request.method_name());
-        b.push(b' ');
-        escape(b, x.request.target());
-        b.push(b' ');
-        b.extend_from_slice(x.request.version.name().as_bytes());
-        b.extend_from_slice(b"\" ");
-        encode_decimal(b, u64::from(x.status));
-        b.push(b' ');
-        encode_decimal(b, x.down.bytes);
-        for known in [Known::Referer, Known::UserAgent] {
-            b.extend_from_slice(b" \"");
-            match x.request.fields.get(known) {
-                Some(value) => escape(b, value),
-                None => b.push(b'-'),
-            }
-            b.push(b'"');
+        match format {
+            LogFormat::Combined => combined(&mut self.buffer, entry, clock),
+            LogFormat::Json => json(&mut self.buffer, entry, clock),
         }
-        let elapsed = x.lingers.unwrap_or(now).saturating_sub(x.started);
-        b.push(b' ');
-        encode_decimal(b, elapsed / 1000);
-        let millis = elapsed % 1000;
-        b.extend_from_slice(&[b'.', b'0' + (millis / 100) as u8, b'0' + (millis / 10 % 10) as u8]);
-        b.push(b'0' + (millis % 10) as u8);
-        b.extend_from_slice(match tls {
-            None => b" - ".as_slice(),
-            Some(sealane_tls::policy::Version::Tls13) => b" TLSv1.3 ".as_slice(),
-            Some(sealane_tls::policy::Version::Tls12) => b" TLSv1.2 ".as_slice(),
-        });
-        encode_decimal(b, x.up.bytes);
-        b.push(b' ');
-        match x.upstream.as_ref().and_then(|u| u.upstream.servers.get(x.server)) {
-            Some(server) => b.extend_from_slice(server.name.as_bytes()),
-            None => b.push(b'-'),
-        }
-        b.push(b' ');
-        b.extend_from_slice(client.cert.as_ref().map_or(b"-", |c| c.fingerprint.as_bytes()));
-        b.push(b'\n');
         first
     }
 
@@ -98,6 +63,108 @@ impl AccessLog {
             self.buffer = sink(std::mem::take(&mut self.buffer));
         }
     }
+}
+
+/// What a line is about.
+pub(crate) struct Entry<'e> {
+    pub x: &'e Exchange,
+    pub client: &'e Client,
+    pub tls: Option<sealane_tls::policy::Version>,
+    pub now: u64,
+}
+
+impl Entry<'_> {
+    fn tls_version(&self) -> Option<&'static str> {
+        self.tls.map(|version| match version {
+            sealane_tls::policy::Version::Tls13 => "TLSv1.3",
+            sealane_tls::policy::Version::Tls12 => "TLSv1.2",
+        })
+    }
+
+    fn upstream_server(&self) -> Option<&str> {
+        self.x.upstream.as_ref()?.upstream.servers.get(self.x.server).map(|s| s.name.as_str())
+    }
+
+    fn millis(&self) -> u64 {
+        self.x.lingers.unwrap_or(self.now).saturating_sub(self.x.started)
+    }
+}
+
+/// Seconds with three digits behind the point.
+fn seconds(b: &mut Vec<u8>, millis: u64) {
+    encode_decimal(b, millis / 1000);
+    let rest = millis % 1000;
+    b.extend_from_slice(&[b'.', b'0' + (rest / 100) as u8, b'0' + (rest / 10 % 10) as u8, b'0' + (rest % 10) as u8]);
+}
+
+fn combined(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
+    let Entry { x, client, .. } = entry;
+    b.extend_from_slice(client.peer_text.as_bytes());
+    b.extend_from_slice(b" - - [");
+    b.extend_from_slice(clock.log.as_bytes());
+    b.extend_from_slice(b"] \"");
+    escape(b, x.request.method_name());
+    b.push(b' ');
+    escape(b, x.request.target());
+    b.push(b' ');
+    b.extend_from_slice(x.request.version.name().as_bytes());
+    b.extend_from_slice(b"\" ");
+    encode_decimal(b, u64::from(x.status));
+    b.push(b' ');
+    encode_decimal(b, x.down.bytes);
+    for known in [Known::Referer, Known::UserAgent] {
+        b.extend_from_slice(b" \"");
+        match x.request.fields.get(known) {
+            Some(value) => escape(b, value),
+            None => b.push(b'-'),
+        }
+        b.push(b'"');
+    }
+    b.push(b' ');
+    seconds(b, entry.millis());
+    b.push(b' ');
+    b.extend_from_slice(entry.tls_version().unwrap_or("-").as_bytes());
+    b.push(b' ');
+    encode_decimal(b, x.up.bytes);
+    b.push(b' ');
+    b.extend_from_slice(entry.upstream_server().unwrap_or("-").as_bytes());
+    b.push(b' ');
+    b.extend_from_slice(client.cert.as_ref().map_or(b"-", |c| c.fingerprint.as_bytes()));
+    b.push(b'\n');
+}
+
+fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
+    let Entry { x, client, .. } = entry;
+    b.extend_from_slice(b"{\"time\":\"");
+    b.extend_from_slice(clock.iso.as_bytes());
+    b.push(b'"');
+    let text = |b: &mut Vec<u8>, name: &str, value: Option<&[u8]>| {
+        let Some(value) = value else { return };
+        b.extend_from_slice(b",\"");
+        b.extend_from_slice(name.as_bytes());
+        b.extend_from_slice(b"\":\"");
+        escape_json(b, value);
+        b.push(b'"');
+    };
+    text(b, "remote", Some(client.peer_text.as_bytes()));
+    text(b, "method", Some(x.request.method_name()));
+    text(b, "host", Some(x.request.authority()).filter(|a| !a.is_empty()));
+    text(b, "target", Some(x.request.target()));
+    text(b, "protocol", Some(x.request.version.name().as_bytes()));
+    text(b, "tls", entry.tls_version().map(str::as_bytes));
+    text(b, "upstream", entry.upstream_server().map(str::as_bytes));
+    text(b, "referer", x.request.fields.get(Known::Referer));
+    text(b, "user_agent", x.request.fields.get(Known::UserAgent));
+    text(b, "client_certificate", client.cert.as_ref().map(|c| c.fingerprint.as_bytes()));
+    for (name, number) in [("status", u64::from(x.status)), ("bytes_in", x.up.bytes), ("bytes_out", x.down.bytes)] {
+        b.extend_from_slice(b",\"");
+        b.extend_from_slice(name.as_bytes());
+        b.extend_from_slice(b"\":");
+        encode_decimal(b, number);
+    }
+    b.extend_from_slice(b",\"duration\":");
+    seconds(b, entry.millis());
+    b.extend_from_slice(b"}\n");
 }
 
 /// What a client has sent must not forge lines: quotes, backslashes and bytes that are not printable ASCII are escaped.
@@ -116,9 +183,30 @@ fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
+/// RFC 8259 §7. Bytes that are not ASCII stand for the characters of these numbers (Latin-1), so that every line is
+/// UTF-8 whatever clients send.
+fn escape_json(out: &mut Vec<u8>, bytes: &[u8]) {
+    for b in bytes {
+        match b {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', *b]),
+            0..=0x1f | 0x7f.. => {
+                let _ = write!(out, "\\u{b:04x}");
+            }
+            _ => out.push(*b),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_strings_are_ascii() {
+        let mut out = Vec::new();
+        escape_json(&mut out, b"a\"b\\c\nd\xff");
+        assert_eq!(out, b"a\\\"b\\\\c\\u000ad\\u00ff");
+    }
 
     #[test]
     fn nothing_can_forge_a_line() {

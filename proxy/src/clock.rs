@@ -14,6 +14,8 @@ pub(crate) struct Clock {
     pub http: String,
     /// As in the common log format, without brackets.
     pub log: String,
+    /// RFC 3339, in UTC.
+    pub iso: String,
 }
 
 impl Clock {
@@ -28,6 +30,7 @@ impl Clock {
             self.second = second;
             let (year, month, day) = civil(second / 86_400);
             let (h, m, s) = (second / 3600 % 24, second / 60 % 60, second % 60);
+            self.iso = format!("{year}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}Z");
             let (weekday, month) = (DAYS[(second / 86_400 % 7) as usize], MONTHS[month as usize - 1]);
             self.http = format!("{weekday}, {day:02} {month} {year} {h:02}:{m:02}:{s:02} GMT");
             self.log = format!("{day:02}/{month}/{year}:{h:02}:{m:02}:{s:02} +0000");

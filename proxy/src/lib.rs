@@ -30,5 +30,5 @@ mod sides;
 pub mod snapshot;
 mod wire;
 
-pub use access_log::LogSink;
+pub use access_log::{LogFormat, LogSink};
 pub use service::{HandedOver, Message, Proxy, Setup};

@@ -3,7 +3,7 @@
 //! Where things go from here: bytes of clients to `front`, bytes of upstreams to `back`, what a request and its
 //! response have to do with each other to `exchange_loop`.
 
-use crate::access_log::{AccessLog, FLUSH_MS, LogSink};
+use crate::access_log::{AccessLog, Entry, FLUSH_MS, LogSink};
 use crate::clock::Clock;
 use crate::conn::{Back, BackPhase, Client, Conn, Deadline, Front, FrontPhase};
 use crate::counters::Counters;
@@ -565,12 +565,11 @@ impl Proxy {
 
     /// Writes the access log line of a finished exchange.
     pub(crate) fn log_exchange(&mut self, cx: &mut Context, x: &Exchange) {
-        if !self.log.is_on() || !self.lane.snapshot.access_log {
-            return;
-        }
+        let Some(format) = self.lane.snapshot.access_log.filter(|_| self.log.is_on()) else { return };
         let Some(client) = client_of(&self.conns, x.front) else { return };
         let tls = self.conns.get(x.front.conn()).and_then(Conn::tls_version);
-        if self.log.line(x, client, tls, &self.clock, cx.now()) && self.log.due <= cx.now() {
+        let entry = Entry { x, client, tls, now: cx.now() };
+        if self.log.line(format, &entry, &self.clock) && self.log.due <= cx.now() {
             self.log.due = cx.now() + FLUSH_MS;
             cx.timers.arm(LOG_TIMER, self.log.due);
         }

@@ -4,6 +4,7 @@
 //! two events and builds what it needs from it for itself (TLS configurations, pools). Nothing here is ever changed
 //! after it is published.
 
+use crate::access_log::LogFormat;
 use sealane_http::h1::Limits;
 use sealane_route::HostTable;
 use sealane_tls::policy::{ClientPolicy, ListenerTls, TicketKeys};
@@ -25,8 +26,8 @@ pub struct Snapshot {
     pub ticket_keys: Arc<TicketKeys>,
     /// Limits and timeouts of clients.
     pub limits: Arc<ClientLimits>,
-    /// Access log lines are written (else lanes do not even format them).
-    pub access_log: bool,
+    /// The format of access log lines; `None`: lanes do not even make them.
+    pub access_log: Option<LogFormat>,
 }
 
 /// One listening address.

@@ -1,14 +1,18 @@
 //! `sealane`, the gateway: reads the command line and calls control.
 
+mod running;
+mod top;
+
 use anyhow::{Context, Result};
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use sealane_control::client::{self, ClientSettings};
 use sealane_control::config::{self, Answer, CommandLine, Config, Diagnostic, Errors, Warning};
 use sealane_control::{demo, run, syn_tls};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -120,6 +124,47 @@ Examples:
     /// About configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Say what a running gateway is doing
+    Status {
+        #[command(flatten)]
+        at: running::AtEither,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Watch a running gateway: lanes, handshakes, CPU time per operation, upstreams, errors
+    Top {
+        #[command(flatten)]
+        at: running::AtEither,
+        /// Seconds between looks
+        #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        interval: u64,
+        /// End after so many looks [default: at Ctrl-C]
+        #[arg(long, value_name = "N")]
+        rounds: Option<u64>,
+    },
+    /// Make a running gateway read its configuration and certificates again (as SIGHUP does)
+    Reload(running::At),
+    /// Replace a running gateway by what its program's file is now, without losing a connection (as SIGUSR2 does)
+    Upgrade(running::At),
+    /// Make a running gateway finish open requests and end (as SIGTERM does)
+    Drain(running::At),
+    /// Make a running gateway open its access log again (as SIGUSR1 does)
+    ReopenLogs(running::At),
+    /// Print completions for a shell
+    #[command(after_help = "\
+Example:
+  sealane completions bash > /etc/bash_completion.d/sealane")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder
+        folder: PathBuf,
+    },
 }
 
 #[derive(Subcommand)]
@@ -163,9 +208,12 @@ struct Serving {
     /// Access log: off, stdout or a file [default: off]
     #[arg(long, value_name = "WHERE")]
     access_log: Option<String>,
-    /// Address of the admin listener: /metrics, /healthz [default: none]
+    /// Address of the admin listener: status page, /metrics, /healthz [default: none]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
+    /// Admin socket: where `sealane status`, `reload` and `upgrade` ask [default: none]
+    #[arg(long, value_name = "PATH")]
+    admin_socket: Option<PathBuf>,
 }
 
 impl Serving {
@@ -177,6 +225,7 @@ impl Serving {
             lanes: self.lanes,
             access_log: self.access_log,
             admin: self.admin,
+            admin_socket: self.admin_socket,
             early_data: self.early_data,
             preset: self.preset,
             syn_tls: self.syn_tls,
@@ -232,6 +281,21 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Serve { config } => serve(Config::load(&config))?,
         Command::Check { config, json } => return check(&config, json),
         Command::Config(ConfigCommand::Example) => print(config::example())?,
+        Command::Status { at, json } => print(&running::status(at, json)?)?,
+        Command::Top { at, interval, rounds } => running::top(at, Duration::from_secs(interval), rounds)?,
+        Command::Reload(at) => print(&running::order(at, "reload")?)?,
+        Command::Upgrade(at) => print(&running::order(at, "upgrade")?)?,
+        Command::Drain(at) => print(&running::order(at, "drain")?)?,
+        Command::ReopenLogs(at) => print(&running::order(at, "reopen-logs")?)?,
+        Command::Completions { shell } => {
+            let mut out = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "sealane", &mut out);
+            print(&String::from_utf8(out)?)?;
+        }
+        Command::Man { folder } => {
+            clap_mangen::generate_to(Cli::command(), &folder)
+                .with_context(|| format!("cannot write into {}", folder.display()))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -286,7 +350,6 @@ fn print(text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

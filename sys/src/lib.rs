@@ -1,13 +1,15 @@
-//! The platform: what a lane needs of the operating system beyond what `rustix` gives safely.
+//! The platform: what a lane or control needs of the operating system beyond what `rustix` gives safely.
 //!
 //! The only crate of the product that may contain `unsafe`; each use says why it is sound.
 
 pub mod cpu;
 pub mod fastopen;
+pub mod inherit;
 pub mod limits;
 pub mod netlink;
 pub mod netlink_route;
 pub mod netns;
+pub mod privileges;
 pub mod realtime;
 mod sockopt;
 pub mod steer;

@@ -1,7 +1,7 @@
 //! The commands that need no file: their arguments are put into the words of one and read by the same code, so that
 //! they are checked by the same rules and mean the same.
 
-use super::{Config, Errors, Warning};
+use super::{Config, Errors, Origin, Warning};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +20,8 @@ pub struct CommandLine {
     pub access_log: Option<String>,
     /// Address of the admin listener.
     pub admin: Option<String>,
+    /// Path of the admin socket.
+    pub admin_socket: Option<PathBuf>,
     /// Most bytes of 0-RTT data, or `off`.
     pub early_data: Option<String>,
     /// TLS preset.
@@ -54,7 +56,7 @@ pub enum Answer {
 impl Config {
     /// The configuration that a command line stands for; relative paths are from the working folder.
     pub fn from_command_line(args: &CommandLine) -> Result<(Config, Vec<Warning>), Errors> {
-        Self::parse(&as_toml(args), String::new(), Path::new(""))
+        Self::parse(&as_toml(args), String::new(), Path::new(""), Origin::CommandLine(Box::new(args.clone())))
     }
 }
 
@@ -63,9 +65,14 @@ fn as_toml(args: &CommandLine) -> String {
     if let Some(lanes) = args.lanes {
         setting(&mut t, "lanes", &lanes.to_string());
     }
-    if let Some(admin) = &args.admin {
+    if args.admin.is_some() || args.admin_socket.is_some() {
         t.push_str("[admin]\n");
+    }
+    if let Some(admin) = &args.admin {
         setting(&mut t, "listen", &quoted(admin));
+    }
+    if let Some(socket) = &args.admin_socket {
+        setting(&mut t, "socket", &quoted(&socket.to_string_lossy()));
     }
     if let Some(log) = &args.access_log {
         t.push_str("[log]\n");
@@ -143,6 +150,7 @@ mod tests {
             lanes: Some(3),
             access_log: None,
             admin: None,
+            admin_socket: None,
             early_data: None,
             preset: None,
             syn_tls: None,

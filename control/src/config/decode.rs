@@ -426,8 +426,13 @@ pub(super) fn strings(sink: &Sink, key: &str, node: &Node) -> Option<Vec<At<Stri
     (got.len() == wanted).then_some(got)
 }
 
-/// A path, taken from `base` when it is relative.
+/// The path of a file to read, taken from `base` when it is relative.
 pub(super) fn path(base: &Path) -> impl Fn(&Sink, &str, &Node) -> Option<PathBuf> {
+    move |sink, key, node| output_path(base)(sink, key, node).inspect(|path| sink.names_file(path))
+}
+
+/// The path of a file to write, taken from `base` when it is relative.
+pub(super) fn output_path(base: &Path) -> impl Fn(&Sink, &str, &Node) -> Option<PathBuf> {
     move |sink, key, node| {
         let s = text(sink, key, node)?;
         if s.is_empty() {

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// Longest part of a line that is shown; longer lines are cut around the place.
 const EXCERPT_WIDTH: usize = 120;
@@ -143,11 +144,32 @@ pub(super) struct Sink<'t> {
     /// Lines that did not parse: what else seems to be wrong there is the parser's guess.
     broken_lines: HashSet<usize>,
     found: RefCell<Vec<(usize, Diagnostic)>>,
+    /// Files that the configuration names to be read.
+    files: RefCell<Vec<PathBuf>>,
 }
 
 impl<'t> Sink<'t> {
     pub fn new(source: Source<'t>) -> Self {
-        Self { source, broken_syntax: false, broken_lines: HashSet::new(), found: RefCell::default() }
+        Self {
+            source,
+            broken_syntax: false,
+            broken_lines: HashSet::new(),
+            found: RefCell::default(),
+            files: RefCell::default(),
+        }
+    }
+
+    /// Notes a file that is read for the configuration.
+    pub fn names_file(&self, path: &Path) {
+        let mut files = self.files.borrow_mut();
+        if !files.iter().any(|f| f == path) {
+            files.push(path.to_path_buf());
+        }
+    }
+
+    /// The files noted so far.
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.files.borrow().clone()
     }
 
     /// Reports text that is no TOML. To be called before anything else is reported.

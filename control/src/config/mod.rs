@@ -24,12 +24,14 @@ pub use args::{Answer, CommandLine};
 pub use diagnostics::{Diagnostic, Errors, Severity, Warning};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 
-use decode::Section;
+use decode::{At, Section};
 use diagnostics::{Sink, Source};
 use host::{Target, Upstreams};
 use sealane_http::h1::Limits;
+use sealane_proxy::LogFormat;
 use sealane_proxy::snapshot::{Action, ClientLimits, Upstream};
 use sealane_route::HostTable;
+use sealane_sys::privileges::User;
 use sealane_tls::policy::ListenerTls;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -44,14 +46,24 @@ const MAX_FILE: u64 = 64 << 20;
 /// A checked configuration.
 #[derive(Debug)]
 pub struct Config {
-    /// The file it came from, to read again on a reload; `None` from the command line.
-    pub file: Option<PathBuf>,
+    /// Where it came from, to be read again on a reload.
+    pub origin: Origin,
+    /// Every file that it names and that was read, certificates and the like; and itself, if it is one.
+    pub files: Vec<PathBuf>,
+    /// Reload when one of the files changes.
+    pub reload_on_change: bool,
+    /// Who to be once everything is open, if it was started as root.
+    pub user: Option<RunAs>,
     /// Threads that serve; each has its own connections.
     pub lanes: usize,
     /// Where metrics and health are served.
     pub admin: Option<SocketAddr>,
+    /// The Unix socket where orders are taken.
+    pub admin_socket: Option<PathBuf>,
     /// Where access log lines go.
     pub access_log: AccessLogTarget,
+    /// What they look like.
+    pub log_format: LogFormat,
     /// How long open connections may go on after the first signal to stop.
     pub drain_timeout: Duration,
     /// How long a session ticket is good for; ticket keys are replaced as often.
@@ -62,6 +74,24 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// Upstream groups; actions name them by index.
     pub upstreams: Vec<Arc<Upstream>>,
+}
+
+/// Where a configuration came from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// A file.
+    File(PathBuf),
+    /// A command's arguments.
+    CommandLine(Box<CommandLine>),
+}
+
+/// Who the process becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunAs {
+    /// The user.
+    pub user: User,
+    /// Its group, if not the user's first.
+    pub gid: u32,
 }
 
 /// One listening address.
@@ -139,20 +169,33 @@ impl Config {
             .map_err(|e| unreadable(format!("not UTF-8 text at byte {}", e.utf8_error().valid_up_to()), None))?;
         // Relative paths are from the file's folder, wherever the program was started.
         let base = path.parent().unwrap_or(Path::new("")).to_path_buf();
-        let (mut config, warnings) = Self::parse(&text, name, &base)?;
-        config.file = Some(path.to_path_buf());
+        let (mut config, warnings) = Self::parse(&text, name, &base, Origin::File(path.to_path_buf()))?;
+        config.files.push(path.to_path_buf());
         Ok((config, warnings))
     }
 
+    /// Reads everything again from where it came from.
+    pub fn reload(&self) -> Result<(Config, Vec<Warning>), Errors> {
+        match &self.origin {
+            Origin::File(path) => Self::load(path),
+            Origin::CommandLine(args) => Self::from_command_line(args),
+        }
+    }
+
     /// Checks text. `name` is shown in messages; relative paths are from `base`.
-    pub(crate) fn parse(text: &str, name: String, base: &Path) -> Result<(Config, Vec<Warning>), Errors> {
+    pub(crate) fn parse(
+        text: &str,
+        name: String,
+        base: &Path,
+        origin: Origin,
+    ) -> Result<(Config, Vec<Warning>), Errors> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut sink = Sink::new(Source::new(name, text));
         let (document, syntax) = DeTable::parse_recoverable(text);
         for e in &syntax {
             sink.syntax_error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "));
         }
-        let config = read(&sink, document.get_ref(), base);
+        let config = read(&sink, document.get_ref(), base, origin);
         let (errors, warnings) = sink.finish();
         match config {
             Some(config) if errors.is_empty() => Ok((config, warnings)),
@@ -166,7 +209,7 @@ pub fn example() -> &'static str {
     include_str!("example.toml")
 }
 
-fn read(sink: &Sink, table: &DeTable, base: &Path) -> Option<Config> {
+fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Config> {
     let top = Section::new(sink, "", table, 0..0);
     let lanes = top.optional("lanes", decode::count(1..=1024));
     let drain_timeout = top.or("drain_timeout", Duration::from_secs(30), decode::duration);
@@ -176,8 +219,11 @@ fn read(sink: &Sink, table: &DeTable, base: &Path) -> Option<Config> {
     if let Some(t) = ticket_lifetime.as_ref().filter(|t| !allowed.contains(&t.value)) {
         sink.error(&t.span, "\"ticket_lifetime\" is out of range: 1m to 7d", None);
     }
-    let admin = top.table("admin", "[admin]").and_then(|s| admin(s));
-    let access_log = top.table("log", "[log]").and_then(|s| log(s, base)).unwrap_or(AccessLogTarget::Off);
+    let reload_on_change = top.or("reload_on_change", false, decode::boolean);
+    let user = run_as(&top);
+    let (admin, admin_socket) = top.table("admin", "[admin]").map_or((None, None), |s| admin(s, base));
+    let (access_log, log_format) =
+        top.table("log", "[log]").map_or((AccessLogTarget::Off, LogFormat::Combined), |s| log(s, base));
     let limits = limits(top.table("limits", "[limits]"));
 
     let mut store = identity::Store::new();
@@ -223,10 +269,15 @@ fn read(sink: &Sink, table: &DeTable, base: &Path) -> Option<Config> {
         out.push(listener.into_listener(target.hosts));
     }
     Some(Config {
-        file: None,
+        origin,
+        files: sink.files(),
+        reload_on_change,
+        user,
         lanes: lanes.map_or_else(default_lanes, |n| n as usize),
         admin,
+        admin_socket,
         access_log,
+        log_format,
         drain_timeout,
         ticket_lifetime: ticket_lifetime.map_or(Duration::from_secs(12 * 3600), |t| t.value),
         limits,
@@ -240,24 +291,83 @@ fn default_lanes() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn admin(section: Section) -> Option<SocketAddr> {
-    let listen = section.required("listen", "\"127.0.0.1:9901\"", decode::text);
-    let sink = section.sink;
-    section.finish();
-    let listen = listen?;
-    let address = *decode::listen_addresses(sink, &listen.value, &listen.span)?.first()?;
-    if !address.ip().is_loopback() {
-        let message = "the admin listener can be reached from other machines, without a password";
-        sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
-    }
-    Some(address)
+/// `user` and `group`, looked up.
+fn run_as(top: &Section) -> Option<RunAs> {
+    let user = top.optional_at("user", decode::text);
+    let group = top.optional_at("group", decode::text);
+    let sink = top.sink;
+    let Some(user) = user else {
+        if let Some(group) = group {
+            sink.error(&group.span, "\"group\" without \"user\"", Some("add user = \"sealane\"".to_owned()));
+        }
+        return None;
+    };
+    let unknown = |what: &str, name: &At<String>, help: String| {
+        sink.error(&name.span, format!("there is no {what} \"{}\" on this machine", name.value), Some(help));
+    };
+    let Ok(Some(found)) = sealane_sys::privileges::find_user(&user.value) else {
+        unknown("user", &user, format!("make it: sudo useradd --system --no-create-home {}", user.value));
+        return None;
+    };
+    let gid = match &group {
+        None => found.gid,
+        Some(group) => match sealane_sys::privileges::find_group(&group.value) {
+            Ok(Some(gid)) => gid,
+            _ => {
+                unknown("group", group, format!("make it: sudo groupadd --system {}", group.value));
+                return None;
+            }
+        },
+    };
+    Some(RunAs { user: found, gid })
 }
 
-fn log(section: Section, base: &Path) -> Option<AccessLogTarget> {
+fn admin(section: Section, base: &Path) -> (Option<SocketAddr>, Option<PathBuf>) {
+    let socket = section.optional_at("socket", decode::text);
+    let listen = match socket {
+        Some(_) => section.optional_at("listen", decode::text),
+        None => section.required("listen", "\"127.0.0.1:9901\"", decode::text),
+    };
+    let sink = section.sink;
+    section.finish();
+    let address = listen.and_then(|listen| {
+        let address = *decode::listen_addresses(sink, &listen.value, &listen.span)?.first()?;
+        if !address.ip().is_loopback() {
+            let message = "the admin listener can be reached from other machines, without a password";
+            sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
+        }
+        Some(address)
+    });
+    let socket = socket.and_then(|path| {
+        let written = base.join(&path.value);
+        let folder = written.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // sun_path has 108 bytes (unix(7)), of which we need some for a name to rename from.
+        if path.value.is_empty() || written.as_os_str().len() > 90 {
+            let help = Some("write \"/run/sealane/admin.sock\"".to_owned());
+            sink.error(&path.span, "\"socket\" must be a path of 1 to 90 bytes", help);
+            return None;
+        }
+        if !folder.is_dir() {
+            let help = format!("make it: mkdir -p {}", folder.display());
+            sink.error(&path.span, format!("there is no folder {}", folder.display()), Some(help));
+            return None;
+        }
+        Some(written)
+    });
+    (address, socket)
+}
+
+const LOG_FORMATS: &[(&str, LogFormat)] = &[("combined", LogFormat::Combined), ("json", LogFormat::Json)];
+
+fn log(section: Section, base: &Path) -> (AccessLogTarget, LogFormat) {
+    let format = section.or("format", LogFormat::Combined, decode::choice(LOG_FORMATS));
     let sink = section.sink;
     let access = section.optional_at("access", decode::text);
     section.finish();
-    let access = access?;
+    (access.and_then(|access| log_target(sink, &access, base)).unwrap_or(AccessLogTarget::Off), format)
+}
+
+fn log_target(sink: &Sink, access: &At<String>, base: &Path) -> Option<AccessLogTarget> {
     match access.value.as_str() {
         "off" => Some(AccessLogTarget::Off),
         "stdout" | "-" => Some(AccessLogTarget::Stdout),

@@ -3,6 +3,7 @@
 
 use super::listener::copy;
 use super::{AccessLogTarget, Config, SynTls};
+use sealane_proxy::LogFormat;
 use sealane_proxy::snapshot::{self, Action, ClientLimits, Upstream};
 use sealane_route::HostTable;
 use sealane_tls::policy::ListenerTls;
@@ -19,8 +20,8 @@ pub struct Parts {
     pub upstreams: Vec<Arc<Upstream>>,
     /// Limits of clients.
     pub limits: Arc<ClientLimits>,
-    /// Access log lines are written.
-    pub access_log: bool,
+    /// The format of access log lines; `None` writes none.
+    pub access_log: Option<LogFormat>,
 }
 
 /// A [`snapshot::Listener`] without sockets.
@@ -69,6 +70,6 @@ pub fn snapshot_parts(config: &Config) -> Parts {
         listeners: listeners.collect(),
         upstreams: config.upstreams.clone(),
         limits: Arc::new(config.limits.clone()),
-        access_log: config.access_log != AccessLogTarget::Off,
+        access_log: (config.access_log != AccessLogTarget::Off).then_some(config.log_format),
     }
 }

@@ -184,7 +184,7 @@ pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listene
     let early_data = section.optional_at("early_data", early_data);
     let alpn = section.optional_at("alpn", decode::strings);
     let clients = client_auth(&section, base);
-    let key_log = section.optional_at("dangerous_key_log", decode::path(base));
+    let key_log = section.optional_at("dangerous_key_log", decode::output_path(base));
 
     if let Some(e) = early_data.as_ref().filter(|e| e.value > 0) {
         if protocol.as_ref().is_some_and(|p| !p.versions.contains(&Version::Tls13)) {
@@ -378,6 +378,7 @@ fn client_auth(section: &Section, base: &Path) -> Option<Vec<ClientRule>> {
         let mut crls = Vec::new();
         for file in entry.optional("crl", decode::strings).unwrap_or_default() {
             let file = At { value: base.join(&file.value), span: file.span };
+            sink.names_file(&file.value);
             match identity::revocation_lists(sink, &file) {
                 Some(lists) => crls.extend(lists),
                 None => good = false,

@@ -8,6 +8,7 @@
 pub mod backend;
 pub mod binary;
 pub mod client;
+pub mod crowd;
 pub mod gateway;
 pub mod http;
 pub mod peers;

@@ -71,6 +71,11 @@ impl Server {
         self.signal(Signal::INT);
     }
 
+    /// Asks it to read its configuration again.
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("our own child can be signalled");
     }

@@ -1,5 +1,6 @@
 //! The real gateway against things that we did not write, and against peers that misbehave on purpose.
 
+mod admin;
 mod bulk;
 mod chain;
 mod curl;
@@ -11,9 +12,12 @@ mod handshake;
 mod lifecycle;
 mod load;
 mod openssl;
+mod operating;
 mod patience;
 mod proxy_protocol;
+mod reload;
 mod smuggling;
 mod syn_tls;
+mod upgrade;
 mod upstream_tls;
 mod websocket;

@@ -1,0 +1,74 @@
+//! The admin socket's file.
+
+use anyhow::{Context, Result, bail};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A bound socket whose file waits under another name until it is published.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    waiting: PathBuf,
+}
+
+impl SocketFile {
+    /// Binds it beside `path`, for its owner only.
+    ///
+    /// Errors: another gateway listens there (unless this one is its `successor`), or there is a file that is no
+    /// socket, or the folder cannot be written.
+    pub fn open(path: &Path, successor: bool) -> Result<(Self, UnixListener)> {
+        let shown = path.display();
+        if let Ok(there) = std::fs::symlink_metadata(path) {
+            if !there.file_type().is_socket() {
+                bail!("{shown} is there and is no socket: remove it, or choose another path for the admin socket");
+            }
+            if !successor && UnixStream::connect(path).is_ok() {
+                bail!("another gateway listens on {shown}: stop it, or choose another path for the admin socket");
+            }
+        }
+        let mut waiting = path.as_os_str().to_owned();
+        waiting.push(format!(".{}", std::process::id()));
+        let waiting = PathBuf::from(waiting);
+        // Left behind by a process of this number that was killed.
+        let _ = std::fs::remove_file(&waiting);
+        let listener = UnixListener::bind(&waiting).with_context(|| format!("cannot make the admin socket {shown}"))?;
+        std::fs::set_permissions(&waiting, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok((Self { path: path.to_path_buf(), waiting }, listener))
+    }
+
+    /// Puts it where it is looked for, in place of whatever is left there.
+    pub fn publish(&self) -> Result<()> {
+        std::fs::rename(&self.waiting, &self.path)
+            .with_context(|| format!("cannot make the admin socket {}", self.path.display()))
+    }
+
+    /// Removes it.
+    pub fn remove(self) {
+        // It may be gone already, or not be ours to remove after giving up root; a stale one is replaced.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_socket_is_respected_and_a_stale_one_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let (first, listener) = SocketFile::open(&path, false).unwrap();
+        assert!(!path.exists());
+        first.publish().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(SocketFile::open(&path, false).unwrap_err().to_string().contains("another gateway"));
+        let (second, _listener) = SocketFile::open(&path, true).unwrap();
+        second.publish().unwrap();
+        drop(listener);
+        second.remove();
+        std::fs::write(&path, "a file").unwrap();
+        assert!(SocketFile::open(&path, false).unwrap_err().to_string().contains("no socket"));
+    }
+}

@@ -1,0 +1,325 @@
+//! Handing over to another process: listening sockets and ticket keys pass from the running gateway to its successor.
+//!
+//! ```text
+//! old ── starts the program again, its standard input being one end of a socket pair ──▶ new
+//! old ── inventory (JSON), then the descriptors in its order (SCM_RIGHTS) ─────────────▶ new
+//! new ── reads its configuration, takes the sockets, starts its lanes ── "ready" ──────▶ old
+//! old ── accepts no more, finishes what it has, ends
+//! ```
+//!
+//! Both hold the sockets from then on, so none is ever closed, and no client is refused or reset. Should the new
+//! process fail, the old one sees the end of the pair and goes on as if nothing had been; should the old one die, the
+//! new one has all it needs, or opens the sockets itself.
+
+use anyhow::{Context, Result, bail};
+use sealane_sys::inherit::{MAX_DESCRIPTORS, receive_descriptors, send_descriptors};
+use sealane_tls::policy::TicketKeys;
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Set for a successor; its value is the version of the inventory's form.
+const VARIABLE: &str = "SEALANE_HANDOVER";
+const VERSION: u32 = 1;
+/// What a successor says when it serves.
+const READY: &[u8] = b"ready\n";
+/// Longest inventory: ten thousand listeners are 1 MB.
+const MAX_INVENTORY: usize = 16 << 20;
+/// How long either side waits for the other's next word.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What is handed over, in the order of the descriptors. Unknown fields are ignored, so that either side can be newer.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Inventory {
+    listeners: Vec<Entry>,
+    #[serde(default)]
+    admin: Option<SocketAddr>,
+    #[serde(default)]
+    tickets: Option<Tickets>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    configured: SocketAddr,
+    bound: SocketAddr,
+    sockets: usize,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Tickets {
+    epoch: u64,
+    masters: Vec<[u8; 32]>,
+    lifetime: u32,
+}
+
+/// The sockets of one address that were opened by somebody else.
+#[derive(Clone, Debug)]
+pub struct Inherited {
+    /// As it was configured there, if that is known.
+    pub configured: Option<SocketAddr>,
+    /// As bound.
+    pub bound: SocketAddr,
+    /// One or more.
+    pub sockets: Vec<Arc<OwnedFd>>,
+}
+
+/// What a process starts with from its predecessor, or from the service manager.
+#[derive(Debug, Default)]
+pub struct Legacy {
+    /// Listening sockets.
+    pub listeners: Vec<Inherited>,
+    /// The admin listener.
+    pub admin: Option<OwnedFd>,
+    /// Ticket keys, so that clients resume their sessions here.
+    pub tickets: Option<TicketKeys>,
+    predecessor: Option<UnixStream>,
+}
+
+/// What the running process hands over.
+#[derive(Debug)]
+pub struct Estate<'e> {
+    /// Sockets by the address as configured.
+    pub listeners: Vec<Inherited>,
+    /// The admin listener.
+    pub admin: Option<(SocketAddr, BorrowedFd<'e>)>,
+    /// The newest ticket keys.
+    pub tickets: Arc<TicketKeys>,
+}
+
+/// The program as it was started, to be started again.
+#[derive(Clone, Debug)]
+pub struct Program {
+    path: PathBuf,
+    arguments: Vec<std::ffi::OsString>,
+}
+
+impl Program {
+    /// To be called early: a file that is replaced later has lost its name for `/proc/self/exe`.
+    pub fn this() -> Result<Self> {
+        let path = std::env::current_exe().context("cannot tell where the program's file is")?;
+        Ok(Self { path, arguments: std::env::args_os().skip(1).collect() })
+    }
+}
+
+/// A successor that was started and has not said yet that it serves.
+#[derive(Debug)]
+pub struct Successor {
+    /// Its process.
+    pub pid: u32,
+    pair: UnixStream,
+}
+
+impl Successor {
+    /// Starts the program's file, which may be another one by now, and hands everything over.
+    pub fn start(program: &Program, estate: &Estate) -> Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let child = Command::new(&program.path)
+            .args(&program.arguments)
+            .env(VARIABLE, VERSION.to_string())
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.path.display()))?;
+        let pid = child.id();
+        // Whatever becomes of it, it must not stay as a zombie.
+        std::thread::Builder::new().name("successor".to_owned()).spawn(move || {
+            let mut child = child;
+            let _ = child.wait();
+        })?;
+        ours.set_write_timeout(Some(PATIENCE))?;
+        ours.set_read_timeout(Some(PATIENCE))?;
+        send(&ours, estate).context("the new process does not take over the sockets")?;
+        Ok(Self { pid, pair: ours })
+    }
+
+    /// Waits until it serves. Blocks.
+    pub fn wait(mut self) -> Result<u32> {
+        let mut said = Vec::new();
+        let mut buffer = [0; 64];
+        while said.len() < READY.len() {
+            match self.pair.read(&mut buffer) {
+                Ok(0) => bail!("the new process (pid {}) ended before it served", self.pid),
+                Ok(n) => said.extend_from_slice(&buffer[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e).with_context(|| format!("the new process (pid {}) says nothing", self.pid)),
+            }
+        }
+        if said != READY {
+            bail!("the new process (pid {}) says something that is not understood", self.pid);
+        }
+        Ok(self.pid)
+    }
+}
+
+fn send(mut pair: &UnixStream, estate: &Estate) -> Result<()> {
+    let tickets = &estate.tickets;
+    let entry =
+        |l: &Inherited| Entry { configured: l.configured.unwrap_or(l.bound), bound: l.bound, sockets: l.sockets.len() };
+    let inventory = serde_json::to_vec(&Inventory {
+        listeners: estate.listeners.iter().map(entry).collect(),
+        admin: estate.admin.map(|(address, _)| address),
+        tickets: Some(Tickets { epoch: tickets.epoch, masters: tickets.masters.clone(), lifetime: tickets.lifetime }),
+    })?;
+    pair.write_all(&u32::try_from(inventory.len())?.to_be_bytes())?;
+    pair.write_all(&inventory)?;
+    let sockets = estate.listeners.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
+    let all: Vec<BorrowedFd> = sockets.chain(estate.admin.map(|(_, fd)| fd)).collect();
+    for some in all.chunks(MAX_DESCRIPTORS) {
+        send_descriptors(pair, b"+", some)?;
+    }
+    Ok(())
+}
+
+/// What this process was given at its start, by a predecessor or by the service manager (socket activation).
+pub fn receive() -> Result<Legacy> {
+    if std::env::var_os(VARIABLE).is_none_or(|v| v != VERSION.to_string().as_str()) {
+        return Ok(Legacy { listeners: passed_at_start(), ..Legacy::default() });
+    }
+    let pair = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    // Whatever reads the standard input later finds nothing there.
+    let nothing = std::fs::File::open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nothing)?;
+    pair.set_read_timeout(Some(PATIENCE))?;
+    match take(&pair) {
+        Ok(legacy) => Ok(Legacy { predecessor: Some(pair), ..legacy }),
+        Err(e) => {
+            // It died on the way: its sockets are closed, and can be opened again.
+            eprintln!("sealane: the process that was to hand over its sockets did not: {e:#}");
+            Ok(Legacy::default())
+        }
+    }
+}
+
+fn take(mut pair: &UnixStream) -> Result<Legacy> {
+    let mut length = [0; 4];
+    pair.read_exact(&mut length)?;
+    let length = u32::from_be_bytes(length) as usize;
+    if length > MAX_INVENTORY {
+        bail!("an inventory of {length} bytes");
+    }
+    let mut text = vec![0; length];
+    pair.read_exact(&mut text)?;
+    let inventory: Inventory = serde_json::from_slice(&text)?;
+    let sockets = inventory.listeners.iter().fold(0usize, |sum, l| sum.saturating_add(l.sockets));
+    let wanted = sockets.saturating_add(usize::from(inventory.admin.is_some()));
+    let mut descriptors = Vec::new();
+    while descriptors.len() < wanted {
+        let mut byte = [0; 1];
+        if receive_descriptors(pair, &mut byte, &mut descriptors)? == 0 {
+            bail!("it ended after {} of {wanted} sockets", descriptors.len());
+        }
+    }
+    let mut descriptors = descriptors.into_iter();
+    let listeners = inventory.listeners.iter().map(|l| Inherited {
+        configured: Some(l.configured),
+        bound: l.bound,
+        sockets: descriptors.by_ref().take(l.sockets).map(Arc::new).collect(),
+    });
+    let listeners = listeners.filter(|l| !l.sockets.is_empty()).collect();
+    let admin = descriptors.next();
+    let tickets = inventory.tickets.filter(|t| !t.masters.is_empty()).map(|t| TicketKeys {
+        epoch: t.epoch,
+        masters: t.masters,
+        lifetime: t.lifetime,
+    });
+    Ok(Legacy { listeners, admin, tickets, predecessor: None })
+}
+
+/// The TCP listeners that the service manager has passed; anything else is closed, and said.
+fn passed_at_start() -> Vec<Inherited> {
+    let mut found: Vec<Inherited> = Vec::new();
+    for socket in sealane_sys::inherit::passed_at_start() {
+        let listens = rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(false);
+        let bound = rustix::net::getsockname(&socket).ok().and_then(|a| SocketAddr::try_from(a).ok());
+        let (true, Some(bound)) = (listens, bound) else {
+            eprintln!("sealane: a socket passed by the service manager is not a TCP listener and is not used");
+            continue;
+        };
+        // Lanes never wait in accept.
+        if let Err(e) = rustix::io::ioctl_fionbio(&socket, true) {
+            eprintln!("sealane: the socket for {bound} passed by the service manager cannot be used: {e}");
+            continue;
+        }
+        match found.iter_mut().find(|l| l.bound == bound) {
+            Some(listener) => listener.sockets.push(Arc::new(socket)),
+            None => found.push(Inherited { configured: None, bound, sockets: vec![Arc::new(socket)] }),
+        }
+    }
+    found
+}
+
+impl Legacy {
+    /// Whether another process has handed its sockets over.
+    pub fn is_successor(&self) -> bool {
+        self.predecessor.is_some()
+    }
+
+    /// Tells the predecessor, if there is one, that this process serves: it accepts no more from now on.
+    pub fn announce(&mut self) {
+        if let Some(mut pair) = self.predecessor.take() {
+            // One that is gone need not be told.
+            let _ = pair.write_all(READY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estate(listeners: Vec<Inherited>) -> Estate<'static> {
+        let tickets = TicketKeys { epoch: 3, masters: vec![[7; 32], [8; 32]], lifetime: 60 };
+        Estate { listeners, admin: None, tickets: Arc::new(tickets) }
+    }
+
+    #[test]
+    fn sockets_and_keys_arrive() {
+        let listeners: Vec<std::net::TcpListener> =
+            (0..300).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let inherited = listeners.iter().map(|l| Inherited {
+            configured: None,
+            bound: l.local_addr().unwrap(),
+            sockets: vec![Arc::new(l.as_fd().try_clone_to_owned().unwrap())],
+        });
+        let inherited: Vec<Inherited> = inherited.collect();
+        let (here, there) = UnixStream::pair().unwrap();
+        let sender = std::thread::spawn(move || send(&here, &estate(inherited)).unwrap());
+        let legacy = take(&there).unwrap();
+        sender.join().unwrap();
+        assert_eq!(legacy.listeners.len(), 300);
+        for (sent, got) in listeners.iter().zip(&legacy.listeners) {
+            let bound = rustix::net::getsockname(&got.sockets[0]).unwrap();
+            assert_eq!(SocketAddr::try_from(bound).unwrap(), sent.local_addr().unwrap());
+        }
+        let tickets = legacy.tickets.unwrap();
+        assert_eq!((tickets.epoch, tickets.masters, tickets.lifetime), (3, vec![[7; 32], [8; 32]], 60));
+    }
+
+    #[test]
+    fn a_predecessor_that_dies_is_an_error() {
+        for cut in [0, 3, 10] {
+            let (mut here, there) = UnixStream::pair().unwrap();
+            let mut bytes = 100u32.to_be_bytes().to_vec();
+            bytes.extend_from_slice(b"{\"listeners\":");
+            here.write_all(&bytes[..cut]).unwrap();
+            drop(here);
+            assert!(take(&there).is_err());
+        }
+        let (mut here, there) = UnixStream::pair().unwrap();
+        here.write_all(&u32::MAX.to_be_bytes()).unwrap();
+        assert!(take(&there).unwrap_err().to_string().contains("an inventory of"));
+    }
+
+    #[test]
+    fn an_inventory_may_be_newer() {
+        let text =
+            r#"{"listeners":[{"configured":"127.0.0.1:1","bound":"127.0.0.1:1","sockets":0,"new":1}],"more":{}}"#;
+        let inventory: Inventory = serde_json::from_str(text).unwrap();
+        assert_eq!(inventory.listeners.len(), 1);
+    }
+}

@@ -1,0 +1,117 @@
+//! The lanes' threads: started, told things, and waited for.
+
+use crate::access_log::LaneLog;
+use anyhow::{Result, bail};
+use sealane_lane::{Inbox, Mailbox, Published, mailbox};
+use sealane_proxy::counters::Counters;
+use sealane_proxy::snapshot::Snapshot;
+use sealane_proxy::{Message, Proxy, Setup};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::mpsc;
+
+/// What a lane's thread tells control.
+#[derive(Debug)]
+pub enum LaneEvent {
+    /// It serves.
+    Up,
+    /// It has ended, by itself or because it was told to.
+    Ended(usize, Result<(), String>),
+}
+
+/// The lanes' threads.
+#[derive(Debug)]
+pub struct Lanes {
+    mailboxes: Vec<Mailbox<Message>>,
+    /// By slot; shared with whoever reads them.
+    pub counters: Vec<Arc<Counters>>,
+    threads: Vec<JoinHandle<()>>,
+    /// What the threads tell.
+    pub events: mpsc::UnboundedReceiver<LaneEvent>,
+    /// Lanes that have not ended.
+    pub running: usize,
+}
+
+impl Lanes {
+    /// Starts one lane for each log (`None` where there is no access log), and waits until all serve.
+    pub async fn start(published: &Arc<Published<Snapshot>>, logs: Vec<Option<LaneLog>>) -> Result<Self> {
+        let count = logs.len();
+        let cores = sealane_sys::cpu::allowed();
+        let boxes: Vec<(Mailbox<Message>, Inbox<Message>)> =
+            (0..count).map(|_| mailbox()).collect::<std::io::Result<_>>()?;
+        let mailboxes: Vec<Mailbox<Message>> = boxes.iter().map(|(m, _)| m.clone()).collect();
+        let counters: Vec<Arc<Counters>> = (0..count).map(|_| Arc::default()).collect();
+        let (tell, mut events) = mpsc::unbounded_channel();
+        let mut threads = Vec::new();
+        for (slot, ((_, inbox), log)) in boxes.into_iter().zip(logs).enumerate() {
+            let setup = Setup {
+                slot,
+                mailboxes: mailboxes.clone(),
+                snapshots: published.subscribe(),
+                counters: counters[slot].clone(),
+                log: log.map(|mut l| Box::new(move |lines| l.hand_over(lines)) as sealane_proxy::LogSink),
+            };
+            // A core each; more lanes than cores are left to the scheduler.
+            let core = (count <= cores.len()).then(|| cores[slot]);
+            let tell = tell.clone();
+            let thread = std::thread::Builder::new().name(format!("lane-{slot}")).spawn(move || {
+                let life = std::panic::AssertUnwindSafe(|| lane(core, setup, &inbox, &tell));
+                let result = std::panic::catch_unwind(life);
+                let result = result.unwrap_or_else(|_| Err(std::io::Error::other("it panicked; this is a bug")));
+                // Nobody listens only when the process is ending anyway.
+                let _ = tell.send(LaneEvent::Ended(slot, result.map_err(|e| e.to_string())));
+            })?;
+            threads.push(thread);
+        }
+        for _ in 0..count {
+            match events.recv().await {
+                Some(LaneEvent::Up) => {}
+                Some(LaneEvent::Ended(slot, Err(e))) => bail!("lane {slot} does not start: {e}"),
+                Some(LaneEvent::Ended(slot, Ok(()))) => bail!("lane {slot} ended at once; this is a bug"),
+                None => bail!("the lanes are gone; this is a bug"),
+            }
+        }
+        Ok(Self { mailboxes, counters, threads, events, running: count })
+    }
+
+    /// Makes all look at what was published.
+    pub fn wake(&self) {
+        self.mailboxes.iter().for_each(Mailbox::wake);
+    }
+
+    /// Tells all the same.
+    pub fn send_all(&self, message: impl Fn() -> Message) {
+        for mailbox in &self.mailboxes {
+            // A lane that has ended needs no telling.
+            let _ = mailbox.send(message());
+        }
+    }
+
+    /// Waits for the threads, which have said that they ended.
+    pub fn join(&mut self) -> Result<()> {
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                bail!("a lane panicked");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The life of a lane's thread.
+fn lane(
+    core: Option<usize>,
+    setup: Setup,
+    inbox: &Inbox<Message>,
+    tell: &mpsc::UnboundedSender<LaneEvent>,
+) -> std::io::Result<()> {
+    if let Some(core) = core {
+        // Not being allowed to is no reason not to serve.
+        let _ = sealane_sys::cpu::pin(core);
+    }
+    let mut cx = sealane_lane::Context::new()?;
+    let proxy = Proxy::new(setup, &mut cx)?;
+    let _ = tell.send(LaneEvent::Up);
+    sealane_lane::run(cx, proxy, inbox)?;
+    Ok(())
+}

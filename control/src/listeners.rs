@@ -1,0 +1,94 @@
+//! The sockets that are listened on. They stay open as long as their address is configured, whatever else changes, and
+//! pass to a successor as they are.
+
+use crate::config::{Config, snapshot_parts};
+use crate::handover::Inherited;
+use crate::sockets::{self, Opened};
+use crate::syn_tls;
+use crate::ticket_keys::TicketRing;
+use anyhow::Result;
+use sealane_proxy::snapshot::{Listener, Snapshot};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Open sockets by the address as configured, each with an id that is stable while it is open.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    open: HashMap<SocketAddr, (u32, Opened)>,
+    next_id: u32,
+    /// Opened by a predecessor or by the service manager, and not yet asked for.
+    inherited: Vec<Inherited>,
+}
+
+impl Listeners {
+    /// None open, but these to be used where their address is configured.
+    pub fn with(inherited: Vec<Inherited>) -> Self {
+        Self { inherited, ..Self::default() }
+    }
+
+    /// What is published for a configuration; opens what is not open yet.
+    ///
+    /// Errors: an address that cannot be listened on.
+    pub fn snapshot(&mut self, config: &Config, ring: &TicketRing, generation: u64) -> Result<Snapshot> {
+        let parts = snapshot_parts(config);
+        let mut listeners: Vec<Arc<Listener>> = Vec::new();
+        for listener in parts.listeners {
+            let address = listener.address;
+            if !self.open.contains_key(&address) {
+                let opened = self.open(address, config.lanes)?;
+                self.open.insert(address, (self.next_id, opened));
+                self.next_id += 1;
+            }
+            let (id, opened) = &self.open[&address];
+            if let Err(e) = syn_tls::apply(&opened.sockets, listener.syn_tls, &ring.current()) {
+                eprintln!("sealane: {address}: TLS handshakes cannot begin in the SYN: {e}");
+            }
+            listeners.push(Arc::new(listener.with_sockets(*id, opened.address, opened.sockets.clone())));
+        }
+        Ok(Snapshot {
+            generation,
+            listeners,
+            upstreams: parts.upstreams,
+            ticket_keys: ring.current(),
+            limits: parts.limits,
+            access_log: parts.access_log,
+        })
+    }
+
+    fn open(&mut self, address: SocketAddr, slots: usize) -> Result<Opened, sockets::SocketError> {
+        let fits = |l: &Inherited| l.configured.unwrap_or(l.bound) == address;
+        match self.inherited.iter().position(fits) {
+            Some(i) => {
+                let Inherited { bound, sockets, .. } = self.inherited.swap_remove(i);
+                Ok(sockets::complete(Opened { address: bound, sockets }, slots))
+            }
+            None => sockets::open(address, slots),
+        }
+    }
+
+    /// Closes what is no longer configured (once the lanes have let go of it, too).
+    pub fn forget_unused(&mut self, config: &Config) {
+        self.open.retain(|address, _| config.listeners.iter().any(|l| l.address == *address));
+    }
+
+    /// Closes what was inherited and is not configured. Says which.
+    pub fn forget_inherited(&mut self) -> Vec<SocketAddr> {
+        self.inherited.drain(..).map(|l| l.bound).collect()
+    }
+
+    /// The address as bound for one as configured.
+    pub fn bound(&self, configured: SocketAddr) -> Option<SocketAddr> {
+        self.open.get(&configured).map(|(_, opened)| opened.address)
+    }
+
+    /// All that is open, to be handed over.
+    pub fn estate(&self) -> Vec<Inherited> {
+        let entry = |(configured, (_, opened)): (&SocketAddr, &(u32, Opened))| Inherited {
+            configured: Some(*configured),
+            bound: opened.address,
+            sockets: opened.sockets.clone(),
+        };
+        self.open.iter().map(entry).collect()
+    }
+}

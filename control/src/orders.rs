@@ -1,0 +1,71 @@
+//! Orders to the running gateway, from signals, from the admin socket, and from itself.
+
+use tokio::sync::{mpsc, oneshot};
+
+/// What can be ordered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// No new connections; finish those that are open, then end.
+    Drain,
+    /// End at once.
+    Quit,
+    /// Read the configuration again.
+    Reload,
+    /// Open the access log again.
+    Reopen,
+    /// Start the program's file anew, hand everything over to it, then drain.
+    Upgrade,
+    /// A successor that was started serves (its pid), or why it does not.
+    Succeeded(Result<u32, String>),
+}
+
+/// One line about what was done, or why it was not.
+pub type Reply = Result<String, String>;
+
+/// An order with the place for its reply.
+#[derive(Debug)]
+pub struct Given {
+    /// What is ordered.
+    pub order: Order,
+    reply: Option<oneshot::Sender<Reply>>,
+}
+
+impl Given {
+    /// Answers whoever gave the order, and says it on the standard error as well.
+    pub fn reply(self, reply: Reply) {
+        match &reply {
+            Ok(line) if line.is_empty() => {}
+            Ok(line) | Err(line) => eprintln!("sealane: {line}"),
+        }
+        if let Some(to) = self.reply {
+            // Whoever asked may have left.
+            let _ = to.send(reply);
+        }
+    }
+}
+
+/// Where orders are given.
+#[derive(Clone, Debug)]
+pub struct Orders(mpsc::Sender<Given>);
+
+impl Orders {
+    /// A place to give orders, and where they arrive.
+    pub fn channel() -> (Self, mpsc::Receiver<Given>) {
+        let (give, take) = mpsc::channel(16);
+        (Self(give), take)
+    }
+
+    /// Gives an order and waits until it was obeyed.
+    pub async fn give(&self, order: Order) -> Reply {
+        let gone = || "the gateway is ending".to_owned();
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Given { order, reply: Some(reply) }).await.map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Gives an order without waiting for what becomes of it.
+    pub async fn tell(&self, order: Order) {
+        // Nobody takes it only when the gateway is ending.
+        let _ = self.0.send(Given { order, reply: None }).await;
+    }
+}

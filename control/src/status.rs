@@ -1,0 +1,327 @@
+//! What the gateway says of itself: to `sealane status`, `sealane top`, the status page, and programs.
+//!
+//! Put together when somebody asks, from what lanes count and control knows; lanes notice nothing of it.
+
+use crate::config::{Config, Origin};
+use crate::listeners::Listeners;
+use crate::metrics::LaneMetrics;
+use crate::orders::Reply;
+use crate::prometheus::Writer;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Everything, as of now. Unknown fields are to be ignored: newer gateways say more.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// The program's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// When it was started, in seconds since 1970.
+    pub started: u64,
+    /// How long ago that is, in seconds.
+    pub uptime: f64,
+    /// `serving` or `draining`.
+    pub state: String,
+    /// The configuration's file, or `command line`.
+    pub configuration: String,
+    /// Counts publications of a configuration or of ticket keys, from 1.
+    pub generation: u64,
+    /// Reloads since the start.
+    pub reloads: Reloads,
+    /// What is listened on.
+    pub listeners: Vec<ListenerStatus>,
+    /// Groups of servers.
+    pub upstreams: Vec<UpstreamStatus>,
+    /// Certificates that are shown to clients.
+    pub certificates: Vec<CertificateStatus>,
+    /// The lanes, by slot.
+    pub lanes: Vec<LaneStatus>,
+    /// The counters of all lanes together; names as in [`LaneStatus::counters`].
+    pub totals: BTreeMap<String, u64>,
+    /// Refused messages, by what was wrong with them; those that are 0 are left out.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// How reloads went.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reloads {
+    /// Those that took effect.
+    pub good: u64,
+    /// Those that changed nothing, because something was wrong.
+    pub failed: u64,
+    /// Upgrades that were given up.
+    pub upgrades_failed: u64,
+    /// What was wrong the last time; empty after one that was good.
+    pub last_error: String,
+}
+
+/// A listening address.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ListenerStatus {
+    /// As bound.
+    pub address: String,
+    /// Clients speak TLS.
+    pub tls: bool,
+}
+
+/// A group of servers.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UpstreamStatus {
+    /// As configured.
+    pub name: String,
+    /// Its servers.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// A server of a group.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerStatus {
+    /// As configured.
+    pub name: String,
+    /// As resolved.
+    pub address: String,
+}
+
+/// A certificate.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CertificateStatus {
+    /// Its file.
+    pub file: String,
+    /// Whom it names.
+    pub subject: String,
+    /// When it ends, in seconds since 1970.
+    pub not_after: i64,
+}
+
+/// A lane.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LaneStatus {
+    /// Its slot.
+    pub lane: usize,
+    /// Seconds that its thread has been on a core; `None` where the system does not say.
+    pub cpu_seconds: Option<f64>,
+    /// Its counters: those of `/metrics`, without the prefix `sealane_` and the suffix `_total`, with their labels.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Where control writes down what it does, for [`Status`].
+#[derive(Debug)]
+pub struct Board {
+    metrics: Arc<LaneMetrics>,
+    started: (SystemTime, Instant),
+    written: Mutex<Written>,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    configuration: String,
+    generation: u64,
+    reloads: Reloads,
+    listeners: Vec<ListenerStatus>,
+    upstreams: Vec<UpstreamStatus>,
+    certificates: Vec<CertificateStatus>,
+}
+
+impl Board {
+    /// An empty one.
+    pub fn new(metrics: Arc<LaneMetrics>) -> Self {
+        Self { metrics, started: (SystemTime::now(), Instant::now()), written: Mutex::default() }
+    }
+
+    fn written(&self) -> MutexGuard<'_, Written> {
+        // Writing it down cannot fail half way, so even a poisoned lock holds something whole.
+        self.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// A configuration has taken effect.
+    pub fn configured(&self, config: &Config, listeners: &Listeners, generation: u64) {
+        let mut w = self.written();
+        w.configuration = match &config.origin {
+            Origin::File(path) => path.display().to_string(),
+            Origin::CommandLine(_) => "command line".to_owned(),
+        };
+        w.generation = generation;
+        w.listeners = config
+            .listeners
+            .iter()
+            .map(|l| ListenerStatus {
+                address: listeners.bound(l.address).unwrap_or(l.address).to_string(),
+                tls: l.tls.is_some(),
+            })
+            .collect();
+        w.upstreams = config
+            .upstreams
+            .iter()
+            .map(|u| UpstreamStatus {
+                name: u.name.clone(),
+                servers: u
+                    .servers
+                    .iter()
+                    .map(|s| ServerStatus { name: s.name.clone(), address: s.address.to_string() })
+                    .collect(),
+            })
+            .collect();
+        w.certificates = certificates(config);
+    }
+
+    /// A reload was tried.
+    pub fn reloaded(&self, reply: &Reply) {
+        let mut w = self.written();
+        match reply {
+            Ok(_) => {
+                w.reloads.good += 1;
+                w.reloads.last_error.clear();
+            }
+            Err(e) => {
+                w.reloads.failed += 1;
+                w.reloads.last_error.clone_from(e);
+            }
+        }
+    }
+
+    /// An upgrade was given up.
+    pub fn upgrade_failed(&self) {
+        self.written().reloads.upgrades_failed += 1;
+    }
+
+    /// Writes what control counts as metrics.
+    pub fn render(&self, out: &mut Writer) {
+        let w = self.written();
+        let mut family = out.counter("sealane_config_reloads_total", "Reloads by how they went.");
+        family.sample(&[("result", "good")], w.reloads.good);
+        family.sample(&[("result", "failed")], w.reloads.failed);
+        out.counter("sealane_upgrades_failed_total", "Upgrades that were given up.")
+            .sample(&[], w.reloads.upgrades_failed);
+        out.gauge("sealane_config_generation", "Counts publications of a configuration.").sample(&[], w.generation);
+        let mut family =
+            out.gauge("sealane_certificate_expiry_timestamp_seconds", "When certificates end, in seconds since 1970.");
+        for c in &w.certificates {
+            let end = u64::try_from(c.not_after).unwrap_or(0);
+            family.sample(&[("file", &c.file), ("subject", &c.subject)], end);
+        }
+        let started = self.started.0.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        out.gauge("process_start_time_seconds", "When the process was started, in seconds since 1970.")
+            .sample(&[], started);
+    }
+
+    /// One line for a service manager.
+    pub fn sentence(&self) -> String {
+        let w = self.written();
+        let addresses: Vec<&str> = w.listeners.iter().map(|l| l.address.as_str()).collect();
+        format!("serving {} (configuration {}, generation {})", addresses.join(", "), w.configuration, w.generation)
+    }
+
+    /// Everything as of now.
+    pub fn status(&self) -> Status {
+        let cpu = lane_cpu();
+        let lanes = self.metrics.lanes().iter().enumerate().map(|(lane, counters)| LaneStatus {
+            lane,
+            cpu_seconds: cpu.get(&lane).copied(),
+            counters: counters
+                .values()
+                .into_iter()
+                .zip(sealane_proxy::counters::DESCRIPTIONS)
+                .map(|(value, d)| (short_name(d.name, d.labels), value))
+                .collect(),
+        });
+        let lanes: Vec<LaneStatus> = lanes.collect();
+        let mut totals = BTreeMap::new();
+        for (name, value) in lanes.iter().flat_map(|l| &l.counters) {
+            *totals.entry(name.clone()).or_insert(0) += value;
+        }
+        let w = self.written();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started: self.started.0.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            uptime: self.started.1.elapsed().as_secs_f64(),
+            state: if self.metrics.healthy() { "serving" } else { "draining" }.to_owned(),
+            configuration: w.configuration.clone(),
+            generation: w.generation,
+            reloads: w.reloads.clone(),
+            listeners: w.listeners.clone(),
+            upstreams: w.upstreams.clone(),
+            certificates: w.certificates.clone(),
+            lanes,
+            totals,
+            refused: self.metrics.refused(),
+        }
+    }
+}
+
+/// `sealane_handshakes_total` with labels becomes `handshakes{version="1.3",kind="full"}`.
+fn short_name(name: &str, labels: &str) -> String {
+    let name = name.strip_prefix("sealane_").unwrap_or(name);
+    let name = name.strip_suffix("_total").unwrap_or(name);
+    if labels.is_empty() { name.to_owned() } else { format!("{name}{{{labels}}}") }
+}
+
+fn certificates(config: &Config) -> Vec<CertificateStatus> {
+    let mut found: Vec<CertificateStatus> = Vec::new();
+    let policies = config.listeners.iter().filter_map(|l| l.tls.as_ref()).flat_map(|tls| &tls.policies);
+    for identity in policies.flat_map(|p| &p.identities.all) {
+        let file = identity.source.display().to_string();
+        let leaf = identity.chain.first().and_then(|der| X509Certificate::from_der(der).ok());
+        let (Some((_, leaf)), false) = (leaf, found.iter().any(|c| c.file == file)) else { continue };
+        found.push(CertificateStatus {
+            file,
+            subject: subject(&leaf),
+            not_after: leaf.validity().not_after.timestamp(),
+        });
+    }
+    found
+}
+
+/// The names that a certificate is good for, or its subject.
+fn subject(leaf: &X509Certificate) -> String {
+    use x509_parser::prelude::GeneralName;
+    let extension = leaf.subject_alternative_name().ok().flatten();
+    let names = extension.iter().flat_map(|e| &e.value.general_names).filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        _ => None,
+    });
+    let names: Vec<String> = names.collect();
+    if names.is_empty() { leaf.subject().to_string() } else { names.join(", ") }
+}
+
+/// On-core time of the threads `lane-N`, in seconds.
+fn lane_cpu() -> BTreeMap<usize, f64> {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return BTreeMap::new() };
+    let lanes = tasks.flatten().filter_map(|task| {
+        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        let lane = name.trim().strip_prefix("lane-")?.parse().ok()?;
+        let times = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let nanos: u64 = times.split_ascii_whitespace().next()?.parse().ok()?;
+        Some((lane, nanos as f64 / 1e9))
+    });
+    lanes.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_metrics() {
+        assert_eq!(short_name("sealane_requests_total", ""), "requests");
+        assert_eq!(short_name("sealane_handshakes_total", "kind=\"full\""), "handshakes{kind=\"full\"}");
+        assert_eq!(short_name("sealane_connections_open", ""), "connections_open");
+    }
+
+    #[test]
+    fn the_status_of_another_version_can_be_read() {
+        let status: Status = serde_json::from_str(r#"{"pid":1,"new":{},"lanes":[{"lane":0,"more":1}]}"#).unwrap();
+        assert_eq!((status.pid, status.lanes.len()), (1, 1));
+    }
+}

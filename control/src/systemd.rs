@@ -1,0 +1,65 @@
+//! The service manager: it is told when the gateway is ready, reloads, stops or goes on as another process
+//! (sd_notify(3)). Without one nothing happens.
+
+use rustix::time::{ClockId, clock_gettime};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::time::Duration;
+
+/// Where the service manager listens, and how often it wants to hear from us.
+#[derive(Debug)]
+pub struct Notifier {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+    /// Half the watchdog's time, if it is on.
+    pub heartbeat: Option<Duration>,
+}
+
+impl Notifier {
+    /// By `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`.
+    pub fn from_environment() -> Self {
+        let address = std::env::var("NOTIFY_SOCKET").ok().and_then(|name| match name.strip_prefix('@') {
+            Some(name) => SocketAddr::from_abstract_name(name).ok(),
+            None => SocketAddr::from_pathname(Path::new(&name)).ok(),
+        });
+        let socket = address.and_then(|a| Some((UnixDatagram::unbound().ok()?, a)));
+        let number = |name| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+        let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+        let watchdog = number("WATCHDOG_USEC").filter(|us| ours && *us > 0);
+        Self { heartbeat: watchdog.filter(|_| socket.is_some()).map(|us| Duration::from_micros(us / 2)), socket }
+    }
+
+    fn say(&self, text: &str) {
+        if let Some((socket, address)) = &self.socket {
+            // A service manager that does not listen is its own problem.
+            let _ = socket.send_to_addr(text.as_bytes(), address);
+        }
+    }
+
+    /// Everything is listened on.
+    pub fn ready(&self, status: &str) {
+        self.say(&format!("READY=1\nSTATUS={status}\n"));
+    }
+
+    /// The configuration is being read again; [`Notifier::ready`] follows.
+    pub fn reloading(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
+        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\n"));
+    }
+
+    /// Open requests are being finished.
+    pub fn stopping(&self) {
+        self.say("STOPPING=1\n");
+    }
+
+    /// From now on the service is this process.
+    pub fn main_process(&self, pid: u32) {
+        self.say(&format!("MAINPID={pid}\n"));
+    }
+
+    /// Control is alive; to be said every [`Notifier::heartbeat`].
+    pub fn alive(&self) {
+        self.say("WATCHDOG=1\n");
+    }
+}

@@ -1,0 +1,159 @@
+//! Commands to a gateway that runs: `status`, `top`, `reload`, `upgrade`, `drain`, `reopen-logs`.
+
+use crate::top;
+use anyhow::{Context, Result};
+use clap::Args;
+use sealane_control::admin::ask::{Where, ask};
+use sealane_control::status::Status;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long the answer to a question may take, and to an order (an upgrade waits for the new process).
+const SOON: Duration = Duration::from_secs(10);
+const LATER: Duration = Duration::from_secs(180);
+
+/// Where the gateway is asked.
+#[derive(Args)]
+pub struct At {
+    /// Its admin socket ([admin] socket) [default: /run/sealane/admin.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// The same, where reading is enough.
+#[derive(Args)]
+pub struct AtEither {
+    #[command(flatten)]
+    socket: At,
+    /// Its admin address ([admin] listen), instead of the socket
+    #[arg(long, value_name = "ADDR", conflicts_with = "socket")]
+    admin: Option<SocketAddr>,
+}
+
+impl At {
+    fn place(self) -> Where {
+        self.socket.map_or_else(Where::usual, Where::Socket)
+    }
+}
+
+impl AtEither {
+    fn place(self) -> Where {
+        self.admin.map_or_else(|| self.socket.place(), Where::Address)
+    }
+}
+
+/// Gives an order; returns what the gateway says to it.
+pub fn order(at: At, what: &str) -> Result<String> {
+    ask(&at.place(), "POST", &format!("/v1/{what}"), LATER)
+}
+
+fn fetch(at: &Where) -> Result<(Status, String)> {
+    let text = ask(at, "GET", "/v1/status", SOON)?;
+    let status = serde_json::from_str(&text).context("the answer is not a gateway's status")?;
+    Ok((status, text))
+}
+
+/// `sealane status`: what there is to say, or the same as JSON.
+pub fn status(at: AtEither, json: bool) -> Result<String> {
+    let (status, text) = fetch(&at.place())?;
+    Ok(if json { text } else { describe(&status) })
+}
+
+/// `sealane top`: the same, renewed until Ctrl-C (or `rounds` times).
+pub fn top(at: AtEither, interval: Duration, rounds: Option<u64>) -> Result<()> {
+    let at = at.place();
+    let mut screen = top::Screen::new();
+    let mut last: Option<Status> = None;
+    let mut round = 0;
+    loop {
+        let (status, _) = fetch(&at)?;
+        screen.draw(&top::view(&status, last.as_ref()))?;
+        last = Some(status);
+        round += 1;
+        if rounds.is_some_and(|n| round >= n) {
+            return Ok(());
+        }
+        std::thread::sleep(interval);
+    }
+}
+
+fn describe(s: &Status) -> String {
+    let mut t = String::new();
+    let total = |name: &str| s.totals.get(name).copied().unwrap_or(0);
+    let starting =
+        |prefix: &str| -> u64 { s.totals.iter().filter(|(n, _)| n.starts_with(prefix)).map(|(_, v)| v).sum() };
+    // Writing to a string cannot fail.
+    let _ = writeln!(t, "sealane {} {} (pid {}), up {}", s.version, s.state, s.pid, span(s.uptime as u64));
+    let _ = writeln!(t, "configuration  {}, generation {}", s.configuration, s.generation);
+    let _ = writeln!(t, "reloads        {} good, {} failed", s.reloads.good, s.reloads.failed);
+    if !s.reloads.last_error.is_empty() {
+        let _ = writeln!(t, "last error     {}", s.reloads.last_error.replace('\n', "\n               "));
+    }
+    for l in &s.listeners {
+        let _ = writeln!(t, "listener       {} {}", l.address, if l.tls { "TLS" } else { "plain" });
+    }
+    for c in &s.certificates {
+        let _ = writeln!(t, "certificate    {} ({}), ends {}", c.subject, c.file, top::days_from_now(c.not_after));
+    }
+    for u in &s.upstreams {
+        let servers: Vec<&str> = u.servers.iter().map(|s| s.name.as_str()).collect();
+        let _ = writeln!(t, "upstream       {}: {}", u.name, servers.join(", "));
+    }
+    let _ =
+        writeln!(t, "connections    {} open, {} accepted", total("connections_open"), total("connections_accepted"));
+    let _ = writeln!(t, "requests       {} active, {} begun", total("requests_active"), total("requests"));
+    let _ = writeln!(t, "handshakes     {}", starting("handshakes{"));
+    for lane in &s.lanes {
+        let count = |name: &str| lane.counters.get(name).copied().unwrap_or(0);
+        let cpu = lane.cpu_seconds.map_or_else(|| "?".to_owned(), |c| format!("{c:.1} s"));
+        let _ = writeln!(
+            t,
+            "lane {:<9} {} requests, {} connections open, {cpu} of CPU time",
+            lane.lane,
+            count("requests"),
+            count("connections_open")
+        );
+    }
+    for (what, n) in &s.refused {
+        let _ = writeln!(t, "refused        {n} × {what}");
+    }
+    t
+}
+
+/// `3d 4h`, `5m 6s`: the two largest units.
+pub fn span(seconds: u64) -> String {
+    let (d, h, m, s) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    match (d, h, m) {
+        (0, 0, 0) => format!("{s}s"),
+        (0, 0, _) => format!("{m}m {s}s"),
+        (0, _, _) => format!("{h}h {m}m"),
+        _ => format!("{d}d {h}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_two_units() {
+        for (seconds, text) in [(5, "5s"), (65, "1m 5s"), (7260, "2h 1m"), (90_000, "1d 1h")] {
+            assert_eq!(span(seconds), text);
+        }
+    }
+
+    #[test]
+    fn a_status_is_described() {
+        let status: Status = serde_json::from_str(
+            r#"{"version":"1","pid":7,"state":"serving","uptime":61.5,"totals":{"requests":3,"handshakes{a}":2,"handshakes{b}":3},
+                "reloads":{"failed":1,"last_error":"x:1: error\nhelp"},"lanes":[{"lane":0,"cpu_seconds":1.25,"counters":{"requests":3}}]}"#,
+        )
+        .unwrap();
+        let text = describe(&status);
+        assert!(text.starts_with("sealane 1 serving (pid 7), up 1m 1s\n"), "{text}");
+        assert!(text.contains("handshakes     5\n") && text.contains("lane 0         3 requests, 0 "), "{text}");
+        assert!(text.contains("last error     x:1: error\n               help\n"), "{text}");
+    }
+}

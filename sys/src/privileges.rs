@@ -1,0 +1,93 @@
+//! Giving up root: everything that needs it is open by then.
+
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities,
+    set_keep_capabilities,
+};
+use std::ffi::CString;
+use std::io;
+
+/// A user as the system knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The name in `/etc/passwd`.
+    pub name: String,
+    /// Its number.
+    pub uid: u32,
+    /// Its first group.
+    pub gid: u32,
+}
+
+/// Looks a user up by name in `/etc/passwd`.
+pub fn find_user(name: &str) -> io::Result<Option<User>> {
+    let table = std::fs::read_to_string("/etc/passwd")?;
+    Ok(table.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let found = fields.next()? == name;
+        let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+        found.then(|| User { name: name.to_owned(), uid, gid })
+    }))
+}
+
+/// The number of a group, by name in `/etc/group`.
+pub fn find_group(name: &str) -> io::Result<Option<u32>> {
+    let table = std::fs::read_to_string("/etc/group")?;
+    Ok(table.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let found = fields.next()? == name;
+        let gid = fields.nth(1)?.parse().ok()?;
+        found.then_some(gid)
+    }))
+}
+
+/// Whether this process is root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Becomes `user` for good, with the groups that the system lists for it and `gid` as the first. Only the capability
+/// to bind ports below 1024 is kept (for a reload that adds one, and for a successor after an upgrade).
+///
+/// To be called by the thread that will bind, before threads start that should not have more than it.
+pub fn become_user(user: &User, gid: u32) -> io::Result<()> {
+    let name = CString::new(user.name.as_str())?;
+    // Else the change of user takes all capabilities along.
+    set_keep_capabilities(true)?;
+    // SAFETY: `name` is a string that ends with NUL and outlives the calls; they take no other pointer. These are the C
+    // library's, which change all threads of the process and not only this one.
+    let failed = unsafe {
+        libc::initgroups(name.as_ptr(), gid) != 0
+            || libc::setresgid(gid, gid, gid) != 0
+            || libc::setresuid(user.uid, user.uid, user.uid) != 0
+    };
+    if failed {
+        return Err(io::Error::last_os_error());
+    }
+    let had = capabilities(None)?.permitted;
+    let keep = had & CapabilitySet::NET_BIND_SERVICE;
+    set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: keep })?;
+    if !keep.is_empty() {
+        // So that a program started by us may bind as well. Refused by hardened systems, and then it may not.
+        match configure_capability_in_ambient_set(CapabilitySet::NET_BIND_SERVICE, true) {
+            Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    set_keep_capabilities(false)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_are_found_by_name() {
+        let root = find_user("root").unwrap().unwrap();
+        assert_eq!((root.uid, root.gid), (0, 0));
+        assert_eq!(find_group("root").unwrap(), Some(0));
+        assert_eq!(find_user("no such user").unwrap(), None);
+        assert_eq!(find_group("no such group").unwrap(), None);
+    }
+}

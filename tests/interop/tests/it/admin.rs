@@ -1,0 +1,121 @@
+//! The admin listeners: what they say, whom they obey, and what they bear.
+
+use crate::operating::{Operated, order};
+use sealane_interop::backend::Backend;
+use sealane_interop::site::Site;
+use sealane_interop::{binary, client, eventually, gateway, ports};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+fn ask(address: SocketAddr, request: &str) -> String {
+    let mut stream = client::tcp(address);
+    // A refused request may end before it was read.
+    let _ = stream.write_all(request.as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).expect("the admin listener speaks UTF-8")
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
+}
+
+fn post(address: SocketAddr, path: &str) -> String {
+    ask(address, &format!("POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"))
+}
+
+#[test]
+fn over_tcp_it_can_be_read_only() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let mut running = Operated::simple(&site, 1, ports::free(), &backend.url());
+    let admin = running.gateway.admin;
+    assert_eq!(running.get("/").text(), "hello");
+    let metrics = get(admin, "/metrics");
+    assert!(metrics.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{metrics}");
+    for name in ["sealane_requests_total 1\n", "sealane_config_generation 1\n", "sealane_certificate_expiry_timestamp_"] {
+        assert!(metrics.contains(name), "no {name} in {metrics}");
+    }
+    assert!(get(admin, "/healthz").ends_with("ok\n"));
+    assert!(get(admin, "/").contains("<title>Sealane</title>"));
+    assert!(get(admin, "/v1/status").contains("\"requests\": 1"));
+    assert!(get(admin, "/etc/passwd").starts_with("HTTP/1.1 404 "));
+    assert!(post(admin, "/metrics").contains("allow: GET, HEAD\r\n"));
+    for what in ["reload", "upgrade", "drain", "reopen-logs"] {
+        assert!(post(admin, &format!("/v1/{what}")).starts_with("HTTP/1.1 403 "), "{what}");
+    }
+    let head = ask(admin, "HEAD /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+    let large = ask(admin, &format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(64 * 1024)));
+    assert!(large.is_empty() || large.starts_with("HTTP/1.1 431 "), "{large}");
+    // One fewer than there are places: the last one is still served.
+    let silent: Vec<TcpStream> = (0..31).map(|_| client::tcp(admin)).collect();
+    assert!(get(admin, "/healthz").ends_with("ok\n"));
+    drop(silent);
+    assert!(running.gateway.server.running());
+}
+
+#[test]
+fn the_socket_takes_orders() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let mut running = Operated::simple(&site, 1, ports::free(), &backend.url());
+    let mode = std::fs::metadata(&running.socket).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "only its owner may give orders");
+    assert_eq!(order(&running.socket, "reload").expect("the file is good"), "reloaded\n");
+    assert!(order(&running.socket, "nonsense").is_err());
+    assert!(order(&running.socket, "drain").expect("it may end").contains("finishing open requests"));
+    assert_eq!(running.gateway.server.wait().code(), Some(0));
+    assert!(!running.socket.exists());
+}
+
+#[test]
+fn commands_ask_a_running_gateway() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let running = Operated::simple(&site, 2, ports::free(), &backend.url());
+    assert_eq!(running.get("/").text(), "hello");
+    let socket = running.socket.display().to_string();
+    let run = |arguments: &[&str]| {
+        let output = gateway::run(arguments);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, out, err) = run(&["status", "--socket", &socket]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("serving") && out.contains("requests       0 active, 1 begun"), "{out}");
+    assert!(out.contains("certificate    localhost, *.example.test"), "{out}");
+    let admin = running.gateway.admin.to_string();
+    let (code, out, err) = run(&["status", "--json", "--admin", &admin]);
+    assert_eq!(code, Some(0), "{err}");
+    let status: serde_json::Value = serde_json::from_str(&out).expect("--json is JSON");
+    assert_eq!(status["lanes"].as_array().map(Vec::len), Some(2));
+    assert!(status["lanes"][0]["cpu_seconds"].as_f64().is_some_and(|s| s > 0.0), "{status}");
+    let (code, out, err) = run(&["top", "--socket", &socket, "--rounds", "2"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.matches("CPU µs/op").count() == 2 && out.contains("rates now"), "{out}");
+    let (code, out, _) = run(&["reload", "--socket", &socket]);
+    assert_eq!((code, out.as_str()), (Some(0), "reloaded\n"));
+    running.write("not toml");
+    let (code, _, err) = run(&["reload", "--socket", &socket]);
+    assert!(code == Some(1) && err.contains("sealane.toml:1:"), "{err}");
+    let (code, _, err) = run(&["status", "--socket", "/nonexistent/socket"]);
+    assert!(code == Some(1) && err.lines().count() == 1 && err.contains("--socket"), "{err}");
+}
+
+#[test]
+fn a_second_gateway_does_not_take_the_socket() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let running = Operated::simple(&site, 1, ports::free(), &backend.url());
+    let file = site.file("second.toml", {
+        let admin = format!("lanes = 1\n[admin]\nsocket = \"{}\"\n", running.socket.display());
+        Operated::simple_file(&site, &admin, ports::free(), &backend.url())
+    });
+    let output = Command::new(binary::sealane()).arg("serve").arg("-c").arg(file).output().expect("it runs");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && err.contains("another gateway listens on"), "{err}");
+    assert!(eventually(|| running.status()["state"] == "serving"));
+}

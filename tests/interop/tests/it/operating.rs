@@ -1,0 +1,76 @@
+//! A gateway with an admin socket, as operators run it; shared by the tests of reloads, upgrades and the admin socket.
+
+use sealane_control::admin::ask::{Where, ask};
+use sealane_interop::gateway::{Gateway, launch};
+use sealane_interop::http::Message;
+use sealane_interop::site::Site;
+use sealane_interop::{PATIENCE, binary, ports};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Gives an order over the admin socket.
+pub fn order(socket: &Path, what: &str) -> anyhow::Result<String> {
+    ask(&Where::Socket(socket.to_owned()), "POST", &format!("/v1/{what}"), PATIENCE * 4)
+}
+
+/// Runs `sealane serve` with an admin socket.
+pub struct Operated {
+    pub gateway: Gateway,
+    pub socket: PathBuf,
+    /// The first lines of its configuration.
+    pub admin_lines: String,
+    file: PathBuf,
+}
+
+impl Operated {
+    /// `file` makes the configuration from the lines that must be in it; it must listen on `listen`.
+    pub fn start(site: &Site, lanes: usize, file: impl FnOnce(&str) -> String, listen: SocketAddr) -> Self {
+        let (socket, admin) = (site.path().join("admin.sock"), ports::free());
+        let admin_lines =
+            format!("lanes = {lanes}\n[admin]\nlisten = \"{admin}\"\nsocket = \"{}\"\n", socket.display());
+        let file = site.file("sealane.toml", file(&admin_lines));
+        let mut command = Command::new(binary::sealane());
+        command.arg("serve").arg("-c").arg(&file);
+        let gateway = launch(site, command, listen, admin);
+        Self { gateway, socket, admin_lines, file }
+    }
+
+    /// In front of one server, with the site's certificate.
+    pub fn simple(site: &Site, lanes: usize, listen: SocketAddr, to: &str) -> Self {
+        Self::start(site, lanes, |admin| Self::simple_file(site, admin, listen, to), listen)
+    }
+
+    pub fn simple_file(site: &Site, admin: &str, listen: SocketAddr, to: &str) -> String {
+        let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+        format!(
+            "{admin}\n[[listener]]\naddress = \"{listen}\"\n[listener.tls]\n\
+             certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n[[host]]\nnames = [\"*\"]\nto = [{to:?}]\n"
+        )
+    }
+
+    /// Replaces the configuration in one go.
+    pub fn write(&self, text: &str) {
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, text).expect("the test's folder can be written");
+        std::fs::rename(&new, &self.file).expect("the test's folder can be written");
+    }
+
+    pub fn text(&self) -> String {
+        std::fs::read_to_string(&self.file).expect("it was written")
+    }
+
+    pub fn status(&self) -> serde_json::Value {
+        let text = ask(&Where::Socket(self.socket.clone()), "GET", "/v1/status", PATIENCE).expect("it answers");
+        serde_json::from_str(&text).expect("the status is JSON")
+    }
+
+    pub fn get(&self, path: &str) -> Message {
+        self.gateway.get(path)
+    }
+
+    /// The certificate that it shows now.
+    pub fn served_certificate(&self) -> Option<Vec<u8>> {
+        self.gateway.connect().stream.conn.peer_certificates().map(|chain| chain[0].to_vec())
+    }
+}

@@ -1,0 +1,157 @@
+//! Reloads: all or nothing, and nobody notices.
+
+use crate::operating::{Operated, order};
+use sealane_interop::backend::Backend;
+use sealane_interop::client::{self, get};
+use sealane_interop::crowd::Crowd;
+use sealane_interop::site::{HOST, Identity, Site};
+use sealane_interop::{binary, eventually, ports};
+use std::fmt::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+
+/// Everything that a reload may change, chosen by a number.
+fn file(i: usize, admin: &str, always: SocketAddr, others: [SocketAddr; 2], ids: &[Identity; 2], to: &[String]) -> String {
+    let mut text = format!("{admin}\n[limits]\nkeepalive_timeout = \"{}s\"\nmax_requests = {}\n", 60 + i % 2, [0, 7][i % 2]);
+    let listener = |address: SocketAddr, id: &Identity, preset: &str| {
+        let (cert, key) = (id.cert.display(), id.key.display());
+        format!(
+            "[[listener]]\naddress = \"{address}\"\n[listener.tls]\npreset = \"{preset}\"\n\
+             certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n"
+        )
+    };
+    text += &listener(always, &ids[i % 2], if i % 7 == 0 { "modern" } else { "intermediate" });
+    for (n, other) in others.into_iter().enumerate() {
+        if i % (n + 2) == 0 {
+            text += &listener(other, &ids[(i / 3) % 2], "intermediate");
+        }
+    }
+    let servers = match i % 5 {
+        0 => &to[..1],
+        1 => &to[1..],
+        _ => to,
+    };
+    let _ = write!(
+        text,
+        "[[upstream]]\nname = \"a\"\nservers = {servers:?}\nkeepalive = {}\n[[host]]\nnames = [\"*\"]\nupstream = \"a\"\n",
+        [64, 0, 2][i % 3]
+    );
+    if i % 4 == 1 {
+        text += "[[host]]\nnames = [\"extra.example.test\"]\nrespond = { status = 200, body = \"extra\" }\n";
+    }
+    text
+}
+
+#[test]
+fn a_thousand_reloads_under_load_lose_nothing() {
+    let site = Site::new();
+    let backends = [Backend::saying("one"), Backend::saying("two")];
+    let to: Vec<String> = backends.iter().map(Backend::url).collect();
+    let ids = [site.ecdsa.clone(), site.issue("second", &[HOST])];
+    let (always, others) = (ports::free(), [ports::free(), ports::free()]);
+    let gateway = Operated::start(&site, 2, |admin| file(0, admin, always, others, &ids, &to), always);
+    let config = std::sync::Arc::new(client::config(&site.ca));
+    let crowd = Crowd::start(always, &config, 3, |text| text == "one" || text == "two");
+    // On the listeners that come and go: who has shaken hands gets an answer.
+    let (stop, visitor) = (std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)), config.clone());
+    let stopped = stop.clone();
+    let visits = std::thread::spawn(move || {
+        let mut answered = 0;
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            for address in others {
+                let Ok(socket) = TcpStream::connect(address) else { continue };
+                let _ = socket.set_read_timeout(Some(sealane_interop::PATIENCE));
+                let Ok(stream) = client::handshake(socket, &visitor, HOST) else { continue };
+                let mut wire = sealane_interop::http::Wire::new(stream);
+                wire.send(get("/")).expect("an open connection takes a request");
+                let answer = wire.response("GET").expect("an open connection is answered");
+                assert_eq!(answer.status(), 200);
+                answered += 1;
+            }
+        }
+        answered
+    });
+    for i in 1..=1000 {
+        gateway.write(&file(i, &gateway.admin_lines, always, others, &ids, &to));
+        let said = order(&gateway.socket, "reload").unwrap_or_else(|e| panic!("reload {i}: {e:#}"));
+        assert_eq!(said, "reloaded\n");
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let tally = crowd.stop();
+    assert_eq!(tally.failures, Vec::<String>::new());
+    assert!(tally.requests > 1000 && tally.connections > 100, "{tally:?}");
+    assert!(visits.join().expect("no answer was lost") > 0);
+    assert_eq!(gateway.status()["reloads"]["good"], 1000);
+    assert_eq!(gateway.status()["reloads"]["failed"], 0);
+}
+
+#[test]
+fn a_bad_file_changes_nothing() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let gateway = Operated::simple(&site, 1, listen, &backend.url());
+    let good = gateway.text();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a loopback port can be had");
+    let taken = taken.local_addr().expect("a bound socket has an address");
+    let also = format!("{good}\n[[listener]]\naddress = \"{taken}\"\n");
+    for (bad, words) in [
+        (good.replace("[[host]]", "[[hots]]"), vec!["sealane.toml:", "did you mean"]),
+        ("not toml".to_owned(), vec!["sealane.toml:1:"]),
+        (good.replace("ecdsa.pem", "missing.pem"), vec!["missing.pem"]),
+        // It parses, and cannot be had.
+        (also, vec!["cannot listen on", "is taken by"]),
+    ] {
+        assert_ne!(bad, good);
+        gateway.write(&bad);
+        let said = format!("{:#}", order(&gateway.socket, "reload").expect_err("it is wrong"));
+        assert!(said.contains("the running configuration stays"), "{said}");
+        for word in words {
+            assert!(said.contains(word), "no {word:?} in {said}");
+        }
+        assert_eq!(gateway.get("/").text(), "hello");
+    }
+    gateway.write(&good);
+    assert_eq!(order(&gateway.socket, "reload").expect("it is good again"), "reloaded\n");
+    assert_eq!(gateway.status()["reloads"]["failed"], 4);
+    assert_eq!(gateway.status()["reloads"]["last_error"], "");
+}
+
+#[test]
+fn changed_files_are_noticed_when_asked() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let gateway = Operated::start(
+        &site,
+        1,
+        |admin| format!("reload_on_change = true\n{}", Operated::simple_file(&site, admin, listen, &backend.url())),
+        listen,
+    );
+    let shown = |gateway: &Operated| gateway.served_certificate();
+    let before = shown(&gateway);
+    let renewed = site.issue("renewed", &[HOST]);
+    // As a certificate manager does it: both files are replaced, the configuration is not touched.
+    std::fs::copy(&renewed.cert, &site.ecdsa.cert).expect("our own file");
+    std::fs::copy(&renewed.key, &site.ecdsa.key).expect("our own file");
+    assert!(eventually(|| shown(&gateway) != before), "the new certificate is not served");
+}
+
+/// Without a file there is still something to read again: the certificates.
+#[test]
+fn proxy_without_a_file_renews_its_certificates() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let (listen, admin) = (ports::free(), ports::free());
+    let mut command = Command::new(binary::sealane());
+    command.args(["proxy", "--listen", &listen.to_string(), "--admin", &admin.to_string(), "--to", &backend.url()]);
+    command.arg("--cert").arg(&site.ecdsa.cert).arg("--key").arg(&site.ecdsa.key);
+    let gateway = sealane_interop::gateway::launch(&site, command, listen, admin);
+    let shown = || client::connect(listen, gateway.config()).stream.conn.peer_certificates().map(|c| c[0].to_vec());
+    let before = shown();
+    let renewed = site.issue("renewed", &[HOST]);
+    std::fs::copy(&renewed.cert, &site.ecdsa.cert).expect("our own file");
+    std::fs::copy(&renewed.key, &site.ecdsa.key).expect("our own file");
+    gateway.server.hang_up();
+    assert!(eventually(|| shown() != before), "{}", gateway.server.log());
+}
