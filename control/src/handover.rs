@@ -51,11 +51,23 @@ struct Entry {
     sockets: usize,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Tickets {
-    epoch: u64,
-    masters: Vec<[u8; 32]>,
-    lifetime: u32,
+/// Ticket keys as they are handed over.
+#[derive(Serialize, Deserialize)]
+pub struct Tickets {
+    /// As in [`TicketKeys`].
+    pub epoch: u64,
+    /// As in [`TicketKeys`].
+    pub masters: Vec<[u8; 32]>,
+    /// Of QUIC's stateless resets and tokens; a predecessor that knows none makes do without.
+    #[serde(default)]
+    pub reset: Option<[u8; 32]>,
+}
+
+impl std::fmt::Debug for Tickets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the keys.
+        f.debug_struct("Tickets").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
 }
 
 /// The sockets of one address that were opened by somebody else.
@@ -77,7 +89,7 @@ pub struct Legacy {
     /// The admin listener.
     pub admin: Option<OwnedFd>,
     /// Ticket keys, so that clients resume their sessions here.
-    pub tickets: Option<TicketKeys>,
+    pub tickets: Option<Tickets>,
     predecessor: Option<UnixStream>,
 }
 
@@ -163,7 +175,7 @@ fn send(mut pair: &UnixStream, estate: &Estate) -> Result<()> {
     let inventory = serde_json::to_vec(&Inventory {
         listeners: estate.listeners.iter().map(entry).collect(),
         admin: estate.admin.map(|(address, _)| address),
-        tickets: Some(Tickets { epoch: tickets.epoch, masters: tickets.masters.clone(), lifetime: tickets.lifetime }),
+        tickets: Some(Tickets { epoch: tickets.epoch, masters: tickets.masters.clone(), reset: Some(tickets.reset) }),
     })?;
     pair.write_all(&u32::try_from(inventory.len())?.to_be_bytes())?;
     pair.write_all(&inventory)?;
@@ -222,11 +234,7 @@ fn take(mut pair: &UnixStream) -> Result<Legacy> {
     });
     let listeners = listeners.filter(|l| !l.sockets.is_empty()).collect();
     let admin = descriptors.next();
-    let tickets = inventory.tickets.filter(|t| !t.masters.is_empty()).map(|t| TicketKeys {
-        epoch: t.epoch,
-        masters: t.masters,
-        lifetime: t.lifetime,
-    });
+    let tickets = inventory.tickets.filter(|t| !t.masters.is_empty());
     Ok(Legacy { listeners, admin, tickets, predecessor: None })
 }
 
@@ -273,7 +281,7 @@ mod tests {
     use super::*;
 
     fn estate(listeners: Vec<Inherited>) -> Estate<'static> {
-        let tickets = TicketKeys { epoch: 3, masters: vec![[7; 32], [8; 32]], lifetime: 60 };
+        let tickets = TicketKeys { epoch: 3, masters: vec![[7; 32], [8; 32]], lifetime: 60, reset: [9; 32] };
         Estate { listeners, admin: None, tickets: Arc::new(tickets) }
     }
 
@@ -297,7 +305,7 @@ mod tests {
             assert_eq!(SocketAddr::try_from(bound).unwrap(), sent.local_addr().unwrap());
         }
         let tickets = legacy.tickets.unwrap();
-        assert_eq!((tickets.epoch, tickets.masters, tickets.lifetime), (3, vec![[7; 32], [8; 32]], 60));
+        assert_eq!((tickets.epoch, tickets.masters, tickets.reset), (3, vec![[7; 32], [8; 32]], Some([9; 32])));
     }
 
     #[test]

@@ -10,13 +10,17 @@ use anyhow::Result;
 use sealane_proxy::snapshot::{Listener, Snapshot};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 
 /// Open sockets by the address as configured, each with an id that is stable while it is open.
 #[derive(Debug, Default)]
 pub struct Listeners {
     open: HashMap<SocketAddr, (u32, Opened)>,
     next_id: u32,
+    /// No longer configured; open until the last lane has let go. An address that comes back meanwhile finds its
+    /// sockets here, since it could not be bound anew.
+    leaving: HashMap<SocketAddr, (u32, SocketAddr, Vec<Weak<OwnedFd>>)>,
     /// Opened by a predecessor or by the service manager, and not yet asked for.
     inherited: Vec<Inherited>,
 }
@@ -33,22 +37,24 @@ impl Listeners {
     pub fn snapshot(&mut self, config: &Config, ring: &TicketRing, generation: u64) -> Result<Snapshot> {
         let parts = snapshot_parts(config);
         let mut listeners: Vec<Arc<Listener>> = Vec::new();
+        let mut sockets = Vec::new();
         for listener in parts.listeners {
             let address = listener.address;
             if !self.open.contains_key(&address) {
                 let opened = self.open(address, config.lanes)?;
-                self.open.insert(address, (self.next_id, opened));
-                self.next_id += 1;
+                self.open.insert(address, opened);
             }
             let (id, opened) = &self.open[&address];
             if let Err(e) = syn_tls::apply(&opened.sockets, listener.syn_tls, &ring.current()) {
                 eprintln!("sealane: {address}: TLS handshakes cannot begin in the SYN: {e}");
             }
-            listeners.push(Arc::new(listener.with_sockets(*id, opened.address, opened.sockets.clone())));
+            sockets.push(opened.sockets.clone());
+            listeners.push(Arc::new(listener.bound(*id, opened.address)));
         }
         Ok(Snapshot {
             generation,
             listeners,
+            sockets,
             upstreams: parts.upstreams,
             ticket_keys: ring.current(),
             limits: parts.limits,
@@ -56,20 +62,37 @@ impl Listeners {
         })
     }
 
-    fn open(&mut self, address: SocketAddr, slots: usize) -> Result<Opened, sockets::SocketError> {
+    fn open(&mut self, address: SocketAddr, slots: usize) -> Result<(u32, Opened), sockets::SocketError> {
+        if let Some((id, bound, sockets)) = self.leaving.remove(&address) {
+            let sockets: Vec<Arc<OwnedFd>> = sockets.iter().filter_map(Weak::upgrade).collect();
+            if !sockets.is_empty() {
+                return Ok((id, sockets::complete(Opened { address: bound, sockets }, slots)));
+            }
+        }
         let fits = |l: &Inherited| l.configured.unwrap_or(l.bound) == address;
-        match self.inherited.iter().position(fits) {
+        let opened = match self.inherited.iter().position(fits) {
             Some(i) => {
                 let Inherited { bound, sockets, .. } = self.inherited.swap_remove(i);
-                Ok(sockets::complete(Opened { address: bound, sockets }, slots))
+                sockets::complete(Opened { address: bound, sockets }, slots)
             }
-            None => sockets::open(address, slots),
-        }
+            None => sockets::open(address, slots)?,
+        };
+        let id = self.next_id;
+        self.next_id += 1;
+        Ok((id, opened))
     }
 
     /// Closes what is no longer configured (once the lanes have let go of it, too).
     pub fn forget_unused(&mut self, config: &Config) {
-        self.open.retain(|address, _| config.listeners.iter().any(|l| l.address == *address));
+        self.leaving.retain(|_, (_, _, sockets)| sockets.iter().any(|s| s.strong_count() > 0));
+        let gone: Vec<SocketAddr> =
+            self.open.keys().filter(|a| !config.listeners.iter().any(|l| l.address == **a)).copied().collect();
+        for address in gone {
+            if let Some((id, opened)) = self.open.remove(&address) {
+                let sockets = opened.sockets.iter().map(Arc::downgrade).collect();
+                self.leaving.insert(address, (id, opened.address, sockets));
+            }
+        }
     }
 
     /// Closes what was inherited and is not configured. Says which.

@@ -1,5 +1,6 @@
 //! The rotating secret behind session tickets.
 
+use crate::handover::Tickets;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use sealane_tls::policy::TicketKeys;
 use std::sync::Arc;
@@ -22,8 +23,10 @@ impl TicketRing {
     }
 
     /// Goes on with a predecessor's keys, so that its clients resume here.
-    pub fn inherit(&mut self, keys: TicketKeys) {
-        self.current = Arc::new(TicketKeys { lifetime: self.current.lifetime, ..keys });
+    pub fn inherit(&mut self, keys: Tickets) {
+        let Tickets { epoch, masters, reset } = keys;
+        let TicketKeys { lifetime, reset: own, .. } = *self.current;
+        self.current = Arc::new(TicketKeys { epoch, masters, lifetime, reset: reset.unwrap_or(own) });
     }
 
     /// What to publish.

@@ -161,8 +161,8 @@ impl Proxy {
     /// process that had more, and none may close while its address is listened on): a lane then serves several.
     fn own_sockets(&self) -> impl Iterator<Item = (u64, &Arc<OwnedFd>)> {
         let lanes = self.mailboxes.len();
-        self.lane.listeners.iter().enumerate().flat_map(move |(i, l)| {
-            let own = l.listener.sockets.iter().enumerate().skip(self.slot).step_by(lanes);
+        self.lane.snapshot.sockets.iter().enumerate().flat_map(move |(i, sockets)| {
+            let own = sockets.iter().enumerate().skip(self.slot).step_by(lanes);
             own.map(move |(at, socket)| (LISTENER | (at as u64) << LISTENER_BITS | i as u64, socket))
         })
     }
@@ -171,7 +171,10 @@ impl Proxy {
     fn accept(&mut self, cx: &mut Context, token: u64) {
         let (index, at) = (token & ((1 << LISTENER_BITS) - 1), (token & !LISTENER) >> LISTENER_BITS);
         let Some(listener) = self.lane.listeners.get(index as usize).cloned() else { return };
-        let Some(socket) = listener.listener.sockets.get(at as usize) else { return };
+        let Some(socket) = self.lane.snapshot.sockets.get(index as usize).and_then(|s| s.get(at as usize)) else {
+            return;
+        };
+        let socket = socket.clone();
         for _ in 0..ACCEPTS {
             if self.admission.len() >= MAX_WAITING {
                 return; // The hellos that wait come first; the listener stays ready.
@@ -180,7 +183,7 @@ impl Proxy {
                 self.pause_accepting(cx);
                 return;
             }
-            match acceptfrom_with(socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            match acceptfrom_with(&socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok((fd, address)) => {
                     let Some(peer) = address.and_then(|a| SocketAddr::try_from(a).ok()) else { continue };
                     self.counters.accepted.inc();
@@ -532,7 +535,9 @@ impl Proxy {
         let deadline = cx.now() + limit.as_millis() as Millis;
         self.draining = Some(deadline);
         cx.timers.arm(LISTENER, deadline);
-        // Connections without a request under way end now, the others with their response.
+        // Connections without a request under way end now, the others with their response. With a successor there is
+        // no hurry: a client whose request is on its way already gets its answer here, with the word that it is the
+        // last; whoever says nothing is let go at the deadline.
         let keys: Vec<Key> = self.conns.keys().collect();
         for key in keys {
             match self.conns.get_mut(key) {
@@ -542,7 +547,9 @@ impl Proxy {
                     }
                     self.touch(key);
                 }
-                Some(Conn::Front(f)) if f.phase == FrontPhase::Open && f.exchange.is_none() && !f.in_head => {
+                Some(Conn::Front(f))
+                    if !successor && f.phase == FrontPhase::Open && f.exchange.is_none() && !f.in_head =>
+                {
                     f.wire.finish();
                     f.phase = FrontPhase::Closing { linger: true };
                     self.touch(key);

@@ -20,6 +20,9 @@ pub struct Snapshot {
     pub generation: u64,
     /// What is listened on.
     pub listeners: Vec<Arc<Listener>>,
+    /// Their listening sockets, in the same order: at least one per lane slot, opened by control and kept open while
+    /// the address is configured. They are not in [`Listener`], which open connections hold on to.
+    pub sockets: Vec<Vec<Arc<OwnedFd>>>,
     /// Upstream groups; routes name them by index.
     pub upstreams: Vec<Arc<Upstream>>,
     /// The key ring for session tickets.
@@ -37,8 +40,6 @@ pub struct Listener {
     pub id: u32,
     /// The address as bound.
     pub address: SocketAddr,
-    /// One listening socket per lane slot, opened by control and kept open while the address is configured.
-    pub sockets: Vec<Arc<OwnedFd>>,
     /// TLS settings; `None` serves plain HTTP.
     pub tls: Option<ListenerTls>,
     /// Whether clients start with a PROXY protocol header (v1 or v2). A connection without one is refused.

@@ -8,7 +8,6 @@ use sealane_proxy::snapshot::{self, Action, ClientLimits, Upstream};
 use sealane_route::HostTable;
 use sealane_tls::policy::ListenerTls;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Everything of a [`snapshot::Snapshot`] that follows from the configuration alone.
@@ -46,11 +45,10 @@ pub struct ListenerParts {
 }
 
 impl ListenerParts {
-    /// Adds what the configuration does not know: an id that is stable over reloads, the address as bound, and the
-    /// sockets, one per lane slot.
-    pub fn with_sockets(self, id: u32, address: SocketAddr, sockets: Vec<Arc<OwnedFd>>) -> snapshot::Listener {
+    /// Adds what the configuration does not know: an id that is stable over reloads, and the address as bound.
+    pub fn bound(self, id: u32, address: SocketAddr) -> snapshot::Listener {
         let Self { tls, proxy_protocol, trust_forwarded, allow_connect, h2c, hosts, .. } = self;
-        snapshot::Listener { id, address, sockets, tls, proxy_protocol, trust_forwarded, allow_connect, h2c, hosts }
+        snapshot::Listener { id, address, tls, proxy_protocol, trust_forwarded, allow_connect, h2c, hosts }
     }
 }
 

@@ -35,7 +35,8 @@ fn over_tcp_it_can_be_read_only() {
     assert_eq!(running.get("/").text(), "hello");
     let metrics = get(admin, "/metrics");
     assert!(metrics.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{metrics}");
-    for name in ["sealane_requests_total 1\n", "sealane_config_generation 1\n", "sealane_certificate_expiry_timestamp_"] {
+    for name in ["sealane_requests_total 1\n", "sealane_config_generation 1\n", "sealane_certificate_expiry_timestamp_"]
+    {
         assert!(metrics.contains(name), "no {name} in {metrics}");
     }
     assert!(get(admin, "/healthz").ends_with("ok\n"));

@@ -30,9 +30,13 @@ impl Operated {
         let admin_lines =
             format!("lanes = {lanes}\n[admin]\nlisten = \"{admin}\"\nsocket = \"{}\"\n", socket.display());
         let file = site.file("sealane.toml", file(&admin_lines));
+        // One left by a gateway that was killed.
+        let _ = std::fs::remove_file(&socket);
         let mut command = Command::new(binary::sealane());
         command.arg("serve").arg("-c").arg(&file);
-        let gateway = launch(site, command, listen, admin);
+        let mut gateway = launch(site, command, listen, admin);
+        // The listeners are open before the admin socket is.
+        gateway.server.wait_until(|| socket.exists());
         Self { gateway, socket, admin_lines, file }
     }
 

@@ -11,8 +11,16 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
 /// Everything that a reload may change, chosen by a number.
-fn file(i: usize, admin: &str, always: SocketAddr, others: [SocketAddr; 2], ids: &[Identity; 2], to: &[String]) -> String {
-    let mut text = format!("{admin}\n[limits]\nkeepalive_timeout = \"{}s\"\nmax_requests = {}\n", 60 + i % 2, [0, 7][i % 2]);
+fn file(
+    i: usize,
+    admin: &str,
+    always: SocketAddr,
+    others: [SocketAddr; 2],
+    ids: &[Identity; 2],
+    to: &[String],
+) -> String {
+    let mut text =
+        format!("{admin}\n[limits]\nkeepalive_timeout = \"{}s\"\nmax_requests = {}\n", 60 + i % 2, [0, 7][i % 2]);
     let listener = |address: SocketAddr, id: &Identity, preset: &str| {
         let (cert, key) = (id.cert.display(), id.key.display());
         format!(

@@ -48,7 +48,9 @@ fn upgrades_under_load_lose_nothing() {
         others.push(Other::of(&gateway));
         assert!(!seen.contains(&pid(&gateway)), "a new process answers");
         seen.push(pid(&gateway));
-        assert!(eventually(|| crowd.requests() > before + 50), "clients are served on");
+        if !eventually(|| crowd.requests() > before + 50) {
+            panic!("clients are not served on: {:?}", crowd.stop());
+        }
     }
     let tally = crowd.stop();
     assert_eq!(tally.failures, Vec::<String>::new());
@@ -137,16 +139,21 @@ fn a_predecessor_that_is_killed_is_no_loss() {
         let asked = std::thread::spawn(move || order(&socket, "upgrade"));
         // From here on there is somebody to take over.
         let children = format!("/proc/{old}/task/{old}/children");
-        let child = || std::fs::read_to_string(&children).unwrap_or_default().split_whitespace().next().map(str::to_owned);
+        let child =
+            || std::fs::read_to_string(&children).unwrap_or_default().split_whitespace().next().map(str::to_owned);
         assert!(eventually(|| child().is_some() || asked.is_finished()), "no successor was started");
         let successor = child().and_then(|c| c.parse().ok()).and_then(Pid::from_raw);
         std::thread::sleep(std::time::Duration::from_millis(moment));
         let _ = kill_process(Pid::from_raw(old as i32).expect("a pid is not 0"), Signal::KILL);
         gateway.gateway.server.wait();
-        let _ = asked.join();
+        let said = asked.join();
         let served = || client::handshake(client::tcp(listen), gateway.gateway.config(), HOST).is_ok();
         let connects = || std::net::TcpStream::connect(listen).is_ok();
-        assert!(eventually(|| connects() && served()), "killed after {moment} ms: {}", gateway.gateway.server.log());
+        assert!(
+            eventually(|| connects() && served()),
+            "killed after {moment} ms, {successor:?}, {said:?}: {}",
+            gateway.gateway.server.log()
+        );
         assert_eq!(gateway.get("/").text(), "hello");
         if let Some(successor) = successor {
             drop(Other(successor));
