@@ -4,5 +4,6 @@
 //! interface of [`plane`]: peers, keys, counters, events.
 
 mod fields;
+pub mod kernel;
 pub mod plane;
 pub mod user;

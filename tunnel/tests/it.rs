@@ -11,6 +11,8 @@ mod flood;
 mod handover;
 #[path = "it/hostile.rs"]
 mod hostile;
+#[path = "it/kernel.rs"]
+mod kernel;
 #[path = "it/pair.rs"]
 mod pair;
 #[path = "it/routing.rs"]

@@ -15,8 +15,8 @@ const BACKLOG: i32 = 1024;
 /// Sockets by lane; every lane has the same addresses in the same order.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    pub(super) udp: Vec<Vec<Socket>>,
-    pub(super) listeners: Vec<Vec<OwnedFd>>,
+    pub(crate) udp: Vec<Vec<Socket>>,
+    pub(crate) listeners: Vec<Vec<OwnedFd>>,
 }
 
 impl Sockets {

@@ -5,17 +5,18 @@ use sealane_ovpn::data::{Cipher, Format, KeySlot, PeerId};
 use sealane_sys::netlink::Netlink;
 use sealane_sys::netlink_route::LinkSet;
 use sealane_sys::netns::NetNs;
-use sealane_tunnel::plane::{Command, KeyNew, PeerNew, Plane, SocketId, Transport};
+use sealane_tunnel::plane::{Command, Event, KeyNew, PeerNew, Plane, SocketId, Transport};
 use sealane_tunnel::user::{Config, Role, Sockets, UserPlane};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
-const OUTER: [&str; 2] = ["192.0.2.1:1194", "192.0.2.2:1194"];
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+pub const OUTER: [&str; 2] = ["192.0.2.1:1194", "192.0.2.2:1194"];
+pub const PEER: PeerId = PeerId::new(9).unwrap();
 
 /// Two namespaces with a link between them. `None`, with the reason printed, where they may not be made.
-fn joined() -> Option<[NetNs; 2]> {
+pub fn joined() -> Option<[NetNs; 2]> {
     let made = || -> std::io::Result<[NetNs; 2]> {
         let ends = [NetNs::new()?, NetNs::new()?];
         ends[0].run(|| Netlink::route()?.veth_add("td-a", "td-b", &ends[1]))??;
@@ -39,34 +40,47 @@ fn joined() -> Option<[NetNs; 2]> {
     made().inspect_err(|e| eprintln!("skipped: no namespaces joined by a veth pair: {e}")).ok()
 }
 
-/// One end, with a key installed.
+/// One end in user space, with a key installed.
 fn end(server: bool, offload: bool, max_segment: u16, format: Format) -> UserPlane {
-    let (own, other) = if server { (OUTER[0], OUTER[1]) } else { (OUTER[1], OUTER[0]) };
-    let (address, peer_address) = if server { (SERVER, CLIENT) } else { (CLIENT, SERVER) };
-    let role = if server { Role::Server { client_to_client: false } } else { Role::Client };
-    let config = Config {
-        role,
-        addresses: vec![(IpAddr::V4(address), 24)],
-        offload,
-        interface: "td%d".into(),
-        ..Config::default()
-    };
+    let own = if server { OUTER[0] } else { OUTER[1] };
     let mut sockets = Sockets::open(&[own.parse().unwrap()], &[], 1).unwrap();
     if !offload {
         sockets = sockets.without_offload();
     }
     let sink = Arc::new(Collector::default());
+    let config = Config { offload, ..config(server) };
     let plane = UserPlane::start(&config, sockets, sink.clone()).unwrap();
-    let peer = PeerId::new(9).unwrap();
-    let mut new = PeerNew::new(peer, SocketId::new(0, 0), Transport::Udp, other.parse().unwrap());
-    new.vpn_ip4 = Some(peer_address);
+    introduce(&plane, server, max_segment);
+    install(&plane, &sink, server, KeySlot::Primary, 2, format);
+    plane
+}
+
+pub fn config(server: bool) -> Config {
+    let address = if server { SERVER } else { CLIENT };
+    let role = if server { Role::Server { client_to_client: false } } else { Role::Client };
+    Config { role, addresses: vec![(IpAddr::V4(address), 24)], interface: "td%d".into(), ..Config::default() }
+}
+
+/// Tells one end of the other.
+pub fn introduce(plane: &dyn Plane, server: bool, max_segment: u16) {
+    let (other, address) = if server { (OUTER[1], CLIENT) } else { (OUTER[0], SERVER) };
+    let mut new = PeerNew::new(PEER, SocketId::new(0, 0), Transport::Udp, other.parse().unwrap());
+    if server {
+        new.vpn_ip4 = Some(address);
+    }
     new.max_segment = max_segment;
     plane.command(Command::PeerNew(new)).unwrap();
-    let keys = expansion(77, server);
-    let key = KeyNew { peer, slot: KeySlot::Primary, key_id: 2, cipher: Cipher::Aes256Gcm, format, keys };
+}
+
+/// Gives one end a key, which the key id alone decides.
+pub fn install(plane: &dyn Plane, sink: &Collector, server: bool, slot: KeySlot, key_id: u8, format: Format) {
+    let keys = expansion(77 + key_id, server);
+    let key = KeyNew { peer: PEER, slot, key_id, cipher: Cipher::Aes256Gcm, format, keys };
     plane.command(Command::KeyNew(Box::new(key))).unwrap();
-    sink.wait("KeyInstalled", |e| matches!(e, sealane_tunnel::plane::Event::KeyInstalled { .. }).then_some(()));
-    plane
+    sink.wait("KeyInstalled", |e| match e {
+        Event::KeyInstalled { key_id: k, .. } if *k == key_id => Some(()),
+        _ => None,
+    });
 }
 
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
@@ -82,8 +96,7 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Sends and receives at once through the tunnel; both directions must arrive as they were sent.
-fn transfer(ends: &[NetNs; 2]) {
-    const LEN: usize = 20 << 20;
+pub fn transfer(ends: &[NetNs; 2], len: usize) {
     let listener = ends[0].run(|| TcpListener::bind((SERVER, 80)).unwrap()).unwrap();
     let client = ends[1].run(|| TcpStream::connect((SERVER, 80)).unwrap()).unwrap();
     let (server, from) = listener.accept().unwrap();
@@ -93,16 +106,18 @@ fn transfer(ends: &[NetNs; 2]) {
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             scope.spawn(move || {
                 let mut stream = stream;
-                stream.write_all(&bytes(LEN, write)).unwrap();
+                stream.write_all(&bytes(len, write)).unwrap();
             });
             scope.spawn(move || {
-                let (mut stream, mut got) = (stream, vec![0; LEN]);
+                let (mut stream, mut got) = (stream, vec![0; len]);
                 stream.read_exact(&mut got).unwrap();
-                assert!(got == bytes(LEN, read), "what came is not what was sent");
+                assert!(got == bytes(len, read), "what came is not what was sent");
             });
         }
     });
 }
+
+const LEN: usize = 20 << 20;
 
 fn total(plane: &UserPlane, name: &str) -> u64 {
     plane.totals().into_iter().find(|(n, _)| *n == name).unwrap().1
@@ -116,7 +131,7 @@ fn streams_arrive_whole_with_offload_and_without_in_every_mix() {
             ends[0].run(|| end(true, server, 1400, Format::Stock)).unwrap(),
             ends[1].run(|| end(false, client, 1400, Format::Stock)).unwrap(),
         ];
-        transfer(&ends);
+        transfer(&ends, LEN);
         for (plane, offload) in planes.iter().zip([server, client]) {
             let (sent, messages) = (total(plane, "link_sent"), total(plane, "link_messages"));
             // 20 MB in segments of 1,388 bytes.
@@ -142,7 +157,7 @@ fn the_epoch_format_and_packets_beyond_the_outer_mtu_arrive_too() {
             ends[0].run(|| end(true, true, max_segment, format)).unwrap(),
             ends[1].run(|| end(false, true, max_segment, format)).unwrap(),
         ];
-        transfer(&ends);
+        transfer(&ends, LEN);
         if max_segment == 0 {
             // Packets of 1,500 bytes leave as fragments, each message refused once for its segmentation.
             assert!(planes.iter().all(|p| total(p, "link_lost") == 0));

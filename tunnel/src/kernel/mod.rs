@@ -1,0 +1,306 @@
+//! The kernel's plane: Linux ≥ 6.16's `ovpn`, driven by generic netlink.
+//!
+//! Data packets never leave the kernel; one thread reads what it leaves on the sockets (control packets) and its
+//! notifications. What this plane cannot do is refused by name: TCP, DATA_V1, the epoch format, packets between peers
+//! that the system shall not see, in-band messages. The kernel does not change TCP's segment size either: `mssfix` is
+//! for the firewall (`nft … tcp option maxseg size set`).
+
+mod family;
+mod reader;
+
+use crate::plane::{Command, Event, KeyNew, PeerCounters, PeerId, PeerNew, PeerSet, Plane, Refused, Sink, Transport};
+use crate::user::{Config, Role, Sockets};
+use family::{GROUP, MODE, NAME, Requests, counters};
+use reader::{Counts, Message, Reader};
+use sealane_lane::{Context, Mailbox, mailbox};
+use sealane_ovpn::data::Format;
+use sealane_sys::netlink::Netlink;
+use sealane_sys::netlink_route::LinkSet;
+use sealane_sys::udp::{Options, Socket};
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// The kernel's plane as control sees it. Peers, keys and the interface go when it is dropped.
+pub struct KernelPlane {
+    state: Arc<Mutex<State>>,
+    /// Duplicates of the thread's sockets, for the kernel to take.
+    sockets: Vec<OwnedFd>,
+    requests: Requests,
+    interface: String,
+    sink: Arc<dyn Sink>,
+    mailbox: Mailbox<Message>,
+    counts: Arc<Counts>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for KernelPlane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KernelPlane").field("interface", &self.interface).finish_non_exhaustive()
+    }
+}
+
+struct State {
+    generic: Netlink,
+    route: Netlink,
+    peers: HashMap<PeerId, PeerNew>,
+}
+
+impl KernelPlane {
+    /// Makes the interface in the calling thread's network namespace and begins to listen. The sockets are duplicated:
+    /// where this fails, another plane can have them.
+    ///
+    /// Errors: `Unsupported` where the kernel has no `ovpn`, or the configuration asks for what it cannot do.
+    pub fn start(config: &Config, sockets: &Sockets, sink: Arc<dyn Sink>) -> io::Result<Self> {
+        if let Some(why) = cannot(config, sockets) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        let (interface, requests, generic, mut route) = make_link(config)?;
+        Self::run(config, interface, requests, generic, sockets, sink)
+            .inspect_err(|_| drop(route.link_del(requests.interface)))
+    }
+
+    fn run(
+        config: &Config,
+        interface: String,
+        requests: Requests,
+        mut generic: Netlink,
+        sockets: &Sockets,
+        sink: Arc<dyn Sink>,
+    ) -> io::Result<Self> {
+        let mut route = Netlink::route()?;
+        let link = requests.interface;
+        route.link_set(link, &LinkSet { only_given_addresses: true, ..LinkSet::default() })?;
+        route.link_set(link, &LinkSet { mtu: Some(config.mtu.into()), up: Some(true), ..LinkSet::default() })?;
+        for (address, len) in &config.addresses {
+            route.address_add(link, *address, *len)?;
+        }
+        for network in &config.routes {
+            route.route_add(link, network.address(), network.len(), None)?;
+        }
+        let notices = Netlink::generic()?;
+        let groups = generic.family(NAME)?.map(|f| f.groups).unwrap_or_default();
+        if let Some((_, group)) = groups.iter().find(|(name, _)| name == GROUP) {
+            notices.join(*group)?;
+        }
+        let duplicate = || -> io::Result<Vec<OwnedFd>> {
+            sockets.udp.iter().flatten().map(|s| s.as_fd().try_clone_to_owned()).collect()
+        };
+        let mut udp = Vec::new();
+        for fd in duplicate()? {
+            // The kernel takes data packets out one by one; what is left comes one by one.
+            udp.push(Socket::adopt(fd, &Options::default())?.without_offload());
+        }
+        let (door, inbox) = mailbox()?;
+        let counts = Arc::new(Counts::default());
+        let state = Arc::new(Mutex::new(State { generic, route, peers: HashMap::new() }));
+        let reader = Reader::new(udp, notices, requests, sink.clone(), state.clone(), counts.clone());
+        let cx = Context::new()?;
+        reader.watch(&cx)?;
+        let run = move || {
+            if let Err(e) = sealane_lane::run(cx, reader, &inbox) {
+                eprintln!("sealane: tunnel: the kernel plane's reader has ended: {e}");
+            }
+        };
+        let thread = Some(std::thread::Builder::new().name("tunnel-kernel".into()).spawn(run)?);
+        Ok(Self { state, sockets: duplicate()?, requests, interface, sink, mailbox: door, counts, thread })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn peer_new(&self, new: PeerNew) -> Result<(), Refused> {
+        if new.transport == Transport::Tcp {
+            return Err(Refused::Unsupported("the kernel's plane serves UDP; TCP peers want the user-space plane"));
+        }
+        if new.sent_peer != Some(new.peer) {
+            return Err(Refused::Unsupported("the kernel sends DATA_V2 with the peer's own id only"));
+        }
+        let socket = self.sockets.get(new.socket.number() as usize).ok_or(Refused::NoSocket(new.socket))?;
+        let mut state = self.state();
+        if state.peers.contains_key(&new.peer) {
+            return Err(Refused::PeerExists(new.peer));
+        }
+        state.generic.ask(&self.requests.peer_new(&new, socket.as_fd()))?;
+        let id = new.peer;
+        let routes = state.route_in(self.requests.interface, &new);
+        state.peers.insert(id, new);
+        // A peer whose networks are not routed would look connected and be half deaf.
+        routes.inspect_err(|_| drop(state.forget(self.requests, id))).map_err(Refused::Io)
+    }
+
+    fn peer_set(&self, id: PeerId, set: &PeerSet) -> Result<(), Refused> {
+        let mut state = self.state();
+        let mut about = state.peers.get(&id).ok_or(Refused::NoPeer(id))?.clone();
+        state.generic.ask(&self.requests.peer_set(id, set))?;
+        if let Some(routes) = &set.routes {
+            for network in &about.routes {
+                let _ = state.route.route_del(self.requests.interface, network.address(), network.len());
+            }
+            about.routes.clone_from(routes);
+        }
+        about.vpn_ip4 = set.vpn_ip4.or(about.vpn_ip4);
+        about.vpn_ip6 = set.vpn_ip6.or(about.vpn_ip6);
+        about.remote = set.remote.unwrap_or(about.remote);
+        let routes = state.route_in(self.requests.interface, &about);
+        state.peers.insert(id, about);
+        Ok(routes?)
+    }
+
+    fn key_new(&self, new: &KeyNew) -> Result<(), Refused> {
+        if new.format == Format::Epoch {
+            return Err(Refused::Unsupported("the kernel knows packets with 32-bit ids only, not the epoch format"));
+        }
+        self.known(new.peer)?.generic.ask(&self.requests.key_new(new))?;
+        let (peer, slot, key_id) = (new.peer, new.slot, new.key_id);
+        self.sink.event(Event::KeyInstalled { peer, slot, key_id });
+        Ok(())
+    }
+
+    /// The state, where the peer is known.
+    fn known(&self, id: PeerId) -> Result<MutexGuard<'_, State>, Refused> {
+        let state = self.state();
+        if state.peers.contains_key(&id) { Ok(state) } else { Err(Refused::NoPeer(id)) }
+    }
+}
+
+impl State {
+    /// Routes the networks behind a peer to it: the kernel finds the peer by the route's gateway.
+    fn route_in(&mut self, link: u32, peer: &PeerNew) -> io::Result<()> {
+        for network in &peer.routes {
+            let via =
+                if network.address().is_ipv4() { peer.vpn_ip4.map(IpAddr::V4) } else { peer.vpn_ip6.map(IpAddr::V6) };
+            self.route.route_add(link, network.address(), network.len(), via)?;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, requests: Requests, id: PeerId) -> io::Result<()> {
+        if let Some(peer) = self.peers.remove(&id) {
+            for network in &peer.routes {
+                let _ = self.route.route_del(requests.interface, network.address(), network.len());
+            }
+        }
+        self.generic.ask(&requests.peer_del(id)).map(drop)
+    }
+}
+
+impl Plane for KernelPlane {
+    fn kind(&self) -> &'static str {
+        "kernel"
+    }
+
+    fn lanes(&self) -> u16 {
+        1
+    }
+
+    fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    fn command(&self, command: Command) -> Result<(), Refused> {
+        match command {
+            Command::PeerNew(new) => self.peer_new(new),
+            Command::PeerSet(id, set) => self.peer_set(id, &set),
+            Command::PeerDel(id) => Ok(self.known(id)?.forget(self.requests, id)?),
+            Command::KeyNew(new) => self.key_new(&new),
+            Command::KeySwap(id) => Ok(self.known(id)?.generic.ask(&self.requests.key_swap(id)).map(drop)?),
+            Command::KeyDel(id, slot) => Ok(self.known(id)?.generic.ask(&self.requests.key_del(id, slot)).map(drop)?),
+            Command::ControlOut { socket, remote, local, bytes } => {
+                let number = socket.number() as usize;
+                if number >= self.sockets.len() {
+                    return Err(Refused::NoSocket(socket));
+                }
+                let message = Message::ControlOut { socket: number, remote, local, bytes };
+                self.mailbox.send(message).map_err(|_| Refused::Gone)
+            }
+            Command::InbandOut(..) => Err(Refused::Unsupported("the kernel sends no in-band messages")),
+            Command::SocketNew { .. } | Command::SocketClose(_) => {
+                Err(Refused::Unsupported("the kernel's plane serves UDP; TCP peers want the user-space plane"))
+            }
+            Command::CountersGet(which) => {
+                let request = match which {
+                    Some(id) => self.requests.peer_get(id),
+                    None => self.requests.peers_get(),
+                };
+                let answers = self.state().generic.ask(&request)?;
+                for (peer, counters) in answers.iter().filter_map(counters) {
+                    self.sink.event(Event::Counters { peer, counters });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn counters(&self, peer: PeerId) -> Option<PeerCounters> {
+        let answers = self.state().generic.ask(&self.requests.peer_get(peer)).ok()?;
+        answers.iter().find_map(counters).map(|(_, counters)| counters)
+    }
+
+    fn totals(&self) -> Vec<(&'static str, u64)> {
+        let c = &self.counts;
+        let values = [
+            ("control_in", &c.control_in),
+            ("control_lost", &c.control_lost),
+            ("control_out", &c.control_out),
+            ("link_lost", &c.link_lost),
+            ("drop_unknown_peer", &c.drop_unknown_peer),
+            ("floats", &c.floats),
+        ];
+        values.map(|(name, value)| (name, value.load(Ordering::Relaxed))).to_vec()
+    }
+}
+
+impl Drop for KernelPlane {
+    fn drop(&mut self) {
+        let _ = self.mailbox.send(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let interface = self.requests.interface;
+        let _ = self.state().route.link_del(interface);
+    }
+}
+
+/// What the kernel cannot do for this configuration, if anything.
+fn cannot(config: &Config, sockets: &Sockets) -> Option<&'static str> {
+    if sockets.listeners.iter().any(|l| !l.is_empty()) {
+        return Some("the kernel's plane serves UDP; TCP listeners want the user-space plane");
+    }
+    if config.role == (Role::Server { client_to_client: true }) {
+        return Some("the kernel gives packets between clients to the system; to keep them inside, use user space");
+    }
+    None
+}
+
+/// Makes the interface; the kernel loads the module when it has one.
+fn make_link(config: &Config) -> io::Result<(String, Requests, Netlink, Netlink)> {
+    let (mut route, mut generic) = (Netlink::route()?, Netlink::generic()?);
+    let mode = u8::from(config.role != Role::Client);
+    // Netlink completes no names, as TUN does.
+    let name = match config.interface.split_once("%d") {
+        None => config.interface.clone(),
+        Some((before, after)) => (0..256)
+            .map(|n| format!("{before}{n}{after}"))
+            .find(|name| route.link_index(name).is_err())
+            .ok_or(io::ErrorKind::AddrInUse)?,
+    };
+    route.link_add(&name, NAME, &[(MODE, vec![mode])]).map_err(|e| match e.raw_os_error() {
+        // EOPNOTSUPP: there is no such kind of interface.
+        Some(95) => io::Error::new(io::ErrorKind::Unsupported, "this kernel has no `ovpn` (Linux 6.16 has)"),
+        _ => e,
+    })?;
+    let interface = route.link_index(&name)?;
+    match generic.family(NAME) {
+        Ok(Some(family)) => Ok((name, Requests { family: family.id, interface }, generic, route)),
+        other => {
+            let _ = route.link_del(interface);
+            Err(other.err().unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
+        }
+    }
+}
