@@ -1,9 +1,40 @@
 //! The tunnel's data channel, off the slow path.
 //!
 //! Control (TLS, authentication, negotiation, rekeying) lives elsewhere; what it needs of a data plane is the narrow
-//! interface of [`plane`]: peers, keys, counters, events.
+//! interface of [`plane`]: peers, keys, counters, events. Two planes have it: [`user`] works wherever there is a TUN,
+//! [`kernel`] where Linux has `ovpn`.
 
 mod fields;
 pub mod kernel;
 pub mod plane;
 pub mod user;
+
+use plane::{Plane, Sink};
+use std::io;
+use std::sync::Arc;
+use user::{Config, Sockets};
+
+/// Which plane to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The kernel's where it is there and can do what the configuration asks; else user space.
+    #[default]
+    Auto,
+    /// User space.
+    User,
+    /// The kernel's, or none.
+    Kernel,
+}
+
+/// Starts the plane of choice in the calling thread's network namespace. Control asks [`Plane::supports`] before it
+/// negotiates what not every plane can do.
+pub fn start(choice: Choice, config: &Config, sockets: Sockets, sink: Arc<dyn Sink>) -> io::Result<Box<dyn Plane>> {
+    if choice != Choice::User {
+        match kernel::KernelPlane::start(config, &sockets, sink.clone()) {
+            Ok(plane) => return Ok(Box::new(plane)),
+            Err(e) if choice == Choice::Auto && e.kind() == io::ErrorKind::Unsupported => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(Box::new(user::UserPlane::start(config, sockets, sink)?))
+}

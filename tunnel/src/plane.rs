@@ -458,6 +458,22 @@ impl From<std::io::Error> for Refused {
     }
 }
 
+/// What not every plane can do. Control asks before it negotiates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Feature {
+    /// Peers over TCP.
+    Tcp,
+    /// OpenVPN 2.7's epoch format.
+    Epoch,
+    /// Peers without peer ids (DATA_V1).
+    Unnumbered,
+    /// [`PeerNew::max_segment`].
+    MaxSegment,
+    /// [`Command::InbandOut`] and [`Event::InbandIn`].
+    Inband,
+}
+
 /// A data plane.
 pub trait Plane: Send + Sync {
     /// `user` or `kernel`.
@@ -468,6 +484,9 @@ pub trait Plane: Send + Sync {
 
     /// The network interface's name.
     fn interface(&self) -> &str;
+
+    /// Whether it can do what not every plane can.
+    fn supports(&self, feature: Feature) -> bool;
 
     /// Obeys, or says at once why not. What a lane finds out later comes as [`Event::Failed`].
     fn command(&self, command: Command) -> Result<(), Refused>;

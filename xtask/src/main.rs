@@ -5,6 +5,7 @@
 mod layers;
 mod licences;
 mod metadata;
+mod ovpn_vm;
 mod setup;
 mod spdx;
 mod steps;
@@ -47,6 +48,12 @@ enum Command {
     Layers,
     /// Check the licences of all dependencies
     Licences,
+    /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
+    OvpnVm {
+        /// A kernel package to use instead of fetching the newest from the mirror
+        #[arg(long, value_name = "FILE.deb")]
+        kernel: Option<std::path::PathBuf>,
+    },
     /// Install the programs that tests talk to (curl, NGINX, HAProxy…)
     Setup {
         /// Do not ask
@@ -62,6 +69,7 @@ fn main() -> ExitCode {
         Command::Lint => alone(Step::Lint),
         Command::Layers => alone(Step::Layers),
         Command::Licences => alone(Step::Licences),
+        Command::OvpnVm { kernel } => ovpn_vm::run(kernel.as_deref()),
         Command::Setup { yes } => setup::run(yes).map(|()| 0),
     };
     match done {

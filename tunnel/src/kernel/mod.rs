@@ -8,7 +8,9 @@
 mod family;
 mod reader;
 
-use crate::plane::{Command, Event, KeyNew, PeerCounters, PeerId, PeerNew, PeerSet, Plane, Refused, Sink, Transport};
+use crate::plane::{
+    Command, Event, Feature, KeyNew, PeerCounters, PeerId, PeerNew, PeerSet, Plane, Refused, Sink, Transport,
+};
 use crate::user::{Config, Role, Sockets};
 use family::{GROUP, MODE, NAME, Requests, counters};
 use reader::{Counts, Message, Reader};
@@ -201,6 +203,10 @@ impl Plane for KernelPlane {
 
     fn interface(&self) -> &str {
         &self.interface
+    }
+
+    fn supports(&self, _: Feature) -> bool {
+        false
     }
 
     fn command(&self, command: Command) -> Result<(), Refused> {

@@ -23,7 +23,7 @@ pub use shared::Role;
 pub use sockets::Sockets;
 
 use crate::plane::{
-    Command, DelReason, Event, PeerCounters, PeerId, PeerNew, PeerSet, Plane, Prefix, Refused, Sink, Transport,
+    Command, DelReason, Event, Feature, PeerCounters, PeerId, PeerNew, PeerSet, Plane, Prefix, Refused, Sink, Transport,
 };
 use counters::PeerStats;
 use handover::Legacy;
@@ -333,6 +333,12 @@ impl Plane for UserPlane {
 
     fn interface(&self) -> &str {
         &self.interface
+    }
+
+    fn supports(&self, feature: Feature) -> bool {
+        match feature {
+            Feature::Tcp | Feature::Epoch | Feature::Unnumbered | Feature::MaxSegment | Feature::Inband => true,
+        }
     }
 
     fn command(&self, command: Command) -> Result<(), Refused> {

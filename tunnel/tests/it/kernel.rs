@@ -106,7 +106,7 @@ fn control_packets_pass_beside_the_kernel() {
     let packet = ends.client_sink.control();
     assert_eq!(packet.bytes, [8 << 3; 14]);
     let answer =
-        Command::ControlOut { socket: packet.socket, remote: packet.remote, local: None, bytes: vec![5 << 3, 9] };
+        Command::ControlOut { socket: packet.socket, remote: packet.remote, local: None, bytes: vec![5 << 3; 22] };
     ends.client.command(answer).unwrap();
     let packet = ends.server_sink.control();
     assert_eq!((packet.bytes, packet.remote), (vec![5 << 3; 22], to));

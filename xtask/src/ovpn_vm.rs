@@ -1,0 +1,247 @@
+//! The kernel's data plane, tested where this machine's kernel has no `ovpn`: a Debian kernel that has it boots under
+//! qemu's software emulation, with the tunnel's tests as all that it runs. About two minutes.
+//!
+//! Everything comes from Debian's packages: qemu, busybox and the kernel, which is fetched from the mirror that this
+//! machine's apt uses already, or given with `--kernel FILE.deb`. What is missing is named, and the job is skipped.
+
+use crate::metadata::{Workspace, cargo};
+use anyhow::{Context, bail, ensure};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Programs, and the Debian packages that hold them.
+const NEEDS: &[(&str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
+    ("xz", "xz-utils"),
+    ("dpkg-deb", "dpkg"),
+    ("ldd", "libc-bin"),
+];
+
+/// A suite whose kernels have `ovpn`.
+const SUITE: &str = "trixie-backports";
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// Of the kernel's modules: what `ovpn`, TUN, veth and their ciphers need.
+const MODULES: &[&str] = &[
+    "crypto",
+    "arch/x86/crypto",
+    "lib/crypto",
+    "net/ipv4",
+    "net/ipv6",
+    "drivers/net/ovpn",
+    "drivers/net/tun.ko.xz",
+    "drivers/net/veth.ko.xz",
+];
+/// Software emulation of a loaded machine is slow; a hang is longer.
+const LIMIT_SECONDS: &str = "900";
+const PASSED: &str = "ovpn-vm: exit 0";
+
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs tmp /tmp
+export PATH=/bin:/sbin
+depmod -a; modprobe tun; modprobe veth; modprobe ovpn
+# One processor, emulated: one test at a time.
+/bin/it --test-threads=1 --nocapture kernel::; echo "ovpn-vm: exit $?"
+poweroff -f
+"#;
+
+/// Runs the job; the status is 0 when it passed or was skipped.
+pub fn run(kernel: Option<&Path>) -> anyhow::Result<u8> {
+    if !cfg!(target_arch = "x86_64") {
+        return skip("the job is made for x86-64");
+    }
+    for (program, package) in NEEDS {
+        if !present(program) {
+            return skip(&format!("`{program}` is missing (Debian package {package})"));
+        }
+    }
+    let workspace = Workspace::load()?;
+    let folder = workspace.target().join("ovpn-vm");
+    fs::create_dir_all(&folder)?;
+    let package = match kernel {
+        Some(file) => file.to_owned(),
+        None => match fetch_kernel(&folder) {
+            Ok(file) => file,
+            Err(error) => return skip(&format!("no kernel package: {error:#}")),
+        },
+    };
+    let test = build_test(&workspace)?;
+    let (image, initrd) = pack(&folder, &package, &test)?;
+    boot(&folder, &image, &initrd)
+}
+
+fn skip(why: &str) -> anyhow::Result<u8> {
+    println!("ovpn-vm: skipped: {why}");
+    Ok(0)
+}
+
+fn present(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|p| p.join(program).is_file())
+}
+
+/// Runs a program to its end and returns what it said.
+fn output(command: &mut Command) -> anyhow::Result<String> {
+    let what = format!("{command:?}");
+    let done = command.stderr(Stdio::piped()).output().with_context(|| what.clone())?;
+    ensure!(done.status.success(), "{what}: {}", String::from_utf8_lossy(&done.stderr).trim());
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// Fetches the suite's newest kernel with lists and caches of its own, so that this machine's apt stays as it is.
+fn fetch_kernel(folder: &Path) -> anyhow::Result<PathBuf> {
+    let targets = output(Command::new("apt-get").args([
+        "indextargets",
+        "--format",
+        "$(REPO_URI)",
+        "Created-By: Packages",
+        "Origin: Debian",
+    ]))?;
+    let mirror = targets.lines().find(|uri| !uri.contains("security")).context("apt knows no Debian mirror")?;
+    let apt = folder.join("apt");
+    fs::create_dir_all(apt.join("lists/partial"))?;
+    fs::create_dir_all(apt.join("cache/archives/partial"))?;
+    fs::write(apt.join("sources.list"), format!("deb [signed-by={KEYRING}] {mirror} {SUITE} main\n"))?;
+    let root = apt.display();
+    fs::write(
+        apt.join("apt.conf"),
+        format!(
+            "Dir::State::lists \"{root}/lists\";\nDir::Cache \"{root}/cache\";\n\
+             Dir::Etc::sourcelist \"{root}/sources.list\";\nDir::Etc::sourceparts \"-\";\nAPT::Sandbox::User \"root\";\n"
+        ),
+    )?;
+    let private = |program: &str| {
+        let mut command = Command::new(program);
+        command.env("APT_CONFIG", apt.join("apt.conf")).current_dir(folder);
+        command
+    };
+    output(private("apt-get").args(["-q", "update"]))?;
+    let found = output(private("apt-cache").args(["search", "--names-only", "^linux-image-[0-9].*-cloud-amd64$"]))?;
+    let name = found
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .max_by_key(|name| version(name))
+        .context("the suite has no kernel for virtual machines")?;
+    let file = |folder: &Path| -> anyhow::Result<Option<PathBuf>> {
+        let entries = fs::read_dir(folder)?.filter_map(Result::ok).map(|e| e.path());
+        let ours = |p: &PathBuf| p.file_name().is_some_and(|f| f.to_string_lossy().starts_with(&format!("{name}_")));
+        Ok(entries.into_iter().find(ours))
+    };
+    if let Some(file) = file(folder)? {
+        return Ok(file);
+    }
+    println!("ovpn-vm: fetching {name}");
+    output(private("apt-get").args(["-q", "download", name]))?;
+    file(folder)?.context("apt said that it fetched the kernel, but there is none")
+}
+
+/// The numbers in a package's name, for comparing.
+fn version(name: &str) -> Vec<u32> {
+    name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
+}
+
+/// Builds the tunnel's tests and returns their program.
+fn build_test(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let mut command = cargo();
+    command.args(["test", "--release", "-p", "sealane-tunnel", "--test", "it", "--no-run", "--message-format=json"]);
+    let messages = output(command.current_dir(workspace.root()))?;
+    let executable = |line: &str| -> Option<PathBuf> {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        Some(message.get("executable")?.as_str()?.into())
+    };
+    messages.lines().filter_map(executable).next_back().context("cargo named no test program")
+}
+
+/// Unpacks the kernel and packs the first file system: busybox, modules, the tests and their libraries.
+fn pack(folder: &Path, package: &Path, test: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
+    let (unpacked, root) = (folder.join("kernel"), folder.join("root"));
+    for old in [&unpacked, &root] {
+        if old.exists() {
+            fs::remove_dir_all(old)?;
+        }
+    }
+    output(Command::new("dpkg-deb").arg("-x").args([package, &unpacked]))?;
+    let boot = fs::read_dir(unpacked.join("boot"))?.filter_map(Result::ok).map(|e| e.path());
+    let image =
+        boot.into_iter().find(|p| p.to_string_lossy().contains("vmlinuz-")).context("the package has no kernel")?;
+    let release = image.to_string_lossy().split_once("vmlinuz-").map(|(_, r)| r.to_owned()).unwrap_or_default();
+    for name in ["bin", "sbin", "proc", "sys", "dev", "tmp"] {
+        fs::create_dir_all(root.join(name))?;
+    }
+    let busybox = output(Command::new("sh").args(["-c", "command -v busybox"]))?;
+    fs::copy(busybox.trim(), root.join("bin/busybox"))?;
+    symlink("/bin/busybox", root.join("sbin/modprobe"))?;
+    fs::copy(test, root.join("bin/it"))?;
+    for library in output(Command::new("ldd").arg(test))?.split_whitespace().filter(|w| w.starts_with('/')) {
+        let to = root.join(library.trim_start_matches('/'));
+        fs::create_dir_all(to.parent().context("a library's folder")?)?;
+        fs::copy(library, to)?;
+    }
+    let modules = [unpacked.join("usr/lib/modules"), unpacked.join("lib/modules")];
+    let from = modules.iter().map(|m| m.join(&release)).find(|m| m.exists()).context("the package has no modules")?;
+    let to = root.join("lib/modules").join(&release);
+    for module in MODULES {
+        let source = from.join("kernel").join(module);
+        if source.exists() {
+            let target = to.join("kernel").join(module);
+            fs::create_dir_all(target.parent().context("a module's folder")?)?;
+            output(Command::new("cp").arg("-r").args([&source, &target]))?;
+        }
+    }
+    for list in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
+        let _ = fs::copy(from.join(list), to.join(list));
+    }
+    if !to.join("kernel/drivers/net/ovpn").exists() {
+        bail!("{}: this kernel has no `ovpn` module", package.display());
+    }
+    output(Command::new("sh").arg("-c").arg("find . -name '*.xz' -exec xz -d {} +").current_dir(&to))?;
+    fs::write(root.join("init"), INIT)?;
+    fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755))?;
+    let initrd = folder.join("initrd.gz");
+    let line = "find . | cpio -o -H newc --quiet | gzip -1";
+    let packed =
+        Command::new("sh").args(["-c", line]).current_dir(&root).stdout(fs::File::create(&initrd)?).status()?;
+    ensure!(packed.success(), "cpio failed");
+    Ok((image, initrd))
+}
+
+fn boot(folder: &Path, image: &Path, initrd: &Path) -> anyhow::Result<u8> {
+    let log = folder.join("console.log");
+    println!("ovpn-vm: booting {}; the console is {}", image.display(), log.display());
+    let console = fs::File::create(&log)?;
+    let status = Command::new("timeout")
+        .args([LIMIT_SECONDS, "qemu-system-x86_64", "-m", "1024", "-smp", "1", "-cpu", "max"])
+        .args(["-nographic", "-no-reboot", "-net", "none", "-append", "console=ttyS0 panic=-1 quiet"])
+        .args([Path::new("-kernel"), image, Path::new("-initrd"), initrd])
+        .stdin(Stdio::null())
+        .stdout(console.try_clone()?)
+        .stderr(console)
+        .status()?;
+    let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    for line in said.lines().filter(|l| l.starts_with("test ") || l.contains("panicked") || l.contains("ovpn-vm:")) {
+        println!("{}", line.trim_end());
+    }
+    if said.contains("skipped:") {
+        bail!("the tests were skipped inside the virtual machine: see {}", log.display());
+    }
+    if said.contains(PASSED) {
+        return Ok(0);
+    }
+    bail!("the tests did not pass ({status}): see {}", log.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn kernels_compare_by_their_numbers() {
+        let newer = version("linux-image-6.18.15+deb13-cloud-amd64");
+        assert!(newer > version("linux-image-6.18.5+deb13-cloud-amd64"));
+        assert!(newer < version("linux-image-7.2.1+deb13-cloud-amd64"));
+    }
+}
