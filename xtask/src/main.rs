@@ -50,9 +50,9 @@ enum Command {
     Licences,
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
     OvpnVm {
-        /// A kernel package to use instead of fetching the newest from the mirror
-        #[arg(long, value_name = "FILE.deb")]
-        kernel: Option<std::path::PathBuf>,
+        /// Kernel packages to use instead of fetching the newest from the mirror
+        #[arg(long, value_name = "FILE.deb", num_args = 1..)]
+        kernel: Vec<std::path::PathBuf>,
     },
     /// Install the programs that tests talk to (curl, NGINX, HAProxy…)
     Setup {
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         Command::Lint => alone(Step::Lint),
         Command::Layers => alone(Step::Layers),
         Command::Licences => alone(Step::Licences),
-        Command::OvpnVm { kernel } => ovpn_vm::run(kernel.as_deref()),
+        Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Setup { yes } => setup::run(yes).map(|()| 0),
     };
     match done {

@@ -2,7 +2,7 @@
 //! qemu's software emulation, with the tunnel's tests as all that it runs. About two minutes.
 //!
 //! Everything comes from Debian's packages: qemu, busybox and the kernel, which is fetched from the mirror that this
-//! machine's apt uses already, or given with `--kernel FILE.deb`. What is missing is named, and the job is skipped.
+//! machine's apt uses already, or given with `--kernel FILE.deb` (several, where Debian has split it). What is missing is named, and the job is skipped.
 
 use crate::metadata::{Workspace, cargo};
 use anyhow::{Context, bail, ensure};
@@ -50,7 +50,7 @@ poweroff -f
 "#;
 
 /// Runs the job; the status is 0 when it passed or was skipped.
-pub fn run(kernel: Option<&Path>) -> anyhow::Result<u8> {
+pub fn run(kernel: &[PathBuf]) -> anyhow::Result<u8> {
     if !cfg!(target_arch = "x86_64") {
         return skip("the job is made for x86-64");
     }
@@ -62,15 +62,16 @@ pub fn run(kernel: Option<&Path>) -> anyhow::Result<u8> {
     let workspace = Workspace::load()?;
     let folder = workspace.target().join("ovpn-vm");
     fs::create_dir_all(&folder)?;
-    let package = match kernel {
-        Some(file) => file.to_owned(),
-        None => match fetch_kernel(&folder) {
-            Ok(file) => file,
+    let packages = if kernel.is_empty() {
+        match fetch_kernel(&folder) {
+            Ok(files) => files,
             Err(error) => return skip(&format!("no kernel package: {error:#}")),
-        },
+        }
+    } else {
+        kernel.to_vec()
     };
     let test = build_test(&workspace)?;
-    let (image, initrd) = pack(&folder, &package, &test)?;
+    let (image, initrd) = pack(&folder, &packages, &test)?;
     boot(&folder, &image, &initrd)
 }
 
@@ -93,7 +94,7 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
 }
 
 /// Fetches the suite's newest kernel with lists and caches of its own, so that this machine's apt stays as it is.
-fn fetch_kernel(folder: &Path) -> anyhow::Result<PathBuf> {
+fn fetch_kernel(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let targets = output(Command::new("apt-get").args([
         "indextargets",
         "--format",
@@ -120,12 +121,24 @@ fn fetch_kernel(folder: &Path) -> anyhow::Result<PathBuf> {
         command
     };
     output(private("apt-get").args(["-q", "update"]))?;
-    let found = output(private("apt-cache").args(["search", "--names-only", "^linux-image-[0-9].*-cloud-amd64$"]))?;
-    let name = found
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .max_by_key(|name| version(name))
+    let names = "^linux-(image|binary|modules)-[0-9].*-cloud-amd64$";
+    let found = output(private("apt-cache").args(["search", "--names-only", names]))?;
+    let found: Vec<&str> = found.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let newest = found
+        .iter()
+        .filter_map(|name| name.strip_prefix("linux-image-"))
+        .max_by_key(|release| version(release))
         .context("the suite has no kernel for virtual machines")?;
+    // From Linux 7 on Debian has the kernel and its modules in packages of their own.
+    let mut files = Vec::new();
+    for name in found.iter().filter(|name| name.ends_with(&format!("-{newest}"))) {
+        files.push(fetch_package(folder, name, &mut private("apt-get"))?);
+    }
+    Ok(files)
+}
+
+/// Fetches one package, unless it lies there already.
+fn fetch_package(folder: &Path, name: &str, apt_get: &mut Command) -> anyhow::Result<PathBuf> {
     let file = |folder: &Path| -> anyhow::Result<Option<PathBuf>> {
         let entries = fs::read_dir(folder)?.filter_map(Result::ok).map(|e| e.path());
         let ours = |p: &PathBuf| p.file_name().is_some_and(|f| f.to_string_lossy().starts_with(&format!("{name}_")));
@@ -135,8 +148,8 @@ fn fetch_kernel(folder: &Path) -> anyhow::Result<PathBuf> {
         return Ok(file);
     }
     println!("ovpn-vm: fetching {name}");
-    output(private("apt-get").args(["-q", "download", name]))?;
-    file(folder)?.context("apt said that it fetched the kernel, but there is none")
+    output(apt_get.args(["-q", "download", name]))?;
+    file(folder)?.with_context(|| format!("apt said that it fetched {name}, but there is none"))
 }
 
 /// The numbers in a package's name, for comparing.
@@ -157,18 +170,18 @@ fn build_test(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 }
 
 /// Unpacks the kernel and packs the first file system: busybox, modules, the tests and their libraries.
-fn pack(folder: &Path, package: &Path, test: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
+fn pack(folder: &Path, packages: &[PathBuf], test: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     let (unpacked, root) = (folder.join("kernel"), folder.join("root"));
     for old in [&unpacked, &root] {
         if old.exists() {
             fs::remove_dir_all(old)?;
         }
     }
-    output(Command::new("dpkg-deb").arg("-x").args([package, &unpacked]))?;
-    let boot = fs::read_dir(unpacked.join("boot"))?.filter_map(Result::ok).map(|e| e.path());
-    let image =
-        boot.into_iter().find(|p| p.to_string_lossy().contains("vmlinuz-")).context("the package has no kernel")?;
-    let release = image.to_string_lossy().split_once("vmlinuz-").map(|(_, r)| r.to_owned()).unwrap_or_default();
+    for package in packages {
+        output(Command::new("dpkg-deb").arg("-x").args([package, &unpacked]))?;
+    }
+    let images = output(Command::new("find").arg(&unpacked).args(["-name", "vmlinuz*", "-type", "f"]))?;
+    let image = PathBuf::from(images.lines().next().context("the packages have no kernel")?);
     for name in ["bin", "sbin", "proc", "sys", "dev", "tmp"] {
         fs::create_dir_all(root.join(name))?;
     }
@@ -181,9 +194,9 @@ fn pack(folder: &Path, package: &Path, test: &Path) -> anyhow::Result<(PathBuf, 
         fs::create_dir_all(to.parent().context("a library's folder")?)?;
         fs::copy(library, to)?;
     }
-    let modules = [unpacked.join("usr/lib/modules"), unpacked.join("lib/modules")];
-    let from = modules.iter().map(|m| m.join(&release)).find(|m| m.exists()).context("the package has no modules")?;
-    let to = root.join("lib/modules").join(&release);
+    let kinds = output(Command::new("find").arg(&unpacked).args(["-path", "*/lib/modules/*/kernel", "-type", "d"]))?;
+    let from = kinds.lines().next().and_then(|k| Path::new(k).parent()).context("the packages have no modules")?;
+    let to = root.join("lib/modules").join(from.file_name().context("a kernel's release")?);
     for module in MODULES {
         let source = from.join("kernel").join(module);
         if source.exists() {
@@ -196,7 +209,7 @@ fn pack(folder: &Path, package: &Path, test: &Path) -> anyhow::Result<(PathBuf, 
         let _ = fs::copy(from.join(list), to.join(list));
     }
     if !to.join("kernel/drivers/net/ovpn").exists() {
-        bail!("{}: this kernel has no `ovpn` module", package.display());
+        bail!("{}: this kernel has no `ovpn` module", image.display());
     }
     output(Command::new("sh").arg("-c").arg("find . -name '*.xz' -exec xz -d {} +").current_dir(&to))?;
     fs::write(root.join("init"), INIT)?;
