@@ -151,7 +151,7 @@ pub fn free_port() -> anyhow::Result<u16> {
 }
 
 /// The end of a log, for error messages.
-fn tail(path: &Path) -> String {
+pub fn tail(path: &Path) -> String {
     let text = std::fs::read(path).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default();
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
     match lines.len() {

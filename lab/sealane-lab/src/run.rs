@@ -15,7 +15,11 @@ use sealane_lab_report::{Report, csv, html, text};
 
 /// The experiments that this program knows, in the order of `run all`.
 fn experiments() -> anyhow::Result<Vec<Box<dyn Experiment>>> {
-    Ok(vec![Box::new(sealane_lab_proxies::Proxies::new()?), Box::new(sealane_lab_tls_versions::TlsVersions::new()?)])
+    Ok(vec![
+        Box::new(sealane_lab_proxies::Proxies::new()?),
+        Box::new(sealane_lab_tls_versions::TlsVersions::new()?),
+        Box::new(sealane_lab_tunnel::Tunnel::new()?),
+    ])
 }
 
 /// Options of `sealane-lab run`.

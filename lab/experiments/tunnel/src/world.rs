@@ -1,0 +1,250 @@
+//! Two namespaces, a wire, and a tunnel for each way.
+
+use anyhow::{Context, bail, ensure};
+use sealane_lab_experiment::process::{Launch, Running, tail};
+use sealane_lab_experiment::{Bench, Program};
+use sealane_lab_load::accounting::CpuSample;
+use sealane_sys::netlink::Netlink;
+use sealane_sys::netlink_route::LinkSet;
+use sealane_sys::netns::NetNs;
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The two ends of the wire.
+const OUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+const LINKS: [&str; 2] = ["wire-a", "wire-b"];
+/// How long a tunnel may take to come up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// No tunnel at all.
+pub const VETH: &str = "veth";
+/// OpenVPN as distributed.
+pub const OPENVPN: &str = "OpenVPN";
+/// OpenVPN with large buffers: what ratios are against.
+pub const TUNED: &str = "OpenVPN tuned";
+/// Sealane at both ends.
+pub const SEALANE: &str = "Sealane";
+/// Sealane's server, OpenVPN's client.
+pub const MIXED: &str = "Sealane with OpenVPN's client";
+
+/// What the wire takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// Every packet by itself.
+    Segmented,
+    /// Super-packets.
+    Whole,
+}
+
+/// One way to get from one namespace to the other.
+pub struct Way {
+    /// As the report calls it.
+    pub name: &'static str,
+    /// The server's address inside.
+    pub address: Ipv4Addr,
+    server: Option<Running>,
+    client: Option<Running>,
+}
+
+impl std::fmt::Debug for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Way").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Way {
+    /// CPU time of both ends' processes so far.
+    pub fn cpu(&self) -> [CpuSample; 2] {
+        [&self.server, &self.client].map(|r| r.as_ref().map_or_else(|| CpuSample::take(&[]), Running::cpu))
+    }
+}
+
+/// Everything, for as long as it is held.
+#[derive(Debug)]
+pub struct World {
+    /// The server's namespace and the client's.
+    pub ends: [NetNs; 2],
+    /// All ways.
+    pub ways: Vec<Way>,
+    _folder: TempDir,
+}
+
+impl World {
+    /// Makes namespaces, wire and tunnels, and waits until packets pass.
+    pub fn build(bench: &mut Bench<'_>) -> anyhow::Result<Self> {
+        let program = |kind: &str| -> anyhow::Result<Program> {
+            bench.programs.iter().find(|p| p.kind == kind).cloned().with_context(|| format!("no {kind}"))
+        };
+        let (openvpn, sealane) = (program("openvpn")?, program("sealane")?);
+        let ends = wire()?;
+        let folder = TempDir::new()?;
+        let pki = folder.path().join("pki");
+        // One authority and one server for all; the server's name in profiles is replaced by each way's own.
+        said(Command::new(&sealane.path).args(["tunnel", "init", "192.0.2.1:1194", "--folder"]).arg(&pki))?;
+        let profile = said(Command::new(&sealane.path).args(["tunnel", "client-config", "lab", "--folder"]).arg(&pki))?;
+        let mut ways = vec![Way { name: VETH, address: OUTER[0], server: None, client: None }];
+        let makers: [(&'static str, bool, bool, bool); 4] = [
+            (OPENVPN, false, false, false),
+            (TUNED, false, false, true),
+            (SEALANE, true, true, true),
+            (MIXED, true, false, true),
+        ];
+        for (i, (name, our_server, our_client, tuned)) in makers.into_iter().enumerate() {
+            let number = i as u8 + 1;
+            let setup = Setup { folder: folder.path(), pki: &pki, number, tuned };
+            let (server, text) =
+                if our_server { setup.sealane_server(&sealane)? } else { setup.openvpn_server(&openvpn)? };
+            bench.show_configuration(if our_server { "sealane" } else { "openvpn" }, &text);
+            let server = ends[0].run(|| Running::start(&server))??;
+            let client = if our_client {
+                setup.sealane_client(&sealane, &profile)?
+            } else {
+                setup.openvpn_client(&openvpn, &profile)?
+            };
+            let output = client.output.clone();
+            let client = ends[1].run(|| Running::start(&client))??;
+            let way =
+                Way { name, address: Ipv4Addr::new(10, 90, number, 1), server: Some(server), client: Some(client) };
+            await_way(&ends[1], &way, &output)?;
+            ways.push(way);
+        }
+        Ok(Self { ends, ways, _folder: folder })
+    }
+
+    /// Says what the wire takes.
+    pub fn set(&self, wire: Wire) -> anyhow::Result<()> {
+        let state = if wire == Wire::Whole { "on" } else { "off" };
+        for (end, link) in self.ends.iter().zip(LINKS) {
+            let mut command = Command::new("ethtool");
+            command.args(["-K", link, "tso", state, "gso", state, "tx-udp-segmentation", state, "gro", "on"]);
+            end.run(|| said(&mut command))??;
+        }
+        Ok(())
+    }
+}
+
+/// What one way's configurations are made from.
+struct Setup<'a> {
+    folder: &'a Path,
+    pki: &'a Path,
+    number: u8,
+    tuned: bool,
+}
+
+const TUNING: &str = "sndbuf 8388608\nrcvbuf 8388608\ntxqueuelen 1000\n";
+
+impl Setup<'_> {
+    fn port(&self) -> u16 {
+        1194 + u16::from(self.number)
+    }
+
+    fn launch(&self, program: &Program, role: &str, args: Vec<OsString>) -> Launch {
+        Launch {
+            name: format!("{} {role}", program.name),
+            program: program.path.clone(),
+            args,
+            env: Vec::new(),
+            cpus: Vec::new(),
+            ports: Vec::new(),
+            output: self.folder.join(format!("{}-{role}.log", self.number)),
+            tied: false,
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+        let path = self.folder.join(format!("{}-{name}", self.number));
+        std::fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    fn openvpn_server(&self, program: &Program) -> anyhow::Result<(Launch, String)> {
+        let (pki, n, port) = (self.pki.display(), self.number, self.port());
+        let text = format!(
+            "dev ovpn{n}\ndev-type tun\nproto udp\nlocal {}\nport {port}\nserver 10.90.{n}.0 255.255.255.0\n\
+             topology subnet\nca {pki}/ca.crt\ncert {pki}/server.crt\nkey {pki}/server.key\ndh none\n\
+             tls-crypt-v2 {pki}/tls-crypt-v2.key\ndata-ciphers AES-256-GCM\nkeepalive 10 60\ndisable-dco\n{}",
+            OUTER[0],
+            if self.tuned { TUNING } else { "" },
+        );
+        let path = self.write("server.conf", &text)?;
+        Ok((self.launch(program, "server", vec!["--config".into(), path.into()]), text))
+    }
+
+    fn sealane_server(&self, program: &Program) -> anyhow::Result<(Launch, String)> {
+        let (pki, n, port) = (self.pki.display(), self.number, self.port());
+        let text = format!(
+            "lanes = 1\n\n[tunnel]\nlisten = [\"udp://{}:{port}\"]\nnetwork = \"10.90.{n}.0/24\"\ndevice = \"ovpn{n}\"\n\
+             ca = \"{pki}/ca.crt\"\ncert = \"{pki}/server.crt\"\nkey = \"{pki}/server.key\"\n\
+             tls_crypt_v2 = \"{pki}/tls-crypt-v2.key\"\nciphers = [\"AES-256-GCM\"]\n",
+            OUTER[0],
+        );
+        let path = self.write("server.toml", &text)?;
+        Ok((self.launch(program, "server", vec!["serve".into(), "-c".into(), path.into()]), text))
+    }
+
+    /// A client's profile for this way.
+    fn profile(&self, profile: &str) -> String {
+        let own = |line: &str| match line.split_whitespace().next() {
+            Some("remote") => format!("remote {} {}", OUTER[0], self.port()),
+            Some("dev") => format!("dev ovpn{}\ndev-type tun", self.number),
+            _ => line.to_owned(),
+        };
+        profile.lines().map(own).collect::<Vec<_>>().join("\n") + "\n"
+    }
+
+    fn openvpn_client(&self, program: &Program, profile: &str) -> anyhow::Result<Launch> {
+        let tuning = if self.tuned { TUNING } else { "" };
+        let text = format!("{}data-ciphers AES-256-GCM\ndisable-dco\n{tuning}", self.profile(profile));
+        let path = self.write("client.conf", &text)?;
+        Ok(self.launch(program, "client", vec!["--config".into(), path.into()]))
+    }
+
+    fn sealane_client(&self, program: &Program, profile: &str) -> anyhow::Result<Launch> {
+        let path = self.write("client.ovpn", &self.profile(profile))?;
+        Ok(self.launch(program, "client", vec!["tunnel".into(), "connect".into(), path.into()]))
+    }
+}
+
+/// Two namespaces with a veth pair between them.
+fn wire() -> anyhow::Result<[NetNs; 2]> {
+    let ends = [NetNs::new()?, NetNs::new()?];
+    ends[0].run(|| Netlink::route()?.veth_add(LINKS[0], LINKS[1], &ends[1]))??;
+    for (i, end) in ends.iter().enumerate() {
+        end.run(|| -> std::io::Result<()> {
+            let mut netlink = Netlink::route()?;
+            let index = netlink.link_index(LINKS[i])?;
+            for link in [1, index] {
+                netlink.link_set(link, &LinkSet { up: Some(true), ..LinkSet::default() })?;
+            }
+            netlink.address_add(index, IpAddr::V4(OUTER[i]), 24)
+        })??;
+    }
+    Ok(ends)
+}
+
+/// Waits until the server's address inside answers.
+fn await_way(client: &NetNs, way: &Way, output: &Path) -> anyhow::Result<()> {
+    let limit = Instant::now() + PATIENCE;
+    loop {
+        let mut ping = Command::new("ping");
+        ping.args(["-c", "1", "-W", "1", &way.address.to_string()]);
+        if client.run(|| ping.output())??.status.success() {
+            return Ok(());
+        }
+        if Instant::now() > limit {
+            bail!("{}: nothing passes: {}", way.name, tail(output));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Runs a command to its end and returns what it said.
+pub fn said(command: &mut Command) -> anyhow::Result<String> {
+    let done = command.output().with_context(|| format!("{command:?}"))?;
+    ensure!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr).trim());
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
