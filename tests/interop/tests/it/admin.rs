@@ -120,3 +120,29 @@ fn a_second_gateway_does_not_take_the_socket() {
     assert!(output.status.code() == Some(1) && err.contains("another gateway listens on"), "{err}");
     assert!(eventually(|| running.status()["state"] == "serving"));
 }
+
+/// The status page as a browser shows it: it must have asked the gateway and filled its tables.
+#[test]
+fn the_page_in_a_browser() {
+    let Some(chromium) = sealane_interop::peers::find("chromium") else {
+        return sealane_interop::say("skipped: chromium is not installed");
+    };
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let running = Operated::simple(&site, 2, ports::free(), &backend.url());
+    assert_eq!(running.get("/").text(), "hello");
+    let profile = format!("--user-data-dir={}", site.path().join("browser").display());
+    let url = format!("http://{}/", running.gateway.admin);
+    let flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"];
+    let output = Command::new(chromium).args(flags).args([&profile, &url]).output().expect("it runs");
+    let dom = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
+    // Without the script, whose text has the same words.
+    let dom = dom.split("<script>").next().unwrap_or_default();
+    for wanted in ["data-looks=", "<td>1</td>", "CPU µs/request", "localhost, *.example.test", "Requests per second"] {
+        assert!(dom.contains(wanted), "no {wanted} in {dom}\n{err}");
+    }
+    for unwanted in ["Waiting for the gateway", "does not answer", "NaN", "undefined"] {
+        assert!(!dom.contains(unwanted), "{unwanted} in {dom}\n{err}");
+    }
+}
