@@ -24,3 +24,4 @@ pub mod syn_tls;
 mod systemd;
 pub mod ticket_keys;
 mod watch;
+pub mod vpn;

@@ -1,0 +1,256 @@
+//! Names and passwords: a file of Argon2 hashes, an external command, and tokens in place of passwords.
+
+use anyhow::{Context, Result, bail};
+use argon2::{Argon2, PasswordHash, PasswordHasher as _, PasswordVerifier as _};
+use aws_lc_rs::{constant_time, hmac};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
+
+/// How long an external command may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A command's exit code for "not now" (EX_TEMPFAIL of sysexits.h).
+const TEMPORARY: i32 = 75;
+/// What a token begins with, so that a password is never taken for one.
+const TOKEN: &str = "SESS_ID_AT_";
+
+/// What was decided about a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may come in, under this user name if it has one.
+    Accept(Option<String>),
+    /// It may not; what it is told.
+    Refuse(&'static str),
+    /// It may try later.
+    Later(&'static str),
+}
+
+/// Who wants to come in.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The certificate's common name, if there was a certificate.
+    pub common_name: Option<String>,
+    /// The user name, perhaps empty.
+    pub username: String,
+    /// The password or token, perhaps empty.
+    pub password: String,
+    /// From where.
+    pub remote: SocketAddr,
+}
+
+/// Users and their Argon2 hashes.
+#[derive(Debug, Default)]
+pub struct Users {
+    hashes: HashMap<String, String>,
+    /// Checked for names that are not there, so that they take as long.
+    decoy: String,
+}
+
+impl Users {
+    /// Reads `name:$argon2id$…` lines; empty lines and those with `#` are skipped. The error names the line.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut users = Self { hashes: HashMap::new(), decoy: hash_password("decoy")? };
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let number = number + 1;
+            let (name, hash) = line.split_once(':').with_context(|| format!("line {number}: not `name:hash`"))?;
+            let parsed = PasswordHash::new(hash).map_err(|e| anyhow::anyhow!("line {number}: {e}"))?;
+            if !parsed.algorithm.as_str().starts_with("argon2") {
+                bail!("line {number}: the hash is {}, not Argon2 (`sealane tunnel passwd` makes them)", parsed.algorithm);
+            }
+            if name.is_empty() || users.hashes.insert(name.to_owned(), hash.to_owned()).is_some() {
+                bail!("line {number}: an empty name, or one that was there before");
+            }
+        }
+        Ok(users)
+    }
+
+    /// Takes some tens of milliseconds: not on a thread that others wait for.
+    fn verify(&self, name: &str, password: &str) -> bool {
+        let known = self.hashes.get(name);
+        let hash = known.unwrap_or(&self.decoy);
+        let Ok(hash) = PasswordHash::new(hash) else { return false };
+        Argon2::default().verify_password(password.as_bytes(), &hash).is_ok() && known.is_some()
+    }
+}
+
+/// A line's hash for a password.
+pub fn hash_password(password: &str) -> Result<String> {
+    let salt: [u8; 16] = super::session::random()?;
+    let salt = argon2::password_hash::SaltString::encode_b64(&salt).map_err(|e| anyhow::anyhow!("{e}"))?;
+    let hash = Argon2::default().hash_password(password.as_bytes(), &salt).map_err(|e| anyhow::anyhow!("{e}"))?;
+    Ok(hash.to_string())
+}
+
+/// Decides who may come in.
+#[derive(Debug)]
+pub struct Authenticator {
+    users: Option<std::sync::Arc<Users>>,
+    command: Option<Vec<String>>,
+    token: Option<Duration>,
+    token_key: hmac::Key,
+}
+
+impl Authenticator {
+    /// `token`: how long a token is good for; `None`: none are given. `secret` is random.
+    pub fn new(users: Option<Users>, command: Option<Vec<String>>, token: Option<Duration>, secret: &[u8; 32]) -> Self {
+        Self {
+            users: users.map(std::sync::Arc::new),
+            command,
+            token,
+            token_key: hmac::Key::new(hmac::HMAC_SHA256, secret),
+        }
+    }
+
+    /// Whether clients must have a name and a password.
+    pub const fn wants_password(&self) -> bool {
+        self.users.is_some() || self.command.is_some()
+    }
+
+    /// Decides. `unix` is the time in seconds; `renewal`: the client is connected and renews its key.
+    pub async fn decide(&self, claim: Claim, unix: u64) -> Verdict {
+        if !self.wants_password() {
+            return Verdict::Accept(None);
+        }
+        if claim.username.is_empty() || claim.password.is_empty() {
+            return Verdict::Refuse("user name and password are required");
+        }
+        if self.token.is_some() && claim.password.starts_with(TOKEN) {
+            return match self.check_token(&claim.username, &claim.password, unix) {
+                true => Verdict::Accept(Some(claim.username)),
+                false => Verdict::Refuse("SESSION: token expired"),
+            };
+        }
+        if let Some(users) = self.users.clone() {
+            let (name, password) = (claim.username.clone(), claim.password.clone());
+            let good = tokio::task::spawn_blocking(move || users.verify(&name, &password)).await;
+            if !good.unwrap_or(false) {
+                return Verdict::Refuse("wrong user name or password");
+            }
+        }
+        match &self.command {
+            None => Verdict::Accept(Some(claim.username)),
+            Some(command) => match tokio::time::timeout(PATIENCE, ask(command, &claim)).await {
+                Ok(Ok(Some(0))) => Verdict::Accept(Some(claim.username)),
+                Ok(Ok(Some(TEMPORARY))) => Verdict::Later("authentication is not possible just now"),
+                Ok(Ok(_)) => Verdict::Refuse("wrong user name or password"),
+                Ok(Err(e)) => {
+                    eprintln!("sealane: tunnel: the authentication command cannot be run: {e:#}");
+                    Verdict::Later("authentication is not possible just now")
+                }
+                Err(_) => {
+                    eprintln!("sealane: tunnel: the authentication command took longer than {} s", PATIENCE.as_secs());
+                    Verdict::Later("authentication is not possible just now")
+                }
+            },
+        }
+    }
+
+    /// A token for a user, to be pushed; none if they are not given.
+    pub fn make_token(&self, username: &str, unix: u64) -> Option<String> {
+        let expires = unix + self.token?.as_secs();
+        Some(self.token_for(username, expires))
+    }
+
+    fn token_for(&self, username: &str, expires: u64) -> String {
+        let mut mac = hmac::Context::with_key(&self.token_key);
+        mac.update(&expires.to_be_bytes());
+        mac.update(username.as_bytes());
+        let bytes = [&expires.to_be_bytes()[..], &mac.sign().as_ref()[..24]].concat();
+        format!("{TOKEN}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+
+    fn check_token(&self, username: &str, token: &str, unix: u64) -> bool {
+        let bytes = token.strip_prefix(TOKEN).and_then(|t| URL_SAFE_NO_PAD.decode(t).ok());
+        let Some(expires) = bytes.as_deref().and_then(|b| b.first_chunk::<8>().copied()) else { return false };
+        let expires = u64::from_be_bytes(expires);
+        let expected = self.token_for(username, expires);
+        expires > unix && constant_time::verify_slices_are_equal(expected.as_bytes(), token.as_bytes()).is_ok()
+    }
+}
+
+/// Runs the command: name and password on two lines of its standard input, the rest in its environment.
+async fn ask(command: &[String], claim: &Claim) -> Result<Option<i32>> {
+    let (program, arguments) = command.split_first().context("the command is empty")?;
+    if claim.username.contains('\n') || claim.password.contains('\n') {
+        return Ok(None);
+    }
+    let mut child = tokio::process::Command::new(program)
+        .args(arguments)
+        .env("username", &claim.username)
+        .env("common_name", claim.common_name.as_deref().unwrap_or(""))
+        .env("untrusted_ip", claim.remote.ip().to_string())
+        .env("untrusted_port", claim.remote.port().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| program.clone())?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A command that does not read them has its reasons.
+        let _ = stdin.write_all(format!("{}\n{}\n", claim.username, claim.password).as_bytes()).await;
+    }
+    Ok(child.wait().await?.code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(username: &str, password: &str) -> Claim {
+        Claim {
+            common_name: None,
+            username: username.to_owned(),
+            password: password.to_owned(),
+            remote: ([192, 0, 2, 1], 1).into(),
+        }
+    }
+
+    fn decide(auth: &Authenticator, claim: Claim, unix: u64) -> Verdict {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(auth.decide(claim, unix))
+    }
+
+    #[test]
+    fn a_file_of_hashes_decides() {
+        let file = format!("# users\nalice:{}\n", hash_password("right").expect("hashes"));
+        let auth = Authenticator::new(Some(Users::parse(&file).expect("well formed")), None, None, &[1; 32]);
+        assert_eq!(decide(&auth, claim("alice", "right"), 1), Verdict::Accept(Some("alice".into())));
+        for (name, password) in [("alice", "wrong"), ("bob", "decoy"), ("", "right"), ("alice", "")] {
+            assert!(matches!(decide(&auth, claim(name, password), 1), Verdict::Refuse(_)), "{name} {password}");
+        }
+        assert!(Users::parse("alice:plain").is_err());
+        assert!(Users::parse("alice").is_err());
+    }
+
+    #[test]
+    fn a_command_decides() {
+        let script = r#"read u; read p; [ "$p" = later ] && exit 75; [ "$u/$p/$untrusted_ip" = a/b/192.0.2.1 ]"#;
+        let command = ["sh", "-c", script].map(str::to_owned).to_vec();
+        let auth = Authenticator::new(None, Some(command), None, &[1; 32]);
+        assert_eq!(decide(&auth, claim("a", "b"), 1), Verdict::Accept(Some("a".into())));
+        assert!(matches!(decide(&auth, claim("a", "c"), 1), Verdict::Refuse(_)));
+        assert!(matches!(decide(&auth, claim("a", "later"), 1), Verdict::Later(_)));
+        let missing = Authenticator::new(None, Some(vec!["/nonexistent".into()]), None, &[1; 32]);
+        assert!(matches!(decide(&missing, claim("a", "b"), 1), Verdict::Later(_)));
+    }
+
+    #[test]
+    fn a_token_stands_for_the_password_until_it_ends() {
+        let users = Users::parse("").expect("nobody");
+        let auth = Authenticator::new(Some(users), None, Some(Duration::from_secs(60)), &[1; 32]);
+        let token = auth.make_token("alice", 1000).expect("tokens are given");
+        assert!(matches!(decide(&auth, claim("alice", &token), 1059), Verdict::Accept(_)));
+        assert!(matches!(decide(&auth, claim("alice", &token), 1060), Verdict::Refuse(_)));
+        assert!(matches!(decide(&auth, claim("bob", &token), 1000), Verdict::Refuse(_)));
+        assert!(token.len() < 128, "older clients take no longer passwords");
+    }
+}

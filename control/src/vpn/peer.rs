@@ -1,0 +1,215 @@
+//! A client of the server's: its session, and what has been agreed upon with it.
+//!
+//! ```text
+//! Handshake ─ its message ─▶ Deciding ─ accepted ─▶ Installing ─ KeyInstalled ─▶ Connected ─▶ Leaving
+//!     └──────── fails, takes too long ─▶ gone         └ refused ─▶ Leaving (once it has been told)
+//! ```
+
+use super::auth::Claim;
+use super::pool::Addresses;
+use super::session::{Session, Words};
+use super::settings::{ClientSettings, Settings};
+use super::verify::common_name;
+use sealane_ovpn::data::{Cipher, Format, PeerId};
+use sealane_ovpn::peer_info::{PeerInfo, proto};
+use sealane_ovpn::push::{self, Flags};
+use sealane_tunnel::plane::{Keepalive, SocketId, Transport};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+/// How far a client has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// TLS and its message.
+    Handshake,
+    /// Somebody decides whether it may come in.
+    Deciding,
+    /// The plane installs its first key.
+    Installing,
+    /// It has its configuration, or is to ask for it.
+    Connected,
+    /// It goes at this time; until then it may be told why.
+    Leaving(Instant),
+}
+
+/// A renegotiation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Renewal {
+    pub key_id: u8,
+    /// Given up then.
+    pub deadline: Instant,
+    /// The plane has the key.
+    pub installed: bool,
+}
+
+/// A client.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub session: Session,
+    pub stage: Stage,
+    pub socket: SocketId,
+    pub transport: Transport,
+    pub remote: SocketAddr,
+    pub local: Option<IpAddr>,
+    /// Handshake and decision must be over by then.
+    pub deadline: Instant,
+    /// Its number in the plane, once it is accepted.
+    pub id: Option<PeerId>,
+    /// What it is known by: the certificate's name, or the user's.
+    pub name: String,
+    pub user: Option<String>,
+    pub info: PeerInfo,
+    pub addresses: Addresses,
+    pub settings: ClientSettings,
+    pub cipher: Cipher,
+    pub flags: Flags,
+    pub renewal: Option<Renewal>,
+    /// Under the plane's primary slot.
+    pub key_id: u8,
+    pub keys: u64,
+    pub key_since: Instant,
+    pub connected_at: Instant,
+    /// The old key is dropped then.
+    pub lame_duck: Option<Instant>,
+    pub push_requested: bool,
+    pub push_sent: bool,
+    /// In place of the password, to be pushed.
+    pub token: Option<String>,
+}
+
+impl Peer {
+    pub fn new(
+        session: Session,
+        socket: SocketId,
+        transport: Transport,
+        remote: SocketAddr,
+        local: Option<IpAddr>,
+        now: Instant,
+        settings: &Settings,
+    ) -> Self {
+        Self {
+            session,
+            stage: Stage::Handshake,
+            socket,
+            transport,
+            remote,
+            local,
+            deadline: now + settings.handshake,
+            id: None,
+            name: String::new(),
+            user: None,
+            info: PeerInfo::default(),
+            addresses: Addresses::default(),
+            settings: ClientSettings::default(),
+            cipher: Cipher::Aes256Gcm,
+            flags: Flags::default(),
+            renewal: None,
+            key_id: 0,
+            keys: 0,
+            key_since: now,
+            connected_at: now,
+            lame_duck: None,
+            push_requested: false,
+            push_sent: false,
+            token: None,
+        }
+    }
+
+    /// Who it says it is, in the exchange of this key.
+    pub fn claim(&self, key_id: u8) -> Option<Claim> {
+        let message = self.session.message(key_id)?;
+        Some(Claim {
+            common_name: self.session.peer_certificate(key_id).and_then(common_name),
+            username: message.username.clone(),
+            password: message.password.clone(),
+            remote: self.remote,
+        })
+    }
+
+    /// Agrees on cipher and features; the reason when there is no common cipher.
+    pub fn agree(&mut self, settings: &Settings) -> Result<(), &'static str> {
+        let message = self.session.message(0).ok_or("the key exchange is not complete")?;
+        self.info = PeerInfo::parse(&message.peer_info);
+        self.cipher = self
+            .info
+            .choose(&settings.ciphers, &message.options)
+            .ok_or("Data channel cipher negotiation failed (no shared cipher)")?;
+        let has = |bit| self.info.has(bit);
+        self.flags = Flags {
+            tls_ekm: has(proto::TLS_KEY_EXPORT),
+            cc_exit: has(proto::CC_EXIT_NOTIFY),
+            dyn_tls_crypt: has(proto::DYN_TLS_CRYPT),
+            aead_epoch: settings.epoch && has(proto::DATA_EPOCH),
+        };
+        self.push_requested |= has(proto::REQUEST_PUSH);
+        Ok(())
+    }
+
+    pub const fn format(&self) -> Format {
+        if self.flags.aead_epoch { Format::Epoch } else { Format::Stock }
+    }
+
+    /// The options of its PUSH_REPLY.
+    pub fn push_options(&self, settings: &Settings) -> Vec<String> {
+        let mut out = settings.push.clone();
+        out.extend(self.settings.push.iter().cloned());
+        if let (Some((gateway, len)), Some(four)) = (settings.network4, self.addresses.four) {
+            out.push(format!("route-gateway {gateway}"));
+            out.push("topology subnet".to_owned());
+            out.push(format!("ifconfig {four} {}", push::mask(len)));
+        }
+        if let (Some((gateway, len)), Some(six)) = (settings.network6, self.addresses.six) {
+            out.push(format!("ifconfig-ipv6 {six}/{len} {gateway}"));
+        }
+        let Keepalive { ping, ping_restart } = settings.keepalive;
+        if ping > 0 {
+            out.push(format!("ping {ping}"));
+        }
+        if ping_restart > 0 {
+            out.push(format!("ping-restart {ping_restart}"));
+        }
+        if let Some(id) = self.id.filter(|_| self.info.has(proto::DATA_V2)) {
+            out.push(format!("peer-id {}", id.get()));
+        }
+        if self.info.negotiates {
+            out.push(format!("cipher {}", self.cipher.name()));
+        }
+        out.extend(self.flags.options());
+        if self.info.mtu.is_some() {
+            out.push(format!("tun-mtu {}", settings.mtu));
+        }
+        out.extend(self.token_options());
+        out
+    }
+
+    /// The token, to be pushed instead of asking for the password again.
+    pub fn token_options(&self) -> Vec<String> {
+        use base64::Engine as _;
+        let (Some(token), Some(user)) = (&self.token, &self.user) else { return Vec::new() };
+        let user = base64::engine::general_purpose::STANDARD.encode(user);
+        vec![format!("auth-token {token}"), format!("auth-token-user {user}")]
+    }
+
+    /// The next time at which something is due by itself.
+    pub fn next_deadline(&self, renegotiate: std::time::Duration) -> Option<Instant> {
+        let stage = match self.stage {
+            Stage::Handshake | Stage::Deciding | Stage::Installing => Some(self.deadline),
+            Stage::Leaving(at) => Some(at),
+            Stage::Connected => {
+                let renew = (!renegotiate.is_zero() && self.renewal.is_none()).then(|| self.key_since + renegotiate);
+                [renew, self.renewal.map(|r| r.deadline), self.lame_duck].into_iter().flatten().min()
+            }
+        };
+        [stage, self.session.deadline()].into_iter().flatten().min()
+    }
+}
+
+/// What we say to clients in key method 2.
+pub(super) fn server_words(settings: &Settings, transport: Transport) -> Words {
+    let auth = matches!(settings.wrap, sealane_ovpn::wrap::WrapKey::Auth { .. });
+    let cipher = settings.ciphers.first().map_or("AES-256-GCM", |c| c.name());
+    Words {
+        options: push::options_string(true, transport == Transport::Tcp, settings.mtu, cipher, auth),
+        ..Words::default()
+    }
+}
