@@ -2,11 +2,12 @@
 
 use crate::access_log::LogStats;
 use crate::prometheus::Writer;
+use crate::vpn::status::Board;
 use sealane_http::ParseError;
 use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Reads the counters of all lanes.
 #[derive(Debug)]
@@ -14,17 +15,24 @@ pub struct LaneMetrics {
     lanes: Vec<Arc<Counters>>,
     log: Option<LogStats>,
     draining: AtomicBool,
+    tunnel: OnceLock<Board>,
 }
 
 impl LaneMetrics {
     /// Metrics of these lanes, and of the access log if there is one.
     pub fn new(lanes: Vec<Arc<Counters>>, log: Option<LogStats>) -> Self {
-        Self { lanes, log, draining: AtomicBool::new(false) }
+        Self { lanes, log, draining: AtomicBool::new(false), tunnel: OnceLock::new() }
     }
 
     /// From now on `/healthz` says that new requests should go elsewhere.
     pub fn set_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on the tunnel's counters are shown, too.
+    pub fn set_tunnel(&self, board: Board) {
+        // There is one tunnel in a process' life.
+        let _ = self.tunnel.set(board);
     }
 
     fn sums(&self) -> Vec<u64> {
@@ -101,6 +109,9 @@ impl LaneMetrics {
         let mut family = out.counter("sealane_lane_requests_total", "Requests begun, by lane.");
         for (i, lane) in self.lanes.iter().enumerate() {
             family.sample(&[("lane", &i.to_string())], lane.requests.value());
+        }
+        if let Some(board) = self.tunnel.get() {
+            board.read().render(out);
         }
         if let Some(log) = &self.log {
             out.counter("sealane_access_log_dropped_total", "Access log lines dropped because the writer was behind.")

@@ -17,6 +17,7 @@ use crate::status::Board;
 use crate::syn_tls;
 use crate::systemd::Notifier;
 use crate::ticket_keys::TicketRing;
+use crate::vpn::Vpn;
 use crate::watch::Watched;
 use anyhow::{Context as _, Result, bail};
 use sealane_lane::Published;
@@ -97,11 +98,12 @@ struct Running {
     /// An order to upgrade that waits for the successor.
     upgrading: Option<Given>,
     draining: bool,
+    vpn: Option<Vpn>,
 }
 
 impl Running {
     /// Opens everything, becomes who it should be, starts the lanes; in this order.
-    async fn start(config: Config, program: Program, mut legacy: Legacy) -> Result<Self> {
+    async fn start(mut config: Config, program: Program, mut legacy: Legacy) -> Result<Self> {
         let signals = Signals::new()?;
         let notifier = Notifier::from_environment();
         let mut ring = TicketRing::new(config.ticket_lifetime)?;
@@ -120,10 +122,13 @@ impl Running {
         };
         let opened =
             admin::open(config.admin, legacy.admin.take(), config.admin_socket.as_deref(), legacy.is_successor())?;
+        // Its interface takes more rights than the configured user has.
+        let vpn = config.tunnel.take().map(|settings| Vpn::start(*settings)).transpose()?;
         become_user(&config)?;
         let published = Published::new(snapshot);
         let lanes = Lanes::start(&published, lane_logs).await?;
         let metrics = Arc::new(LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats)));
+        vpn.iter().for_each(|vpn| metrics.set_tunnel(vpn.board()));
         let board = Arc::new(Board::new(metrics.clone()));
         board.configured(&config, &listeners, 1);
         let (orders, given) = Orders::channel();
@@ -152,6 +157,7 @@ impl Running {
             given,
             upgrading: None,
             draining: false,
+            vpn,
         })
     }
 
@@ -320,6 +326,11 @@ impl Running {
         // What was opened for a configuration that cannot be had is closed again.
         self.listeners.forget_unused(if snapshot.is_ok() { &config } else { &self.config });
         self.publish(snapshot?);
+        match (&self.vpn, config.tunnel.take()) {
+            (Some(vpn), Some(settings)) => vpn.reload(*settings),
+            (None, None) => {}
+            (Some(_), None) | (None, Some(_)) => eprintln!("sealane: [tunnel] comes and goes with the next start"),
+        }
         self.config = config;
         self.board.configured(&self.config, &self.listeners, generation);
         Ok(())
@@ -329,6 +340,10 @@ impl Running {
     fn upgrade(&mut self, given: Given) {
         if self.upgrading.is_some() || self.draining {
             return given.reply(Err("not upgraded: an upgrade or the end is under way".to_owned()));
+        }
+        if self.vpn.is_some() {
+            let why = "not upgraded: a tunnel cannot be handed over yet; restart, and its clients connect again";
+            return given.reply(Err(why.to_owned()));
         }
         // A configuration that is wrong is found here, where it costs nothing.
         if let (Origin::File(_), Err(e)) = (&self.config.origin, self.config.reload()) {

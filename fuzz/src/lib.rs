@@ -7,6 +7,7 @@
 pub mod http1;
 pub mod http3;
 pub mod mutate;
+pub mod ovpn;
 
 /// A target's name, which is also its folder in `corpus/`, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
@@ -19,6 +20,10 @@ pub const TARGETS: &[Target] = &[
     ("h3-stream", http3::stream::fuzz_one),
     ("h3-control", http3::control::fuzz_one),
     ("h3-section", http3::section::fuzz_one),
+    ("ovpn-gate", ovpn::gate::fuzz_one),
+    ("ovpn-link", ovpn::link::fuzz_one),
+    ("ovpn-data", ovpn::data::fuzz_one),
+    ("ovpn-text", ovpn::text::fuzz_one),
 ];
 
 /// The target of that name.

@@ -2,6 +2,7 @@
 
 mod running;
 mod top;
+mod tunnel;
 
 use anyhow::{Context, Result};
 use clap::error::ErrorKind;
@@ -121,6 +122,9 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// OpenVPN servers and clients
+    #[command(subcommand)]
+    Tunnel(tunnel::TunnelCommand),
     /// About configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -280,6 +284,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         }
         Command::Serve { config } => serve(Config::load(&config))?,
         Command::Check { config, json } => return check(&config, json),
+        Command::Tunnel(command) => tunnel::execute(command)?,
         Command::Config(ConfigCommand::Example) => print(config::example())?,
         Command::Status { at, json } => print(&running::status(at, json)?)?,
         Command::Top { at, interval, rounds } => running::top(at, Duration::from_secs(interval), rounds)?,

@@ -270,7 +270,7 @@ pub(super) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Ce
     Some(lists)
 }
 
-fn private_key(sink: &Sink, file: &At<PathBuf>) -> Option<PrivateKeyDer<'static>> {
+pub(super) fn private_key(sink: &Sink, file: &At<PathBuf>) -> Option<PrivateKeyDer<'static>> {
     let bytes = read(sink, "private key", file)?;
     let shown = file.value.display();
     let key = match PrivateKeyDer::from_pem_slice(&bytes) {

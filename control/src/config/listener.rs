@@ -36,7 +36,7 @@ impl Draft {
 /// Reads every `[[listener]]`. One whose TLS section is wrong is returned without, so that hosts can refer to it.
 pub(super) fn read_all(top: &Section, store: &mut Store, base: &Path) -> Vec<Draft> {
     let sections = top.tables("listener", "[[listener]]");
-    if sections.is_empty() {
+    if sections.is_empty() && top.key_span("tunnel").is_none() {
         let help = "add [[listener]] with address = \":443\"".to_owned();
         top.missing("there is no [[listener]]: nothing would be served".to_owned(), help);
     }

@@ -18,6 +18,7 @@ mod listener;
 mod parts;
 mod policy_id;
 mod tls;
+mod tunnel;
 mod upstream;
 
 pub use args::{Answer, CommandLine};
@@ -70,10 +71,12 @@ pub struct Config {
     pub ticket_lifetime: Duration,
     /// Limits and timeouts towards clients.
     pub limits: ClientLimits,
-    /// One per address. Never empty.
+    /// One per address. Empty only where there is a tunnel.
     pub listeners: Vec<Listener>,
     /// Upstream groups; actions name them by index.
     pub upstreams: Vec<Arc<Upstream>>,
+    /// The VPN, if there is one; whoever starts it takes it.
+    pub tunnel: Option<Box<crate::vpn::settings::Settings>>,
 }
 
 /// Where a configuration came from.
@@ -227,6 +230,7 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
     let limits = limits(top.table("limits", "[limits]"));
 
     let mut store = identity::Store::new();
+    let listeners_absent = top.key_span("listener").is_none();
     let listeners = listener::read_all(&top, &mut store, base);
     let mut targets: Vec<Target> = listeners
         .iter()
@@ -251,7 +255,8 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
         }
     }
     let hosts = top.tables("host", "[[host]]");
-    if hosts.is_empty() {
+    let only_tunnel = top.key_span("tunnel").is_some() && listeners_absent;
+    if hosts.is_empty() && !only_tunnel {
         let help = "add [[host]] with names = [\"*\"] and to = [\"http://127.0.0.1:3000\"]".to_owned();
         top.missing("there is no [[host]]: every request would be refused".to_owned(), help);
     }
@@ -261,6 +266,8 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
     for name in places.iter().filter(|n| !upstreams.dangling && !upstreams.used.contains(&n.value)) {
         sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), None);
     }
+    let tunnel_lanes = lanes.map_or_else(default_lanes, |n| n as usize);
+    let tunnel = top.table("tunnel", "[tunnel]").and_then(|s| tunnel::read(s, base, tunnel_lanes)).map(Box::new);
     top.finish();
 
     let mut out = Vec::new();
@@ -283,6 +290,7 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
         limits,
         listeners: out,
         upstreams: upstreams.all,
+        tunnel,
     })
 }
 

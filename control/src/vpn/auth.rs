@@ -63,7 +63,10 @@ impl Users {
             let (name, hash) = line.split_once(':').with_context(|| format!("line {number}: not `name:hash`"))?;
             let parsed = PasswordHash::new(hash).map_err(|e| anyhow::anyhow!("line {number}: {e}"))?;
             if !parsed.algorithm.as_str().starts_with("argon2") {
-                bail!("line {number}: the hash is {}, not Argon2 (`sealane tunnel passwd` makes them)", parsed.algorithm);
+                bail!(
+                    "line {number}: the hash is {}, not Argon2 (`sealane tunnel passwd` makes them)",
+                    parsed.algorithm
+                );
             }
             if name.is_empty() || users.hashes.insert(name.to_owned(), hash.to_owned()).is_some() {
                 bail!("line {number}: an empty name, or one that was there before");

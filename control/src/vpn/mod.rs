@@ -1,11 +1,19 @@
 //! The VPN's control half: OpenVPN servers and clients, whose data goes through a plane of `tunnel`.
 
 pub mod auth;
+pub mod client;
+pub mod import;
+pub mod ovpn_file;
 mod peer;
+pub mod pki;
 pub mod pool;
+pub mod profile;
+mod run;
 pub mod server;
 pub mod session;
 pub mod settings;
 pub mod status;
 pub mod tls;
 pub mod verify;
+
+pub use run::Vpn;

@@ -10,7 +10,7 @@ use super::pool::Addresses;
 use super::session::{Session, Words};
 use super::settings::{ClientSettings, Settings};
 use super::verify::common_name;
-use sealane_ovpn::data::{Cipher, Format, PeerId};
+use sealane_ovpn::data::{Cipher, Format, Header, PeerId};
 use sealane_ovpn::peer_info::{PeerInfo, proto};
 use sealane_ovpn::push::{self, Flags};
 use sealane_tunnel::plane::{Keepalive, SocketId, Transport};
@@ -147,6 +147,17 @@ impl Peer {
 
     pub const fn format(&self) -> Format {
         if self.flags.aead_epoch { Format::Epoch } else { Format::Stock }
+    }
+
+    /// The largest TCP segment whose packet, sealed, is no larger than `mssfix` with its outer headers. On TCP the
+    /// outer connection makes its own segments.
+    pub fn max_segment(&self, mssfix: u16) -> u16 {
+        if mssfix == 0 || self.transport == Transport::Tcp {
+            return 0;
+        }
+        let outer = if self.remote.ip().to_canonical().is_ipv4() { 20 } else { 40 } + 8;
+        let header = Header { key_id: 0, peer_id: self.id.or(Some(PeerId::UNSET)) };
+        mssfix.saturating_sub(outer + self.format().overhead(header) as u16 + 40)
     }
 
     /// The options of its PUSH_REPLY.

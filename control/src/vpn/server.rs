@@ -18,8 +18,8 @@ use sealane_ovpn::gate::{Accepted, Gate, Verdict};
 use sealane_ovpn::packet::SessionId;
 use sealane_ovpn::push;
 use sealane_tunnel::plane::{
-    Command, ControlIn, Event, KeyNew, Keepalive, PeerCounters, PeerNew, PeerSet, Plane, Sink, SocketId,
-    Transport, lane_of,
+    Command, ControlIn, Event, Keepalive, KeyNew, PeerCounters, PeerNew, PeerSet, Plane, Sink, SocketId, Transport,
+    lane_of,
 };
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -117,6 +117,8 @@ pub struct Server {
     decisions: mpsc::UnboundedSender<(Key, u8, AuthVerdict)>,
     counts: Counts,
     board: Board,
+    /// Said once, not every second.
+    status_failed: std::cell::Cell<bool>,
 }
 
 fn unix() -> u64 {
@@ -148,6 +150,7 @@ pub async fn serve(
         decisions,
         counts: Counts::default(),
         board,
+        status_failed: std::cell::Cell::new(false),
     };
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -189,20 +192,16 @@ impl Server {
             self.counts.dropped += 1;
             return;
         };
-        if let Some(&key) = self.by_session.get(&(packet.remote, session)) {
-            if let Some(peer) = self.peers.get_mut(&key) {
-                // A TCP client's session stays with its connection.
-                if peer.socket.number() == packet.socket.number() || peer.transport == Transport::Udp {
-                    match peer.session.handle(&packet.bytes) {
-                        Ok(()) => {
-                            (peer.socket, peer.local) = (packet.socket, packet.local);
-                        }
-                        Err(_) => self.counts.dropped += 1,
-                    }
-                    self.restless.insert(key);
-                    return;
-                }
+        let key = self.by_session.get(&(packet.remote, session)).copied();
+        // A TCP client's session stays with its connection.
+        let same = |p: &&mut Peer| p.transport == Transport::Udp || p.socket == packet.socket;
+        if let Some((key, peer)) = key.and_then(|key| Some((key, self.peers.get_mut(&key).filter(same)?))) {
+            match peer.session.handle(&packet.bytes) {
+                Ok(()) => (peer.socket, peer.local) = (packet.socket, packet.local),
+                Err(_) => self.counts.dropped += 1,
             }
+            self.restless.insert(key);
+            return;
         }
         match self.gate.judge(&packet.bytes, packet.remote, unix() as u32) {
             Verdict::Reply(bytes) => {
@@ -351,9 +350,9 @@ impl Server {
             eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
         }
         if let Some(id) = peer.id.take() {
+            let addresses = std::mem::take(&mut peer.addresses);
             self.by_id.remove(&id);
             self.drop_from_plane(id);
-            let addresses = std::mem::take(&mut self.peers.get_mut(&key).map(|p| p.addresses).unwrap_or_default());
             self.pool.give_back(addresses);
         }
         self.restless.insert(key);
@@ -388,8 +387,12 @@ impl Server {
         (peer.name, peer.user) = (name.clone(), user);
         // The same name again: the newest stands, as the old one has mostly lost its network.
         if !self.settings.duplicate_names {
-            let same: Vec<Key> =
-                self.peers.iter().filter(|(k, p)| **k != key && p.id.is_some() && p.name == name).map(|(k, _)| *k).collect();
+            let same: Vec<Key> = self
+                .peers
+                .iter()
+                .filter(|(k, p)| **k != key && p.id.is_some() && p.name == name)
+                .map(|(k, _)| *k)
+                .collect();
             same.into_iter().for_each(|other| self.forget(other, "it has connected again"));
         }
         self.install_first(key, &name, now)
@@ -417,19 +420,13 @@ impl Server {
         new.local = peer.local;
         (new.vpn_ip4, new.vpn_ip6) = (addresses.four, addresses.six);
         new.routes = peer.settings.routes.clone();
-        (new.mtu, new.max_segment) = (self.settings.mtu, self.settings.max_segment);
+        (new.mtu, new.max_segment) = (self.settings.mtu, peer.max_segment(self.settings.mssfix));
         let Keepalive { ping, ping_restart } = self.settings.keepalive;
         // The client gives up first, and connects again: as OpenVPN's `keepalive` does it.
         new.keepalive = Keepalive { ping, ping_restart: ping_restart.saturating_mul(2) };
         let keys = peer.session.keys(0, peer.flags.tls_ekm).map_err(|e| format!("{e:#}"))?;
-        let first = KeyNew {
-            peer: id,
-            slot: Slot::Primary,
-            key_id: 0,
-            cipher: peer.cipher,
-            format: peer.format(),
-            keys,
-        };
+        let first =
+            KeyNew { peer: id, slot: Slot::Primary, key_id: 0, cipher: peer.cipher, format: peer.format(), keys };
         self.plane.command(Command::PeerNew(new)).map_err(|e| e.to_string())?;
         if let Err(e) = self.plane.command(Command::KeyNew(Box::new(first))) {
             self.drop_from_plane(id);
@@ -455,8 +452,7 @@ impl Server {
         let keys = peer.session.keys(key_id, peer.flags.tls_ekm).map_err(|e| format!("{e:#}"))?;
         // The old lame duck makes room.
         peer.lame_duck = None;
-        let new =
-            KeyNew { peer: id, slot: Slot::Secondary, key_id, cipher: peer.cipher, format: peer.format(), keys };
+        let new = KeyNew { peer: id, slot: Slot::Secondary, key_id, cipher: peer.cipher, format: peer.format(), keys };
         self.plane.command(Command::KeyNew(Box::new(new))).map_err(|e| e.to_string())
     }
 
@@ -744,10 +740,10 @@ impl Server {
                     name: p.name.clone(),
                     user: p.user.clone(),
                     remote: p.remote.to_string(),
-                    transport: if p.transport == Transport::Udp { "udp" } else { "tcp" },
+                    transport: if p.transport == Transport::Udp { "udp" } else { "tcp" }.into(),
                     addresses: inside(p.addresses),
-                    cipher: p.cipher.name(),
-                    format: if p.format() == Format::Epoch { "epoch" } else { "stock" },
+                    cipher: p.cipher.name().into(),
+                    format: if p.format() == Format::Epoch { "epoch" } else { "stock" }.into(),
                     tls: p.session.tls_described(p.key_id),
                     version: format!("{} {}", p.info.version, p.info.platform).trim().to_owned(),
                     peer_id: p.id.map_or(0, PeerId::get),
@@ -764,12 +760,18 @@ impl Server {
             .collect();
         clients.sort_by(|a, b| a.name.cmp(&b.name).then(a.peer_id.cmp(&b.peer_id)));
         self.board.post(Status {
-            plane: self.plane.kind(),
+            plane: self.plane.kind().into(),
             interface: self.plane.interface().to_owned(),
             clients,
             control: self.counts.named(),
-            data: self.plane.totals(),
+            data: self.plane.totals().into_iter().map(|(name, n)| (name.into(), n)).collect(),
         });
+        if let Some(path) = &self.settings.status
+            && let Err(e) = self.board.write(path)
+            && !self.status_failed.replace(true)
+        {
+            eprintln!("sealane: tunnel: the status cannot be written to {}: {e}", path.display());
+        }
     }
 }
 

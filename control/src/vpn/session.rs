@@ -310,13 +310,7 @@ impl Session {
 }
 
 impl Exchange {
-    fn pump(
-        &mut self,
-        link: &mut Link,
-        endpoint: &Endpoint,
-        server: bool,
-        events: &mut VecDeque<Event>,
-    ) -> Result<()> {
+    fn pump(&mut self, link: &mut Link, endpoint: &Endpoint, server: bool, events: &mut VecDeque<Event>) -> Result<()> {
         if self.stage == Stage::ExpectOpen && link.is_open(self.key_id) {
             self.tls = Some(Tls::new(endpoint)?);
             self.stage = Stage::ExpectHandshake;

@@ -8,6 +8,7 @@ use sealane_ovpn::wrap::v2::ServerKey;
 use sealane_tunnel::plane::{Keepalive, Prefix, Transport};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,8 +43,8 @@ pub struct Settings {
     pub epoch: bool,
     /// Pings, as clients are told; the server waits twice as long.
     pub keepalive: Keepalive,
-    /// Largest TCP segment inside the tunnel.
-    pub max_segment: u16,
+    /// TCP inside the tunnel is told segments whose outer packets are no larger; 0: it is not told.
+    pub mssfix: u16,
     /// New keys after so long; zero: only when a key is used up.
     pub renegotiate: Duration,
     /// How long an old key may still be used.
@@ -60,6 +61,8 @@ pub struct Settings {
     pub known_clients_only: bool,
     /// One name may be connected several times.
     pub duplicate_names: bool,
+    /// Where the status is written, as JSON.
+    pub status: Option<PathBuf>,
     /// Connected clients at a time.
     pub max_clients: usize,
 }

@@ -1,10 +1,13 @@
 //! What is going on, for `sealane tunnel status` and for metrics.
 
-use serde::Serialize;
+use crate::prometheus::Writer;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A connected client.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClientStatus {
     /// Its name.
     pub name: String,
@@ -13,13 +16,13 @@ pub struct ClientStatus {
     /// From where it is connected.
     pub remote: String,
     /// `udp` or `tcp`.
-    pub transport: &'static str,
+    pub transport: Cow<'static, str>,
     /// Its addresses inside.
     pub addresses: Vec<String>,
     /// The data channel's cipher.
-    pub cipher: &'static str,
+    pub cipher: Cow<'static, str>,
     /// `stock` or `epoch` packets.
-    pub format: &'static str,
+    pub format: Cow<'static, str>,
     /// TLS' version and suite.
     pub tls: String,
     /// Its program and platform, as it says.
@@ -45,18 +48,40 @@ pub struct ClientStatus {
 }
 
 /// The whole tunnel.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Which data plane serves: `user` or `kernel`.
-    pub plane: &'static str,
+    pub plane: Cow<'static, str>,
     /// The interface.
     pub interface: String,
     /// Connected clients.
     pub clients: Vec<ClientStatus>,
     /// What control has counted.
-    pub control: Vec<(&'static str, u64)>,
+    pub control: Vec<(Cow<'static, str>, u64)>,
     /// What the data plane has counted.
-    pub data: Vec<(&'static str, u64)>,
+    pub data: Vec<(Cow<'static, str>, u64)>,
+}
+
+impl Status {
+    /// As metrics.
+    pub fn render(&self, out: &mut Writer) {
+        out.gauge("sealane_tunnel_clients", "Connected clients of the tunnel.").sample(&[], self.clients.len() as u64);
+        let mut family = out.counter("sealane_tunnel_control_total", "What the tunnel's control has counted.");
+        for (name, n) in &self.control {
+            family.sample(&[("what", name)], *n);
+        }
+        let mut family = out.counter("sealane_tunnel_data_total", "What the tunnel's data plane has counted.");
+        for (name, n) in &self.data {
+            family.sample(&[("what", name)], *n);
+        }
+        let mut family = out.counter("sealane_tunnel_client_bytes_total", "IP bytes of connected clients.");
+        for client in &self.clients {
+            let id = client.peer_id.to_string();
+            for (direction, n) in [("received", client.rx_bytes), ("sent", client.tx_bytes)] {
+                family.sample(&[("client", &client.name), ("peer", &id), ("direction", direction)], n);
+            }
+        }
+    }
 }
 
 /// The newest status, for those who read it.
@@ -67,6 +92,15 @@ impl Board {
     /// Puts up a new one.
     pub fn post(&self, status: Status) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    /// Writes it to a file, in one step for those who read it.
+    pub fn write(&self, path: &Path) -> std::io::Result<()> {
+        let text = serde_json::to_string_pretty(&self.read())?;
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".new");
+        std::fs::write(&temporary, text + "\n")?;
+        std::fs::rename(&temporary, path)
     }
 
     /// A copy.
@@ -106,8 +140,8 @@ pub struct Counts {
 
 impl Counts {
     /// With names, for metrics.
-    pub fn named(&self) -> Vec<(&'static str, u64)> {
-        vec![
+    pub fn named(&self) -> Vec<(Cow<'static, str>, u64)> {
+        let counts = [
             ("packets", self.packets),
             ("dropped", self.dropped),
             ("answered", self.answered),
@@ -120,6 +154,7 @@ impl Counts {
             ("renewed", self.renewed),
             ("expired", self.expired),
             ("floated", self.floated),
-        ]
+        ];
+        counts.map(|(name, n)| (Cow::Borrowed(name), n)).to_vec()
     }
 }

@@ -93,9 +93,7 @@ impl Verifier {
         end.verify_for_usage(self.algorithms.all, &self.roots, intermediates, now, usage, revocation, None)
             .map_err(bad)?;
         match &self.name {
-            Some(rule) if !rule.admits(cert) => {
-                Err(Error::InvalidCertificate(CertificateError::NotValidForName))
-            }
+            Some(rule) if !rule.admits(cert) => Err(Error::InvalidCertificate(CertificateError::NotValidForName)),
             _ => Ok(()),
         }
     }
@@ -119,8 +117,9 @@ impl NameRule {
         match self {
             Self::Name(name) => common_name(cert).is_some_and(|cn| cn == *name),
             Self::Prefix(prefix) => common_name(cert).is_some_and(|cn| cn.starts_with(prefix.as_str())),
-            Self::Subject(subject) => X509Certificate::from_der(cert)
-                .is_ok_and(|(_, c)| c.subject().to_string() == *subject),
+            Self::Subject(subject) => {
+                X509Certificate::from_der(cert).is_ok_and(|(_, c)| c.subject().to_string() == *subject)
+            }
         }
     }
 }

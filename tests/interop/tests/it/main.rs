@@ -19,5 +19,7 @@ mod reload;
 mod smuggling;
 mod syn_tls;
 mod upgrade;
+mod tunnel;
+mod tunnel_world;
 mod upstream_tls;
 mod websocket;

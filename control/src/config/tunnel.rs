@@ -1,0 +1,437 @@
+//! `[tunnel]`: the OpenVPN server.
+
+use super::decode::{self, At, Section};
+use super::diagnostics::Sink;
+use super::identity;
+use crate::vpn::auth::{Authenticator, Users};
+use crate::vpn::settings::{ClientSettings, Settings};
+use crate::vpn::tls::Endpoint;
+use crate::vpn::verify::{NameRule, Verifier};
+use rustls::crypto::CryptoProvider;
+use rustls::server::NoServerSessionStorage;
+use sealane_ovpn::data::Cipher;
+use sealane_ovpn::push;
+use sealane_ovpn::wrap::v2::ServerKey;
+use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
+use sealane_tunnel::plane::{Keepalive, Prefix, Transport};
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// What OpenVPN has and this server has not, with what to do instead.
+const REFUSED: &[(&str, &str)] = &[
+    ("compress", "compression lets an attacker read what is compressed together with his own data; leave it out"),
+    ("comp_lzo", "compression lets an attacker read what is compressed together with his own data; leave it out"),
+    ("topology", "the topology is always \"subnet\"; leave it out"),
+    ("secret", "static keys have no forward secrecy; use certificates (`sealane tunnel init` makes them)"),
+    ("dev_type", "layer 2 (tap) is not supported; route instead of bridging"),
+    ("fragment", "set \"mtu\" instead"),
+    ("shaper", "use the system's shaping: tc qdisc add dev DEVICE root tbf rate 10mbit burst 32kbit latency 400ms"),
+    ("cipher", "write ciphers = [\"AES-256-GCM\"]"),
+    ("data_ciphers", "write ciphers = [\"AES-256-GCM\"]"),
+];
+
+/// Tokens and cookies are made with it; both end with the process.
+fn process_secret() -> &'static [u8; 32] {
+    static SECRET: OnceLock<[u8; 32]> = OnceLock::new();
+    SECRET.get_or_init(|| {
+        let mut bytes = [0; 32];
+        aws_lc_rs::rand::fill(&mut bytes).expect("the system has random bytes");
+        bytes
+    })
+}
+
+/// Reads the section.
+pub(super) fn read(section: Section, base: &Path, lanes: usize) -> Option<Settings> {
+    let sink = section.sink;
+    for (name, help) in REFUSED {
+        if let Some(span) = section.key_span(name) {
+            section.take(name);
+            sink.error(&span, format!("\"{name}\" is not supported"), Some((*help).to_owned()));
+        }
+    }
+    let listen = section.required("listen", "[\"udp://:1194\"]", decode::strings).map(|at| addresses(sink, &at.value));
+    let device = section.optional_at("device", decode::text);
+    if let Some(d) = device.as_ref().filter(|d| d.value.is_empty() || d.value.len() > 15 || d.value.contains('/')) {
+        sink.error(&d.span, "\"device\" is no interface name", Some("up to 15 characters, as in \"tun0\"".to_owned()));
+    }
+    let network4 = section.optional_at("network", decode::text).map(|at| network(sink, &at));
+    let network6 = section.optional_at("network6", decode::text).map(|at| network(sink, &at));
+    if network4.is_none() && network6.is_none() {
+        section.missing("[tunnel] has no \"network\"".to_owned(), "add network = \"10.8.0.0/24\"".to_owned());
+    }
+    let mtu = section.or("mtu", 1500, decode::count(576..=9000)) as u16;
+    let mssfix = section.or("mssfix", 1492, decode::count(0..=9000)) as u16;
+    let (wrap, wrap_v2) = wraps(&section, base);
+    let optional = section.or(
+        "client_certificate",
+        false,
+        decode::choice(&[("require", false), ("optional", true), ("none", true)]),
+    );
+    let users = section.optional_at("users", decode::path(base)).and_then(|at| users(sink, &at));
+    let command = section.optional_at("auth_command", decode::strings).map(|at| command(sink, &at));
+    let token = section.optional("token_lifetime", decode::timeout);
+    if optional && users.is_none() && command.is_none() && section.key_span("users").is_none() {
+        let help = "add users = \"FILE\" or auth_command = [\"PROGRAM\"]".to_owned();
+        section.missing("[tunnel] lets in clients without a certificate, and asks for no password".to_owned(), help);
+    }
+    let tls = tls(&section, base, optional);
+    let ciphers = section.optional_at("ciphers", decode::strings).map(|at| ciphers(sink, &at.value));
+    let ping = section.or("ping", Duration::from_secs(10), decode::duration);
+    let ping_restart = section.or("ping_restart", Duration::from_secs(60), decode::duration);
+    let mut push = pushed(&section);
+    push.extend(section.optional_at("push", decode::strings).map_or_else(Vec::new, |at| options(sink, &at.value)));
+    let clients = clients(&section, network4.flatten(), network6.flatten());
+    let seconds = |d: Duration| u16::try_from(d.as_secs()).unwrap_or(u16::MAX);
+    let settings = Settings {
+        listen: listen?,
+        device: device.map_or_else(|| "sealane%d".to_owned(), |d| d.value),
+        lanes: section.or("lanes", lanes as u64, decode::count(1..=64)) as u16,
+        mtu,
+        network4: network4.flatten().and_then(four),
+        network6: network6.flatten().and_then(six),
+        client_to_client: section.or("client_to_client", false, decode::boolean),
+        wrap,
+        wrap_v2,
+        tls: tls?,
+        certificate_optional: optional,
+        ciphers: ciphers.unwrap_or_else(|| Cipher::ALL.to_vec()),
+        epoch: section.or("epoch", true, decode::boolean),
+        keepalive: Keepalive { ping: seconds(ping), ping_restart: seconds(ping_restart) },
+        mssfix,
+        renegotiate: section.or("renegotiate", Duration::from_secs(3600), decode::duration),
+        transition: section.or("transition", Duration::from_secs(3600), decode::timeout),
+        handshake: section.or("handshake_timeout", Duration::from_secs(60), decode::timeout),
+        push,
+        auth: Arc::new(Authenticator::new(users, command.flatten(), token, process_secret())),
+        clients,
+        known_clients_only: section.or("known_clients_only", false, decode::boolean),
+        duplicate_names: section.or("duplicate_names", false, decode::boolean),
+        status: section.optional("status", decode::path(base)),
+        max_clients: section.or("max_clients", 1024, decode::count(1..=1_000_000)) as usize,
+    };
+    section.finish();
+    Some(settings)
+}
+
+fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)> {
+    let mut out = Vec::new();
+    for at in written {
+        let (transport, rest) = match at.value.split_once("://") {
+            Some(("udp", rest)) => (Transport::Udp, rest),
+            Some(("tcp", rest)) => (Transport::Tcp, rest),
+            Some((other, _)) => {
+                let help = "write \"udp://:1194\" or \"tcp://:443\"".to_owned();
+                sink.error(&at.span, format!("\"{other}\" is no transport of a tunnel"), Some(help));
+                continue;
+            }
+            None => (Transport::Udp, at.value.as_str()),
+        };
+        let found = decode::listen_addresses(sink, rest, &at.span).unwrap_or_default();
+        // One socket of both families, where there are both: a client may float from one to the other.
+        let both = found.len() > 1;
+        out.extend(found.into_iter().filter(|a| !both || a.is_ipv6()).map(|a| (transport, a)));
+    }
+    out
+}
+
+/// A network with our address: the one that is written, or the first.
+fn network(sink: &Sink, at: &At<String>) -> Option<(IpAddr, u8)> {
+    let wrong = |help: &str| {
+        sink.error(&at.span, format!("\"{}\" is not a network for clients", at.value), Some(help.to_owned()));
+        None
+    };
+    let Some((address, len)) = at.value.split_once('/') else { return wrong("add its length, as in \"10.8.0.0/24\"") };
+    match (address.parse(), len.parse::<u8>()) {
+        (Ok(IpAddr::V4(a)), Ok(len @ 8..=30)) => {
+            let first = a.to_bits() & !(u32::MAX >> len) | 1;
+            let host = a.to_bits() & (u32::MAX >> len);
+            Some((IpAddr::V4(if host == 0 { Ipv4Addr::from_bits(first) } else { a }), len))
+        }
+        (Ok(IpAddr::V6(a)), Ok(len @ 32..=124)) => {
+            let host = a.to_bits() & (u128::MAX >> len);
+            Some((IpAddr::V6(if host == 0 { Ipv6Addr::from_bits(a.to_bits() | 1) } else { a }), len))
+        }
+        (Ok(_), Ok(_)) => wrong("an IPv4 network has a length of 8 to 30, an IPv6 network of 32 to 124"),
+        _ => wrong("write it as in \"10.8.0.0/24\" or \"fd00:8::/64\""),
+    }
+}
+
+const fn four((address, len): (IpAddr, u8)) -> Option<(Ipv4Addr, u8)> {
+    match address {
+        IpAddr::V4(a) => Some((a, len)),
+        IpAddr::V6(_) => None,
+    }
+}
+
+const fn six((address, len): (IpAddr, u8)) -> Option<(Ipv6Addr, u8)> {
+    match address {
+        IpAddr::V6(a) => Some((a, len)),
+        IpAddr::V4(_) => None,
+    }
+}
+
+fn file(sink: &Sink, what: &str, at: &At<PathBuf>) -> Option<String> {
+    let bytes = identity::read(sink, what, at)?;
+    match String::from_utf8(bytes) {
+        Ok(text) => Some(text),
+        Err(_) => {
+            sink.error(&at.span, format!("{}: not text", at.value.display()), None);
+            None
+        }
+    }
+}
+
+fn wraps(section: &Section, base: &Path) -> (WrapKey, Option<ServerKey>) {
+    let sink = section.sink;
+    let key = |name: &'static str, what: &str| {
+        let at = section.optional_at(name, decode::path(base))?;
+        let text = file(sink, what, &at)?;
+        Some((text, at))
+    };
+    let wrong = |at: &At<PathBuf>, e: &dyn std::fmt::Display| {
+        sink.error(&at.span, format!("{}: {e}", at.value.display()), None);
+    };
+    let v2 = key("tls_crypt_v2", "tls-crypt-v2 key")
+        .and_then(|(text, at)| ServerKey::from_text(&text).map_err(|e| wrong(&at, &e)).ok());
+    let static_key = |name, what| {
+        let (text, at) = key(name, what)?;
+        StaticKey::from_text(&text).map_err(|e| wrong(&at, &e)).ok().map(|k| (k, at))
+    };
+    let crypt = static_key("tls_crypt", "tls-crypt key");
+    let auth = static_key("tls_auth", "tls-auth key");
+    let direction = section.optional("key_direction", decode::count(0..=1)).map(|n| n == 1);
+    let digest = section.optional_at("tls_auth_digest", decode::text);
+    let digest = digest.map_or(Digest::Sha1, |at| {
+        Digest::from_name(&at.value).unwrap_or_else(|| {
+            let help = Some("SHA1, SHA256, SHA384 or SHA512".to_owned());
+            sink.error(&at.span, format!("\"{}\" is no digest", at.value), help);
+            Digest::Sha1
+        })
+    });
+    let wrap = match (crypt, auth) {
+        (Some(_), Some((_, at))) => {
+            sink.error(&at.span, "\"tls_auth\" and \"tls_crypt\" exclude each other", None);
+            WrapKey::None
+        }
+        (Some((key, _)), None) => WrapKey::Crypt(key),
+        (None, Some((key, _))) => WrapKey::Auth { key, direction, digest },
+        (None, None) => WrapKey::None,
+    };
+    let none = ["tls_crypt", "tls_auth", "tls_crypt_v2"].iter().all(|n| section.key_span(n).is_none());
+    if none {
+        let help = "add tls_crypt_v2 = \"FILE\" (`sealane tunnel init` makes it): strangers then get no answer at all";
+        sink.warn(&section.span, "control packets are not wrapped", Some(help.to_owned()));
+    }
+    (wrap, v2)
+}
+
+fn users(sink: &Sink, at: &At<PathBuf>) -> Option<Users> {
+    let text = file(sink, "file of users", at)?;
+    Users::parse(&text).map_err(|e| sink.error(&at.span, format!("{}: {e:#}", at.value.display()), None)).ok()
+}
+
+fn command(sink: &Sink, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
+    let words: Vec<String> = at.value.iter().map(|w| w.value.clone()).collect();
+    let Some(program) = words.first().filter(|w| !w.is_empty()) else {
+        sink.error(&at.span, "\"auth_command\" is empty", None);
+        return None;
+    };
+    if program.contains('/') && !Path::new(program).is_file() {
+        sink.error(&at.span, format!("there is no program {program}"), None);
+    }
+    Some(words)
+}
+
+fn tls(section: &Section, base: &Path, optional: bool) -> Option<Endpoint> {
+    let sink = section.sink;
+    let ca = match optional {
+        true => section.optional_at("ca", decode::path(base)),
+        false => section.required("ca", "\"ca.crt\"", decode::path(base)),
+    };
+    let cert = section.required("cert", "\"server.crt\"", decode::path(base));
+    let key = section.optional_at("key", decode::path(base));
+    let crl = section.optional_at("crl", decode::path(base));
+    let rule = section.optional_at("verify_x509_name", decode::text).map(|at| name_rule(&at.value));
+    let versions = section.optional_at("tls_versions", decode::strings);
+    let versions = versions.map(|at| at.value.iter().map(|v| v.value.clone()).collect::<Vec<_>>());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let roots = match &ca {
+        Some(ca) => identity::certificates(sink, "CA file", ca)?,
+        None => Vec::new(),
+    };
+    let crls = match &crl {
+        Some(crl) => identity::revocation_lists(sink, crl)?.into_iter().map(|l| l.to_vec()).collect(),
+        None => Vec::<Vec<u8>>::new(),
+    };
+    let (cert, key) = (cert?, key);
+    let chain = identity::certificates(sink, "certificate", &cert)?;
+    let private = identity::private_key(sink, key.as_ref().unwrap_or(&cert))?;
+    let build = || -> anyhow::Result<rustls::ServerConfig> {
+        let verifier = Verifier::new(&provider, &roots, &crls, rule, optional)?;
+        server_config(&provider, versions.as_deref(), verifier, chain, private)
+    };
+    match build() {
+        Ok(config) => Some(Endpoint::Server(Arc::new(config))),
+        Err(e) => {
+            sink.error(&cert.span, format!("the tunnel's certificates cannot be used: {e:#}"), None);
+            None
+        }
+    }
+}
+
+/// OpenVPN has no resumption: every exchange is a full handshake.
+fn server_config(
+    provider: &Arc<CryptoProvider>,
+    versions: Option<&[String]>,
+    verifier: Verifier,
+    chain: Vec<rustls::pki_types::CertificateDer<'static>>,
+    key: rustls::pki_types::PrivateKeyDer<'static>,
+) -> anyhow::Result<rustls::ServerConfig> {
+    use rustls::version::{TLS12, TLS13};
+    let versions = match versions {
+        None => vec![&TLS13, &TLS12],
+        Some(names) => names
+            .iter()
+            .map(|name| match name.as_str() {
+                "1.2" => Ok(&TLS12),
+                "1.3" => Ok(&TLS13),
+                other => anyhow::bail!("tls_versions: \"{other}\" is not \"1.2\" or \"1.3\""),
+            })
+            .collect::<anyhow::Result<_>>()?,
+    };
+    let mut config = rustls::ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&versions)?
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_single_cert(chain, key)?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// `vpn`, `name-prefix:vpn-`, `subject:C=KR, CN=vpn`.
+fn name_rule(text: &str) -> NameRule {
+    match text.split_once(':') {
+        Some(("name-prefix", rest)) => NameRule::Prefix(rest.to_owned()),
+        Some(("subject", rest)) => NameRule::Subject(rest.to_owned()),
+        Some(("name", rest)) => NameRule::Name(rest.to_owned()),
+        _ => NameRule::Name(text.to_owned()),
+    }
+}
+
+fn ciphers(sink: &Sink, written: &[At<String>]) -> Vec<Cipher> {
+    let mut out = Vec::new();
+    for at in written {
+        match Cipher::from_name(&at.value) {
+            Some(cipher) => out.push(cipher),
+            None => {
+                let help = "AES-256-GCM, AES-128-GCM and CHACHA20-POLY1305 are all there is".to_owned();
+                sink.error(&at.span, format!("\"{}\" is not supported", at.value), Some(help));
+            }
+        }
+    }
+    out
+}
+
+/// Options that have settings of their own.
+fn pushed(section: &Section) -> Vec<String> {
+    let sink = section.sink;
+    let mut out = Vec::new();
+    for at in section.optional_at("routes", decode::strings).map_or_else(Vec::new, |at| at.value) {
+        match at.value.parse::<Prefix>() {
+            Ok(p) => out.push(match p.address() {
+                IpAddr::V4(a) => format!("route {a} {}", push::mask(p.len())),
+                IpAddr::V6(_) => format!("route-ipv6 {p}"),
+            }),
+            Err(()) => not_a_network(sink, &at),
+        }
+    }
+    for at in section.optional_at("dns", decode::strings).map_or_else(Vec::new, |at| at.value) {
+        match at.value.parse::<IpAddr>() {
+            Ok(IpAddr::V4(a)) => out.push(format!("dhcp-option DNS {a}")),
+            Ok(IpAddr::V6(a)) => out.push(format!("dhcp-option DNS6 {a}")),
+            Err(_) => sink.error(&at.span, format!("\"{}\" is no address", at.value), None),
+        }
+    }
+    if let Some(at) = section.optional_at("domain", decode::text) {
+        out.push(format!("dhcp-option DOMAIN {}", at.value));
+    }
+    if section.or("redirect_gateway", false, decode::boolean) {
+        out.push("redirect-gateway def1".to_owned());
+    }
+    out
+}
+
+fn not_a_network(sink: &Sink, at: &At<String>) {
+    let help = Some("write it as in \"10.0.0.0/8\" or \"fd00::/8\"".to_owned());
+    sink.error(&at.span, format!("\"{}\" is not a network", at.value), help);
+}
+
+/// Options to be pushed as they are.
+fn options(sink: &Sink, written: &[At<String>]) -> Vec<String> {
+    let mut out = Vec::new();
+    for at in written {
+        let word = at.value.split_ascii_whitespace().next().unwrap_or("");
+        let ours =
+            ["ifconfig", "ifconfig-ipv6", "peer-id", "cipher", "protocol-flags", "topology", "push-continuation"];
+        if ours.contains(&word) || ["compress", "comp-lzo", "shaper", "fragment"].contains(&word) {
+            let help =
+                Some("what the server itself negotiates, and what it does not support, is not pushed".to_owned());
+            sink.error(&at.span, format!("\"{word}\" cannot be pushed"), help);
+        } else if push::replies(std::slice::from_ref(&at.value)).is_err() {
+            sink.error(&at.span, "an option to push has no comma, no control character, and 800 bytes at most", None);
+        } else {
+            out.push(at.value.clone());
+        }
+    }
+    out
+}
+
+fn clients(
+    section: &Section,
+    network4: Option<(IpAddr, u8)>,
+    network6: Option<(IpAddr, u8)>,
+) -> HashMap<String, ClientSettings> {
+    let sink = section.sink;
+    let (mut out, mut taken) = (HashMap::new(), HashSet::new());
+    for client in section.tables("client", "[[tunnel.client]]") {
+        let name = client.required("name", "\"alice\"", decode::text);
+        let mut settings = ClientSettings::default();
+        for (key, network) in [("address", network4), ("address6", network6)] {
+            let Some(at) = client.optional_at(key, decode::text) else { continue };
+            let inside = |a: &IpAddr| {
+                network.is_some_and(|(ours, len)| {
+                    ours != *a && Prefix::new(ours, len).is_some_and(|network| network.contains(*a))
+                })
+            };
+            match at.value.parse::<IpAddr>() {
+                Ok(a) if inside(&a) && taken.insert(a) => match a {
+                    IpAddr::V4(a) => settings.address4 = Some(a),
+                    IpAddr::V6(a) => settings.address6 = Some(a),
+                },
+                _ => {
+                    let help = Some("an address of the tunnel's network that is not ours nor another's".to_owned());
+                    sink.error(&at.span, format!("\"{}\" cannot be a client's address", at.value), help);
+                }
+            }
+        }
+        for at in client.optional_at("routes", decode::strings).map_or_else(Vec::new, |at| at.value) {
+            match at.value.parse() {
+                Ok(prefix) => settings.routes.push(prefix),
+                Err(()) => not_a_network(sink, &at),
+            }
+        }
+        settings.push =
+            client.optional_at("push", decode::strings).map_or_else(Vec::new, |at| options(sink, &at.value));
+        settings.disabled = client.or("disabled", false, decode::boolean);
+        client.finish();
+        if let Some(name) = name
+            && out.insert(name.value.clone(), settings).is_some()
+        {
+            sink.error(&name.span, format!("a second client \"{}\"", name.value), None);
+        }
+    }
+    out
+}

@@ -1,0 +1,166 @@
+//! `sealane tunnel …`: make, import, show and use VPNs.
+
+use anyhow::{Context as _, Result, bail};
+use clap::Subcommand;
+use sealane_control::config::Config;
+use sealane_control::vpn::status::Status;
+use sealane_control::vpn::{auth, client, import, pki, profile};
+use std::io::{BufRead as _, Write as _};
+use std::path::{Path, PathBuf};
+
+/// What can be done with a VPN.
+#[derive(Subcommand)]
+pub enum TunnelCommand {
+    /// Make a CA, a server's certificate, a tls-crypt-v2 key and a configuration that uses them
+    Init {
+        /// Where clients connect to: HOST:PORT
+        endpoint: String,
+        /// The folder to make
+        #[arg(long, default_value = "tunnel")]
+        folder: PathBuf,
+        /// The clients' network
+        #[arg(long, default_value = "10.8.0.0/24")]
+        network: String,
+    },
+    /// Print a complete .ovpn for a new client, with a certificate and keys of its own
+    ClientConfig {
+        /// The client's name
+        name: String,
+        /// The folder that `init` made
+        #[arg(long, default_value = "tunnel")]
+        folder: PathBuf,
+    },
+    /// Read an OpenVPN server's configuration, and say what cannot be taken over
+    Import {
+        /// The configuration, as in /etc/openvpn/server.conf
+        file: PathBuf,
+        /// Where to write; inline blocks are written beside it [default: print]
+        #[arg(short, long)]
+        out: Option<PathBuf>,
+    },
+    /// Show connected clients
+    Status {
+        /// The gateway's configuration, which names the status file
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Connect to an OpenVPN server, in the foreground
+    Connect {
+        /// The profile
+        profile: PathBuf,
+    },
+    /// Print a line for a file of users; the password is read from the standard input
+    Passwd {
+        /// The user's name
+        name: String,
+    },
+}
+
+/// Obeys.
+pub fn execute(command: TunnelCommand) -> Result<()> {
+    match command {
+        TunnelCommand::Init { endpoint, folder, network } => print(&pki::init(&folder, &endpoint, &network)?),
+        TunnelCommand::ClientConfig { name, folder } => print(&pki::client_config(&folder, &name)?),
+        TunnelCommand::Import { file, out } => {
+            let imported = import::import(&file)?;
+            for note in &imported.notes {
+                eprintln!("{}: {note}", file.display());
+            }
+            match out {
+                Some(out) => import::write_all(&imported, &out)?,
+                None => {
+                    for (name, _) in &imported.files {
+                        eprintln!("{}: with --out the block <…> is written to {name}", file.display());
+                    }
+                    print(&imported.toml)?;
+                }
+            }
+            Ok(())
+        }
+        TunnelCommand::Status { config, json } => status(&config, json),
+        TunnelCommand::Connect { profile } => client::connect(profile::Profile::load(&profile)?),
+        TunnelCommand::Passwd { name } => {
+            if name.is_empty() || name.contains([':', '\n']) {
+                bail!("{name:?} cannot be a user's name");
+            }
+            let mut password = String::new();
+            std::io::stdin().lock().read_line(&mut password)?;
+            let password = password.trim_end_matches(['\r', '\n']);
+            if password.is_empty() {
+                bail!("the password is empty");
+            }
+            print(&format!("{name}:{}\n", auth::hash_password(password)?))
+        }
+    }
+}
+
+fn print(text: &str) -> Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).context("cannot print")
+}
+
+fn status(config: &Path, json: bool) -> Result<()> {
+    let (config, _) = Config::load(config)?;
+    let tunnel = config.tunnel.context("there is no [tunnel] in it")?;
+    let path = tunnel.status.context("[tunnel] has no \"status\": add status = \"/run/sealane/tunnel.json\"")?;
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("{} (is the gateway running?)", path.display()))?;
+    if json {
+        return print(&text);
+    }
+    let status: Status = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    print(&table(&status))
+}
+
+fn table(status: &Status) -> String {
+    let head = ["NAME", "FROM", "ADDRESSES", "RECEIVED", "SENT", "CIPHER", "KEY AGE", "CONNECTED", "VERSION"];
+    let mut rows: Vec<Vec<String>> = vec![head.map(str::to_owned).to_vec()];
+    for c in &status.clients {
+        let name = c.user.as_ref().filter(|u| **u != c.name).map_or(c.name.clone(), |u| format!("{} ({u})", c.name));
+        rows.push(vec![
+            name,
+            format!("{} {}", c.remote, c.transport),
+            c.addresses.join(" "),
+            bytes(c.rx_bytes),
+            bytes(c.tx_bytes),
+            format!("{}{}", c.cipher, if c.format == "epoch" { " epoch" } else { "" }),
+            seconds(c.key_age_s),
+            seconds(c.connected_s),
+            c.version.clone(),
+        ]);
+    }
+    let widths: Vec<usize> =
+        (0..head.len()).map(|i| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0)).collect();
+    let mut out = format!(
+        "{} client{} on {}, data plane: {}\n",
+        status.clients.len(),
+        if status.clients.len() == 1 { "" } else { "s" },
+        status.interface,
+        status.plane
+    );
+    for row in rows.iter().filter(|_| !status.clients.is_empty()) {
+        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        out.push_str(line.join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn bytes(n: u64) -> String {
+    match n {
+        0..10_000 => format!("{n} B"),
+        10_000..10_000_000 => format!("{} kB", n / 1_000),
+        10_000_000..10_000_000_000 => format!("{} MB", n / 1_000_000),
+        _ => format!("{} GB", n / 1_000_000_000),
+    }
+}
+
+fn seconds(n: u64) -> String {
+    match n {
+        0..120 => format!("{n} s"),
+        120..7200 => format!("{} min", n / 60),
+        _ => format!("{} h", n / 3600),
+    }
+}

@@ -1,0 +1,211 @@
+//! The tunnel and Debian's OpenVPN: its clients at our server, unchanged.
+
+use crate::tunnel_world::{End, INSIDE, World, said};
+use sealane_interop::{eventually, skip};
+
+macro_rules! world {
+    () => {
+        match World::new() {
+            Ok(world) => world,
+            Err(why) => skip!("{why}"),
+        }
+    };
+}
+
+#[test]
+fn a_stock_client_connects_in_every_way_that_it_knows() {
+    let world = world!();
+    world.init("network6 = \"fd00:88::/64\"\nroutes = [\"10.77.0.0/16\"]\ndns = [\"10.88.0.1\"]\nepoch = true");
+    let profile = world.profile("alice");
+    let server = world.serve();
+    for (arguments, cipher) in [
+        (&[][..], "AES-256-GCM"),
+        (&["--proto", "tcp-client"][..], "AES-256-GCM"),
+        (&["--tls-version-max", "1.2"], "AES-256-GCM"),
+        (&["--data-ciphers", "AES-128-GCM"], "AES-128-GCM"),
+        (&["--data-ciphers", "CHACHA20-POLY1305"], "CHACHA20-POLY1305"),
+    ] {
+        let client = world.connected(&profile, arguments);
+        let log = client.log();
+        assert!(log.contains(&format!("Data Channel: cipher '{cipher}'")), "{arguments:?}\n{log}");
+        assert!(log.contains("route 10.77.0.0 255.255.0.0") && log.contains("dhcp-option DNS 10.88.0.1"), "{log}");
+        assert_eq!(world.pings(End::Client, INSIDE, 5, "0.05", 56), 5, "{arguments:?}");
+        // In pieces, both ways.
+        assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 5000), 3, "{arguments:?}");
+        assert_eq!(world.pings(End::Client, "fd00:88::1", 3, "0.05", 56), 3, "{arguments:?}");
+        assert_eq!(world.pings(End::Server, "10.88.0.2", 3, "0.05", 56), 3, "{arguments:?}");
+    }
+    let log = server.log();
+    assert!(log.contains("TLSv1_2") && log.contains("TLSv1_3"), "{log}");
+    // The status says who is there.
+    let mut text = String::new();
+    let shown = eventually(|| {
+        text = world.sealane(End::Server, &["tunnel", "status", "-c", "vpn/tunnel.toml"], b"").text();
+        text.contains("alice") && text.contains("10.88.0.2 fd00:88::1000")
+    });
+    assert!(shown, "{text}");
+}
+
+#[test]
+fn wraps_of_every_kind() {
+    let world = world!();
+    world.init("tls_crypt = \"../static.key\"");
+    let profile = world.profile("alice");
+    let openvpn = sealane_interop::peers::find("openvpn").expect("looked for before");
+    let said = sealane_interop::process::run(std::process::Command::new(openvpn).args(["--genkey", "secret"]), b"");
+    world.write("static.key", &String::from_utf8(said.stdout).expect("text"));
+    let plain = world.read("alice.ovpn");
+    let (before, _) = plain.split_once("<tls-crypt-v2>").expect("it has one");
+    let bare = world.write("bare.ovpn", before);
+    {
+        let _server = world.serve();
+        let v2 = world.connected(&profile, &[]);
+        assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+        drop(v2);
+        let crypt = world.connected(&bare, &["--tls-crypt", "static.key"]);
+        assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+        drop(crypt);
+        // Who has no key gets no answer.
+        let stranger = world.openvpn(End::Client, &bare, &["--hand-window", "3"]);
+        assert!(said_in(&stranger, "TLS key negotiation failed to occur within 3 seconds"));
+    }
+    let toml = world.read("vpn/tunnel.toml");
+    let keep = |toml: &str| -> String {
+        toml.lines().filter(|l| !l.starts_with("tls_crypt")).map(|l| format!("{l}\n")).collect()
+    };
+    let auth = "tls_auth = \"../static.key\"\nkey_direction = 0\ntls_auth_digest = \"SHA256\"\n";
+    world.write("vpn/tunnel.toml", &(keep(&toml) + auth));
+    {
+        let _server = world.serve();
+        let client = world.connected(&bare, &["--tls-auth", "static.key", "1", "--auth", "SHA256"]);
+        assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+        drop(client);
+    }
+    world.write("vpn/tunnel.toml", &keep(&toml));
+    let _server = world.serve();
+    let _client = world.connected(&bare, &[]);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+}
+
+fn said_in(server: &sealane_interop::process::Server, text: &str) -> bool {
+    said(server, text)
+}
+
+/// The client renews its key every two seconds, then the server does: not one packet is lost.
+#[test]
+fn renewing_keys_loses_nothing() {
+    let world = world!();
+    world.init("");
+    let profile = world.profile("alice");
+    let server = world.serve();
+    let client = world.connected(&profile, &["--reneg-sec", "2"]);
+    assert_eq!(world.pings(End::Client, INSIDE, 700, "0.01", 200), 700);
+    let renewals = client.log().matches("TLS: soft reset").count();
+    assert!(renewals >= 2, "{}", client.log());
+    drop((client, server));
+    let toml = world.read("vpn/tunnel.toml");
+    world.write("vpn/tunnel.toml", &format!("{toml}renegotiate = \"2s\"\ntransition = \"1s\"\n"));
+    let _server = world.serve();
+    let client = world.connected(&profile, &["--reneg-sec", "0"]);
+    assert_eq!(world.pings(End::Client, INSIDE, 700, "0.01", 200), 700);
+    let keys = client.log().matches("Outgoing Data Channel: Cipher").count();
+    assert!(keys >= 3, "{}", client.log());
+}
+
+#[test]
+fn who_may_come_in() {
+    let world = world!();
+    world.init("users = \"../users\"\ntoken_lifetime = \"1h\"\n[[tunnel.client]]\nname = \"alice\"\naddress = \"10.88.0.77\"\npush = [\"setenv-safe colour blue\"]\n[[tunnel.client]]\nname = \"bob\"\ndisabled = true");
+    let hash = world.sealane(End::Server, &["tunnel", "passwd", "al"], b"right\n").text();
+    world.write("users", &hash);
+    world.write("good", "al\nright\n");
+    world.write("bad", "al\nwrong\n");
+    let (alice, bob) = (world.profile("alice"), world.profile("bob"));
+    let server = world.serve();
+    let refused = world.openvpn(End::Client, &alice, &["--auth-user-pass", "bad"]);
+    assert!(said(&refused, "AUTH_FAILED,wrong user name or password"), "{}", refused.log());
+    drop(refused);
+    let disabled = world.openvpn(End::Client, &bob, &["--auth-user-pass", "good"]);
+    assert!(said(&disabled, "AUTH_FAILED,disabled"), "{}", disabled.log());
+    drop(disabled);
+    // Renewals with a token in place of the password.
+    let client = world.connected(&alice, &["--auth-user-pass", "good", "--reneg-sec", "2", "--auth-nocache"]);
+    assert!(client.log().contains("ifconfig 10.88.0.77 255.255.255.0"), "{}", client.log());
+    assert!(client.log().contains("setenv-safe colour blue"), "{}", client.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 50, "0.1", 56), 50);
+    assert!(client.log().contains("TLS: soft reset"), "{}", client.log());
+    assert!(!server.log().contains("another certificate"), "{}", server.log());
+}
+
+#[test]
+fn a_cipher_that_we_have_not_is_refused_with_a_reason() {
+    let world = world!();
+    world.init("");
+    let profile = world.profile("alice");
+    let _server = world.serve();
+    let client = world.openvpn(End::Client, &profile, &["--data-ciphers", "AES-256-CBC"]);
+    assert!(said(&client, "AUTH_FAILED,Data channel cipher negotiation failed (no shared cipher)"), "{}", client.log());
+}
+
+#[test]
+fn a_client_that_leaves_is_gone_at_once() {
+    let world = world!();
+    world.init("");
+    let profile = world.profile("alice");
+    let server = world.serve();
+    let client = world.connected(&profile, &["--explicit-exit-notify", "1"]);
+    client.terminate();
+    assert!(said(&server, "is gone: it has left"), "{}", server.log());
+}
+
+/// Debian's server, our client.
+#[test]
+fn our_client_connects_to_a_stock_server() {
+    let world = world!();
+    world.init("");
+    world.profile("alice");
+    let profile = world.read("alice.ovpn");
+    let config = "dev tun\ntopology subnet\nserver 10.88.0.0 255.255.255.0\nserver-ipv6 fd00:88::/64\nca vpn/ca.crt\ncert \
+                  vpn/server.crt\nkey vpn/server.key\ndh none\ntls-crypt-v2 vpn/tls-crypt-v2.key\nkeepalive 10 60\npush \
+                  \"route 10.66.0.0 255.255.0.0\"\n";
+    let config = world.write("server.conf", config);
+    for (proto, server_proto, more) in [("udp", "udp", "reneg-sec 2\n"), ("tcp", "tcp-server", "")] {
+        let server = world.openvpn(
+            End::Server,
+            &config,
+            &["--proto", server_proto, "--data-ciphers", "AES-256-GCM:CHACHA20-POLY1305"],
+        );
+        assert!(said(&server, "Initialization Sequence Completed"), "{}", server.log());
+        let ours =
+            world.write("ours.ovpn", &format!("{}{more}", profile.replace("proto udp", &format!("proto {proto}"))));
+        let mut command = world.command(End::Client, sealane_interop::binary::sealane());
+        command.args(["tunnel", "connect"]).arg(ours);
+        let client = sealane_interop::process::Server::start(command, &world.path(""));
+        assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
+        assert_eq!(world.pings(End::Client, INSIDE, 5, "0.05", 56), 5, "{proto}");
+        assert_eq!(world.pings(End::Client, "fd00:88::1", 3, "0.05", 56), 3, "{proto}");
+        if proto == "udp" {
+            assert_eq!(world.pings(End::Client, INSIDE, 500, "0.01", 56), 500, "while keys are renewed");
+            assert!(server.log().matches("Data Channel: Cipher").count() >= 4, "{}", server.log());
+        }
+        client.terminate();
+        assert!(said(&server, "SIGTERM") || server.log().contains("remote-exit"), "{}", server.log());
+    }
+}
+
+/// Ours at both ends, with the epoch format, which OpenVPN 2.6 has not.
+#[test]
+fn ours_at_both_ends_use_the_epoch_format() {
+    let world = world!();
+    world.init("renegotiate = \"2s\"");
+    let profile = world.profile("alice");
+    let server = world.serve();
+    let mut command = world.command(End::Client, sealane_interop::binary::sealane());
+    command.args(["tunnel", "connect"]).arg(profile);
+    let client = sealane_interop::process::Server::start(command, &world.path(""));
+    assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
+    assert!(said(&server, "epoch format"), "{}", server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 500, "0.01", 1300), 500);
+    client.terminate();
+    assert!(said(&server, "is gone: it has left"), "{}", server.log());
+}

@@ -1,0 +1,190 @@
+//! Two network namespaces with a cable between them: the server's and the client's. Deleted when the test is left.
+
+use sealane_interop::process::{self, Server};
+use sealane_interop::{binary, eventually, peers};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
+
+/// The server's outer address.
+pub const SERVER: &str = "10.99.0.1";
+/// The server's address inside.
+pub const INSIDE: &str = "10.88.0.1";
+
+/// Which end.
+#[derive(Clone, Copy)]
+pub enum End {
+    Server,
+    Client,
+}
+
+/// The two ends, and a folder for keys and logs.
+pub struct World {
+    folder: TempDir,
+    names: [String; 2],
+}
+
+/// Runs `ip`; whether it did what it was told.
+fn ip(arguments: &str) -> bool {
+    let Some(program) = peers::find("ip") else { return false };
+    process::run(Command::new(program).args(arguments.split_whitespace()), b"").status.success()
+}
+
+impl World {
+    /// `Err` says what is missing here: root, namespaces, a TUN, or a program.
+    pub fn new() -> Result<Self, String> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        for program in ["openvpn", "ip", "ping"] {
+            peers::find(program).ok_or(format!("`{program}` is not installed (cargo xtask setup)"))?;
+        }
+        if !Path::new("/dev/net/tun").exists() {
+            return Err("there is no /dev/net/tun".to_owned());
+        }
+        let tag = format!("{}-{}", std::process::id() % 1_000_000, NUMBER.fetch_add(1, Ordering::Relaxed));
+        let names = ["a", "b"].map(|end| format!("tunnel-core-{tag}{end}"));
+        let world = Self { folder: tempfile::tempdir().map_err(|e| e.to_string())?, names };
+        let [a, b] = &world.names;
+        let veth = format!("tc{tag}");
+        let steps = [
+            format!("netns add {a}"),
+            format!("netns add {b}"),
+            format!("link add {veth} netns {a} type veth peer name {veth} netns {b}"),
+            format!("-n {a} addr add {SERVER}/24 dev {veth}"),
+            format!("-n {b} addr add 10.99.0.2/24 dev {veth}"),
+            format!("-n {b} addr add 10.99.0.3/24 dev {veth}"),
+            format!("-n {a} link set lo up"),
+            format!("-n {b} link set lo up"),
+            format!("-n {a} link set {veth} up"),
+            format!("-n {b} link set {veth} up"),
+        ];
+        match steps.iter().find(|step| !ip(step)) {
+            Some(step) => Err(format!("network namespaces cannot be made (ip {step}): it takes root")),
+            None => Ok(world),
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("a file can be written");
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .expect("and be kept private");
+        path
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).expect("a file can be read")
+    }
+
+    /// A command in the namespace of one end, in the test's folder.
+    pub fn command(&self, end: End, program: &Path) -> Command {
+        let name = &self.names[end as usize];
+        let mut command = Command::new(peers::find("ip").expect("looked for before"));
+        command.args(["netns", "exec", name]).arg(program).current_dir(self.folder.path());
+        command
+    }
+
+    /// `sealane …` at one end, to its end.
+    #[track_caller]
+    pub fn sealane(&self, end: End, arguments: &[&str], input: &[u8]) -> peers::Said {
+        process::run(self.command(end, binary::sealane()).args(arguments), input).into()
+    }
+
+    /// `sealane tunnel init` with these lines added to its configuration; the folder is `vpn`.
+    #[track_caller]
+    pub fn init(&self, more: &str) {
+        let said = self.sealane(
+            End::Server,
+            &["tunnel", "init", "10.99.0.1:1194", "--folder", "vpn", "--network", "10.88.0.0/24"],
+            b"",
+        );
+        assert_eq!(said.code, Some(0), "{}", said.all());
+        let toml = self.read("vpn/tunnel.toml").replace(
+            "listen = [\"udp://:1194\"]",
+            "listen = [\"udp://:1194\", \"tcp://:1194\"]\nstatus = \"status.json\"\nlanes = 2",
+        );
+        self.write("vpn/tunnel.toml", &format!("{toml}{more}\n"));
+    }
+
+    /// A profile from `sealane tunnel client-config`, for OpenVPN and for ours.
+    #[track_caller]
+    pub fn profile(&self, name: &str) -> PathBuf {
+        let said = self.sealane(End::Server, &["tunnel", "client-config", "--folder", "vpn", name], b"");
+        assert_eq!(said.code, Some(0), "{}", said.all());
+        self.write(&format!("{name}.ovpn"), &said.text())
+    }
+
+    /// The gateway, serving `vpn/tunnel.toml`.
+    #[track_caller]
+    pub fn serve(&self) -> Server {
+        let mut command = self.command(End::Server, binary::sealane());
+        command.args(["serve", "-c", "vpn/tunnel.toml"]);
+        let mut server = Server::start(command, self.folder.path());
+        let mut log = String::new();
+        let printed = self.path("ip-0.log");
+        let _ = printed;
+        server.wait_until(|| {
+            log = std::fs::read_dir(self.folder.path())
+                .expect("the folder is there")
+                .filter_map(|e| std::fs::read_to_string(e.ok()?.path()).ok())
+                .collect();
+            log.contains("OpenVPN clients at tcp://")
+        });
+        server
+    }
+
+    /// Debian's `openvpn` at one end.
+    pub fn openvpn(&self, end: End, config: &Path, arguments: &[&str]) -> Server {
+        let mut command = self.command(end, &peers::find("openvpn").expect("looked for before"));
+        command.arg("--config").arg(config).args(["--disable-dco", "--verb", "3"]).args(arguments);
+        Server::start(command, self.folder.path())
+    }
+
+    /// OpenVPN as a client, connected.
+    #[track_caller]
+    pub fn connected(&self, config: &Path, arguments: &[&str]) -> Server {
+        let client = self.openvpn(End::Client, config, arguments);
+        assert!(said(&client, "Initialization Sequence Completed"), "not connected:\n{}", client.log());
+        client
+    }
+
+    /// How many of `count` pings from one end were answered.
+    #[track_caller]
+    pub fn pings(&self, end: End, address: &str, count: u32, interval: &str, size: u32) -> u32 {
+        let mut command = self.command(end, &peers::find("ping").expect("looked for before"));
+        command.args([
+            "-n",
+            "-q",
+            "-W",
+            "2",
+            "-i",
+            interval,
+            "-c",
+            &count.to_string(),
+            "-s",
+            &size.to_string(),
+            address,
+        ]);
+        let said: peers::Said = process::run(&mut command, b"").into();
+        let received = said.text().split(", ").find_map(|part| part.strip_suffix(" received")?.parse().ok());
+        received.unwrap_or_else(|| panic!("ping says\n{}", said.all()))
+    }
+}
+
+/// Waits until a program has printed a text.
+pub fn said(server: &Server, text: &str) -> bool {
+    eventually(|| server.log().contains(text))
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // One that was never made is not there to be deleted.
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
