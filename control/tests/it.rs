@@ -6,4 +6,6 @@ mod it {
     pub mod files;
     pub mod good;
     pub mod origin;
+    pub mod tunnel;
+    pub mod vpn;
 }

@@ -25,6 +25,9 @@ const NEEDS: &[Need] = &[
     need("nft", "nftables", "redirecting programs' connections"),
     need("h2load", "nghttp2-client", "pipelined load"),
     need("wrk", "wrk", "keep-alive load"),
+    need("openvpn", "openvpn", "the tunnel's peer"),
+    need("ip", "iproute2", "network namespaces"),
+    need("ping", "iputils-ping", "packets through the tunnel"),
     need("python3", "python3-venv", "WebSocket client"),
 ];
 

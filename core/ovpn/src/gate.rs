@@ -106,6 +106,11 @@ impl Gate {
         let (mut wrap, first, metadata) = self.unwrap(packet, shows_key, unix)?;
         match opcode {
             Opcode::HardResetClientV2 | Opcode::HardResetClientV3 => {
+                // A whole reset is as long as the shortest answer.
+                let body = Body::parse(opcode, &first.body).map_err(Refusal::Packet)?;
+                if body.message.is_none_or(|(id, _)| id != 0) {
+                    return Err(Refusal::NotFirst);
+                }
                 if shows_key && !first.resends_client_key() {
                     return Err(Refusal::OldClient);
                 }
@@ -262,12 +267,24 @@ mod tests {
         assert!(matches!(gate.judge(&plain, FROM.into(), 1000), Verdict::Drop(Refusal::NoClientKey)));
     }
 
+    /// What fuzzing found: a reset that is cut short is shorter than any answer.
+    #[test]
+    fn half_a_reset_gets_no_answer() {
+        let gate = Gate::new(WrapKey::None, None, &[1; 32]);
+        let whole = reset(&mut Wrap::new(&WrapKey::None, false, 1), Opcode::HardResetClientV2);
+        assert!(matches!(gate.judge(&whole, FROM.into(), 1), Verdict::Reply(_)));
+        for length in 0..whole.len() {
+            assert!(matches!(gate.judge(&whole[..length], FROM.into(), 1), Verdict::Drop(_)), "{length}");
+        }
+    }
+
     #[test]
     fn what_no_client_begins_with_is_dropped() {
         let gate = Gate::new(WrapKey::None, None, &[1; 32]);
         for first in 0..=255_u8 {
             let mut packet = vec![first];
-            packet.extend_from_slice(&[1; 40]);
+            packet.extend_from_slice(&[1; 8]);
+            packet.extend_from_slice(&[0; 5]);
             assert!(matches!(gate.judge(&packet, FROM.into(), 1), Verdict::Drop(_)) || first == 7 << 3, "{first}");
         }
         assert!(matches!(gate.judge(&[], FROM.into(), 1), Verdict::Drop(_)));

@@ -124,16 +124,9 @@ impl World {
         let mut command = self.command(End::Server, binary::sealane());
         command.args(["serve", "-c", "vpn/tunnel.toml"]);
         let mut server = Server::start(command, self.folder.path());
-        let mut log = String::new();
-        let printed = self.path("ip-0.log");
-        let _ = printed;
-        server.wait_until(|| {
-            log = std::fs::read_dir(self.folder.path())
-                .expect("the folder is there")
-                .filter_map(|e| std::fs::read_to_string(e.ok()?.path()).ok())
-                .collect();
-            log.contains("OpenVPN clients at tcp://")
-        });
+        let log = server.log_file();
+        server
+            .wait_until(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains("OpenVPN clients at tcp://")));
         server
     }
 

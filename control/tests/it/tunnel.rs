@@ -1,0 +1,50 @@
+//! `[tunnel]`: what passes, and what a person reads when it does not.
+
+use super::files::Folder;
+use sealane_control::vpn::pki;
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    let made = folder.path("made");
+    pki::init(&made, "vpn.example:1194", "10.8.0.0/24").unwrap();
+    for name in ["ca.crt", "server.crt", "server.key", "tls-crypt-v2.key"] {
+        folder.write(name, std::fs::read(made.join(name)).unwrap());
+    }
+    folder
+}
+
+const GOOD: &str = "[tunnel]\nlisten = [\"udp://:1194\", \"tcp://127.0.0.1:443\"]\nnetwork = \"10.8.0.0/24\"\nca = \
+                    \"ca.crt\"\ncert = \"server.crt\"\nkey = \"server.key\"\ntls_crypt_v2 = \"tls-crypt-v2.key\"\n";
+
+#[test]
+fn a_tunnel_alone_is_enough() {
+    let folder = folder();
+    let (config, warnings) = folder.load(GOOD).unwrap_or_else(|e| panic!("{e}"));
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let tunnel = config.tunnel.expect("it is there");
+    assert_eq!(tunnel.network4, Some(([10, 8, 0, 1].into(), 24)));
+    assert_eq!(tunnel.listen.len(), 2);
+    assert!(config.listeners.is_empty());
+}
+
+#[test]
+fn what_openvpn_has_and_we_have_not_is_named() {
+    let folder = folder();
+    for (line, message, help) in [
+        ("compress = \"lz4\"", "\"compress\" is not supported", "compression lets an attacker read"),
+        ("topology = \"net30\"", "\"topology\" is not supported", "always \"subnet\""),
+        ("secret = \"static.key\"", "\"secret\" is not supported", "forward secrecy"),
+        ("dev_type = \"tap\"", "\"dev_type\" is not supported", "layer 2 (tap)"),
+        ("shaper = 1000", "\"shaper\" is not supported", "tc qdisc add"),
+        ("ciphers = [\"AES-256-CBC\"]", "\"AES-256-CBC\" is not supported", "CHACHA20-POLY1305"),
+        ("push = [\"comp-lzo yes\"]", "\"comp-lzo\" cannot be pushed", "is not pushed"),
+        ("network6 = \"fd00::/8\"", "not a network for clients", "32 to 124"),
+        ("client_certificate = \"none\"", "asks for no password", "add users"),
+        ("tls_auth = \"tls-crypt-v2.key\"", "no key of this kind", ""),
+        ("[[tunnel.client]]\nname = \"a\"\naddress = \"10.9.0.1\"", "cannot be a client's address", "the tunnel's network"),
+        ("[[tunnel.client]]\nname = \"a\"\nroutes = [\"10.9\"]", "is not a network", "10.0.0.0/8"),
+    ] {
+        let report = folder.report(&format!("{GOOD}{line}\n"));
+        assert!(report.contains(message) && report.contains(help), "{line}:\n{report}");
+    }
+}

@@ -1,0 +1,272 @@
+//! The VPN server's control with a data plane in memory: many clients, lost packets, refusals, no interface needed.
+
+use sealane_control::config::Config;
+use sealane_control::vpn::pki;
+use sealane_control::vpn::profile::Profile;
+use sealane_control::vpn::server::{self, Inbox, Order};
+use sealane_control::vpn::session::{Event as SessionEvent, Session, Words};
+use sealane_control::vpn::status::Board;
+use sealane_ovpn::command::Command as Said;
+use sealane_ovpn::data::{KeyPair, PeerId};
+use sealane_ovpn::peer_info::{self, proto};
+use sealane_ovpn::push::Pushed;
+use sealane_tunnel::plane::{
+    Command, ControlIn, Event, PeerCounters, Plane, Refused, Sink as _, SocketId, Transport,
+};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Installs keys at once, and hands control packets to whoever has their address.
+struct Memory {
+    inbox: Arc<Inbox>,
+    /// What control has sent, by where to.
+    out: Mutex<HashMap<SocketAddr, Vec<Vec<u8>>>>,
+    keys: Mutex<HashMap<PeerId, Vec<(u8, KeyPair)>>>,
+}
+
+impl Plane for Memory {
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+
+    fn lanes(&self) -> u16 {
+        2
+    }
+
+    fn interface(&self) -> &str {
+        "none"
+    }
+
+    fn command(&self, command: Command) -> Result<(), Refused> {
+        match command {
+            Command::ControlOut { remote, bytes, .. } => {
+                self.out.lock().unwrap().entry(remote).or_default().push(bytes);
+            }
+            Command::KeyNew(new) => {
+                let (peer, slot, key_id) = (new.peer, new.slot, new.key_id);
+                self.keys.lock().unwrap().entry(peer).or_default().push((key_id, new.keys));
+                self.inbox.event(Event::KeyInstalled { peer, slot, key_id });
+            }
+            Command::PeerDel(peer) => drop(self.keys.lock().unwrap().remove(&peer)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn counters(&self, _: PeerId) -> Option<PeerCounters> {
+        None
+    }
+
+    fn totals(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// A client without a tunnel.
+struct Client {
+    session: Session,
+    address: SocketAddr,
+    pushed: Option<Pushed>,
+    refused: Option<String>,
+    keys: Option<KeyPair>,
+}
+
+impl Client {
+    fn new(profile: &Profile, number: u16) -> Self {
+        let bits = proto::DATA_V2 | proto::REQUEST_PUSH | proto::TLS_KEY_EXPORT | proto::DYN_TLS_CRYPT;
+        let words = Words { peer_info: peer_info::ours("test", &profile.ciphers, bits, 1500), ..Words::default() };
+        let v2 = profile.wrap_v2.as_ref();
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as u32;
+        let session = Session::client(profile.endpoint.clone(), words, &profile.wrap, v2, true, unix).unwrap();
+        let address = SocketAddr::from(([192, 0, (number >> 8) as u8, number as u8], 1194));
+        Self { session, address, pushed: None, refused: None, keys: None }
+    }
+
+    /// Takes what came, and sends what there is; every `lose`th packet of either direction is lost.
+    fn turn(&mut self, world: &World, lose: usize) {
+        let came = world.plane.out.lock().unwrap().remove(&self.address).unwrap_or_default();
+        for packet in came.iter().filter(|_| world.survives(lose)) {
+            let _ = self.session.handle(packet);
+        }
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                SessionEvent::Command(Said::PushReply(options)) => {
+                    let options: Vec<String> = options.split(',').map(str::to_owned).collect();
+                    let pushed = Pushed::parse(&options);
+                    self.keys = self.session.keys(0, pushed.flags.tls_ekm).ok();
+                    self.pushed = Some(pushed);
+                }
+                SessionEvent::Command(Said::AuthFailed(why)) => self.refused = Some(why),
+                SessionEvent::Failed(_, e) => self.refused = Some(format!("{e:#}")),
+                _ => {}
+            }
+        }
+        let mut bytes = Vec::new();
+        while self.session.poll_transmit(Instant::now(), &mut bytes) {
+            if world.survives(lose) {
+                world.send(self.address, bytes.clone());
+            }
+        }
+    }
+}
+
+struct World {
+    plane: Arc<Memory>,
+    orders: mpsc::UnboundedSender<Order>,
+    board: Board,
+    thread: Option<std::thread::JoinHandle<()>>,
+    folder: tempfile::TempDir,
+    packets: std::cell::Cell<usize>,
+}
+
+impl World {
+    fn new(more: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let made = folder.path().join("vpn");
+        pki::init(&made, "192.0.2.1:1194", "10.0.0.0/16").unwrap();
+        let toml = std::fs::read_to_string(made.join("tunnel.toml")).unwrap() + more;
+        std::fs::write(made.join("tunnel.toml"), toml).unwrap();
+        let (config, _) = Config::load(&made.join("tunnel.toml")).unwrap_or_else(|e| panic!("{e}"));
+        let (inbox, outlet) = server::inbox();
+        let plane = Arc::new(Memory { inbox, out: Mutex::default(), keys: Mutex::default() });
+        let (orders, orders_out) = mpsc::unbounded_channel();
+        let board = Board::default();
+        let (theirs, settings, posted) = (plane.clone(), *config.tunnel.unwrap(), board.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(server::serve(theirs, settings, outlet, orders_out, posted)).unwrap();
+        });
+        let packets = std::cell::Cell::new(0);
+        Self { plane, orders, board, thread: Some(thread), folder, packets }
+    }
+
+    fn profile(&self, name: &str) -> Profile {
+        let text = pki::client_config(&self.folder.path().join("vpn"), name).unwrap();
+        Profile::parse(&text, std::path::Path::new("")).unwrap()
+    }
+
+    fn send(&self, remote: SocketAddr, bytes: Vec<u8>) {
+        let socket = SocketId::new(remote.port() % 2, 0);
+        let _ = self.plane.inbox.control_in(ControlIn { socket, transport: Transport::Udp, remote, local: None, bytes });
+    }
+
+    fn survives(&self, lose: usize) -> bool {
+        self.packets.set(self.packets.get() + 1);
+        lose == 0 || self.packets.get() % lose != 0
+    }
+
+    /// Turns of all clients until each has what it waits for.
+    fn run(&self, clients: &mut [Client], lose: usize) {
+        let start = Instant::now();
+        while !clients.iter().all(|c| c.pushed.is_some() || c.refused.is_some()) {
+            clients.iter_mut().for_each(|c| c.turn(self, lose));
+            std::thread::sleep(Duration::from_millis(2));
+            assert!(start.elapsed() < Duration::from_secs(120), "clients wait for ever");
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.orders.send(Order::Stop);
+        let thread = self.thread.take().expect("dropped once");
+        assert!(thread.join().is_ok() || std::thread::panicking(), "the server has panicked");
+    }
+}
+
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    text.split(' ').nth(1).and_then(|n| n.parse::<usize>().ok()).unwrap_or(0) * 4096
+}
+
+/// The name may be the same: `duplicate_names`.
+#[test]
+fn hundreds_of_clients_connect_and_stay() {
+    let world = World::new("duplicate_names = true\nmax_clients = 5000\n");
+    let profile = world.profile("crowd");
+    let before = resident();
+    let mut clients: Vec<Client> = (0..400).map(|n| Client::new(&profile, n)).collect();
+    world.run(&mut clients, 0);
+    let mut addresses: Vec<_> = clients.iter().filter_map(|c| c.pushed.as_ref()?.ifconfig).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 400, "an address each");
+    for client in &clients {
+        let id = client.pushed.as_ref().and_then(|p| p.peer_id).expect("a number each");
+        let keys = world.plane.keys.lock().unwrap();
+        let ours = &keys[&id][0].1;
+        let theirs = client.keys.as_ref().expect("keys each");
+        assert!(ours.encrypt == theirs.decrypt && ours.decrypt == theirs.encrypt);
+    }
+    // Both ends are in this process: what is printed is an upper bound of a server's share.
+    println!("{} bytes of memory per client, both ends", resident().saturating_sub(before) / 400);
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(world.board.read().clients.len(), 400);
+}
+
+#[test]
+fn lost_packets_are_made_up_for() {
+    let world = World::new("");
+    let profile = world.profile("alice");
+    for lose in [3, 4, 7] {
+        let mut clients = [Client::new(&profile, lose as u16)];
+        world.run(&mut clients, lose);
+        assert!(clients[0].pushed.is_some(), "{:?}", clients[0].refused);
+    }
+}
+
+/// Every opcode, every length, forged, cut, repeated and from strangers: nobody who is connected notices.
+#[test]
+fn rubbish_is_dropped_and_survived() {
+    let world = World::new("");
+    let profile = world.profile("alice");
+    let mut clients = [Client::new(&profile, 1)];
+    world.run(&mut clients, 0);
+    let mut seed = 1_u64;
+    let mut next = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let stranger: SocketAddr = ([203, 0, 113, 1], 5).into();
+    for n in 0..30_000_u32 {
+        let mut packet: Vec<u8> = (0..next() % 400).map(|_| next() as u8).collect();
+        if let Some(first) = packet.first_mut() {
+            *first = n as u8;
+        }
+        let remote = if n % 2 == 0 { clients[0].address } else { stranger };
+        world.send(remote, packet);
+        if n % 2_000 == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(world.plane.out.lock().unwrap().get(&stranger).is_none_or(Vec::is_empty), "strangers get no answer");
+    assert_eq!(world.board.read().clients.len(), 1);
+    let mut more = [Client::new(&profile, 2)];
+    world.run(&mut more, 0);
+    assert!(more[0].pushed.is_some());
+    let counts: HashMap<_, _> = world.board.read().control.into_iter().collect();
+    assert!(counts["refused"] > 1_000, "{counts:?}");
+}
+
+#[test]
+fn a_client_that_is_no_longer_allowed_is_dropped_by_a_reload() {
+    let world = World::new("");
+    let profile = world.profile("alice");
+    let mut clients = [Client::new(&profile, 1)];
+    world.run(&mut clients, 0);
+    let made = world.folder.path().join("vpn/tunnel.toml");
+    let toml = std::fs::read_to_string(&made).unwrap() + "[[tunnel.client]]\nname = \"alice\"\ndisabled = true\n";
+    std::fs::write(&made, toml).unwrap();
+    let (config, _) = Config::load(&made).unwrap_or_else(|e| panic!("{e}"));
+    world.orders.send(Order::Reload(config.tunnel.unwrap())).unwrap();
+    let mut again = [Client::new(&profile, 2)];
+    world.run(&mut again, 0);
+    assert_eq!(again[0].refused.as_deref(), Some("disabled"));
+    assert!(world.plane.keys.lock().unwrap().is_empty(), "its keys are gone");
+}
