@@ -466,7 +466,7 @@ impl Interface {
         let mut netlink = Netlink::route()?;
         let index = netlink.link_index(name)?;
         let mtu = pushed.mtu.unwrap_or(profile.mtu).clamp(576, 9000);
-        netlink.link_set(index, &LinkSet { mtu: Some(u32::from(mtu)), queue: None, up: Some(true) })?;
+        netlink.link_set(index, &LinkSet { mtu: Some(u32::from(mtu)), up: Some(true), ..LinkSet::default() })?;
         let four = pushed.ifconfig.map(|(a, n)| (IpAddr::V4(a), n));
         let six = pushed.ifconfig6.map(|(a, n)| (IpAddr::V6(a), n));
         let wanted: Vec<(IpAddr, u8)> = four.into_iter().chain(six).collect();

@@ -41,7 +41,11 @@ fn what_openvpn_has_and_we_have_not_is_named() {
         ("network6 = \"fd00::/8\"", "not a network for clients", "32 to 124"),
         ("client_certificate = \"none\"", "asks for no password", "add users"),
         ("tls_auth = \"tls-crypt-v2.key\"", "no key of this kind", ""),
-        ("[[tunnel.client]]\nname = \"a\"\naddress = \"10.9.0.1\"", "cannot be a client's address", "the tunnel's network"),
+        (
+            "[[tunnel.client]]\nname = \"a\"\naddress = \"10.9.0.1\"",
+            "cannot be a client's address",
+            "the tunnel's network",
+        ),
         ("[[tunnel.client]]\nname = \"a\"\nroutes = [\"10.9\"]", "is not a network", "10.0.0.0/8"),
     ] {
         let report = folder.report(&format!("{GOOD}{line}\n"));

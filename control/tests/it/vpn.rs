@@ -10,9 +10,7 @@ use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{KeyPair, PeerId};
 use sealane_ovpn::peer_info::{self, proto};
 use sealane_ovpn::push::Pushed;
-use sealane_tunnel::plane::{
-    Command, ControlIn, Event, PeerCounters, Plane, Refused, Sink as _, SocketId, Transport,
-};
+use sealane_tunnel::plane::{Command, ControlIn, Event, PeerCounters, Plane, Refused, Sink as _, SocketId, Transport};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -150,12 +148,13 @@ impl World {
 
     fn send(&self, remote: SocketAddr, bytes: Vec<u8>) {
         let socket = SocketId::new(remote.port() % 2, 0);
-        let _ = self.plane.inbox.control_in(ControlIn { socket, transport: Transport::Udp, remote, local: None, bytes });
+        let _ =
+            self.plane.inbox.control_in(ControlIn { socket, transport: Transport::Udp, remote, local: None, bytes });
     }
 
     fn survives(&self, lose: usize) -> bool {
         self.packets.set(self.packets.get() + 1);
-        lose == 0 || self.packets.get() % lose != 0
+        lose == 0 || !self.packets.get().is_multiple_of(lose)
     }
 
     /// Turns of all clients until each has what it waits for.
