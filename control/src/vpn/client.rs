@@ -189,15 +189,19 @@ async fn open(
     let tcp = remote.transport == Transport::Tcp;
     let cipher = profile.ciphers[0].name();
     let auth = matches!(profile.wrap, WrapKey::Auth { .. });
-    let bits = proto::DATA_V2
-        | proto::REQUEST_PUSH
-        | proto::TLS_KEY_EXPORT
-        | proto::AUTH_PENDING_KW
-        | proto::DNS_OPTION
-        | proto::CC_EXIT_NOTIFY
-        | proto::AUTH_FAIL_TEMP
-        | proto::DYN_TLS_CRYPT
-        | proto::DATA_EPOCH;
+    let old = proto::DATA_V2 | proto::REQUEST_PUSH;
+    let bits = match profile.before_2_6 {
+        true => old,
+        false => {
+            old | proto::TLS_KEY_EXPORT
+                | proto::AUTH_PENDING_KW
+                | proto::DNS_OPTION
+                | proto::CC_EXIT_NOTIFY
+                | proto::AUTH_FAIL_TEMP
+                | proto::DYN_TLS_CRYPT
+                | proto::DATA_EPOCH
+        }
+    };
     let (username, password) = profile.credentials.clone().unwrap_or_default();
     let words = Words {
         options: options_string(false, tcp, profile.mtu, cipher, auth),

@@ -124,6 +124,8 @@ pub struct Profile {
     pub ping: Option<u16>,
     /// The same for giving up.
     pub ping_restart: Option<u16>,
+    /// `compat-mode` of a version before 2.6: say that we know nothing that came with it.
+    pub before_2_6: bool,
     /// What was not understood and is left, with its line.
     pub ignored: Vec<String>,
 }
@@ -208,6 +210,7 @@ impl Profile {
                     "keepalive",
                     "redirect-gateway",
                     "dhcp-option",
+                    "compat-mode",
                 ]
                 .contains(&name)
         };
@@ -242,6 +245,7 @@ impl Profile {
             options: options.map(|d| d.words.join(" ")).collect(),
             mtu: number(argument("tun-mtu")).unwrap_or(1500).clamp(576, 9000),
             route_nopull: last("route-nopull").is_some(),
+            before_2_6: argument("compat-mode").is_some_and(|v| before(v, [2, 6])),
             ping: number(argument("ping")).or_else(|| number(keepalive.first().copied())),
             ping_restart: number(argument("ping-restart")).or_else(|| number(keepalive.get(1).copied())),
             ignored: ignored.collect(),
@@ -269,6 +273,12 @@ fn refuse(directives: &[Directive]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a version, as in `2.5.0`, is before another.
+fn before(version: &str, other: [u32; 2]) -> bool {
+    let mut parts = version.split('.').map(|p| p.parse().unwrap_or(0));
+    [parts.next().unwrap_or(0), parts.next().unwrap_or(0)] < other
 }
 
 fn device(name: &str) -> Result<String> {

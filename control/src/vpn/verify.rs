@@ -213,3 +213,107 @@ impl ServerCertVerifier for Verifier {
         self.algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose, IsCa,
+        Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+    };
+    use rustls::client::danger::ServerCertVerifier as _;
+    use std::time::Duration;
+
+    struct Ca {
+        cert: CertificateDer<'static>,
+        issuer: Issuer<'static, KeyPair>,
+    }
+
+    fn ca() -> Ca {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = named("CA");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let cert = params.self_signed(&key).expect("signed").der().clone();
+        Ca { cert, issuer: Issuer::new(params, key) }
+    }
+
+    fn named(name: &str) -> CertificateParams {
+        let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names");
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2100, 1, 1));
+        params
+    }
+
+    fn leaf(ca: &Ca, name: &str, serial: u64, usage: ExtendedKeyUsagePurpose) -> CertificateDer<'static> {
+        let mut params = named(name);
+        params.serial_number = Some(SerialNumber::from(serial));
+        params.extended_key_usages = vec![usage];
+        let key = KeyPair::generate().expect("a key");
+        params.signed_by(&key, &ca.issuer).expect("signed").der().clone()
+    }
+
+    fn crl(ca: &Ca, revoked: u64, until: i32) -> Vec<u8> {
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(until, 1, 1),
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: vec![RevokedCertParams {
+                serial_number: SerialNumber::from(revoked),
+                revocation_time: date_time_ymd(2021, 1, 1),
+                reason_code: None,
+                invalidity_date: None,
+            }],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&ca.issuer).expect("signed").der().to_vec()
+    }
+
+    fn verifier(ca: &Ca, crls: &[Vec<u8>], name: Option<NameRule>) -> Verifier {
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        Verifier::new(&provider, std::slice::from_ref(&ca.cert), crls, name, false).expect("all of it can be used")
+    }
+
+    fn now() -> UnixTime {
+        // 2030.
+        UnixTime::since_unix_epoch(Duration::from_secs(1_893_456_000))
+    }
+
+    #[test]
+    fn who_is_let_in() {
+        use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+        let (ours, other) = (ca(), ca());
+        let good = leaf(&ours, "alice", 7, ClientAuth);
+        let accepts = |v: &Verifier, cert: &CertificateDer<'_>| v.verify_client_cert(cert, &[], now());
+        assert!(accepts(&verifier(&ours, &[], None), &good).is_ok());
+        assert!(accepts(&verifier(&other, &[], None), &good).is_err(), "another CA's");
+        let server = leaf(&ours, "vpn", 8, ServerAuth);
+        assert!(accepts(&verifier(&ours, &[], None), &server).is_err(), "a server's");
+        let name = ServerName::try_from("openvpn").expect("a name");
+        let as_server = |cert| verifier(&ours, &[], None).verify_server_cert(cert, &[], &name, &[], now());
+        assert!(as_server(&server).is_ok());
+        assert!(as_server(&good).is_err(), "a client that plays the server");
+        for (rule, good_name) in [
+            (NameRule::Name("alice".into()), true),
+            (NameRule::Name("alic".into()), false),
+            (NameRule::Prefix("ali".into()), true),
+            (NameRule::Prefix("bob".into()), false),
+            (NameRule::Subject("CN=alice".into()), true),
+            (NameRule::Subject("CN=bob".into()), false),
+        ] {
+            assert_eq!(accepts(&verifier(&ours, &[], Some(rule.clone())), &good).is_ok(), good_name, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_revoked_is_refused() {
+        let ours = ca();
+        let cert = leaf(&ours, "alice", 7, ExtendedKeyUsagePurpose::ClientAuth);
+        let verdict = |crl| verifier(&ours, &[crl], None).verify_client_cert(&cert, &[], now());
+        assert!(verdict(crl(&ours, 9, 2100)).is_ok());
+        assert!(matches!(verdict(crl(&ours, 7, 2100)), Err(Error::InvalidCertificate(CertificateError::Revoked))));
+        assert!(verdict(crl(&ours, 9, 2025)).is_err(), "a list that has run out says nothing");
+    }
+}

@@ -165,7 +165,12 @@ fn our_client_connects_to_a_stock_server() {
                   vpn/server.crt\nkey vpn/server.key\ndh none\ntls-crypt-v2 vpn/tls-crypt-v2.key\nkeepalive 10 60\npush \
                   \"route 10.66.0.0 255.255.0.0\"\n";
     let config = world.write("server.conf", config);
-    for (proto, server_proto, more) in [("udp", "udp", "reneg-sec 2\n"), ("tcp", "tcp-server", "")] {
+    for (proto, server_proto, more) in [
+        ("udp", "udp", "reneg-sec 2\n"),
+        ("tcp", "tcp-server", ""),
+        // Data keys by the TLS 1.0 PRF, as with clients before 2.6.
+        ("udp", "udp", "reneg-sec 2\ncompat-mode 2.5.0\n"),
+    ] {
         let server = world.openvpn(
             End::Server,
             &config,
@@ -187,6 +192,48 @@ fn our_client_connects_to_a_stock_server() {
         client.terminate();
         assert!(said(&server, "SIGTERM") || server.log().contains("remote-exit"), "{}", server.log());
     }
+}
+
+/// The client's address changes under it, and changes nothing else.
+#[test]
+fn a_client_that_moves_is_followed() {
+    let world = world!();
+    world.init("");
+    let profile = world.profile("alice");
+    let server = world.serve();
+    let client = world.connected(&profile, &["--reneg-sec", "4"]);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+    world.forget_first_address();
+    assert_eq!(world.pings(End::Client, INSIDE, 50, "0.1", 56), 50);
+    assert!(said(&server, "has moved from 10.99.0.2"), "{}", server.log());
+    // The control channel has moved along: a key is renewed from there.
+    assert!(said(&client, "TLS: soft reset"), "{}", client.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 30, "0.1", 56), 30);
+    assert!(client.log().matches("Control Channel: TLSv1").count() >= 2, "{}", client.log());
+}
+
+/// A reload changes what may change, and no packet notices.
+#[test]
+fn a_reload_loses_nothing() {
+    let world = world!();
+    world.init("");
+    let profile = world.profile("alice");
+    let server = world.serve();
+    let client = world.connected(&profile, &[]);
+    let toml = world.read("vpn/tunnel.toml");
+    world.write("vpn/tunnel.toml", &format!("{toml}push = [\"setenv-safe reloaded yes\"]\n"));
+    std::thread::scope(|scope| {
+        let pings = scope.spawn(|| world.pings(End::Client, INSIDE, 300, "0.01", 56));
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            server.hang_up();
+        }
+        assert_eq!(pings.join().expect("ping ends"), 300);
+    });
+    assert!(said(&server, "sealane: reloaded"), "{}", server.log());
+    drop(client);
+    let again = world.connected(&profile, &[]);
+    assert!(again.log().contains("setenv-safe reloaded yes"), "{}", again.log());
 }
 
 /// Ours at both ends, with the epoch format, which OpenVPN 2.6 has not.

@@ -145,6 +145,17 @@ impl World {
         client
     }
 
+    /// The client's end loses the address that it began with; it has another.
+    #[track_caller]
+    pub fn forget_first_address(&self) {
+        let [_, b] = &self.names;
+        let device = b.replace("tunnel-core-", "tc");
+        let device = device.trim_end_matches('b');
+        // Secondary addresses stay when the first goes.
+        assert!(ip(&format!("netns exec {b} sysctl -qw net.ipv4.conf.all.promote_secondaries=1")), "promotion");
+        assert!(ip(&format!("-n {b} addr del 10.99.0.2/24 dev {device}")), "the address goes");
+    }
+
     /// How many of `count` pings from one end were answered.
     #[track_caller]
     pub fn pings(&self, end: End, address: &str, count: u32, interval: &str, size: u32) -> u32 {
