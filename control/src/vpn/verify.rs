@@ -221,7 +221,6 @@ mod tests {
         BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose, IsCa,
         Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
     };
-    use rustls::client::danger::ServerCertVerifier as _;
     use std::time::Duration;
 
     struct Ca {
