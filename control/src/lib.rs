@@ -23,5 +23,5 @@ pub mod status;
 pub mod syn_tls;
 mod systemd;
 pub mod ticket_keys;
-mod watch;
 pub mod vpn;
+mod watch;

@@ -66,11 +66,6 @@ impl Server {
         self.signal(Signal::TERM);
     }
 
-    /// Asks it to read its configuration again.
-    pub fn hang_up(&self) {
-        self.signal(Signal::HUP);
-    }
-
     /// As Ctrl-C does.
     pub fn interrupt(&self) {
         self.signal(Signal::INT);
