@@ -18,8 +18,8 @@ use sealane_ovpn::gate::{Accepted, Gate, Verdict};
 use sealane_ovpn::packet::SessionId;
 use sealane_ovpn::push;
 use sealane_tunnel::plane::{
-    Command, ControlIn, Event, Keepalive, KeyNew, PeerCounters, PeerNew, PeerSet, Plane, Sink, SocketId, Transport,
-    lane_of,
+    Command, ControlIn, Event, Feature, Keepalive, KeyNew, PeerCounters, PeerNew, PeerSet, Plane, Sink, SocketId,
+    Transport, lane_of,
 };
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -128,7 +128,7 @@ fn unix() -> u64 {
 /// Serves until told to stop, or until the plane is gone.
 pub async fn serve(
     plane: Arc<dyn Plane>,
-    settings: Settings,
+    mut settings: Settings,
     mut outlet: Outlet,
     mut orders: mpsc::UnboundedReceiver<Order>,
     board: Board,
@@ -136,6 +136,7 @@ pub async fn serve(
     let (decisions, mut decided) = mpsc::unbounded_channel();
     let gate = Gate::new(settings.wrap.clone(), settings.wrap_v2.clone(), &session::random()?);
     let reserved: Vec<_> = settings.clients.values().map(|c| (c.address4, c.address6)).collect();
+    settings.epoch &= plane.supports(Feature::Epoch);
     let mut server = Server {
         pool: Pool::new(settings.network4, settings.network6, reserved.into_iter()),
         plane,
@@ -415,6 +416,9 @@ impl Server {
         let id = free_id(&self.by_id, &mut self.next_id, peer.socket.lane(), lanes).ok_or("no peer id is left")?;
         let mut new = PeerNew::new(id, peer.socket, peer.transport, peer.remote);
         if !peer.info.has(sealane_ovpn::peer_info::proto::DATA_V2) {
+            if !self.plane.supports(Feature::Unnumbered) {
+                return Err("Data channel negotiation failed (missing DATA_V2)".to_owned());
+            }
             new.sent_peer = None;
         }
         new.local = peer.local;
@@ -692,7 +696,8 @@ impl Server {
     }
 
     /// New settings: for new clients at once, for connected ones with what can change under them.
-    fn reload(&mut self, settings: Settings) {
+    fn reload(&mut self, mut settings: Settings) {
+        settings.epoch &= self.plane.supports(Feature::Epoch);
         for peer in self.peers.values_mut() {
             peer.session.set_endpoint(settings.tls.clone());
         }

@@ -10,7 +10,9 @@ use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{KeyPair, PeerId};
 use sealane_ovpn::peer_info::{self, proto};
 use sealane_ovpn::push::Pushed;
-use sealane_tunnel::plane::{Command, ControlIn, Event, PeerCounters, Plane, Refused, Sink as _, SocketId, Transport};
+use sealane_tunnel::plane::{
+    Command, ControlIn, Event, Feature, PeerCounters, Plane, Refused, Sink as _, SocketId, Transport,
+};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -52,6 +54,10 @@ impl Plane for Memory {
             _ => {}
         }
         Ok(())
+    }
+
+    fn supports(&self, _: Feature) -> bool {
+        true
     }
 
     fn counters(&self, _: PeerId) -> Option<PeerCounters> {
