@@ -13,6 +13,8 @@ mod handover;
 mod hostile;
 #[path = "it/kernel.rs"]
 mod kernel;
+#[path = "it/many.rs"]
+mod many;
 #[path = "it/pair.rs"]
 mod pair;
 #[path = "it/routing.rs"]

@@ -104,7 +104,11 @@ impl Rig {
         let sockets = Sockets::open(&[loopback], &[loopback], config.lanes).unwrap();
         let (udp, tcp) = (sockets.udp_addresses()[0], sockets.tcp_addresses()[0]);
         let sink = Arc::new(Collector::default());
-        let addresses = vec![(IpAddr::V4(SERVER), 24), ("fd78::1".parse().unwrap(), 64)];
+        let mut addresses = vec![(IpAddr::V4(SERVER), 16)];
+        // Where IPv6 is switched off, nothing here needs it.
+        if std::path::Path::new("/proc/net/if_inet6").exists() {
+            addresses.push(("fd78::1".parse().unwrap(), 64));
+        }
         let config = Config {
             addresses,
             interface: config.interface.clone(),
