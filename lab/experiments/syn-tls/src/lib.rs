@@ -1,0 +1,50 @@
+//! The experiment `syn-tls`: handshakes in sequence and inside TCP's own, over the study's distances.
+
+mod costs;
+mod distances;
+mod loss;
+mod place;
+mod study;
+mod verdict;
+mod ways;
+
+use sealane_lab_experiment::{Bench, Experiment, Options, Spec};
+use sealane_link::{Link, LinkConfig};
+use std::time::Duration;
+
+/// The experiment.
+#[derive(Debug)]
+pub struct SynTls {
+    spec: Spec,
+}
+
+impl SynTls {
+    /// Reads its file.
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self { spec: Spec::parse(include_str!("../experiment.toml"))? })
+    }
+}
+
+impl Experiment for SynTls {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn obstacle(&self, _: &Options) -> Option<String> {
+        Link::up(&LinkConfig::with_rtt(Duration::from_millis(1))).err().map(|e| e.to_string())
+    }
+
+    fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
+        let certificates = place::Certificates::new()?;
+        let result = parts(bench, &certificates);
+        verdict::conclude(bench);
+        result
+    }
+}
+
+fn parts(bench: &mut Bench<'_>, certificates: &place::Certificates) -> anyhow::Result<()> {
+    bench.part("distances", |b, p| distances::measure(b, p, certificates))?;
+    bench.part("messages", |b, p| costs::messages(b, p, certificates))?;
+    bench.part("cpu", |b, p| costs::cpu(b, p, certificates))?;
+    bench.part("loss", |b, p| loss::measure(b, p, certificates))
+}

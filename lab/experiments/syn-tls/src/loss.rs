@@ -1,0 +1,68 @@
+//! Under loss: the mean, since what matters are the few connections whose SYN is lost.
+
+use crate::place::{Certificates, Place};
+use crate::ways::{EMBEDDED_13, SEQUENTIAL_13, WAYS, Way, once};
+use sealane_connect::Connector;
+use sealane_lab_experiment::Bench;
+use sealane_lab_report::{Axis, Figure, Part};
+use sealane_link::LinkConfig;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub const MEASURE: &str = "mean handshake under loss";
+pub const SLOWEST: &str = "slowest 5 % under loss";
+
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificates) -> anyhow::Result<()> {
+    let rtt = Duration::from_secs_f64(bench.size::<f64>("loss_rtt")? / 1e3);
+    let attempts: usize = bench.size("loss_attempts")?;
+    let ways: Vec<Way> = WAYS.into_iter().filter(|w| [SEQUENTIAL_13, EMBEDDED_13].contains(&w.name)).collect();
+    for loss in bench.sizes::<f64>("losses")? {
+        let mut place = Place::new(bench, certificates, &LinkConfig::with_rtt(rtt))?;
+        let to = place.gateways[0].0;
+        let connectors: Vec<_> =
+            ways.iter().map(|w| w.connector(&certificates.der[0])).collect::<anyhow::Result<_>>()?;
+        place.link.client().run(|| ways.iter().zip(&connectors).try_for_each(|(w, c)| w.prime(c, to)))??;
+        place.link.set(&LinkConfig { loss: loss / 100.0, ..LinkConfig::with_rtt(rtt) })?;
+        let mut times: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
+        for attempt in 0..attempts {
+            for i in sealane_lab_experiment::rounds::order(ways.len(), attempt) {
+                times[i].push(place.link.client().run(|| timed(&connectors[i], to))?);
+            }
+            if bench.options.cancelled() {
+                return Err(sealane_lab_experiment::Stopped.into());
+            }
+        }
+        for (way, times) in ways.iter().zip(&mut times) {
+            times.sort_by(f64::total_cmp);
+            let (mean, half) = mean(times);
+            part.push(
+                Figure::new(way.name, MEASURE, mean, "ms")
+                    .between(mean - half, mean + half)
+                    .samples(attempts as u64)
+                    .at(loss),
+            );
+            let slow = &times[times.len() - times.len().div_ceil(20)..];
+            part.push(Figure::new(way.name, SLOWEST, slow.iter().sum::<f64>() / slow.len() as f64, "ms").at(loss));
+            bench.say(&format!("   {loss} % lost  {:<20} mean {mean:.1} ± {half:.1} ms", way.name));
+        }
+    }
+    part.lines("Mean handshake under loss", MEASURE, Axis::linear("% lost"), Axis::linear("ms"));
+    part.grid("Mean handshake under loss, ms", MEASURE, "% lost");
+    part.grid("Mean of the slowest 5 %, ms", SLOWEST, "% lost");
+    part.note("A lost SYN costs a second in sequence (the kernel's first retransmission). In the SYN it costs the hedge: a plain connection is begun after max(3 × RTT, 250 ms), and the first success wins.");
+    Ok(())
+}
+
+/// A connection that fails counts with what it took: it is part of the mean.
+fn timed(connector: &Connector, to: SocketAddr) -> f64 {
+    let begun = std::time::Instant::now();
+    once(connector, to).map_or_else(|_| begun.elapsed().as_secs_f64() * 1e3, |t| t.handshake)
+}
+
+/// The mean and half its 95 % interval.
+fn mean(values: &[f64]) -> (f64, f64) {
+    let n = values.len().max(2) as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    (mean, 1.96 * (variance / n).sqrt())
+}

@@ -1,0 +1,169 @@
+//! The ways of connecting, and one timed connection.
+
+use crate::place::NAME;
+use anyhow::{Context, ensure};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::aws_lc_rs::{default_provider, kx_group::X25519};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::version::{TLS12, TLS13};
+use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use sealane_connect::{Connector, Early, Options};
+use std::io::Read;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: server.test\r\nUser-Agent: sealane-lab\r\nAccept: */*\r\n\r\n";
+/// How long tickets that follow the response are waited for.
+const TICKETS: Duration = Duration::from_millis(20);
+
+/// A way of connecting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// In charts.
+    pub name: &'static str,
+    pub embed: bool,
+    tls13: bool,
+    /// Resumed, the request as early data.
+    pub early: bool,
+    /// The certificate is known, and not checked again.
+    known: bool,
+}
+
+const fn way(name: &'static str, embed: bool, tls13: bool, early: bool, known: bool) -> Way {
+    Way { name, embed, tls13, early, known }
+}
+
+pub const SEQUENTIAL_12: &str = "TLS 1.2 in sequence";
+pub const EMBEDDED_12: &str = "TLS 1.2 in the SYN";
+pub const SEQUENTIAL_13: &str = "TLS 1.3 in sequence";
+pub const EMBEDDED_13: &str = "TLS 1.3 in the SYN";
+pub const EMBEDDED_0: &str = "0-RTT in the SYN";
+
+pub const WAYS: [Way; 7] = [
+    way(SEQUENTIAL_12, false, false, false, false),
+    way(EMBEDDED_12, true, false, false, false),
+    way(SEQUENTIAL_13, false, true, false, false),
+    way(EMBEDDED_13, true, true, false, false),
+    way("0-RTT in sequence", false, true, true, false),
+    way(EMBEDDED_0, true, true, true, false),
+    way("TLS 1.3 in the SYN, chain verified ahead", true, true, false, true),
+];
+
+impl Way {
+    pub fn connector(self, certificate: &CertificateDer<'static>) -> anyhow::Result<Connector> {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone())?;
+        let provider = CryptoProvider { kx_groups: vec![X25519], ..default_provider() };
+        let known: Arc<dyn ServerCertVerifier> = Arc::new(Known(certificate.clone(), provider.clone()));
+        let options = Options {
+            verifier: self.known.then_some(known),
+            versions: vec![if self.tls13 { &TLS13 } else { &TLS12 }],
+            provider: Some(provider),
+            embed: self.embed,
+            resumption: self.early,
+            early_data: self.early,
+            ..Options::with_roots(roots)
+        };
+        Ok(Connector::new(options)?)
+    }
+
+    /// Fetches the cookie, and tickets where they are used.
+    pub fn prime(self, connector: &Connector, to: SocketAddr) -> anyhow::Result<()> {
+        for _ in 0..2 {
+            once(connector, to)?;
+        }
+        Ok(())
+    }
+
+    /// One connection that went as this way says; others are an error.
+    pub fn timed(self, connector: &Connector, to: SocketAddr) -> anyhow::Result<Timed> {
+        let timed = once(connector, to)?;
+        ensure!(
+            timed.embedded == self.embed,
+            "{}: the hello went {}",
+            self.name,
+            if timed.embedded { "in the SYN" } else { "after it" }
+        );
+        ensure!(
+            timed.early == self.early,
+            "{}: early data was {}taken",
+            self.name,
+            if timed.early { "" } else { "not " }
+        );
+        Ok(timed)
+    }
+}
+
+/// What one connection took, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed {
+    pub handshake: f64,
+    pub first_byte: f64,
+    pub embedded: bool,
+    pub early: bool,
+}
+
+/// One connection with one request.
+pub fn once(connector: &Connector, to: SocketAddr) -> anyhow::Result<Timed> {
+    let begun = Instant::now();
+    let mut stream = connector.connect_tls(to, NAME, REQUEST)?;
+    let handshake = stream.outcome().handshake.as_secs_f64() * 1e3;
+    let mut byte = [0; 2048];
+    ensure!(stream.read(&mut byte).context("no response")? > 0, "no response");
+    let first_byte = begun.elapsed().as_secs_f64() * 1e3;
+    ensure!(byte.starts_with(b"HTTP/1.1 200"), "not the response that was meant");
+    let (embedded, early) = (stream.outcome().embedded(), stream.outcome().early == Early::Accepted);
+    // Tickets may follow the response.
+    stream.tcp().set_read_timeout(Some(TICKETS))?;
+    let _ = stream.read(&mut byte);
+    Ok(Timed { handshake, first_byte, embedded, early })
+}
+
+/// A handshake without a request, up to our Finished.
+pub fn bare(connector: &Connector, to: SocketAddr) -> anyhow::Result<sealane_connect::TlsStream> {
+    Ok(connector.connect_tls(to, NAME, &[])?)
+}
+
+/// Accepts the one certificate it knows. What is left is the signature over the handshake.
+#[derive(Debug)]
+struct Known(CertificateDer<'static>, CryptoProvider);
+
+impl ServerCertVerifier for Known {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match *end_entity == self.0 {
+            true => Ok(ServerCertVerified::assertion()),
+            false => Err(Error::General("another certificate than the known one".to_owned())),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.1.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.1.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.1.signature_verification_algorithms.supported_schemes()
+    }
+}
