@@ -2,7 +2,7 @@
 
 use crate::connector::Inner;
 use crate::outcome::{ConnectError, Early, Outcome, Skipped};
-use crate::race::{Connected, Race};
+use crate::race::{self, Connected, Race};
 use crate::stream::TlsStream;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, HandshakeKind};
@@ -164,6 +164,9 @@ fn shake_hands(
     tcp.set_nonblocking(false).map_err(lost)?;
     let mut tls = session.tls;
     tcp.write_all(&session.bytes[connected.sent..]).map_err(lost)?;
+    if connected.route == Route::Embedded {
+        race::acknowledge_unless_answered(&tcp);
+    }
     while tls.is_handshaking() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -8,9 +8,28 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, ip
 use sealane_dial::{Action, Dial, Ended, Route};
 use sealane_sys::fastopen::{self, ClientFailure, State};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long the third packet may wait for something to carry.
+const LONGEST_GRACE: Duration = Duration::from_millis(20);
+const SHORTEST_GRACE: Duration = Duration::from_millis(2);
+
+/// Lets the third packet go without our Finished when the server's flight does not follow its SYN-ACK at once. Where that
+/// flight is lost, the server sends it again only after the third packet has come, and takes the time that this packet
+/// took for the round trip: held back for the kernel's 200 ms it would make a lost packet cost nearly a second
+/// (*measured*: the slowest 5 % at 2 % loss took 612 ms).
+pub(crate) fn acknowledge_unless_answered(tcp: &TcpStream) {
+    let rtt = fastopen::info(tcp).map_or(Duration::ZERO, |i| i.rtt);
+    let grace = (rtt / 4).clamp(SHORTEST_GRACE, LONGEST_GRACE);
+    let grace = Timespec { tv_sec: 0, tv_nsec: i64::from(grace.subsec_nanos()) };
+    let mut fds = [PollFd::from_borrowed_fd(tcp.as_fd(), PollFlags::IN)];
+    if !matches!(poll(&mut fds, Some(&grace)), Ok(1..)) {
+        // Without effect where it has left already.
+        let _ = sockopt::set_tcp_quickack(tcp, true);
+    }
+}
 
 /// A TCP connection.
 pub(crate) struct Connected {
@@ -130,7 +149,7 @@ impl<'a> Race<'a> {
         }
     }
 
-    fn wait(&self, time: std::time::Duration) -> Result<(), ConnectError> {
+    fn wait(&self, time: Duration) -> Result<(), ConnectError> {
         let time = Timespec::try_from(time).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         let open = [&self.embedded, &self.plain];
         let mut fds: Vec<PollFd<'_>> =

@@ -66,6 +66,8 @@ pub(crate) struct Front {
     pub established: bool,
     /// Bytes thrown away while lingering.
     pub lingered: usize,
+    /// The hello is whole, and its client must prove its address before it is answered.
+    pub awaits_proof: bool,
     pub early_offered: bool,
     pub early_seen: bool,
     /// What it speaks is known: HTTP/2 if there is `h2`, else HTTP/1.1.

@@ -99,6 +99,14 @@ counters! {
     handshake_nanos, counter, "sealane_handshake_nanoseconds_total", "";
     /// Hellos that wait to be admitted.
     hellos_waiting, gauge, "sealane_hellos_waiting", "";
+    /// Connections whose ClientHello came in the SYN.
+    syn_hellos, counter, "sealane_syn_hellos_total", "";
+    /// Clients that were answered before the third packet of their TCP handshake had proven their address.
+    syn_unproven, counter, "sealane_syn_unproven_total", "result=\"answered\"";
+    /// Clients that had to wait for it: too many signatures, or only dear ones.
+    syn_deferred, counter, "sealane_syn_unproven_total", "result=\"deferred\"";
+    /// Clients whose answer was held back at three times their bytes until then.
+    syn_capped, counter, "sealane_syn_capped_total", "";
     /// Connections whose client sent early data that was accepted.
     early_data_accepted, counter, "sealane_early_data_connections_total", "result=\"accepted\"";
     /// Connections whose client sent early data that was not accepted.

@@ -5,6 +5,7 @@ use crate::h2::guard::PREFACE;
 use crate::proxy_protocol;
 use crate::service::{HandedOver, Message, Proxy};
 use crate::sides::Later;
+use crate::syn::signs_cheaply;
 use crate::wire::{ReadResult, WireError};
 use sealane_lane::{Context, Key, Ready};
 use sealane_tls::hello::{self, HelloError, fatal_alert};
@@ -163,8 +164,13 @@ impl Proxy {
         if owner != slot && may_hand_over {
             return self.hand_over(cx, key, owner);
         }
-        front.phase = FrontPhase::Admission;
-        self.admission.push_back(key);
+        let cheap = signs_cheaply(identities, known, hello.offers_ecdsa);
+        if self.may_answer(cx, key, cheap)
+            && let Some(front) = self.front(key)
+        {
+            front.phase = FrontPhase::Admission;
+            self.admission.push_back(key);
+        }
     }
 
     fn hand_over(&mut self, cx: &mut Context, key: Key, owner: usize) {

@@ -28,6 +28,7 @@ mod scratch;
 mod service;
 mod sides;
 pub mod snapshot;
+mod syn;
 mod wire;
 
 pub use access_log::{LogFormat, LogSink};

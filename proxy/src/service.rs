@@ -12,6 +12,7 @@ use crate::lane_state::LaneSnapshot;
 use crate::scratch::Scratch;
 use crate::sides::{ClientSide, Later, ServerSide, client_of};
 use crate::snapshot::{Listener, Snapshot};
+use crate::syn::Signatures;
 use crate::wire::{Wire, WireError};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
@@ -98,6 +99,7 @@ pub struct Proxy {
     pub(crate) counters: Arc<Counters>,
     pub(crate) clock: Clock,
     pub(crate) log: AccessLog,
+    pub(crate) signatures: Signatures,
     /// Hellos that wait for crypto time, oldest first.
     pub(crate) admission: VecDeque<Key>,
     dirty: Vec<Key>,
@@ -128,6 +130,7 @@ impl Proxy {
             counters: setup.counters,
             clock: Clock::default(),
             log: AccessLog::new(setup.log),
+            signatures: Signatures::default(),
             admission: VecDeque::new(),
             dirty: Vec::new(),
             batch: Vec::new(),
@@ -236,8 +239,12 @@ impl Proxy {
         let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
         let limits = &self.lane.snapshot.limits;
         let wait = if phase == FrontPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
+        let mut wire = Wire::new(fd);
+        if self.examine_syn(&wire.fd, &listener) {
+            wire.allowance = Some(0);
+        }
         let front = Front {
-            wire: Wire::new(fd),
+            wire,
             client: Client {
                 listener,
                 policy: 0,
@@ -253,6 +260,7 @@ impl Proxy {
             in_head: false,
             established: false,
             lingered: 0,
+            awaits_proof: false,
             early_offered: false,
             early_seen: false,
             decided: false,
@@ -605,8 +613,12 @@ impl Service for Proxy {
         match self.conns.get_mut(key) {
             Some(Conn::Front(front)) => {
                 front.wire.note(ready);
+                let unproven = front.wire.allowance.is_some();
                 if ready.write && !front.wire.is_flushed() {
                     self.touch(key);
+                }
+                if unproven {
+                    self.maybe_proven(cx, key);
                 }
                 self.front_event(cx, key, ready);
             }

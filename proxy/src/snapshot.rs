@@ -48,6 +48,8 @@ pub struct Listener {
     pub trust_forwarded: bool,
     /// CONNECT is allowed (else 405).
     pub allow_connect: bool,
+    /// What its sockets take from SYNs.
+    pub syn_tls: SynData,
     /// HTTP/2 by prior knowledge (RFC 9113 §3.3); for listeners without TLS, where there is no ALPN.
     pub h2c: bool,
     /// Host name to action. Looked up by the request's host.
@@ -99,6 +101,15 @@ pub struct Upstream {
     pub proxy_protocol: Option<u8>,
     /// The `Host` sent; `None` passes the client's on.
     pub host_header: Option<String>,
+}
+
+/// What a listener's sockets take from SYNs (RFC 7413), as control has set them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SynData {
+    /// Hellos may come in SYNs.
+    pub data: bool,
+    /// Also from clients without a cookie, whose address is not proven then.
+    pub unproven: bool,
 }
 
 /// Which version of HTTP is spoken with an upstream.

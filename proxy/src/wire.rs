@@ -55,6 +55,8 @@ pub(crate) struct Wire {
     finish: bool,
     finished: bool,
     tls_closed: bool,
+    /// How many more bytes may be sent to a client that is not proven to be where it says (`crate::syn`); `None`: any.
+    pub allowance: Option<usize>,
     /// FIN follows the staged bytes, while reading goes on (the end of one direction of a tunnel).
     half_close: bool,
 }
@@ -76,6 +78,7 @@ impl Wire {
             finish: false,
             finished: false,
             tls_closed: false,
+            allowance: None,
             half_close: false,
         }
     }
@@ -299,11 +302,15 @@ impl Wire {
         s.pool.reclaim(&mut self.stage);
         let mut at = 0;
         while self.writable && at < s.records.filled().len() {
-            let bytes = &s.records.filled()[at..];
+            let bytes = self.allowed(&s.records.filled()[at..]);
+            if bytes.is_empty() {
+                break;
+            }
             match send(&self.fd, bytes, SendFlags::NOSIGNAL) {
                 Ok(n) => {
                     at += n;
                     self.writable = n == bytes.len();
+                    self.spend(n);
                 }
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(Errno::INTR) => {}
@@ -320,6 +327,22 @@ impl Wire {
         Ok(self.unsent.is_empty())
     }
 
+    /// As much of the bytes as may be sent to this client now.
+    #[inline]
+    fn allowed<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        match self.allowance {
+            None => bytes,
+            Some(left) => &bytes[..left.min(bytes.len())],
+        }
+    }
+
+    #[inline]
+    fn spend(&mut self, sent: usize) {
+        if let Some(left) = &mut self.allowance {
+            *left -= sent;
+        }
+    }
+
     fn half_close(&mut self) {
         if self.half_close {
             self.half_close = false;
@@ -330,12 +353,16 @@ impl Wire {
 
     fn send_unsent(&mut self, s: &mut Scratch) -> Result<bool, WireError> {
         while self.writable && self.sent < self.unsent.len() {
-            let bytes = &self.unsent[self.sent..];
+            let bytes = self.allowed(&self.unsent[self.sent..]);
+            if bytes.is_empty() {
+                break;
+            }
             match send(&self.fd, bytes, SendFlags::NOSIGNAL) {
                 Ok(n) => {
                     // A short send means that the socket is full; an event follows.
                     self.writable = n == bytes.len();
                     self.sent += n;
+                    self.spend(n);
                 }
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(Errno::INTR) => {}

@@ -12,6 +12,7 @@ const CONTENT_ALERT: u8 = 21;
 const CONTENT_HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const EXT_SERVER_NAME: u16 = 0;
+const EXT_SIGNATURE_ALGORITHMS: u16 = 13;
 const EXT_SESSION_TICKET: u16 = 35;
 const EXT_PRE_SHARED_KEY: u16 = 41;
 const EXT_EARLY_DATA: u16 = 42;
@@ -30,6 +31,8 @@ pub struct ClientHello<'a> {
     pub legacy_version: u16,
     /// TLS 1.3 is among `supported_versions`.
     pub offers_tls13: bool,
+    /// `signature_algorithms` has one of ECDSA or Ed25519.
+    pub offers_ecdsa: bool,
     /// A non-empty TLS 1.2 session ticket (RFC 5077).
     pub has_ticket: bool,
     /// The client has sent early data, or is about to (RFC 8446 §4.2.10).
@@ -199,6 +202,11 @@ fn read_hello(message: &[u8]) -> Option<ClientHello<'_>> {
                 if names.u8()? == 0 {
                     hello.server_name = Some(names.vec16()?);
                 }
+            }
+            EXT_SIGNATURE_ALGORITHMS => {
+                // ecdsa_secp256r1_sha256, ecdsa_secp384r1_sha384, ecdsa_secp521r1_sha512, ed25519 (RFC 8446 §4.2.3)
+                let cheap = |s: &[u8]| matches!(s, [4..=6, 3] | [8, 7]);
+                hello.offers_ecdsa = Reader(body).vec16()?.chunks_exact(2).any(cheap);
             }
             EXT_SESSION_TICKET => hello.has_ticket = !body.is_empty(),
             EXT_PRE_SHARED_KEY => hello.psk_identity = Some(Reader(Reader(body).vec16()?).vec16()?),

@@ -27,6 +27,19 @@ pub(super) struct Connected {
     pub sent: usize,
     /// For people.
     pub how: &'static str,
+    /// The hello went with the SYN.
+    pub embedded: bool,
+}
+
+/// Lets the third packet go by itself when the server's flight does not follow its SYN-ACK at once: a server whose flight
+/// was lost waits for that packet before it sends again.
+pub(super) async fn acknowledge_unless_answered(stream: &TcpStream) {
+    let rtt = fastopen::info(stream).map_or(Duration::ZERO, |i| i.rtt);
+    let grace = (rtt / 4).clamp(Duration::from_millis(2), Duration::from_millis(20));
+    if tokio::time::timeout(grace, stream.readable()).await.is_err() {
+        // Without effect where it has left already.
+        let _ = sockopt::set_tcp_quickack(stream, true);
+    }
 }
 
 /// Makes connections, and remembers paths.
@@ -79,7 +92,8 @@ impl Dialer {
             How::Sequential => (&self.others, "in sequence"),
         };
         count.set(count.get() + 1);
-        Ok(Connected { stream: attempt.stream, sent: attempt.sent, how })
+        let embedded = dial.how() == How::Embedded;
+        Ok(Connected { stream: attempt.stream, sent: attempt.sent, how, embedded })
     }
 
     fn plan(&self, to: SocketAddr, hello: &[u8]) -> io::Result<Dial> {

@@ -132,6 +132,9 @@ async fn relay(mut program: TcpStream, to: SocketAddr, dialer: &Dialer) -> io::R
     let mut server = connected.stream;
     server.write_all(&first[connected.sent..]).await?;
     drop(first);
+    if connected.embedded {
+        dialer::acknowledge_unless_answered(&server).await;
+    }
     copy_bidirectional_with_sizes(&mut program, &mut server, BUFFER, BUFFER).await?;
     Ok(connected.how)
 }

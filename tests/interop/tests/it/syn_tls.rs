@@ -9,7 +9,7 @@ use sealane_interop::backend::Backend;
 use sealane_interop::gateway::{Gateway, Setup, before, launch};
 use sealane_interop::process::Server;
 use sealane_interop::site::Site;
-use sealane_interop::{binary, eventually, need, peers, skip};
+use sealane_interop::{binary, client, eventually, need, peers, skip};
 use sealane_link::{Link, LinkConfig, LinkError, Towards};
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -150,6 +150,100 @@ fn a_syn_that_comes_twice_gives_the_application_its_request_once() {
     // The second SYN comes when the connection is over, and makes another one.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(backend.requests().len(), 2);
+}
+
+/// A SYN with this data from an address of the near side's network that nobody has.
+fn spoofed_syn(port: u16, to: SocketAddr, data: &[u8]) -> Vec<u8> {
+    let IpAddr::V4(to_ip) = to.ip() else { panic!("IPv4 only") };
+    let from = [10, 77, 0, 99];
+    let mut tcp = [&port.to_be_bytes()[..], &to.port().to_be_bytes(), &[0, 0, 0, 7, 0, 0, 0, 0]].concat();
+    tcp.extend([6 << 4, 2, 0xfa, 0xf0, 0, 0, 0, 0, 2, 4, 5, 0xb4]);
+    tcp.extend_from_slice(data);
+    let pseudo = [&from[..], &to_ip.octets(), &[0, 6], &(tcp.len() as u16).to_be_bytes()].concat();
+    let mut sum: u32 = [&pseudo[..], &tcp]
+        .concat()
+        .chunks(2)
+        .fold(0, |s, c| s + (u32::from(c[0]) << 8) + c.get(1).map_or(0, |b| u32::from(*b)));
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    tcp[16..18].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    // The kernel fills in the length and the checksum of the IP header.
+    [&[0x45, 0, 0, 0, 0, 1, 0, 0, 64, 6, 0, 0][..], &from, &to_ip.octets(), &tcp].concat()
+}
+
+fn spoof(link: &Link, to: SocketAddr, ports: std::ops::Range<u16>, data: &[u8]) {
+    use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+    let send = || {
+        let raw = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW)).expect("root of the namespace");
+        for port in ports {
+            let packet = spoofed_syn(port, to, data);
+            sendto(&raw, &packet, SendFlags::empty(), &to).expect("a raw packet leaves");
+        }
+    };
+    link.client().run(send).expect("a namespace can be entered");
+}
+
+/// Bytes of data that went to a port of the near side.
+fn data_to(trace: &[sealane_link::Seen], port: u16) -> usize {
+    let to_client = trace.iter().filter(|s| s.towards == Towards::Client).filter_map(|s| s.segment);
+    to_client.filter(|s| s.destination == port).map(|s| s.len).sum()
+}
+
+#[test]
+fn a_forged_address_gets_three_times_what_it_sent_and_a_full_queue_falls_back() {
+    let link = need_link!(|_| ());
+    let site = Site::new();
+    let ip = IpAddr::from(link.server().address());
+    let (_backend, gateway) = gateway(&link, &site, ip, |s| s.listener("syn_tls = \"open\""));
+    let config = client::config_with(&site.ca, client::provider(), &[&rustls::version::TLS12]);
+    let hello = client::hello(&std::sync::Arc::new(config), NAME);
+    assert!(hello.len() < 250, "{} bytes", hello.len());
+    let metric = |label: &str| {
+        link.server().run(|| gateway.metric_with("sealane_syn_unproven_total", label)).expect("a namespace")
+    };
+    link.take_trace();
+    spoof(&link, gateway.address, 2000..2001, &hello);
+    assert!(eventually(|| metric("answered") == Some(1.0)));
+    std::thread::sleep(Duration::from_millis(100));
+    let sent = data_to(&link.take_trace(), 2000);
+    assert_eq!(sent, 3 * hello.len(), "the flight is longer, and is cut there");
+    // The queue holds 128 of them; whoever comes then is served in sequence.
+    spoof(&link, gateway.address, 3000..3400, &hello);
+    std::thread::sleep(Duration::from_millis(100));
+    let connector = Connector::new(Options { cookie: Cookie::None, ..options(&site) }).expect("good options");
+    assert_eq!(get(&link, &connector, gateway.address).outcome().how, How::NotTaken);
+}
+
+#[test]
+fn an_unproven_client_that_wants_rsa_waits_for_its_third_packet() {
+    // Far enough away that the gateway has read the hello long before the third packet comes.
+    let link = need_link!(|c| c.rtt = Duration::from_millis(100));
+    let site = Site::new();
+    let ip = IpAddr::from(link.server().address());
+    let rsa = site.issue_rsa("rsa", &["*.example.test"]);
+    let both = [&site.ecdsa, &rsa];
+    let (_backend, gateway) = gateway(&link, &site, ip, |s| s.listener("syn_tls = \"open\"").identities(&both));
+    let mut provider = client::provider();
+    provider.cipher_suites.retain(|s| s.suite() == rustls::CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256);
+    provider.signature_verification_algorithms = rsa_only(provider.signature_verification_algorithms);
+    let options = Options {
+        cookie: Cookie::None,
+        provider: Some(provider),
+        versions: vec![&rustls::version::TLS12],
+        ..options(&site)
+    };
+    let stream = get(&link, &Connector::new(options).expect("good options"), gateway.address);
+    assert!(stream.outcome().embedded());
+    let deferred = || gateway.metric_with("sealane_syn_unproven_total", "deferred");
+    assert!(link.server().run(deferred).expect("a namespace") >= Some(1.0));
+}
+
+/// What a client asks for that cannot do ECDSA. (The site's authority signs with ECDSA all the same.)
+fn rsa_only(all: rustls::crypto::WebPkiSupportedAlgorithms) -> rustls::crypto::WebPkiSupportedAlgorithms {
+    let rsa = |name: Option<&str>| name.is_some_and(|n| n.starts_with("RSA"));
+    let mapping: Vec<_> = all.mapping.iter().copied().filter(|(scheme, _)| rsa(scheme.as_str())).collect();
+    rustls::crypto::WebPkiSupportedAlgorithms { all: all.all, mapping: Box::leak(mapping.into_boxed_slice()) }
 }
 
 #[test]
