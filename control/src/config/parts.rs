@@ -3,11 +3,8 @@
 
 use super::listener::copy;
 use super::{AccessLogTarget, Config, SynTls};
-    /// Adds what the configuration does not know: an id that is stable over reloads, and the address as bound.
-    pub fn bound(self, id: u32, address: SocketAddr) -> snapshot::Listener {
-        let syn_tls = SynData { data: self.syn_tls != SynTls::Off, unproven: self.syn_tls == SynTls::Open };
-        let Self { tls, proxy_protocol, trust_forwarded, allow_connect, h2c, hosts, .. } = self;
-        snapshot::Listener { id, address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, hosts }
+use sealane_proxy::LogFormat;
+use sealane_proxy::snapshot::{self, Action, ClientLimits, SynData, Upstream};
 use sealane_route::HostTable;
 use sealane_tls::policy::ListenerTls;
 use std::net::SocketAddr;
