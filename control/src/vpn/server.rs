@@ -5,21 +5,26 @@
 //!                      └ unknown ─▶ Gate: stateless answer, or a new session
 //! ```
 
+mod inbox;
+mod post;
+
+pub(super) use inbox::Word;
+pub use inbox::{Inbox, Outlet, inbox};
+
 use super::auth::Verdict as AuthVerdict;
 use super::peer::{Peer, Renewal, Stage, server_words};
 use super::pool::{Addresses, Pool};
 use super::session::{self, Session};
 use super::settings::Settings;
-use super::status::{Board, ClientStatus, Counts, Status};
+use super::status::{Board, Counts};
 use anyhow::{Result, anyhow};
 use sealane_ovpn::command::Command as Said;
-use sealane_ovpn::data::{Format, KeySlot as Slot, PeerId, magic};
+use sealane_ovpn::data::{KeySlot as Slot, PeerId, magic};
 use sealane_ovpn::gate::{Accepted, Gate, Verdict};
 use sealane_ovpn::packet::SessionId;
 use sealane_ovpn::push;
 use sealane_tunnel::plane::{
-    Command, ControlIn, Event, Feature, Keepalive, KeyNew, PeerCounters, PeerNew, PeerSet, Plane, Sink, SocketId,
-    Transport, lane_of,
+    Command, ControlIn, Event, Feature, Keepalive, KeyNew, PeerNew, PeerSet, Plane, SocketId, Transport, lane_of,
 };
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -27,8 +32,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
-/// Control packets that may wait; more are lost, as on a full link.
-const WAITING: usize = 4096;
 /// How often time is looked at.
 const TICK: Duration = Duration::from_millis(100);
 /// How often the status is put up.
@@ -39,56 +42,6 @@ const FAREWELL: Duration = Duration::from_secs(5);
 const MAX_HANDSHAKES: usize = 1024;
 /// Events of a session that are handled before the next one's turn.
 const MAX_TURN: usize = 64;
-
-/// Where the plane's words arrive.
-#[derive(Debug)]
-pub struct Inbox {
-    packets: mpsc::Sender<ControlIn>,
-    events: mpsc::UnboundedSender<Event>,
-}
-
-/// The other end of an [`Inbox`].
-#[derive(Debug)]
-pub struct Outlet {
-    packets: mpsc::Receiver<ControlIn>,
-    events: mpsc::UnboundedReceiver<Event>,
-}
-
-/// The two ends between plane and control.
-pub fn inbox() -> (Arc<Inbox>, Outlet) {
-    let (packets, packets_out) = mpsc::channel(WAITING);
-    let (events, events_out) = mpsc::unbounded_channel();
-    (Arc::new(Inbox { packets, events }), Outlet { packets: packets_out, events: events_out })
-}
-
-impl Sink for Inbox {
-    fn control_in(&self, packet: ControlIn) -> bool {
-        self.packets.try_send(packet).is_ok()
-    }
-
-    fn event(&self, event: Event) {
-        // Nobody listens only when everything is ending.
-        let _ = self.events.send(event);
-    }
-}
-
-impl Outlet {
-    pub(super) async fn next(&mut self) -> Option<Word> {
-        tokio::select! {
-            // Events first: they are few, and say which packets can be answered.
-            biased;
-            event = self.events.recv() => event.map(Word::Event),
-            packet = self.packets.recv() => packet.map(Word::Packet),
-        }
-    }
-}
-
-/// What a plane says.
-#[derive(Debug)]
-pub(super) enum Word {
-    Event(Event),
-    Packet(ControlIn),
-}
 
 /// What others ask of the server.
 #[derive(Debug)]
@@ -731,51 +684,6 @@ impl Server {
             Some(peer) if !peer.name.is_empty() => format!("{} ({})", peer.name, peer.remote),
             Some(peer) => peer.remote.to_string(),
             None => "a client".to_owned(),
-        }
-    }
-
-    fn post(&self) {
-        let now = Instant::now();
-        let seconds = |since: Instant| now.duration_since(since).as_secs();
-        let connected = self.peers.values().filter(|p| p.stage == Stage::Connected);
-        let mut clients: Vec<ClientStatus> = connected
-            .map(|p| {
-                let counters: PeerCounters = p.id.and_then(|id| self.plane.counters(id)).unwrap_or_default();
-                ClientStatus {
-                    name: p.name.clone(),
-                    user: p.user.clone(),
-                    remote: p.remote.to_string(),
-                    transport: if p.transport == Transport::Udp { "udp" } else { "tcp" }.into(),
-                    addresses: inside(p.addresses),
-                    cipher: p.cipher.name().into(),
-                    format: if p.format() == Format::Epoch { "epoch" } else { "stock" }.into(),
-                    tls: p.session.tls_described(p.key_id),
-                    version: format!("{} {}", p.info.version, p.info.platform).trim().to_owned(),
-                    peer_id: p.id.map_or(0, PeerId::get),
-                    connected_s: seconds(p.connected_at),
-                    key_age_s: seconds(p.key_since),
-                    keys: p.keys,
-                    rx_bytes: counters.rx_bytes,
-                    tx_bytes: counters.tx_bytes,
-                    rx_packets: counters.rx_packets,
-                    tx_packets: counters.tx_packets,
-                    dropped: counters.dropped,
-                }
-            })
-            .collect();
-        clients.sort_by(|a, b| a.name.cmp(&b.name).then(a.peer_id.cmp(&b.peer_id)));
-        self.board.post(Status {
-            plane: self.plane.kind().into(),
-            interface: self.plane.interface().to_owned(),
-            clients,
-            control: self.counts.named(),
-            data: self.plane.totals().into_iter().map(|(name, n)| (name.into(), n)).collect(),
-        });
-        if let Some(path) = &self.settings.status
-            && let Err(e) = self.board.write(path)
-            && !self.status_failed.replace(true)
-        {
-            eprintln!("sealane: tunnel: the status cannot be written to {}: {e}", path.display());
         }
     }
 }

@@ -28,9 +28,9 @@ fn file(
              certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n"
         )
     };
-    text += &listener(always, &ids[i % 2], if i % 7 == 0 { "modern" } else { "intermediate" });
+    text += &listener(always, &ids[i % 2], if i.is_multiple_of(7) { "modern" } else { "intermediate" });
     for (n, other) in others.into_iter().enumerate() {
-        if i % (n + 2) == 0 {
+        if i.is_multiple_of(n + 2) {
             text += &listener(other, &ids[(i / 3) % 2], "intermediate");
         }
     }
