@@ -29,6 +29,12 @@ const NEEDS: &[Need] = &[
     need("ip", "iproute2", "network namespaces"),
     need("ping", "iputils-ping", "packets through the tunnel"),
     need("python3", "python3-venv", "WebSocket client"),
+    need("cc", "gcc", "TLS stacks and the lock counter"),
+    need("c++", "g++", "TLS stacks"),
+    need("make", "make", "TLS stacks"),
+    need("cmake", "cmake", "TLS stacks"),
+    need("perl", "perl", "TLS stacks"),
+    need("valgrind", "valgrind", "instructions per handshake"),
 ];
 
 /// Installs what is missing after asking, or without where `yes` or `CI=true` says so.

@@ -2,11 +2,29 @@
 //!
 //! Exit codes of every command: 0 done, 1 a threshold failed, 2 wrong usage, 3 void.
 
+/// Prints, and does not mind when nobody reads on (`sealane-lab … | head`).
+macro_rules! out {
+    ($($t:tt)*) => {{
+        use std::io::Write;
+        let _ = write!(std::io::stdout(), $($t)*);
+    }};
+}
+
+/// The same with the line's end.
+macro_rules! outln {
+    ($($t:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($t)*);
+    }};
+}
+
 mod link;
 mod live;
 mod load;
+mod locks;
 mod probe;
 mod run;
+mod stacks;
 
 use std::process::ExitCode;
 
@@ -36,6 +54,10 @@ enum Command {
     Run(Box<run::Args>),
     /// Render the reports of earlier runs again, or put several together.
     Report(run::Render),
+    /// Build TLS stacks, run the same work on each, and count their locks.
+    Stacks(Box<stacks::Args>),
+    /// Run a program and count its locks: which are hot, contended, waited for.
+    Locks(Box<locks::Args>),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +67,8 @@ fn main() -> ExitCode {
         Command::Link(args) => link::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Report(args) => run::render(&args),
+        Command::Stacks(args) => stacks::run(*args),
+        Command::Locks(args) => locks::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("sealane-lab: {error:#}");

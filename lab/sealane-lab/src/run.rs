@@ -20,6 +20,7 @@ fn experiments() -> anyhow::Result<Vec<Box<dyn Experiment>>> {
         Box::new(sealane_lab_tls_versions::TlsVersions::new()?),
         Box::new(sealane_lab_tunnel::Tunnel::new()?),
         Box::new(sealane_lab_syn_tls::SynTls::new()?),
+        Box::new(sealane_lab_tls_stacks::TlsStacks::new()?),
     ])
 }
 

@@ -1,0 +1,90 @@
+//! Lock calls, LOCK-prefixed instructions and instructions: exact, whatever else the machine does.
+
+use anyhow::anyhow;
+use sealane_lab_experiment::Bench;
+use sealane_lab_report::{Figure, Part, Source};
+use sealane_lab_stacks::ceiling;
+use sealane_lab_stacks::study::Machine;
+use sealane_lab_stacks::wire::Case;
+
+use crate::Stacks;
+
+/// Lock calls of a resumed handshake on the server's side.
+pub const LOCKS_RESUMED: &str = "lock calls, resumed, server";
+/// What the hottest shared lock lets through.
+pub const CEILING: &str = "ceiling by the hottest lock, resumed";
+
+pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
+    let atomics = ceiling::calibrate(Machine::this().cpus);
+    part.push(Figure::new("this machine", "atomic, alone", atomics.alone_ns, "ns"));
+    part.push(Figure::new("this machine", "atomic, contended", atomics.contended_ns, "ns"));
+    let mut why_not = None;
+    for built in &stacks.built {
+        let name = &built.stack.name;
+        for (test, resumed) in [("server", false), ("server", true), ("client", false), ("client", true)] {
+            if bench.options.cancelled() {
+                return Err(sealane_lab_experiment::Stopped.into());
+            }
+            let case = Case { test, resumed, ..Case::BASE };
+            let kind = if resumed { "resumed" } else { "full" };
+            bench.say(&format!("   counting {name}, {kind}, {test}"));
+            let mut images = stacks.images.borrow_mut();
+            match stacks.lab.locks(built, &case, &mut images) {
+                Ok(locks) => {
+                    let n = locks.handshakes;
+                    let of = |measure: &str, value| Figure::new(name, measure, value, "").samples(n);
+                    part.push(of(&format!("lock calls, {kind}, {test}"), locks.calls));
+                    part.push(of(&format!("hottest lock, {kind}, {test}"), locks.hottest));
+                    if test == "server" && resumed {
+                        if let Some(rate) = ceiling::handshakes_per_second(locks.hottest, &atomics) {
+                            part.push(Figure::new(name, CEILING, rate, "/s").from(Source::Extrapolated));
+                        }
+                        let places: Vec<String> = locks
+                            .places
+                            .iter()
+                            .take(2)
+                            .map(|p| {
+                                let per = p.all.calls as f64 / n as f64;
+                                format!(
+                                    "{per:.1} by {}",
+                                    p.callers.iter().take(3).cloned().collect::<Vec<_>>().join(" < ")
+                                )
+                            })
+                            .collect();
+                        if !places.is_empty() {
+                            part.note(format!("{name}, resumed: most lock calls are taken {}", places.join("; ")));
+                        }
+                    }
+                }
+                Err(why) => part.note(format!("{name}, {kind}, {test}: {why}")),
+            }
+            match stacks.lab.instructions(built, &case, &mut images) {
+                Ok(code) => {
+                    let of = |measure: &str, value| {
+                        Figure::new(name, &format!("{measure}, {kind}, {test}"), value, "").samples(code.handshakes)
+                    };
+                    part.push(of("instructions", code.instructions));
+                    if let Some(locked) = code.locked {
+                        part.push(of("LOCK instructions", locked));
+                    }
+                }
+                Err(why) => why_not = Some(why),
+            }
+        }
+    }
+    if let Some(why) = why_not {
+        part.note(format!("Some instructions were not counted: {why}."));
+    }
+    for test in ["server", "client"] {
+        let two = |what: &str| [format!("{what}, full, {test}"), format!("{what}, resumed, {test}")];
+        let measures: Vec<String> =
+            ["lock calls", "LOCK instructions", "instructions", "hottest lock"].iter().flat_map(|w| two(w)).collect();
+        let measures: Vec<&str> = measures.iter().map(String::as_str).collect();
+        part.bars(&format!("Lock calls per handshake, the {test}"), &measures[..2], "lower");
+        part.bars(&format!("LOCK-prefixed instructions per handshake, the {test}"), &measures[2..4], "lower");
+        part.table(&format!("All counts, the {test}"), &measures);
+    }
+    part.table("Ceiling", &[CEILING, "atomic, alone", "atomic, contended"]);
+    part.note("Read and write locks, mutexes and spin locks of pthread; Rust's own locks are no pthread calls and show as LOCK instructions. The figures include the exchange of 64 bytes and the connection's end.");
+    if part.figures.is_empty() { Err(anyhow!("nothing could be counted")) } else { Ok(()) }
+}

@@ -1,0 +1,204 @@
+//! CPU time per handshake and per MiB, and handshakes over threads.
+
+use anyhow::anyhow;
+use sealane_lab_experiment::rounds::Quiet;
+use sealane_lab_experiment::{Bench, Sample};
+use sealane_lab_report::usl::Fit;
+use sealane_lab_report::{Axis, Figure, Part, Source};
+use sealane_lab_stacks::builder::Built;
+use sealane_lab_stacks::measure::Limits;
+use sealane_lab_stacks::study::Machine;
+use sealane_lab_stacks::wire::Case;
+use serde_json::Value;
+
+use crate::Stacks;
+
+/// CPU time of the server's side.
+pub const SERVER_FULL: &str = "server, full, ECDSA P-256";
+/// The same, resumed.
+pub const SERVER_RESUMED: &str = "server, resumed";
+
+fn sample(stacks: &Stacks, built: &Built, case: &Case, seconds: f64, light: bool) -> anyhow::Result<Sample> {
+    let (measured, queued) = stacks.lab.measure(built, case, seconds, light).map_err(|why| anyhow!(why))?;
+    let mut sample = Sample::of("rate", measured.rate());
+    if let Some(cost) = measured.cost_us() {
+        sample = sample.with("cost", cost);
+    }
+    let most = Limits::default().queued;
+    Ok(match queued.filter(|q| *q > most) {
+        Some(queued) => sample.void(format!("its threads waited {:.0} % of their time for a CPU", queued * 100.0)),
+        None => sample,
+    })
+}
+
+/// Rounds of one case over those stacks that can do it; the others are named in a note.
+fn rounds(
+    bench: &Bench<'_>,
+    part: &mut Part,
+    stacks: &Stacks,
+    case: &Case,
+    light: bool,
+    mut each: impl FnMut(&mut Part, &str, &sealane_lab_experiment::Rounds),
+) -> anyhow::Result<()> {
+    let (count, seconds) = (bench.size("rounds")?, bench.size("seconds")?);
+    let mut able = Vec::new();
+    for built in &stacks.built {
+        // A first try tells who cannot, before anybody waits for a quiet machine.
+        match stacks.lab.measure(built, case, 0.02, light) {
+            Ok(_) => able.push(built),
+            Err(why) => part.note(format!("{} cannot: {} ({why})", built.stack.name, case.name())),
+        }
+    }
+    let names: Vec<String> = able.iter().map(|b| b.stack.name.clone()).collect();
+    bench.say(&format!("   {} of {}, {} threads", case.test, case.name(), case.threads));
+    let held = bench
+        .rounds(part, &names, count, Quiet::Wanted, |subject, _| sample(stacks, able[subject], case, seconds, light))?;
+    for name in &names {
+        each(part, name, &held);
+    }
+    Ok(())
+}
+
+pub fn cost(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
+    let mut cases = Vec::new();
+    for test in ["server", "client"] {
+        let base = Case { test, ..Case::BASE };
+        cases.push((format!("{test}, full, ECDSA P-256"), base.clone()));
+        cases.push((format!("{test}, resumed"), Case { resumed: true, ..base.clone() }));
+        cases.push((format!("{test}, full, RSA-2048"), Case { key: "rsa2048", ..base.clone() }));
+        if !bench.options.quick {
+            cases.push((format!("{test}, full, RSA-4096"), Case { key: "rsa4096", ..base.clone() }));
+            cases.push((format!("{test}, full, X25519MLKEM768"), Case { group: "x25519mlkem768", ..base.clone() }));
+            cases.push((format!("{test}, full, TLS 1.2"), Case { tls: "1.2", ..base.clone() }));
+            cases.push((format!("{test}, resumed, TLS 1.2"), Case { tls: "1.2", resumed: true, ..base }));
+        }
+    }
+    for (measure, case) in &cases {
+        rounds(bench, part, stacks, case, false, |part, name, held| {
+            part.rounds(name, measure, &held.values(name, "cost"), "µs");
+        })?;
+    }
+    for test in ["server", "client"] {
+        let of: Vec<&str> = cases.iter().map(|c| c.0.as_str()).filter(|m| m.starts_with(test)).collect();
+        part.bars(&format!("CPU time per handshake, the {test}, µs"), &of[..2], "lower");
+        part.table(&format!("CPU time per handshake, the {test}"), &of);
+    }
+    let per_million: Vec<(String, f64)> = stacks
+        .built
+        .iter()
+        .filter_map(|b| Some((b.stack.name.clone(), part.value(&b.stack.name, SERVER_FULL)?)))
+        .collect();
+    for (name, us) in per_million {
+        part.push(Figure::new(&name, "CPU-seconds per million full handshakes, server", us, "s"));
+    }
+    part.table("Energy", &["CPU-seconds per million full handshakes, server"]);
+    part.note("Energy is given as CPU time; joules are not read.");
+    Ok(())
+}
+
+pub fn scaling(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
+    let cpus = Machine::this().cpus;
+    let threads: Vec<usize> = if bench.size::<String>("threads")? == "all" {
+        let mut list: Vec<usize> = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < cpus).collect();
+        list.push(cpus);
+        list
+    } else {
+        bench.sizes("threads")?
+    };
+    if let Some(n) = threads.iter().find(|n| **n > cpus) {
+        return Err(anyhow!("{n} threads on {cpus} CPUs would wait for CPUs, not for locks"));
+    }
+    let kinds = [("full", false, false), ("resumed", true, false), ("resumed, light locks", true, true)];
+    for (measure, resumed, light) in kinds {
+        for &threads in &threads {
+            let case = Case { resumed, threads, ..Case::BASE };
+            rounds(bench, part, stacks, &case, light, |part, name, held| {
+                if let Some(figure) = Figure::of_rounds(name, measure, &held.values(name, "rate"), "/s") {
+                    part.push(figure.at(threads as f64));
+                }
+            })?;
+        }
+        let to: f64 = bench.size("extrapolate")?;
+        let mut refused = None;
+        for built in &stacks.built {
+            let name = &built.stack.name;
+            let points: Vec<(f64, f64)> =
+                part.of(measure).filter(|f| f.subject == *name).filter_map(|f| Some((f.x?, f.value))).collect();
+            if points.is_empty() {
+                continue;
+            }
+            match Fit::of(&points) {
+                Ok(fit) => {
+                    let fitted = format!("{measure}, fitted");
+                    for figure in fit.figures(name, &fitted, "/s", to) {
+                        part.push(figure);
+                    }
+                    part.note(format!("{measure}: {}", fit.text(name)));
+                }
+                Err(why) => refused = Some(why.0),
+            }
+        }
+        if let Some(why) = refused {
+            part.note(format!("{measure}: no curve is fitted ({why})."));
+        }
+        let axis = || Axis::linear("threads");
+        part.lines(&format!("Handshakes per second, {measure}"), measure, axis(), Axis::linear("per second"));
+        if part.of(&format!("{measure}, fitted")).next().is_some() {
+            let title = format!("Handshakes per second, {measure}, fitted; dashed where nobody measured");
+            part.lines(&title, &format!("{measure}, fitted"), axis(), Axis::linear("per second"));
+        }
+        part.grid(&format!("Handshakes per second, {measure}, by threads"), measure, "threads");
+    }
+    published(part)?;
+    if cpus < 8 {
+        part.note(format!(
+            "This machine has {cpus} CPUs: a library's collapse under its own locks, which the study saw from a dozen \
+             threads on, cannot be seen here. The counts above are exact all the same, and decide how far it scales."
+        ));
+    }
+    Ok(())
+}
+
+/// The study's throughputs, as far as they are numbers; what it gives in words stands among its facts.
+fn published(part: &mut Part) -> anyhow::Result<()> {
+    let study = sealane_lab_experiment::study::data("ssl-stacks")?;
+    let groups = [
+        ("study: full, 64 threads", &study["full_handshakes_per_second_64_threads"]),
+        (
+            "study: resumed end to end, default locks",
+            &study["resumed_end_to_end_connections_per_second_64_threads"]["default locks"],
+        ),
+        (
+            "study: resumed end to end, light locks",
+            &study["resumed_end_to_end_connections_per_second_64_threads"]["light locks"],
+        ),
+    ];
+    for (measure, values) in groups {
+        for (stack, value) in values.as_object().into_iter().flatten() {
+            if let Some(rate) = Value::as_f64(value) {
+                part.push(Figure::new(stack, measure, rate, "/s").from(Source::Published));
+            }
+        }
+    }
+    part.table("The study: 64 Arm cores, through HAProxy", &groups.map(|g| g.0));
+    Ok(())
+}
+
+pub fn bulk(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
+    for (test, does) in [("server", "sealed"), ("client", "opened")] {
+        let mut measures = Vec::new();
+        for cipher in ["aes128", "aes256", "chacha20"] {
+            for record in [1024, 4096, 16384] {
+                let measure = format!("{does}, {cipher}, {} KiB", record / 1024);
+                let case = Case { test, cipher, record: Some(record), ..Case::BASE };
+                rounds(bench, part, stacks, &case, false, |part, name, held| {
+                    part.rounds(name, &measure, &held.values(name, "cost"), "µs");
+                })?;
+                measures.push(measure);
+            }
+        }
+        let measures: Vec<&str> = measures.iter().map(String::as_str).collect();
+        part.table(&format!("CPU time per MiB, {does}"), &measures);
+    }
+    Ok(())
+}

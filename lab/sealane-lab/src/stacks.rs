@@ -1,0 +1,277 @@
+//! `sealane-lab stacks`: TLS stacks built, run and compared.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use clap::Subcommand;
+use sealane_lab_stacks::advise::{self, Candidate};
+use sealane_lab_stacks::builder::Builder;
+use sealane_lab_stacks::catalogue::{self, Support};
+use sealane_lab_stacks::doctor::{self, Found};
+use sealane_lab_stacks::elf::Images;
+use sealane_lab_stacks::measure::Limits;
+use sealane_lab_stacks::study::{self, Bench, Options};
+use sealane_lab_stacks::text;
+use sealane_lab_stacks::wire::Case;
+
+/// Options of `sealane-lab stacks`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the stacks that are known: version, licence, support, and whether they are built.
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Build stacks, from sources that cargo fetches, into the user's cache.
+    Build {
+        /// Which [default: the default set]
+        names: Vec<String>,
+        /// All that are known
+        #[arg(long, conflicts_with = "names")]
+        all: bool,
+        /// Compilers at once [default: as many as CPUs]
+        #[arg(short, long)]
+        jobs: Option<usize>,
+    },
+    /// Run the same work on each stack, and count its locks and instructions.
+    Run(Box<RunArgs>),
+    /// Remove everything that was built.
+    Clean,
+    /// Look at the TLS library of a program, a process or a file: version, support, build, locks, light locks.
+    Doctor {
+        /// A program, a process's number, or a libssl.so
+        what: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Rank the built stacks by what you need.
+    Advise {
+        /// quic, fips, lts, supported, permissive, 0-rtt, pq, tls1.0 … tls1.3, ocsp, crl, sni, alpn, ct, tickets, chacha20
+        #[arg(long, value_delimiter = ',', required = true)]
+        need: Vec<String>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// Which: names, or paths of an installed libssl [default: the default set, as far as it is built]
+    names: Vec<String>,
+    /// All that are built
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+    /// Every key, group, version, bulk cipher and context, not the main ones only
+    #[arg(long)]
+    full: bool,
+    /// Rounds of every case; 0: only count
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// Numbers of threads [default: 1, 2, 4 … as many as CPUs]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Vec<u16>,
+    /// No counts of locks and instructions
+    #[arg(long)]
+    no_counts: bool,
+    /// Do not try features
+    #[arg(long)]
+    no_features: bool,
+    /// A run is void if its threads waited longer for a CPU than this part of their time
+    #[arg(long, default_value_t = Limits::default().queued)]
+    max_queued: f64,
+    /// … or if somebody on the machine waited for one longer than this part of the run
+    #[arg(long, default_value_t = Limits::default().pressure)]
+    max_pressure: f64,
+    /// Write everything, void runs too, as one JSON document
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print the JSON document instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::List { json } => list(json),
+        Command::Build { names, all, jobs } => build(&names, all, jobs),
+        Command::Run(args) => measure(&args),
+        Command::Doctor { what, json } => examine(&what, json),
+        Command::Advise { need } => advice(&need),
+        Command::Clean => {
+            let builder = Builder::new(None)?;
+            let freed = builder.clean()?;
+            outln!("{:.1} GB freed in {}", freed as f64 / 1e9, builder.root().display());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn list(json: bool) -> anyhow::Result<ExitCode> {
+    let (all, builder, today) = (catalogue::catalogue(), Builder::new(None)?, catalogue::today());
+    if json {
+        outln!("{}", serde_json::to_string_pretty(&all.stacks)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rows: Vec<Vec<String>> = all
+        .stacks
+        .iter()
+        .map(|s| {
+            let built = if builder.ready(s).is_some() { "built" } else { "-" };
+            let support = s.support(&today);
+            let until = s.support_ends.clone().unwrap_or_default();
+            let support = match support {
+                Support::Rolling => support.name().to_owned(),
+                _ => format!("{} {until}", support.name()).trim().to_owned(),
+            };
+            let set = if s.default { "default" } else { "" };
+            vec![s.name.clone(), s.title.clone(), support, s.licence.clone(), set.into(), built.into()]
+        })
+        .collect();
+    out!("{}", text::table(&["stack", "what", "support", "licence", "set", "state"], &rows));
+    outln!(
+        "\nSupport as of {today}; dates checked on {}. Built ones are in {}.",
+        all.checked,
+        builder.root().display()
+    );
+    for stack in all.stacks.iter().filter(|s| s.note.is_some()) {
+        outln!("{}: {}", stack.name, stack.note.as_deref().unwrap_or_default());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn build(names: &[String], all: bool, jobs: Option<usize>) -> anyhow::Result<ExitCode> {
+    let stacks = catalogue::choose(&catalogue::catalogue(), names, all).map_err(|why| anyhow!(why))?;
+    let builder = Builder::new(jobs)?;
+    let mut failed = 0;
+    for (n, stack) in stacks.iter().enumerate() {
+        let mut say = |what: &str| eprintln!("[{}/{}] {}: {what}", n + 1, stacks.len(), stack.name);
+        match builder.build(stack, &mut say) {
+            Ok(_) => say("ready"),
+            Err(why) => {
+                failed += 1;
+                say(&format!("failed: {why}"));
+            }
+        }
+    }
+    builder.peer(&mut |what| eprintln!("fixed peer: {what}"))?;
+    builder.lock_counter()?;
+    if failed > 0 {
+        eprintln!("{failed} of {} failed; what was built stays, and `stacks build` goes on from there", stacks.len());
+    }
+    Ok(ExitCode::from(u8::from(failed > 0)))
+}
+
+fn measure(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let all = catalogue::catalogue();
+    let builder = Builder::new(None)?;
+    let mut stacks = catalogue::choose(&all, &args.names, args.all).map_err(|why| anyhow!(why))?;
+    if args.names.is_empty() {
+        stacks.retain(|stack| builder.ready(stack).is_some());
+        if stacks.is_empty() {
+            return Err(anyhow!("no stack is built yet: sealane-lab stacks build"));
+        }
+    }
+    let threads = if args.threads.is_empty() {
+        let cpus = study::Machine::this().cpus;
+        let mut list: Vec<usize> = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < cpus).collect();
+        list.push(cpus);
+        list
+    } else {
+        args.threads.iter().map(|&n| usize::from(n)).collect()
+    };
+    let options = Options {
+        rounds: args.rounds,
+        seconds: args.seconds,
+        threads,
+        full: args.full,
+        counts: !args.no_counts,
+        features: !args.no_features,
+        limits: Limits { queued: args.max_queued, pressure: args.max_pressure },
+    };
+    let mut say = |what: &str| eprintln!("{what}");
+    for stack in stacks.iter().filter(|s| s.path().is_some()) {
+        // Only the worker is missing where the library is there already.
+        builder.worker(&stack.worker, &mut say).context("the worker for installed libraries")?;
+    }
+    let bench = Bench::new(builder, &mut say).map_err(|why| anyhow!(why))?;
+    let results = study::run(&bench, &stacks, &options, &mut say).map_err(|why| anyhow!(why))?;
+    if let Some(path) = &args.out {
+        study::write(&results, path).map_err(|why| anyhow!(why))?;
+    }
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&results)?);
+    } else {
+        out!("{}", text::results(&results));
+    }
+    let void = !results.series.is_empty() && results.series.iter().all(|s| s.void().is_some());
+    Ok(ExitCode::from(if void { 3 } else { 0 }))
+}
+
+fn examine(what: &str, json: bool) -> anyhow::Result<ExitCode> {
+    let library = match doctor::find(what).map_err(|why| anyhow!(why))? {
+        Found::Library(path) => path,
+        found => {
+            if json {
+                outln!("{}", serde_json::to_string_pretty(&found)?);
+                return Ok(ExitCode::from(3));
+            }
+            match found {
+                Found::Other(path) => outln!(
+                    "{what} uses {}. The doctor can run libraries of OpenSSL's kind only; `sealane-lab locks` counts the\n\
+                     locks of any program.",
+                    path.display()
+                ),
+                Found::Inside(marks) => outln!(
+                    "{what} loads no TLS library; linked into it are traces of: {}. What is linked in cannot be run apart;\n\
+                     `sealane-lab locks` counts the locks of the program itself.",
+                    marks.join(", ")
+                ),
+                _ => outln!("{what}: no TLS library is loaded, and none left traces in the file"),
+            }
+            return Ok(ExitCode::from(3));
+        }
+    };
+    let mut say = |text: &str| eprintln!("{text}");
+    let bench = Bench::new(Builder::new(None)?, &mut say).map_err(|why| anyhow!(why))?;
+    let report = doctor::examine(&bench, &library, &mut say).map_err(|why| anyhow!(why))?;
+    if json {
+        outln!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        out!("{}", text::doctor(&report));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn advice(needs: &[String]) -> anyhow::Result<ExitCode> {
+    advise::check(needs).map_err(|why| anyhow!(why))?;
+    let mut say = |text: &str| eprintln!("{text}");
+    let bench = Bench::new(Builder::new(None)?, &mut say).map_err(|why| anyhow!(why))?;
+    let mut images = Images::default();
+    let candidates: Vec<Candidate> = catalogue::catalogue()
+        .stacks
+        .into_iter()
+        .map(|stack| {
+            let ready = bench.builder.ready(&stack);
+            let features = ready.as_ref().and_then(|built| bench.features(built).ok());
+            let resumed = Case { resumed: true, ..Case::BASE };
+            let locks = ready.and_then(|built| bench.locks(&built, &resumed, &mut images).ok()).map(|l| l.calls);
+            Candidate { stack, features, locks }
+        })
+        .collect();
+    let ranked = advise::rank(&candidates, needs, &catalogue::today());
+    for advice in &ranked {
+        outln!("{} {:<16} {}", if advice.fits { "+" } else { "-" }, advice.name, advice.why);
+    }
+    Ok(ExitCode::from(u8::from(!ranked.iter().any(|a| a.fits))))
+}

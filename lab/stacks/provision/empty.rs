@@ -1,0 +1,1 @@
+//! Nothing: the dependency is fetched for what it carries, not compiled.

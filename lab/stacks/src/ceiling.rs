@@ -1,0 +1,81 @@
+//! The most that a lock lets through, whatever the number of cores: its calls per handshake times the cost of an atomic
+//! on a cache line that other cores want too.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use serde::Serialize;
+
+/// The cost of an atomic addition on this machine.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Atomics {
+    /// Nanoseconds by one thread alone.
+    pub alone_ns: f64,
+    /// Nanoseconds between two additions when threads share the word: each must wait for the cache line.
+    pub contended_ns: f64,
+    /// How many threads shared it.
+    pub threads: usize,
+}
+
+/// Measures it: the median of some tries. On a busy machine the threads may run one after the other and meet nobody;
+/// what that gives cannot be below the cost of one alone, and is not to be believed: run it on a quiet one.
+pub fn calibrate(threads: usize) -> Atomics {
+    let median = |threads| {
+        let mut all: Vec<f64> = (0..5).map(|_| additions(threads, 1_000_000)).collect();
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    let threads = threads.max(2);
+    let alone_ns = median(1);
+    Atomics { alone_ns, contended_ns: median(threads).max(alone_ns), threads }
+}
+
+/// Nanoseconds per addition, over all threads.
+fn additions(threads: usize, each: u64) -> f64 {
+    #[repr(align(128))]
+    struct Line(AtomicU64);
+    let (word, barrier) = (Line(AtomicU64::new(0)), Barrier::new(threads));
+    let longest = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    barrier.wait();
+                    let start = Instant::now();
+                    for _ in 0..each {
+                        word.0.fetch_add(1, Ordering::AcqRel);
+                    }
+                    start.elapsed()
+                })
+            })
+            .collect();
+        all.into_iter().filter_map(|t| t.join().ok()).max().unwrap_or_default()
+    });
+    assert_eq!(word.0.load(Ordering::Relaxed), each * threads as u64);
+    longest.as_nanos() as f64 / (each * threads as u64) as f64
+}
+
+/// Handshakes per second at which a lock with so many calls per handshake is never free. Each call is two atomics on its
+/// word, one to take it and one to give it back; a lock that makes threads sleep is slower still.
+pub fn handshakes_per_second(calls: f64, atomics: &Atomics) -> Option<f64> {
+    (calls > 0.0).then(|| 1e9 / (2.0 * calls * atomics.contended_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ceiling_falls_with_the_calls() {
+        let atomics = Atomics { alone_ns: 5.0, contended_ns: 50.0, threads: 2 };
+        assert_eq!(handshakes_per_second(100.0, &atomics), Some(100_000.0));
+        assert_eq!(handshakes_per_second(10.0, &atomics), Some(1_000_000.0));
+        assert_eq!(handshakes_per_second(0.0, &atomics), None);
+    }
+
+    #[test]
+    fn atomics_cost_something() {
+        let ns = additions(2, 1000);
+        assert!(ns.is_finite() && ns > 0.0);
+    }
+}

@@ -1,0 +1,283 @@
+//! One library or program under the lamp: which TLS library it really uses, how that was built, how long it is
+//! supported, how many locks a handshake takes, and what light locks would regain.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Serialize;
+
+use crate::builder::Built;
+use crate::catalogue::{self, Stack, Support};
+use crate::elf::Images;
+use crate::locks::{self, PerHandshake};
+use crate::measure::{Figure, Measured};
+use crate::recipe;
+use crate::study::{Bench, Machine};
+use crate::wire::{self, Case, Description, Line};
+
+/// What was asked about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Found {
+    /// A shared library of OpenSSL's kind, by path.
+    Library(PathBuf),
+    /// Another shared TLS library, which the worker for this kind cannot open.
+    Other(PathBuf),
+    /// None is loaded, but these words in the program itself give one away.
+    Inside(Vec<String>),
+    /// Nothing.
+    Nothing,
+}
+
+/// Names of shared TLS libraries.
+const LIBRARIES: &[&str] =
+    &["libssl.so", "libcrypto.so", "libwolfssl.so", "libgnutls.so", "libmbedtls.so", "libs2n.so", "libnss3.so"];
+
+/// What a program, a running process (by number) or a library uses.
+pub fn find(what: &str) -> Result<Found, String> {
+    if let Ok(pid) = what.parse::<u32>() {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(|e| format!("process {pid}: {e}"))?;
+        let files =
+            maps.lines().filter_map(|line| line.split_once('/')).map(|(_, path)| PathBuf::from(format!("/{path}")));
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).map_err(|e| format!("process {pid}: {e}"))?;
+        return Ok(choose(files.collect(), &program));
+    }
+    let path = if what.contains('/') { Some(PathBuf::from(what)) } else { recipe::find(what) };
+    let path = path.filter(|p| p.exists()).ok_or_else(|| format!("{what}: no such program or library"))?;
+    let path = path.canonicalize().map_err(|e| format!("{what}: {e}"))?;
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    if path.is_dir() || name.contains(".so") {
+        return Ok(if path.is_dir() || name.starts_with("libssl") { Found::Library(path) } else { Found::Other(path) });
+    }
+    Ok(choose(needed(&path), &path))
+}
+
+/// The libraries that the loader would load, all of them; asked of the loader itself.
+fn needed(program: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(program).output();
+    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+        .map(PathBuf::from)
+        .collect()
+}
+
+fn choose(files: Vec<PathBuf>, program: &Path) -> Found {
+    let named = |prefix: &str| {
+        files.iter().find(|f| f.file_name().is_some_and(|n| n.to_string_lossy().starts_with(prefix))).cloned()
+    };
+    if let Some(ssl) = named("libssl.so") {
+        return Found::Library(ssl);
+    }
+    if let Some(other) = LIBRARIES.iter().find_map(|name| named(name)) {
+        return Found::Other(other);
+    }
+    let inside = marks(program);
+    if inside.is_empty() { Found::Nothing } else { Found::Inside(inside) }
+}
+
+/// Words of TLS libraries in a file: a library that is linked in leaves its version behind.
+fn marks(program: &Path) -> Vec<String> {
+    let Ok(data) = std::fs::read(program) else { return Vec::new() };
+    let mut found = BTreeSet::new();
+    // Version texts and paths of sources, as compilers leave them.
+    for (mark, about) in [
+        ("OpenSSL 1.", "OpenSSL"),
+        ("OpenSSL 3.", "OpenSSL"),
+        ("OpenSSL 4.", "OpenSSL"),
+        ("AWS-LC", "AWS-LC"),
+        ("BoringSSL", "BoringSSL"),
+        ("/rustls-0.", "rustls"),
+        ("/ring-0.", "ring"),
+        ("wolfSSL", "wolfSSL"),
+        ("GnuTLS", "GnuTLS"),
+        ("crypto/tls.", "Go's crypto/tls"),
+    ] {
+        if let Some(at) = position(&data, mark.as_bytes()) {
+            let text: String = data[at..]
+                .iter()
+                .take(32)
+                .take_while(|b| b.is_ascii_graphic() || **b == b' ')
+                .map(|&b| char::from(b))
+                .collect();
+            found.insert(format!("{about} ({})", text.trim_start_matches('/')));
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn position(data: &[u8], mark: &[u8]) -> Option<usize> {
+    data.windows(mark.len()).position(|window| window == mark)
+}
+
+/// Everything about a library.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The file.
+    pub library: PathBuf,
+    /// What it says about itself.
+    pub description: Description,
+    /// The series in the catalogue that it belongs to.
+    pub series: Option<String>,
+    /// Support of that series today, and its last day.
+    pub support: Option<(Support, Option<String>)>,
+    /// What stands out in how it was built.
+    pub build: Vec<String>,
+    /// What of the CPU matters to TLS.
+    pub cpu: Vec<String>,
+    /// Lock calls with a context that threads share.
+    pub locks: Vec<PerHandshake>,
+    /// Handshakes per second as it is and with light locks, resumed, on all CPUs.
+    pub light: Option<(Figure, Figure)>,
+    /// Why there is no comparison.
+    pub light_skipped: Option<String>,
+}
+
+/// Looks at a library of OpenSSL's kind.
+pub fn examine(bench: &Bench, library: &Path, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
+    let stack = Stack::installed(library);
+    let worker = bench.builder.worker(&stack.worker, say).map_err(|e| e.to_string())?;
+    let built = Built { stack, worker, library: Some(library.to_owned()) };
+    let description = bench.describe(&built)?;
+    let series = series(&description.version);
+    let today = catalogue::today();
+    let support = series.as_ref().map(|s| (s.support(&today), s.support_ends.clone()));
+    let mut images = Images::default();
+    let mut counts = Vec::new();
+    let threads = Machine::this().cpus.max(2);
+    for resumed in [false, true] {
+        say(&format!("counting locks, {} handshakes", if resumed { "resumed" } else { "full" }));
+        counts.push(bench.locks(&built, &Case { resumed, threads, ..Case::BASE }, &mut images)?);
+    }
+    say("as it is against light locks");
+    let (light, light_skipped) = match compare_light(bench, &built, threads) {
+        Ok(figures) => (Some(figures), None),
+        Err(why) => (None, Some(why)),
+    };
+    Ok(Report {
+        library: library.to_owned(),
+        build: build(&description, &counts),
+        description,
+        series: series.map(|s| s.name),
+        support,
+        cpu: cpu(),
+        locks: counts,
+        light,
+        light_skipped,
+    })
+}
+
+/// The series of the catalogue that a version belongs to.
+fn series(version: &str) -> Option<Stack> {
+    let all = catalogue::catalogue().stacks;
+    let number = version.strip_prefix("OpenSSL ").and_then(|rest| rest.split([' ', '-', '+']).next());
+    let name = match number {
+        Some(number) if number.starts_with("1.1.1") => "openssl-1.1.1".to_owned(),
+        Some(number) => format!("openssl-{}", number.split('.').take(2).collect::<Vec<_>>().join(".")),
+        None if version.contains("AWS-LC") => "aws-lc".into(),
+        None if version.contains("BoringSSL") => "boringssl".into(),
+        None => return None,
+    };
+    all.into_iter().find(|s| s.name == name)
+}
+
+/// What stands out in how a library was built.
+fn build(description: &Description, counts: &[PerHandshake]) -> Vec<String> {
+    let mut said = Vec::new();
+    let flags = description.compiled.as_deref().unwrap_or_default();
+    if flags.contains("-O0") || (flags.contains("compiler") && !flags.contains("-O")) {
+        said.push("compiled without optimisation".into());
+    }
+    if flags.contains("OPENSSL_NO_ASM") || flags.contains("no-asm") {
+        said.push("compiled without assembly: every cipher takes its slow path".into());
+    }
+    // A correct build of AWS-LC takes some fifty; each reference counted by a lock adds to it.
+    let most = counts.iter().map(|c| c.calls).fold(0.0, f64::max);
+    if description.version.contains("AWS-LC") && most > 100.0 {
+        said.push(format!(
+            "{most:.0} lock calls per handshake: its references are counted under locks, as when it is compiled as C99"
+        ));
+    }
+    said
+}
+
+/// The CPU's abilities that the fast paths of TLS libraries take.
+fn cpu() -> Vec<String> {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let Some(flags) = info.lines().find_map(|l| l.strip_prefix("flags").or_else(|| l.strip_prefix("Features"))) else {
+        return Vec::new();
+    };
+    let wanted =
+        ["aes", "pclmulqdq", "avx2", "bmi2", "adx", "sha_ni", "vaes", "vpclmulqdq", "avx512ifma", "pmull", "sha2"];
+    let has: BTreeSet<&str> = flags.split_whitespace().collect();
+    wanted.iter().filter(|w| has.contains(**w)).map(|w| (*w).to_owned()).collect()
+}
+
+/// Resumed handshakes on all CPUs, as it is and with light locks in turn; both without counting.
+fn compare_light(bench: &Bench, built: &Built, threads: usize) -> Result<(Figure, Figure), String> {
+    let counter = bench.builder.lock_counter().map_err(|e| e.to_string())?;
+    let case = Case { resumed: true, threads, ..Case::BASE };
+    let mut arguments = case.arguments();
+    arguments.extend(["--seconds", "0.5", "--unsplit"].map(str::to_owned));
+    let (mut plain, mut light) = (Vec::new(), Vec::new());
+    for round in 0..5 {
+        for turn in 0..2 {
+            let with = (round + turn) % 2 == 1;
+            let mut command = wire::command(built, &bench.peer, &bench.certs, &arguments);
+            // The counter is there both times, so that only the locks differ.
+            locks::preload(&mut command, &counter, Path::new(""), true, with);
+            command.env_remove("SEALANE_LOCKS_DIR");
+            let lines = wire::run(command)?;
+            let rate = lines.into_iter().find_map(|line| match line {
+                Line::Handshakes(h) => Some(Measured::Handshakes(h).rate()),
+                _ => None,
+            });
+            if with { &mut light } else { &mut plain }.push(rate.ok_or("the worker did no handshakes")?);
+        }
+    }
+    Figure::of(plain).zip(Figure::of(light)).ok_or_else(|| "no rounds".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_belong_to_their_series() {
+        let of = |version: &str| series(version).map(|s| s.name);
+        assert_eq!(of("OpenSSL 1.1.1w  11 Sep 2023").as_deref(), Some("openssl-1.1.1"));
+        assert_eq!(of("OpenSSL 3.0.17 1 Jul 2025").as_deref(), Some("openssl-3.0"));
+        assert_eq!(of("AWS-LC 5.12.0").as_deref(), Some("aws-lc"));
+        assert_eq!(of("LibreSSL 3.9.1"), None);
+    }
+
+    #[test]
+    fn what_a_program_uses_is_found() {
+        let files = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let none = Path::new("/nowhere");
+        assert_eq!(
+            choose(files(&["/lib/libc.so.6", "/opt/libcrypto.so.3", "/opt/libssl.so.3"]), none),
+            Found::Library("/opt/libssl.so.3".into())
+        );
+        assert_eq!(choose(files(&["/lib/libgnutls.so.30"]), none), Found::Other("/lib/libgnutls.so.30".into()));
+        assert_eq!(choose(Vec::new(), none), Found::Nothing);
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("program");
+        std::fs::write(&program, b"\0\0OpenSSL 3.0.8 7 Feb 2023\0").expect("written");
+        let Found::Inside(marks) = choose(Vec::new(), &program) else { panic!("it is inside") };
+        assert_eq!(marks, ["OpenSSL (OpenSSL 3.0.8 7 Feb 2023)"]);
+        assert!(find("no-such-program-here").is_err());
+    }
+
+    #[test]
+    fn a_bad_build_stands_out() {
+        let description = |version: &str, compiled: &str| Description {
+            version: version.into(),
+            compiled: Some(compiled.into()),
+            ..Description::default()
+        };
+        assert!(build(&description("OpenSSL 3.0.8", "compiler: gcc -O3"), &[]).is_empty());
+        assert_eq!(build(&description("OpenSSL 3.0.8", "compiler: gcc -O0 -DOPENSSL_NO_ASM"), &[]).len(), 2);
+    }
+}

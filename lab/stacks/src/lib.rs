@@ -1,0 +1,27 @@
+//! The TLS stacks of this world on one's own machine: build them, run the same work on each, count their locks.
+//!
+//! - [`catalogue`]: which there are, with licence and support; [`recipe`] and [`builder`] build them, from the sources
+//!   that [`sources`] carries and that cargo fetches.
+//! - [`wire`]: how workers are asked and what they answer; [`measure`] runs them in rounds and voids what was disturbed.
+//! - [`locks`] and [`instructions`] count, exactly on any machine; [`ceiling`] says what a hot lock leaves possible.
+//! - [`study`] puts it together for `sealane-lab stacks run`, and [`text`] shows it; [`doctor`] looks at one library or
+//!   program, [`advise`] ranks what fits a need.
+//!
+//! Every stack is an executable of its own (`workers/`), which the user builds: none is linked into Sealane, and the
+//! foreign calls with their `unsafe` are theirs.
+
+pub mod advise;
+pub mod builder;
+pub mod catalogue;
+pub mod ceiling;
+pub mod certs;
+pub mod doctor;
+pub mod elf;
+pub mod instructions;
+pub mod locks;
+pub mod measure;
+pub mod recipe;
+pub mod sources;
+pub mod study;
+pub mod text;
+pub mod wire;
