@@ -74,6 +74,12 @@ impl Lanes {
         Ok(Self { mailboxes, counters, threads, events, running: count })
     }
 
+    /// What makes all look, from elsewhere.
+    pub fn waker(&self) -> impl Fn() + Send + Sync + 'static {
+        let mailboxes = self.mailboxes.clone();
+        move || mailboxes.iter().for_each(Mailbox::wake)
+    }
+
     /// Makes all look at what was published.
     pub fn wake(&self) {
         self.mailboxes.iter().for_each(Mailbox::wake);

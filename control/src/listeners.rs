@@ -56,6 +56,7 @@ impl Listeners {
             listeners,
             sockets,
             upstreams: parts.upstreams,
+            routing: parts.routing,
             ticket_keys: ring.current(),
             limits: parts.limits,
             access_log: parts.access_log,

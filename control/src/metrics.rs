@@ -1,6 +1,7 @@
 //! The lanes' counters as metrics, summed when somebody reads them.
 
 use crate::access_log::LogStats;
+use crate::health::LiveUpstreams;
 use crate::prometheus::Writer;
 use crate::vpn::status::Board;
 use sealane_http::ParseError;
@@ -14,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 pub struct LaneMetrics {
     lanes: Vec<Arc<Counters>>,
     log: Option<LogStats>,
+    upstreams: Option<LiveUpstreams>,
     draining: AtomicBool,
     tunnel: OnceLock<Board>,
 }
@@ -21,7 +23,12 @@ pub struct LaneMetrics {
 impl LaneMetrics {
     /// Metrics of these lanes, and of the access log if there is one.
     pub fn new(lanes: Vec<Arc<Counters>>, log: Option<LogStats>) -> Self {
-        Self { lanes, log, draining: AtomicBool::new(false), tunnel: OnceLock::new() }
+        Self { lanes, log, upstreams: None, draining: AtomicBool::new(false), tunnel: OnceLock::new() }
+    }
+
+    /// And of the upstreams' servers.
+    pub fn with_upstreams(self, upstreams: LiveUpstreams) -> Self {
+        Self { upstreams: Some(upstreams), ..self }
     }
 
     /// From now on `/healthz` says that new requests should go elsewhere.
@@ -109,6 +116,9 @@ impl LaneMetrics {
         let mut family = out.counter("sealane_lane_requests_total", "Requests begun, by lane.");
         for (i, lane) in self.lanes.iter().enumerate() {
             family.sample(&[("lane", &i.to_string())], lane.requests.value());
+        }
+        if let Some(upstreams) = &self.upstreams {
+            upstreams.render(out);
         }
         if let Some(board) = self.tunnel.get() {
             board.read().render(out);

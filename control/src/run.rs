@@ -7,6 +7,7 @@ use crate::access_log::AccessLog;
 use crate::admin::{self, Admin};
 use crate::config::{Config, Origin};
 use crate::handover::{self, Estate, Legacy, Program, Successor};
+use crate::health::LiveUpstreams;
 use crate::lanes::{LaneEvent, Lanes};
 use crate::listeners::Listeners;
 use crate::metrics::LaneMetrics;
@@ -82,6 +83,7 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
 struct Running {
     config: Config,
     program: Program,
+    upstreams: LiveUpstreams,
     listeners: Listeners,
     ring: TicketRing,
     published: Arc<Published<Snapshot>>,
@@ -111,7 +113,9 @@ impl Running {
             ring.inherit(keys);
         }
         let mut listeners = Listeners::with(std::mem::take(&mut legacy.listeners));
-        let snapshot = listeners.snapshot(&config, &ring, 1)?;
+        let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
+        let upstreams = LiveUpstreams::new(&config);
+        snapshot.upstreams = upstreams.current();
         for address in listeners.forget_inherited() {
             eprintln!("sealane: no listener is configured for {address}, which was passed to this process");
         }
@@ -127,7 +131,9 @@ impl Running {
         become_user(&config)?;
         let published = Published::new(snapshot);
         let lanes = Lanes::start(&published, lane_logs).await?;
-        let metrics = Arc::new(LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats)));
+        upstreams.start(lanes.waker())?;
+        let metrics = LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats));
+        let metrics = Arc::new(metrics.with_upstreams(upstreams.clone()));
         vpn.iter().for_each(|vpn| metrics.set_tunnel(vpn.board()));
         let board = Arc::new(Board::new(metrics.clone()));
         board.configured(&config, &listeners, 1);
@@ -142,6 +148,7 @@ impl Running {
         Ok(Self {
             config,
             program,
+            upstreams,
             listeners,
             ring,
             published,
@@ -220,6 +227,12 @@ impl Running {
                         let _ = self.reload();
                     }
                 }
+                // Other servers: names have resolved to something new.
+                () = self.upstreams.changed() => {
+                    let generation = self.published.newest().generation + 1;
+                    let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
+                    self.publish(snapshot);
+                }
             }
         }
     }
@@ -276,7 +289,8 @@ impl Running {
         Ok(format!("finishing open requests, {} s at most; again to end at once", limit.as_secs()))
     }
 
-    fn publish(&self, snapshot: Snapshot) {
+    fn publish(&self, mut snapshot: Snapshot) {
+        snapshot.upstreams = self.upstreams.current();
         self.published.publish(snapshot);
         self.lanes.wake();
     }
@@ -325,7 +339,9 @@ impl Running {
         let snapshot = self.listeners.snapshot(&config, &self.ring, generation);
         // What was opened for a configuration that cannot be had is closed again.
         self.listeners.forget_unused(if snapshot.is_ok() { &config } else { &self.config });
-        self.publish(snapshot?);
+        let snapshot = snapshot?;
+        self.upstreams.apply(&config);
+        self.publish(snapshot);
         match (&self.vpn, config.tunnel.take()) {
             (Some(vpn), Some(settings)) => vpn.reload(*settings),
             (None, None) => {}

@@ -3,7 +3,7 @@
 use crate::conn::{Back, BackPhase, Conn, Deadline};
 use crate::exchange::FlowState;
 use crate::proxy_protocol;
-use crate::response_flow::{ATTEMPTS, Loss};
+use crate::response_flow::Loss;
 use crate::service::Proxy;
 use crate::sides::ServerSide;
 use crate::snapshot::UpstreamHttp;
@@ -20,11 +20,14 @@ impl Proxy {
         loop {
             let Some(x) = self.exchanges.get_mut(exchange) else { return };
             let Some(upstream) = x.upstream.clone() else { return };
-            x.server = upstream.next_server();
-            let server = x.server;
+            // A relayed connection needs one of its own.
+            let relayed = x.routed.relayed;
             // Auto with a request that HTTP/2 might not carry: an upgrade is HTTP/1.1's own.
+            let upgrade = x.upgrade;
+            let Some(server) = self.choose(cx, exchange, &upstream) else { return };
             let auto = upstream.upstream.http == UpstreamHttp::Auto;
-            let shared = upstream.expects_h2(server) && !(auto && x.upgrade);
+            let shared = !relayed && upstream.expects_h2(server) && !(auto && upgrade);
+            let fresh = fresh || relayed;
             if shared {
                 if !fresh && self.h2_join(cx, exchange) {
                     return;
@@ -47,11 +50,9 @@ impl Proxy {
             x.attempts += 1;
             match self.connect(cx, exchange, &upstream, server, shared) {
                 Ok(()) => return,
-                Err(_) => {
-                    self.counters.upstream_connect_failures.inc();
-                    let Some(x) = self.exchanges.get(exchange) else { return };
-                    if x.attempts >= ATTEMPTS.min(upstream.upstream.servers.len()) {
-                        return self.refuse(cx, exchange, 502);
+                Err(error) => {
+                    if !self.connect_failed(cx, exchange, error) {
+                        return;
                     }
                 }
             }
@@ -105,7 +106,9 @@ impl Proxy {
             self.close(cx, key);
             return Err(Errno::NOMEM);
         }
-        back.deadline.after(cx, key, upstream.upstream.connect_timeout);
+        let wait = upstream.upstream.connect_timeout;
+        let wait = upstream.upstream.try_timeout.map_or(wait, |t| wait.min(t));
+        back.deadline.after(cx, key, wait);
         if let Some(x) = self.exchanges.get_mut(exchange) {
             x.back = Some(if shared { ServerSide::Waiting(key) } else { ServerSide::H1(key) });
         }
@@ -135,6 +138,11 @@ impl Proxy {
                 }
             }
             BackPhase::Handshake | BackPhase::Busy => self.back_go_on(cx, key),
+            BackPhase::Closing => {
+                if ready.error {
+                    self.close(cx, key);
+                }
+            }
         }
     }
 
@@ -247,7 +255,7 @@ impl Proxy {
 
     pub(crate) fn back_timeout(&mut self, cx: &mut Context, key: Key) {
         let Some(back) = self.back(key) else { return };
-        if back.phase == BackPhase::Idle {
+        if matches!(back.phase, BackPhase::Idle | BackPhase::Closing) {
             return self.close(cx, key);
         }
         if back.h2.is_some() {

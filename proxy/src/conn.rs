@@ -50,6 +50,8 @@ pub(crate) struct Client {
     pub cert: Option<Box<ClientCert>>,
     /// Requests that have come on its connection.
     pub requests: u64,
+    /// The name that it asked for in its hello, where some rate limit counts by it.
+    pub server_name: Option<Box<str>>,
 }
 
 pub(crate) struct Front {
@@ -91,6 +93,8 @@ pub(crate) enum BackPhase {
     Busy,
     /// In the pool.
     Idle,
+    /// Of a relay that is over: what is left is sent, then it closes.
+    Closing,
 }
 
 pub(crate) struct Back {

@@ -151,6 +151,34 @@ counters! {
     upstream_timeouts, counter, "sealane_upstream_timeouts_total", "";
     /// Requests tried again at an upstream.
     retries, counter, "sealane_upstream_retries_total", "";
+    /// Requests that were not tried again because the upstream's budget was spent.
+    retries_denied, counter, "sealane_upstream_retries_denied_total", "";
+    /// Connections to upstreams that could not be tried: ports, descriptors or memory were used up.
+    upstream_local_errors, counter, "sealane_upstream_local_errors_total", "";
+    /// Requests answered 503 because no server of the upstream could be used.
+    no_server, counter, "sealane_upstream_unavailable_total", "";
+    /// Requests that waited for a server with room.
+    queued, counter, "sealane_upstream_queued_total", "";
+    /// Requests answered 503 while all servers were full, by why.
+    queue_full, counter, "sealane_upstream_queue_refused_total", "reason=\"full\"";
+    /// Requests answered 503 while all servers were full, by why.
+    queue_timeouts, counter, "sealane_upstream_queue_refused_total", "reason=\"timeout\"";
+    /// What was refused because a client did too much of it.
+    rate_limited, counter, "sealane_rate_limited_total", "what=\"request\"";
+    /// What was refused because a client did too much of it.
+    connections_limited, counter, "sealane_rate_limited_total", "what=\"connection\"";
+    /// What was refused because a client did too much of it.
+    handshakes_limited, counter, "sealane_rate_limited_total", "what=\"handshake\"";
+    /// Connections relayed without being read.
+    relays, counter, "sealane_relayed_connections_total", "";
+    /// Connections closed because no upstream is configured for what they ask for.
+    relays_refused, counter, "sealane_relays_refused_total", "";
+    /// Bytes of relayed connections, by where they went.
+    relayed_up, counter, "sealane_relayed_bytes_total", "to=\"upstream\"";
+    /// Bytes of relayed connections, by where they went.
+    relayed_down, counter, "sealane_relayed_bytes_total", "to=\"client\"";
+    /// Requests answered 400 because no rule can be looked up for their path.
+    bad_paths, counter, "sealane_bad_paths_total", "";
     /// Idle connections to upstreams.
     pooled, gauge, "sealane_upstream_idle_connections", "";
     /// Connections switched to another protocol (WebSocket, CONNECT).

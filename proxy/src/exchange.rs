@@ -8,6 +8,7 @@
 //!            └────────┴───► Dropped   (nobody wants the rest; it is read and thrown away)
 //! ```
 
+use crate::choose::Routed;
 use crate::lane_state::LaneUpstream;
 use crate::sides::{ClientSide, ServerSide};
 use sealane_http::h1::{BodyDecoder, Limits};
@@ -68,6 +69,8 @@ pub(crate) struct Exchange {
     pub front: ClientSide,
     pub back: Option<ServerSide>,
     pub upstream: Option<Rc<LaneUpstream>>,
+    /// The way that was chosen for it.
+    pub routed: Routed,
     pub up: Flow,
     pub down: Flow,
     /// What the request's body is like, as it came.
@@ -104,6 +107,7 @@ impl Exchange {
             front,
             back: None,
             upstream: None,
+            routed: Routed::default(),
             up: Flow::new(),
             down: Flow::new(),
             body: BodyLength::None,
@@ -130,6 +134,7 @@ impl Exchange {
         self.response.shrink_to(4096);
         self.back = None;
         self.upstream = None;
+        self.routed = Routed::default();
         self.up.reset();
         self.down.reset();
         self.answered = false;

@@ -10,13 +10,16 @@
 //! | upstream is silent | 504 | client's connection cut |
 //! | response ends before the request's body | response sent, then both closed (the client's lingering) | |
 
+use crate::choose::Routed;
 use crate::exchange::{Exchange, FlowState};
 use crate::forwarded;
+use crate::lane_state::LaneListener;
 use crate::service::Proxy;
 use crate::sides::{ClientSide, Later, client_of};
 use crate::snapshot::Action;
 use sealane_http::{BodyLength, Known, Method};
 use sealane_lane::{Context, Key};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// How long, and for how many bytes, a client is read on that has been answered before its request was through.
@@ -29,7 +32,7 @@ impl Proxy {
     /// A request's head is whole: decides what is done with it.
     pub(crate) fn begin(&mut self, cx: &mut Context, exchange: Key, expects: bool) {
         let max_body = self.lane.snapshot.limits.max_body;
-        let Self { conns, exchanges, scratch, .. } = self;
+        let Self { conns, exchanges, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };
         let Some(client) = client_of(conns, x.front) else { return };
         let listener = client.listener.clone();
@@ -54,17 +57,45 @@ impl Proxy {
         let Some(action) = listener.listener.hosts.find(host) else {
             return self.refuse(cx, exchange, 404);
         };
-        match &**action {
+        self.act(cx, exchange, &listener, action, expects);
+    }
+
+    /// Does what is to be done with a request.
+    pub(crate) fn act(
+        &mut self,
+        cx: &mut Context,
+        exchange: Key,
+        listener: &Rc<LaneListener>,
+        action: &Action,
+        expects: bool,
+    ) {
+        let Self { conns, exchanges, scratch, .. } = self;
+        let Some(x) = exchanges.get_mut(exchange) else { return };
+        let Some(client) = client_of(conns, x.front) else { return };
+        match action {
             Action::Respond { status, content_type, body } => {
                 self.respond(cx, exchange, *status, content_type.as_bytes(), body, expects);
             }
+            Action::Redirect(redirect) => {
+                let secure = client.is_secure();
+                self.redirect(cx, exchange, redirect, secure, 0, expects);
+            }
+            Action::Routes(table) => self.route(cx, exchange, listener, table, expects),
+            // RFC 9110 §15.5.20: connections for this name are not for us to read; this one came for another.
+            Action::Passthrough { .. } => self.refuse(cx, exchange, 421),
             Action::Proxy { upstream } => {
                 let Some(upstream) = listener.upstreams.get(*upstream) else {
                     return self.refuse(cx, exchange, 500);
                 };
                 let early = x.early;
+                Routed::wish(x, upstream, client.peer.ip());
                 if forwarded::prepare(x, client, early, &mut scratch.joined).is_err() {
                     return self.refuse(cx, exchange, 431);
+                }
+                if let Some(route) = &x.routed.route
+                    && route.prepare(&mut x.request, &mut scratch.joined).is_err()
+                {
+                    return self.refuse(cx, exchange, 500);
                 }
                 if let Some(host) = &upstream.upstream.host_header
                     && x.request.set_authority(host.as_bytes()).is_err()
@@ -116,6 +147,9 @@ impl Proxy {
         if x.answered {
             return self.cut(cx, exchange);
         }
+        if x.routed.relayed {
+            return self.relay_failed(cx, exchange, status);
+        }
         let phrase = sealane_http::message::reason_phrase(status);
         let body = format!("{status} {phrase}\n");
         let close = !matches!(status, 404 | 405 | 421 | 502 | 503 | 504) || x.up.state != FlowState::Done;
@@ -160,6 +194,7 @@ impl Proxy {
         if x.up.state != FlowState::Done {
             x.up.state = FlowState::Dropped;
         }
+        self.finish_response(exchange, true);
         self.client_head(exchange, front, length, false);
         if !matches!(length, BodyLength::None | BodyLength::Known(0)) {
             self.client_data(cx, front, length, body, true);
@@ -191,7 +226,11 @@ impl Proxy {
         x.down.state = FlowState::Done;
         let complete = x.up.state == FlowState::Done;
         if let Some(back) = x.back.take() {
-            self.server_finish(cx, back, complete && !x.up.raw);
+            if x.routed.relayed && complete {
+                self.relay_done(cx, back);
+            } else {
+                self.server_finish(cx, back, complete && !x.up.raw);
+            }
         }
         self.count(&x);
         self.log_exchange(cx, &x);
@@ -250,9 +289,14 @@ impl Proxy {
 
     fn count(&self, x: &Exchange) {
         let c = &self.counters;
-        c.status(x.status);
-        c.request_bytes.add(x.up.bytes);
-        c.response_bytes.add(x.down.bytes);
+        if x.routed.relayed {
+            c.relayed_up.add(x.up.bytes);
+            c.relayed_down.add(x.down.bytes);
+        } else {
+            c.status(x.status);
+            c.request_bytes.add(x.up.bytes);
+            c.response_bytes.add(x.down.bytes);
+        }
         c.active.set(self.exchanges.len() as u64);
     }
 

@@ -2,9 +2,11 @@
 
 use crate::conn::{Conn, FrontPhase};
 use crate::h2::guard::PREFACE;
+use crate::passthrough::passthrough_for;
 use crate::proxy_protocol;
 use crate::service::{HandedOver, Message, Proxy};
 use crate::sides::Later;
+use crate::snapshot::{Listener, Relays};
 use crate::syn::signs_cheaply;
 use crate::wire::{ReadResult, WireError};
 use sealane_lane::{Context, Key, Ready};
@@ -16,6 +18,7 @@ use sealane_tls::{Session, sessions};
 const PROTOCOL_VERSION: u8 = 70;
 const UNRECOGNIZED_NAME: u8 = 112;
 const INTERNAL_ERROR: u8 = 80;
+const ACCESS_DENIED: u8 = 49;
 const TLS12: u16 = 0x0303;
 /// Most bytes of a refused client that are read and thrown away.
 const LINGER_BYTES: usize = 512 * 1024;
@@ -30,6 +33,15 @@ enum Speaks {
     Unknown,
     H1,
     H2,
+}
+
+/// What a connection begins with, after a PROXY header if there is one.
+pub(crate) fn first_phase(listener: &Listener) -> FrontPhase {
+    match listener.relays {
+        Relays::Named => FrontPhase::Hello,
+        _ if listener.tls.is_some() => FrontPhase::Hello,
+        _ => FrontPhase::Open,
+    }
 }
 
 impl Proxy {
@@ -100,14 +112,19 @@ impl Proxy {
                     front.client.peer = source;
                     front.client.peer_text = source.ip().to_canonical().to_string().into();
                 }
-                if front.client.listener.listener.tls.is_some() {
-                    front.phase = FrontPhase::Hello;
-                    if !front.wire.unread.is_empty() {
-                        self.hello_arrived(cx, key, true);
-                    }
-                } else {
-                    front.phase = FrontPhase::Open;
-                    front.inbuf = std::mem::take(&mut front.wire.unread);
+                let listener = front.client.listener.clone();
+                let peer = front.client.peer.ip();
+                if !self.routing.connection(cx, peer) {
+                    self.counters.connections_limited.inc();
+                    return self.close(cx, key);
+                }
+                let Some(front) = self.front(key) else { return };
+                front.phase = first_phase(&listener.listener);
+                match front.phase {
+                    FrontPhase::Hello if front.wire.unread.is_empty() => {}
+                    FrontPhase::Hello => self.hello_arrived(cx, key, true),
+                    _ if listener.listener.relays == Relays::Everything => self.relay_all(cx, key),
+                    _ => front.inbuf = std::mem::take(&mut front.wire.unread),
                 }
             }
             Err(_) => {
@@ -126,6 +143,10 @@ impl Proxy {
         let hello = match hello::parse(&front.wire.unread, &mut scratch.joined) {
             Ok(None) => return,
             Ok(Some(hello)) => hello,
+            Err(_) if front.client.listener.listener.tls.is_none() => {
+                // No hello, so no name: for whoever takes everything.
+                return self.relay_all(cx, key);
+            }
             Err(e) => {
                 let alert = e.alert();
                 self.counters.tls_failure(match e {
@@ -139,7 +160,15 @@ impl Proxy {
                 return self.refuse_raw(cx, key, answer);
             }
         };
-        let Some(tls) = &front.client.listener.listener.tls else { return };
+        let listener = front.client.listener.clone();
+        if listener.listener.relays != Relays::Never {
+            let name = hello.server_name.and_then(|n| std::str::from_utf8(n).ok()).map(str::to_ascii_lowercase);
+            let upstream = passthrough_for(&listener.listener, name.as_deref());
+            if upstream.is_some() || listener.listener.tls.is_none() {
+                return self.relay(cx, key, upstream, name.as_deref());
+            }
+        }
+        let Some(tls) = &listener.listener.tls else { return };
         if !hello.offers_tls13 && hello.legacy_version < TLS12 {
             self.counters.tls_failure("incompatible");
             return self.refuse_raw(cx, key, &fatal_alert(PROTOCOL_VERSION));
@@ -158,6 +187,14 @@ impl Proxy {
             _ if !hello.offers_tls13 && !hello.session_id.is_empty() && !hello.has_ticket => Some(hello.session_id),
             _ => None,
         };
+        if self.routing.by_server_name {
+            front.client.server_name = name.map(String::into_boxed_str);
+        }
+        // Once per connection: not again by the lane that it is handed to.
+        if may_hand_over && !self.routing.handshake(cx, front.client.peer.ip()) {
+            self.counters.handshakes_limited.inc();
+            return self.refuse_raw(cx, key, &fatal_alert(ACCESS_DENIED));
+        }
         let owner = id.map_or(slot, |id| sessions::owner(id, slots));
         front.early_offered = hello.early_data;
         front.client.policy = policy;
@@ -171,6 +208,13 @@ impl Proxy {
             front.phase = FrontPhase::Admission;
             self.admission.push_back(key);
         }
+    }
+
+    /// Relays a connection that names nobody.
+    pub(crate) fn relay_all(&mut self, cx: &mut Context, key: Key) {
+        let Some(front) = self.front(key) else { return };
+        let upstream = passthrough_for(&front.client.listener.listener, None);
+        self.relay(cx, key, upstream, None);
     }
 
     fn hand_over(&mut self, cx: &mut Context, key: Key, owner: usize) {

@@ -29,6 +29,9 @@ impl Proxy {
 
     /// Sends the request's head on a connection that is ready for it.
     pub(crate) fn send_request(&mut self, cx: &mut Context, exchange: Key, key: Key) {
+        if self.exchanges.get(exchange).is_some_and(|x| x.routed.relayed) {
+            return self.start_relay(cx, exchange, key);
+        }
         let Self { conns, exchanges, scratch, .. } = self;
         let (Some(Conn::Back(back)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else { return };
         back.exchange = Some(exchange);
@@ -224,6 +227,10 @@ impl Proxy {
         }
         let Some(exchange) = back.exchange else { return self.close(cx, key) };
         let Some(x) = self.exchanges.get_mut(exchange) else { return self.close(cx, key) };
+        if x.routed.relayed && x.down.state == FlowState::Done {
+            // It has been said already; what the client still says goes on.
+            return;
+        }
         if x.down.state == FlowState::Open && clean && (x.down.raw || x.down.decoder.eof().is_ok()) {
             return self.down_end(cx, exchange);
         }

@@ -1,9 +1,11 @@
 //! A lane's own form of a snapshot: its TLS contexts and its pools, reached by counts that no other lane touches.
 
-use crate::snapshot::{Listener, Snapshot, Upstream, UpstreamHttp};
+use crate::balance::{Balance, Balancer, LaneServer, RetryBudget};
+use crate::snapshot::{Listener, Routing, Snapshot, Upstream, UpstreamHttp};
 use sealane_lane::Key;
 use sealane_tls::{BuildError, ClientContext, ServerContext};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,6 +13,8 @@ pub(crate) struct LaneListener {
     pub listener: Arc<Listener>,
     /// Those of the same snapshot: what the listener's actions name by index.
     pub upstreams: Rc<[Rc<LaneUpstream>]>,
+    /// What the listener's hosts name by index, of the same snapshot.
+    pub routing: Arc<Routing>,
     /// By policy; built when first used.
     contexts: RefCell<Vec<Option<ServerContext>>>,
 }
@@ -25,7 +29,14 @@ pub(crate) struct LaneUpstream {
     pub shared: RefCell<Vec<Vec<Key>>>,
     /// Servers that chose HTTP/2 when last asked, by index.
     speaks_h2: RefCell<Vec<bool>>,
-    next: Cell<usize>,
+    pub balancer: Balancer,
+    pub retries: RetryBudget,
+    /// The choice depends on the request.
+    pub chooses_by_request: bool,
+    /// Requests that wait for room, the first first.
+    pub waiting: RefCell<VecDeque<Key>>,
+    /// How many may.
+    pub queue_share: usize,
 }
 
 pub(crate) struct LaneSnapshot {
@@ -76,31 +87,48 @@ impl LaneUpstream {
         }
     }
 
-    /// The server whose turn it is.
-    pub fn next_server(&self) -> usize {
-        let turn = self.next.get();
-        self.next.set(turn.wrapping_add(1));
-        turn % self.upstream.servers.len().max(1)
+    fn new(upstream: &Arc<Upstream>, old: Option<&LaneSnapshot>, slot: usize, lanes: usize) -> Self {
+        let limited = upstream.max_connections.is_some();
+        // What is under way at a server that stays is counted on.
+        let kept = |server: &crate::snapshot::Server| {
+            let servers = old.into_iter().flat_map(|o| o.upstreams.iter()).flat_map(|u| u.balancer.servers());
+            let kept = servers.into_iter().find(|s| Arc::ptr_eq(s.state(), &server.state)).cloned();
+            kept.inspect(|s| s.set_limited(limited))
+        };
+        let servers: Vec<Rc<LaneServer>> = upstream
+            .servers
+            .iter()
+            .map(|s| kept(s).unwrap_or_else(|| Rc::new(LaneServer::new(s, slot, limited))))
+            .collect();
+        Self {
+            contexts: RefCell::default(),
+            idle: RefCell::new(vec![Vec::new(); upstream.servers.len()]),
+            shared: RefCell::new(vec![Vec::new(); upstream.servers.len()]),
+            speaks_h2: RefCell::new(vec![false; upstream.servers.len()]),
+            balancer: Balancer::new(upstream.balance, upstream.group.clone(), &upstream.servers, servers, slot),
+            retries: RetryBudget::new(upstream.retry_percent, upstream.retry_per_second, lanes),
+            chooses_by_request: upstream.balance == Balance::Hash || upstream.sticky.is_some(),
+            waiting: RefCell::default(),
+            queue_share: upstream.queue.div_ceil(lanes.max(1)),
+            upstream: upstream.clone(),
+        }
+    }
+
+    /// Tells control how many requests wait for one of the servers.
+    pub fn tell_waiting(&self, n: usize) {
+        if let Some(first) = self.balancer.servers().first() {
+            first.set_waiting(n);
+        }
     }
 }
 
 impl LaneSnapshot {
     /// Takes a snapshot in. What has not changed since `old` is kept: contexts (save for new ticket keys) and pools.
-    pub fn new(snapshot: Arc<Snapshot>, old: Option<&LaneSnapshot>, slot: usize) -> Self {
+    pub fn new(snapshot: Arc<Snapshot>, old: Option<&LaneSnapshot>, slot: usize, lanes: usize) -> Self {
         let same_keys = old.is_some_and(|o| Arc::ptr_eq(&o.snapshot.ticket_keys, &snapshot.ticket_keys));
         let upstreams = snapshot.upstreams.iter().map(|upstream| {
             let kept = old.and_then(|o| o.upstreams.iter().find(|u| Arc::ptr_eq(&u.upstream, upstream)));
-            kept.cloned().unwrap_or_else(|| {
-                Rc::new(LaneUpstream {
-                    upstream: upstream.clone(),
-                    contexts: RefCell::default(),
-                    idle: RefCell::new(vec![Vec::new(); upstream.servers.len()]),
-                    shared: RefCell::new(vec![Vec::new(); upstream.servers.len()]),
-                    speaks_h2: RefCell::new(vec![false; upstream.servers.len()]),
-                    // Lanes start at different servers, so that few requests still reach all of them.
-                    next: Cell::new(slot),
-                })
-            })
+            kept.cloned().unwrap_or_else(|| Rc::new(LaneUpstream::new(upstream, old, slot, lanes)))
         });
         let upstreams: Rc<[Rc<LaneUpstream>]> = upstreams.collect();
         let same_upstreams = old.is_some_and(|o| {
@@ -108,11 +136,13 @@ impl LaneSnapshot {
         });
         let listeners = snapshot.listeners.iter().map(|listener| {
             let kept = old.and_then(|o| o.listeners.iter().find(|l| Arc::ptr_eq(&l.listener, listener)));
+            let same_routing = kept.is_some_and(|k| Arc::ptr_eq(&k.routing, &snapshot.routing));
             match kept {
-                Some(kept) if same_keys && same_upstreams => kept.clone(),
+                Some(kept) if same_keys && same_upstreams && same_routing => kept.clone(),
                 _ => Rc::new(LaneListener {
                     listener: listener.clone(),
                     upstreams: upstreams.clone(),
+                    routing: snapshot.routing.clone(),
                     contexts: RefCell::new(kept.map_or(Vec::new(), |k| {
                         let contexts = k.contexts.borrow();
                         let renew = |c: &ServerContext| c.with_ticket_keys(&snapshot.ticket_keys).ok();

@@ -10,6 +10,8 @@
 
 mod access_log;
 mod back;
+pub mod balance;
+mod choose;
 mod clock;
 mod conn;
 pub mod counters;
@@ -21,10 +23,14 @@ mod h1_back;
 mod h1_front;
 mod h2;
 mod lane_state;
+pub mod limits;
+mod passthrough;
 mod proxy_protocol;
 mod request_flow;
 mod response_flow;
+pub mod rules;
 mod scratch;
+pub mod server_state;
 mod service;
 mod sides;
 pub mod snapshot;

@@ -7,8 +7,6 @@ use crate::sides::{ClientSide, Later, Wait};
 use sealane_http::{BodyLength, ParseError};
 use sealane_lane::{Context, Key};
 
-/// Connections tried for one request.
-pub(crate) const ATTEMPTS: usize = 3;
 /// Interim responses passed on for one request.
 const MAX_INTERIM: u8 = 16;
 
@@ -70,6 +68,8 @@ impl Proxy {
                 return false;
             }
         }
+        x.routed.succeeded();
+        self.finish_response(exchange, false);
         self.client_head(exchange, front, body, upgrade);
         let Some(x) = self.exchanges.get_mut(exchange) else { return false };
         x.answered = true;
@@ -122,6 +122,9 @@ impl Proxy {
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
         x.down.state = FlowState::Done;
         let front = x.front;
+        if self.half_closes(exchange) {
+            return;
+        }
         self.client_end(exchange, front);
         self.response_done(cx, exchange);
     }
@@ -148,19 +151,12 @@ impl Proxy {
             // One that was not opened for this request is not counted otherwise.
             x.attempts += 1;
         }
-        let servers = x.upstream.as_ref().map_or(0, |u| u.upstream.servers.len());
-        // Nothing of the body may have been passed on: it is not kept.
-        let whole = x.up.bytes == 0;
-        let again = match why {
-            Loss::Unreachable { .. } => whole && x.attempts < ATTEMPTS.min(servers),
-            Loss::Unprocessed => whole && x.attempts < ATTEMPTS,
-            Loss::Stale => whole && x.request.method().is_idempotent(),
-            Loss::Broken | Loss::Timeout => false,
-        };
+        let again = self.tries_again(cx, exchange, why);
         if matches!(why, Loss::Unreachable { .. }) {
             self.counters.upstream_connect_failures.inc();
         }
         if again {
+            let Some(x) = self.exchanges.get_mut(exchange) else { return };
             if !x.body.is_empty() {
                 x.up.state = FlowState::Waiting;
             }

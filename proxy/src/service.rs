@@ -8,10 +8,12 @@ use crate::clock::Clock;
 use crate::conn::{Back, BackPhase, Client, Conn, Deadline, Front, FrontPhase};
 use crate::counters::Counters;
 use crate::exchange::Exchange;
+use crate::front::first_phase;
 use crate::lane_state::LaneSnapshot;
+use crate::limits::{LaneLimits, Passed, ROUTING_TIMER};
 use crate::scratch::Scratch;
 use crate::sides::{ClientSide, Later, ServerSide, client_of};
-use crate::snapshot::{Listener, Snapshot};
+use crate::snapshot::{Listener, Relays, Snapshot};
 use crate::syn::Signatures;
 use crate::wire::{Wire, WireError};
 use rustix::io::Errno;
@@ -60,6 +62,8 @@ pub enum Message {
     Session(SessionRecord),
     /// A connection whose session this lane owns, with the bytes read so far.
     Connection(HandedOver),
+    /// What another lane has let pass of a rate limit.
+    Passed(Arc<Passed>),
 }
 
 /// A connection on its way to another lane, before it has a session.
@@ -111,13 +115,16 @@ pub struct Proxy {
     fronts: usize,
     listening: bool,
     pub(crate) draining: Option<Millis>,
+    /// What holds over lanes, and queues.
+    pub(crate) routing: LaneLimits,
 }
 
 impl Proxy {
     /// Sets a lane up; called on its own thread.
     pub fn new(setup: Setup, cx: &mut Context) -> std::io::Result<Self> {
         sessions::bind_thread(setup.slot, setup.mailboxes.len());
-        let lane = Rc::new(LaneSnapshot::new(setup.snapshots.current().clone(), None, setup.slot));
+        let lane =
+            Rc::new(LaneSnapshot::new(setup.snapshots.current().clone(), None, setup.slot, setup.mailboxes.len()));
         let mut proxy = Self {
             slot: setup.slot,
             mailboxes: setup.mailboxes,
@@ -138,7 +145,9 @@ impl Proxy {
             fronts: 0,
             listening: false,
             draining: None,
+            routing: LaneLimits::default(),
         };
+        proxy.routing.refresh(&proxy.lane);
         proxy.clock.refresh(0);
         proxy.listen(cx)?;
         Ok(proxy)
@@ -192,10 +201,17 @@ impl Proxy {
                     self.counters.accepted.inc();
                     let phase = match () {
                         () if listener.listener.proxy_protocol => FrontPhase::ProxyHeader,
-                        () if listener.listener.tls.is_some() => FrontPhase::Hello,
-                        () => FrontPhase::Open,
+                        () => first_phase(&listener.listener),
                     };
+                    // Behind a PROXY header stands who it is.
+                    if phase != FrontPhase::ProxyHeader && !self.routing.connection(cx, peer.ip()) {
+                        self.counters.connections_limited.inc();
+                        continue;
+                    }
                     if let Some(key) = self.adopt(cx, fd, listener.clone(), peer, phase) {
+                        if phase == FrontPhase::Open && listener.listener.relays == Relays::Everything {
+                            self.relay_all(cx, key);
+                        }
                         self.front_ready(cx, key);
                         self.settle(cx);
                     }
@@ -252,6 +268,7 @@ impl Proxy {
                 peer_text: peer.ip().to_canonical().to_string().into(),
                 cert: None,
                 requests: 0,
+                server_name: None,
             },
             phase,
             exchange: None,
@@ -329,6 +346,14 @@ impl Proxy {
         {
             if flushed {
                 self.after_closing(cx, key, linger);
+            }
+            return;
+        }
+        if let Conn::Back(back) = conn
+            && back.phase == BackPhase::Closing
+        {
+            if flushed {
+                self.close(cx, key);
             }
             return;
         }
@@ -493,7 +518,13 @@ impl Proxy {
             self.empty_queues(cx, |l| !newest.listeners.iter().any(|n| n.id == l.id));
         }
         self.unlisten(cx);
-        self.lane = Rc::new(LaneSnapshot::new(self.snapshots.current().clone(), Some(&self.lane), self.slot));
+        self.lane = Rc::new(LaneSnapshot::new(
+            self.snapshots.current().clone(),
+            Some(&self.lane),
+            self.slot,
+            self.mailboxes.len(),
+        ));
+        self.routing.refresh(&self.lane);
         if was_listening {
             let _ = self.listen(cx);
         }
@@ -639,6 +670,9 @@ impl Service for Proxy {
             self.log.hand_over(true);
             return;
         }
+        if token == ROUTING_TIMER {
+            return self.routing_timer(cx);
+        }
         if token & LISTENER != 0 {
             self.resume_accepting(cx);
             return;
@@ -663,6 +697,7 @@ impl Service for Proxy {
         match message {
             Message::Drain { limit, successor } => self.drain(cx, limit, successor),
             Message::Session(record) => sessions::accept(record),
+            Message::Passed(passed) => self.routing.heard(cx, &passed),
             Message::Connection(c) => {
                 let found = self.lane.listeners.iter().find(|l| l.listener.id == c.listener).cloned();
                 let Some(listener) = found else { return };
@@ -680,6 +715,7 @@ impl Service for Proxy {
         self.clock.refresh(cx.now());
         self.admit(cx);
         self.send_mail();
+        self.mind_queues(cx);
         if !self.later.is_empty() {
             let later = std::mem::take(&mut self.later);
             for key in &later {

@@ -286,8 +286,12 @@ impl Proxy {
             ServerSide::H1(key) => {
                 if let Some(Conn::Back(back)) = self.conns.get_mut(key) {
                     let upstream = &back.upstream.upstream;
+                    let x = back.exchange.and_then(|x| self.exchanges.get(x));
+                    let left = x.and_then(|x| x.routed.try_left(&back.upstream, cx.now()));
                     let time = match wait {
-                        Wait::FirstByte => upstream.first_byte_timeout,
+                        Wait::FirstByte => {
+                            left.map_or(upstream.first_byte_timeout, |t| t.min(upstream.first_byte_timeout))
+                        }
                         Wait::Idle => upstream.idle_timeout,
                     };
                     back.deadline.after(cx, key, time);

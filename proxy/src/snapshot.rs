@@ -5,8 +5,12 @@
 //! after it is published.
 
 use crate::access_log::LogFormat;
+use crate::balance::{Balance, HashKey, Sticky};
+use crate::limits::RateLimit;
+use crate::rules::{Redirect, Route};
+use crate::server_state::{GroupState, ServerState};
 use sealane_http::h1::Limits;
-use sealane_route::HostTable;
+use sealane_route::{HostTable, RouteTable};
 use sealane_tls::policy::{ClientPolicy, ListenerTls, TicketKeys};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -25,12 +29,27 @@ pub struct Snapshot {
     pub sockets: Vec<Vec<Arc<OwnedFd>>>,
     /// Upstream groups; routes name them by index.
     pub upstreams: Vec<Arc<Upstream>>,
+    /// What hosts' rules name by index, and rates.
+    pub routing: Arc<Routing>,
     /// The key ring for session tickets.
     pub ticket_keys: Arc<TicketKeys>,
     /// Limits and timeouts of clients.
     pub limits: Arc<ClientLimits>,
     /// The format of access log lines; `None`: lanes do not even make them.
     pub access_log: Option<LogFormat>,
+}
+
+/// What the rules of all hosts refer to.
+#[derive(Debug, Default)]
+pub struct Routing {
+    /// [`Action::Routes`] names them by index.
+    pub routes: Vec<Route>,
+    /// Routes name them by index.
+    pub rate_limits: Vec<RateLimit>,
+    /// New connections, by the client's address.
+    pub connection_rate: Option<RateLimit>,
+    /// New TLS sessions (full or resumed), by the client's address.
+    pub handshake_rate: Option<RateLimit>,
 }
 
 /// One listening address.
@@ -52,8 +71,23 @@ pub struct Listener {
     pub syn_tls: SynData,
     /// HTTP/2 by prior knowledge (RFC 9113 §3.3); for listeners without TLS, where there is no ALPN.
     pub h2c: bool,
+    /// Which connections are relayed without being read.
+    pub relays: Relays,
     /// Host name to action. Looked up by the request's host.
     pub hosts: HostTable<Arc<Action>>,
+}
+
+/// Which connections of a listener go to an [`Action::Passthrough`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Relays {
+    /// None.
+    #[default]
+    Never,
+    /// Those that ask for such a name in their hello. Without TLS of ours on the listener all must, or there is one
+    /// for `*`.
+    Named,
+    /// All, from their first byte on: the other side may be the first to speak.
+    Everything,
 }
 
 /// What is done with a request.
@@ -73,17 +107,49 @@ pub enum Action {
         /// The body.
         body: Vec<u8>,
     },
+    /// Answered with the address of another place.
+    Redirect(Redirect),
+    /// By path, method and fields: an index into [`Routing::routes`].
+    Routes(RouteTable<usize>),
+    /// Not a matter of requests: connections for this name are relayed as they are to the upstream group with this
+    /// index.
+    Passthrough {
+        /// Index into [`Snapshot::upstreams`].
+        upstream: usize,
+    },
 }
 
 /// A group of servers that answer alike.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Upstream {
     /// For logs and metrics.
     pub name: String,
-    /// Tried in turn (round robin).
+    /// Which of them gets a request is decided by `balance`.
     pub servers: Vec<Server>,
     /// What is spoken with them.
     pub http: UpstreamHttp,
+    /// How requests are shared among the servers.
+    pub balance: Balance,
+    /// What [`Balance::Hash`] goes by.
+    pub hash_key: HashKey,
+    /// Clients stick to their server by a cookie.
+    pub sticky: Option<Sticky>,
+    /// Most requests under way per server, over all lanes; control grants each lane its part.
+    pub max_connections: Option<u32>,
+    /// Requests that may wait for room, over all lanes.
+    pub queue: usize,
+    /// How long one may wait.
+    pub queue_timeout: Duration,
+    /// How often a request is tried, the first time included.
+    pub tries: usize,
+    /// Second tries may be so many percent of the requests.
+    pub retry_percent: u32,
+    /// And so many per second, over all lanes.
+    pub retry_per_second: u32,
+    /// How long one try may take up to the response's head; `None`: as long as `first_byte_timeout` says.
+    pub try_timeout: Option<Duration>,
+    /// Counts changes of the servers' standing.
+    pub group: Arc<GroupState>,
     /// TLS towards them; `None` is plain TCP.
     pub tls: Option<Arc<ClientPolicy>>,
     /// Idle connections kept per server and lane; 0 opens a connection for each request (resumed, under TLS).
@@ -131,6 +197,12 @@ pub struct Server {
     pub name: String,
     /// Where to connect.
     pub address: SocketAddr,
+    /// Used only when no other server of the group can be.
+    pub backup: bool,
+    /// The value of the cookie by which clients stick to it, in hexadecimal.
+    pub sticky_id: [u8; 16],
+    /// How it stands, and what lanes say of it.
+    pub state: Arc<ServerState>,
 }
 
 /// Limits and timeouts towards clients.

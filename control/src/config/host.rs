@@ -2,7 +2,9 @@
 
 use super::decode::{self, At, Section};
 use super::diagnostics::Sink;
-use super::upstream::{self, Context};
+use super::plan::Plan;
+use super::route::{self, Routes};
+use super::upstream::Context;
 use sealane_proxy::snapshot::{Action, Upstream};
 use sealane_route::{HostTable, NameError};
 use std::collections::{HashMap, HashSet};
@@ -13,6 +15,10 @@ use std::sync::Arc;
 pub(super) struct Target {
     /// As written in `address`.
     pub written: String,
+    /// What comes is not read, but relayed.
+    pub tcp: bool,
+    /// It has TLS of ours.
+    pub tls: bool,
     pub hosts: HostTable<Arc<Action>>,
     /// Where each name is, for messages about a second one.
     pub taken: HashMap<String, Range<usize>>,
@@ -23,6 +29,8 @@ pub(super) struct Target {
 pub(super) struct Upstreams {
     /// Those that are good, in the order in which actions name them.
     pub all: Vec<Arc<Upstream>>,
+    /// What control minds for each of them.
+    pub plans: Vec<Arc<Plan>>,
     /// Every name, with its index unless the upstream is bad.
     pub named: HashMap<String, Option<usize>>,
     /// Names that some host uses.
@@ -31,53 +39,78 @@ pub(super) struct Upstreams {
     pub dangling: bool,
 }
 
+impl Upstreams {
+    /// Takes an upstream in; returns its index.
+    pub fn push(&mut self, upstream: Upstream, plan: Plan) -> usize {
+        self.all.push(Arc::new(upstream));
+        self.plans.push(Arc::new(plan));
+        self.all.len() - 1
+    }
+}
+
 /// Reads one `[[host]]` and enters it into the tables of its listeners.
-pub(super) fn read(section: Section, targets: &mut [Target], upstreams: &mut Upstreams, context: &mut Context) {
+pub(super) fn read(
+    section: Section,
+    targets: &mut [Target],
+    upstreams: &mut Upstreams,
+    routes: &mut Routes,
+    context: &mut Context,
+) {
     let sink = section.sink;
     let names = section.required("names", "[\"example.com\"], or [\"*\"] for every name", decode::strings);
     let listeners = section.optional("listeners", decode::strings);
-    let given: Vec<&str> =
-        ["to", "upstream", "respond"].into_iter().filter(|k| section.key_span(k).is_some()).collect();
-    match given[..] {
-        [] => section.missing(
+    let label = names.as_ref().and_then(|n| n.value.first()).map_or("*", |n| n.value.as_str());
+    let label = format!("host {label}");
+    let (given, own) = route::action(&section, &label, true, upstreams, context);
+    if !given && section.key_span("route").is_none() {
+        section.missing(
             "[[host]] does not say what to do with requests".to_owned(),
-            "add to = [\"http://127.0.0.1:3000\"], upstream = \"name\" or respond = { status = 200 }".to_owned(),
-        ),
-        [_] => {}
-        [_, second, ..] => {
-            let message = format!("{} exclude each other", decode::listed(given.iter().copied()));
-            let span = section.key_span(second).unwrap_or_else(|| section.span.clone());
-            sink.error(&span, message, Some("keep one of them".to_owned()));
-        }
+            "add to = [\"http://127.0.0.1:3000\"], upstream = \"name\", respond = { status = 200 } or [[host.route]]"
+                .to_owned(),
+        );
     }
-    let to = section.optional_at("to", decode::strings);
-    let upstream = section.optional_at("upstream", decode::text);
-    let respond = section.table("respond", "respond");
-
-    let mut action = None;
-    if let Some(list) = &to {
-        let name = names.as_ref().and_then(|n| n.value.first()).map_or("*", |n| n.value.as_str());
-        if let Some(group) = upstream::anonymous(sink, &format!("host {name}"), list, context) {
-            upstreams.all.push(Arc::new(group));
-            action = Some(Action::Proxy { upstream: upstreams.all.len() - 1 });
-        }
-    }
-    if let Some(name) = upstream {
-        action = reference(&section, name, upstreams);
-    }
-    if let Some(respond) = respond {
-        action = self::respond(respond);
-    }
+    let extras = route::extras(&section, routes, false);
+    let action = route::table(&section, own, extras, &label, routes, upstreams, context);
     section.finish();
 
-    let chosen: Vec<usize> = match listeners {
-        None => (0..targets.len()).collect(),
+    let passes = matches!(action, Some(Action::Passthrough { .. }));
+    let fits = |t: &Target| if passes { t.tcp || t.tls } else { !t.tcp };
+    let chosen: Vec<usize> = match &listeners {
+        // All on which that can be done.
+        None => (0..targets.len()).filter(|i| fits(&targets[*i]) || action.is_none()).collect(),
         Some(list) => list.iter().flat_map(|l| select(sink, l, targets)).collect(),
     };
+    if let (Some(_), Some(name)) = (&action, names.as_ref().and_then(|n| n.value.first())) {
+        let unfit = listeners
+            .iter()
+            .flatten()
+            .find(|l| chosen.iter().any(|i| targets[*i].written == l.value && !fits(&targets[*i])));
+        match (unfit, passes) {
+            (Some(l), true) => {
+                let help = "names are in the hello of TLS: add [listener.tls], or mode = \"tcp\"".to_owned();
+                sink.error(&l.span, "\"passthrough\" on a listener for plain HTTP", Some(help));
+            }
+            (Some(l), false) => {
+                let help = "what it gets is not read: use \"passthrough\"".to_owned();
+                sink.error(&l.span, "a host for requests on a listener with mode = \"tcp\"", Some(help));
+            }
+            (None, _) if chosen.is_empty() && !targets.is_empty() && listeners.is_none() => {
+                let (message, help) = match passes {
+                    true => {
+                        ("there is no listener for \"passthrough\"", "add one with [listener.tls] or mode = \"tcp\"")
+                    }
+                    false => ("there is no listener for requests", "all have mode = \"tcp\": use \"passthrough\""),
+                };
+                sink.error(&name.span, message, Some(help.to_owned()));
+            }
+            _ => {}
+        }
+    }
     // A host whose action is wrong still takes its names, so that a second one is found.
     let action = action.map(Arc::new);
     // Without a listener (they may all be wrong), for the mistakes in the names.
-    let mut nowhere = Target { written: String::new(), hosts: HostTable::default(), taken: HashMap::new() };
+    let mut nowhere =
+        Target { written: String::new(), tcp: false, tls: false, hosts: HostTable::default(), taken: HashMap::new() };
     for name in names.iter().flat_map(|n| &n.value) {
         if chosen.is_empty() {
             enter(sink, &mut nowhere, name, action.as_ref());
@@ -122,11 +155,12 @@ fn enter(sink: &Sink, target: &mut Target, name: &At<String>, action: Option<&Ar
     }
 }
 
-fn reference(section: &Section, name: At<String>, upstreams: &mut Upstreams) -> Option<Action> {
+/// The index of the upstream of this name.
+pub(super) fn reference(section: &Section, name: At<String>, upstreams: &mut Upstreams) -> Option<usize> {
     match upstreams.named.get(&name.value) {
         Some(index) => {
             upstreams.used.insert(name.value);
-            index.map(|upstream| Action::Proxy { upstream })
+            *index
         }
         None if section.sink.broken_syntax => None,
         None => {
@@ -145,7 +179,7 @@ fn reference(section: &Section, name: At<String>, upstreams: &mut Upstreams) -> 
     }
 }
 
-fn respond(section: Section) -> Option<Action> {
+pub(super) fn respond(section: Section) -> Option<Action> {
     let sink = section.sink;
     let status = section.or("status", 200, decode::count(200..=599)) as u16;
     let body = section.optional_at("body", decode::text);

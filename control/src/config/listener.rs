@@ -2,6 +2,7 @@
 
 use super::decode::{self, Section};
 use super::diagnostics::Sink;
+use super::host::Target;
 use super::identity::{self, Store};
 use super::{Listener, SynTls, tls};
 use sealane_proxy::snapshot::Action;
@@ -24,12 +25,18 @@ pub(super) struct Draft {
     allow_connect: bool,
     syn_tls: SynTls,
     h2c: bool,
+    /// What comes is relayed, not read.
+    pub tcp: bool,
 }
 
 impl Draft {
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     pub fn into_listener(self, hosts: HostTable<Arc<Action>>) -> Listener {
-        let Self { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, .. } = self;
-        Listener { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, hosts }
+        let Self { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, tcp, .. } = self;
+        Listener { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, tcp, hosts }
     }
 }
 
@@ -61,7 +68,12 @@ fn read(
     let trust_forwarded = section.or("trust_forwarded", false, decode::boolean);
     let allow_connect = section.or("allow_connect", false, decode::boolean);
     let h2c = section.optional_at("h2c", decode::boolean);
+    let tcp = section.or("mode", false, decode::choice(&[("http", false), ("tcp", true)]));
     let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
+    if let (true, Some(span)) = (tcp, section.key_span("tls")) {
+        let help = "what is relayed is not decrypted: leave \"mode\" out, or [listener.tls]".to_owned();
+        sink.error(&span, "[listener.tls] with mode = \"tcp\"", Some(help));
+    }
     // One set of policies for all addresses of a listener: a ticket got over IPv4 is good over IPv6.
     let has_tls = section.key_span("tls").is_some();
     let tls = section.table("tls", "[listener.tls]").and_then(|s| tls::listener(s, store, base, name));
@@ -91,6 +103,7 @@ fn read(
                 allow_connect,
                 syn_tls,
                 h2c: h2c.as_ref().is_some_and(|h| h.value),
+                tcp,
             });
         }
     }
@@ -123,9 +136,12 @@ pub(super) fn copy(tls: &ListenerTls) -> ListenerTls {
 }
 
 /// Warns of hosts whose clients would get a certificate for another name.
-pub(super) fn warn_uncovered(sink: &Sink, listener: &Draft, hosts: &HashMap<String, Range<usize>>) {
+pub(super) fn warn_uncovered(sink: &Sink, listener: &Draft, target: &Target) {
     let Some(policy) = listener.tls.as_ref().and_then(|t| t.policies.first()) else { return };
-    for (name, span) in hosts.iter().filter(|(n, _)| *n != "*" && !n.starts_with('[')) {
+    for (name, span) in target.taken.iter().filter(|(n, _)| *n != "*" && !n.starts_with('[')) {
+        if matches!(target.hosts.find(name).map(|a| &**a), Some(Action::Passthrough { .. })) {
+            continue;
+        }
         if name.parse::<std::net::IpAddr>().is_ok() || identity::covers(&policy.identities, name) {
             continue;
         }

@@ -10,13 +10,17 @@
 //! starts. Nothing that is wrong stops the reading: all errors are reported at once.
 
 mod args;
+mod balancing;
 mod decode;
 mod diagnostics;
 mod host;
 mod identity;
 mod listener;
 mod parts;
+mod plan;
 mod policy_id;
+mod rate;
+mod route;
 mod tls;
 mod tunnel;
 mod upstream;
@@ -24,13 +28,16 @@ mod upstream;
 pub use args::{Answer, CommandLine};
 pub use diagnostics::{Diagnostic, Errors, Severity, Warning};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
+pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
+pub(crate) use upstream::expand;
 
 use decode::{At, Section};
 use diagnostics::{Sink, Source};
 use host::{Target, Upstreams};
+use route::Routes;
 use sealane_http::h1::Limits;
 use sealane_proxy::LogFormat;
-use sealane_proxy::snapshot::{Action, ClientLimits, Upstream};
+use sealane_proxy::snapshot::{Action, ClientLimits, Routing, Upstream};
 use sealane_route::HostTable;
 use sealane_sys::privileges::User;
 use sealane_tls::policy::ListenerTls;
@@ -77,6 +84,10 @@ pub struct Config {
     pub upstreams: Vec<Arc<Upstream>>,
     /// The VPN, if there is one; whoever starts it takes it.
     pub tunnel: Option<Box<crate::vpn::settings::Settings>>,
+    /// What control minds for each of them, in the same order.
+    pub plans: Vec<Arc<Plan>>,
+    /// What hosts' rules refer to, and rates.
+    pub routing: Arc<Routing>,
 }
 
 /// Where a configuration came from.
@@ -114,6 +125,8 @@ pub struct Listener {
     pub syn_tls: SynTls,
     /// HTTP/2 by prior knowledge, without TLS.
     pub h2c: bool,
+    /// What comes is relayed, not read: no TLS of ours, no HTTP.
+    pub tcp: bool,
     /// Host name to action.
     pub hosts: HostTable<Arc<Action>>,
 }
@@ -227,26 +240,34 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
     let (admin, admin_socket) = top.table("admin", "[admin]").map_or((None, None), |s| admin(s, base));
     let (access_log, log_format) =
         top.table("log", "[log]").map_or((AccessLogTarget::Off, LogFormat::Combined), |s| log(s, base));
-    let limits = limits(top.table("limits", "[limits]"));
+    let mut routing = Routing::default();
+    let limits = limits(top.table("limits", "[limits]"), &mut routing);
+    let resolver = top.optional("resolver", resolver);
 
     let mut store = identity::Store::new();
     let listeners_absent = top.key_span("listener").is_none();
     let listeners = listener::read_all(&top, &mut store, base);
     let mut targets: Vec<Target> = listeners
         .iter()
-        .map(|l| Target { written: l.written.clone(), hosts: HostTable::default(), taken: HashMap::new() })
+        .map(|l| Target {
+            written: l.written.clone(),
+            tcp: l.tcp,
+            tls: l.has_tls(),
+            hosts: HostTable::default(),
+            taken: HashMap::new(),
+        })
         .collect();
 
     let mut system = tls::SystemRoots::default();
-    let mut context = upstream::Context { store: &mut store, system: &mut system, base };
+    let mut context = upstream::Context { store: &mut store, system: &mut system, base, resolver };
     let mut upstreams = Upstreams::default();
+    let mut routes = Routes::default();
+    let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);
+    routing.rate_limits = rate_limits;
     let mut places = Vec::new();
     for section in top.tables("upstream", "[[upstream]]") {
         let (name, upstream) = upstream::read(section, &mut context);
-        let index = upstream.map(|u| {
-            upstreams.all.push(Arc::new(u));
-            upstreams.all.len() - 1
-        });
+        let index = upstream.map(|(u, plan)| upstreams.push(u, plan));
         if let Some(name) = name {
             if upstreams.named.insert(name.value.clone(), index).is_some() {
                 sink.error(&name.span, format!("a second upstream \"{}\"", name.value), None);
@@ -261,18 +282,22 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
         top.missing("there is no [[host]]: every request would be refused".to_owned(), help);
     }
     for section in hosts {
-        host::read(section, &mut targets, &mut upstreams, &mut context);
+        host::read(section, &mut targets, &mut upstreams, &mut routes, &mut context);
     }
     for name in places.iter().filter(|n| !upstreams.dangling && !upstreams.used.contains(&n.value)) {
         sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), None);
     }
     let tunnel_lanes = lanes.map_or_else(default_lanes, |n| n as usize);
     let tunnel = top.table("tunnel", "[tunnel]").and_then(|s| tunnel::read(s, base, tunnel_lanes)).map(Box::new);
+    for name in rate_places.iter().filter(|n| !routes.used.contains(&n.value)) {
+        sink.warn(&name.span, format!("no host uses the rate limit \"{}\"", name.value), None);
+    }
+    routing.routes = routes.all;
     top.finish();
 
     let mut out = Vec::new();
     for (listener, target) in listeners.into_iter().zip(targets) {
-        listener::warn_uncovered(sink, &listener, &target.taken);
+        listener::warn_uncovered(sink, &listener, &target);
         out.push(listener.into_listener(target.hosts));
     }
     Some(Config {
@@ -291,7 +316,20 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
         listeners: out,
         upstreams: upstreams.all,
         tunnel,
+        plans: upstreams.plans,
+        routing: Arc::new(routing),
     })
+}
+
+/// The address of a DNS server.
+fn resolver(sink: &Sink, key: &str, node: &decode::Node) -> Option<SocketAddr> {
+    let s = decode::text(sink, key, node)?;
+    let address = s.parse::<SocketAddr>().or_else(|_| s.parse::<std::net::IpAddr>().map(|ip| (ip, 53).into()));
+    if address.is_err() {
+        let help = format!("write {key} = \"127.0.0.53\" or {key} = \"[::1]:5353\"");
+        sink.error(&node.span(), format!("\"{s}\" is not the address of a DNS server"), Some(help));
+    }
+    address.ok()
 }
 
 /// The cores that this process may use: affinity and cgroup quota counted.
@@ -399,7 +437,7 @@ fn log_target(sink: &Sink, access: &At<String>, base: &Path) -> Option<AccessLog
     }
 }
 
-fn limits(section: Option<Section>) -> ClientLimits {
+fn limits(section: Option<Section>, routing: &mut Routing) -> ClientLimits {
     let d = Limits::default();
     let mut out = ClientLimits {
         http: d,
@@ -433,6 +471,10 @@ fn limits(section: Option<Section>) -> ClientLimits {
     out.keepalive_timeout = s.or("keepalive_timeout", out.keepalive_timeout, decode::timeout);
     out.idle_timeout = s.or("idle_timeout", out.idle_timeout, decode::timeout);
     out.handshake_budget = s.or("handshake_budget", out.handshake_budget, decode::timeout);
+    let prefixes = rate::prefixes(&s, "rate_ipv4_prefix", "rate_ipv6_prefix");
+    let entries = s.or("rate_entries", 16_384, decode::count(8..=10_000_000)) as usize;
+    routing.connection_rate = rate::of_clients(&s, "connection_rate", "connection_burst", prefixes, entries);
+    routing.handshake_rate = rate::of_clients(&s, "handshake_rate", "handshake_burst", prefixes, entries);
     s.finish();
     out
 }

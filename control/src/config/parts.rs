@@ -4,7 +4,7 @@
 use super::listener::copy;
 use super::{AccessLogTarget, Config, SynTls};
 use sealane_proxy::LogFormat;
-use sealane_proxy::snapshot::{self, Action, ClientLimits, SynData, Upstream};
+use sealane_proxy::snapshot::{self, Action, ClientLimits, Routing, SynData, Upstream};
 use sealane_route::HostTable;
 use sealane_tls::policy::ListenerTls;
 use std::net::SocketAddr;
@@ -17,6 +17,8 @@ pub struct Parts {
     pub listeners: Vec<ListenerParts>,
     /// Upstream groups.
     pub upstreams: Vec<Arc<Upstream>>,
+    /// What hosts' rules refer to.
+    pub routing: Arc<Routing>,
     /// Limits of clients.
     pub limits: Arc<ClientLimits>,
     /// The format of access log lines; `None` writes none.
@@ -40,6 +42,8 @@ pub struct ListenerParts {
     pub syn_tls: SynTls,
     /// HTTP/2 by prior knowledge.
     pub h2c: bool,
+    /// What comes is relayed, not read.
+    pub tcp: bool,
     /// Host name to action.
     pub hosts: HostTable<Arc<Action>>,
 }
@@ -48,8 +52,26 @@ impl ListenerParts {
     /// Adds what the configuration does not know: an id that is stable over reloads, and the address as bound.
     pub fn bound(self, id: u32, address: SocketAddr) -> snapshot::Listener {
         let syn_tls = SynData { data: self.syn_tls != SynTls::Off, unproven: self.syn_tls == SynTls::Open };
-        let Self { tls, proxy_protocol, trust_forwarded, allow_connect, h2c, hosts, .. } = self;
-        snapshot::Listener { id, address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, hosts }
+        let Self { tls, proxy_protocol, trust_forwarded, allow_connect, h2c, tcp, hosts, .. } = self;
+        let passes = |a: &Arc<Action>| matches!(**a, Action::Passthrough { .. });
+        let relays = match (tcp, hosts.has_names()) {
+            (true, false) => snapshot::Relays::Everything,
+            (true, true) => snapshot::Relays::Named,
+            (false, _) if hosts.values().any(passes) => snapshot::Relays::Named,
+            (false, _) => snapshot::Relays::Never,
+        };
+        snapshot::Listener {
+            id,
+            address,
+            tls,
+            proxy_protocol,
+            trust_forwarded,
+            allow_connect,
+            syn_tls,
+            h2c,
+            relays,
+            hosts,
+        }
     }
 }
 
@@ -63,11 +85,13 @@ pub fn snapshot_parts(config: &Config) -> Parts {
         allow_connect: l.allow_connect,
         syn_tls: if l.tls.is_some() { l.syn_tls } else { SynTls::Off },
         h2c: l.h2c,
+        tcp: l.tcp,
         hosts: l.hosts.clone(),
     });
     Parts {
         listeners: listeners.collect(),
         upstreams: config.upstreams.clone(),
+        routing: config.routing.clone(),
         limits: Arc::new(config.limits.clone()),
         access_log: (config.access_log != AccessLogTarget::Off).then_some(config.log_format),
     }

@@ -3,10 +3,15 @@
 use super::decode::{self, At, Section};
 use super::diagnostics::Sink;
 use super::identity::{Store, plain};
+use super::plan::{self, Plan, ServerPlan};
 use super::tls::{self, SystemRoots};
+use super::{balancing, decode::Node};
+use crate::dns;
 use rustls::pki_types::ServerName;
+use sealane_proxy::balance::{Balance, HashKey};
+use sealane_proxy::server_state::ServerState;
 use sealane_proxy::snapshot::{Server, Upstream, UpstreamHttp};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,11 +41,13 @@ impl ServerUrl {
     }
 }
 
-/// Parses `http://host[:port]`, `https://host[:port]` or `host:port`. On failure: what is wrong, and what to write.
+/// Parses `http://host[:port]`, `https://host[:port]`, `tcp://host:port` or `host:port`. On failure: what is wrong, and what to write.
 fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
     let (https, rest) = match s.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (Some(false), rest),
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (Some(true), rest),
+        // For what is passed through; it needs a port.
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("tcp") => (None, rest),
         Some((scheme, rest)) => {
             let help = format!("write \"http://{rest}\" or \"https://{rest}\"");
             return Err((format!("servers of kind \"{scheme}\" are not supported"), Some(help)));
@@ -94,55 +101,88 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
     Ok(ServerUrl { https, host: host.to_ascii_lowercase(), port })
 }
 
-/// The addresses of a server, those that cannot be reached from here left out.
-fn resolve(server: &ServerUrl) -> std::io::Result<Vec<SocketAddr>> {
-    if let Ok(ip) = server.host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(ip, server.port)]);
-    }
-    let mut found: Vec<SocketAddr> = Vec::new();
-    for address in (server.host.as_str(), server.port).to_socket_addrs()? {
-        if !found.contains(&address) {
-            found.push(address);
-        }
-    }
-    // "localhost" is both ::1 and 127.0.0.1, and most servers listen on one of them only, mostly the latter.
-    if found.iter().all(|a| a.ip().is_loopback())
-        && let Some(v4) = found.iter().copied().find(SocketAddr::is_ipv4)
-    {
-        return Ok(vec![v4]);
-    }
-    let reachable: Vec<SocketAddr> = found.iter().copied().filter(has_route).collect();
-    match (reachable.is_empty(), found.is_empty()) {
-        (false, _) => Ok(reachable),
-        (true, false) => Ok(found),
-        (true, true) => Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address")),
-    }
-}
-
-/// Whether there is a route (a machine without IPv6 cannot use the IPv6 addresses that a name has). Connecting a
-/// datagram socket sends nothing.
-fn has_route(address: &SocketAddr) -> bool {
-    let any: IpAddr = match address {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    UdpSocket::bind((any, 0)).and_then(|s| s.connect(address)).is_ok()
-}
-
 /// The checked servers of a group.
 struct Servers {
     https: bool,
     servers: Vec<Server>,
+    plans: Vec<ServerPlan>,
     /// The host of each as written, for the name in the certificate.
     hosts: Vec<At<String>>,
 }
 
+/// One of `servers`: a URL, or a table with `url`, `weight` and `backup`.
+struct Entry {
+    url: At<String>,
+    weight: u32,
+    backup: bool,
+}
+
+impl Entry {
+    fn plain(url: &At<String>) -> Self {
+        Self { url: url.clone(), weight: 1, backup: false }
+    }
+}
+
+/// Never empty.
+fn entries(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Entry>> {
+    use toml::de::DeValue;
+    let nodes = match node.get_ref() {
+        DeValue::Array(a) if a.is_empty() => {
+            sink.error(&node.span(), format!("\"{key}\" is empty"), None);
+            return None;
+        }
+        DeValue::Array(a) => a.iter().collect(),
+        _ => vec![node],
+    };
+    let wanted = nodes.len();
+    let read = |node: &Node| {
+        let DeValue::Table(table) = node.get_ref() else {
+            let value = decode::text(sink, key, node)?;
+            return Some(Entry { url: At { value, span: node.span() }, weight: 1, backup: false });
+        };
+        let section = Section::new(sink, "a server", table, node.span());
+        let url = section.required("url", "\"http://127.0.0.1:3000\"", decode::text);
+        let weight = section.or("weight", 1, decode::count(0..=256)) as u32;
+        let backup = section.or("backup", false, decode::boolean);
+        section.finish();
+        Some(Entry { url: url?, weight, backup })
+    };
+    let got: Vec<Entry> = nodes.into_iter().filter_map(read).collect();
+    (got.len() == wanted).then_some(got)
+}
+
+/// The servers that a planned one stands for, at these addresses. Their state is a placeholder until the gateway
+/// starts: only then is it known how many lanes there are.
+pub(crate) fn expand(plan: &ServerPlan, group: &str, addresses: &[IpAddr]) -> Vec<Server> {
+    let several = addresses.len() > 1;
+    let server = |ip: &IpAddr| {
+        let name = match several {
+            true => format!("{} ({ip})", plan.name),
+            false => plan.name.clone(),
+        };
+        let address = SocketAddr::new(*ip, plan.port);
+        // The same in every gateway with this configuration, and after every restart.
+        let digest = aws_lc_rs::digest::digest(
+            &aws_lc_rs::digest::SHA256,
+            format!("sealane sticky 1\n{group}\n{}\n{address}", plan.name).as_bytes(),
+        );
+        let mut sticky_id = [0; 16];
+        for (hex, byte) in sticky_id.chunks_exact_mut(2).zip(digest.as_ref()) {
+            const HEX: &[u8; 16] = b"0123456789abcdef";
+            hex.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+        let state = Arc::new(ServerState::new(0, plan.weight));
+        Server { name, address, backup: plan.backup, sticky_id, state }
+    };
+    addresses.iter().map(server).collect()
+}
+
 /// `tls_section`: an upstream with a TLS section whose servers have no scheme is https.
-fn servers(sink: &Sink, list: &[At<String>], tls_section: bool) -> Option<Servers> {
-    let mut out = Servers { https: false, servers: Vec::new(), hosts: Vec::new() };
+fn servers(sink: &Sink, list: &[Entry], tls_section: bool, group: &str, context: &Context) -> Option<Servers> {
+    let mut out = Servers { https: false, servers: Vec::new(), plans: Vec::new(), hosts: Vec::new() };
     let mut kind: Option<(bool, &At<String>)> = None;
     let mut good = true;
-    for entry in list {
+    for Entry { url: entry, weight, backup } in list {
         let server = match parse_server(&entry.value) {
             Ok(server) => server,
             Err((message, help)) => {
@@ -162,22 +202,29 @@ fn servers(sink: &Sink, list: &[At<String>], tls_section: bool) -> Option<Server
             }
             Some(_) => {}
         }
-        match resolve(&server) {
-            Ok(addresses) => {
-                let several = addresses.len() > 1;
-                out.servers.extend(addresses.into_iter().map(|address| Server {
-                    name: match several {
-                        true => format!("{} ({})", server.name(), address.ip()),
-                        false => server.name(),
-                    },
-                    address,
-                }));
-            }
-            Err(e) => {
-                sink.error(&entry.span, format!("\"{}\" does not resolve: {}", server.host, plain(&e)), None);
-                good = false;
-            }
+        let plan = ServerPlan {
+            name: server.name(),
+            host: server.host.clone(),
+            port: server.port,
+            weight: *weight,
+            backup: *backup,
+        };
+        match dns::resolve(&server.host, context.resolver) {
+            Ok(addresses) => out.servers.extend(expand(&plan, group, &addresses)),
+            Err(e) => match dns::last_known(&server.host) {
+                // This process has used them so far: a reload must not fail because DNS does just now.
+                Some(addresses) => {
+                    let message = format!("\"{}\" does not resolve now: {}", server.host, plain(&e));
+                    sink.warn(&entry.span, message, Some("the addresses known last are used".to_owned()));
+                    out.servers.extend(expand(&plan, group, &addresses));
+                }
+                None => {
+                    sink.error(&entry.span, format!("\"{}\" does not resolve: {}", server.host, plain(&e)), None);
+                    good = false;
+                }
+            },
         }
+        out.plans.push(plan);
         out.hosts.push(At { value: server.host, span: entry.span.clone() });
     }
     out.https = kind.is_some_and(|(https, _)| https);
@@ -189,17 +236,20 @@ pub(super) struct Context<'c> {
     pub store: &'c mut Store,
     pub system: &'c mut SystemRoots,
     pub base: &'c Path,
+    /// The DNS server to ask, if it is not the system's.
+    pub resolver: Option<SocketAddr>,
 }
 
 /// Reads one `[[upstream]]`; its name is returned even when the rest is wrong, so that no host's reference to it is
 /// called unknown.
-pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String>>, Option<Upstream>) {
+pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String>>, Option<(Upstream, Plan)>) {
     let sink = section.sink;
     let name = section.required("name", "\"backend\"", decode::text);
-    let list = section.required("servers", "[\"http://127.0.0.1:3000\"]", decode::strings);
+    let list = section.required("servers", "[\"http://127.0.0.1:3000\"]", entries);
     let tls_span = section.key_span("tls");
     let tls_section = section.table("tls", "[upstream.tls]");
-    let group = list.as_ref().and_then(|l| servers(sink, &l.value, tls_section.is_some()));
+    let label = name.as_ref().map_or("", |n| n.value.as_str());
+    let group = list.as_ref().and_then(|l| servers(sink, &l.value, tls_section.is_some(), label, context));
     let keepalive = section.optional_at("keepalive", decode::count(0..=65_536));
     let http = section.optional_at("http", decode::choice(HTTP));
     let proxy_protocol = section.optional_at("proxy_protocol", decode::choice(&[("v1", 1u8), ("v2", 2u8)]));
@@ -216,6 +266,8 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
         host_header: section.optional("host_header", host_header),
         ..d
     };
+    balancing::read(&section, &mut upstream);
+    let mut plan = plan::read(&section, context.resolver);
     if proxy_protocol.is_some() {
         if let Some(k) = keepalive.filter(|k| k.value > 0) {
             let help =
@@ -241,8 +293,9 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
         let help = "write https:// in \"servers\", or remove [upstream.tls]".to_owned();
         sink.error(&span, "TLS settings for servers that are http://", Some(help));
     }
+    plan.servers = group.plans.clone();
     let upstream = finish(sink, upstream, group, tls_section, &span, context);
-    (name, upstream)
+    (name, upstream.map(|u| (u, plan)))
 }
 
 /// An upstream with all settings at their defaults, for a host's `to`.
@@ -251,10 +304,12 @@ pub(super) fn anonymous(
     name: &str,
     list: &At<Vec<At<String>>>,
     context: &mut Context,
-) -> Option<Upstream> {
-    let group = servers(sink, &list.value, false)?;
+) -> Option<(Upstream, Plan)> {
+    let list_of: Vec<Entry> = list.value.iter().map(Entry::plain).collect();
+    let group = servers(sink, &list_of, false, name, context)?;
     let upstream = Upstream { name: name.to_owned(), ..defaults() };
-    finish(sink, upstream, group, None, &list.span, context)
+    let plan = Plan { servers: group.plans.clone(), resolver: context.resolver, ..Plan::default() };
+    finish(sink, upstream, group, None, &list.span, context).map(|u| (u, plan))
 }
 
 fn defaults() -> Upstream {
@@ -262,6 +317,17 @@ fn defaults() -> Upstream {
         name: String::new(),
         servers: Vec::new(),
         http: UpstreamHttp::One,
+        balance: Balance::RoundRobin,
+        hash_key: HashKey::Address,
+        sticky: None,
+        max_connections: None,
+        queue: 1024,
+        queue_timeout: Duration::from_secs(1),
+        tries: 3,
+        retry_percent: 20,
+        retry_per_second: 10,
+        try_timeout: None,
+        group: Arc::default(),
         tls: None,
         keepalive: DEFAULT_KEEPALIVE,
         keepalive_timeout: Duration::from_secs(30),
@@ -310,7 +376,7 @@ fn finish(
 }
 
 /// A value for `Host` (RFC 9112 §3.2: a host and perhaps a port).
-fn host_header(sink: &Sink, key: &str, node: &decode::Node) -> Option<String> {
+pub(super) fn host_header(sink: &Sink, key: &str, node: &decode::Node) -> Option<String> {
     let s = decode::text(sink, key, node)?;
     let good = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b);
     if s.is_empty() || !s.bytes().all(good) {
@@ -359,13 +425,5 @@ mod tests {
         assert_eq!(help("http://a:1/path?q"), "write \"http://a:1\"");
         assert_eq!(help("app"), "write \"http://app\", or add a port: \"app:8080\"");
         assert_eq!(help("tcp://a:1"), "write \"http://a:1\" or \"https://a:1\"");
-    }
-
-    #[test]
-    fn localhost_is_one_server() {
-        let server = parse_server("http://localhost:1").unwrap_or_else(|(e, _)| panic!("{e}"));
-        let found = resolve(&server).unwrap();
-        assert_eq!(found.len(), 1);
-        assert!(found[0].ip().is_loopback());
     }
 }

@@ -124,7 +124,56 @@ fn messages() {
         (upstream("servers = [\"http://127.0.0.1\"]\nidle_timeout = \"0s\"\n"), "must be longer than zero"),
         (upstream("servers = [\"http://127.0.0.1\"]\nhost_header = \"a b\"\n"), "\"a b\" is no value for Host"),
     ];
-    for (text, wanted) in cases {
+    let route = |more: &str| format!("{}{respond}[[host.route]]\n{more}\n", listener(""));
+    let routing = [
+        (route("path = \"/api/*\"\nrespond = {}"), "write path = \"/api/\": it is for everything below"),
+        (route("path = \"api\"\nrespond = {}"), "write path = \"/api\""),
+        (route("path = \"= /x\"\nrespond = {}"), "write exact = \"/x\""),
+        (route("path = \"~ ^/x\"\nrespond = {}"), "there are no patterns"),
+        (route("path = \"/a/../b\"\nrespond = {}"), "is a path that no request has"),
+        (route("respond = {}"), "[[host.route]] does not say which requests it is for"),
+        (route("path = \"/x\""), "[[host.route]] does not say what to do with requests"),
+        (route("path = \"/x\"\nmethods = [\"get\"]\nrespond = {}"), "methods are in capitals: \"GET\""),
+        (route("path = \"/x\"\nredirect = \"https://$host$request_uri\""), "{uri} for $request_uri"),
+        (route("path = \"/x\"\nredirect = { to = \"/\", status = 304 }"), "304 is no redirect's status"),
+        (route("path = \"/x\"\nredirect = \"/{rset}\""), "there is no {rset}"),
+        (route("path = \"/x\"\nrewrite_prefix = \"/y\"\nrespond = {}"), "\"rewrite_prefix\" without an upstream"),
+        (
+            route("path = \"/x\"\nrespond = {}\n[[host.route]]\npath = \"/x/\"\nrespond = {}"),
+            "a second route for the same requests; the first is at line",
+        ),
+        (route("path = \"/x\"\nrespond = {}\nrate_limit = \"none\""), "there is no rate limit \"none\""),
+        (
+            route("path = \"/x\"\nrespond = {}\nresponse_headers = { set = { Content-Length = \"1\" } }"),
+            "\"Content-Length\" cannot be changed",
+        ),
+        (route("path = \"/x\"\nrespond = {}\nheaders = { X = 1 }"), "no rule for \"X\""),
+        (route("path = \"/x\"\nrespond = {}\nhsts = 5"), "write hsts = true (a year)"),
+        (listener("") + &respond + "[[rate_limit]]\nname = \"a\"\nrate = \"100\"\n", "\"100\" is not a rate"),
+        (
+            listener("") + &respond + "[[rate_limit]]\nname = \"a\"\nrate = \"1/s\"\nkey = \"cookie:a\"\n",
+            "allowed are \"address\", \"sni\" and \"header:NAME\"",
+        ),
+        (
+            listener("") + host + "passthrough = \"u\"\n[[upstream]]\nname = \"u\"\nservers = \"127.0.0.1:1\"\n",
+            "there is no listener for \"passthrough\"",
+        ),
+        (listener("mode = \"tcp\"") + &respond, "there is no listener for requests"),
+        (
+            tls(
+                "[[listener]]\naddress = \"127.0.0.1:9\"\nmode = \"tcp\"\n[listener.tls]\ncertificates = { cert = \"certs/a.pem\", key = \"certs/a.key\" }\n",
+            ) + &respond,
+            "[listener.tls] with mode = \"tcp\"",
+        ),
+        (upstream("servers = [\"127.0.0.1:1\"]\nbalance = \"leastconn\""), "write balance = \"least_connections\""),
+        (upstream("servers = [\"127.0.0.1:1\"]\nhash_by = \"uri\""), "\"header:NAME\" and \"cookie:NAME\""),
+        (upstream("servers = [\"127.0.0.1:1\"]\nqueue = 5"), "\"queue\" without \"max_connections\""),
+        (upstream("servers = [{ url = \"127.0.0.1:1\", weight = 300 }]"), "out of range: 0 to 256"),
+        (upstream("servers = [\"127.0.0.1:1\"]\nresolve_interval = \"1ms\""), "shorter than a second"),
+        (upstream("servers = [\"127.0.0.1:1\"]\nhealth = { status = 200 }"), "\"status\" without \"path\""),
+        (String::from("resolver = \"dns\"\n") + &listener("") + &respond, "not the address of a DNS server"),
+    ];
+    for (text, wanted) in cases.into_iter().chain(routing) {
         let errors = match folder.load(&text) {
             Ok(_) => panic!("taken:\n{text}"),
             Err(errors) => errors,

@@ -231,3 +231,77 @@ tls.dangerous_skip_verification = true
     );
     assert!(config.upstreams[0].tls.as_ref().unwrap().dangerous_skip_verification);
 }
+
+/// Routes, limits and plans arrive as they were written.
+#[test]
+fn routing_arrives() {
+    let text = r#"
+[limits]
+connection_rate = "50/s"
+handshake_rate = "6/m"
+handshake_burst = 3
+[[listener]]
+address = "127.0.0.1:4430"
+[[listener]]
+address = "127.0.0.1:4431"
+mode = "tcp"
+[[rate_limit]]
+name = "slow"
+key = "header:X-Key"
+rate = "30/m"
+[[host]]
+names = "a.example"
+upstream = "u"
+rate_limit = "slow"
+hsts = "1d"
+[[host.route]]
+path = "/api/"
+methods = ["GET"]
+rewrite_prefix = "/v1/"
+upstream = "u"
+hsts = true
+[[host]]
+names = "*"
+passthrough = "u"
+[[upstream]]
+name = "u"
+servers = ["127.0.0.1:1", { url = "127.0.0.1:2", weight = 5, backup = true }]
+balance = "random_two"
+sticky = "srv"
+max_connections = 7
+eject_after = 0
+slow_start = "30s"
+health = { path = "/up", interval = "1s", status = "200-204" }
+"#;
+    let (config, warnings) = Folder::new().load(text).unwrap_or_else(|e| panic!("{e}"));
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let routing = &config.routing;
+    let rate = |l: &sealane_proxy::limits::RateLimit| (l.rate.count, l.rate.per.as_secs(), l.rate.burst);
+    assert_eq!(routing.connection_rate.as_ref().map(rate), Some((50, 1, 50)));
+    assert_eq!(routing.handshake_rate.as_ref().map(rate), Some((6, 60, 3)));
+    assert_eq!(routing.rate_limits.iter().map(rate).collect::<Vec<_>>(), [(30, 60, 1)]);
+    let [api, own] = &routing.routes[..] else { panic!("{:?}", routing.routes) };
+    assert_eq!((api.rewrite.as_deref(), api.hsts.as_deref()), (Some("/v1"), Some("max-age=31536000")));
+    assert_eq!(
+        (own.hsts.as_deref(), &own.rate_limits[..], &api.rate_limits[..]),
+        (Some("max-age=86400"), &[0][..], &[0][..])
+    );
+
+    let [http, tcp] = &snapshot_parts(&config).listeners[..] else { panic!() };
+    assert!(matches!(http.hosts.find("a.example").map(|a| &**a), Some(Action::Routes(_))));
+    assert!(http.hosts.find("b.example").is_none(), "what is relayed is not for plain HTTP");
+    assert!(tcp.tcp && matches!(tcp.hosts.find("").map(|a| &**a), Some(Action::Passthrough { upstream: 0 })));
+    assert!(tcp.hosts.find("a.example").is_some_and(|a| matches!(**a, Action::Passthrough { .. })));
+
+    let (upstream, plan) = (&config.upstreams[0], &config.plans[0]);
+    assert_eq!((upstream.max_connections, upstream.sticky.as_ref().map(|s| s.cookie.as_str())), (Some(7), Some("srv")));
+    assert_eq!(upstream.servers.iter().map(|s| s.backup).collect::<Vec<_>>(), [false, true]);
+    assert_ne!(upstream.servers[0].sticky_id, upstream.servers[1].sticky_id);
+    assert_eq!(
+        plan.servers.iter().map(|s| (s.host.as_str(), s.port, s.weight)).collect::<Vec<_>>(),
+        [("127.0.0.1", 1, 1), ("127.0.0.1", 2, 5)]
+    );
+    let health = plan.health.as_ref().unwrap();
+    assert_eq!((health.path.as_deref(), health.status, health.rise, health.fall), (Some("/up"), (200, 204), 2, 3));
+    assert_eq!((plan.eject_after, plan.slow_start), (0, Duration::from_secs(30)));
+}

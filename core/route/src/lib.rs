@@ -1,6 +1,12 @@
 //! Routing: which action a request gets. Sans-IO.
 //!
-//! Today by host: exact names, then wildcards (the longest suffix first), then the default.
+//! First by host ([`HostTable`]): exact names, then wildcards (the longest suffix first), then the default. A host may
+//! have rules of its own by path, method and fields ([`RouteTable`], with the order in which they win).
+
+pub mod path;
+mod rules;
+
+pub use rules::{Conditions, FieldRule, Found, MAX_DEPTH, PathRule, RouteTable, RuleError, Subject};
 
 use std::collections::HashMap;
 
@@ -64,6 +70,16 @@ impl<T> HostTable<T> {
         }
         table.insert(key.into(), value);
         Ok(())
+    }
+
+    /// Whether there are others than the default.
+    pub fn has_names(&self) -> bool {
+        !self.exact.is_empty() || !self.wildcard.is_empty()
+    }
+
+    /// Everything that names lead to.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.exact.values().chain(self.wildcard.values()).chain(&self.default)
     }
 
     /// Finds what a host (lower case, without port or trailing dot) gets.

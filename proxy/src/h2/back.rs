@@ -570,12 +570,17 @@ impl Proxy {
     }
 
     pub(crate) fn h2_server_wait(&mut self, cx: &mut Context, key: Key, index: u32, wait: Wait) {
-        let Some(Conn::Back(back)) = self.conns.get_mut(key) else { return };
-        let time = match wait {
-            Wait::FirstByte => back.upstream.upstream.first_byte_timeout,
-            Wait::Idle => back.upstream.upstream.idle_timeout,
-        };
+        let Self { conns, exchanges, .. } = self;
+        let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
         let Some(stream) = back.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
+        let config = &back.upstream.upstream;
+        let time = match wait {
+            Wait::FirstByte => {
+                let left = exchanges.get(stream.exchange).and_then(|x| x.routed.try_left(&back.upstream, cx.now()));
+                left.map_or(config.first_byte_timeout, |t| t.min(config.first_byte_timeout))
+            }
+            Wait::Idle => config.idle_timeout,
+        };
         stream.due = cx.now() + time.as_millis() as Millis;
     }
 
@@ -605,6 +610,7 @@ fn unprocessed(e: &h2::Error) -> bool {
 
 /// How long until a connection with streams is looked at again.
 fn sweep(config: &crate::snapshot::Upstream) -> Millis {
-    let shortest = config.idle_timeout.min(config.first_byte_timeout).as_millis() as Millis;
+    let shortest = config.idle_timeout.min(config.first_byte_timeout);
+    let shortest = config.try_timeout.map_or(shortest, |t| t.min(shortest)).as_millis() as Millis;
     (shortest / 4).clamp(1, SWEEP)
 }

@@ -158,6 +158,20 @@ fn push(lines: &mut String, line: &str) {
     lines.push('\n');
 }
 
+/// Starts a gateway with a configuration of the test's own, in which `@ADDRESS@` and `@ADMIN@` (which must be there)
+/// stand for where it is to listen.
+#[track_caller]
+pub fn configured(site: &Site, text: &str) -> Gateway {
+    let (address, admin) = (ports::free(), ports::free());
+    let text = text.replace("@ADDRESS@", &address.to_string()).replace("@ADMIN@", &admin.to_string());
+    let file = site.file(&format!("sealane-{}.toml", address.port()), text);
+    let mut command = Command::new(binary::sealane());
+    command.arg("serve").arg("-c").arg(file);
+    let mut gateway = launch(site, command, address, admin);
+    gateway.server.wait_until(|| TcpStream::connect(admin).is_ok());
+    gateway
+}
+
 /// Starts a gateway with a command line of the test's own, which must listen on these addresses.
 #[track_caller]
 pub fn launch(site: &Site, command: Command, address: SocketAddr, admin: SocketAddr) -> Gateway {
@@ -198,6 +212,24 @@ impl Gateway {
     #[track_caller]
     pub fn exchange(&self, request: impl AsRef<[u8]>) -> Result<Message, Box<Broken>> {
         client::exchange(self.address, &self.config, request.as_ref())
+    }
+
+    /// One request without TLS on a connection of its own, and its response.
+    #[track_caller]
+    pub fn plain(&self, request: impl AsRef<[u8]>) -> Result<Message, Box<Broken>> {
+        let request = request.as_ref();
+        let mut wire = Wire::new(client::tcp(self.address));
+        // It may answer and close before it has read everything.
+        let _ = wire.send(request);
+        let method = request.split(|byte| *byte == b' ').next().map(String::from_utf8_lossy).unwrap_or_default();
+        wire.response(&method)
+    }
+
+    /// A GET without TLS, with these lines in its head, whole, or the test fails.
+    #[track_caller]
+    pub fn plain_get(&self, path: &str, lines: &str) -> Message {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n{lines}\r\n");
+        self.plain(request).unwrap_or_else(|broken| panic!("GET {path}: {broken:?}"))
     }
 
     /// A GET, whole, or the test fails.

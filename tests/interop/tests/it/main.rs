@@ -1,21 +1,29 @@
 //! The real gateway against things that we did not write, and against peers that misbehave on purpose.
 
 mod admin;
+mod balancing;
 mod bulk;
 mod chain;
 mod curl;
+mod dns;
 mod dying;
 mod early_data;
+mod exhaustion;
 mod forwarded;
 mod framing;
 mod handshake;
+mod health;
 mod lifecycle;
+mod limits;
 mod load;
 mod openssl;
 mod operating;
+mod passthrough;
 mod patience;
 mod proxy_protocol;
 mod reload;
+mod retries;
+mod routing;
 mod smuggling;
 mod syn_tls;
 mod tunnel;

@@ -1,0 +1,148 @@
+//! What control minds for an upstream while lanes serve it: names to resolve again, checks, ejection, weights.
+
+use super::decode::{self, Node, Section};
+use super::diagnostics::Sink;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What control minds for one upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// As configured; a name may stand for several servers.
+    pub servers: Vec<ServerPlan>,
+    /// Asked while resolving, in place of the system's resolver.
+    pub resolver: Option<SocketAddr>,
+    /// How often names are resolved again.
+    pub resolve_every: Duration,
+    /// Active checks.
+    pub health: Option<HealthCheck>,
+    /// Failures in a row after which a server is left alone for a while; 0: never.
+    pub eject_after: u32,
+    /// For how long, the first time; twice as long each time after.
+    pub eject_for: Duration,
+    /// A server that comes (back) gets its whole weight only after this time.
+    pub slow_start: Duration,
+}
+
+/// One server as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerPlan {
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// For logs: `app:8080`.
+    pub name: String,
+    /// Its share of the requests, beside the others'.
+    pub weight: u32,
+    /// Used only when no other can be.
+    pub backup: bool,
+}
+
+/// How servers are asked whether they are well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// By HTTP: the target; `None`: a connection (and, for https servers, a handshake) is enough.
+    pub path: Option<String>,
+    /// `Host` of the request; `None`: the server's name.
+    pub host: Option<String>,
+    /// From one check to the next.
+    pub interval: Duration,
+    /// How long one may take. The next one is not begun before.
+    pub timeout: Duration,
+    /// Good checks in a row until a server that was down is up.
+    pub rise: u32,
+    /// Bad checks in a row until it is down.
+    pub fall: u32,
+    /// Statuses that are good: from, to.
+    pub status: (u16, u16),
+}
+
+/// Most times that the ejection's length is doubled: 10 s become 5 minutes.
+pub const EJECT_DOUBLINGS: u32 = 5;
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            servers: Vec::new(),
+            resolver: None,
+            resolve_every: Duration::from_secs(30),
+            health: None,
+            eject_after: 5,
+            eject_for: Duration::from_secs(10),
+            slow_start: Duration::ZERO,
+        }
+    }
+}
+
+/// Reads the settings of an `[[upstream]]` that are control's.
+pub(super) fn read(section: &Section, resolver: Option<SocketAddr>) -> Plan {
+    let d = Plan::default();
+    Plan {
+        servers: Vec::new(),
+        resolver,
+        resolve_every: section.or("resolve_interval", d.resolve_every, at_least_a_second),
+        health: section.table("health", "[upstream.health]").map(health),
+        eject_after: section.or("eject_after", u64::from(d.eject_after), decode::count(0..=1_000_000)) as u32,
+        eject_for: section.or("eject_for", d.eject_for, decode::timeout),
+        slow_start: section.or("slow_start", d.slow_start, decode::duration),
+    }
+}
+
+fn at_least_a_second(sink: &Sink, key: &str, node: &Node) -> Option<Duration> {
+    let d = decode::duration(sink, key, node)?;
+    if d < Duration::from_secs(1) {
+        sink.error(&node.span(), format!("\"{key}\" is shorter than a second"), None);
+        return None;
+    }
+    Some(d)
+}
+
+fn health(section: Section) -> HealthCheck {
+    let path = section.optional("path", |sink, key, node| {
+        let s = decode::text(sink, key, node)?;
+        if !s.starts_with('/') || !s.bytes().all(|b| b.is_ascii_graphic()) {
+            sink.error(&node.span(), format!("\"{s}\" is no path"), Some(format!("write {key} = \"/health\"")));
+            return None;
+        }
+        Some(s)
+    });
+    let has_path = section.key_span("path").is_some();
+    let interval = section.or("interval", Duration::from_secs(5), decode::timeout);
+    let host = section.optional_at("host", super::upstream::host_header);
+    let status = section.optional_at("status", statuses);
+    for (name, span) in [("host", host.as_ref().map(|h| &h.span)), ("status", status.as_ref().map(|s| &s.span))] {
+        if let (Some(span), false) = (span, has_path) {
+            let help = "add path = \"/health\"; without it a connection is all that is tried".to_owned();
+            section.sink.error(span, format!("\"{name}\" without \"path\""), Some(help));
+        }
+    }
+    let check = HealthCheck {
+        path,
+        host: host.map(|h| h.value),
+        interval,
+        timeout: section.or("timeout", Duration::from_secs(2), decode::timeout),
+        rise: section.or("rise", 2, decode::count(1..=1000)) as u32,
+        fall: section.or("fall", 3, decode::count(1..=1000)) as u32,
+        status: status.map_or((200, 399), |s| s.value),
+    };
+    section.finish();
+    check
+}
+
+/// `200`, `"200"` or `"200-399"`.
+fn statuses(sink: &Sink, key: &str, node: &Node) -> Option<(u16, u16)> {
+    let text = match node.get_ref() {
+        toml::de::DeValue::Integer(i) => i.as_str().to_owned(),
+        _ => decode::text(sink, key, node)?,
+    };
+    let (from, to) = text.split_once('-').unwrap_or((&text, &text));
+    match (from.trim().parse::<u16>(), to.trim().parse::<u16>()) {
+        (Ok(from), Ok(to)) if (100..=599).contains(&from) && from <= to && to <= 599 => Some((from, to)),
+        _ => {
+            let help = format!("write {key} = 200 or {key} = \"200-399\"");
+            sink.error(&node.span(), format!("\"{text}\" is no status or range of statuses"), Some(help));
+            None
+        }
+    }
+}

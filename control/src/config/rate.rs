@@ -1,0 +1,115 @@
+//! `[[rate_limit]]`, and the rates of `[limits]`.
+
+use super::decode::{self, Node, Section};
+use super::diagnostics::Sink;
+use super::route::Routes;
+use sealane_proxy::limits::{Rate, RateKey, RateLimit};
+use std::hash::RandomState;
+use std::sync::OnceLock;
+use std::time::Duration;
+use toml::de::DeValue;
+
+const DEFAULT_ENTRIES: u64 = 16_384;
+
+/// One for the life of the process, so that lanes still know their keys after a reload.
+fn hasher() -> RandomState {
+    static HASHER: OnceLock<RandomState> = OnceLock::new();
+    HASHER.get_or_init(RandomState::new).clone()
+}
+
+/// Reads every `[[rate_limit]]`.
+pub(super) fn read_all(top: &Section, routes: &mut Routes) -> (Vec<RateLimit>, Vec<decode::At<String>>) {
+    let mut out = Vec::new();
+    let mut places = Vec::new();
+    for section in top.tables("rate_limit", "[[rate_limit]]") {
+        let sink = section.sink;
+        let name = section.required("name", "\"per-client\"", decode::text);
+        let rate = section.required("rate", "\"100/s\"", rate);
+        let burst = section.optional("burst", decode::count(1..=1_000_000));
+        let key = section.or("key", RateKey::Address, key);
+        let entries = section.or("entries", DEFAULT_ENTRIES, decode::count(8..=10_000_000)) as usize;
+        let (ipv4_prefix, ipv6_prefix) = prefixes(&section, "ipv4_prefix", "ipv6_prefix");
+        section.finish();
+        let Some(name) = name else { continue };
+        let index = rate.map(|rate| {
+            let (count, per) = rate.value;
+            let rate = Rate { count, per, burst: burst.map_or_else(|| default_burst(count, per), |b| b as u32) };
+            let name = name.value.clone();
+            out.push(RateLimit { name, key, rate, ipv4_prefix, ipv6_prefix, entries, hasher: hasher() });
+            out.len() - 1
+        });
+        if routes.limits.insert(name.value.clone(), index).is_some() {
+            sink.error(&name.span, format!("a second rate limit \"{}\"", name.value), None);
+        }
+        places.push(name);
+    }
+    (out, places)
+}
+
+/// The limit of new connections or handshakes in `[limits]`, by `NAME`, `NAME_burst`.
+pub(super) fn of_clients(
+    section: &Section,
+    name: &'static str,
+    burst: &'static str,
+    (ipv4_prefix, ipv6_prefix): (u8, u8),
+    entries: usize,
+) -> Option<RateLimit> {
+    let rate = section.optional(name, rate);
+    let burst = section.optional_at(burst, decode::count(1..=1_000_000));
+    let Some((count, per)) = rate else {
+        if let Some(burst) = burst.filter(|_| section.key_span(name).is_none()) {
+            section.sink.error(&burst.span, format!("a burst without \"{name}\""), None);
+        }
+        return None;
+    };
+    let rate = Rate { count, per, burst: burst.map_or_else(|| default_burst(count, per), |b| b.value as u32) };
+    let name = name.to_owned();
+    Some(RateLimit { name, key: RateKey::Address, rate, ipv4_prefix, ipv6_prefix, entries, hasher: hasher() })
+}
+
+/// How many bits of an address count.
+pub(super) fn prefixes(section: &Section, ipv4: &'static str, ipv6: &'static str) -> (u8, u8) {
+    (section.or(ipv4, 32, decode::count(0..=32)) as u8, section.or(ipv6, 64, decode::count(0..=128)) as u8)
+}
+
+/// What comes in a second, and one at least.
+fn default_burst(count: u32, per: Duration) -> u32 {
+    ((f64::from(count) / per.as_secs_f64()).round() as u32).max(1)
+}
+
+/// `"100/s"`, `"30/m"`, `"1000/h"`.
+fn rate(sink: &Sink, key: &str, node: &Node) -> Option<(u32, Duration)> {
+    let fail = |message: String| {
+        let help = format!("write a number and a unit: {key} = \"100/s\", \"30/m\" or \"1000/h\"");
+        sink.error(&node.span(), message, Some(help));
+        None
+    };
+    let DeValue::String(s) = node.get_ref() else { return fail(format!("\"{key}\" has no unit")) };
+    let Some((count, unit)) = s.split_once('/') else { return fail(format!("\"{s}\" is not a rate")) };
+    let per = match unit.trim() {
+        "s" | "sec" | "second" => 1,
+        "m" | "min" | "minute" => 60,
+        "h" | "hour" => 3600,
+        _ => return fail(format!("\"{s}\" is not a rate")),
+    };
+    // nginx writes 100r/s.
+    match count.trim().trim_end_matches('r').parse::<u32>() {
+        Ok(count @ 1..=10_000_000) => Some((count, Duration::from_secs(per))),
+        _ => fail(format!("\"{s}\" is not a rate from 1 to 10000000")),
+    }
+}
+
+/// `"address"`, `"sni"` or `"header:NAME"`.
+fn key(sink: &Sink, key: &str, node: &Node) -> Option<RateKey> {
+    let s = decode::text(sink, key, node)?;
+    match s.split_once(':') {
+        None if s == "address" => Some(RateKey::Address),
+        None if s == "sni" => Some(RateKey::ServerName),
+        Some(("header", name)) if super::route::is_token(name) => Some(RateKey::Field(name.to_owned())),
+        _ => {
+            let help = "allowed are \"address\", \"sni\" and \"header:NAME\"".to_owned();
+            sink.error(&node.span(), format!("\"{s}\" is no value for \"{key}\""), Some(help));
+            None
+        }
+    }
+}

@@ -1,0 +1,515 @@
+//! What is done with requests: the actions of `[[host]]` and `[[host.route]]`, and what they change on the way.
+
+use super::decode::{self, At, Node, Section};
+use super::diagnostics::Sink;
+use super::host::Upstreams;
+use super::upstream::{self, Context};
+use sealane_http::{Fields, Known};
+use sealane_proxy::rules::{FieldEdits, Piece, Redirect, Route};
+use sealane_proxy::snapshot::Action;
+use sealane_route::{Conditions, FieldRule, MAX_DEPTH, PathRule, RouteTable, RuleError};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Duration;
+use toml::de::DeValue;
+
+/// The routes of all hosts, in the order in which actions name them.
+#[derive(Default)]
+pub(super) struct Routes {
+    pub all: Vec<Route>,
+    /// Rate limits by name, with their index unless they are bad.
+    pub limits: HashMap<String, Option<usize>>,
+    /// Names that some route uses.
+    pub used: std::collections::HashSet<String>,
+}
+
+/// What may be said of a host and of a route alike.
+pub(super) struct Extras {
+    request: Option<FieldEdits>,
+    response: Option<FieldEdits>,
+    hsts: Option<String>,
+    rate_limits: Vec<usize>,
+    rewrite: Option<At<String>>,
+}
+
+impl Extras {
+    fn is_empty(&self) -> bool {
+        self.request.is_none()
+            && self.response.is_none()
+            && self.hsts.is_none()
+            && self.rate_limits.is_empty()
+            && self.rewrite.is_none()
+    }
+}
+
+/// Reads the settings of a host or a route that change messages or limit requests.
+pub(super) fn extras(section: &Section, routes: &mut Routes, rewrites: bool) -> Extras {
+    Extras {
+        request: section.table("request_headers", "request_headers").and_then(edits),
+        response: section.table("response_headers", "response_headers").and_then(edits),
+        hsts: section.optional("hsts", hsts),
+        rate_limits: section.optional("rate_limit", decode::strings).map_or(Vec::new(), |names| {
+            names.into_iter().filter_map(|name| rate_limit(section.sink, name, routes)).collect()
+        }),
+        rewrite: rewrites.then(|| section.optional_at("rewrite_prefix", rewrite)).flatten(),
+    }
+}
+
+/// Reads what a host or route does: `to`, `upstream`, `respond`, `redirect`, or (for hosts) `passthrough`. `None` also
+/// where it is wrong, which is then reported; that nothing is said is for the caller to judge (`given`).
+pub(super) fn action(
+    section: &Section,
+    label: &str,
+    passthrough: bool,
+    upstreams: &mut Upstreams,
+    context: &mut Context,
+) -> (bool, Option<Action>) {
+    let sink = section.sink;
+    let keys: &[&str] = match passthrough {
+        true => &["to", "upstream", "respond", "redirect", "passthrough"],
+        false => &["to", "upstream", "respond", "redirect"],
+    };
+    let given: Vec<&str> = keys.iter().copied().filter(|k| section.key_span(k).is_some()).collect();
+    if let [_, second, ..] = given[..] {
+        let message = format!("{} exclude each other", decode::listed(given.iter().copied()));
+        let span = section.key_span(second).unwrap_or_else(|| section.span.clone());
+        sink.error(&span, message, Some("keep one of them".to_owned()));
+    }
+    let to = section.optional_at("to", decode::strings);
+    let upstream = section.optional_at("upstream", decode::text);
+    let respond = section.table("respond", "respond");
+    let redirect = section.take("redirect");
+    let passthrough = if passthrough { section.optional_at("passthrough", decode::text) } else { None };
+
+    let mut action = None;
+    if let Some(list) = &to {
+        action = upstream::anonymous(sink, label, list, context)
+            .map(|group| Action::Proxy { upstream: upstreams.push(group.0, group.1) });
+    }
+    if let Some(name) = upstream {
+        action = super::host::reference(section, name, upstreams).map(|upstream| Action::Proxy { upstream });
+    }
+    if let Some(respond) = respond {
+        action = super::host::respond(respond);
+    }
+    if let Some(node) = redirect {
+        action = self::redirect(sink, node).map(Action::Redirect);
+    }
+    if let Some(name) = passthrough {
+        let span = name.span.clone();
+        action = super::host::reference(section, name, upstreams).and_then(|upstream| {
+            if upstreams.all[upstream].tls.is_some() {
+                let help = "bytes are passed on as they are: write the servers without https://".to_owned();
+                sink.error(&span, "\"passthrough\" to servers that are https://", Some(help));
+                return None;
+            }
+            Some(Action::Passthrough { upstream })
+        });
+    }
+    (!given.is_empty(), action)
+}
+
+/// Reads every `[[host.route]]` of a host and puts the host's own action behind them.
+pub(super) fn table(
+    host: &Section,
+    own: Option<Action>,
+    extras: Extras,
+    label: &str,
+    routes: &mut Routes,
+    upstreams: &mut Upstreams,
+    context: &mut Context,
+) -> Option<Action> {
+    let sections = host.tables("route", "[[host.route]]");
+    if sections.is_empty() && extras.is_empty() {
+        return own;
+    }
+    if let (Some(Action::Passthrough { .. }), Some(span)) = (
+        &own,
+        ["route", "request_headers", "response_headers", "hsts", "rate_limit"].iter().find_map(|k| host.key_span(k)),
+    ) {
+        let help = "what is passed through is not read: leave this out".to_owned();
+        host.sink.error(&span, "settings for requests beside \"passthrough\"", Some(help));
+        return None;
+    }
+    let mut table = RouteTable::default();
+    let mut seen: Vec<(String, Range<usize>)> = Vec::new();
+    for section in sections {
+        route(section, &extras, label, routes, upstreams, context, &mut table, &mut seen);
+    }
+    if let Some(action) = own {
+        let route = Route {
+            action,
+            request: extras.request.into_iter().collect(),
+            response: extras.response.into_iter().collect(),
+            hsts: extras.hsts,
+            rewrite: None,
+            rate_limits: extras.rate_limits,
+        };
+        routes.all.push(route);
+        let everything = Conditions { path: PathRule::Prefix("/".into()), methods: Vec::new(), fields: Vec::new() };
+        // `/` is a path like any.
+        let _ = table.insert(everything, routes.all.len() - 1);
+    }
+    Some(Action::Routes(table))
+}
+
+#[expect(clippy::too_many_arguments, reason = "what is read into, each by its name")]
+fn route(
+    section: Section,
+    host: &Extras,
+    label: &str,
+    routes: &mut Routes,
+    upstreams: &mut Upstreams,
+    context: &mut Context,
+    table: &mut RouteTable<usize>,
+    seen: &mut Vec<(String, Range<usize>)>,
+) {
+    let sink = section.sink;
+    let path = section.optional_at("path", path);
+    let exact = section.optional_at("exact", path_text);
+    let methods = section.optional("methods", methods);
+    let fields = section.optional("headers", field_rules);
+    if let (Some(_), Some(exact)) = (&path, &exact) {
+        let help = "\"path\" is for everything below a path, \"exact\" for one path: keep one of them".to_owned();
+        sink.error(&exact.span, "\"path\" and \"exact\" exclude each other", Some(help));
+    }
+    let said = ["path", "exact", "methods", "headers"].iter().any(|k| section.key_span(k).is_some());
+    if !said {
+        let help = "add path = \"/api/\", exact = \"/health\", methods = [\"POST\"] or headers = { X-Beta = true }; \
+                    what is for every request stands in [[host]] itself";
+        section.missing("[[host.route]] does not say which requests it is for".to_owned(), help.to_owned());
+    }
+    let own = extras(&section, routes, true);
+    let (given, action) = action(&section, label, false, upstreams, context);
+    if !given {
+        section.missing(
+            "[[host.route]] does not say what to do with requests".to_owned(),
+            "add upstream = \"name\", to = [\"http://127.0.0.1:3000\"], respond = { status = 404 } or redirect = \"/\""
+                .to_owned(),
+        );
+    }
+    if let (Some(rewrite), Some(exact)) = (&own.rewrite, &exact) {
+        let help = format!("write path = \"{}\"", exact.value);
+        sink.error(&rewrite.span, "\"rewrite_prefix\" needs \"path\"", Some(help));
+    }
+    if let (Some(rewrite), Some(Action::Respond { .. } | Action::Redirect(_))) = (&own.rewrite, &action) {
+        let help = "it changes the path that an upstream gets; a redirect has {rest}".to_owned();
+        sink.error(&rewrite.span, "\"rewrite_prefix\" without an upstream", Some(help));
+    }
+    let span = section.span.clone();
+    section.finish();
+    let rule = match (&path, &exact) {
+        (Some(p), _) => PathRule::Prefix(p.value.clone()),
+        (None, Some(p)) => PathRule::Exact(p.value.clone()),
+        (None, None) => PathRule::Prefix("/".to_owned()),
+    };
+    let conditions =
+        Conditions { path: rule, methods: methods.unwrap_or_default(), fields: fields.unwrap_or_default() };
+    // The same conditions twice: the second would never be used.
+    let mut plain = conditions.clone();
+    if let PathRule::Prefix(p) = &mut plain.path {
+        p.truncate(p.trim_end_matches('/').len());
+    }
+    plain.methods.sort_unstable();
+    let same = format!("{plain:?}");
+    if let Some((_, first)) = seen.iter().find(|(s, _)| *s == same) {
+        let message = format!("a second route for the same requests; the first is at {}", sink.place(first));
+        sink.error(&span, message, None);
+    }
+    seen.push((same, span));
+    let Some(action) = action else { return };
+    let join = |a: &Option<FieldEdits>, b: Option<FieldEdits>| a.iter().cloned().chain(b).collect();
+    let mut rate_limits = host.rate_limits.clone();
+    rate_limits.extend(own.rate_limits.iter().filter(|l| !host.rate_limits.contains(l)));
+    routes.all.push(Route {
+        action,
+        request: join(&host.request, own.request),
+        response: join(&host.response, own.response),
+        hsts: own.hsts.or_else(|| host.hsts.clone()),
+        rewrite: own.rewrite.map(|r| r.value),
+        rate_limits,
+    });
+    let at = path.as_ref().or(exact.as_ref());
+    if let (Err(RuleError::Path), Some(at)) = (table.insert(conditions, routes.all.len() - 1), at) {
+        let help = format!("leave out \"//\", \".\", \"..\" and what is encoded with %; at most {MAX_DEPTH} segments");
+        sink.error(&at.span, format!("\"{}\" is a path that no request has", at.value), Some(help));
+    }
+}
+
+/// A path to match everything below it.
+fn path(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let s = path_text(sink, key, node)?;
+    if s.contains('*') {
+        let bare = s.trim_end_matches('*');
+        let help =
+            format!("write {key} = \"{}\": it is for everything below", if bare.is_empty() { "/" } else { bare });
+        sink.error(&node.span(), format!("\"{s}\" has a \"*\""), Some(help));
+        return None;
+    }
+    Some(s)
+}
+
+fn path_text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let s = decode::text(sink, key, node)?;
+    if !s.starts_with('/') {
+        let help = match s.strip_prefix("= ").or(s.strip_prefix('=')) {
+            Some(exact) => format!("write exact = \"{exact}\""),
+            None if s.starts_with(['^', '~']) => "there are no patterns: name the paths, one route each".to_owned(),
+            None => format!("write {key} = \"/{s}\""),
+        };
+        sink.error(&node.span(), format!("\"{s}\" is no path"), Some(help));
+        return None;
+    }
+    if s.contains(['?', '#']) {
+        let end = s.find(['?', '#']).unwrap_or(s.len());
+        let help = format!("write {key} = \"{}\": the query is not looked at", &s[..end]);
+        sink.error(&node.span(), format!("\"{s}\" is more than a path"), Some(help));
+        return None;
+    }
+    Some(s)
+}
+
+fn rewrite(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let s = path_text(sink, key, node)?;
+    if let Some(bad) = s.chars().find(|c| !c.is_ascii_graphic()) {
+        let help = "encode what is not ASCII with %, as in \"/caf%C3%A9\"".to_owned();
+        sink.error(&node.span(), format!("\"{key}\" has {bad:?}"), Some(help));
+        return None;
+    }
+    Some(s.trim_end_matches('/').to_owned())
+}
+
+fn methods(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
+    let list = decode::strings(sink, key, node)?;
+    let mut good = Vec::new();
+    for method in list {
+        let name = method.value;
+        if !is_token(&name) {
+            sink.error(&method.span, format!("\"{name}\" is no method"), Some("write \"GET\"".to_owned()));
+        } else if name.bytes().any(|b| b.is_ascii_lowercase()) {
+            let help = format!("methods are in capitals: \"{}\"", name.to_ascii_uppercase());
+            sink.error(&method.span, format!("\"{name}\" is no method"), Some(help));
+        } else {
+            good.push(name);
+        }
+    }
+    Some(good)
+}
+
+pub(super) fn is_token(name: &str) -> bool {
+    Fields::new().push(name.as_bytes(), b"").is_ok()
+}
+
+/// The keys and values of a table whose keys are field names.
+fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Option<Vec<(At<String>, &'n Node<'d>)>> {
+    let DeValue::Table(table) = node.get_ref() else {
+        let help = format!("write {key} = {{ X-Name = \"value\" }}");
+        sink.error(&node.span(), format!("\"{key}\" is not a table of header names"), Some(help));
+        return None;
+    };
+    let mut out = Vec::new();
+    for (name, value) in table.iter() {
+        let at = At { value: name.get_ref().to_string(), span: name.span() };
+        if !is_token(&at.value) {
+            sink.error(&at.span, format!("\"{}\" is no header name", at.value), None);
+        } else {
+            out.push((at, value));
+        }
+    }
+    Some(out)
+}
+
+fn field_rules(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, FieldRule)>> {
+    let mut out = Vec::new();
+    for (name, value) in named(sink, key, node)? {
+        let rule = match value.get_ref() {
+            DeValue::Boolean(true) => FieldRule::Present,
+            DeValue::Boolean(false) => FieldRule::Absent,
+            DeValue::String(s) => match s.strip_suffix('*') {
+                Some(prefix) => FieldRule::Prefix(prefix.as_bytes().to_vec()),
+                None => FieldRule::Exact(s.as_bytes().to_vec()),
+            },
+            _ => {
+                let help = "write true (it is there), false (it is not), \"text\", or \"text*\" for what begins so";
+                sink.error(&value.span(), format!("no rule for \"{}\"", name.value), Some(help.to_owned()));
+                continue;
+            }
+        };
+        out.push((name.value, rule));
+    }
+    Some(out)
+}
+
+/// Ours to say, or what frames messages.
+fn reserved(name: &str) -> Option<&'static str> {
+    let known = Known::lookup(name.as_bytes());
+    match known {
+        Known::Host => Some("set \"host_header\" in [[upstream]]"),
+        Known::ContentLength | Known::TransferEncoding | Known::Trailer | Known::Expect => {
+            Some("it says where messages end, which is the gateway's to know")
+        }
+        k if k.is_hop_by_hop() => Some("it is for one connection only, and the gateway's to know"),
+        _ => None,
+    }
+}
+
+fn edits(section: Section) -> Option<FieldEdits> {
+    let pairs = |sink: &Sink, key: &str, node: &Node| -> Option<Vec<(String, String)>> {
+        let mut out = Vec::new();
+        for (name, value) in named(sink, key, node)? {
+            let Some(text) = decode::text(sink, &name.value, value) else { continue };
+            if let Some(why) = reserved(&name.value) {
+                sink.error(&name.span, format!("\"{}\" cannot be changed", name.value), Some(why.to_owned()));
+            } else if Fields::new().push(b"x", text.as_bytes()).is_err() {
+                let message =
+                    format!("the value of \"{}\" has control characters, or white space around it", name.value);
+                sink.error(&value.span(), message, None);
+            } else {
+                if text.contains('$') && text.bytes().next().is_some_and(|b| b == b'$') {
+                    let message = format!("\"{text}\" is sent as it stands");
+                    sink.warn(&value.span(), message, Some("there are no variables here".to_owned()));
+                }
+                out.push((name.value, text));
+            }
+        }
+        Some(out)
+    };
+    let remove = |sink: &Sink, key: &str, node: &Node| {
+        let names = decode::strings(sink, key, node)?;
+        let good = names.into_iter().filter(|name| {
+            let why = reserved(&name.value).or((!is_token(&name.value)).then_some("write a header's name"));
+            if let Some(why) = why {
+                sink.error(&name.span, format!("\"{}\" cannot be removed", name.value), Some(why.to_owned()));
+            }
+            why.is_none()
+        });
+        Some(good.map(|n| n.value).collect())
+    };
+    let edits = FieldEdits {
+        remove: section.or("remove", Vec::new(), remove),
+        set: section.or("set", Vec::new(), pairs),
+        add: section.or("add", Vec::new(), pairs),
+    };
+    section.finish();
+    Some(edits)
+}
+
+/// `true`, a time, or the field's whole value (RFC 6797 §6.1).
+fn hsts(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let year = 365 * 86_400;
+    match node.get_ref() {
+        DeValue::Boolean(true) => Some(format!("max-age={year}")),
+        DeValue::String(s) if s.to_ascii_lowercase().contains("max-age=") => {
+            if Fields::new().push(b"x", s.as_bytes()).is_err() {
+                sink.error(&node.span(), format!("\"{key}\" has control characters, or white space around it"), None);
+                return None;
+            }
+            Some(s.to_string())
+        }
+        DeValue::String(_) => {
+            let age: Duration = decode::duration(sink, key, node)?;
+            Some(format!("max-age={}", age.as_secs()))
+        }
+        _ => {
+            let help = "write hsts = true (a year), \"180d\", or \"max-age=31536000; includeSubDomains; preload\"";
+            sink.error(&node.span(), format!("no value for \"{key}\""), Some(help.to_owned()));
+            None
+        }
+    }
+}
+
+fn rate_limit(sink: &Sink, name: At<String>, routes: &mut Routes) -> Option<usize> {
+    match routes.limits.get(&name.value) {
+        Some(index) => {
+            routes.used.insert(name.value);
+            *index
+        }
+        None if sink.broken_syntax => None,
+        None => {
+            let mut known: Vec<&str> = routes.limits.keys().map(String::as_str).collect();
+            known.sort_unstable();
+            let help = match decode::nearest(&name.value, known.iter().copied()) {
+                Some(best) => format!("did you mean \"{best}\"?"),
+                None if known.is_empty() => "add [[rate_limit]] with this name and rate = \"100/s\"".to_owned(),
+                None => format!("rate limits are {}", decode::listed(known.iter().copied())),
+            };
+            sink.error(&name.span, format!("there is no rate limit \"{}\"", name.value), Some(help));
+            None
+        }
+    }
+}
+
+const STATUSES: &[u64] = &[301, 302, 303, 307, 308];
+
+/// `redirect = "https://{host}{uri}"`, or a table with `to` and `status`.
+fn redirect(sink: &Sink, node: &Node) -> Option<Redirect> {
+    if let DeValue::String(_) = node.get_ref() {
+        let to = target(sink, "redirect", node)?;
+        return Some(Redirect { status: 308, to });
+    }
+    let DeValue::Table(table) = node.get_ref() else {
+        let help =
+            "write redirect = \"https://{host}{uri}\", or redirect = { to = \"/new/\", status = 301 }".to_owned();
+        sink.error(&node.span(), "\"redirect\" is neither a string nor a table", Some(help));
+        return None;
+    };
+    let section = Section::new(sink, "redirect", table, node.span());
+    let to = section.required("to", "\"https://{host}{uri}\"", target);
+    let status = section.optional_at("status", decode::count(300..=399));
+    section.finish();
+    if let Some(status) = status.as_ref().filter(|s| !STATUSES.contains(&s.value)) {
+        let help =
+            "308 and 301 are for good, 307 and 302 for now; 308 and 307 keep the method; 303 makes it GET".to_owned();
+        sink.error(&status.span, format!("{} is no redirect's status", status.value), Some(help));
+        return None;
+    }
+    Some(Redirect { status: status.map_or(308, |s| s.value as u16), to: to?.value })
+}
+
+fn target(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece>> {
+    let s = decode::text(sink, key, node)?;
+    let mut pieces = Vec::new();
+    let mut rest = s.as_str();
+    let fail = |message: String, help: &str| {
+        sink.error(&node.span(), message, Some(help.to_owned()));
+        None
+    };
+    const NAMES: &str = "there are {scheme}, {host}, {uri} (path and query), {path}, {query} and {rest} \
+                         (path and query behind the route's path)";
+    while let Some(open) = rest.find('{') {
+        if open > 0 {
+            pieces.push(Piece::Text(rest[..open].to_owned()));
+        }
+        let Some(close) = rest[open..].find('}') else {
+            return fail(format!("\"{s}\" has a \"{{\" without a \"}}\""), NAMES);
+        };
+        pieces.push(match &rest[open + 1..open + close] {
+            "scheme" => Piece::Scheme,
+            "host" => Piece::Host,
+            "uri" => Piece::Uri,
+            "path" => Piece::Path,
+            "query" => Piece::Query,
+            "rest" => Piece::Rest,
+            other => return fail(format!("there is no {{{other}}}"), NAMES),
+        });
+        rest = &rest[open + close + 1..];
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.to_owned()));
+    }
+    if s.contains('$') {
+        return fail(
+            format!("\"{s}\" has a \"$\""),
+            "write {host} for $host, {uri} for $request_uri, {scheme} for $scheme",
+        );
+    }
+    if s.is_empty() || !s.bytes().all(|b| b.is_ascii_graphic()) {
+        return fail(format!("\"{s}\" is no place to send a client to"), "write \"https://{host}{uri}\" or \"/new/\"");
+    }
+    let absolute = s.starts_with('/') || s.starts_with("http://") || s.starts_with("https://");
+    if !absolute && !matches!(pieces.first(), Some(Piece::Scheme | Piece::Uri | Piece::Path | Piece::Rest)) {
+        let help = format!("write \"https://{s}\", or \"/{s}\" for a path of the same host");
+        return fail(format!("\"{s}\" has neither a scheme nor a path"), &help);
+    }
+    Some(pieces)
+}

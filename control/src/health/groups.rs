@@ -1,0 +1,440 @@
+//! All groups with their servers: what a configuration, DNS, checks and the operator make of them.
+
+use super::tracked::{Event, Tracked};
+use crate::config::{Config, Plan, expand};
+use sealane_proxy::server_state::{GroupState, ServerState};
+use sealane_proxy::snapshot::Upstream;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// One group.
+pub(super) struct Group {
+    /// As configured; its servers are those that were found while it was read.
+    base: Arc<Upstream>,
+    pub plan: Arc<Plan>,
+    pub state: Arc<GroupState>,
+    /// The addresses of each of the plan's servers.
+    addresses: Vec<Vec<IpAddr>>,
+    pub servers: Vec<Tracked>,
+    /// As published.
+    pub current: Arc<Upstream>,
+    pub next_resolve: Instant,
+    pub resolving: bool,
+    pub dns_failures: u64,
+    pub dns_changes: u64,
+    /// Its name does not resolve at the moment; said once.
+    dns_down: bool,
+}
+
+impl Group {
+    pub fn name(&self) -> &str {
+        &self.base.name
+    }
+
+    /// Names to resolve again, by their place in the plan.
+    pub fn names(&self) -> Vec<(usize, String)> {
+        let names = self.plan.servers.iter().enumerate().filter(|(_, s)| s.host.parse::<IpAddr>().is_err());
+        names.map(|(i, s)| (i, s.host.clone())).collect()
+    }
+}
+
+/// How a server stands, for people and programs.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct ServerStatus {
+    /// The group's name.
+    pub upstream: String,
+    /// The server's name.
+    pub server: String,
+    /// Where it is.
+    pub address: SocketAddr,
+    /// It is used: neither down by its checks nor ejected.
+    pub up: bool,
+    /// Down by its active checks; why.
+    pub failing: Option<String>,
+    /// Seconds until it is used again after it was ejected.
+    pub ejected_for: Option<u64>,
+    /// Used only when no other server can be.
+    pub backup: bool,
+    /// Nothing new is given to it.
+    pub draining: bool,
+    /// In whole units, as configured or set.
+    pub weight: u32,
+    /// As it is now, while the server starts slowly.
+    pub effective_weight: f64,
+    /// Requests under way.
+    pub in_use: u64,
+    /// Most requests under way, if there is a limit.
+    pub limit: Option<u32>,
+    /// Requests given to it.
+    pub requests: u64,
+    /// Connections that failed, broke or timed out.
+    pub failures: u64,
+    /// Failures in a row.
+    pub failures_in_a_row: u64,
+    /// Active checks that were good.
+    pub checks_good: u64,
+    /// Active checks that were bad.
+    pub checks_bad: u64,
+    /// Times that it was ejected.
+    pub ejections: u64,
+}
+
+/// All groups.
+pub(super) struct Groups {
+    lanes: usize,
+    look: Arc<Notify>,
+    pub all: Vec<Group>,
+}
+
+impl Groups {
+    pub fn new(lanes: usize, look: Arc<Notify>) -> Self {
+        Self { lanes, look, all: Vec::new() }
+    }
+
+    pub fn current(&self) -> Vec<Arc<Upstream>> {
+        self.all.iter().map(|g| g.current.clone()).collect()
+    }
+
+    /// Takes a configuration in.
+    pub fn apply(&mut self, config: &Config, now: Instant) {
+        let mut old: HashMap<String, Vec<Group>> = HashMap::new();
+        // In reverse, so that the first of a name is popped first.
+        for group in std::mem::take(&mut self.all).into_iter().rev() {
+            old.entry(group.base.name.clone()).or_default().push(group);
+        }
+        for (base, plan) in config.upstreams.iter().zip(&config.plans) {
+            let kept = old.get_mut(&base.name).and_then(Vec::pop);
+            let group = self.group(base, plan, kept, now);
+            self.all.push(group);
+        }
+    }
+
+    fn group(&self, base: &Arc<Upstream>, plan: &Arc<Plan>, old: Option<Group>, now: Instant) -> Group {
+        // What was found while the file was read is the newest that is known.
+        let found = |name: &str, port: u16| -> Vec<IpAddr> {
+            let of = |s: &&sealane_proxy::snapshot::Server| {
+                s.address.port() == port && (s.name == name || s.name == format!("{name} ({})", s.address.ip()))
+            };
+            base.servers.iter().filter(of).map(|s| s.address.ip()).collect()
+        };
+        let mut addresses: Vec<Vec<IpAddr>> = plan.servers.iter().map(|s| found(&s.name, s.port)).collect();
+        for list in &mut addresses {
+            let mut seen = Vec::new();
+            list.retain(|ip| {
+                !seen.contains(ip) && {
+                    seen.push(*ip);
+                    true
+                }
+            });
+        }
+        let look = self.look.clone();
+        let mut group = match old {
+            Some(old) => {
+                let settings = fingerprint(base) == fingerprint(&old.base) && same_tls(base, &old.base);
+                let same = settings && old.addresses == addresses && old.plan.servers == plan.servers;
+                let resolve = old.plan.resolve_every == plan.resolve_every && old.plan.resolver == plan.resolver;
+                Group {
+                    // The old value, so that lanes see that nothing has changed and keep their connections.
+                    base: if same { old.base.clone() } else { base.clone() },
+                    plan: plan.clone(),
+                    addresses,
+                    next_resolve: if resolve { old.next_resolve } else { now + plan.resolve_every },
+                    ..old
+                }
+            }
+            None => Group {
+                base: base.clone(),
+                plan: plan.clone(),
+                state: Arc::new(GroupState::new(move || look.notify_one())),
+                addresses,
+                servers: Vec::new(),
+                current: base.clone(),
+                next_resolve: now + plan.resolve_every,
+                resolving: false,
+                dns_failures: 0,
+                dns_changes: 0,
+                dns_down: false,
+            },
+        };
+        self.rebuild(&mut group, now);
+        group
+    }
+
+    /// Makes the group's servers out of its plan and addresses; true if they are others than those published.
+    fn rebuild(&self, group: &mut Group, now: Instant) -> bool {
+        let fresh = !group.servers.is_empty();
+        let mut old = std::mem::take(&mut group.servers);
+        let mut published = Vec::new();
+        for (at, (plan, addresses)) in group.plan.servers.iter().zip(&group.addresses).enumerate() {
+            for mut server in expand(plan, &group.base.name, addresses) {
+                let kept = old.iter().position(|t| t.address == server.address && planned(t, &server.name, &plan.name));
+                let mut tracked = match kept {
+                    Some(i) => old.swap_remove(i),
+                    None => {
+                        let state = Arc::new(ServerState::new(self.lanes, plan.weight));
+                        Tracked::new(at, server.name.clone(), server.address, state, now, fresh)
+                    }
+                };
+                tracked.plan = at;
+                tracked.name.clone_from(&server.name);
+                server.state = tracked.state.clone();
+                published.push(server);
+                group.servers.push(tracked);
+            }
+        }
+        let key = |s: &sealane_proxy::snapshot::Server| {
+            (s.name.clone(), s.address, s.backup, s.sticky_id, Arc::as_ptr(&s.state) as usize)
+        };
+        let same = published.iter().map(key).eq(group.current.servers.iter().map(key))
+            && Arc::ptr_eq(&group.current.group, &group.state)
+            && fingerprint(&group.base) == fingerprint(&group.current)
+            && same_tls(&group.base, &group.current);
+        self.publish_group(group, now);
+        if !same {
+            let state = group.state.clone();
+            group.current = Arc::new(Upstream { servers: published, group: state, ..(*group.base).clone() });
+        }
+        !same
+    }
+
+    /// Publishes how all servers stand; true if lanes have to look.
+    pub fn publish(&mut self, now: Instant) -> bool {
+        let mut all = std::mem::take(&mut self.all);
+        let changed = all.iter_mut().fold(false, |any, group| self.publish_group(group, now) | any);
+        self.all = all;
+        changed
+    }
+
+    fn publish_group(&self, group: &mut Group, now: Instant) -> bool {
+        let mut changed = false;
+        for t in &mut group.servers {
+            let standing = t.standing(&group.plan, now);
+            changed |= t.state.publish(standing);
+        }
+        if changed {
+            group.state.changed();
+        }
+        changed
+    }
+
+    /// Looks at what lanes have counted, and ejects who has earned it.
+    pub fn look(&mut self, now: Instant) {
+        for group in &mut self.all {
+            for i in 0..group.servers.len() {
+                let alone = !group
+                    .servers
+                    .iter()
+                    .enumerate()
+                    .any(|(j, t)| j != i && t.state.standing().takes_new() && t.is_usable());
+                let plan = group.plan.clone();
+                let t = &mut group.servers[i];
+                if let Some(event) = t.look(&plan, now, alone) {
+                    say(&group.base.name, &t.name, &event);
+                }
+            }
+        }
+    }
+
+    /// Deals limits out. `(lanes have to look, soon again)`.
+    pub fn deal(&mut self) -> (bool, bool) {
+        let (mut changed, mut soon) = (false, false);
+        for group in &mut self.all {
+            let Some(limit) = group.current.max_connections else { continue };
+            let lanes = self.lanes;
+            // The first server's cells tell what waits for the group.
+            let waiting: Vec<u64> = match group.servers.first() {
+                Some(first) => first.state.lanes().iter().map(|l| l.waiting.value()).collect(),
+                None => vec![0; lanes],
+            };
+            let mut any = false;
+            for t in &mut group.servers {
+                let dealt = t.grants.deal(limit, &t.state, &waiting);
+                any |= dealt.changed;
+                soon |= dealt.unfinished && waiting.iter().any(|w| *w > 0);
+            }
+            if any {
+                group.state.changed();
+                changed = true;
+            }
+        }
+        (changed, soon)
+    }
+
+    /// Notes the result of a check.
+    pub fn checked(&mut self, group: &str, address: SocketAddr, name: &str, result: Result<(), String>) {
+        for group in self.all.iter_mut().filter(|g| g.base.name == group) {
+            let plan = group.plan.clone();
+            for t in group.servers.iter_mut().filter(|t| t.address == address && t.name == name && t.checking) {
+                t.checking = false;
+                if let Some(event) = t.checked(result.clone(), &plan) {
+                    say(&group.base.name, &t.name, &event);
+                }
+            }
+        }
+    }
+
+    /// Notes what names have resolved to; true if there are other servers now.
+    pub fn resolved(
+        &mut self,
+        name: &str,
+        results: Vec<(usize, String, std::io::Result<Vec<IpAddr>>)>,
+        now: Instant,
+    ) -> bool {
+        let mut all = std::mem::take(&mut self.all);
+        let mut changed = false;
+        for group in all.iter_mut().filter(|g| g.base.name == name && g.resolving) {
+            group.resolving = false;
+            group.next_resolve = now + group.plan.resolve_every;
+            let mut failed = None;
+            for (at, host, result) in &results {
+                // The plan may be another one by now.
+                if group.plan.servers.get(*at).is_none_or(|s| s.host != *host) {
+                    continue;
+                }
+                match result {
+                    Ok(found) => {
+                        let mut found = found.clone();
+                        found.sort_unstable();
+                        let mut known = group.addresses[*at].clone();
+                        known.sort_unstable();
+                        // In another order it is the same answer: many servers turn theirs around.
+                        if found != known {
+                            eprintln!("sealane: upstream {}: {host} is now {}", group.base.name, listed(&found));
+                            group.addresses[*at] = found;
+                            group.dns_changes += 1;
+                        }
+                    }
+                    Err(e) => {
+                        // The last good answer stays.
+                        group.dns_failures += 1;
+                        failed = Some(format!("{host}: {e}"));
+                    }
+                }
+            }
+            match (&failed, group.dns_down) {
+                (Some(why), false) => {
+                    eprintln!("sealane: upstream {}: {why}; the addresses known last stay in use", group.base.name);
+                }
+                (None, true) => eprintln!("sealane: upstream {}: its names resolve again", group.base.name),
+                _ => {}
+            }
+            group.dns_down = failed.is_some();
+            changed |= self.rebuild(group, now);
+        }
+        self.all = all;
+        changed
+    }
+
+    /// Changes what the operator may change of a server.
+    pub fn change(&mut self, upstream: &str, server: &str, change: impl Fn(&mut Tracked)) -> Result<(), String> {
+        let mut groups = self.all.iter_mut().filter(|g| g.base.name == upstream).peekable();
+        if groups.peek().is_none() {
+            return Err(format!("there is no upstream \"{upstream}\""));
+        }
+        let mut any = false;
+        for t in groups.flat_map(|g| &mut g.servers) {
+            if t.name == server || t.address.to_string() == server {
+                change(t);
+                any = true;
+            }
+        }
+        if any { Ok(()) } else { Err(format!("upstream \"{upstream}\" has no server \"{server}\"")) }
+    }
+
+    pub fn list(&self, now: Instant) -> Vec<ServerStatus> {
+        let mut out = Vec::new();
+        for group in &self.all {
+            for t in &group.servers {
+                let plan = group.plan.servers.get(t.plan);
+                let sum = |f: fn(&sealane_proxy::server_state::LaneCell) -> u64| t.state.lanes().iter().map(f).sum();
+                out.push(ServerStatus {
+                    upstream: group.base.name.clone(),
+                    server: t.name.clone(),
+                    address: t.address,
+                    up: t.is_usable(),
+                    failing: t.checks.down.then(|| t.checks.reason.clone()),
+                    ejected_for: t.ejected_until.map(|until| until.saturating_duration_since(now).as_secs() + 1),
+                    backup: plan.is_some_and(|p| p.backup),
+                    draining: t.draining,
+                    weight: t.weight.or(plan.map(|p| p.weight)).unwrap_or(1),
+                    effective_weight: f64::from(t.state.standing().weight)
+                        / f64::from(sealane_proxy::server_state::WEIGHT_UNIT),
+                    in_use: sum(|l| l.in_use.value()),
+                    limit: group.current.max_connections,
+                    requests: sum(|l| l.requests.value()),
+                    failures: sum(|l| l.failures.value()),
+                    failures_in_a_row: t.failures_in_a_row(),
+                    checks_good: t.checks.good,
+                    checks_bad: t.checks.bad,
+                    ejections: t.ejections,
+                });
+            }
+        }
+        out
+    }
+
+    /// When the minder has to look again at the latest, if nobody nudges it.
+    pub fn next(&self, now: Instant, tick: Duration) -> Instant {
+        let mut at = now + tick;
+        for group in &self.all {
+            if !group.resolving && !group.names().is_empty() {
+                at = at.min(group.next_resolve);
+            }
+            if group.plan.health.is_some() {
+                at = group.servers.iter().filter(|t| !t.checking).map(|t| t.next_check).fold(at, Instant::min);
+            }
+            at = group.servers.iter().filter_map(|t| t.ejected_until).fold(at, Instant::min);
+        }
+        at.max(now)
+    }
+}
+
+/// Whether a tracked server is the one that a plan's server stands for; its own name has the address in it when the
+/// plan's name has several.
+fn planned(tracked: &Tracked, name: &str, plan: &str) -> bool {
+    tracked.name == name
+        || tracked.name.strip_prefix(plan).is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
+}
+
+/// Every setting of a group but its servers, as text.
+fn fingerprint(upstream: &Upstream) -> String {
+    let bare = Upstream { servers: Vec::new(), group: Arc::default(), tls: None, ..upstream.clone() };
+    format!("{bare:?}")
+}
+
+fn same_tls(a: &Upstream, b: &Upstream) -> bool {
+    match (&a.tls, &b.tls) {
+        (None, None) => true,
+        (Some(a), Some(b)) => {
+            let chain = |i: &Option<Arc<sealane_tls::policy::Identity>>| i.as_ref().map(|i| i.chain.clone());
+            a.id == b.id
+                && a.roots == b.roots
+                && a.alpn == b.alpn
+                && a.dangerous_skip_verification == b.dangerous_skip_verification
+                && chain(&a.identity) == chain(&b.identity)
+        }
+        _ => false,
+    }
+}
+
+fn listed(ips: &[IpAddr]) -> String {
+    ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// A line in the log for what an operator wants to know.
+fn say(group: &str, server: &str, event: &Event) {
+    match event {
+        Event::Up => eprintln!("sealane: upstream {group}: {server} is up"),
+        Event::Down(why) => eprintln!("sealane: upstream {group}: {server} is down: {why}"),
+        Event::Ejected { failures, rest } => {
+            let seconds = rest.as_secs_f64();
+            eprintln!(
+                "sealane: upstream {group}: {server} has failed {failures} times in a row: left alone for {seconds} s"
+            );
+        }
+        Event::Back => eprintln!("sealane: upstream {group}: {server} is tried again"),
+    }
+}

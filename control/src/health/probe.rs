@@ -1,0 +1,155 @@
+//! One active check: a connection, a handshake where the servers are https, a request where a path is set.
+
+use crate::config::HealthCheck;
+use sealane_http::h1::{Limits, parse_response};
+use sealane_http::{Method, ResponseHead};
+use sealane_proxy::snapshot::Upstream;
+use sealane_tls::policy::ClientPolicy;
+use sealane_tls::{ClientContext, Records, Session};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Most bytes of an answer that are read for its status.
+const MAX_HEAD: usize = 64 * 1024;
+
+/// TLS contexts by policy, made once: reading the system's CAs takes a while.
+#[derive(Default)]
+pub(super) struct Contexts(RefCell<HashMap<usize, (Arc<ClientPolicy>, ClientContext)>>);
+
+impl Contexts {
+    fn of(&self, policy: &Arc<ClientPolicy>) -> Result<ClientContext, String> {
+        let mut contexts = self.0.borrow_mut();
+        let key = Arc::as_ptr(policy) as usize;
+        if let Some((_, context)) = contexts.get(&key) {
+            return Ok(context.clone());
+        }
+        // Those of configurations that are gone.
+        contexts.retain(|_, (policy, _)| Arc::strong_count(policy) > 1);
+        // Whatever is spoken with it otherwise, it is asked in HTTP/1.1.
+        let asking = ClientPolicy {
+            id: policy.id,
+            versions: policy.versions.clone(),
+            groups: policy.groups.clone(),
+            suites: policy.suites.clone(),
+            alpn: vec![b"http/1.1".to_vec()],
+            server_name: policy.server_name.clone(),
+            roots: policy.roots.clone(),
+            dangerous_skip_verification: policy.dangerous_skip_verification,
+            identity: policy.identity.clone(),
+            resumption: policy.resumption,
+        };
+        let context = ClientContext::new(&asking).map_err(|e| format!("TLS settings: {e}"))?;
+        contexts.insert(key, (policy.clone(), context.clone()));
+        Ok(context)
+    }
+}
+
+/// Asks a server. The error says what was wrong, in a few words. The caller bounds the time.
+pub(super) async fn ask(
+    check: &HealthCheck,
+    upstream: &Upstream,
+    name: &str,
+    address: SocketAddr,
+    contexts: &Contexts,
+) -> Result<(), String> {
+    let io = |e: std::io::Error| e.to_string();
+    let mut stream = TcpStream::connect(address).await.map_err(io)?;
+    // §2.1, §2.2 of proxy-protocol.txt: a connection of our own.
+    match upstream.proxy_protocol {
+        Some(1) => stream.write_all(b"PROXY UNKNOWN\r\n").await.map_err(io)?,
+        Some(_) => stream.write_all(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0").await.map_err(io)?,
+        None => {}
+    }
+    let mut wire = Wire { stream, session: None, pending: Vec::new(), records: Records::with_capacity(4096) };
+    if let Some(policy) = &upstream.tls {
+        wire.handshake(&contexts.of(policy)?).await?;
+    }
+    let Some(path) = &check.path else { return Ok(()) };
+    let host = check.host.as_deref().or(upstream.host_header.as_deref()).unwrap_or(name);
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sealane-health\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    );
+    wire.write(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    let mut head = ResponseHead::new();
+    let mut used = 0;
+    loop {
+        match parse_response(&answer[used..], &Limits::default(), Method::Get, &mut head) {
+            Ok(Some(info)) if (100..200).contains(&head.status) => used += info.consumed,
+            Ok(Some(_)) => break,
+            Ok(None) if answer.len() > MAX_HEAD => return Err("an endless head".to_owned()),
+            Ok(None) => {
+                if !wire.read(&mut answer).await? {
+                    return Err("closed without an answer".to_owned());
+                }
+            }
+            Err(e) => return Err(format!("no HTTP: {}", e.label())),
+        }
+    }
+    let (from, to) = check.status;
+    if (from..=to).contains(&head.status) { Ok(()) } else { Err(format!("status {}", head.status)) }
+}
+
+struct Wire {
+    stream: TcpStream,
+    session: Option<Session>,
+    /// Received, but no whole record yet.
+    pending: Vec<u8>,
+    records: Records,
+}
+
+impl Wire {
+    async fn handshake(&mut self, context: &ClientContext) -> Result<(), String> {
+        self.session = Some(Session::client(context, &mut self.records).map_err(|e| e.label().to_owned())?);
+        self.send().await?;
+        let mut plain = Vec::new();
+        while self.session.as_ref().is_some_and(Session::is_handshaking) {
+            if !self.read(&mut plain).await? {
+                return Err("closed during the handshake".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self) -> Result<(), String> {
+        let sent = self.stream.write_all(self.records.filled()).await;
+        self.records.clear();
+        sent.map_err(|e| e.to_string())
+    }
+
+    async fn write(&mut self, plain: &[u8]) -> Result<(), String> {
+        match &mut self.session {
+            None => self.stream.write_all(plain).await.map_err(|e| e.to_string()),
+            Some(session) => {
+                session.write(plain, false, &mut self.records).map_err(|e| e.label().to_owned())?;
+                self.send().await
+            }
+        }
+    }
+
+    /// Appends what comes; false at the end.
+    async fn read(&mut self, plain: &mut Vec<u8>) -> Result<bool, String> {
+        let mut buffer = [0; 8192];
+        let n = self.stream.read(&mut buffer).await.map_err(|e| e.to_string())?;
+        if n == 0 {
+            return Ok(false);
+        }
+        let Some(session) = &mut self.session else {
+            plain.extend_from_slice(&buffer[..n]);
+            return Ok(true);
+        };
+        self.pending.extend_from_slice(&buffer[..n]);
+        let mut early = Vec::new();
+        let result = session.read(&mut self.pending, plain, &mut early, &mut self.records);
+        let failed = result.map_err(|e| format!("TLS: {}", e.label()));
+        // An alert, if there is one, is for the server's log.
+        self.send().await?;
+        let done = failed?;
+        self.pending.drain(..done.consumed);
+        Ok(!done.closed || !plain.is_empty())
+    }
+}

@@ -1,0 +1,117 @@
+//! Rates that lanes hold together: requests, connections and handshakes per client, name or field.
+//!
+//! A lane decides alone, from a bounded table of its own ([`table`]). What it has let pass it tells the other lanes
+//! every [`SHARE_MS`] by their mailboxes, and they take that off their own buckets. So with `n` lanes, rate `r` and
+//! burst `b`, what passes in any time `t` is at most `r·t + b` as one lane sees it, and `(n − 1)·(b + r·SHARE_MS)` more
+//! when a client that was unknown to all of them comes to all of them at once: each lane's bucket is full until the
+//! others have spoken. What passed too much is a debt in every lane, so the rate over a longer time is exactly `r`.
+
+mod lane;
+mod table;
+
+pub use lane::Passed;
+pub(crate) use lane::{LaneLimits, ROUTING_TIMER};
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Lanes tell each other what they have let pass this often.
+pub(crate) const SHARE_MS: u64 = 100;
+/// Most keys in one telling; the rest is told the next time.
+pub(crate) const SHARE_KEYS: usize = 4096;
+
+/// A rate, and how much of it may come at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// How many.
+    pub count: u32,
+    /// In which time.
+    pub per: Duration,
+    /// How many at once.
+    pub burst: u32,
+}
+
+/// What requests are counted by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RateKey {
+    /// The client's address, cut to the prefix.
+    Address,
+    /// The name that the client asked for in its hello; plain connections are counted by the request's host.
+    ServerName,
+    /// A field's first value; requests without it are not counted.
+    Field(String),
+}
+
+/// One limit. The same for all lanes, so that what one says of a key is understood by the others.
+#[derive(Clone, Debug)]
+pub struct RateLimit {
+    /// For logs and metrics, and by which lanes tell limits apart.
+    pub name: String,
+    /// What is counted.
+    pub key: RateKey,
+    /// How many of it.
+    pub rate: Rate,
+    /// Bits of an IPv4 address that count.
+    pub ipv4_prefix: u8,
+    /// Bits of an IPv6 address that count.
+    pub ipv6_prefix: u8,
+    /// Keys that each lane remembers.
+    pub entries: usize,
+    /// Seeded by control, the same in all lanes: a client cannot choose keys that collide.
+    pub hasher: RandomState,
+}
+
+impl RateLimit {
+    /// The key of an address.
+    pub(crate) fn address_key(&self, address: IpAddr) -> u64 {
+        match address.to_canonical() {
+            IpAddr::V4(ip) => self.hasher.hash_one((4u8, cut(u128::from(u32::from(ip)), 32, self.ipv4_prefix))),
+            IpAddr::V6(ip) => self.hasher.hash_one((6u8, cut(u128::from(ip), 128, self.ipv6_prefix))),
+        }
+    }
+
+    /// The key of a name or a field's value.
+    pub(crate) fn text_key(&self, text: &[u8]) -> u64 {
+        self.hasher.hash_one(text)
+    }
+}
+
+/// Keeps the first `prefix` of `bits` bits.
+fn cut(address: u128, bits: u32, prefix: u8) -> u128 {
+    match bits.saturating_sub(u32::from(prefix)) {
+        0 => address,
+        128 => 0,
+        low => address >> low << low,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_count_by_prefix() {
+        let limit = |v4, v6| RateLimit {
+            name: String::new(),
+            key: RateKey::Address,
+            rate: Rate { count: 1, per: Duration::from_secs(1), burst: 1 },
+            ipv4_prefix: v4,
+            ipv6_prefix: v6,
+            entries: 1,
+            hasher: RandomState::new(),
+        };
+        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
+        let l = limit(24, 64);
+        assert_eq!(l.address_key(ip("192.0.2.1")), l.address_key(ip("192.0.2.255")));
+        assert_ne!(l.address_key(ip("192.0.2.1")), l.address_key(ip("192.0.3.1")));
+        assert_eq!(l.address_key(ip("192.0.2.1")), l.address_key(ip("::ffff:192.0.2.1")));
+        assert_eq!(l.address_key(ip("2001:db8::1")), l.address_key(ip("2001:db8::ffff:1")));
+        assert_ne!(l.address_key(ip("2001:db8::1")), l.address_key(ip("2001:db8:0:1::1")));
+        let all = limit(0, 0);
+        assert_eq!(all.address_key(ip("1.2.3.4")), all.address_key(ip("255.2.3.4")));
+        assert_eq!(all.address_key(ip("::1")), all.address_key(ip("ffff::1")));
+        let one = limit(32, 128);
+        assert_ne!(one.address_key(ip("1.2.3.4")), one.address_key(ip("1.2.3.5")));
+    }
+}

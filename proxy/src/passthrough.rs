@@ -1,0 +1,123 @@
+//! Connections that are relayed as they are: plain TCP, and TLS for names whose keys are not ours.
+//!
+//! A relayed connection is an exchange without messages: both of its flows are raw from the start, as those of a
+//! tunnel after CONNECT. So servers are chosen, tried, counted and timed as for requests, an end of one direction is
+//! passed on while the other goes on (half-close), and the access log gets a line, whose method is `TCP` and whose
+//! target is the name in the client's hello.
+//!
+//! ```text
+//! accept ── Everything ──────────────────────────────► relay ─► dispatch ─► connected ─► start_relay
+//!    └───── Named: hello_arrived ── passthrough_for ──────┘
+//! ```
+
+use crate::choose::Routed;
+use crate::conn::{BackPhase, Conn, FrontPhase};
+use crate::exchange::FlowState;
+use crate::service::Proxy;
+use crate::sides::{ClientSide, Later, ServerSide, Wait};
+use crate::snapshot::{Action, Listener};
+use sealane_http::BodyLength;
+use sealane_lane::{Context, Key};
+
+/// The upstream group for connections that ask for a name, if they are not ours to read.
+pub(crate) fn passthrough_for(listener: &Listener, name: Option<&str>) -> Option<usize> {
+    match &**listener.hosts.find(name.unwrap_or(""))? {
+        Action::Passthrough { upstream } => Some(*upstream),
+        _ => None,
+    }
+}
+
+impl Proxy {
+    /// Relays a client's connection, with what has been read of it so far. Without an upstream it is closed.
+    pub(crate) fn relay(&mut self, cx: &mut Context, key: Key, upstream: Option<usize>, name: Option<&str>) {
+        let Some(front) = self.front(key) else { return };
+        let upstream = upstream.and_then(|u| front.client.listener.upstreams.get(u).cloned());
+        let Some(upstream) = upstream else {
+            self.counters.relays_refused.inc();
+            return self.close(cx, key);
+        };
+        let side = ClientSide::H1(key);
+        let mut x = self.spare_exchange(side);
+        x.front = side;
+        x.request.clear();
+        // What is put here is visible ASCII, or is left out.
+        let _ = x.request.set_method(b"TCP");
+        if name.is_none_or(|n| x.request.set_target(n.as_bytes()).is_err()) {
+            let _ = x.request.set_target(b"-");
+        }
+        x.started = cx.now();
+        x.body = BodyLength::None;
+        x.keep_alive = false;
+        x.upgrade = false;
+        x.early = false;
+        x.up.state = FlowState::Waiting;
+        x.upstream = Some(upstream.clone());
+        x.routed.relayed = true;
+        let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
+        Routed::wish(&mut x, &upstream, front.client.peer.ip());
+        front.phase = FrontPhase::Open;
+        front.established = true;
+        front.inbuf = std::mem::take(&mut front.wire.unread);
+        front.deadline.after(cx, key, self.lane.snapshot.limits.idle_timeout);
+        let exchange = self.exchanges.insert(x);
+        front.exchange = Some(exchange);
+        self.counters.relays.inc();
+        self.counters.active.set(self.exchanges.len() as u64);
+        self.dispatch(cx, exchange, true);
+    }
+
+    /// The connection with the server is there: from now on bytes pass as they are.
+    pub(crate) fn start_relay(&mut self, cx: &mut Context, exchange: Key, key: Key) {
+        let Self { conns, exchanges, .. } = self;
+        let (Some(Conn::Back(back)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else { return };
+        back.exchange = Some(exchange);
+        back.answered = true;
+        let side = ServerSide::H1(key);
+        x.back = Some(side);
+        x.routed.succeeded();
+        x.answered = true;
+        x.status = 200;
+        (x.up.raw, x.down.raw) = (true, true);
+        (x.up.state, x.down.state) = (FlowState::Open, FlowState::Open);
+        x.up.framing = BodyLength::UntilClose;
+        x.down.framing = BodyLength::UntilClose;
+        self.server_wait(cx, side, Wait::Idle);
+        // What came before there was anybody to take it.
+        self.later.push(Later::Client(exchange));
+        self.later.push(Later::Conn(key));
+        self.touch(key);
+    }
+
+    /// The server will say no more. True if the client may still: then only this direction ends.
+    pub(crate) fn half_closes(&mut self, exchange: Key) -> bool {
+        let Some(x) = self.exchanges.get(exchange) else { return false };
+        if !x.routed.relayed || x.up.state != FlowState::Open {
+            return false;
+        }
+        let key = x.front.conn();
+        if let Some(front) = self.front(key) {
+            front.wire.finish_sending();
+        }
+        self.touch(key);
+        true
+    }
+
+    /// Both directions have ended; what the server has not taken yet is still sent.
+    pub(crate) fn relay_done(&mut self, cx: &mut Context, side: ServerSide) {
+        let ServerSide::H1(key) = side else { return self.server_finish(cx, side, false) };
+        let Some(back) = self.back(key) else { return };
+        let wait = back.upstream.upstream.idle_timeout;
+        back.exchange = None;
+        back.phase = BackPhase::Closing;
+        back.deadline.after(cx, key, wait);
+        self.touch(key);
+    }
+
+    /// No server could be had for a relayed connection, which cannot be told so: it is cut.
+    pub(crate) fn relay_failed(&mut self, cx: &mut Context, exchange: Key, status: u16) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        // For the log.
+        x.status = status;
+        self.cut(cx, exchange);
+    }
+}

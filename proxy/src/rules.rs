@@ -1,0 +1,235 @@
+//! What a host's rules do with a request and its response: fields, redirects, paths, HSTS.
+//!
+//! Control fills [`Route`]s; a request that came by one keeps a reference to it, so that its response gets what the
+//! route says, whoever makes the response.
+
+use crate::lane_state::LaneListener;
+use crate::snapshot::Action;
+use sealane_http::{FieldError, Fields, Known, RequestHead};
+use sealane_route::{Subject, path};
+use std::rc::Rc;
+
+/// What is done with the requests of one rule.
+#[derive(Debug)]
+pub struct Route {
+    /// Never [`Action::Routes`].
+    pub action: Action,
+    /// Changes to the request's fields, for the upstream, one after the other.
+    pub request: Vec<FieldEdits>,
+    /// Changes to the response's fields, for the client, one after the other.
+    pub response: Vec<FieldEdits>,
+    /// The value of `Strict-Transport-Security`, sent over TLS only (RFC 6797 §7.2).
+    pub hsts: Option<String>,
+    /// What stands in the place of the path that the rule matched.
+    pub rewrite: Option<String>,
+    /// Indices into the snapshot's rate limits; the request must pass all of them.
+    pub rate_limits: Vec<usize>,
+}
+
+/// Changes to a message's fields: first what is removed, then what is set, then what is added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldEdits {
+    /// Names.
+    pub remove: Vec<String>,
+    /// Takes the place of all fields of that name.
+    pub set: Vec<(String, String)>,
+    /// Comes behind those that are there.
+    pub add: Vec<(String, String)>,
+}
+
+impl FieldEdits {
+    fn apply(&self, fields: &mut Fields) -> Result<(), FieldError> {
+        for name in &self.remove {
+            fields.remove_named(name.as_bytes());
+        }
+        for (name, value) in &self.set {
+            fields.remove_named(name.as_bytes());
+            fields.push(name.as_bytes(), value.as_bytes())?;
+        }
+        for (name, value) in &self.add {
+            fields.push(name.as_bytes(), value.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// A piece of a redirect's target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// As it stands.
+    Text(String),
+    /// `http` or `https`, as the client came.
+    Scheme,
+    /// The request's host, without the port.
+    Host,
+    /// Path and query.
+    Uri,
+    /// The path alone.
+    Path,
+    /// The query with its `?`, or nothing.
+    Query,
+    /// Path and query behind what the rule matched.
+    Rest,
+}
+
+/// Sends the client elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// 301, 302, 303, 307 or 308.
+    pub status: u16,
+    /// The target, in pieces.
+    pub to: Vec<Piece>,
+}
+
+impl Redirect {
+    /// The value of `Location`; `matched` is what the rule took of the path.
+    pub(crate) fn location(&self, head: &RequestHead, tls: bool, matched: usize, out: &mut Vec<u8>) {
+        out.clear();
+        let target = head.target();
+        let path = head.path();
+        for piece in &self.to {
+            match piece {
+                Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Piece::Scheme => out.extend_from_slice(if tls { b"https" } else { b"http" }),
+                Piece::Host => out.extend_from_slice(head.host_name().as_bytes()),
+                // An asterisk (RFC 9112 §3.2.4) or an authority has no place here.
+                Piece::Uri | Piece::Path | Piece::Query | Piece::Rest if !path.starts_with(b"/") => {}
+                Piece::Uri => push_path(out, target),
+                Piece::Path => push_path(out, path),
+                Piece::Query => out.extend_from_slice(&target[path.len()..]),
+                Piece::Rest => {
+                    push_path(out, path::rest_behind(path, matched));
+                    out.extend_from_slice(&target[path.len()..]);
+                }
+            }
+        }
+    }
+}
+
+/// Appends a path. One that begins with `//` and stands first would name a host (RFC 3986 §4.2).
+fn push_path(out: &mut Vec<u8>, path: &[u8]) {
+    let extra = path.iter().take_while(|b| **b == b'/').count();
+    let skip =
+        if out.is_empty() || out.ends_with(b"/") { extra.saturating_sub(usize::from(out.is_empty())) } else { 0 };
+    out.extend_from_slice(&path[skip.min(path.len())..]);
+}
+
+/// Which route a request came by.
+#[derive(Clone)]
+pub(crate) struct RouteRef {
+    listener: Rc<LaneListener>,
+    index: usize,
+    /// What the rule took of the path's normal form.
+    pub matched: usize,
+}
+
+impl RouteRef {
+    pub fn new(listener: Rc<LaneListener>, index: usize, matched: usize) -> Self {
+        Self { listener, index, matched }
+    }
+
+    pub fn route(&self) -> Option<&Route> {
+        self.listener.routing.routes.get(self.index)
+    }
+
+    /// Changes a response for the client; `secure`: it goes over TLS.
+    pub fn finish(&self, fields: &mut Fields, secure: bool) {
+        let Some(route) = self.route() else { return };
+        // Values were checked with the configuration; what does not fit (4 GiB) is left out.
+        let _ = route.response.iter().try_for_each(|edits| edits.apply(fields));
+        if let (Some(hsts), true) = (&route.hsts, secure) {
+            let _ = fields.set(Known::StrictTransportSecurity, hsts.as_bytes());
+        }
+    }
+
+    /// Changes a request for the upstream.
+    pub fn prepare(&self, head: &mut RequestHead, text: &mut Vec<u8>) -> Result<(), FieldError> {
+        let Some(route) = self.route() else { return Ok(()) };
+        if let Some(prefix) = &route.rewrite
+            && head.path().starts_with(b"/")
+        {
+            text.clear();
+            text.extend_from_slice(prefix.as_bytes());
+            let path = head.path();
+            let rest = path::rest_behind(path, self.matched);
+            if !rest.is_empty() && !rest.starts_with(b"/") {
+                text.push(b'/');
+            }
+            text.extend_from_slice(rest);
+            if text.is_empty() {
+                text.push(b'/');
+            }
+            text.extend_from_slice(&head.target()[path.len()..]);
+            // Both are made of what may stand in a target.
+            head.set_target(text).map_err(|_| FieldError::Value)?;
+        }
+        route.request.iter().try_for_each(|edits| edits.apply(&mut head.fields))
+    }
+}
+
+/// A request's head as rules see it.
+pub(crate) struct Request<'h>(pub &'h RequestHead);
+
+impl Subject for Request<'_> {
+    fn method(&self) -> &[u8] {
+        self.0.method_name()
+    }
+
+    fn any_field(&self, name: &str, accepts: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        if name.eq_ignore_ascii_case("host") {
+            return !self.0.authority().is_empty() && accepts(self.0.authority());
+        }
+        self.0.fields.iter().any(|(_, n, value)| n.eq_ignore_ascii_case(name.as_bytes()) && accepts(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(target: &str) -> RequestHead {
+        let mut head = RequestHead::new();
+        head.set_target(target.as_bytes()).unwrap();
+        head.set_authority(b"Example.com:8080").unwrap();
+        head
+    }
+
+    #[test]
+    fn redirects_are_put_together() {
+        let text = |s: &str| Piece::Text(s.to_owned());
+        let to = |pieces: Vec<Piece>, target: &str, matched: usize| {
+            let mut out = Vec::new();
+            Redirect { status: 301, to: pieces }.location(&head(target), true, matched, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(
+            to(vec![text("https://"), Piece::Host, Piece::Uri], "/a%20b?c=d", 0),
+            "https://example.com/a%20b?c=d"
+        );
+        assert_eq!(to(vec![Piece::Scheme, text("://x"), Piece::Path], "/a?c", 0), "https://x/a");
+        assert_eq!(to(vec![text("/new"), Piece::Rest], "/old/a?b", 4), "/new/a?b");
+        assert_eq!(to(vec![text("/new/"), Piece::Rest], "/old/a", 4), "/new/a");
+        assert_eq!(to(vec![text("/new"), Piece::Query], "/old?x", 4), "/new?x");
+        // Nobody is sent to a host of the client's choice.
+        assert_eq!(to(vec![Piece::Uri], "//evil.example/", 0), "/evil.example/");
+        assert_eq!(to(vec![Piece::Rest], "/x//evil.example/", 2), "/evil.example/");
+        assert_eq!(to(vec![text("https://"), Piece::Host, Piece::Uri], "*", 0), "https://example.com");
+    }
+
+    #[test]
+    fn edits_remove_then_set_then_add() {
+        let mut fields = Fields::new();
+        for (n, v) in [("A", "1"), ("a", "2"), ("B", "1"), ("Cookie", "x")] {
+            fields.push(n.as_bytes(), v.as_bytes()).unwrap();
+        }
+        let pair = |n: &str, v: &str| (n.to_owned(), v.to_owned());
+        let edits = FieldEdits {
+            remove: vec!["cookie".into()],
+            set: vec![pair("A", "3")],
+            add: vec![pair("b", "2"), pair("Cookie", "y")],
+        };
+        edits.apply(&mut fields).unwrap();
+        let all: Vec<(&[u8], &[u8])> = fields.iter().map(|(_, n, v)| (n, v)).collect();
+        assert_eq!(all, [(&b"B"[..], &b"1"[..]), (b"A", b"3"), (b"b", b"2"), (b"Cookie", b"y")]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Servers that fall ill and get well again, found by checks and by requests.
+
+use sealane_interop::backend;
+use sealane_interop::backend::{Backend, ok};
+use sealane_interop::eventually;
+use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::site::{HOST, Site};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn start(site: &Site, lanes: usize, upstream: &str) -> Gateway {
+    let text = format!(
+        "lanes = {lanes}\n[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\n\
+         [[host]]\nnames = [\"*\"]\nupstream = \"u\"\n[[upstream]]\nname = \"u\"\n{upstream}\n"
+    );
+    configured(site, &text)
+}
+
+/// A backend whose health can be set.
+fn patient(name: &'static str, well: &Arc<AtomicBool>) -> Backend {
+    let well = Arc::clone(well);
+    Backend::answering(move |request| match (request.target(), well.load(Ordering::SeqCst)) {
+        ("/health", false) => b"HTTP/1.1 500 Ill\r\nContent-Length: 0\r\n\r\n".to_vec(),
+        ("/health", true) => ok(b"well"),
+        _ => ok(name.as_bytes()),
+    })
+}
+
+#[test]
+fn checks_take_servers_out_and_back() {
+    let site = Site::new();
+    let (one, two) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true)));
+    let (a, b) = (patient("a", &one), patient("b", &two));
+    let check = "[upstream.health]\npath = \"/health\"\ninterval = \"50ms\"\ntimeout = \"20s\"\nrise = 2\nfall = 2";
+    let gateway = start(&site, 2, &format!("servers = [\"{}\", \"{}\"]\n{check}", a.url(), b.url()));
+    let up = |backend: &Backend| {
+        gateway.metric_with("sealane_server_up", &format!("server=\"{}\"", backend.address)) == Some(1.0)
+    };
+    assert!(up(&a) && up(&b));
+    one.store(false, Ordering::SeqCst);
+    assert!(eventually(|| !up(&a)));
+    assert!((0..10).all(|_| gateway.plain_get("/", "").text() == "b"));
+    two.store(false, Ordering::SeqCst);
+    assert!(eventually(|| !up(&b)));
+    let response = gateway.plain_get("/", "");
+    assert_eq!(response.status(), 503);
+    assert_eq!(gateway.metric("sealane_upstream_unavailable_total"), Some(1.0));
+    // Well again: served again, without a restart.
+    one.store(true, Ordering::SeqCst);
+    assert!(eventually(|| up(&a)));
+    assert!((0..10).all(|_| gateway.plain_get("/", "").text() == "a"));
+    let log = gateway.server.log();
+    let line = format!("upstream u: {} is down: status 500", a.address);
+    assert!(log.contains(&line), "{log}");
+    assert!(log.contains(&format!("upstream u: {} is up", a.address)), "{log}");
+}
+
+#[test]
+fn https_servers_are_checked_over_tls() {
+    let site = Site::new();
+    let good = Backend::start_tls(backend::tls(&site.ecdsa), |mut connection| {
+        while connection.request().is_some() {
+            connection.send(ok(b"good"));
+        }
+    });
+    // Its certificate is for another name.
+    let stranger = site.issue("stranger", &["stranger.example.test"]);
+    let bad = Backend::start_tls(backend::tls(&stranger), |mut connection| {
+        while connection.request().is_some() {
+            connection.send(ok(b"bad"));
+        }
+    });
+    let upstream = format!(
+        "servers = [\"{}\", \"{}\"]\ntls = {{ ca = \"{}\" }}\nhealth = {{ path = \"/\", interval = \"50ms\", timeout = \"20s\" }}",
+        good.url(),
+        bad.url(),
+        site.ca.display()
+    );
+    let gateway = start(&site, 1, &upstream);
+    let up = |backend: &Backend| {
+        gateway.metric_with("sealane_server_up", &format!("server=\"{HOST}:{}\"", backend.address.port()))
+    };
+    assert!(eventually(|| up(&bad) == Some(0.0)));
+    assert_eq!(up(&good), Some(1.0));
+    assert!((0..6).all(|_| gateway.plain_get("/", "").text() == "good"));
+}
+
+/// Without checks: the requests themselves find out, and none of them is lost.
+#[test]
+fn a_dead_server_is_left_alone() {
+    let site = Site::new();
+    let (a, b) = (Backend::saying("a"), Backend::saying("b"));
+    let upstream = format!("servers = [\"{}\", \"{}\"]\neject_after = 3\neject_for = \"1h\"", a.url(), b.url());
+    let gateway = start(&site, 1, &upstream);
+    let dead = a.address;
+    drop(a);
+    assert!((0..200).all(|_| gateway.plain_get("/", "").text() == "b"));
+    let of = |name: &str| gateway.metric_with(name, &format!("server=\"{dead}\""));
+    assert_eq!(of("sealane_server_ejections_total"), Some(1.0));
+    assert_eq!(of("sealane_server_up"), Some(0.0));
+    // Control decides within a moment; until then a few more may find out.
+    assert!(of("sealane_server_failures_total") < Some(60.0), "{:?}", of("sealane_server_failures_total"));
+    assert!(gateway.server.log().contains("times in a row: left alone for 3600 s"));
+}
+
+#[test]
+fn an_ejected_server_comes_back() {
+    let site = Site::new();
+    let spare = Backend::saying("spare");
+    let address = sealane_interop::ports::free();
+    let upstream =
+        format!("servers = [\"http://{address}\", \"{}\"]\neject_after = 1\neject_for = \"200ms\"", spare.url());
+    let gateway = start(&site, 1, &upstream);
+    let of = |name: &str| gateway.metric_with(name, &format!("server=\"{address}\""));
+    assert!(eventually(|| {
+        gateway.plain_get("/", "");
+        of("sealane_server_ejections_total") >= Some(1.0)
+    }));
+    let listener = std::net::TcpListener::bind(address).expect("the port is still free");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut wire = sealane_interop::http::Wire::new(stream);
+                while let Ok(Some(_)) = wire.request() {
+                    let _ = wire.send(ok(b"back"));
+                }
+            });
+        }
+    });
+    assert!(eventually(|| gateway.plain_get("/", "").text() == "back"));
+}
+
+/// The last one is not left alone for its failures: a bad server is better than none, and it is tried by each request.
+#[test]
+fn all_down_and_back() {
+    let site = Site::new();
+    let address = sealane_interop::ports::free();
+    let gateway = start(&site, 1, &format!("servers = \"http://{address}\"\neject_after = 2"));
+    for _ in 0..20 {
+        assert_eq!(gateway.plain_get("/", "").status(), 502);
+    }
+    let listener = std::net::TcpListener::bind(address).expect("the port is still free");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut wire = sealane_interop::http::Wire::new(stream);
+            while let Ok(Some(_)) = wire.request() {
+                let _ = wire.send(ok(b"back"));
+            }
+        }
+    });
+    assert_eq!(gateway.plain_get("/", "").text(), "back");
+}

@@ -1,0 +1,128 @@
+//! Rates: of requests, connections and handshakes.
+
+use sealane_interop::backend::Backend;
+use sealane_interop::client;
+use sealane_interop::gateway::configured;
+use sealane_interop::http::Wire;
+use sealane_interop::site::{HOST, Site};
+
+#[test]
+fn requests_by_header_and_by_address() {
+    let site = Site::new();
+    let backend = Backend::saying("ok");
+    for lanes in [1, 3] {
+        let gateway = configured(
+            &site,
+            &format!(
+                r#"
+lanes = {lanes}
+[admin]
+listen = "@ADMIN@"
+[[listener]]
+address = "@ADDRESS@"
+[[rate_limit]]
+name = "per-key"
+key = "header:X-Key"
+rate = "3/h"
+burst = 5
+[[rate_limit]]
+name = "per-client"
+rate = "1/h"
+burst = 2
+[[host]]
+names = ["*"]
+to = "{}"
+rate_limit = "per-key"
+[[host.route]]
+path = "/login"
+to = "{}"
+rate_limit = "per-client"
+"#,
+                backend.url(),
+                backend.url()
+            ),
+        );
+        let bound = 5 * lanes;
+        let ask = |key: &str| gateway.plain_get("/", &format!("X-Key: {key}\r\n"));
+        let passed = (0..40).filter(|_| ask("one").status() == 200).count();
+        assert!((5..=bound).contains(&passed), "{passed} passed with {lanes} lanes");
+        let refused = ask("one");
+        assert_eq!(refused.status(), 429);
+        // 3 an hour: one in 20 minutes; the other lanes' may be owed as well.
+        let after: u64 = refused.header("retry-after").expect("429 says when").parse().expect("in seconds");
+        assert!((1_100..=1_200 * 15).contains(&after), "{after}");
+        assert_eq!(ask("two").status(), 200, "another key");
+        assert_eq!(gateway.plain_get("/", "").status(), 200, "without the header it does not count");
+        let passed = (0..20).filter(|_| gateway.plain_get("/login", "").status() == 200).count();
+        assert!((2..=2 * lanes).contains(&passed), "{passed} passed with {lanes} lanes");
+        assert!(gateway.metric_with("sealane_rate_limited_total", "request") >= Some(20.0));
+    }
+}
+
+#[test]
+fn requests_by_the_name_in_the_hello() {
+    let site = Site::new();
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let gateway = configured(
+        &site,
+        &format!(
+            r#"
+lanes = 1
+[admin]
+listen = "@ADMIN@"
+[[listener]]
+address = "@ADDRESS@"
+[listener.tls]
+certificates = {{ cert = "{cert}", key = "{key}" }}
+[[rate_limit]]
+name = "per-name"
+key = "sni"
+rate = "1/h"
+burst = 2
+[[host]]
+names = ["*"]
+respond = {{ body = "hi" }}
+rate_limit = "per-name"
+"#
+        ),
+    );
+    let ask = |name: &str| {
+        let stream = client::handshake(client::tcp(gateway.address), gateway.config(), name).expect("a handshake");
+        let mut wire = Wire::new(stream);
+        // The host of the request is not what counts.
+        let _ = wire.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n"));
+        wire.response("GET").expect("a response").status()
+    };
+    assert_eq!([ask("a.example.test"), ask("a.example.test"), ask("a.example.test")], [200, 200, 429]);
+    assert_eq!(ask("b.example.test"), 200);
+}
+
+#[test]
+fn connections_and_handshakes() {
+    let site = Site::new();
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let text = |limit: &str| {
+        format!(
+            "lanes = 1\n[admin]\nlisten = \"@ADMIN@\"\n[limits]\n{limit}\n[[listener]]\naddress = \"@ADDRESS@\"\n[listener.tls]\n\
+             certificates = {{ cert = \"{cert}\", key = \"{key}\" }}\n[[host]]\nnames = [\"*\"]\nrespond = {{}}\n"
+        )
+    };
+    let gateway = configured(&site, &text("handshake_rate = \"1/h\"\nhandshake_burst = 3"));
+    let shake = || client::handshake(client::tcp(gateway.address), gateway.config(), HOST);
+    let kept = shake().expect("the first of three");
+    assert!(shake().is_ok() && shake().is_ok());
+    let refused = shake().expect_err("the fourth");
+    assert!(refused.to_string().contains("AccessDenied"), "{refused}");
+    assert_eq!(gateway.metric_with("sealane_rate_limited_total", "handshake"), Some(1.0));
+    // Who is in stays in.
+    let mut wire = Wire::new(kept);
+    wire.send(client::get("/")).expect("it reads");
+    assert_eq!(wire.response("GET").expect("a response").status(), 200);
+
+    // The harness' own look at the port counts as one.
+    let gateway = configured(&site, &text("connection_rate = \"1/h\"\nconnection_burst = 4"));
+    let shake = || client::handshake(client::tcp(gateway.address), gateway.config(), HOST);
+    assert!((0..3).all(|_| shake().is_ok()));
+    assert!((0..5).all(|_| shake().is_err()));
+    assert_eq!(gateway.metric_with("sealane_rate_limited_total", "connection"), Some(5.0));
+}

@@ -1,0 +1,180 @@
+//! Connections that are relayed without being read: plain TCP, and TLS by the name in the hello.
+
+use sealane_interop::backend::{self, Backend, ok};
+use sealane_interop::client;
+use sealane_interop::eventually;
+use sealane_interop::gateway::configured;
+use sealane_interop::http::Wire;
+use sealane_interop::noise;
+use sealane_interop::site::{HOST, Site};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+
+/// A server that speaks first, then says everything again, and at the end says goodbye.
+fn parrot() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port can be had");
+    let address = listener.local_addr().expect("a bound socket has an address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let _ = stream.write_all(b"hello\n");
+                let mut buffer = [0; 65_536];
+                loop {
+                    match stream.read(&mut buffer) {
+                        Ok(0) | Err(_) => break,
+                        Ok(n) => {
+                            if stream.write_all(&buffer[..n]).is_err() {
+                                return;
+                            }
+                        }
+                    }
+                }
+                // The other direction has ended; this one has not.
+                let _ = stream.write_all(b"goodbye\n");
+            });
+        }
+    });
+    address
+}
+
+fn plain(server: SocketAddr, upstream: &str) -> String {
+    format!(
+        "[admin]\nlisten = \"@ADMIN@\"\n[log]\naccess = \"stdout\"\n[[listener]]\naddress = \"@ADDRESS@\"\n\
+         mode = \"tcp\"\n[[host]]\nnames = [\"*\"]\npassthrough = \"u\"\n[[upstream]]\nname = \"u\"\n\
+         servers = \"tcp://{server}\"\n{upstream}\n"
+    )
+}
+
+#[test]
+fn bytes_pass_both_ways_and_each_way_ends_by_itself() {
+    let site = Site::new();
+    let gateway = configured(&site, &plain(parrot(), ""));
+    let sent = noise(3_000_000, 7);
+    let mut stream = client::tcp(gateway.address);
+    let mut first = [0; 6];
+    stream.read_exact(&mut first).expect("the server speaks first");
+    assert_eq!(&first, b"hello\n");
+    let mut writer = stream.try_clone().expect("a socket can be cloned");
+    let copy = sent.clone();
+    let writing = std::thread::spawn(move || {
+        writer.write_all(&copy).expect("the gateway reads");
+        writer.shutdown(Shutdown::Write).expect("a socket can be shut down");
+    });
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).expect("the gateway ends in good order");
+    writing.join().expect("no panic");
+    assert_eq!(got.len(), sent.len() + 8);
+    assert!(got.starts_with(&sent) && got.ends_with(b"goodbye\n"));
+    let bytes = |to: &str| gateway.metric_with("sealane_relayed_bytes_total", to);
+    assert!(eventually(|| bytes("to=\"client\"") >= Some(3_000_014.0)));
+    assert!(bytes("to=\"upstream\"") >= Some(3_000_000.0));
+    assert!(eventually(|| gateway.server.log().contains("\"TCP - ")), "{}", gateway.server.log());
+    assert_eq!(gateway.metric("sealane_responses_total"), Some(0.0), "these are no responses");
+}
+
+/// The server is the first to end its direction; what the client still says arrives.
+#[test]
+fn the_server_may_end_first() {
+    let site = Site::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port can be had");
+    let server = listener.local_addr().expect("a bound socket has an address");
+    let heard = std::thread::spawn(move || {
+        // The harness looks at the port first, and says nothing.
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut stream: TcpStream = stream;
+            stream.write_all(b"that is all from me").expect("the gateway reads");
+            stream.shutdown(Shutdown::Write).expect("a socket can be shut down");
+            let mut all = Vec::new();
+            let _ = stream.read_to_end(&mut all);
+            if !all.is_empty() {
+                return all;
+            }
+        }
+        Vec::new()
+    });
+    let gateway = configured(&site, &plain(server, ""));
+    let mut stream = client::tcp(gateway.address);
+    let mut got = String::new();
+    stream.read_to_string(&mut got).expect("its direction ends in good order");
+    assert_eq!(got, "that is all from me");
+    let sent = noise(300_000, 11);
+    stream.write_all(&sent).expect("the gateway still reads");
+    drop(stream);
+    assert!(heard.join().expect("no panic") == sent);
+}
+
+#[test]
+fn the_servers_are_told_who_comes() {
+    let site = Site::new();
+    let gateway = configured(&site, &plain(parrot(), "proxy_protocol = \"v1\"\nkeepalive = 0"));
+    let mut stream = client::tcp(gateway.address);
+    let (from, to) = (stream.local_addr().expect("an address"), gateway.address);
+    stream.write_all(b"x").expect("the gateway reads");
+    stream.shutdown(Shutdown::Write).expect("a socket can be shut down");
+    let mut got = String::new();
+    stream.read_to_string(&mut got).expect("text");
+    let header = format!("PROXY TCP4 {} {} {} {}\r\n", from.ip(), to.ip(), from.port(), to.port());
+    assert_eq!(got, format!("hello\n{header}xgoodbye\n"));
+}
+
+#[test]
+fn without_a_server_the_connection_is_closed() {
+    let site = Site::new();
+    let gateway = configured(&site, &plain(sealane_interop::ports::free(), ""));
+    let mut stream = client::tcp(gateway.address);
+    let mut got = Vec::new();
+    // Reset or ended, but without a byte: what speaks another protocol must not be told in HTTP.
+    let _ = stream.read_to_end(&mut got);
+    assert!(got.is_empty(), "{got:?}");
+    assert!(gateway.metric("sealane_upstream_connect_failures_total") >= Some(1.0));
+}
+
+#[test]
+fn tls_goes_by_its_name_and_keeps_its_keys() {
+    let site = Site::new();
+    let theirs = site.issue("theirs", &["theirs.example.test"]);
+    let behind = Backend::start_tls(backend::tls(&theirs), |mut connection| {
+        while connection.request().is_some() {
+            connection.send(ok(b"theirs"));
+        }
+    });
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let address = behind.address;
+    let hosts = format!(
+        "[[host]]\nnames = [\"theirs.example.test\"]\npassthrough = \"theirs\"\n[[upstream]]\nname = \"theirs\"\n\
+         servers = \"{address}\"\n"
+    );
+    let ours = format!(
+        "[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\n[listener.tls]\n\
+         certificates = {{ cert = \"{cert}\", key = \"{key}\" }}\n{hosts}\
+         [[host]]\nnames = [\"*\"]\nrespond = {{ body = \"ours\" }}\n"
+    );
+    let gateway = configured(&site, &ours);
+    let ask = |name: &str, host: &str| {
+        let stream = client::handshake(client::tcp(gateway.address), gateway.config(), name).expect("a handshake");
+        let chain = stream.conn.peer_certificates().expect("a certificate").to_vec();
+        let mut wire = Wire::new(stream);
+        wire.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")).expect("it reads");
+        (wire.response("GET").expect("a response"), chain)
+    };
+    let (response, chain) = ask("theirs.example.test", "theirs.example.test");
+    assert_eq!((response.text().as_str(), &chain[0]), ("theirs", &theirs.load().0[0]));
+    let (response, chain) = ask(HOST, HOST);
+    assert_eq!((response.text().as_str(), &chain[0]), ("ours", &site.ecdsa.load().0[0]));
+    // On a connection that we read, for a name that we do not.
+    assert_eq!(ask(HOST, "theirs.example.test").0.status(), 421);
+    assert_eq!(gateway.metric("sealane_relayed_connections_total"), Some(1.0));
+
+    // Without TLS of ours: what asks for another name, or for none, or is no TLS, is closed.
+    let bare = format!("[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\nmode = \"tcp\"\n{hosts}");
+    let gateway = configured(&site, &bare);
+    let shake = |name: &str| client::handshake(client::tcp(gateway.address), gateway.config(), name);
+    assert!(shake("theirs.example.test").is_ok());
+    assert!(shake("other.example.test").is_err());
+    let mut stream: TcpStream = client::tcp(gateway.address);
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it reads");
+    let mut got = Vec::new();
+    let _ = stream.read_to_end(&mut got);
+    assert!(got.is_empty(), "{got:?}");
+    assert_eq!(gateway.metric("sealane_relays_refused_total"), Some(2.0));
+}
