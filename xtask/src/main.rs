@@ -54,6 +54,12 @@ enum Command {
         #[arg(long, value_name = "FILE.deb", num_args = 1..)]
         kernel: Vec<std::path::PathBuf>,
     },
+    /// Look at the lab's report in Chromium: fits, dark and light, screenshots in target/screenshots
+    Browser {
+        /// Install Chromium without asking
+        #[arg(long)]
+        yes: bool,
+    },
     /// Install the programs that tests talk to (curl, NGINX, HAProxy…)
     Setup {
         /// Do not ask
@@ -70,6 +76,7 @@ fn main() -> ExitCode {
         Command::Layers => alone(Step::Layers),
         Command::Licences => alone(Step::Licences),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
+        Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
         Command::Setup { yes } => setup::run(yes).map(|()| 0),
     };
     match done {

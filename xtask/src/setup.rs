@@ -38,10 +38,22 @@ const NEEDS: &[Need] = &[
     need("valgrind", "valgrind", "instructions per handshake"),
 ];
 
+/// Large, and for the screenshots alone: not among what every test run installs.
+const BROWSER: &[Need] = &[need("chromium", "chromium", "the report's screenshots")];
+
 /// Installs what is missing after asking, or without where `yes` or `CI=true` says so.
 pub fn run(yes: bool) -> anyhow::Result<()> {
     components()?;
-    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !present(need)).collect();
+    provide(NEEDS, yes)
+}
+
+/// The same for the browser.
+pub fn browser(yes: bool) -> anyhow::Result<()> {
+    provide(BROWSER, yes)
+}
+
+fn provide(needs: &[Need], yes: bool) -> anyhow::Result<()> {
+    let missing: Vec<&Need> = needs.iter().filter(|need| !present(need)).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -158,6 +158,16 @@ fn build_all(workspace: &Workspace) -> anyhow::Result<u8> {
     run(build, workspace)
 }
 
+/// The report's tests in a browser, with their screenshots kept.
+pub fn browser(workspace: &Workspace) -> anyhow::Result<u8> {
+    let shots = workspace.target().join("screenshots");
+    let mut command = cargo();
+    command.args(["test", "--release", "-p", "sealane-lab-report", "--test", "it", "browser", "--", "--nocapture"]);
+    let status = run(command.env("SEALANE_SCREENSHOTS", &shots), workspace)?;
+    println!("screenshots: {}", shots.display());
+    Ok(status)
+}
+
 fn run(mut command: Command, workspace: &Workspace) -> anyhow::Result<u8> {
     let name = command.get_args().next().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
     let status = command.current_dir(workspace.root()).status().with_context(|| format!("cargo {name}"))?;

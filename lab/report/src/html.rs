@@ -217,7 +217,9 @@ fn grid(
 ) -> String {
     const NAMED: [f64; 9] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999, 99.9999];
     // A fit is a curve; its points are in the CSV.
-    let keep = |f: &&Figure| f.x.is_some() && matches!(f.source, Source::Measured | Source::Published);
+    // A study's single points beside a spectrum are in the chart.
+    let keep =
+        |f: &&Figure| f.x.is_some() && (f.source == Source::Measured || f.source == Source::Published && !standard);
     let figures: Vec<&Figure> = p.of(measure).filter(keep).collect();
     let mut xs: Vec<f64> = figures.iter().filter_map(|f| f.x).collect();
     xs.sort_by(f64::total_cmp);

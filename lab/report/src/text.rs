@@ -63,7 +63,8 @@ fn write_part(s: &mut String, part: &Part, names: &[String]) {
         let _ = writeln!(s, "   {measure}");
         for name in names {
             for f in figures.iter().filter(|f| f.measure == measure && f.subject == *name) {
-                let x = f.x.map_or_else(String::new, |x| format!(" at {}", number::short(x)));
+                let place = |x| if spectrum(f) { number::percentile(x) } else { number::short(x) };
+                let x = f.x.map_or_else(String::new, |x| format!(" at {}", place(x)));
                 let range = match (f.low, f.high) {
                     (Some(l), Some(h)) if h > l => format!("  ({} to {})", number::short(l), number::short(h)),
                     _ => String::new(),

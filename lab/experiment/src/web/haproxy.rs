@@ -43,14 +43,14 @@ defaults
         let alpn = if site.http == Http::Two { "h2,http/1.1" } else { "http/1.1" };
         let early = if site.early_data { " allow-0rtt" } else { "" };
         let pem = d.room.pem(site.key);
-        let address = site.address;
+        let (address, group) = (site.address, site.group.openssl());
         write!(
             s,
-            "frontend front{i}\n    bind {address}:{port} ssl crt {} curves X25519 alpn {alpn}{early} backlog 4096\n",
+            "frontend front{i}\n    bind {address}:{port} ssl crt {} curves {group} alpn {alpn}{early} backlog 4096\n",
             pem.display()
         )?;
         if site.http == Http::Three {
-            writeln!(s, "    bind quic4@{address}:{port} ssl crt {} curves X25519 alpn h3", pem.display())?;
+            writeln!(s, "    bind quic4@{address}:{port} ssl crt {} curves {group} alpn h3", pem.display())?;
         }
         match site.answer {
             Answer::Respond => writeln!(

@@ -55,6 +55,25 @@ pub enum Http {
     Three,
 }
 
+/// The one group that a server exchanges keys over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// X25519.
+    X25519,
+    /// P-256.
+    P256,
+}
+
+impl Group {
+    /// As OpenSSL writes it.
+    fn openssl(self) -> &'static str {
+        match self {
+            Self::X25519 => "X25519",
+            Self::P256 => "prime256v1",
+        }
+    }
+}
+
 /// What is asked of a server.
 #[derive(Clone, Debug)]
 pub struct Site {
@@ -62,6 +81,8 @@ pub struct Site {
     pub answer: Answer,
     /// The certificate's key.
     pub key: Key,
+    /// The group.
+    pub group: Group,
     /// TLS 1.3 tickets after a full handshake.
     pub tickets: u32,
     /// Workers, threads or lanes.
@@ -81,11 +102,12 @@ pub struct Site {
 }
 
 impl Site {
-    /// HTTP/1.1, an ECDSA key, two tickets, one thread, a log, the loopback.
+    /// HTTP/1.1, an ECDSA key, X25519, two tickets, one thread, a log, the loopback.
     pub fn new(answer: Answer) -> Self {
         Self {
             answer,
             key: Key::Ecdsa,
+            group: Group::X25519,
             tickets: 2,
             threads: 1,
             model: Model::Usual,

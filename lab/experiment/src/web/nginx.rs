@@ -65,9 +65,10 @@ fn server(s: &mut String, d: &Draft<'_>, port: u16, place: &str) -> std::fmt::Re
     let room = d.room;
     writeln!(
         s,
-        "        ssl_certificate {}; ssl_certificate_key {};\n        ssl_protocols TLSv1.2 TLSv1.3; ssl_ecdh_curve X25519;",
+        "        ssl_certificate {}; ssl_certificate_key {};\n        ssl_protocols TLSv1.2 TLSv1.3; ssl_ecdh_curve {};",
         room.cert(site.key).display(),
-        room.key(site.key).display()
+        room.key(site.key).display(),
+        site.group.openssl()
     )?;
     if openssl(d.program) {
         writeln!(s, "        ssl_conf_command NumTickets {};", site.tickets)?;

@@ -25,11 +25,12 @@ keepalive_timeout = \"300s\"
 address = \"{listener}\"
 [listener.tls]
 certificates = [{{ cert = \"{}\", key = \"{}\" }}]
-groups = [\"x25519\"]
+groups = [\"{}\"]
 tickets = {}
 ",
             d.room.cert(site.key).display(),
             d.room.key(site.key).display(),
+            site.group.openssl(),
             site.tickets,
         )?;
         if site.early_data {

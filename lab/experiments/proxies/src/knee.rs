@@ -99,7 +99,7 @@ fn base(bench: &Bench<'_>, server: &Server, tls: &sealane_lab_load::tls::TlsOpti
 fn search(bench: &Bench<'_>, part: &mut Part, server: &Server, mut plan: Plan) -> anyhow::Result<Knee> {
     plan.duration = Some(Duration::from_millis(800));
     let glance = load::run(bench, &plan)?;
-    plan.duration = Some(Duration::from_secs_f64(bench.size("knee_seconds")?));
+    let seconds: f64 = bench.size("knee_seconds")?;
     let bounds: Vec<Threshold> = ["p99>50ms", "errors>1%"]
         .iter()
         .map(|t| Threshold::parse(t).map_err(|why| anyhow::anyhow!("{why}")))
@@ -116,6 +116,8 @@ fn search(bench: &Bench<'_>, part: &mut Part, server: &Server, mut plan: Plan) -
             return Err(sealane_lab_experiment::Stopped.into());
         }
         plan.pace = Pace::Open { rate, arrivals: Arrivals::Uniform };
+        // A slow rate needs longer for a p99.
+        plan.duration = Some(Duration::from_secs_f64(seconds.max(1200.0 / rate)));
         let watch = Watch::start();
         let mut report = load::run(bench, &plan)?;
         let foreign = watch.foreign();

@@ -94,7 +94,13 @@ impl Tls {
             (Self::V12, Key::Ecdsa) => (TlsVersions::Tls12, "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
             (Self::V12, Key::Rsa) => (TlsVersions::Tls12, "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"),
         };
-        TlsOptions { versions, ..client::options(suite) }
+        let mut options = TlsOptions { versions, ..client::options(suite) };
+        if self == Self::V12 && key == Key::Ecdsa {
+            // RFC 8422 §5.1: without P-256 among the client's groups a TLS 1.2 server may not show its certificate. The
+            // exchange is X25519 all the same, since that is all that the servers offer.
+            options.groups.push("secp256r1".to_owned());
+        }
+        options
     }
 }
 

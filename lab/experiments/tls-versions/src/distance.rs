@@ -6,7 +6,7 @@ use std::time::Duration;
 use sealane_lab_experiment::Bench;
 use sealane_lab_experiment::process::Running;
 use sealane_lab_experiment::room::Room;
-use sealane_lab_experiment::web::{self, Answer, Site};
+use sealane_lab_experiment::web::{self, Answer, Group, Site};
 use sealane_lab_probe::timing::Metric;
 use sealane_lab_report::{Axis, Fact, Figure, Part, Void};
 use sealane_link::{Link, LinkConfig};
@@ -62,7 +62,8 @@ type OverLink = (Vec<Of>, String, Option<String>);
 fn over(bench: &Bench<'_>, part: &mut Part, room: &Room, config: &LinkConfig) -> anyhow::Result<OverLink> {
     let link = Link::up(config)?;
     let address = IpAddr::V4(link.server().address());
-    let site = Site { early_data: true, logs: bench.size("logs")?, address, ..Site::new(Answer::Respond) };
+    let site =
+        Site { early_data: true, group: Group::P256, logs: bench.size("logs")?, address, ..Site::new(Answer::Respond) };
     let mut running = Vec::new();
     let mut at: Vec<(String, SocketAddr)> = Vec::new();
     for program in &bench.programs {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sealane_lab_experiment::Bench;
 use sealane_lab_experiment::room::Room;
 use sealane_lab_experiment::rounds::{Quiet, Sample, order, take};
-use sealane_lab_experiment::web::{self, Answer, Site};
+use sealane_lab_experiment::web::{self, Answer, Group, Site};
 use sealane_lab_probe::comparison::{Series, compare};
 use sealane_lab_probe::h1::Request;
 use sealane_lab_probe::net::{Family, Resolver};
@@ -22,11 +22,11 @@ use sealane_lab_report::Part;
 
 /// The ways to connect: the name in the report, and the probe's words for it.
 pub const WAYS: [(&str, &str); 5] = [
-    ("TLS 1.2 full", "tls1.2+x25519+h1"),
-    ("TLS 1.2 resumed", "tls1.2+resumed+x25519+h1"),
-    ("TLS 1.3 full", "tls1.3+x25519+h1"),
-    ("TLS 1.3 resumed", "tls1.3+resumed+x25519+h1"),
-    ("TLS 1.3 0-RTT", "0-rtt+x25519+h1"),
+    ("TLS 1.2 full", "tls1.2+p256+h1"),
+    ("TLS 1.2 resumed", "tls1.2+resumed+p256+h1"),
+    ("TLS 1.3 full", "tls1.3+p256+h1"),
+    ("TLS 1.3 resumed", "tls1.3+resumed+p256+h1"),
+    ("TLS 1.3 0-RTT", "0-rtt+p256+h1"),
 ];
 
 /// The whole of a request.
@@ -34,7 +34,7 @@ pub const TOTAL: &str = "total";
 
 /// No distance: servers and client on CPUs of their own.
 pub fn loopback(bench: &mut Bench<'_>, part: &mut Part, room: &Room) -> anyhow::Result<()> {
-    let site = Site { early_data: true, logs: bench.size("logs")?, ..Site::new(Answer::Respond) };
+    let site = Site { early_data: true, group: Group::P256, logs: bench.size("logs")?, ..Site::new(Answer::Respond) };
     let cpus = bench.cores.server.clone();
     let mut servers = Vec::new();
     for program in bench.programs.clone() {

@@ -28,11 +28,11 @@ pub fn rows(part: &mut Part) -> anyhow::Result<()> {
                     Some(Direction::Longer) => "1.3 is longer",
                     _ => "no difference shown",
                 };
+                let p = if d.permutation.p < 0.01 { "< 0.01".into() } else { format!("= {:.2}", d.permutation.p) };
                 part.note(format!(
-                    "Its rows, {what}: mean {:.2} → {:.2} ms, p = {:.2} (permutation of means): {shown}.",
+                    "Its rows, {what}: mean {:.2} → {:.2} ms, p {p} (permutation of means): {shown}.",
                     d.means[0] / 1e6,
                     d.means[1] / 1e6,
-                    d.permutation.p
                 ));
             }
         }

@@ -76,7 +76,9 @@ impl Frame {
         }
         for (at, label) in ticks {
             s.push_str(&line("grid", at, self.top, at, self.bottom));
-            s.push_str(&text(at, self.bottom + 16.0, "middle", "", &label));
+            // A label at the right end stays within the picture.
+            let (at, anchor) = if at > self.right - 22.0 { (self.right + 12.0, "end") } else { (at, "middle") };
+            s.push_str(&text(at, self.bottom + 16.0, anchor, "", &label));
         }
         s.push_str(&line("axis", self.left, self.bottom, self.right, self.bottom));
         s.push_str(&text((self.left + self.right) / 2.0, self.height - 8.0, "middle", "head", x));

@@ -1,0 +1,84 @@
+//! `sealane-lab run` as people and CI call it: a short quick run with real servers, and what is refused.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn lab(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sealane-lab")).args(args).output().unwrap()
+}
+
+fn here(program: &str) -> bool {
+    ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"].iter().any(|f| Path::new(f).join(program).is_file())
+}
+
+/// Conditions that any machine meets: this is about working, not about figures.
+const ANYHOW: [&str; 8] = ["--quick", "--quiet", "--max-foreign", "1000", "--max-lag", "1h", "--patience", "0s"];
+
+#[test]
+fn a_quick_run_writes_a_report_whose_forms_agree() {
+    if !here("nginx") || !here("setpriv") {
+        println!("skipped: no nginx or no setpriv on this machine");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("report");
+    let out = out.to_str().unwrap();
+    let gateway = std::env::var("SEALANE_BIN").ok().filter(|p| Path::new(p).is_file());
+    let peer = gateway.as_ref().map(|p| format!("sealane={p}"));
+    let sizes = ["--set", "rounds=2", "--set", "seconds=0.3", "--set", "warmup=0.1", "--set", "connections=4"];
+    let mut args = vec!["run", "proxies", "--only", "keepalive,full-ecdsa", "--out", out];
+    args.extend(ANYHOW);
+    args.extend(sizes);
+    args.extend(peer.iter().flat_map(|p| ["--peer", p]));
+    let output = lab(&args);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let read = |name: &str| std::fs::read_to_string(Path::new(out).join(name)).unwrap();
+    let json: Value = serde_json::from_str(&read("report.json")).unwrap();
+    let parts = json["pages"][0]["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 2, "{said}");
+    let figures: usize = parts.iter().map(|p| p["figures"].as_array().unwrap().len()).sum();
+    assert!(figures > 0, "{said}");
+    assert_eq!(read("report.csv").lines().count(), figures + 1);
+    for part in parts {
+        assert_eq!(part["skipped"], Value::Null, "{part}");
+        let of = |who: &str| {
+            let all = part["figures"].as_array().unwrap();
+            all.iter()
+                .find(|f| f["subject"] == who && f["measure"] == "CPU per operation")
+                .and_then(|f| f["value"].as_f64())
+        };
+        assert!(of("nginx").is_some_and(|cpu| cpu > 0.0), "{part}");
+        if gateway.is_some() {
+            assert!(of("sealane").is_some_and(|cpu| cpu > 0.0), "{part}");
+        }
+    }
+    let page = read("report.html");
+    assert!(page.contains("A request on a kept connection") && page.contains("sealane-lab run proxies --only"));
+
+    // Rendered again it is the same but for nothing.
+    let again = folder.path().join("again");
+    let file = format!("{out}/report.json");
+    let output = lab(&["report", &file, "--out", again.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read_to_string(again.join("report.html")).unwrap(), page);
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_or_said() {
+    let code = |args: &[&str]| lab(args).status.code();
+    assert_eq!(code(&["run", "no-such-experiment"]), Some(2));
+    assert_eq!(code(&["run", "proxies", "--peer", "nginx"]), Some(2));
+    assert_eq!(code(&["run", "proxies", "--tries", "0"]), Some(2));
+    assert_eq!(code(&["report", "/nowhere.json", "--out", "/tmp"]), Some(2));
+    let list = lab(&["run", "list"]);
+    let text = String::from_utf8_lossy(&list.stdout).into_owned();
+    assert!(list.status.success() && text.contains("tls-versions") && text.contains("knee-1.3"), "{text}");
+    // An experiment that cannot run is a page that says why, and nothing was measured: 3.
+    let output = lab(&["run", "proxies", "--quick", "--quiet", "--json", "--peer", "nginx=/nowhere/nginx"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(json["pages"][0]["obstacle"].as_str().unwrap().contains("nginx"), "{json}");
+}
