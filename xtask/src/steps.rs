@@ -163,7 +163,8 @@ pub fn browser(workspace: &Workspace) -> anyhow::Result<u8> {
     let shots = workspace.target().join("screenshots");
     let mut command = cargo();
     command.args(["test", "--release", "-p", "sealane-lab-report", "--test", "it", "browser", "--", "--nocapture"]);
-    let status = run(command.env("SEALANE_SCREENSHOTS", &shots), workspace)?;
+    command.env("SEALANE_SCREENSHOTS", &shots);
+    let status = run(command, workspace)?;
     println!("screenshots: {}", shots.display());
     Ok(status)
 }

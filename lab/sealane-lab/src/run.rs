@@ -144,6 +144,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         report.pages.push(sealane_lab_experiment::run(experiment.as_ref(), &own));
         report.seconds = start.elapsed().as_secs_f64();
         report.verdict = verdict(&report);
+        if args.max_foreign > DISTURBED {
+            report.verdict = format!("{}\n{}", report.verdict, disturbed(args.max_foreign));
+        }
         // After each: hours of measuring do not hang on the last experiment.
         if let Some(out) = &args.out {
             write(&report, out)?;
@@ -191,10 +194,24 @@ pub fn render(args: &Render) -> anyhow::Result<ExitCode> {
         report.command = format!("{}\n{}", report.command, one.command);
     }
     let Some(mut report) = whole else { bail!("no report to render") };
-    report.verdict = verdict(&report);
+    // Alone it keeps its own.
+    if args.files.len() > 1 {
+        report.verdict = verdict(&report);
+    }
     std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     write(&report, &args.out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Rounds accepted with more than this are not worth their times.
+const DISTURBED: f64 = 0.5;
+
+/// What a report says of itself that was made beside other work.
+fn disturbed(foreign: f64) -> String {
+    format!(
+        "Made on a busy machine: rounds were accepted although others used up to {foreign:.0} CPUs (--max-foreign). CPU time \
+         per operation still compares, roughly; rates, knees and latencies do not."
+    )
 }
 
 /// One page's verdict is the report's; of several, each says its own, and who could not run is named.

@@ -16,7 +16,11 @@ pub fn draw(part: &Part, title: &str, measure: &str, x: &Axis, y: &Axis, names: 
     let Some(across) = Scale::new(x.log, xs(), frame.left, frame.right) else { return String::new() };
     let Some(up) = Scale::new(y.log, reach, frame.bottom, frame.top) else { return String::new() };
     // What was measured makes the best ticks, while there is room for them.
-    let mut own: Vec<f64> = figures.iter().filter(|f| f.source == Source::Measured).filter_map(|f| f.x).collect();
+    let mut own: Vec<f64> = figures
+        .iter()
+        .filter(|f| matches!(f.source, Source::Measured | Source::Published))
+        .filter_map(|f| f.x)
+        .collect();
     own.sort_by(f64::total_cmp);
     own.dedup();
     let most = if size == Size::Wide { 8 } else { 5 };
