@@ -58,7 +58,7 @@ pub fn cpu(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificates) 
         client.run(|| WAYS.iter().zip(&connectors).try_for_each(|(w, c)| w.prime(c, *to)))??;
         let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
             let before = running.cpu();
-            client.run(|| (0..attempts).try_for_each(|_| once(&connectors[i], *to).map(drop)))??;
+            client.run(|| (0..attempts).try_for_each(|_| once(&connectors[i], *to, WAYS[i].early).map(drop)))??;
             let nanos = running.cpu().since(&before);
             Ok(Sample::of("cpu_us", nanos as f64 / 1e3 / attempts as f64))
         })?;

@@ -56,7 +56,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificat
 /// A connection that fails counts with what it took: it is part of the mean.
 fn timed(connector: &Connector, to: SocketAddr) -> f64 {
     let begun = std::time::Instant::now();
-    once(connector, to).map_or_else(|_| begun.elapsed().as_secs_f64() * 1e3, |t| t.handshake)
+    once(connector, to, false).map_or_else(|_| begun.elapsed().as_secs_f64() * 1e3, |t| t.handshake)
 }
 
 /// The mean and half its 95 % interval.
