@@ -269,7 +269,7 @@ impl Proxy {
     /// An exchange is called off in the middle of its response, and the client gets to see that.
     pub(crate) fn cut(&mut self, cx: &mut Context, exchange: Key) {
         let Some(x) = self.call_off(cx, exchange) else { return };
-        self.client_reset(cx, x.front);
+        self.client_reset(cx, x.front, x.down.blocked);
         self.recycle(x);
     }
 

@@ -174,13 +174,21 @@ impl Proxy {
         }
     }
 
-    /// Cuts a response off, so that what was sent of it cannot look whole.
+    /// Cuts a response off behind what was passed on of it, so that it cannot look whole. `stuck`: the client takes
+    /// nothing, and nothing is waited for.
     #[inline]
-    pub(crate) fn client_reset(&mut self, cx: &mut Context, side: ClientSide) {
+    pub(crate) fn client_reset(&mut self, cx: &mut Context, side: ClientSide, stuck: bool) {
         match side {
-            // Without the end that its framing promises, and without close_notify.
-            ClientSide::H1(key) => self.close(cx, key),
-            ClientSide::H2(key, stream) => self.h2_client_reset(cx, key, stream),
+            ClientSide::H1(key) => {
+                let Self { conns, scratch, .. } = self;
+                if let (false, Some(Conn::Front(front))) = (stuck, conns.get_mut(key)) {
+                    // What the socket does not take at once is lost with the connection.
+                    let _ = front.wire.flush(scratch);
+                }
+                // Without the end that its framing promises, and without close_notify.
+                self.close(cx, key);
+            }
+            ClientSide::H2(key, stream) => self.h2_client_reset(cx, key, stream, stuck),
         }
     }
 

@@ -24,18 +24,19 @@ const NEEDS: &[Need] = &[
     need("haproxy", "haproxy", "backend and client in chain"),
     need("ip", "iproute2", "networks of a test's own"),
     need("nft", "nftables", "redirecting programs' connections"),
-    need("h2load", "nghttp2-client", "pipelined load"),
+    need("h2load", "nghttp2-client", "pipelined load, HTTP/2"),
     need("wrk", "wrk", "keep-alive load"),
     need("openvpn", "openvpn", "the tunnel's peer"),
     need("ip", "iproute2", "network namespaces"),
     need("ping", "iputils-ping", "packets through the tunnel"),
-    need("python3", "python3-venv", "WebSocket client"),
+    need("python3", "python3-venv", "WebSocket client, gRPC"),
     need("cc", "gcc", "TLS stacks and the lock counter"),
     need("c++", "g++", "TLS stacks"),
     need("make", "make", "TLS stacks"),
     need("cmake", "cmake", "TLS stacks"),
     need("perl", "perl", "TLS stacks"),
     need("valgrind", "valgrind", "instructions per handshake"),
+    need("go", "golang-go", "h2spec, which Go builds from its module"),
 ];
 
 /// Large, and for the screenshots alone: not among what every test run installs.

@@ -25,6 +25,7 @@ from subjects import busy_seconds, cpu_model, cpu_ns, end, pss_kib, tree
 
 IDLE = 5000
 CONNECTIONS = 32
+H2_CONNECTIONS, H2_STREAMS = 16, 32
 # The smallest rate that leaves twelve samples beyond p99.9 in twelve seconds.
 STORM_RATE, STORM_SECONDS, STORM_CONNECTIONS = 1000, 12, 64
 
@@ -34,6 +35,7 @@ CASES = {
     "full-rsa": ("respond", "rsa", 2, "µs", "full TLS 1.3, RSA-2048, one request, close"),
     "resumed": ("respond", "ecdsa", 1, "µs", "resumed TLS 1.3, one request, close"),
     "keepalive": ("proxy", "ecdsa", 2, "µs", "keep-alive, proxied, 1 KiB, plain backend"),
+    "h2": ("proxy", "ecdsa", 2, "µs", "HTTP/2, 16 connections of 32 streams, proxied, 1 KiB, plain backend"),
     "bulk": ("proxy", "ecdsa", 2, "ms", "1 GiB download, proxied"),
     "memory": ("respond", "ecdsa", 2, "KiB", "memory per idle TLS 1.3 keep-alive connection"),
     "storm": ("respond", "rsa", 2, "ms", "p99.9 of keep-alive requests beside a storm of full RSA handshakes"),
@@ -69,8 +71,10 @@ class Lab:
     def operations(self, case, subject, seconds):
         """Runs one saturating load; how many operations were completed, and what goes along into the record."""
         kind = {"full-ecdsa": ["--handshake", "full"], "full-rsa": ["--handshake", "full"],
-                "resumed": ["--handshake", "resumed"], "keepalive": []}[case]  # fmt: skip
-        done = subprocess.run(self.command(subject, seconds, CONNECTIONS, *kind), capture_output=True, text=True)
+                "resumed": ["--handshake", "resumed"], "keepalive": [],
+                "h2": ["--http", "2", "--streams", str(H2_STREAMS)]}[case]  # fmt: skip
+        connections = H2_CONNECTIONS if case == "h2" else CONNECTIONS
+        done = subprocess.run(self.command(subject, seconds, connections, *kind), capture_output=True, text=True)
         report = self.read(done.stdout)
         shakes = report["handshakes"]
         more = {"failed": report["failed"], "client_busy": round(report["client"]["busiest"], 3)}
@@ -106,7 +110,7 @@ def saturate(case, subject, load, options):
     wanted, got = CASES[case][2], more.get("tickets_per_handshake")
     if more["failed"] or not operations:
         more["void"] = f"{more['failed']} of {operations} operations failed"
-    elif case != "keepalive" and got and abs(got - wanted) > 0.2:
+    elif case not in ("keepalive", "h2") and got and abs(got - wanted) > 0.2:
         more["void"] = f"{got} tickets for each handshake instead of {wanted}"
     return {"value": spent / 1e3 / max(operations, 1), "operations": operations, **more}
 
@@ -115,7 +119,7 @@ def bulk(_case, subject, _load, _options):
     """Server CPU milliseconds for one large proxied download."""
     before = cpu_ns(subject.pids())
     done = subprocess.run(
-        ["taskset", "-c", str(CLIENT_CORE), "curl", "-sk", "-o", "/dev/null",
+        ["taskset", "-c", str(CLIENT_CORE), "curl", "-sk", "--http1.1", "-o", "/dev/null",
          "--tls13-ciphers", "TLS_AES_128_GCM_SHA256", "--curves", "X25519", "-w", "%{size_download} %{time_total}", f"https://127.0.0.1:{subject.port}/bulk"],
         capture_output=True, text=True, check=True)  # fmt: skip
     spent = cpu_ns(subject.pids()) - before
@@ -212,7 +216,7 @@ def run_case(case, subjects, load, options, room):
     try:
         for subject in subjects:
             subject.start(room, *CASES[case][:3], options.logs)
-        if case in ("full-ecdsa", "full-rsa", "resumed", "keepalive"):
+        if case in ("full-ecdsa", "full-rsa", "resumed", "keepalive", "h2"):
             for subject in subjects:
                 load.operations(case, subject, 1)
         for number in range(options.rounds):

@@ -63,6 +63,8 @@ def nginx(subject, room, folder, port, answer, key, tickets, logs):
             proxy_set_header Host $host; proxy_set_header X-Forwarded-Proto $scheme;
             proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
             proxy_max_temp_file_size 0;"""
+    http2 = "http2 on;" if subject.own_tls else ""
+    listen = "ssl" if subject.own_tls else "ssl http2"
     number = "" if subject.own_tls else f"ssl_conf_command NumTickets {tickets};"
     text = f"""
 daemon off; user root; pid {folder}/pid; error_log {folder}/error.log warn; worker_processes 1;
@@ -73,9 +75,10 @@ http {{
     keepalive_requests 1000000000; keepalive_timeout 300s;
     client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
     uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
-    upstream backend {{ server 127.0.0.1:{room.backend}; keepalive 128; keepalive_requests 1000000000; }}
+    upstream backend {{ server 127.0.0.1:{room.backend}; keepalive 1024; keepalive_requests 1000000000; }}
     server {{
-        listen 127.0.0.1:{port} ssl backlog=4096;
+        listen 127.0.0.1:{port} {listen} backlog=4096; {http2}
+        http2_max_concurrent_streams 128;
         ssl_certificate {room.path}/{key}.crt; ssl_certificate_key {room.path}/{key}.key;
         ssl_protocols TLSv1.2 TLSv1.3; ssl_ecdh_curve X25519; {number}
         location / {{ {place} }}
@@ -103,7 +106,7 @@ defaults
     timeout server 60s
     timeout http-keep-alive 300s
 frontend front
-    bind 127.0.0.1:{port} ssl crt {room.path}/{key}.pem curves X25519 alpn http/1.1 backlog 4096
+    bind 127.0.0.1:{port} ssl crt {room.path}/{key}.pem curves X25519 alpn h2,http/1.1 backlog 4096
     {place if answer == "respond" else "default_backend back"}
 backend back
     http-reuse always

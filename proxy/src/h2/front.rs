@@ -202,10 +202,17 @@ impl Proxy {
             h2.pipe.give(input);
         }
         if flood {
-            let handshaking = matches!(h2.state, State::Handshake(_));
+            if matches!(h2.state, State::Handshake(_)) {
+                // The preface may be there by now; without it nobody could read a GOAWAY.
+                self.h2_front_drive(cx, key);
+            }
+            // If it is gone, `h2` has found the flood too, and that was counted.
+            let Some(h2) = self.front(key).and_then(|f| f.h2.as_mut()) else { return input.clear() };
             h2.go_away(Reason::ENHANCE_YOUR_CALM);
+            let handshaking = matches!(h2.state, State::Handshake(_));
             self.counters.h2_floods.inc();
             if handshaking {
+                input.clear();
                 return self.h2_front_closed(cx, key, None);
             }
         }

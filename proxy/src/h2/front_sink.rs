@@ -135,9 +135,10 @@ impl Proxy {
         self.touch(key);
     }
 
-    /// The response is cut off: it must not look whole.
-    pub(crate) fn h2_client_reset(&mut self, cx: &mut Context, key: Key, index: u32) {
-        if let Some(stream) = self.h2_stream(key, index) {
+    /// The response is cut off: a stream that is let go of before its end is reset by `h2` (CANCEL) behind its head,
+    /// whose data that has not left it drops; all at once if nothing can leave.
+    pub(crate) fn h2_client_reset(&mut self, cx: &mut Context, key: Key, index: u32, stuck: bool) {
+        if let (true, Some(stream)) = (stuck, self.h2_stream(key, index)) {
             match &mut stream.send {
                 Some(send) => send.send_reset(Reason::INTERNAL_ERROR),
                 None => stream.respond.send_reset(Reason::INTERNAL_ERROR),

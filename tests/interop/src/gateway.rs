@@ -241,17 +241,6 @@ impl Gateway {
         }
     }
 
-    /// A GET of a gateway without TLS, whole, or the test fails.
-    #[track_caller]
-    pub fn get_plain(&self, path: &str) -> Message {
-        let mut wire = Wire::new(client::tcp(self.address));
-        wire.send(client::get(path)).expect("the gateway reads");
-        match wire.response("GET") {
-            Ok(response) => response,
-            Err(broken) => panic!("GET {path}: {broken:?}"),
-        }
-    }
-
     /// Everything that `/metrics` says.
     #[track_caller]
     pub fn metrics(&self) -> String {
