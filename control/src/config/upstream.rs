@@ -425,6 +425,6 @@ mod tests {
         let help = |s| parse_server(s).err().and_then(|(_, help)| help).unwrap();
         assert_eq!(help("http://a:1/path?q"), "write \"http://a:1\"");
         assert_eq!(help("app"), "write \"http://app\", or add a port: \"app:8080\"");
-        assert_eq!(help("tcp://a:1"), "write \"http://a:1\" or \"https://a:1\"");
+        assert_eq!(help("udp://a:1"), "write \"http://a:1\" or \"https://a:1\"");
     }
 }
