@@ -175,6 +175,8 @@ Example:
 enum ConfigCommand {
     /// Print a complete example, every setting explained
     Example,
+    /// Print the JSON Schema of configuration files, for editors
+    Schema,
 }
 
 /// What `proxy` and `respond` share.
@@ -286,6 +288,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Check { config, json } => return check(&config, json),
         Command::Tunnel(command) => tunnel::execute(command)?,
         Command::Config(ConfigCommand::Example) => print(config::example())?,
+        Command::Config(ConfigCommand::Schema) => print(&config::schema())?,
         Command::Status { at, json } => print(&running::status(at, json)?)?,
         Command::Top { at, interval, rounds } => running::top(at, Duration::from_secs(interval), rounds)?,
         Command::Reload(at) => print(&running::order(at, "reload")?)?,

@@ -21,6 +21,7 @@ mod plan;
 mod policy_id;
 mod rate;
 mod route;
+mod schema;
 mod tls;
 mod tunnel;
 mod upstream;
@@ -29,6 +30,7 @@ pub use args::{Answer, CommandLine};
 pub use diagnostics::{Diagnostic, Errors, Severity, Warning};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
+pub use schema::schema;
 pub(crate) use upstream::expand;
 
 use decode::{At, Section};

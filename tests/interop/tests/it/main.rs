@@ -11,6 +11,7 @@ mod early_data;
 mod exhaustion;
 mod forwarded;
 mod framing;
+mod full_log;
 mod h2;
 mod h2_attacks;
 mod h2_peers;
