@@ -6,7 +6,7 @@ use sealane_http::h3::{
     H3Error, MessageReader, Peer, Piece, QpackScratch, Side, UniReader, encode_request, encode_response,
     encode_trailers, read_request, read_response, read_trailers,
 };
-use sealane_http::{BodyLength, Fields, Known, Method, RequestHead, ResponseHead, Scheme};
+use sealane_http::{Fields, Known, Method, RequestHead, ResponseHead, Scheme};
 
 const LIMITS: Limits = Limits { head: 512, target: 64, fields: 8, trailers: 256 };
 const ROOMY: Limits = Limits { head: 8192, target: 1024, fields: 32, trailers: 4096 };
@@ -96,8 +96,11 @@ pub mod section {
 
     /// The end-to-end fields as they must come back: names in lower case.
     fn listed(fields: &Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let ours = |known| matches!(known, Known::ContentLength | Known::Host);
-        let kept = fields.end_to_end().filter(|(known, ..)| !ours(*known));
+        let ours = |known, name: &[u8]| {
+            let key = name.to_ascii_lowercase().starts_with(b"sec-websocket-");
+            matches!(known, Known::ContentLength | Known::Host) || key
+        };
+        let kept = fields.end_to_end().filter(|(known, name, _)| !ours(*known, name));
         kept.map(|(_, n, v)| (n.to_ascii_lowercase(), v.to_vec())).collect()
     }
 
@@ -114,21 +117,21 @@ pub mod section {
         let scratch = &mut QpackScratch::default();
         let mut out = Vec::new();
         let (mut head, mut again) = (RequestHead::new(), RequestHead::new());
-        if let Ok(info) = read_request(data, &LIMITS, &mut head, scratch) {
+        if let Ok(info) = read_request(data, false, &LIMITS, &mut head, scratch) {
             assert!(!head.target().is_empty() && !head.host_name().is_empty());
-            let body = info.content_length.map_or(BodyLength::Chunked, BodyLength::Known);
-            encode_request(&mut out, &head, body, head.scheme.unwrap_or(Scheme::Https), info.websocket);
-            let second = read_request(&head_of(&out), &ROOMY, &mut again, scratch).expect("what we write is legal");
+            encode_request(&mut out, &head, info.body, head.scheme.unwrap_or(Scheme::Https), info.upgrade);
+            let second =
+                read_request(&head_of(&out), false, &ROOMY, &mut again, scratch).expect("what we write is legal");
             assert_eq!(second, info);
             assert_eq!((again.method_name(), again.target()), (head.method_name(), head.target()));
             assert_eq!((again.authority(), again.scheme), (head.authority(), head.scheme));
             assert_eq!(listed(&again.fields), listed(&head.fields));
         }
         let (mut head, mut again) = (ResponseHead::new(), ResponseHead::new());
-        if let Ok(info) = read_response(data, &LIMITS, Method::Get, &mut head, scratch) {
+        if let Ok(info) = read_response(data, false, &LIMITS, Method::Get, &mut head, scratch) {
             out.clear();
             encode_response(&mut out, &head, info.body, false);
-            let second = read_response(&head_of(&out), &ROOMY, Method::Get, &mut again, scratch);
+            let second = read_response(&head_of(&out), false, &ROOMY, Method::Get, &mut again, scratch);
             assert_eq!(second, Ok(info));
             assert_eq!(again.status, head.status);
             assert_eq!(listed(&again.fields), listed(&head.fields));

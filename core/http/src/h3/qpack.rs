@@ -12,15 +12,8 @@ use crate::known::Known;
 
 /// Counted for every field beside its name and value (RFC 9114 §4.2.2).
 const OVERHEAD: usize = 32;
-
-/// Bounds of a field section.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// Most bytes, counted as in RFC 9114 §4.2.2.
-    pub size: usize,
-    /// Most fields, pseudo-header fields included.
-    pub fields: usize,
-}
+/// Pseudo-header fields of one message, at most.
+const PSEUDO: usize = 5;
 
 const fn broken(why: &'static str) -> H3Error {
     H3Error::Connection(Code::QpackDecompressionFailed, why)
@@ -70,68 +63,80 @@ fn string<'a, 'i: 'a>(input: &mut &'i [u8], n: u32, scratch: &'a mut Vec<u8>) ->
     Ok(scratch)
 }
 
-/// Buffers for decoding, kept from one section to the next.
+/// A field section taken apart. Kept from one section to the next, so that decoding allocates nothing.
 #[derive(Debug, Default)]
 pub struct QpackScratch {
-    pub(super) name: Vec<u8>,
-    pub(super) value: Vec<u8>,
-    /// For what is put together of several fields.
-    pub(super) joined: Vec<u8>,
+    bytes: Vec<u8>,
+    /// Where each name begins, where it ends and its value begins, and where that ends.
+    spans: Vec<[u32; 3]>,
+    decoded: Vec<u8>,
 }
 
-/// Reads a section, calling `field` with each name and value in order.
-pub(super) fn decode<E: From<H3Error> + From<ParseError>>(
-    section: &[u8],
-    bounds: Bounds,
-    scratch: (&mut Vec<u8>, &mut Vec<u8>),
-    mut field: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
-) -> Result<(), E> {
-    let (name_scratch, value_scratch) = scratch;
-    let input = &mut &section[..];
-    // §4.5.1: Required Insert Count and Base; both say that nothing dynamic follows.
-    if integer(input, 8)? != 0 {
-        return Err(DYNAMIC.into());
-    }
-    integer(input, 7)?;
-    let (mut size, mut count) = (0, 0);
-    while let Some(first) = input.first() {
-        let entry = |index: usize| STATIC.get(index).ok_or(broken("no such entry in the static table"));
-        let (name, value): (&[u8], &[u8]) = match first {
-            // §4.5.2: indexed.
-            0x80.. => {
-                if first & 0x40 == 0 {
-                    return Err(DYNAMIC.into());
-                }
-                let (name, value) = entry(integer(input, 6)?)?;
-                (name.as_bytes(), value.as_bytes())
-            }
-            // §4.5.4: a literal value with a name from a table.
-            0x40..0x80 => {
-                if first & 0x10 == 0 {
-                    return Err(DYNAMIC.into());
-                }
-                let (name, _) = entry(integer(input, 4)?)?;
-                (name.as_bytes(), string(input, 7, value_scratch)?)
-            }
-            // §4.5.6: both literal.
-            0x20..0x40 => {
-                let name = string(input, 3, name_scratch)?;
-                (name, string(input, 7, value_scratch)?)
-            }
-            // §4.5.3, §4.5.5: post-base.
-            _ => return Err(DYNAMIC.into()),
-        };
-        size += name.len() + value.len() + OVERHEAD;
-        count += 1;
-        if size > bounds.size {
-            return Err(ParseError::HeadTooLarge.into());
+impl QpackScratch {
+    /// Takes a section apart: at most `size` bytes, counted as in RFC 9114 §4.2.2, and `fields` ordinary fields.
+    pub(super) fn decode(&mut self, section: &[u8], size: usize, fields: usize) -> Result<(), H3Error> {
+        let Self { bytes, spans, decoded } = self;
+        bytes.clear();
+        spans.clear();
+        let input = &mut &section[..];
+        // §4.5.1: Required Insert Count and Base; both say that nothing dynamic follows.
+        if integer(input, 8)? != 0 {
+            return Err(DYNAMIC);
         }
-        if count > bounds.fields {
-            return Err(ParseError::TooManyFields.into());
+        integer(input, 7)?;
+        let mut total = 0;
+        while let Some(first) = input.first().copied() {
+            let entry = |index: usize| STATIC.get(index).ok_or(broken("no such entry in the static table"));
+            let start = bytes.len();
+            match first {
+                // §4.5.2: indexed. §4.5.4: a literal value with a name from a table.
+                0x40.. => {
+                    let indexed = first & 0x80 != 0;
+                    if first & (if indexed { 0x40 } else { 0x10 }) == 0 {
+                        return Err(DYNAMIC);
+                    }
+                    let (name, value) = entry(integer(input, if indexed { 6 } else { 4 })?)?;
+                    bytes.extend_from_slice(name.as_bytes());
+                    let name_end = bytes.len();
+                    if indexed {
+                        bytes.extend_from_slice(value.as_bytes());
+                    } else {
+                        let value = string(input, 7, decoded)?;
+                        bytes.extend_from_slice(value);
+                    }
+                    spans.push([start as u32, name_end as u32, bytes.len() as u32]);
+                }
+                // §4.5.6: both literal.
+                0x20..0x40 => {
+                    let name = string(input, 3, decoded)?;
+                    bytes.extend_from_slice(name);
+                    let name_end = bytes.len();
+                    let value = string(input, 7, decoded)?;
+                    bytes.extend_from_slice(value);
+                    spans.push([start as u32, name_end as u32, bytes.len() as u32]);
+                }
+                // §4.5.3, §4.5.5: post-base.
+                _ => return Err(DYNAMIC),
+            }
+            total += bytes.len() - start + OVERHEAD;
+            if total > size {
+                return Err(ParseError::HeadTooLarge.into());
+            }
+            // Pseudo-header fields come on top of those that are counted for HTTP/1.1.
+            if spans.len() > fields + PSEUDO {
+                return Err(ParseError::TooManyFields.into());
+            }
         }
-        field(name, value)?;
+        Ok(())
     }
-    Ok(())
+
+    /// The fields of the section, in their order.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.spans.iter().map(|&[start, name_end, end]| {
+            let (start, name_end, end) = (start as usize, name_end as usize, end as usize);
+            (&self.bytes[start..name_end], &self.bytes[name_end..end])
+        })
+    }
 }
 
 /// Appends an integer with an `n`-bit prefix whose other bits are `first`.
@@ -241,16 +246,11 @@ static FIRST: [u8; 64] = {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { size: 4096, fields: 16 };
-
     fn decoded(section: &[u8]) -> Result<Vec<(String, String)>, H3Error> {
-        let mut out = Vec::new();
-        decode(section, BOUNDS, (&mut Vec::new(), &mut Vec::new()), |n, v| {
-            let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
-            out.push((text(n), text(v)));
-            Ok::<(), H3Error>(())
-        })?;
-        Ok(out)
+        let mut scratch = QpackScratch::default();
+        scratch.decode(section, 4096, 11)?;
+        let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
+        Ok(scratch.fields().map(|(n, v)| (text(n), text(v))).collect())
     }
 
     #[test]
