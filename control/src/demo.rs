@@ -1,6 +1,6 @@
 //! `sealane demo`: a gateway to look at, with everything that it needs.
 
-use crate::config::{Answer, CommandLine, Config};
+use crate::config::{Answer, CommandLine, Config, https_record};
 use crate::devca::{self, DevCa};
 use crate::origin::Origin;
 use crate::run::{self, Ready};
@@ -29,6 +29,7 @@ pub fn run(port: u16, lanes: Option<usize>) -> Result<()> {
         early_data: Some("16KiB".to_owned()),
         preset: None,
         syn_tls: None,
+        http3: true,
     })?;
     let lanes = config.lanes;
     run::serve_with(config, |ready| {
@@ -54,6 +55,9 @@ Sealane serves https://localhost:{port} on {lanes} lane{plural}, in front of a s
 
 To try
   a request        curl --cacert {ca} https://localhost:{port}/
+  HTTP/2           curl --cacert {ca} --http2 -v https://localhost:{port}/
+  HTTP/3           curl --cacert {ca} --http3-only -v https://localhost:{port}/   (a curl that was built with it)
+                   in DNS: {record}
   TLS 1.2          curl --cacert {ca} --tls-max 1.2 -v https://localhost:{port}/
   TLS 1.3          curl --cacert {ca} --tlsv1.3 -v https://localhost:{port}/
   keep-alive       curl --cacert {ca} https://localhost:{port}/bytes/100 https://localhost:{port}/delay/200
@@ -64,7 +68,8 @@ To try
                    (sleep 1) | openssl s_client -connect localhost:{port} -CAfile {ca} -sess_in /tmp/sealane.sess -early_data /tmp/sealane.req
                    (a session is good for one early request: take a new one with -sess_out for the next)
 ",
-        files.trust_help()
+        files.trust_help(),
+        record = https_record("localhost", port),
     );
     if let Some(admin) = ready.admin {
         let _ = writeln!(out, "  what it is doing http://{admin}/ in a browser, or: sealane top --admin {admin}");

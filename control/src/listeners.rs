@@ -3,12 +3,13 @@
 
 use crate::config::{Config, snapshot_parts};
 use crate::handover::Inherited;
-use crate::sockets::{self, Opened};
+use crate::sockets::{self, Opened, OpenedUdp};
 use crate::syn_tls;
 use crate::ticket_keys::TicketRing;
 use anyhow::Result;
 use sealane_proxy::snapshot::{Listener, Snapshot};
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -17,12 +18,22 @@ use std::sync::{Arc, Weak};
 #[derive(Debug, Default)]
 pub struct Listeners {
     open: HashMap<SocketAddr, (u32, Opened)>,
+    /// Those for QUIC, by the address as configured.
+    udp: HashMap<SocketAddr, OpenedUdp>,
+    /// Where a predecessor may have a UDP socket, too.
+    succeeded: HashSet<SocketAddr>,
     next_id: u32,
     /// No longer configured; open until the last lane has let go. An address that comes back meanwhile finds its
     /// sockets here, since it could not be bound anew.
     leaving: HashMap<SocketAddr, (u32, SocketAddr, Vec<Weak<OwnedFd>>)>,
     /// Opened by a predecessor or by the service manager, and not yet asked for.
     inherited: Vec<Inherited>,
+}
+
+/// What our QUIC connection ids begin with. It tells them from those of a predecessor at the same address; process
+/// numbers of one and the other rarely end alike, and if they do its packets are dropped, as they would be anyway.
+fn generation_of_ids() -> u8 {
+    std::process::id() as u8
 }
 
 impl Listeners {
@@ -48,8 +59,18 @@ impl Listeners {
             if let Err(e) = syn_tls::apply(&opened.sockets, listener.syn_tls, &ring.current()) {
                 eprintln!("sealane: {address}: TLS handshakes cannot begin in the SYN: {e}");
             }
+            let udp = match (&listener.http3, self.udp.entry(address)) {
+                (None, _) => Vec::new(),
+                (Some(_), Entry::Occupied(open)) => open.get().sockets.clone(),
+                (Some(_), Entry::Vacant(place)) => {
+                    let shared = self.succeeded.contains(&address);
+                    let udp = sockets::open_udp(opened.address, config.lanes, generation_of_ids(), shared)
+                        .map_err(|e| anyhow::anyhow!("{e} (UDP, for HTTP/3)"))?;
+                    place.insert(udp).sockets.clone()
+                }
+            };
             sockets.push(opened.sockets.clone());
-            listeners.push(Arc::new(listener.bound(*id, opened.address)));
+            listeners.push(Arc::new(listener.bound(*id, opened.address, udp)));
         }
         Ok(Snapshot {
             generation,
@@ -60,6 +81,7 @@ impl Listeners {
             ticket_keys: ring.current(),
             limits: parts.limits,
             access_log: parts.access_log,
+            quic_generation: generation_of_ids(),
         })
     }
 
@@ -74,6 +96,7 @@ impl Listeners {
         let opened = match self.inherited.iter().position(fits) {
             Some(i) => {
                 let Inherited { bound, sockets, .. } = self.inherited.swap_remove(i);
+                self.succeeded.insert(address);
                 sockets::complete(Opened { address: bound, sockets }, slots)
             }
             None => sockets::open(address, slots)?,
@@ -86,6 +109,7 @@ impl Listeners {
     /// Closes what is no longer configured (once the lanes have let go of it, too).
     pub fn forget_unused(&mut self, config: &Config) {
         self.leaving.retain(|_, (_, _, sockets)| sockets.iter().any(|s| s.strong_count() > 0));
+        self.udp.retain(|address, _| config.listeners.iter().any(|l| l.address == *address && l.http3.is_some()));
         let gone: Vec<SocketAddr> =
             self.open.keys().filter(|a| !config.listeners.iter().any(|l| l.address == **a)).copied().collect();
         for address in gone {

@@ -5,6 +5,8 @@
 
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use sealane_sys::steer::{self, Steering};
+use sealane_sys::udp;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -105,6 +107,38 @@ pub fn complete(opened: Opened, slots: usize) -> Opened {
         sockets.push(own.and_then(Result::ok).unwrap_or(shared));
     }
     Opened { address, sockets }
+}
+
+/// The UDP sockets of an address, for QUIC.
+#[derive(Debug)]
+pub struct OpenedUdp {
+    /// One per lane slot.
+    pub sockets: Vec<Arc<OwnedFd>>,
+    /// Takes each datagram to the lane of its connection; `None` where the system does not allow it: lanes forward.
+    pub steering: Option<Steering>,
+}
+
+/// Opens the UDP sockets of an address whose port is known. `generation`: of the connection ids that are steered by.
+/// `shared`: a predecessor may still have the port, and its steering is left as it is.
+///
+/// Errors: see [`SocketError`]; nothing is left open then.
+pub fn open_udp(address: SocketAddr, slots: usize, generation: u8, shared: bool) -> Result<OpenedUdp, SocketError> {
+    let fail = |e: std::io::Error| SocketError {
+        address,
+        errno: Errno::from_io_error(&e).unwrap_or(Errno::INVAL),
+        holder: None,
+    };
+    // Ask for the port alone first, as for TCP.
+    if !shared {
+        drop(udp::Socket::bind(address, &udp::Options::default()).map_err(fail)?);
+    }
+    let options = udp::Options { reuse_port: true, ..udp::Options::default() };
+    let mut sockets = Vec::with_capacity(slots);
+    for _ in 0..slots.max(1) {
+        sockets.push(Arc::new(OwnedFd::from(udp::Socket::bind(address, &options).map_err(fail)?)));
+    }
+    let steering = if shared { None } else { steer::attach(&sockets, generation).ok() };
+    Ok(OpenedUdp { sockets, steering })
 }
 
 /// The first free port from the one given on, of the next hundred; the given one only if it is free.

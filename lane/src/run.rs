@@ -11,7 +11,7 @@ use rustix::time::Timespec;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most events taken from the kernel at a time.
 const EVENTS: usize = 256;
@@ -71,13 +71,16 @@ pub struct Context {
     pub timers: Timers,
     /// Turns of the loop so far.
     pub turns: u64,
+    /// The loop wakes at this time at the latest, for what wants to be more exact than the timers. The service sets it
+    /// anew in every turn.
+    pub alarm: Option<Instant>,
 }
 
 impl Context {
     /// Makes the lane's poll.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, started: Instant::now(), now: 0, timers: Timers::default(), turns: 0 })
+        Ok(Self { epoll, started: Instant::now(), now: 0, timers: Timers::default(), turns: 0, alarm: None })
     }
 
     /// Milliseconds since the lane started, as of the beginning of this turn.
@@ -135,8 +138,12 @@ pub fn run<S: Service>(mut cx: Context, mut service: S, inbox: &Inbox<S::Message
             After::Sleep => cx.timers.next(cx.now),
             _ => Some(0),
         };
-        let timeout =
-            timeout.map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
+        let mut timeout = timeout.map(Duration::from_millis);
+        if let Some(alarm) = cx.alarm.take() {
+            let wait = alarm.saturating_duration_since(Instant::now());
+            timeout = Some(timeout.map_or(wait, |t| t.min(wait)));
+        }
+        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         let (ready, _) = match epoll::wait(&cx.epoll, &mut events, timeout.as_ref()) {
             Ok(ready) => ready,
             Err(rustix::io::Errno::INTR) => continue,

@@ -25,7 +25,10 @@ impl Proxy {
             // Auto with a request that HTTP/2 might not carry: an upgrade is HTTP/1.1's own.
             let upgrade = x.upgrade;
             let Some(server) = self.choose(cx, exchange, &upstream) else { return };
-            let auto = upstream.upstream.http == UpstreamHttp::Auto;
+            if !fresh && !relayed && self.h3_dispatch(cx, exchange) {
+                return;
+            }
+            let auto = matches!(upstream.upstream.http, UpstreamHttp::Auto | UpstreamHttp::Three);
             let shared = !relayed && upstream.expects_h2(server) && !(auto && upgrade);
             let fresh = fresh || relayed;
             if shared {
@@ -153,10 +156,21 @@ impl Proxy {
         let upstream = back.upstream.clone();
         if let Some(version) = upstream.upstream.proxy_protocol {
             let front = exchange.and_then(|x| exchanges.get(x)).map(|x| x.front.conn());
-            let Some(Conn::Front(front)) = front.and_then(|f| conns.get(f)) else { return self.close(cx, key) };
-            let source = front.client.peer;
             // Where the client came to, as it will be told.
-            let destination = getsockname(&front.wire.fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
+            let (source, destination) = match front.and_then(|f| conns.get(f)) {
+                Some(Conn::Front(front)) => {
+                    let own = getsockname(&front.wire.fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
+                    (front.client.peer, own)
+                }
+                Some(Conn::Quic(q)) => match q.client_ref() {
+                    Some(client) => {
+                        let port = client.listener.listener.address.port();
+                        (client.peer, q.quic.local_ip().map(|ip| SocketAddr::new(ip, port)))
+                    }
+                    None => return self.close(cx, key),
+                },
+                _ => return self.close(cx, key),
+            };
             let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
             let mut header = Vec::new();
             let destination = destination.unwrap_or(upstream.upstream.servers[back.server].address);

@@ -3,6 +3,7 @@
 use crate::h2::back::H2Back;
 use crate::h2::front::H2Front;
 use crate::lane_state::{LaneListener, LaneUpstream};
+use crate::quic::conn::QuicConn;
 use crate::wire::Wire;
 use sealane_lane::{Context, Key, Millis};
 use std::net::SocketAddr;
@@ -11,6 +12,7 @@ use std::rc::Rc;
 pub(crate) enum Conn {
     Front(Box<Front>),
     Back(Box<Back>),
+    Quic(Box<QuicConn>),
 }
 
 /// The life of a connection with a client:
@@ -133,6 +135,7 @@ impl Conn {
     pub fn client(&mut self) -> Option<&mut Client> {
         match self {
             Self::Front(f) => Some(&mut f.client),
+            Self::Quic(q) => q.client(),
             Self::Back(_) => None,
         }
     }
@@ -143,6 +146,7 @@ impl Conn {
         match self {
             Self::Front(f) => f.h2.is_some(),
             Self::Back(b) => b.h2.is_some(),
+            Self::Quic(_) => true,
         }
     }
 
@@ -151,6 +155,7 @@ impl Conn {
         match self {
             Self::Front(f) => f.h2.as_ref().is_none_or(|h| h.is_drained()),
             Self::Back(b) => b.h2.as_ref().is_none_or(|h| h.is_drained()),
+            Self::Quic(_) => true,
         }
     }
 
@@ -159,14 +164,18 @@ impl Conn {
         let wire = match self {
             Self::Front(f) => &f.wire,
             Self::Back(b) => &b.wire,
+            // RFC 9001 §4.2: there is no other version under QUIC.
+            Self::Quic(_) => return Some(sealane_tls::policy::Version::Tls13),
         };
         wire.tls.as_ref().and_then(|t| t.summary()).map(|s| s.version)
     }
 
-    pub fn wire(&mut self) -> &mut Wire {
+    /// Its stream of bytes, where it is one.
+    pub fn wire(&mut self) -> Option<&mut Wire> {
         match self {
-            Self::Front(f) => &mut f.wire,
-            Self::Back(b) => &mut b.wire,
+            Self::Front(f) => Some(&mut f.wire),
+            Self::Back(b) => Some(&mut b.wire),
+            Self::Quic(_) => None,
         }
     }
 }

@@ -193,6 +193,34 @@ counters! {
     h2_errors, counter, "sealane_http2_connection_errors_total", "kind=\"protocol\"";
     /// HTTP/2 streams that clients have reset.
     h2_resets, counter, "sealane_http2_streams_reset_total", "";
+    /// QUIC connections whose handshake came to its end.
+    quic_connections, counter, "sealane_quic_connections_total", "";
+    /// Datagrams that have come.
+    quic_datagrams_in, counter, "sealane_quic_datagrams_total", "direction=\"in\"";
+    /// Datagrams that have gone.
+    quic_datagrams_out, counter, "sealane_quic_datagrams_total", "direction=\"out\"";
+    /// Datagrams passed on to the lane that owns their connection.
+    quic_forwarded, counter, "sealane_quic_datagrams_forwarded_total", "";
+    /// Datagrams dropped unread: larger than any that may come.
+    quic_dropped, counter, "sealane_quic_datagrams_dropped_total", "";
+    /// Datagrams that the kernel refused to send.
+    quic_send_errors, counter, "sealane_quic_send_errors_total", "";
+    /// Clients sent back with Retry to show that they are where they say they are.
+    quic_retries, counter, "sealane_quic_retries_total", "";
+    /// New connections refused at a limit.
+    quic_refused, counter, "sealane_quic_refused_total", "";
+    /// Connections ended for a breach of QUIC's rules.
+    quic_transport_errors, counter, "sealane_quic_transport_errors_total", "";
+    /// Connections to upstreams over HTTP/3.
+    h3_upstream_connections, counter, "sealane_http3_upstream_connections_total", "";
+    /// Upstreams that could not be reached over QUIC and were asked over TCP.
+    h3_fallbacks, counter, "sealane_http3_upstream_fallbacks_total", "";
+    /// HTTP/3 connections ended for a breach of the rules.
+    h3_connection_errors, counter, "sealane_http3_errors_total", "scope=\"connection\"";
+    /// HTTP/3 streams ended for a breach of the rules.
+    h3_stream_errors, counter, "sealane_http3_errors_total", "scope=\"stream\"";
+    /// Requests over HTTP/3 called off by their client.
+    h3_resets, counter, "sealane_http3_streams_reset_total", "";
     /// PROXY protocol headers refused.
     bad_proxy_headers, counter, "sealane_proxy_protocol_errors_total", "";
 }

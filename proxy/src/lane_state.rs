@@ -2,7 +2,7 @@
 
 use crate::balance::{Balance, Balancer, LaneServer, RetryBudget};
 use crate::snapshot::{Listener, Routing, Snapshot, Upstream, UpstreamHttp};
-use sealane_lane::Key;
+use sealane_lane::{Key, Millis};
 use sealane_tls::{BuildError, ClientContext, ServerContext};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,6 +17,7 @@ pub(crate) struct LaneListener {
     pub routing: Arc<Routing>,
     /// By policy; built when first used.
     contexts: RefCell<Vec<Option<ServerContext>>>,
+    quic: RefCell<Option<Arc<quinn_proto::ServerConfig>>>,
 }
 
 pub(crate) struct LaneUpstream {
@@ -37,6 +38,8 @@ pub(crate) struct LaneUpstream {
     pub waiting: RefCell<VecDeque<Key>>,
     /// How many may.
     pub queue_share: usize,
+    /// By server: the connection over QUIC, and until when it is not tried again.
+    h3: RefCell<Vec<(Option<Key>, Millis)>>,
 }
 
 pub(crate) struct LaneSnapshot {
@@ -55,6 +58,21 @@ impl LaneListener {
             contexts[policy] = Some(ServerContext::new(&policies[policy], &snapshot.ticket_keys)?);
         }
         Ok(contexts[policy].clone())
+    }
+
+    /// The lane's configuration of QUIC; built when first used. `None` where there is no HTTP/3.
+    pub fn quic_config(&self, snapshot: &Snapshot) -> Result<Option<Arc<quinn_proto::ServerConfig>>, BuildError> {
+        let (Some(tls), Some(quic)) = (&self.listener.tls, &self.listener.quic) else { return Ok(None) };
+        let mut config = self.quic.borrow_mut();
+        if config.is_none() {
+            *config = Some(crate::quic::config::server(tls, &quic.settings, snapshot)?);
+        }
+        Ok(config.clone())
+    }
+
+    /// Whether this listener's tickets are single-use, so that hellos may have to go to the lane that owns theirs.
+    pub fn has_stateful_tickets(&self) -> bool {
+        self.listener.tls.as_ref().is_some_and(|t| t.policies.iter().any(|p| p.resumption && p.early_data > 0))
     }
 }
 
@@ -76,7 +94,9 @@ impl LaneUpstream {
         match self.upstream.http {
             UpstreamHttp::One => false,
             UpstreamHttp::Two => true,
-            UpstreamHttp::Auto => self.speaks_h2.borrow().get(server).copied().unwrap_or_default(),
+            UpstreamHttp::Auto | UpstreamHttp::Three => {
+                self.speaks_h2.borrow().get(server).copied().unwrap_or_default()
+            }
         }
     }
 
@@ -84,6 +104,30 @@ impl LaneUpstream {
     pub fn note_h2(&self, server: usize, speaks: bool) {
         if let Some(known) = self.speaks_h2.borrow_mut().get_mut(server) {
             *known = speaks;
+        }
+    }
+
+    /// The connection over QUIC to a server, also one that is being made.
+    pub fn h3_connection(&self, server: usize) -> Option<Key> {
+        self.h3.borrow().get(server)?.0
+    }
+
+    /// Notes the connection over QUIC to a server, or that there is none.
+    pub fn h3_note(&self, server: usize, key: Option<Key>) {
+        if let Some(place) = self.h3.borrow_mut().get_mut(server) {
+            place.0 = key;
+        }
+    }
+
+    /// Whether a server could not be reached over QUIC lately.
+    pub fn h3_is_down(&self, server: usize, now: Millis) -> bool {
+        self.h3.borrow().get(server).is_some_and(|place| now < place.1)
+    }
+
+    /// A server could not be reached over QUIC; it is tried again at `until`.
+    pub fn h3_failed(&self, server: usize, until: Millis) {
+        if let Some(place) = self.h3.borrow_mut().get_mut(server) {
+            place.1 = until;
         }
     }
 
@@ -110,6 +154,7 @@ impl LaneUpstream {
             chooses_by_request: upstream.balance == Balance::Hash || upstream.sticky.is_some(),
             waiting: RefCell::default(),
             queue_share: upstream.queue.div_ceil(lanes.max(1)),
+            h3: RefCell::new(vec![(None, 0); upstream.servers.len()]),
             upstream: upstream.clone(),
         }
     }
@@ -148,6 +193,7 @@ impl LaneSnapshot {
                         let renew = |c: &ServerContext| c.with_ticket_keys(&snapshot.ticket_keys).ok();
                         contexts.iter().map(|c| c.as_ref().and_then(renew)).collect()
                     })),
+                    quic: RefCell::default(),
                 }),
             }
         });

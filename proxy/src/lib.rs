@@ -26,6 +26,7 @@ mod lane_state;
 pub mod limits;
 mod passthrough;
 mod proxy_protocol;
+mod quic;
 mod request_flow;
 mod response_flow;
 pub mod rules;
@@ -38,4 +39,5 @@ mod syn;
 mod wire;
 
 pub use access_log::{LogFormat, LogSink};
+pub use quic::Datagram;
 pub use service::{HandedOver, Message, Proxy, Setup};

@@ -11,6 +11,7 @@ use crate::exchange::Exchange;
 use crate::front::first_phase;
 use crate::lane_state::LaneSnapshot;
 use crate::limits::{LaneLimits, Passed, ROUTING_TIMER};
+use crate::quic::{Datagram, Quic, UDP};
 use crate::scratch::Scratch;
 use crate::sides::{ClientSide, Later, ServerSide, client_of};
 use crate::snapshot::{Listener, Relays, Snapshot};
@@ -64,6 +65,8 @@ pub enum Message {
     Connection(HandedOver),
     /// What another lane has let pass of a rate limit.
     Passed(Arc<Passed>),
+    /// A datagram of a QUIC connection that this lane owns, or whose session it owns.
+    Datagram(Box<Datagram>),
 }
 
 /// A connection on its way to another lane, before it has a session.
@@ -112,11 +115,12 @@ pub struct Proxy {
     /// What to go on with, because what it waited for has come.
     pub(crate) later: Vec<Later>,
     /// Clients that are connected.
-    fronts: usize,
+    pub(crate) fronts: usize,
     listening: bool,
     pub(crate) draining: Option<Millis>,
     /// What holds over lanes, and queues.
     pub(crate) routing: LaneLimits,
+    pub(crate) quic: Quic,
 }
 
 impl Proxy {
@@ -146,10 +150,12 @@ impl Proxy {
             listening: false,
             draining: None,
             routing: LaneLimits::default(),
+            quic: Quic::default(),
         };
         proxy.routing.refresh(&proxy.lane);
         proxy.clock.refresh(0);
         proxy.listen(cx)?;
+        proxy.quic_listen(cx)?;
         Ok(proxy)
     }
 
@@ -314,7 +320,7 @@ impl Proxy {
     pub(crate) fn touch(&mut self, key: Key) {
         if let Some(conn) = self.conns.get_mut(key) {
             let shared = conn.is_shared();
-            let wire = conn.wire();
+            let Some(wire) = conn.wire() else { return self.quic_touch(key) };
             if !wire.dirty {
                 wire.dirty = true;
                 // What many exchanges share is sent once per turn: their frames then leave in one record.
@@ -334,7 +340,7 @@ impl Proxy {
     fn flush(&mut self, cx: &mut Context, key: Key, resumes: &mut usize) {
         let Self { conns, scratch, .. } = self;
         let Some(conn) = conns.get_mut(key) else { return };
-        let wire = conn.wire();
+        let Some(wire) = conn.wire() else { return };
         wire.dirty = false;
         if let Err(e) = wire.flush(scratch) {
             return self.wire_failed(cx, key, e);
@@ -382,11 +388,14 @@ impl Proxy {
             let mut batch = std::mem::take(&mut self.batch);
             for key in batch.drain(..) {
                 let Some(conn) = self.conns.get_mut(key) else { continue };
-                conn.wire().dirty = false;
+                if let Some(wire) = conn.wire() {
+                    wire.dirty = false;
+                }
                 let stuck = !conn.is_drained();
                 match conn {
                     Conn::Front(_) => self.h2_front_drive(cx, key),
                     Conn::Back(_) => self.h2_back_drive(cx, key),
+                    Conn::Quic(_) => {}
                 }
                 self.flush(cx, key, &mut 0);
                 if stuck && self.conns.get(key).is_some_and(Conn::is_drained) {
@@ -407,6 +416,7 @@ impl Proxy {
         let exchange = match self.conns.get(sink)? {
             Conn::Front(f) => f.exchange?,
             Conn::Back(b) => b.exchange?,
+            Conn::Quic(_) => return None,
         };
         let x = self.exchanges.get_mut(exchange)?;
         if x.front == ClientSide::H1(sink) {
@@ -422,6 +432,7 @@ impl Proxy {
         match self.conns.get(key) {
             Some(Conn::Front(_)) => self.front_ready(cx, key),
             Some(Conn::Back(_)) => self.back_go_on(cx, key),
+            Some(Conn::Quic(_)) => self.quic_drive(cx, key),
             None => {}
         }
     }
@@ -444,7 +455,7 @@ impl Proxy {
         match self.conns.get(key) {
             Some(Conn::Front(_)) => self.front_failed(cx, key, error),
             Some(Conn::Back(_)) => self.back_failed(cx, key, &error),
-            None => {}
+            Some(Conn::Quic(_)) | None => {}
         }
     }
 
@@ -482,7 +493,7 @@ impl Proxy {
                 self.scratch.pool.reclaim(&mut inbuf);
                 back.wire.dismantle(&mut self.scratch);
             }
-            None => {}
+            Some(Conn::Quic(_)) | None => {}
         }
     }
 
@@ -539,6 +550,7 @@ impl Proxy {
                 None => client.requests = u64::MAX,
             }
         }
+        self.quic_refresh(cx);
     }
 
     /// Accepts all that waits in the kernel's queues of some listeners.
@@ -597,6 +609,7 @@ impl Proxy {
                 _ => {}
             }
         }
+        self.quic_drain(cx);
         self.settle(cx);
     }
 
@@ -636,6 +649,10 @@ impl Service for Proxy {
     type Message = Message;
 
     fn ready(&mut self, cx: &mut Context, token: u64, ready: Ready) {
+        if token & UDP == UDP {
+            self.quic_ready(cx, (token & !UDP) as usize);
+            return self.settle(cx);
+        }
         if token & LISTENER != 0 {
             self.accept(cx, token);
             return;
@@ -660,7 +677,7 @@ impl Service for Proxy {
                 }
                 self.back_event(cx, key, ready);
             }
-            None => return,
+            Some(Conn::Quic(_)) | None => return,
         }
         self.settle(cx);
     }
@@ -681,6 +698,7 @@ impl Service for Proxy {
         let due = match self.conns.get_mut(key) {
             Some(Conn::Front(f)) => f.deadline.fired(cx, key),
             Some(Conn::Back(b)) => b.deadline.fired(cx, key),
+            Some(Conn::Quic(q)) => q.deadline.fired(cx, key),
             None => return,
         };
         if !due {
@@ -688,6 +706,7 @@ impl Service for Proxy {
         }
         match self.conns.get(key) {
             Some(Conn::Front(_)) => self.front_timeout(cx, key),
+            Some(Conn::Quic(_)) => self.quic_timeout(cx, key),
             _ => self.back_timeout(cx, key),
         }
         self.settle(cx);
@@ -698,6 +717,10 @@ impl Service for Proxy {
             Message::Drain { limit, successor } => self.drain(cx, limit, successor),
             Message::Session(record) => sessions::accept(record),
             Message::Passed(passed) => self.routing.heard(cx, &passed),
+            Message::Datagram(datagram) => {
+                self.quic_forwarded(cx, *datagram);
+                self.settle(cx);
+            }
             Message::Connection(c) => {
                 let found = self.lane.listeners.iter().find(|l| l.listener.id == c.listener).cloned();
                 let Some(listener) = found else { return };
@@ -725,13 +748,14 @@ impl Service for Proxy {
         }
         self.refresh_snapshot(cx);
         self.settle_shared(cx);
+        let more = self.quic_turn(cx);
         if let Some(deadline) = self.draining
             && (self.fronts == 0 || cx.now() >= deadline)
         {
             self.log.hand_over(true);
             return After::Stop;
         }
-        if self.admission.is_empty() && self.later.is_empty() && self.batch.is_empty() {
+        if self.admission.is_empty() && self.later.is_empty() && self.batch.is_empty() && !more {
             After::Sleep
         } else {
             After::Again

@@ -31,7 +31,7 @@
 use crate::conn::{Client, Conn};
 use crate::exchange::Exchange;
 use crate::service::Proxy;
-use sealane_http::BodyLength;
+use sealane_http::{BodyLength, Known};
 use sealane_lane::{Context, Key, Slots};
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ pub(crate) enum ClientSide {
     H1(Key),
     /// A stream of an HTTP/2 connection.
     H2(Key, u32),
+    /// A stream of an HTTP/3 connection.
+    H3(Key, u32),
 }
 
 /// Where a request goes to and its response comes from.
@@ -53,6 +55,8 @@ pub(crate) enum ServerSide {
     Waiting(Key),
     /// A stream of an HTTP/2 connection.
     H2(Key, u32),
+    /// A stream of an HTTP/3 connection.
+    H3(Key, u32),
 }
 
 /// What is gone on with when there is time, or room.
@@ -80,7 +84,7 @@ impl ClientSide {
     #[inline]
     pub fn conn(self) -> Key {
         match self {
-            Self::H1(key) | Self::H2(key, _) => key,
+            Self::H1(key) | Self::H2(key, _) | Self::H3(key, _) => key,
         }
     }
 }
@@ -90,6 +94,7 @@ impl ClientSide {
 pub(crate) fn client_of(conns: &Slots<Conn>, side: ClientSide) -> Option<&Client> {
     match conns.get(side.conn())? {
         Conn::Front(front) => Some(&front.client),
+        Conn::Quic(q) => q.client_ref(),
         Conn::Back(_) => None,
     }
 }
@@ -102,15 +107,35 @@ impl Proxy {
         match side {
             ClientSide::H1(key) => self.h1_client_interim(exchange, key),
             ClientSide::H2(key, stream) => self.h2_client_interim(exchange, key, stream),
+            ClientSide::H3(key, stream) => self.h3_client_interim(exchange, key, stream),
         }
     }
 
     /// Sends the exchange's `response`, whose body is of this length. `upgrade`: what follows is no HTTP.
     #[inline]
     pub(crate) fn client_head(&mut self, exchange: Key, side: ClientSide, body: BodyLength, upgrade: bool) {
+        self.announce(exchange, side);
         match side {
             ClientSide::H1(key) => self.h1_client_head(exchange, key, body, upgrade),
             ClientSide::H2(key, stream) => self.h2_client_head(exchange, key, stream, body, upgrade),
+            ClientSide::H3(key, stream) => self.h3_client_head(exchange, key, stream, body, upgrade),
+        }
+    }
+
+    /// Says in a response that HTTP/3 is to be had here (RFC 7838). What a server says of itself in Alt-Svc is not true
+    /// of this gateway, and goes in any case.
+    #[inline]
+    fn announce(&mut self, exchange: Key, side: ClientSide) {
+        let Self { conns, exchanges, .. } = self;
+        let Some(x) = exchanges.get_mut(exchange) else { return };
+        x.response.fields.remove(Known::AltSvc);
+        if let Some(client) = client_of(conns, side)
+            && let Some(quic) = &client.listener.listener.quic
+            && let Some(value) = &quic.settings.alt_svc
+            && !matches!(side, ClientSide::H3(..))
+        {
+            // It is of our own making, and legal.
+            let _ = x.response.fields.push_known(Known::AltSvc, value.as_bytes());
         }
     }
 
@@ -123,6 +148,7 @@ impl Proxy {
                 _ => 0,
             },
             ClientSide::H2(key, stream) => self.h2_client_credit(key, stream, want),
+            ClientSide::H3(key, stream) => self.h3_client_credit(key, stream, want),
         }
     }
 
@@ -139,6 +165,7 @@ impl Proxy {
         match side {
             ClientSide::H1(key) => self.h1_client_data(cx, key, framing, data),
             ClientSide::H2(key, stream) => self.h2_client_data(cx, key, stream, data, last),
+            ClientSide::H3(key, stream) => self.h3_client_data(cx, key, stream, data, last),
         }
     }
 
@@ -149,6 +176,7 @@ impl Proxy {
         match side {
             ClientSide::H1(key) => self.h1_client_end(exchange, key),
             ClientSide::H2(key, stream) => self.h2_client_end(exchange, key, stream),
+            ClientSide::H3(key, stream) => self.h3_client_end(exchange, key, stream),
         }
     }
 
@@ -158,6 +186,7 @@ impl Proxy {
         match x.front {
             ClientSide::H1(key) => self.h1_client_finish(cx, key, x.keep_alive && complete, complete),
             ClientSide::H2(key, stream) => self.h2_client_finish(cx, key, stream),
+            ClientSide::H3(key, stream) => self.h3_client_finish(cx, key, stream),
         }
     }
 
@@ -171,6 +200,7 @@ impl Proxy {
                 }
             }
             ClientSide::H2(key, stream) => self.h2_client_finish(cx, key, stream),
+            ClientSide::H3(key, stream) => self.h3_client_detach(key, stream),
         }
     }
 
@@ -189,6 +219,7 @@ impl Proxy {
                 self.close(cx, key);
             }
             ClientSide::H2(key, stream) => self.h2_client_reset(cx, key, stream, stuck),
+            ClientSide::H3(key, stream) => self.h3_client_reset(key, stream),
         }
     }
 
@@ -203,6 +234,7 @@ impl Proxy {
                 }
             }
             ClientSide::H2(key, stream) => self.h2_client_alive(cx, key, stream),
+            ClientSide::H3(key, stream) => self.h3_client_alive(cx, key, stream),
         }
     }
 
@@ -212,6 +244,7 @@ impl Proxy {
             // Its connection lingers when the exchange is over.
             ClientSide::H1(_) => {}
             ClientSide::H2(key, stream) => self.h2_client_lingers(cx, key, stream, time),
+            ClientSide::H3(key, stream) => self.h3_client_lingers(cx, key, stream, time),
         }
     }
 
@@ -219,6 +252,7 @@ impl Proxy {
     pub(crate) fn client_is_handshaking(&self, side: ClientSide) -> bool {
         match self.conns.get(side.conn()) {
             Some(Conn::Front(front)) => front.wire.is_handshaking(),
+            Some(Conn::Quic(q)) => q.phase == crate::quic::conn::Phase::Handshake,
             _ => false,
         }
     }
@@ -236,6 +270,7 @@ impl Proxy {
             },
             ServerSide::Waiting(_) => 0,
             ServerSide::H2(key, stream) => self.h2_server_credit(key, stream, want),
+            ServerSide::H3(key, stream) => self.h3_server_credit(key, stream, want),
         }
     }
 
@@ -253,6 +288,7 @@ impl Proxy {
             ServerSide::H1(key) => self.h1_server_data(cx, key, framing, data),
             ServerSide::Waiting(_) => {}
             ServerSide::H2(key, stream) => self.h2_server_data(cx, key, stream, data, last),
+            ServerSide::H3(key, stream) => self.h3_server_data(cx, key, stream, data, last),
         }
     }
 
@@ -263,6 +299,7 @@ impl Proxy {
             ServerSide::H1(key) => self.h1_server_end(exchange, key),
             ServerSide::Waiting(_) => {}
             ServerSide::H2(key, stream) => self.h2_server_end(exchange, key, stream),
+            ServerSide::H3(key, stream) => self.h3_server_end(exchange, key, stream),
         }
     }
 
@@ -273,6 +310,7 @@ impl Proxy {
             ServerSide::H1(key) => self.release(cx, key, reusable),
             ServerSide::Waiting(_) => {}
             ServerSide::H2(key, stream) => self.h2_server_finish(cx, key, stream),
+            ServerSide::H3(key, stream) => self.h3_server_finish(cx, key, stream, reusable),
         }
     }
 
@@ -284,6 +322,7 @@ impl Proxy {
             // It finds out when it looks for those who wait.
             ServerSide::Waiting(_) => {}
             ServerSide::H2(key, stream) => self.h2_server_reset(cx, key, stream),
+            ServerSide::H3(key, stream) => self.h3_server_reset(key, stream),
         }
     }
 
@@ -307,6 +346,7 @@ impl Proxy {
             }
             ServerSide::Waiting(_) => {}
             ServerSide::H2(key, stream) => self.h2_server_wait(cx, key, stream, wait),
+            ServerSide::H3(key, stream) => self.h3_server_wait(cx, key, stream, wait),
         }
     }
 }
@@ -320,11 +360,13 @@ impl Proxy {
             Later::Client(exchange) => match self.exchanges.get(exchange).map(|x| x.front) {
                 Some(ClientSide::H1(key)) => self.go_on(cx, key),
                 Some(ClientSide::H2(key, stream)) => self.h2_client_read(cx, exchange, key, stream),
+                Some(ClientSide::H3(key, stream)) => self.h3_read(cx, key, stream),
                 None => {}
             },
             Later::Server(exchange) => match self.exchanges.get(exchange).and_then(|x| x.back) {
                 Some(ServerSide::H1(key)) => self.go_on(cx, key),
                 Some(ServerSide::H2(key, stream)) => self.h2_server_read(cx, exchange, key, stream),
+                Some(ServerSide::H3(key, stream)) => self.h3_server_read(cx, key, stream),
                 Some(ServerSide::Waiting(_)) | None => {}
             },
         }

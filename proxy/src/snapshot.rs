@@ -37,6 +37,8 @@ pub struct Snapshot {
     pub limits: Arc<ClientLimits>,
     /// The format of access log lines; `None`: lanes do not even make them.
     pub access_log: Option<LogFormat>,
+    /// The first byte of QUIC connection ids: which process they are of, when one follows another at the same sockets.
+    pub quic_generation: u8,
 }
 
 /// What the rules of all hosts refer to.
@@ -61,6 +63,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// TLS settings; `None` serves plain HTTP.
     pub tls: Option<ListenerTls>,
+    /// HTTP/3 at the same address; only with TLS.
+    pub quic: Option<Quic>,
     /// Whether clients start with a PROXY protocol header (v1 or v2). A connection without one is refused.
     pub proxy_protocol: bool,
     /// Believe `Forwarded` and `X-Forwarded-*` that arrive here (else they are replaced).
@@ -88,6 +92,37 @@ pub enum Relays {
     Named,
     /// All, from their first byte on: the other side may be the first to speak.
     Everything,
+}
+
+/// QUIC at a listener's address.
+#[derive(Debug)]
+pub struct Quic {
+    /// One UDP socket per lane slot, opened by control and kept open while the address is configured.
+    pub sockets: Vec<Arc<OwnedFd>>,
+    /// Limits.
+    pub settings: QuicSettings,
+}
+
+/// What QUIC's endpoints and connections may do.
+#[derive(Clone, Debug)]
+pub struct QuicSettings {
+    /// Requests that a client may have under way on one connection.
+    pub max_streams: u32,
+    /// Bytes of one request's body that may be on their way here.
+    pub stream_window: u64,
+    /// The same for all requests of a connection together.
+    pub connection_window: u64,
+    /// Bytes of responses kept per connection until the client has acknowledged them.
+    pub send_window: u64,
+    /// Clients may change their address (RFC 9000 §9).
+    pub migration: bool,
+    /// Trains of datagrams per system call (UDP GSO and GRO), where the kernel has them.
+    pub offload: bool,
+    /// Handshakes under way, per lane, from which on new clients must show that they are where they say they are
+    /// (Retry, RFC 9000 §8.1.2).
+    pub retry_above: usize,
+    /// The value of `Alt-Svc` in responses over TCP; `None` does not announce HTTP/3.
+    pub alt_svc: Option<String>,
 }
 
 /// What is done with a request.
@@ -188,6 +223,8 @@ pub enum UpstreamHttp {
     Two,
     /// What the server chooses by ALPN; HTTP/1.1 without TLS.
     Auto,
+    /// HTTP/3; as [`UpstreamHttp::Auto`] for a while where it cannot be had, and for upgrades.
+    Three,
 }
 
 /// One server of a group.

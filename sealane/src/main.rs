@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use sealane_control::client::{self, ClientSettings};
-use sealane_control::config::{self, Answer, CommandLine, Config, Diagnostic, Errors, Warning};
+use sealane_control::config::{self, Answer, CommandLine, Config, Diagnostic, Errors, Warning, https_record};
 use sealane_control::{demo, run, syn_tls};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -208,6 +208,9 @@ struct Serving {
     /// TLS handshakes that begin in TCP's SYN: off, cookie or open [default: cookie]
     #[arg(long, value_name = "MODE")]
     syn_tls: Option<String>,
+    /// Serve HTTP/3 at the same addresses, over UDP
+    #[arg(long, conflicts_with = "plain")]
+    http3: bool,
     /// Threads that serve [default: the cores this process may use]
     #[arg(long, value_parser = lanes)]
     lanes: Option<usize>,
@@ -232,6 +235,7 @@ impl Serving {
             access_log: self.access_log,
             admin: self.admin,
             admin_socket: self.admin_socket,
+            http3: self.http3,
             early_data: self.early_data,
             preset: self.preset,
             syn_tls: self.syn_tls,
@@ -334,6 +338,10 @@ fn check(path: &Path, json: bool) -> Result<ExitCode> {
                 print(&format!("{}: good ({})\n", path.display(), counts.join(", ")))?;
                 if let Some(note) = syn_tls::note(c) {
                     eprintln!("{}: note: {note}", path.display());
+                }
+                for l in c.listeners.iter().filter(|l| l.http3.is_some()) {
+                    let record = https_record("example.com", l.address.port());
+                    print(&format!("HTTP/3 at {}; in DNS, with your names: {record}\n", l.address))?;
                 }
             }
             None => eprintln!("{}: {} error{}", path.display(), errors.len(), if errors.len() == 1 { "" } else { "s" }),

@@ -28,6 +28,8 @@ pub struct CommandLine {
     pub preset: Option<String>,
     /// Whether handshakes may begin in the SYN.
     pub syn_tls: Option<String>,
+    /// HTTP/3 at the same addresses.
+    pub http3: bool,
 }
 
 /// Where answers come from.
@@ -82,6 +84,9 @@ fn as_toml(args: &CommandLine) -> String {
     setting(&mut t, "address", &list(&args.listen));
     if let Some(mode) = &args.syn_tls {
         setting(&mut t, "syn_tls", &quoted(mode));
+    }
+    if args.http3 {
+        setting(&mut t, "http3", "true");
     }
     if let Some((cert, key)) = &args.certificate {
         t.push_str("[listener.tls]\n");
@@ -154,6 +159,7 @@ mod tests {
             early_data: None,
             preset: None,
             syn_tls: None,
+            http3: false,
         }
     }
 

@@ -3,6 +3,7 @@
 use super::decode::{self, Section};
 use super::diagnostics::Sink;
 use super::host::Target;
+use super::http3::{self, Http3};
 use super::identity::{self, Store};
 use super::{Listener, SynTls, tls};
 use sealane_proxy::snapshot::Action;
@@ -27,6 +28,7 @@ pub(super) struct Draft {
     h2c: bool,
     /// What comes is relayed, not read.
     pub tcp: bool,
+    http3: Option<Http3>,
 }
 
 impl Draft {
@@ -35,8 +37,8 @@ impl Draft {
     }
 
     pub fn into_listener(self, hosts: HostTable<Arc<Action>>) -> Listener {
-        let Self { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, tcp, .. } = self;
-        Listener { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, tcp, hosts }
+        let Self { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, http3, tcp, .. } = self;
+        Listener { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, http3, tcp, hosts }
     }
 }
 
@@ -82,6 +84,7 @@ fn read(
         let help = "remove it: with TLS, clients choose HTTP/2 by ALPN (\"alpn\" in [listener.tls])".to_owned();
         sink.error(&h2c.span, "\"h2c\" is for listeners without TLS", Some(help));
     }
+    let http3 = http3::read(&section, tls.as_ref(), proxy_protocol);
     section.finish();
     for text in written.iter().flat_map(|w| &w.value) {
         for address in decode::listen_addresses(sink, &text.value, &text.span).unwrap_or_default() {
@@ -104,6 +107,7 @@ fn read(
                 syn_tls,
                 h2c: h2c.as_ref().is_some_and(|h| h.value),
                 tcp,
+                http3: http3.clone(),
             });
         }
     }

@@ -14,6 +14,7 @@ mod balancing;
 mod decode;
 mod diagnostics;
 mod host;
+mod http3;
 mod identity;
 mod listener;
 mod parts;
@@ -28,6 +29,7 @@ mod upstream;
 
 pub use args::{Answer, CommandLine};
 pub use diagnostics::{Diagnostic, Errors, Severity, Warning};
+pub use http3::{Http3, https_record};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use schema::schema;
@@ -129,6 +131,8 @@ pub struct Listener {
     pub h2c: bool,
     /// What comes is relayed, not read: no TLS of ours, no HTTP.
     pub tcp: bool,
+    /// HTTP/3 at the same address.
+    pub http3: Option<Http3>,
     /// Host name to action.
     pub hosts: HostTable<Arc<Action>>,
 }

@@ -1,6 +1,7 @@
 //! From a checked configuration to what is published to the lanes. Sockets and the counting of generations are the
 //! assembly's.
 
+use super::http3::Http3;
 use super::listener::copy;
 use super::{AccessLogTarget, Config, SynTls};
 use sealane_proxy::LogFormat;
@@ -44,15 +45,19 @@ pub struct ListenerParts {
     pub h2c: bool,
     /// What comes is relayed, not read.
     pub tcp: bool,
+    /// HTTP/3 at the same address.
+    pub http3: Option<Http3>,
     /// Host name to action.
     pub hosts: HostTable<Arc<Action>>,
 }
 
 impl ListenerParts {
-    /// Adds what the configuration does not know: an id that is stable over reloads, and the address as bound.
-    pub fn bound(self, id: u32, address: SocketAddr) -> snapshot::Listener {
+    /// Adds what the configuration does not know: an id that is stable over reloads, the address as bound, and the UDP
+    /// sockets for HTTP/3, one per lane slot.
+    pub fn bound(self, id: u32, address: SocketAddr, udp: Vec<Arc<OwnedFd>>) -> snapshot::Listener {
         let syn_tls = SynData { data: self.syn_tls != SynTls::Off, unproven: self.syn_tls == SynTls::Open };
-        let Self { tls, proxy_protocol, trust_forwarded, allow_connect, h2c, tcp, hosts, .. } = self;
+        let Self { tls, proxy_protocol, trust_forwarded, allow_connect, h2c, tcp, http3, hosts, .. } = self;
+        let quic = http3.map(|h| snapshot::Quic { sockets: udp, settings: h.at(address.port()) });
         let passes = |a: &Arc<Action>| matches!(**a, Action::Passthrough { .. });
         let relays = match (tcp, hosts.has_names()) {
             (true, false) => snapshot::Relays::Everything,
@@ -64,6 +69,7 @@ impl ListenerParts {
             id,
             address,
             tls,
+            quic,
             proxy_protocol,
             trust_forwarded,
             allow_connect,
@@ -86,6 +92,7 @@ pub fn snapshot_parts(config: &Config) -> Parts {
         syn_tls: if l.tls.is_some() { l.syn_tls } else { SynTls::Off },
         h2c: l.h2c,
         tcp: l.tcp,
+        http3: l.http3.clone(),
         hosts: l.hosts.clone(),
     });
     Parts {

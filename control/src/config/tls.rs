@@ -530,7 +530,7 @@ impl UpstreamTls {
             alpn: match http {
                 UpstreamHttp::One => vec![b"http/1.1".to_vec()],
                 UpstreamHttp::Two => vec![b"h2".to_vec()],
-                UpstreamHttp::Auto => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+                UpstreamHttp::Auto | UpstreamHttp::Three => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             },
             server_name,
             roots: self.roots,

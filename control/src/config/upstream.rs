@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Versions of HTTP.
 const HTTP: &[(&str, UpstreamHttp)] =
-    &[("1.1", UpstreamHttp::One), ("2", UpstreamHttp::Two), ("auto", UpstreamHttp::Auto)];
+    &[("1.1", UpstreamHttp::One), ("2", UpstreamHttp::Two), ("3", UpstreamHttp::Three), ("auto", UpstreamHttp::Auto)];
 /// Idle connections per server and lane: 16 HTTP/2 clients of 32 streams each need 512, and with fewer every burst would
 /// connect anew.
 const DEFAULT_KEEPALIVE: usize = 1024;

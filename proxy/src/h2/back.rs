@@ -314,7 +314,7 @@ impl Proxy {
     fn h2_back_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
         match self.conns.get_mut(key)? {
             Conn::Back(back) => back.h2.as_mut()?.streams.get_mut(index as usize),
-            Conn::Front(_) => None,
+            _ => None,
         }
     }
 

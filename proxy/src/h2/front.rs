@@ -284,7 +284,7 @@ impl Proxy {
     pub(super) fn h2_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
         match self.conns.get_mut(key)? {
             Conn::Front(front) => front.h2.as_mut()?.streams.get_mut(index as usize),
-            Conn::Back(_) => None,
+            _ => None,
         }
     }
 

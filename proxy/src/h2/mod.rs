@@ -10,7 +10,7 @@ mod front_sink;
 pub(crate) mod guard;
 mod message;
 mod pipe;
-mod priority;
+pub(crate) mod priority;
 mod wake;
 pub(crate) mod websocket;
 
@@ -25,7 +25,7 @@ impl Proxy {
             match self.conns.get(key) {
                 Some(Conn::Front(_)) => self.h2_client_woken(cx, key, stream),
                 Some(Conn::Back(_)) => self.h2_server_woken(cx, key, stream),
-                None => {}
+                Some(Conn::Quic(_)) | None => {}
             }
         }
     }

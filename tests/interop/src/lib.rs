@@ -12,6 +12,7 @@ pub mod crowd;
 pub mod frames;
 pub mod gateway;
 pub mod h2;
+pub mod h3;
 pub mod http;
 pub mod peers;
 pub mod ports;

@@ -15,6 +15,8 @@ mod full_log;
 mod h2;
 mod h2_attacks;
 mod h2_peers;
+mod h3;
+mod h3_hostile;
 mod handshake;
 mod health;
 mod lifecycle;

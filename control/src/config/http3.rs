@@ -1,0 +1,104 @@
+//! `http3` and `[listener.quic]`.
+
+use super::decode::{self, Section};
+use sealane_proxy::snapshot::QuicSettings;
+use sealane_tls::policy::{ListenerTls, Version};
+
+/// Browsers remember what `Alt-Svc` says for so long, in seconds.
+const REMEMBERED: u32 = 86_400;
+
+/// HTTP/3 as a listener is to serve it, before its port is known.
+#[derive(Clone, Debug)]
+pub struct Http3 {
+    /// Limits. `alt_svc` is put in once the port is known, if it is to be.
+    pub settings: QuicSettings,
+    /// Responses over TCP announce HTTP/3.
+    pub announce: bool,
+}
+
+impl Http3 {
+    /// With the port as bound.
+    pub fn at(&self, port: u16) -> QuicSettings {
+        let mut settings = self.settings.clone();
+        settings.alt_svc = self.announce.then(|| format!("h3=\":{port}\"; ma={REMEMBERED}"));
+        settings
+    }
+}
+
+/// The DNS record (RFC 9460) by which clients find HTTP/3 without having been here before.
+pub fn https_record(name: &str, port: u16) -> String {
+    let port = if port == 443 { String::new() } else { format!(" port={port}") };
+    // RFC 9460 §9.1: on another port the record is at a name that says so.
+    let owner = if port.is_empty() { format!("{name}.") } else { format!("_{}._https.{name}.", port_number(&port)) };
+    let target = if port.is_empty() { ".".to_owned() } else { format!("{name}.") };
+    format!("{owner} 3600 IN HTTPS 1 {target} alpn=\"h3,h2\"{port}")
+}
+
+fn port_number(parameter: &str) -> &str {
+    parameter.trim_start_matches(" port=")
+}
+
+/// Reads what a `[[listener]]` says of HTTP/3.
+pub(super) fn read(section: &Section, tls: Option<&ListenerTls>, proxy_protocol: bool) -> Option<Http3> {
+    let wanted = section.optional_at("http3", decode::boolean);
+    let quic = section.table("quic", "[listener.quic]").map(settings);
+    let wanted = wanted.filter(|w| w.value)?;
+    let wrong = match tls {
+        None => Some(("\"http3\" needs [listener.tls]", "HTTP/3 is always encrypted: add certificates, or remove it")),
+        Some(t) if t.policies.iter().any(|p| !p.versions.contains(&Version::Tls13)) => {
+            Some(("\"http3\" needs TLS 1.3", "add \"1.3\" to \"versions\""))
+        }
+        Some(_) if proxy_protocol => {
+            Some(("\"http3\" and \"proxy_protocol\" exclude each other", "there is no PROXY protocol for QUIC"))
+        }
+        Some(_) => None,
+    };
+    if let Some((message, help)) = wrong {
+        section.sink.error(&wanted.span, message, Some(help.to_owned()));
+        return None;
+    }
+    Some(quic.unwrap_or_else(defaults))
+}
+
+fn defaults() -> Http3 {
+    let settings = QuicSettings {
+        max_streams: 128,
+        stream_window: 256 << 10,
+        connection_window: 1 << 20,
+        send_window: 2 << 20,
+        migration: true,
+        offload: true,
+        retry_above: 256,
+        alt_svc: None,
+    };
+    Http3 { settings, announce: true }
+}
+
+fn settings(section: Section) -> Http3 {
+    let mut http3 = defaults();
+    let d = &mut http3.settings;
+    d.max_streams = section.or("max_streams", u64::from(d.max_streams), decode::count(1..=10_000)) as u32;
+    d.stream_window = section.or("stream_window", d.stream_window, decode::size(16 << 10..=64 << 20));
+    d.connection_window = section.or("connection_window", d.connection_window, decode::size(16 << 10..=1 << 30));
+    d.send_window = section.or("send_window", d.send_window, decode::size(16 << 10..=1 << 30));
+    d.migration = section.or("migration", d.migration, decode::boolean);
+    d.offload = section.or("offload", d.offload, decode::boolean);
+    d.retry_above = section.or("retry_above", d.retry_above as u64, decode::count(0..=1_000_000)) as usize;
+    http3.announce = section.or("alt_svc", http3.announce, decode::boolean);
+    section.finish();
+    http3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_and_announcements() {
+        assert_eq!(https_record("example.com", 443), "example.com. 3600 IN HTTPS 1 . alpn=\"h3,h2\"");
+        let odd = "_8443._https.example.com. 3600 IN HTTPS 1 example.com. alpn=\"h3,h2\" port=8443";
+        assert_eq!(https_record("example.com", 8443), odd);
+        assert_eq!(defaults().at(8443).alt_svc.unwrap(), "h3=\":8443\"; ma=86400");
+        assert_eq!(Http3 { announce: false, ..defaults() }.at(1).alt_svc, None);
+    }
+}

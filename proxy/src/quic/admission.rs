@@ -1,0 +1,358 @@
+//! New connections: who must prove its address first, who waits for crypto time, whose hello is another lane's.
+
+use super::conn::{Phase, QuicConn, Role};
+use super::front::our_settings;
+use super::{Datagram, config};
+use crate::Message;
+use crate::conn::{Client, Conn, Deadline};
+use crate::service::Proxy;
+use bytes::BytesMut;
+use quinn_proto::{ConnectionError, Incoming};
+use sealane_http::h3::{Code, Peer, Settings, Side};
+use sealane_lane::{Context, Key, Millis};
+use sealane_tls::quic::Handshake;
+use sealane_tls::{CertificateDer, quic as tls_quic};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+
+/// Datagrams kept of a connection whose hello is not whole yet.
+const MAX_RAW: usize = 8;
+/// First connection ids that are remembered as another lane's.
+const MAX_MOVED: usize = 4096;
+/// The longest connection id there is (RFC 9000 §17.2).
+const LONGEST_ID: usize = 20;
+
+/// An Initial that waits for crypto time.
+pub(crate) struct Waiting {
+    endpoint: usize,
+    incoming: Incoming,
+    raw: Option<BytesMut>,
+}
+
+/// First connection ids, as clients chose them, of connections that went to another lane: what the client sends before
+/// it knows our id goes there, too. Bounded; what is forgotten costs a retransmission at most.
+#[derive(Default)]
+pub(crate) struct Moved {
+    slots: HashMap<Vec<u8>, usize>,
+    order: VecDeque<Vec<u8>>,
+}
+
+impl Moved {
+    /// Who owns a datagram with a long header.
+    pub fn owner(&self, datagram: &[u8]) -> Option<usize> {
+        if self.slots.is_empty() || datagram.first()? & 0x80 == 0 {
+            return None;
+        }
+        let len = usize::from(*datagram.get(5)?);
+        self.slots.get(datagram.get(6..6 + len)?).copied()
+    }
+
+    fn note(&mut self, datagram: &[u8], slot: usize) {
+        let Some(len) = datagram.get(5).map(|n| usize::from(*n).min(LONGEST_ID)) else { return };
+        let Some(id) = datagram.get(6..6 + len) else { return };
+        if self.order.len() >= MAX_MOVED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.slots.remove(&oldest);
+        }
+        if self.slots.insert(id.to_vec(), slot).is_none() {
+            self.order.push_back(id.to_vec());
+        }
+    }
+}
+
+impl Proxy {
+    /// A client's first packet.
+    pub(super) fn quic_incoming(&mut self, _cx: &mut Context, index: usize, incoming: Incoming, raw: Option<BytesMut>) {
+        let full = self.quic.waiting.len() >= config::MAX_INCOMING
+            || self.fronts >= self.lane.snapshot.limits.max_connections
+            || self.draining.is_some();
+        let pressure = self.quic.handshakes + self.quic.waiting.len();
+        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
+        let Some(listener) = &endpoint.listener else { return endpoint.endpoint.ignore(incoming) };
+        let retry_above = listener.listener.quic.as_ref().map_or(0, |q| q.settings.retry_above);
+        let mut answer = std::mem::take(&mut self.quic.out.scratch);
+        answer.clear();
+        if full || endpoint.leaving {
+            self.counters.quic_refused.inc();
+            let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
+            self.quic.out.push(index, &transmit, &answer);
+        } else if pressure >= retry_above && incoming.may_retry() && !incoming.remote_address_validated() {
+            // RFC 9000 §8.1.2: nothing is kept of a client that has not shown that it is where it says.
+            self.counters.quic_retries.inc();
+            match endpoint.endpoint.retry(incoming, &mut answer) {
+                Ok(transmit) => self.quic.out.push(index, &transmit, &answer),
+                Err(e) => endpoint.endpoint.ignore(e.into_incoming()),
+            }
+        } else {
+            self.quic.waiting.push_back(Waiting { endpoint: index, incoming, raw });
+        }
+        self.quic.out.scratch = answer;
+    }
+
+    /// Spends crypto time on those that wait. At least one, so that a small budget still gets on.
+    pub(super) fn quic_admit(&mut self, cx: &mut Context) {
+        if self.quic.waiting.is_empty() {
+            return;
+        }
+        let budget = self.lane.snapshot.limits.handshake_budget;
+        let start = cx.instant();
+        while let Some(waiting) = self.quic.waiting.pop_front() {
+            self.quic_accept(cx, waiting);
+            if cx.instant() - start >= budget {
+                break;
+            }
+        }
+        self.counters.handshake_nanos.add((cx.instant() - start).as_nanos() as u64);
+    }
+
+    fn quic_accept(&mut self, cx: &mut Context, waiting: Waiting) {
+        let Waiting { endpoint: index, incoming, raw } = waiting;
+        let now = cx.instant();
+        let limits = self.lane.snapshot.limits.clone();
+        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
+        let Some(listener) = endpoint.listener.clone() else { return endpoint.endpoint.ignore(incoming) };
+        let remote = incoming.remote_address();
+        let mut answer = std::mem::take(&mut self.quic.out.scratch);
+        answer.clear();
+        // What an earlier hello has left is nobody's.
+        let _ = tls_quic::take_foreign_owner();
+        let accepted = endpoint.endpoint.accept(incoming, now, &mut answer, None);
+        match accepted {
+            Err(e) => {
+                self.counters.tls_failure(failure(&e.cause));
+                if let Some(transmit) = &e.response {
+                    self.quic.out.push(index, transmit, &answer);
+                }
+                self.quic.out.scratch = answer;
+            }
+            Ok((handle, quic)) => {
+                self.quic.out.scratch = answer;
+                self.counters.accepted.inc();
+                let client = Client {
+                    listener,
+                    policy: 0,
+                    peer: remote,
+                    peer_text: remote.ip().to_canonical().to_string().into(),
+                    cert: None,
+                    requests: 0,
+                    // Limits by name count by the authority of requests here.
+                    server_name: None,
+                };
+                let settings = our_settings(&limits);
+                let key = self.quic_insert(index, handle, quic, Role::Client(client), cx.now());
+                self.fronts += 1;
+                self.quic.handshakes += 1;
+                self.counters.open.set(self.fronts as u64);
+                if let Some(q) = self.quic_conn(key) {
+                    q.raw.extend(raw);
+                    q.open_control(&settings);
+                    q.deadline.after(cx, key, limits.handshake_timeout);
+                }
+                self.quic_drive(cx, key);
+            }
+        }
+    }
+
+    /// Takes a connection in.
+    pub(super) fn quic_insert(
+        &mut self,
+        endpoint: usize,
+        handle: quinn_proto::ConnectionHandle,
+        quic: quinn_proto::Connection,
+        role: Role,
+        now: Millis,
+    ) -> Key {
+        let side = if matches!(role, Role::Client(_)) { Side::Server } else { Side::Client };
+        let q = QuicConn {
+            quic,
+            handle,
+            endpoint,
+            role,
+            phase: Phase::Handshake,
+            peer: Peer::new(side),
+            settings: Settings::default(),
+            uni: Vec::new(),
+            control: None,
+            control_out: Vec::new(),
+            streams: Slab::new(),
+            by_id: HashMap::new(),
+            staged: Vec::new(),
+            dirty: false,
+            armed: None,
+            deadline: Deadline::default(),
+            idle_since: now,
+            requests_waiting: VecDeque::new(),
+            called_off: 0,
+            next_id: 0,
+            raw: Vec::new(),
+            called_early: false,
+            established: false,
+            counted_out: false,
+        };
+        let key = self.conns.insert(Conn::Quic(Box::new(q)));
+        if let Some(Some(endpoint)) = self.quic.endpoints.get_mut(endpoint) {
+            if endpoint.keys.len() <= handle.0 {
+                endpoint.keys.resize(handle.0 + 1, None);
+            }
+            endpoint.keys[handle.0] = Some(key);
+        }
+        key
+    }
+
+    /// Whether a connection's hello has turned out to be another lane's: its datagrams go there, and nothing is left.
+    pub(super) fn quic_gave_up_hello(&mut self, key: Key) -> bool {
+        let lanes = self.mailboxes.len();
+        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return true };
+        if q.raw.is_empty() {
+            return false;
+        }
+        let Some(owner) = tls_quic::take_foreign_owner() else {
+            // Past the hello, or so much of it that it is none.
+            if q.quic.crypto_session().handshake_data().is_some() || q.raw.len() > MAX_RAW {
+                q.raw = Vec::new();
+            }
+            return false;
+        };
+        let (raw, handle, index) = (std::mem::take(&mut q.raw), q.handle, q.endpoint);
+        let (remote, local) = (q.quic.remote_address(), q.quic.local_ip());
+        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return true };
+        let listener = endpoint.listener.as_ref().map_or(0, |l| l.listener.id);
+        // The first of the owner's sockets.
+        let slot = owner;
+        if let Some(first) = raw.first() {
+            self.quic.moved.note(first, slot);
+        }
+        self.counters.handed_over.inc();
+        for data in raw {
+            let message = Datagram { listener, slot, remote, local, ecn: 0, data };
+            let _ = self.mailboxes[owner % lanes].send(Message::Datagram(Box::new(message)));
+        }
+        // Silently: the client will hear from the other lane.
+        let _ = endpoint.endpoint.handle_event(handle, quinn_proto::EndpointEvent::drained());
+        if let Some(place) = endpoint.keys.get_mut(handle.0) {
+            *place = None;
+        }
+        self.quic_left(key);
+        self.conns.remove(key);
+        true
+    }
+
+    /// The handshake is over.
+    pub(super) fn quic_established(&mut self, cx: &mut Context, key: Key) {
+        let limits = self.lane.snapshot.limits.clone();
+        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+        if q.phase == Phase::Handshake {
+            q.phase = Phase::Open;
+        }
+        q.established = true;
+        let session = q.quic.crypto_session();
+        let handshake = session.handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
+        let certificates = session.peer_identity().and_then(|d| d.downcast::<Vec<CertificateDer<'static>>>().ok());
+        q.open_control(&our_settings(&limits));
+        q.idle_since = cx.now();
+        self.quic.handshakes = self.quic.handshakes.saturating_sub(1);
+        let c = &self.counters;
+        c.quic_connections.inc();
+        if let Some(h) = &handshake {
+            match h.summary.map(|s| s.resumed) {
+                Some(true) => c.resumed_tls13.inc(),
+                _ => c.full_tls13.inc(),
+            }
+            match (h.early_offered, q.called_early) {
+                (true, true) => c.early_data_accepted.inc(),
+                (true, false) => c.early_data_rejected.inc(),
+                _ => {}
+            }
+        }
+        let Role::Client(client) = &mut q.role else { return };
+        client.policy = handshake.map_or(0, |h| h.policy);
+        client.cert = certificates.and_then(|c| c.first().map(crate::forwarded::client_cert));
+        let wait = super::front::sweep(&limits);
+        q.deadline.set(cx, key, cx.now() + wait);
+        let exchanges: Vec<Key> = q.streams.iter().filter_map(|(_, s)| s.exchange).collect();
+        for exchange in exchanges {
+            self.handshake_done(cx, exchange);
+        }
+    }
+
+    /// The connection is lost: closed by the client, timed out, or broken.
+    pub(super) fn quic_lost(&mut self, cx: &mut Context, key: Key, reason: &ConnectionError) {
+        let Some(q) = self.quic_conn(key) else { return };
+        if q.phase == Phase::Handshake {
+            self.counters.tls_failure(failure(reason));
+        }
+        match reason {
+            ConnectionError::TransportError(_) => self.counters.quic_transport_errors.inc(),
+            ConnectionError::TimedOut => self.counters.client_timeouts.inc(),
+            _ => {}
+        }
+        self.quic_end(cx, key);
+    }
+
+    /// No request of a connection goes on; what is left of it is the protocol's.
+    pub(super) fn quic_end(&mut self, cx: &mut Context, key: Key) {
+        let Some(q) = self.quic_conn(key) else { return };
+        q.phase = Phase::Closed;
+        let exchanges: Vec<Key> = q.streams.iter().filter_map(|(_, s)| s.exchange).collect();
+        for exchange in exchanges {
+            self.counters.client_aborts.inc();
+            self.abort(cx, exchange);
+        }
+        if let Some(q) = self.quic_conn(key) {
+            q.streams.clear();
+            q.by_id.clear();
+            q.staged.clear();
+            q.uni.clear();
+        }
+        self.quic_left(key);
+        self.quic_touch(key);
+    }
+
+    /// Counts a client out, once.
+    pub(super) fn quic_left(&mut self, key: Key) {
+        let Some(q) = self.quic_conn(key).filter(|q| q.is_client()) else { return };
+        if std::mem::replace(&mut q.counted_out, true) {
+            return;
+        }
+        let handshaking = !q.established;
+        if handshaking {
+            self.quic.handshakes = self.quic.handshakes.saturating_sub(1);
+        }
+        self.fronts -= 1;
+        self.counters.open.set(self.fronts as u64);
+    }
+
+    /// The peer has broken HTTP/3's rules: the connection closes with the code that says so.
+    pub(super) fn h3_connection_error(&mut self, cx: &mut Context, key: Key, code: Code, why: &'static str) {
+        let now = cx.instant();
+        self.counters.h3_connection_errors.inc();
+        let Some(q) = self.quic_conn(key) else { return };
+        q.close(now, code, why);
+        match q.is_client() {
+            true => self.quic_end(cx, key),
+            false => self.h3_server_lost(cx, key, None),
+        }
+    }
+}
+
+/// Why a handshake failed, in the words of `TLS_FAILURES`.
+fn failure(reason: &ConnectionError) -> &'static str {
+    match reason {
+        ConnectionError::TimedOut => "timeout",
+        ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_) => "peer_alert",
+        ConnectionError::Reset => "closed",
+        // RFC 9001 §4.8: alerts are codes from 0x100 on.
+        ConnectionError::TransportError(e) => match u64::from(e.code).checked_sub(0x100) {
+            Some(112) => "unknown_name",
+            Some(120) => "no_application_protocol",
+            Some(116) => "no_client_certificate",
+            Some(42) => "bad_certificate",
+            Some(45) => "certificate_expired",
+            Some(40) => "incompatible",
+            Some(_) => "bad_message",
+            None => "other",
+        },
+        _ => "other",
+    }
+}

@@ -1,0 +1,131 @@
+//! What quinn-proto is told: connection ids that name their lane, keys from the shared ring, and limits.
+
+use crate::snapshot::{QuicSettings, Snapshot};
+use quinn_proto::{
+    AckFrequencyConfig, ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout, InvalidCid, ServerConfig,
+    TransportConfig, VarInt,
+};
+use sealane_tls::policy::{ListenerTls, TicketKeys};
+use sealane_tls::quic::{self, QuicServer};
+use sealane_tls::{BuildError, random};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Length of our connection ids: generation (1), lane slot (2, big-endian), random (7).
+pub(crate) const CID_LEN: usize = sealane_sys::steer::CID_LEN;
+/// The client's streams of its own: control, QPACK's two, and some grease.
+const UNI_STREAMS: u32 = 8;
+/// Initials that wait for admission, in quinn-proto's own books.
+pub(crate) const MAX_INCOMING: usize = 512;
+/// Datagrams kept for each of them: a post-quantum hello and early data.
+const INCOMING_BYTES: u64 = 16 * 1024;
+
+/// Makes connection ids by which every packet finds its lane.
+struct LaneIds {
+    prefix: [u8; 3],
+}
+
+impl ConnectionIdGenerator for LaneIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut id = [0; CID_LEN];
+        id[..3].copy_from_slice(&self.prefix);
+        random::fill(&mut id[3..]);
+        ConnectionId::new(&id)
+    }
+
+    /// Ids of others get no stateless reset from us: they cannot be ours.
+    fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
+        if id.len() == CID_LEN && id[1..3] == self.prefix[1..] { Ok(()) } else { Err(InvalidCid) }
+    }
+
+    fn cid_len(&self) -> usize {
+        CID_LEN
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// The lane slot that a datagram's connection id names, if it is one of this generation's.
+pub(crate) fn slot_of(datagram: &[u8], generation: u8) -> Option<usize> {
+    let id = match datagram.first()? {
+        // RFC 8999 §5.1: version (4), length of the id, the id.
+        0x80.. => {
+            let (len, rest) = datagram.get(5..)?.split_first()?;
+            (usize::from(*len) == CID_LEN).then_some(rest)?
+        }
+        _ => datagram.get(1..)?,
+    };
+    let id = id.get(..CID_LEN)?;
+    (id[0] == generation).then(|| usize::from(u16::from_be_bytes([id[1], id[2]])))
+}
+
+/// An endpoint of a lane.
+pub(crate) fn endpoint(keys: &TicketKeys, generation: u8, slot: usize) -> Arc<EndpointConfig> {
+    let [high, low] = (slot as u16).to_be_bytes();
+    let mut config = EndpointConfig::new(quic::reset_key(keys));
+    config.cid_generator(move || Box::new(LaneIds { prefix: [generation, high, low] }));
+    config.supported_versions(vec![quic::VERSION]);
+    let mut seed = [0; 32];
+    random::fill(&mut seed);
+    config.rng_seed(Some(seed));
+    Arc::new(config)
+}
+
+/// The server's side of a listener.
+pub(crate) fn server(
+    tls: &ListenerTls,
+    settings: &QuicSettings,
+    snapshot: &Snapshot,
+) -> Result<Arc<ServerConfig>, BuildError> {
+    let keys = &snapshot.ticket_keys;
+    let crypto = QuicServer::new(tls, keys)?;
+    let mut config = ServerConfig::new(Arc::new(crypto), quic::token_key(keys));
+    config.transport_config(Arc::new(transport(settings, snapshot.limits.idle_timeout)));
+    config.migration(settings.migration);
+    config.max_incoming(MAX_INCOMING);
+    config.incoming_buffer_size(INCOMING_BYTES);
+    config.incoming_buffer_size_total(INCOMING_BYTES * MAX_INCOMING as u64 / 4);
+    Ok(Arc::new(config))
+}
+
+/// RFC 9000 §18.2's limits, and what makes for few packets.
+pub(crate) fn transport(settings: &QuicSettings, idle: Duration) -> TransportConfig {
+    let mut config = TransportConfig::default();
+    let window = |n: u64| VarInt::from_u64(n).unwrap_or(VarInt::MAX);
+    config.max_concurrent_bidi_streams(VarInt::from_u32(settings.max_streams));
+    config.max_concurrent_uni_streams(VarInt::from_u32(UNI_STREAMS));
+    config.stream_receive_window(window(settings.stream_window));
+    config.receive_window(window(settings.connection_window));
+    config.send_window(settings.send_window);
+    // Ours end connections that idle; this is for peers that are gone without a word.
+    config.max_idle_timeout(IdleTimeout::try_from(idle.max(Duration::from_secs(1))).ok());
+    config.datagram_receive_buffer_size(None);
+    // Where the peer can be asked for fewer acknowledgements, it is.
+    config.ack_frequency_config(Some(AckFrequencyConfig::default()));
+    config.enable_segmentation_offload(settings.offload);
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_name_their_lane_in_both_kinds_of_headers() {
+        let mut ids = LaneIds { prefix: [7, 1, 2] };
+        let id = ids.generate_cid();
+        assert!(ids.validate(&id).is_ok());
+        let short = [&[0x40][..], &id, &[0; 20]].concat();
+        let long = [&[0xc0, 0, 0, 0, 1, CID_LEN as u8][..], &id, &[0; 20]].concat();
+        assert_eq!((slot_of(&short, 7), slot_of(&long, 7)), (Some(0x102), Some(0x102)));
+        assert_eq!((slot_of(&short, 8), slot_of(&long, 8)), (None, None));
+        for cut in 0..=CID_LEN {
+            assert_eq!(slot_of(&short[..cut], 7), None);
+            assert_eq!(slot_of(&long[..cut + 5], 7), None);
+        }
+        let foreign = [&[0xc0, 0, 0, 0, 1, 8][..], &[7; 30]].concat();
+        assert_eq!(slot_of(&foreign, 7), None);
+    }
+}

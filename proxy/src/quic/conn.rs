@@ -1,0 +1,279 @@
+//! A QUIC connection with what HTTP/3 adds to it, whichever side of it is ours.
+
+use crate::conn::{Client, Deadline};
+use crate::h2::priority::Priority;
+use crate::lane_state::LaneUpstream;
+use bytes::{Bytes, BytesMut};
+use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt, WriteError};
+use sealane_http::h3::{self, Code, MessageReader, Peer, Settings, UniReader};
+use sealane_lane::{Key, Millis};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Who is at the other end.
+pub(crate) enum Role {
+    /// A client; it opens the streams.
+    Client(Client),
+    /// An upstream's server (its index); we open the streams.
+    Server(Rc<LaneUpstream>, usize),
+}
+
+/// ```text
+/// Handshake ─► Open ─► Leaving ─► Closed ─► (drained) gone
+///      └────────┴─────────────────▲
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The handshake is not over; early data may come.
+    Handshake,
+    Open,
+    /// GOAWAY has gone out or come in: no new requests, the connection closes with the last of those there are.
+    Leaving,
+    /// CONNECTION_CLOSE has gone out or come in. What is left is the protocol's: datagrams that still come.
+    Closed,
+}
+
+pub(crate) struct QuicConn {
+    pub quic: quinn_proto::Connection,
+    pub handle: ConnectionHandle,
+    /// Index of its endpoint.
+    pub endpoint: usize,
+    pub role: Role,
+    pub phase: Phase,
+    pub peer: Peer,
+    /// What the peer has said of itself.
+    pub settings: Settings,
+    /// The peer's own streams.
+    pub uni: Vec<(StreamId, UniReader)>,
+    pub control: Option<StreamId>,
+    /// What waits to go out on our control stream.
+    pub control_out: Vec<u8>,
+    pub streams: Slab<Stream>,
+    pub by_id: HashMap<StreamId, u32>,
+    /// Streams that have something to send.
+    pub staged: Vec<u32>,
+    /// In the lane's list of connections to flush.
+    pub dirty: bool,
+    /// When the protocol's timer is known to fire.
+    pub armed: Option<Instant>,
+    pub deadline: Deadline,
+    pub idle_since: Millis,
+    /// Requests that wait until it is made, or until the server allows more streams.
+    pub requests_waiting: VecDeque<Key>,
+    /// Requests that the client has called off before they were answered.
+    pub called_off: u32,
+    /// The stream id behind the last request that was looked at: what GOAWAY says.
+    pub next_id: u64,
+    /// A request has come before the handshake was over.
+    pub called_early: bool,
+    pub established: bool,
+    /// It is no longer among the lane's clients.
+    pub counted_out: bool,
+    /// The datagrams so far, as long as the hello may turn out to be another lane's.
+    pub raw: Vec<BytesMut>,
+}
+
+/// One request and its response.
+pub(crate) struct Stream {
+    pub id: StreamId,
+    /// `None` before the request's head has come, and after the exchange has ended.
+    pub exchange: Option<Key>,
+    pub reader: MessageReader,
+    /// Received and not taken yet.
+    pub rest: Bytes,
+    /// Nothing more is read: the peer's direction has ended, was reset, or was stopped by us.
+    pub read_done: bool,
+    /// A response: its final head has come.
+    pub headed: bool,
+    /// Something of a response has come.
+    pub answered: bool,
+    /// The server wants no more of the request.
+    pub stopped: bool,
+    /// Bytes of body that `content-length` still promises.
+    pub promised: Option<u64>,
+    /// To send.
+    pub out: Vec<u8>,
+    /// Refused by the protocol so far: windows are closed.
+    pub held: Bytes,
+    pub staged: bool,
+    /// The end follows what is to be sent.
+    pub finish: bool,
+    pub finished: bool,
+    /// The peer's patience, or ours with it, ends.
+    pub due: Millis,
+}
+
+impl Stream {
+    pub fn new(id: StreamId, reader: MessageReader, due: Millis) -> Self {
+        Self {
+            id,
+            exchange: None,
+            reader,
+            rest: Bytes::new(),
+            read_done: false,
+            headed: false,
+            answered: false,
+            stopped: false,
+            promised: None,
+            out: Vec::new(),
+            held: Bytes::new(),
+            staged: false,
+            finish: false,
+            finished: false,
+            due,
+        }
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn waiting(&self) -> usize {
+        self.out.len() + self.held.len()
+    }
+}
+
+/// A code as the protocol carries it.
+pub(crate) fn code(code: Code) -> VarInt {
+    VarInt::from_u32(code.value())
+}
+
+impl QuicConn {
+    /// Notes that a stream has something to send.
+    pub fn stage(&mut self, index: u32) {
+        if let Some(stream) = self.streams.get_mut(index as usize)
+            && !std::mem::replace(&mut stream.staged, true)
+        {
+            self.staged.push(index);
+        }
+    }
+
+    /// The client at the other end.
+    pub fn client(&mut self) -> Option<&mut Client> {
+        match &mut self.role {
+            Role::Client(client) => Some(client),
+            Role::Server(..) => None,
+        }
+    }
+
+    /// The same, to look at.
+    pub fn client_ref(&self) -> Option<&Client> {
+        match &self.role {
+            Role::Client(client) => Some(client),
+            Role::Server(..) => None,
+        }
+    }
+
+    pub fn is_client(&self) -> bool {
+        matches!(self.role, Role::Client(_))
+    }
+
+    /// Takes a client's word for the order of its responses (RFC 9218): the urgent ones first.
+    pub fn prioritise(&mut self, id: StreamId, value: &[u8]) {
+        if self.by_id.contains_key(&id) {
+            let urgency = Priority::parse(value).urgency;
+            // It fails only where that direction is at its end.
+            let _ = self.quic.send_stream(id).set_priority(i32::from(Priority::default().urgency) - i32::from(urgency));
+        }
+    }
+
+    /// Opens our control stream as soon as the peer allows one.
+    pub fn open_control(&mut self, settings: &Settings) {
+        if self.control.is_none()
+            && let Some(id) = self.quic.streams().open(Dir::Uni)
+        {
+            self.control = Some(id);
+            let mut opening = Vec::new();
+            h3::put_control_opening(&mut opening, settings);
+            opening.append(&mut self.control_out);
+            self.control_out = opening;
+        }
+    }
+
+    /// Tells the peer to open no more streams.
+    pub fn leave(&mut self) {
+        if matches!(self.phase, Phase::Handshake | Phase::Open) {
+            self.phase = Phase::Leaving;
+            h3::put_goaway(&mut self.control_out, self.next_id);
+        }
+    }
+
+    /// Hands the protocol what waits on our control stream.
+    pub fn flush_control(&mut self) {
+        let Some(id) = self.control else { return };
+        if self.control_out.is_empty() {
+            return;
+        }
+        // What the peer's window does not let out waits for it to say so.
+        if let Ok(n) = self.quic.send_stream(id).write(&self.control_out) {
+            self.control_out.drain(..n);
+        }
+    }
+
+    /// Hands the protocol what waits on a stream. True if all has been taken.
+    pub fn flush_stream(&mut self, index: u32) -> bool {
+        let Some(stream) = self.streams.get_mut(index as usize) else { return true };
+        let mut send = self.quic.send_stream(stream.id);
+        loop {
+            if stream.held.is_empty() {
+                if stream.out.is_empty() {
+                    break;
+                }
+                stream.held = Bytes::from(std::mem::take(&mut stream.out));
+            }
+            match send.write_chunks(std::slice::from_mut(&mut stream.held)) {
+                Ok(_) => {}
+                Err(WriteError::Blocked) => return false,
+                // Nobody wants it any more; the event that says so decides what becomes of the request.
+                Err(_) => {
+                    stream.held.clear();
+                    stream.out = Vec::new();
+                    stream.finished = true;
+                    return true;
+                }
+            }
+        }
+        if stream.finish && !stream.finished {
+            stream.finished = true;
+            // As above.
+            let _ = send.finish();
+        }
+        true
+    }
+
+    /// Forgets a stream once both its directions are done with. The protocol finishes what it has been given.
+    pub fn reap(&mut self, index: u32) {
+        let done = |s: &Stream| s.exchange.is_none() && s.read_done && s.finished && s.waiting() == 0;
+        if self.streams.get(index as usize).is_some_and(done) {
+            self.remove(index);
+        }
+    }
+
+    /// Forgets a stream.
+    pub fn remove(&mut self, index: u32) {
+        if let Some(stream) = self.streams.try_remove(index as usize) {
+            self.by_id.remove(&stream.id);
+        }
+    }
+
+    /// Ends both directions of a stream with a code, and forgets it.
+    pub fn reset(&mut self, index: u32, why: Code) {
+        let Some(stream) = self.streams.get(index as usize) else { return };
+        let (id, read_done, finished) = (stream.id, stream.read_done, stream.finished);
+        // Each fails only where that direction is at its end already.
+        if !finished {
+            let _ = self.quic.send_stream(id).reset(code(why));
+        }
+        if !read_done {
+            let _ = self.quic.recv_stream(id).stop(code(why));
+        }
+        self.remove(index);
+    }
+
+    /// Closes the connection.
+    pub fn close(&mut self, now: Instant, why: Code, reason: &'static str) {
+        if self.phase != Phase::Closed {
+            self.phase = Phase::Closed;
+            self.quic.close(now, code(why), Bytes::from_static(reason.as_bytes()));
+        }
+    }
+}

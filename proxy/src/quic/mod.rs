@@ -1,0 +1,443 @@
+//! QUIC in a lane: its sockets, endpoints, connections and timers, with quinn-proto for the protocol.
+//!
+//! ```text
+//! socket ─ trains ─► datagram ─┬─► another lane's (by connection id): its mailbox
+//!                              ├─► connection ─ events ─► front (clients), back (upstreams)
+//!                              └─► Incoming ─ retry | refuse | queue ─ admit ─► connection
+//! socket ◄─ one batch per turn ◄─ flush ◄─ connections that were touched
+//! ```
+//! An endpoint belongs to one socket of one listener, and lives as long as connections of it do, also when the listener
+//! has gone from the configuration. Connection ids name the socket ([`config`]), so that every packet finds its lane
+//! after a change of the client's address: by `sealane_sys::steer` in the kernel, else by the mailbox.
+//!
+//! quinn-proto asks for time as `Instant` and wants timers finer than the lane's wheel: they are in a heap, and the
+//! lane's loop wakes for the first of them.
+
+mod admission;
+mod back;
+pub(crate) mod config;
+pub(crate) mod conn;
+mod front;
+mod front_sink;
+mod send;
+
+use crate::conn::Conn;
+use crate::lane_state::LaneListener;
+use crate::service::Proxy;
+use admission::Waiting;
+use bytes::BytesMut;
+use conn::{Phase, QuicConn};
+use quinn_proto::{DatagramEvent, Dir, EcnCodepoint, StreamEvent};
+use sealane_http::h3::QpackScratch;
+use sealane_lane::{Context, Key};
+use sealane_sys::udp::{Batch, Options, Socket};
+use send::Outgoing;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Tokens of UDP sockets: the lower bits are the endpoint's index.
+pub(crate) const UDP: u64 = 1 << 63 | 1 << 61;
+/// Messages per system call.
+const MESSAGES: usize = 16;
+/// System calls per event, before others get their turn.
+const READS: usize = 4;
+/// A train of datagrams.
+const TRAIN: usize = 65_535;
+/// The kernel's buffers, wished for: a lane that is busy for a millisecond at 10 Gbit/s.
+const SOCKET_BUFFER: usize = 2 << 20;
+
+/// A datagram that came to a lane that does not own its connection.
+#[derive(Debug)]
+pub struct Datagram {
+    /// Whose socket it came to.
+    pub(crate) listener: u32,
+    /// The socket, and so the endpoint, that owns its connection.
+    pub(crate) slot: usize,
+    pub(crate) remote: SocketAddr,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) ecn: u8,
+    pub(crate) data: BytesMut,
+}
+
+/// One socket with its endpoint.
+pub(crate) struct Endpoint {
+    pub socket: Socket,
+    pub endpoint: quinn_proto::Endpoint,
+    /// Whose clients come here; `None` for connections to upstreams.
+    pub listener: Option<Rc<LaneListener>>,
+    /// Which of the listener's sockets it is.
+    pub slot: usize,
+    /// Connections by their handle.
+    pub keys: Vec<Option<Key>>,
+    /// The listener is gone: no new connections.
+    pub leaving: bool,
+}
+
+/// A lane's QUIC.
+#[derive(Default)]
+pub(crate) struct Quic {
+    pub endpoints: Vec<Option<Box<Endpoint>>>,
+    batch: Option<Batch>,
+    pub out: Outgoing,
+    /// When connections want to be woken; entries may be out of date.
+    timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// Connections with something to send.
+    pub dirty: Vec<Key>,
+    /// Connections with events to look at.
+    touched: Vec<Key>,
+    pub waiting: VecDeque<Waiting>,
+    /// Handshakes with clients under way.
+    pub handshakes: usize,
+    pub qpack: QpackScratch,
+    /// Clients' first connection ids whose hello was another lane's.
+    pub moved: admission::Moved,
+}
+
+impl Proxy {
+    /// Watches the UDP sockets of this lane's slots; keeps those that are open.
+    pub(crate) fn quic_listen(&mut self, cx: &Context) -> std::io::Result<()> {
+        let lane = self.lane.clone();
+        let lanes = self.mailboxes.len();
+        for place in &mut self.quic.endpoints {
+            let Some(endpoint) = place else { continue };
+            let Some(old) = &endpoint.listener else { continue };
+            let id = old.listener.id;
+            let new = lane.listeners.iter().find(|l| l.listener.id == id && l.listener.quic.is_some());
+            endpoint.leaving = new.is_none();
+            if let Some(new) = new {
+                endpoint.listener = Some(new.clone());
+            } else if endpoint.endpoint.open_connections() == 0 {
+                cx.unwatch(&endpoint.socket);
+                *place = None;
+            }
+        }
+        for listener in &lane.listeners {
+            let Some(quic) = &listener.listener.quic else { continue };
+            for (slot, socket) in quic.sockets.iter().enumerate().skip(self.slot).step_by(lanes) {
+                let id = listener.listener.id;
+                let same = |e: &Endpoint| e.slot == slot && e.listener.as_ref().is_some_and(|l| l.listener.id == id);
+                if self.quic.endpoints.iter().flatten().any(|e| same(e)) {
+                    continue;
+                }
+                let options = Options {
+                    ecn: true,
+                    receive_buffer: SOCKET_BUFFER,
+                    send_buffer: SOCKET_BUFFER,
+                    ..Options::default()
+                };
+                let mut socket = Socket::adopt(rustix::io::fcntl_dupfd_cloexec(socket, 0)?, &options)?;
+                let probes = socket.probe_path().is_ok();
+                if !quic.settings.offload {
+                    socket = socket.without_offload();
+                }
+                let config = config::endpoint(&lane.snapshot.ticket_keys, lane.snapshot.quic_generation, slot);
+                let server = listener.quic_config(&lane.snapshot).map_err(std::io::Error::other)?;
+                let endpoint = Endpoint {
+                    socket,
+                    endpoint: quinn_proto::Endpoint::new(config, server, probes, None),
+                    listener: Some(listener.clone()),
+                    slot,
+                    keys: Vec::new(),
+                    leaving: false,
+                };
+                self.quic_add_endpoint(cx, endpoint)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts an endpoint in and watches its socket.
+    pub(crate) fn quic_add_endpoint(&mut self, cx: &Context, endpoint: Endpoint) -> std::io::Result<usize> {
+        let endpoints = &mut self.quic.endpoints;
+        let index = endpoints.iter().position(Option::is_none).unwrap_or(endpoints.len());
+        cx.watch_listener(&endpoint.socket, UDP | index as u64)?;
+        match endpoints.get_mut(index) {
+            Some(place) => *place = Some(Box::new(endpoint)),
+            None => endpoints.push(Some(Box::new(endpoint))),
+        }
+        if self.quic.batch.is_none() {
+            self.quic.batch = Some(Batch::new(MESSAGES, TRAIN));
+        }
+        Ok(index)
+    }
+
+    /// Reads a UDP socket.
+    pub(crate) fn quic_ready(&mut self, cx: &mut Context, index: usize) {
+        let Some(mut batch) = self.quic.batch.take() else { return };
+        let now = cx.instant();
+        for _ in 0..READS {
+            let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { break };
+            // Errors are those of earlier sends (ICMP); timers deal with peers that are gone.
+            let Ok(filled) = endpoint.socket.receive(&mut batch) else { break };
+            for (meta, bytes) in batch.iter_mut() {
+                if meta.truncated {
+                    self.counters.quic_dropped.inc();
+                    continue;
+                }
+                // A train is one allocation; its datagrams are parts of it.
+                let mut train = BytesMut::from(&bytes[..]);
+                while !train.is_empty() {
+                    let data = train.split_to(meta.segment.min(train.len()));
+                    self.quic_datagram(cx, index, now, (meta.remote, meta.local, meta.ecn), data);
+                }
+            }
+            if filled < MESSAGES {
+                break;
+            }
+        }
+        self.quic.batch = Some(batch);
+        self.quic_look(cx);
+    }
+
+    /// One datagram: to the lane that owns it, or to its connection, or to be admitted.
+    fn quic_datagram(
+        &mut self,
+        cx: &mut Context,
+        index: usize,
+        now: Instant,
+        (remote, local, ecn): (SocketAddr, Option<IpAddr>, u8),
+        data: BytesMut,
+    ) {
+        let lanes = self.mailboxes.len();
+        let generation = self.lane.snapshot.quic_generation;
+        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
+        self.counters.quic_datagrams_in.inc();
+        if let Some(listener) = &endpoint.listener {
+            let named = config::slot_of(&data, generation);
+            let owner = match named {
+                Some(slot) if slot == endpoint.slot => None,
+                Some(slot) if slot < listener.listener.quic.as_ref().map_or(0, |q| q.sockets.len()) => Some(slot),
+                _ => self.quic.moved.owner(&data),
+            };
+            if let Some(slot) = owner {
+                let listener = listener.listener.id;
+                let message = Datagram { listener, slot, remote, local, ecn, data };
+                self.counters.quic_forwarded.inc();
+                // A lane that has ended takes none: the packet is lost, as its connection is.
+                let _ = self.mailboxes[slot % lanes].send(crate::Message::Datagram(Box::new(message)));
+                return;
+            }
+        }
+        let keep = lanes > 1 && endpoint.listener.as_ref().is_some_and(|l| l.has_stateful_tickets());
+        let raw = keep.then(|| data.clone());
+        let mut answer = std::mem::take(&mut self.quic.out.scratch);
+        answer.clear();
+        let event = endpoint.endpoint.handle(now, remote, local, EcnCodepoint::from_bits(ecn), data, &mut answer);
+        match event {
+            None => {}
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                if let Some(Some(key)) = endpoint.keys.get(handle.0)
+                    && let Some(Conn::Quic(q)) = self.conns.get_mut(*key)
+                {
+                    if let (true, Some(raw)) = (!q.raw.is_empty(), raw) {
+                        q.raw.push(raw);
+                    }
+                    q.quic.handle_event(event);
+                    self.quic.touched.push(*key);
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                self.quic.out.scratch = answer;
+                return self.quic_incoming(cx, index, incoming, raw);
+            }
+            Some(DatagramEvent::Response(transmit)) => self.quic.out.push(index, &transmit, &answer),
+        }
+        self.quic.out.scratch = answer;
+    }
+
+    /// A datagram that another lane got, of a connection that is one of this lane's.
+    pub(crate) fn quic_forwarded(&mut self, cx: &mut Context, d: Datagram) {
+        let own = |e: &Endpoint| e.slot == d.slot && e.listener.as_ref().is_some_and(|l| l.listener.id == d.listener);
+        let found = self.quic.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e)));
+        if let Some(index) = found {
+            let now = cx.instant();
+            self.quic_datagram(cx, index, now, (d.remote, d.local, d.ecn), d.data);
+            self.quic_look(cx);
+        }
+    }
+
+    /// Looks at the connections to which something has happened.
+    pub(crate) fn quic_look(&mut self, cx: &mut Context) {
+        while let Some(key) = self.quic.touched.pop() {
+            self.quic_drive(cx, key);
+        }
+    }
+
+    /// Acts on what a connection has to say.
+    pub(crate) fn quic_drive(&mut self, cx: &mut Context, key: Key) {
+        if self.quic_gave_up_hello(key) {
+            return;
+        }
+        loop {
+            let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+            let Some(event) = q.quic.poll() else { break };
+            match event {
+                quinn_proto::Event::Connected if q.is_client() => self.quic_established(cx, key),
+                quinn_proto::Event::Connected => self.h3_server_established(cx, key),
+                quinn_proto::Event::ConnectionLost { reason } if q.is_client() => self.quic_lost(cx, key, &reason),
+                quinn_proto::Event::ConnectionLost { reason } => self.h3_server_lost(cx, key, Some(&reason)),
+                quinn_proto::Event::Stream(event) => self.quic_stream_event(cx, key, event),
+                quinn_proto::Event::HandshakeDataReady
+                | quinn_proto::Event::DatagramReceived
+                | quinn_proto::Event::DatagramsUnblocked => {}
+            }
+        }
+        self.quic_touch(key);
+    }
+
+    fn quic_stream_event(&mut self, cx: &mut Context, key: Key, event: StreamEvent) {
+        match event {
+            StreamEvent::Opened { dir: Dir::Uni } => {
+                while let Some(Conn::Quic(q)) = self.conns.get_mut(key)
+                    && let Some(id) = q.quic.streams().accept(Dir::Uni)
+                {
+                    q.uni.push((id, Default::default()));
+                    self.h3_read_uni(cx, key, id);
+                }
+            }
+            StreamEvent::Opened { dir: Dir::Bi } => {
+                while let Some(Conn::Quic(q)) = self.conns.get_mut(key)
+                    && let Some(id) = q.quic.streams().accept(Dir::Bi)
+                {
+                    self.h3_stream_opened(cx, key, id);
+                }
+            }
+            StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.h3_read_uni(cx, key, id),
+            StreamEvent::Readable { id } => {
+                let Some(index) = self.quic_stream(key, id) else { return };
+                match self.quic_conn(key).is_some_and(|q| q.is_client()) {
+                    true => self.h3_read(cx, key, index),
+                    false => self.h3_server_read(cx, key, index),
+                }
+            }
+            StreamEvent::Writable { id } => {
+                let Some(index) = self.quic_stream(key, id) else { return };
+                if let Some(Conn::Quic(q)) = self.conns.get_mut(key) {
+                    q.stage(index);
+                }
+            }
+            StreamEvent::Stopped { id, .. } => {
+                let Some(index) = self.quic_stream(key, id) else { return };
+                match self.quic_conn(key).is_some_and(|q| q.is_client()) {
+                    true => self.h3_stopped(cx, key, index),
+                    false => self.h3_server_stopped(key, index),
+                }
+            }
+            StreamEvent::Available { dir: Dir::Bi } => self.h3_send_waiting(cx, key),
+            StreamEvent::Available { dir: Dir::Uni } | StreamEvent::Finished { .. } => {}
+        }
+    }
+
+    fn quic_stream(&mut self, key: Key, id: quinn_proto::StreamId) -> Option<u32> {
+        match self.conns.get(key)? {
+            Conn::Quic(q) => q.by_id.get(&id).copied(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn quic_conn(&mut self, key: Key) -> Option<&mut QuicConn> {
+        match self.conns.get_mut(key) {
+            Some(Conn::Quic(q)) => Some(q),
+            _ => None,
+        }
+    }
+
+    /// Makes sure that a connection is flushed in this turn.
+    #[inline]
+    pub(crate) fn quic_touch(&mut self, key: Key) {
+        if let Some(Conn::Quic(q)) = self.conns.get_mut(key)
+            && !std::mem::replace(&mut q.dirty, true)
+        {
+            self.quic.dirty.push(key);
+        }
+    }
+
+    /// The end of a turn: timers, admission, and everything that is to be sent. True if there is more to do at once.
+    pub(crate) fn quic_turn(&mut self, cx: &mut Context) -> bool {
+        if self.quic.endpoints.is_empty() {
+            return false;
+        }
+        let now = cx.instant();
+        while let Some(Reverse((at, token))) = self.quic.timers.peek().copied()
+            && at <= now
+        {
+            self.quic.timers.pop();
+            let key = Key::from_u64(token);
+            let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { continue };
+            if q.armed != Some(at) {
+                continue;
+            }
+            q.armed = None;
+            q.quic.handle_timeout(now);
+            self.quic_drive(cx, key);
+        }
+        self.quic_admit(cx);
+        let more = self.quic_flush_all(cx);
+        cx.alarm = self.quic.timers.peek().map(|Reverse((at, _))| *at);
+        if self.quic.out.is_blocked() {
+            let soon = now + send::PATIENCE;
+            cx.alarm = Some(cx.alarm.map_or(soon, |at| at.min(soon)));
+        }
+        more || !self.quic.waiting.is_empty()
+    }
+
+    /// Notes when a connection's protocol wants to be woken.
+    pub(crate) fn quic_arm(&mut self, key: Key) {
+        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+        let Some(at) = q.quic.poll_timeout() else { return };
+        // A timer that has moved back is found out when the old entry comes up.
+        if q.armed.is_none_or(|armed| at < armed) {
+            q.armed = Some(at);
+            self.quic.timers.push(Reverse((at, key.to_u64())));
+        }
+    }
+
+    /// All connections with clients are told to open no more streams; those without any close.
+    pub(crate) fn quic_drain(&mut self, cx: &mut Context) {
+        let keys: Vec<Key> = self.conns.keys().collect();
+        for key in keys {
+            if let Some(q) = self.quic_conn(key).filter(|q| q.is_client()) {
+                q.leave();
+                self.quic_close_if_done(cx, key);
+            }
+        }
+        self.quic_flush_all(cx);
+    }
+
+    /// Closes a connection that is leaving and has no request under way.
+    pub(crate) fn quic_close_if_done(&mut self, cx: &mut Context, key: Key) {
+        let Some(q) = self.quic_conn(key) else { return };
+        if q.phase == Phase::Leaving && q.streams.is_empty() && q.requests_waiting.is_empty() {
+            let now = cx.instant();
+            q.close(now, sealane_http::h3::Code::NoError, "");
+            self.quic_left(key);
+        }
+        self.quic_touch(key);
+    }
+
+    /// What a new snapshot means: endpoints come and go, new connections get the new settings, and those whose rules
+    /// are gone leave.
+    pub(crate) fn quic_refresh(&mut self, cx: &mut Context) {
+        // What fails stays as it was; control has checked it all, and the next snapshot tries again.
+        let _ = self.quic_listen(cx);
+        let lane = self.lane.clone();
+        for endpoint in self.quic.endpoints.iter_mut().flatten().filter(|e| !e.leaving) {
+            if let Some(listener) = &endpoint.listener
+                && let Ok(config) = listener.quic_config(&lane.snapshot)
+            {
+                endpoint.endpoint.set_server_config(config);
+            }
+        }
+        let keys: Vec<Key> = self.conns.keys().collect();
+        for key in keys {
+            let Some(q) = self.quic_conn(key) else { continue };
+            if q.client().is_some_and(|c| c.requests == u64::MAX) {
+                q.leave();
+                self.quic_close_if_done(cx, key);
+            }
+        }
+    }
+}

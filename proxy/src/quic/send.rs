@@ -1,0 +1,235 @@
+//! What goes out: streams to the protocol, the protocol's datagrams to the kernel, a turn's worth per call.
+
+use super::conn::Phase;
+use crate::conn::Conn;
+use crate::exchange::FlowState;
+use crate::service::Proxy;
+use crate::sides::Later;
+use crate::wire::HIGH_WATER;
+use quinn_proto::Transmit;
+use sealane_lane::{Context, Key};
+use sealane_sys::udp;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How long a full socket is left alone.
+pub(super) const PATIENCE: Duration = Duration::from_millis(1);
+/// Bytes gathered before they are sent.
+const GATHER: usize = 256 * 1024;
+/// Messages per connection and turn: others want to send, too.
+const BURSTS: usize = 16;
+/// Datagrams per message: a burst of 16 KiB or so, as TLS records over TCP.
+const SEGMENTS: usize = 32;
+/// Rounds of flushing per turn.
+const ROUNDS: usize = 8;
+
+struct Message {
+    endpoint: usize,
+    remote: SocketAddr,
+    local: Option<IpAddr>,
+    ecn: u8,
+    segment: usize,
+    range: Range<usize>,
+}
+
+/// Datagrams on their way to the kernel.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    bytes: Vec<u8>,
+    messages: Vec<Message>,
+    /// The first that has not been sent.
+    sent: usize,
+    /// Where the protocol writes one message.
+    pub scratch: Vec<u8>,
+    /// The socket was full at this time.
+    blocked: Option<Instant>,
+}
+
+impl Outgoing {
+    /// Takes a message that the protocol has written.
+    pub fn push(&mut self, endpoint: usize, transmit: &Transmit, bytes: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&bytes[..transmit.size.min(bytes.len())]);
+        self.note(endpoint, transmit, start);
+    }
+
+    /// Notes a message whose bytes lie in `bytes` from `start` on.
+    fn note(&mut self, endpoint: usize, transmit: &Transmit, start: usize) {
+        let range = start..self.bytes.len();
+        self.messages.push(Message {
+            endpoint,
+            remote: transmit.destination,
+            local: transmit.src_ip,
+            ecn: transmit.ecn.map_or(0, |e| e as u8),
+            segment: transmit.segment_size.unwrap_or(0),
+            range,
+        });
+    }
+
+    /// A socket is full and what is here waits for it.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked.is_some()
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.messages.clear();
+        self.sent = 0;
+        if self.bytes.capacity() > 4 * GATHER {
+            self.bytes.shrink_to(GATHER);
+        }
+    }
+}
+
+impl Proxy {
+    /// Flushes all connections that were touched, and sends. True if some are left for the next turn.
+    pub(super) fn quic_flush_all(&mut self, cx: &mut Context) -> bool {
+        self.quic_send(cx);
+        for _ in 0..ROUNDS {
+            if self.quic.dirty.is_empty() || self.quic.out.is_blocked() {
+                break;
+            }
+            for key in std::mem::take(&mut self.quic.dirty) {
+                self.quic_flush(cx, key);
+                if self.quic.out.bytes.len() >= GATHER {
+                    self.quic_send(cx);
+                }
+            }
+            self.quic_send(cx);
+            // What was resumed may have staged something on a connection over TCP.
+            self.settle(cx);
+        }
+        !self.quic.dirty.is_empty() && !self.quic.out.is_blocked()
+    }
+
+    /// Hands a connection's streams to the protocol and takes its datagrams.
+    fn quic_flush(&mut self, cx: &mut Context, key: Key) {
+        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+        q.dirty = false;
+        if self.quic.out.is_blocked() {
+            q.dirty = true;
+            self.quic.dirty.push(key);
+            return;
+        }
+        q.flush_control();
+        let mut resume: Vec<Later> = Vec::new();
+        for index in std::mem::take(&mut q.staged) {
+            if let Some(stream) = q.streams.get_mut(index as usize) {
+                stream.staged = false;
+            }
+            q.flush_stream(index);
+            let Some(stream) = q.streams.get(index as usize) else { continue };
+            let room = HIGH_WATER.saturating_sub(stream.waiting());
+            if let (true, Some(exchange)) = (room >= HIGH_WATER / 2, stream.exchange)
+                && let Some(x) = self.exchanges.get_mut(exchange)
+            {
+                // What a client's stream blocks is the response, what an upstream's blocks is the request.
+                let (flow, source) = match q.is_client() {
+                    true => (&mut x.down, Later::Server(exchange)),
+                    false => (&mut x.up, Later::Client(exchange)),
+                };
+                if flow.state == FlowState::Open && std::mem::take(&mut flow.blocked) {
+                    resume.push(source);
+                }
+            }
+            q.reap(index);
+        }
+        let endpoint_index = q.endpoint;
+        let now = cx.instant();
+        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(endpoint_index) else { return };
+        let segments = endpoint.socket.segments().min(SEGMENTS);
+        let mut more = false;
+        for burst in 0.. {
+            while let Some(event) = q.quic.poll_endpoint_events() {
+                if let Some(event) = endpoint.endpoint.handle_event(q.handle, event) {
+                    q.quic.handle_event(event);
+                }
+            }
+            if burst == BURSTS {
+                more = true;
+                break;
+            }
+            let mut scratch = std::mem::take(&mut self.quic.out.scratch);
+            scratch.clear();
+            let transmit = q.quic.poll_transmit(now, segments, &mut scratch);
+            if let Some(transmit) = &transmit {
+                let n = transmit.segment_size.map_or(1, |s| transmit.size.div_ceil(s.max(1)));
+                self.counters.quic_datagrams_out.add(n as u64);
+                self.quic.out.push(endpoint_index, transmit, &scratch);
+            }
+            self.quic.out.scratch = scratch;
+            if transmit.is_none() {
+                break;
+            }
+        }
+        let (drained, handle) = (q.quic.is_drained(), q.handle);
+        let leaving = q.phase == Phase::Leaving;
+        if drained {
+            if let Some(place) = endpoint.keys.get_mut(handle.0) {
+                *place = None;
+            }
+            self.close(cx, key);
+        } else {
+            self.quic_arm(key);
+            if more {
+                self.quic_touch(key);
+            }
+            if leaving {
+                self.quic_close_if_idle(cx, key);
+            }
+        }
+        for source in resume {
+            self.resume(cx, source);
+        }
+    }
+
+    fn quic_close_if_idle(&mut self, cx: &mut Context, key: Key) {
+        if self.quic_conn(key).is_some_and(|q| q.phase == Phase::Leaving && q.streams.is_empty()) {
+            self.quic_close_if_done(cx, key);
+        }
+    }
+
+    /// Gives the kernel what was gathered.
+    fn quic_send(&mut self, cx: &Context) {
+        let out = &mut self.quic.out;
+        if let Some(at) = out.blocked {
+            if cx.instant().saturating_duration_since(at) < PATIENCE {
+                return;
+            }
+            out.blocked = None;
+        }
+        while out.sent < out.messages.len() {
+            let endpoint = out.messages[out.sent].endpoint;
+            let same = out.messages[out.sent..].iter().take_while(|m| m.endpoint == endpoint).count();
+            let run = &out.messages[out.sent..out.sent + same.min(udp::MAX_BATCH)];
+            let Some(Some(e)) = self.quic.endpoints.get(endpoint) else {
+                out.sent += run.len();
+                continue;
+            };
+            let transmits: Vec<udp::Transmit<'_>> = run
+                .iter()
+                .map(|m| udp::Transmit {
+                    remote: m.remote,
+                    local: m.local,
+                    segment: m.segment,
+                    ecn: m.ecn,
+                    data: &out.bytes[m.range.clone()],
+                })
+                .collect();
+            match e.socket.send_batch(&transmits) {
+                Ok(n) => out.sent += n,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                    out.blocked = Some(cx.instant());
+                    return;
+                }
+                // Unreachable, no route, a probe that is too large: as if the network had lost it.
+                Err(_) => {
+                    self.counters.quic_send_errors.inc();
+                    out.sent += 1;
+                }
+            }
+        }
+        out.clear();
+    }
+}

@@ -1,0 +1,320 @@
+//! HTTP/3 from clients: requests, bodies both ways, trailers, early data, WebSocket, drain, migration, many lanes.
+
+use quinn_proto::{TransportConfig, VarInt};
+use sealane_http::h3::Code;
+use sealane_http::{BodyLength, Scheme};
+use sealane_interop::backend::{Backend, chunked, in_chunks, ok};
+use sealane_interop::gateway::{Gateway, Setup, before};
+use sealane_interop::h3::{Client, Failure, data, head, headers, over_quic};
+use sealane_interop::site::Site;
+use sealane_interop::{eventually, noise};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn served<'s>(site: &'s Site, backend: &Backend) -> Setup<'s> {
+    before(site, [backend.url()]).listener("http3 = true")
+}
+
+fn connect(gateway: &Gateway) -> Client {
+    Client::connect(gateway.address, &over_quic(gateway.config(), false))
+}
+
+/// Reads one stream's worth of HTTP/3's HEADERS for a body.
+fn post(path: &str, body: BodyLength) -> Vec<u8> {
+    headers("POST", path, &[], body)
+}
+
+#[test]
+fn requests_share_a_connection_and_the_upstream_is_told_where_they_come_from() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = served(&site, &backend).start();
+    let mut client = connect(&gateway);
+    for i in 0..20 {
+        let response = client.get(&format!("/{i}?q"));
+        assert_eq!((response.status, &response.body[..]), (200, &b"hello"[..]));
+        assert_eq!(response.field("content-length"), Some("5"));
+    }
+    let head = client.exchange(&headers("HEAD", "/", &[], BodyLength::None), b"").unwrap();
+    assert_eq!((head.status, head.field("content-length"), head.body.len()), (200, Some("5"), 0));
+    let last = &backend.requests()[5];
+    assert_eq!((last.method(), last.target(), last.header("Host")), ("GET", "/5?q", Some("localhost")));
+    assert_eq!(last.header("X-Forwarded-Proto"), Some("https"));
+    assert_eq!(last.header("X-Forwarded-For"), Some("127.0.0.1"));
+    assert!(last.header("Transfer-Encoding").is_none() && last.header("Content-Length").is_none());
+    assert_eq!(backend.connections(), 1, "the connection to the backend is kept");
+    assert_eq!(gateway.metric("sealane_quic_connections_total"), Some(1.0));
+    assert_eq!(gateway.metric("sealane_requests_total"), Some(21.0));
+}
+
+#[test]
+fn http3_is_announced_over_tcp_and_not_over_itself() {
+    let site = Site::new();
+    let backend =
+        Backend::answering(|_| b"HTTP/1.1 200 OK\r\nAlt-Svc: h3=\":1\"\r\nContent-Length: 0\r\n\r\n".to_vec());
+    let gateway = served(&site, &backend).start();
+    let announced = format!("h3=\":{}\"; ma=86400", gateway.address.port());
+    assert_eq!(gateway.get("/").header("Alt-Svc"), Some(announced.as_str()));
+    assert_eq!(connect(&gateway).get("/").field("alt-svc"), None);
+}
+
+#[test]
+fn bodies_go_both_ways_whole() {
+    let site = Site::new();
+    let backend = Backend::answering(|request| match request.target() {
+        "/chunked" => chunked(&request.body, 10_000),
+        _ => ok(&request.body),
+    });
+    let gateway = served(&site, &backend).start();
+    let mut client = connect(&gateway);
+    for (i, size) in [1, 1000, 16_384, 65_536, 3_000_000].into_iter().enumerate() {
+        let body = noise(size, i as u64);
+        for (path, length) in [("/", BodyLength::Known(size as u64)), ("/chunked", BodyLength::Chunked)] {
+            let response = client.exchange(&post(path, length), &body).unwrap();
+            assert!(response.status == 200 && response.body == body, "{size} {path}");
+        }
+    }
+    // As many at once as there may be.
+    let body = noise(100_000, 7);
+    let bytes = [post("/", BodyLength::Chunked), data(&body)].concat();
+    let ids: Vec<_> = (0..100).map(|_| client.open(&bytes, true)).collect();
+    for id in ids {
+        assert!(client.response(id).unwrap().body == body);
+    }
+}
+
+#[test]
+fn interim_responses_and_trailers() {
+    let site = Site::new();
+    let backend = Backend::answering(|request| {
+        let mut answer =
+            b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nTrailer: X-Sum\r\n".to_vec();
+        answer.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+        let mut body = in_chunks(&request.body, 100);
+        body.truncate(body.len() - 2);
+        body.extend_from_slice(b"X-Sum: 42\r\n\r\n");
+        answer.extend_from_slice(&body);
+        answer
+    });
+    let gateway = served(&site, &backend).start();
+    let mut client = connect(&gateway);
+    let response = client.exchange(&post("/", BodyLength::Known(500)), &[7; 500]).unwrap();
+    assert_eq!((response.status, response.interim, response.body), (200, vec![103], vec![7; 500]));
+    assert_eq!(response.trailers, [("x-sum".to_owned(), "42".to_owned())]);
+}
+
+#[test]
+fn a_slow_reader_holds_up_its_own_stream_only() {
+    let site = Site::new();
+    let body = noise(4_000_000, 3);
+    let large = body.clone();
+    let backend = Backend::answering(move |request| match request.target() {
+        "/large" => ok(&large),
+        _ => ok(b"small"),
+    });
+    let gateway = served(&site, &backend).start();
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(VarInt::from_u32(20_000));
+    transport.max_concurrent_uni_streams(VarInt::from_u32(8));
+    let config = over_quic(gateway.config(), false);
+    let mut client = Client::begin_with(gateway.address, &config, transport);
+    assert!(client.until(|c| !c.quic.is_handshaking()));
+    client.open_control();
+    // Nobody reads this stream for a while: it is opened behind the harness' back.
+    let slow = client.quic.streams().open(quinn_proto::Dir::Bi).unwrap();
+    client.write(slow, &headers("GET", "/large", &[], BodyLength::None));
+    client.finish(slow);
+    for _ in 0..50 {
+        assert_eq!(client.get("/small").body, b"small");
+    }
+    // And then it is, to its end.
+    let mut got = Vec::new();
+    let whole = client.until(|c| {
+        let mut recv = c.quic.recv_stream(slow);
+        let Ok(mut chunks) = recv.read(true) else { return true };
+        let ended = loop {
+            match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => got.extend_from_slice(&chunk.bytes),
+                Ok(None) => break true,
+                Err(_) => break false,
+            }
+        };
+        let _ = chunks.finalize();
+        ended
+    });
+    assert!(whole && got.len() > body.len() && got.len() < body.len() + 100_000, "{}", got.len());
+}
+
+#[test]
+fn early_data_is_marked_single_use_and_safe_methods_only() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = served(&site, &backend).tls("early_data = \"16KiB\"").start();
+    let config = over_quic(gateway.config(), true);
+    let mut first = Client::connect(gateway.address, &config);
+    first.get("/first");
+    // The tickets come with the end of the handshake, before the response.
+    first.close();
+    for (method, status, mark) in [("GET", 200, Some("1")), ("POST", 425, None)] {
+        let mut client = Client::begin(gateway.address, &config);
+        assert!(client.quic.has_0rtt(), "a ticket for early data");
+        client.open_control();
+        let response = client.exchange(&headers(method, "/early", &[], BodyLength::None), b"").unwrap();
+        assert_eq!(response.status, status);
+        assert!(client.until(|c| !c.quic.is_handshaking()) && client.quic.accepted_0rtt());
+        if status == 200 {
+            assert_eq!(backend.last().header("Early-Data"), mark);
+        }
+        client.close();
+    }
+    assert_eq!(gateway.metric_with("sealane_early_data_connections_total", "accepted"), Some(2.0));
+}
+
+#[test]
+fn websocket_over_http3() {
+    let site = Site::new();
+    let backend = Backend::start(|mut connection| {
+        let Ok(Some(request)) = connection.wire.request_head() else { return };
+        connection.note(&request);
+        let key = request.header("Sec-WebSocket-Key").unwrap_or_default();
+        let digest = aws_lc_rs::digest::digest(
+            &aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY,
+            format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11").as_bytes(),
+        );
+        connection.send(format!(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Accept: {}\r\n\r\n",
+            base64(digest.as_ref())
+        ));
+        let mut echoed = Vec::new();
+        while connection.wire.exactly(10, &mut echoed).is_ok() {
+            connection.send(&echoed);
+            echoed.clear();
+        }
+    });
+    let gateway = served(&site, &backend).start();
+    let mut client = connect(&gateway);
+    let mut request = head("GET", "/chat", &[("sec-websocket-version", "13")]);
+    request.fields.push(b"upgrade", b"websocket").unwrap();
+    let mut bytes = Vec::new();
+    sealane_http::h3::encode_request(&mut bytes, &request, BodyLength::None, Scheme::Https, true);
+    let id = client.open(&bytes, false);
+    for i in 0..10u8 {
+        let before = client.received(id).len();
+        client.write(id, &data(&[i; 10]));
+        assert!(client.until(|c| c.received(id).len() >= before + 12 && c.received(id).ends_with(&[i; 10])), "{i}");
+    }
+    let asked = backend.last();
+    assert_eq!((asked.method(), asked.target(), asked.header("Upgrade")), ("GET", "/chat", Some("websocket")));
+    assert!(asked.header("Sec-WebSocket-Key").is_some_and(|k| k.len() == 24));
+    client.finish(id);
+    let response = client.response(id).unwrap();
+    assert_eq!((response.status, response.body.len()), (200, 100));
+    assert_eq!(response.field("sec-websocket-accept"), None);
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for chunk in bytes.chunks(3) {
+        let n = chunk.iter().fold(0u32, |n, b| n << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
+        for i in 0..4 {
+            let digit = DIGITS[(n >> (18 - 6 * i) & 63) as usize] as char;
+            out.push(if i <= chunk.len() { digit } else { '=' });
+        }
+    }
+    out
+}
+
+#[test]
+fn a_client_that_moves_is_still_served() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = served(&site, &backend).lanes(4).start();
+    let mut clients: Vec<Client> = (0..12).map(|_| connect(&gateway)).collect();
+    for client in &mut clients {
+        client.get("/before");
+        let old = client.local();
+        for _ in 0..4 {
+            client.rebind();
+            assert_ne!(client.local(), old);
+            assert_eq!(client.get("/after").body, b"hello");
+        }
+    }
+    assert_eq!(gateway.metric("sealane_quic_connections_total"), Some(12.0), "none had to connect again");
+}
+
+#[test]
+fn tickets_with_early_data_are_good_on_any_lane() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = served(&site, &backend).lanes(4).tls("early_data = \"16KiB\"").start();
+    let config = over_quic(gateway.config(), true);
+    let mut first = Client::connect(gateway.address, &config);
+    first.get("/first");
+    first.close();
+    let (mut early, mut tried) = (0, 0);
+    for _ in 0..8 {
+        let mut client = Client::begin(gateway.address, &config);
+        tried += u32::from(client.quic.has_0rtt());
+        client.open_control();
+        assert_eq!(client.get("/").body, b"hello");
+        client.until(|c| !c.quic.is_handshaking());
+        early += u32::from(client.quic.accepted_0rtt());
+        client.close();
+    }
+    assert!(tried >= 6 && early == tried, "{early} of {tried}");
+}
+
+#[test]
+fn connections_survive_a_reload_and_end_with_a_drain() {
+    let site = Site::new();
+    let backend = Backend::start(|mut connection| {
+        while let Some(request) = connection.request() {
+            if request.target() == "/slow" {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            connection.send(ok(b"hello"));
+        }
+    });
+    let mut gateway = served(&site, &backend).start();
+    let mut client = connect(&gateway);
+    client.get("/before");
+    for _ in 0..3 {
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(gateway.server.id() as i32).unwrap(),
+            rustix::process::Signal::HUP,
+        )
+        .unwrap();
+        assert_eq!(client.get("/after").body, b"hello");
+    }
+    assert!(eventually(|| gateway.server.log().matches("reloaded").count() == 3), "{}", gateway.server.log());
+    let new = connect(&gateway).get("/new");
+    assert_eq!((new.body, client.get("/old").body), (b"hello".to_vec(), b"hello".to_vec()));
+    let slow = client.open(&headers("GET", "/slow", &[], BodyLength::None), true);
+    client.pump();
+    assert!(eventually(|| backend.last().target() == "/slow"));
+    gateway.server.terminate();
+    assert_eq!(client.response(slow).unwrap().body, b"hello");
+    assert!(client.until(|c| c.lost.is_some()));
+    assert_eq!(client.failure(), Failure::Closed(u64::from(Code::NoError.value())));
+    let goaway = client.uni.values().any(|bytes| bytes.windows(2).any(|w| w[0] == 7));
+    assert!(goaway, "{:?}", client.uni);
+    assert!(gateway.server.wait().success());
+}
+
+#[test]
+fn another_name_with_other_rules_is_misdirected() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = served(&site, &backend).start();
+    let mut client = connect(&gateway);
+    // One policy for all names: whatever the authority says is served.
+    let mut request = head("GET", "/", &[]);
+    request.set_authority(b"elsewhere.example.test").unwrap();
+    let mut bytes = Vec::new();
+    sealane_http::h3::encode_request(&mut bytes, &request, BodyLength::None, Scheme::Https, false);
+    assert_eq!(client.exchange(&bytes, b"").unwrap().status, 200);
+    let config = Arc::clone(&over_quic(gateway.config(), false));
+    assert_eq!(Client::connect(gateway.address, &config).get("/").status, 200);
+}

@@ -1,0 +1,212 @@
+//! HTTP/3 and QUIC from those who mean harm: each is counted and stopped, and others are served meanwhile.
+
+use sealane_http::BodyLength;
+use sealane_http::h3::Code;
+use sealane_interop::backend::{Backend, ok};
+use sealane_interop::gateway::{Gateway, before};
+use sealane_interop::h3::{Client, Failure, data, headers, over_quic};
+use sealane_interop::site::Site;
+use sealane_interop::{eventually, noise};
+use std::net::{Ipv4Addr, UdpSocket};
+
+struct Scene {
+    _site: Site,
+    backend: Backend,
+    gateway: Gateway,
+}
+
+fn scene(listener: &str) -> Scene {
+    let site = Site::new();
+    let backend = Backend::answering(|request| ok(&request.body));
+    let setup = before(&site, [backend.url()]).listener("http3 = true").listener(listener);
+    let gateway = setup.limits("header_timeout = \"2s\"").start();
+    Scene { _site: site, backend, gateway }
+}
+
+impl Scene {
+    fn connect(&self) -> Client {
+        Client::connect(self.gateway.address, &over_quic(self.gateway.config(), false))
+    }
+
+    /// Somebody else is served.
+    #[track_caller]
+    fn serves(&self) {
+        assert_eq!(self.connect().get("/other").status, 200);
+    }
+}
+
+fn get() -> Vec<u8> {
+    headers("GET", "/", &[], BodyLength::None)
+}
+
+/// A frame by its type.
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    [&[kind, payload.len() as u8][..], payload].concat()
+}
+
+#[test]
+fn breaches_that_end_the_connection() {
+    let s = scene("");
+    // On a request stream.
+    for (what, bytes, code) in [
+        ("DATA before HEADERS", data(b"x"), Code::FrameUnexpected),
+        ("SETTINGS on a request stream", frame(4, b""), Code::FrameUnexpected),
+        ("PUSH_PROMISE from a client", frame(5, b"\0"), Code::FrameUnexpected),
+        ("a frame of HTTP/2", frame(6, b"12345678"), Code::FrameUnexpected),
+        ("HEADERS after trailers", [get(), get(), get()].concat(), Code::FrameUnexpected),
+        ("a frame cut off", get()[..5].to_vec(), Code::FrameError),
+        ("a field of a dynamic table", frame(1, &[0, 0, 0x80]), Code::QpackDecompressionFailed),
+        ("a required insert count", frame(1, &[2, 0, 0xd1]), Code::QpackDecompressionFailed),
+        (
+            "a Huffman code that is none",
+            frame(1, &[0, 0, 0x51, 0x84, 0xff, 0xff, 0xff, 0xff]),
+            Code::QpackDecompressionFailed,
+        ),
+    ] {
+        let mut client = s.connect();
+        let id = client.open(&bytes, true);
+        client.until(|c| c.lost.is_some() || c.ended(id).is_some());
+        assert!(client.until(|c| c.lost.is_some()), "{what}: {:?}", client.ended(id));
+        assert_eq!(client.failure(), Failure::Closed(u64::from(code.value())), "{what}");
+    }
+    // On streams of its own.
+    for (what, bytes, code) in [
+        ("no SETTINGS first", &[0, 7, 1, 0][..], Code::MissingSettings),
+        ("a setting twice", &[0, 4, 4, 6, 1, 6, 1], Code::SettingsError),
+        ("a setting of HTTP/2", &[0, 4, 2, 2, 0], Code::SettingsError),
+        ("SETTINGS twice", &[0, 4, 0, 4, 0], Code::FrameUnexpected),
+        ("HEADERS on the control stream", &[0, 4, 0, 1, 0], Code::FrameUnexpected),
+        ("a push stream", &[1], Code::StreamCreationError),
+        ("an insertion without room", &[2, 0x3f, 0xe1, 0x1f], Code::QpackEncoderStreamError),
+        ("an acknowledgement of nothing", &[3, 0x80], Code::QpackDecoderStreamError),
+    ] {
+        let config = over_quic(s.gateway.config(), false);
+        let mut client = Client::begin(s.gateway.address, &config);
+        assert!(client.until(|c| !c.quic.is_handshaking()));
+        client.open_uni(bytes);
+        assert!(client.until(|c| c.lost.is_some()), "{what}");
+        assert_eq!(client.failure(), Failure::Closed(u64::from(code.value())), "{what}");
+    }
+    let mut client = s.connect();
+    client.open_control();
+    assert!(client.until(|c| c.lost.is_some()), "a second control stream");
+    assert_eq!(client.failure(), Failure::Closed(u64::from(Code::StreamCreationError.value())));
+
+    let config = over_quic(s.gateway.config(), false);
+    let mut client = Client::begin(s.gateway.address, &config);
+    assert!(client.until(|c| !c.quic.is_handshaking()));
+    let control = client.open_control();
+    client.finish(control);
+    assert!(client.until(|c| c.lost.is_some()), "the control stream closed");
+    assert_eq!(client.failure(), Failure::Closed(u64::from(Code::ClosedCriticalStream.value())));
+
+    assert_eq!(s.gateway.metric_with("sealane_http3_errors_total", "connection"), Some(19.0));
+    s.serves();
+}
+
+#[test]
+fn malformed_messages_are_answered_and_never_reach_the_backend() {
+    let s = scene("");
+    let mut client = s.connect();
+    let literal = |name: &str, value: &str| {
+        let mut out = vec![0x27, (name.len() - 7) as u8];
+        out.extend_from_slice(name.as_bytes());
+        out.push(value.len() as u8);
+        out.extend_from_slice(value.as_bytes());
+        out
+    };
+    // :method GET, :scheme https, :path /, :authority a
+    let base = [0, 0, 0xd1, 0xd7, 0xc1, 0x50, 1, b'a'];
+    for (what, more) in [
+        ("a connection field", literal("connection", "close")),
+        ("transfer-encoding", literal("transfer-encoding", "chunked")),
+        ("upper case", literal("Uppercase", "x")),
+        ("a pseudo field late", [literal("x-regular", "y"), vec![0xd1]].concat()),
+        ("a pseudo field twice", vec![0xd1]),
+        ("a pseudo field of responses", vec![0xd9]),
+        ("a new line in a value", literal("x-value", "a\r\nb: c")),
+        ("a lookalike", literal("content_length", "5")),
+        ("a length that is none", literal("content-length", "+5")),
+    ] {
+        let response = client.exchange(&frame(1, &[&base[..], &more].concat()), b"").unwrap();
+        assert_eq!(response.status, 400, "{what}");
+    }
+    // A length that the data do not keep to: the request is not passed on as if it were whole.
+    let short = headers("POST", "/", &[], BodyLength::Known(10));
+    let id = client.open(&[short.clone(), data(b"12345")].concat(), true);
+    assert_eq!(client.response(id).unwrap().status, 400);
+    let id = client.open(&[short, data(b"12345678901")].concat(), true);
+    assert_eq!(client.response(id).unwrap().status, 400);
+    assert!(s.backend.requests().is_empty(), "{:?}", s.backend.requests());
+    let large = headers("GET", "/", &[("x-large", &"v".repeat(40_000))], BodyLength::None);
+    assert_eq!(client.exchange(&large, b"").unwrap().status, 431);
+    assert_eq!(client.get("/after").status, 200);
+}
+
+#[test]
+fn garbage_does_no_harm() {
+    let s = scene("");
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut client = s.connect();
+    for seed in 0..2000u64 {
+        let mut bytes = noise(1 + (seed as usize * 7) % 1400, seed + 1);
+        match seed % 5 {
+            // Long headers: an Initial of version 1, cut anywhere; another version; a short header.
+            0 => bytes.splice(0..0, [0xc0, 0, 0, 0, 1, 8]).for_each(drop),
+            1 => bytes.splice(0..0, [0xc3, 0, 0, 0, 1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x44, 0x9e]).for_each(drop),
+            2 => bytes.splice(0..0, [0xc0, 0xba, 0xba, 0xba, 0xba, 8]).for_each(drop),
+            3 => bytes.splice(0..0, [0x40]).for_each(drop),
+            _ => {}
+        }
+        let _ = socket.send_to(&bytes, s.gateway.address);
+        if seed % 200 == 0 {
+            assert_eq!(client.get("/meanwhile").status, 200);
+        }
+    }
+    assert_eq!(client.get("/after").status, 200);
+    s.serves();
+}
+
+#[test]
+fn a_flood_of_handshakes_meets_retry_and_clients_still_get_in() {
+    let s = scene("[listener.quic]\nretry_above = 8");
+    let config = over_quic(s.gateway.config(), false);
+    // They say hello and are never heard of again.
+    let mut flood: Vec<Client> = (0..200).map(|_| Client::begin(s.gateway.address, &config)).collect();
+    flood.iter_mut().for_each(Client::pump_once);
+    assert!(eventually(|| s.gateway.metric("sealane_quic_retries_total").unwrap_or(0.0) > 50.0));
+    for _ in 0..5 {
+        s.serves();
+    }
+}
+
+#[test]
+fn rapid_resets_end_the_connection() {
+    let s = scene("");
+    let mut client = s.connect();
+    for _ in 0..2000 {
+        if client.lost.is_some() {
+            break;
+        }
+        let Some(id) = client.quic.streams().open(quinn_proto::Dir::Bi) else {
+            client.pump();
+            continue;
+        };
+        let _ = client.quic.send_stream(id).write(&get());
+        client.reset(id, Code::RequestCancelled.value());
+        client.pump_once();
+    }
+    assert!(client.until(|c| c.lost.is_some()));
+    assert_eq!(client.failure(), Failure::Closed(u64::from(Code::ExcessiveLoad.value())));
+    s.serves();
+}
+
+#[test]
+fn a_head_that_does_not_come_to_its_end_is_given_up() {
+    let s = scene("");
+    let mut client = s.connect();
+    let id = client.open(&get()[..8], false);
+    assert!(client.until(|c| c.ended(id).is_some()));
+    assert_eq!(client.ended(id), Some(Err(u64::from(Code::RequestCancelled.value()))));
+    assert_eq!(client.get("/after").status, 200);
+}
