@@ -9,6 +9,7 @@ use sealane_proxy::snapshot::{self, Action, ClientLimits, Routing, SynData, Upst
 use sealane_route::HostTable;
 use sealane_tls::policy::ListenerTls;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Everything of a [`snapshot::Snapshot`] that follows from the configuration alone.

@@ -38,8 +38,16 @@ CASES = {
     "h2": ("proxy", "ecdsa", 2, "µs", "HTTP/2, 16 connections of 32 streams, proxied, 1 KiB, plain backend"),
     "bulk": ("proxy", "ecdsa", 2, "ms", "1 GiB download, proxied"),
     "memory": ("respond", "ecdsa", 2, "KiB", "memory per idle TLS 1.3 keep-alive connection"),
+    "h3": ("proxy", "ecdsa", 2, "µs", "HTTP/3, 16 connections, proxied, 1 KiB, plain backend"),
+    "quic-handshake": ("respond", "ecdsa", 2, "µs", "full QUIC handshake, ECDSA P-256, one HTTP/3 request, close"),
+    "h3-bulk": ("proxy", "ecdsa", 2, "ms", "1 GiB download over HTTP/3, proxied"),
     "storm": ("respond", "rsa", 2, "ms", "p99.9 of keep-alive requests beside a storm of full RSA handshakes"),
 }
+
+
+# Over UDP; Debian's NGINX and HAProxy have no HTTP/3.
+QUIC = ("h3", "quic-handshake", "h3-bulk")
+QUIC_CONNECTIONS = 16
 
 
 # ---- Loads ----------------------------------------------------------------------------------------------------------
@@ -60,8 +68,11 @@ class Lab:
                 "--verify", "none", "--max-pressure", "100", *more, f"https://127.0.0.1:{subject.port}/"]  # fmt: skip
 
     @staticmethod
-    def read(output):
+    def read(output, quic=False):
         report = json.loads(output)
+        if quic:
+            # The generator does not see suite and group under QUIC; the server offers one group.
+            return report
         negotiated = report["negotiated"]
         wanted = ("TLSv1_3", "TLS13_AES_128_GCM_SHA256", "X25519")
         if (negotiated["version"], negotiated["suite"], negotiated["group"]) != wanted:
@@ -72,10 +83,12 @@ class Lab:
         """Runs one saturating load; how many operations were completed, and what goes along into the record."""
         kind = {"full-ecdsa": ["--handshake", "full"], "full-rsa": ["--handshake", "full"],
                 "resumed": ["--handshake", "resumed"], "keepalive": [],
-                "h2": ["--http", "2", "--streams", str(H2_STREAMS)]}[case]  # fmt: skip
-        connections = H2_CONNECTIONS if case == "h2" else CONNECTIONS
+                "h2": ["--http", "2", "--streams", str(H2_STREAMS)], "h3": ["--http", "3"],
+                "quic-handshake": ["--http", "3", "--handshake", "full"]}[case]  # fmt: skip
+        connections = {"h2": H2_CONNECTIONS, "h3": QUIC_CONNECTIONS, "quic-handshake": QUIC_CONNECTIONS}
+        connections = connections.get(case, CONNECTIONS)
         done = subprocess.run(self.command(subject, seconds, connections, *kind), capture_output=True, text=True)
-        report = self.read(done.stdout)
+        report = self.read(done.stdout, case in QUIC)
         shakes = report["handshakes"]
         more = {"failed": report["failed"], "client_busy": round(report["client"]["busiest"], 3)}
         if shakes and (made := shakes["full"] + shakes["resumed"]):
@@ -110,7 +123,7 @@ def saturate(case, subject, load, options):
     wanted, got = CASES[case][2], more.get("tickets_per_handshake")
     if more["failed"] or not operations:
         more["void"] = f"{more['failed']} of {operations} operations failed"
-    elif case not in ("keepalive", "h2") and got and abs(got - wanted) > 0.2:
+    elif case not in ("keepalive", "h2", "h3") and got and abs(got - wanted) > 0.2:
         more["void"] = f"{got} tickets for each handshake instead of {wanted}"
     return {"value": spent / 1e3 / max(operations, 1), "operations": operations, **more}
 
@@ -126,6 +139,20 @@ def bulk(_case, subject, _load, _options):
     size, seconds = done.stdout.split()
     row = {"value": spent / 1e6, "seconds": float(seconds)}
     return row if int(size) == BULK else {**row, "void": f"{size} bytes came"}
+
+
+def h3_bulk(_case, subject, load, _options):
+    """Server CPU milliseconds for one large proxied download over HTTP/3."""
+    before, start = cpu_ns(subject.pids()), time.monotonic()
+    command = load.command(subject, 60, 1, "--http", "3", "--requests", "1", "--timeout", "60s")
+    command[-1] += "bulk"
+    # One download, however long it takes.
+    at = command.index("--duration")
+    del command[at:at + 2]
+    report = load.read(subprocess.run(command, capture_output=True, text=True).stdout, quic=True)
+    spent = cpu_ns(subject.pids()) - before
+    row = {"value": spent / 1e6, "seconds": time.monotonic() - start}
+    return row if report["completed"] == 1 and not report["failed"] else {**row, "void": "it did not come whole"}
 
 
 def memory(_case, subject, _load, _options):
@@ -195,7 +222,7 @@ def our_seconds(subject, room):
 
 def measure(case, subject, load, options, room):
     """One round of one subject, repeated while others on the machine took too much of it."""
-    run = {"bulk": bulk, "memory": memory, "storm": storm}.get(case, saturate)
+    run = {"bulk": bulk, "h3-bulk": h3_bulk, "memory": memory, "storm": storm}.get(case, saturate)
     for _ in range(options.tries):
         if case != "memory":
             await_quiet(options)
@@ -212,11 +239,13 @@ def measure(case, subject, load, options, room):
 
 
 def run_case(case, subjects, load, options, room):
+    if case in QUIC:
+        subjects = [subject for subject in subjects if subject.own_tls or subject.kind == "sealane"]
     rows = {subject.name: [] for subject in subjects}
     try:
         for subject in subjects:
-            subject.start(room, *CASES[case][:3], options.logs)
-        if case in ("full-ecdsa", "full-rsa", "resumed", "keepalive", "h2"):
+            subject.start(room, *CASES[case][:3], options.logs, case in QUIC)
+        if case in ("full-ecdsa", "full-rsa", "resumed", "keepalive", "h2", "h3", "quic-handshake"):
             for subject in subjects:
                 load.operations(case, subject, 1)
         for number in range(options.rounds):
@@ -227,7 +256,7 @@ def run_case(case, subjects, load, options, room):
                 row = measure(case, subject, load, options, room)
                 rows[subject.name].append(row)
                 note = f"  void: {row['void']}" if "void" in row else ""
-                print(f"{case:11} round {number + 1} {subject.name:15} {row['value']:8.2f}{note}", file=sys.stderr)
+                print(f"{case:14} round {number + 1} {subject.name:15} {row['value']:8.2f}{note}", file=sys.stderr)
     finally:
         for subject in subjects:
             subject.stop()
@@ -243,6 +272,10 @@ def table(result):
         unit, what = CASES[case][3:]
         cells, good = [f"{what} ({unit})"], {}
         for name in names:
+            if name not in rows:
+                cells.append("–")
+                good[name] = {}
+                continue
             good[name] = {n: row["value"] for n, row in enumerate(rows[name]) if "void" not in row}
             values = sorted(good[name].values())
             if not values:

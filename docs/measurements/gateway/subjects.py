@@ -26,13 +26,13 @@ class Subject:
         self.own_tls = own_tls
         self.process = None
 
-    def start(self, room, answer, key, tickets, logs):
+    def start(self, room, answer, key, tickets, logs, quic=False):
         """`answer`: "respond" by itself or "proxy" to the backend; `key`: "ecdsa" or "rsa"."""
         port = free_port()
         folder = room.path / f"{answer}-{key}-{tickets}-{self.name}"
         folder.mkdir(exist_ok=True)
         configure = {"nginx": nginx, "haproxy": haproxy, "sealane": sealane}[self.kind]
-        text, command = configure(self, room, folder, port, answer, key, tickets, logs)
+        text, command = configure(self, room, folder, port, answer, key, tickets, logs, quic)
         config = folder / ("sealane.toml" if self.kind == "sealane" else "config")
         config.write_text(text)
         env = dict(os.environ, PEER_TICKETS=str(tickets))
@@ -53,7 +53,7 @@ class Subject:
         return tree(self.process.pid)
 
 
-def nginx(subject, room, folder, port, answer, key, tickets, logs):
+def nginx(subject, room, folder, port, answer, key, tickets, logs, quic):
     """NGINX: one worker; unlimited requests per connection, a pool to the backend, the usual forwarding fields,
     and no download ever spilled to disk."""
     if answer == "respond":
@@ -66,6 +66,7 @@ def nginx(subject, room, folder, port, answer, key, tickets, logs):
     http2 = "http2 on;" if subject.own_tls else ""
     listen = "ssl" if subject.own_tls else "ssl http2"
     number = "" if subject.own_tls else f"ssl_conf_command NumTickets {tickets};"
+    udp = f"listen 127.0.0.1:{port} quic reuseport; http3 on; quic_gso on;" if quic else ""
     text = f"""
 daemon off; user root; pid {folder}/pid; error_log {folder}/error.log warn; worker_processes 1;
 worker_rlimit_nofile {room.files};
@@ -77,7 +78,7 @@ http {{
     uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
     upstream backend {{ server 127.0.0.1:{room.backend}; keepalive 1024; keepalive_requests 1000000000; }}
     server {{
-        listen 127.0.0.1:{port} {listen} backlog=4096; {http2}
+        listen 127.0.0.1:{port} {listen} backlog=4096; {http2} {udp}
         http2_max_concurrent_streams 128;
         ssl_certificate {room.path}/{key}.crt; ssl_certificate_key {room.path}/{key}.key;
         ssl_protocols TLSv1.2 TLSv1.3; ssl_ecdh_curve X25519; {number}
@@ -88,9 +89,10 @@ http {{
     return text, [subject.binary, "-p", str(folder), "-e", f"{folder}/error.log", "-c"]
 
 
-def haproxy(subject, room, folder, port, answer, key, tickets, logs):
+def haproxy(subject, room, folder, port, answer, key, tickets, logs, quic):
     """HAProxy: one thread; it logs to its standard output, which is a file, as NGINX does to its access log."""
     place = "http-request return status 200 content-type text/plain file " + str(room.path / "body")
+    udp = f"bind quic4@127.0.0.1:{port} ssl crt {room.path}/{key}.pem curves X25519 alpn h3" if quic else ""
     text = f"""
 global
     nbthread 1
@@ -107,6 +109,7 @@ defaults
     timeout http-keep-alive 300s
 frontend front
     bind 127.0.0.1:{port} ssl crt {room.path}/{key}.pem curves X25519 alpn h2,http/1.1 backlog 4096
+    {udp}
     {place if answer == "respond" else "default_backend back"}
 backend back
     http-reuse always
@@ -115,7 +118,7 @@ backend back
     return text, [subject.binary, "-db", "-f"]
 
 
-def sealane(subject, room, folder, port, answer, key, tickets, logs):
+def sealane(subject, room, folder, port, answer, key, tickets, logs, quic):
     """Sealane: one lane, everything else as it comes."""
     place = f'respond = {{ status = 200, body = "{BODY}" }}'
     if answer == "proxy":
@@ -128,6 +131,7 @@ access = "{f"{folder}/access.log" if logs else "off"}"
 keepalive_timeout = "300s"
 [[listener]]
 address = "127.0.0.1:{port}"
+http3 = {"true" if quic else "false"}
 [listener.tls]
 certificates = [{{ cert = "{room.path}/{key}.crt", key = "{room.path}/{key}.key" }}]
 groups = ["x25519"]

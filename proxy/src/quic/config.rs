@@ -15,6 +15,9 @@ use std::time::Duration;
 pub(crate) const CID_LEN: usize = sealane_sys::steer::CID_LEN;
 /// The client's streams of its own: control, QPACK's two, and some grease.
 const UNI_STREAMS: u32 = 8;
+/// Packets that a peer need not acknowledge one by one: of half a round trip at most, for the rest of it is bounded by
+/// the acknowledgement's delay.
+const ACK_EVERY: u32 = 9;
 /// Initials that wait for admission, in quinn-proto's own books.
 pub(crate) const MAX_INCOMING: usize = 512;
 /// Datagrams kept for each of them: a post-quantum hello and early data.
@@ -103,7 +106,9 @@ pub(crate) fn transport(settings: &QuicSettings, idle: Duration) -> TransportCon
     config.max_idle_timeout(IdleTimeout::try_from(idle.max(Duration::from_secs(1))).ok());
     config.datagram_receive_buffer_size(None);
     // Where the peer can be asked for fewer acknowledgements, it is.
-    config.ack_frequency_config(Some(AckFrequencyConfig::default()));
+    let mut acks = AckFrequencyConfig::default();
+    acks.ack_eliciting_threshold(VarInt::from_u32(ACK_EVERY));
+    config.ack_frequency_config(Some(acks));
     config.enable_segmentation_offload(settings.offload);
     config
 }

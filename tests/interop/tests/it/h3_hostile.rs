@@ -53,7 +53,7 @@ fn breaches_that_end_the_connection() {
         ("SETTINGS on a request stream", frame(4, b""), Code::FrameUnexpected),
         ("PUSH_PROMISE from a client", frame(5, b"\0"), Code::FrameUnexpected),
         ("a frame of HTTP/2", frame(6, b"12345678"), Code::FrameUnexpected),
-        ("HEADERS after trailers", [get(), get(), get()].concat(), Code::FrameUnexpected),
+        ("HEADERS after trailers", [get(), frame(1, &[0, 0]), frame(1, &[0, 0])].concat(), Code::FrameUnexpected),
         ("a frame cut off", get()[..5].to_vec(), Code::FrameError),
         ("a field of a dynamic table", frame(1, &[0, 0, 0x80]), Code::QpackDecompressionFailed),
         ("a required insert count", frame(1, &[2, 0, 0xd1]), Code::QpackDecompressionFailed),

@@ -17,6 +17,7 @@ mod h2_attacks;
 mod h2_peers;
 mod h3;
 mod h3_hostile;
+mod h3_peers;
 mod handshake;
 mod health;
 mod lifecycle;
