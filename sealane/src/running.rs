@@ -17,7 +17,7 @@ const LATER: Duration = Duration::from_secs(180);
 /// Where the gateway is asked.
 #[derive(Args)]
 pub struct At {
-    /// Its admin socket ([admin] socket) [default: /run/sealane/admin.sock]
+    /// Its admin socket (`socket` in the file's `admin` section), if not /run/sealane/admin.sock
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -27,7 +27,7 @@ pub struct At {
 pub struct AtEither {
     #[command(flatten)]
     socket: At,
-    /// Its admin address ([admin] listen), instead of the socket
+    /// Its admin address (`listen` in the file's `admin` section), instead of the socket
     #[arg(long, value_name = "ADDR", conflicts_with = "socket")]
     admin: Option<SocketAddr>,
 }
