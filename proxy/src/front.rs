@@ -51,6 +51,7 @@ impl Proxy {
             // Reset, or closed both ways: nobody is left to answer. What could be read has been read.
             if let Some(front) = self.front(key)
                 && !matches!(front.phase, FrontPhase::Closing { .. })
+                && !self.relay_reads_on(key)
             {
                 self.front_gone(cx, key);
             }

@@ -102,6 +102,15 @@ impl Proxy {
         true
     }
 
+    /// A relayed client is closed both ways, or has failed, but not all that it has sent has been read: reading will
+    /// come to its end, or to the failure.
+    pub(crate) fn relay_reads_on(&mut self, key: Key) -> bool {
+        let Self { conns, exchanges, .. } = self;
+        let Some(Conn::Front(front)) = conns.get(key) else { return false };
+        let relayed = front.exchange.and_then(|x| exchanges.get(x)).is_some_and(|x| x.routed.relayed);
+        relayed && !front.wire.ended
+    }
+
     /// Both directions have ended; what the server has not taken yet is still sent.
     pub(crate) fn relay_done(&mut self, cx: &mut Context, side: ServerSide) {
         let ServerSide::H1(key) = side else { return self.server_finish(cx, side, false) };

@@ -76,7 +76,15 @@ fn start_checks(shared: &Arc<Shared>, groups: &mut Groups, contexts: &Rc<Context
                     Err(_) => Err("no answer in time".to_owned()),
                 };
                 let Some(shared) = weak.upgrade() else { return };
-                shared.groups().checked(&upstream.name, address, &name, result);
+                let stands = {
+                    let mut groups = shared.groups();
+                    groups.checked(&upstream.name, address, &name, result);
+                    // At once, so that nobody is told of a server that it is down while lanes still use it.
+                    groups.publish(Instant::now())
+                };
+                if stands {
+                    shared.wake_lanes();
+                }
                 shared.look.notify_one();
             });
         }
