@@ -28,8 +28,11 @@ pub struct Client {
     connected: bool,
     /// Bytes of the server's own streams.
     pub uni: HashMap<StreamId, Vec<u8>>,
-    streams: HashMap<StreamId, (Vec<u8>, Option<Result<(), u64>>)>,
+    streams: HashMap<StreamId, (Vec<u8>, Option<End>)>,
 }
+
+/// How a stream ended: `Err` with the code of a reset.
+pub type End = Result<(), u64>;
 
 /// A response, whole.
 #[derive(Clone, Debug, Default)]
@@ -232,7 +235,7 @@ impl Client {
     }
 
     /// How a stream has ended: `Err` with the code of a reset.
-    pub fn ended(&self, id: StreamId) -> Option<Result<(), u64>> {
+    pub fn ended(&self, id: StreamId) -> Option<End> {
         self.streams.get(&id)?.1
     }
 
@@ -348,7 +351,7 @@ impl Client {
         }
     }
 
-    fn drain(&mut self, id: StreamId) -> (Vec<u8>, Option<Result<(), u64>>) {
+    fn drain(&mut self, id: StreamId) -> (Vec<u8>, Option<End>) {
         let mut out = Vec::new();
         let mut recv = self.quic.recv_stream(id);
         let Ok(mut chunks) = recv.read(true) else { return (out, None) };
