@@ -26,6 +26,11 @@ impl LaneMetrics {
         Self { lanes, log, upstreams: None, draining: AtomicBool::new(false), tunnel: OnceLock::new() }
     }
 
+    /// The groups of servers, if there are any to know of.
+    pub fn upstreams(&self) -> Option<&LiveUpstreams> {
+        self.upstreams.as_ref()
+    }
+
     /// And of the upstreams' servers.
     pub fn with_upstreams(self, upstreams: LiveUpstreams) -> Self {
         Self { upstreams: Some(upstreams), ..self }

@@ -3,6 +3,7 @@
 //! Put together when somebody asks, from what lanes count and control knows; lanes notice nothing of it.
 
 use crate::config::{Config, Origin};
+use crate::health::LiveUpstreams;
 use crate::listeners::Listeners;
 use crate::metrics::LaneMetrics;
 use crate::orders::Reply;
@@ -89,6 +90,16 @@ pub struct ServerStatus {
     pub name: String,
     /// As resolved.
     pub address: String,
+    /// `up`, `backup`, `draining`, `ejected`, or `down` with the reason.
+    pub state: String,
+    /// In whole units.
+    pub weight: u32,
+    /// Requests under way.
+    pub in_use: u64,
+    /// Requests given to it.
+    pub requests: u64,
+    /// Connections that failed, broke or timed out.
+    pub failures: u64,
 }
 
 /// A certificate.
@@ -115,6 +126,25 @@ pub struct LaneStatus {
     pub counters: BTreeMap<String, u64>,
 }
 
+/// What `POST /v1/server` asks for.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerChange {
+    /// The group's name.
+    pub upstream: String,
+    /// The server's name, as configured.
+    pub server: String,
+    /// It gets nothing new, or does again.
+    #[serde(default)]
+    pub drain: Option<bool>,
+    /// Another weight, until the process ends.
+    #[serde(default)]
+    pub weight: Option<u32>,
+    /// The configured weight again.
+    #[serde(default)]
+    pub default_weight: bool,
+}
+
 /// Where control writes down what it does, for [`Status`].
 #[derive(Debug)]
 pub struct Board {
@@ -129,7 +159,6 @@ struct Written {
     generation: u64,
     reloads: Reloads,
     listeners: Vec<ListenerStatus>,
-    upstreams: Vec<UpstreamStatus>,
     certificates: Vec<CertificateStatus>,
 }
 
@@ -158,18 +187,6 @@ impl Board {
             .map(|l| ListenerStatus {
                 address: listeners.bound(l.address).unwrap_or(l.address).to_string(),
                 tls: l.tls.is_some(),
-            })
-            .collect();
-        w.upstreams = config
-            .upstreams
-            .iter()
-            .map(|u| UpstreamStatus {
-                name: u.name.clone(),
-                servers: u
-                    .servers
-                    .iter()
-                    .map(|s| ServerStatus { name: s.name.clone(), address: s.address.to_string() })
-                    .collect(),
             })
             .collect();
         w.certificates = certificates(config);
@@ -215,6 +232,56 @@ impl Board {
             .sample(&[], started);
     }
 
+    fn upstreams(&self) -> Vec<UpstreamStatus> {
+        let mut groups: Vec<UpstreamStatus> = Vec::new();
+        for s in self.metrics.upstreams().map(LiveUpstreams::list).unwrap_or_default() {
+            let state = match (&s.failing, s.ejected_for) {
+                (Some(why), _) => format!("down: {why}"),
+                (None, Some(seconds)) => format!("ejected for {seconds} s"),
+                (None, None) if s.draining => "draining".to_owned(),
+                (None, None) if !s.up => "down".to_owned(),
+                (None, None) => if s.backup { "backup" } else { "up" }.to_owned(),
+            };
+            let server = ServerStatus {
+                name: s.server,
+                address: s.address.to_string(),
+                state,
+                weight: s.weight,
+                in_use: s.in_use,
+                requests: s.requests,
+                failures: s.failures,
+            };
+            match groups.iter_mut().find(|g| g.name == s.upstream) {
+                Some(group) => group.servers.push(server),
+                None => groups.push(UpstreamStatus { name: s.upstream, servers: vec![server] }),
+            }
+        }
+        groups
+    }
+
+    /// Changes how a server is used; the sentence says what was done, or why not.
+    pub fn change_server(&self, change: &ServerChange) -> Reply {
+        let Some(upstreams) = self.metrics.upstreams() else { return Err("there are no upstreams".to_owned()) };
+        let ServerChange { upstream, server, drain, weight, default_weight } = change;
+        let mut said = Vec::new();
+        if let Some(drain) = drain {
+            upstreams.set_drain(upstream, server, *drain)?;
+            said.push(if *drain { "gets nothing new".to_owned() } else { "is used again".to_owned() });
+        }
+        if let Some(weight) = weight {
+            upstreams.set_weight(upstream, server, Some(*weight))?;
+            said.push(format!("has weight {weight}"));
+        }
+        if *default_weight {
+            upstreams.set_weight(upstream, server, None)?;
+            said.push("has its configured weight".to_owned());
+        }
+        match said.is_empty() {
+            true => Err("nothing to change: name drain, weight or default_weight".to_owned()),
+            false => Ok(format!("{server} of {upstream} {}", said.join(" and "))),
+        }
+    }
+
     /// One line for a service manager.
     pub fn sentence(&self) -> String {
         let w = self.written();
@@ -251,7 +318,7 @@ impl Board {
             generation: w.generation,
             reloads: w.reloads.clone(),
             listeners: w.listeners.clone(),
-            upstreams: w.upstreams.clone(),
+            upstreams: self.upstreams(),
             certificates: w.certificates.clone(),
             lanes,
             totals,

@@ -153,6 +153,20 @@ Examples:
     Upgrade(running::At),
     /// Make a running gateway finish open requests and end (as SIGTERM does)
     Drain(running::At),
+    /// Drain a server of a running gateway, or set its weight
+    #[command(after_help = "\
+Example:
+  sealane server app 10.0.0.7:3000 --drain")]
+    Server {
+        #[command(flatten)]
+        at: running::At,
+        /// The upstream's name
+        upstream: String,
+        /// The server's name, as `sealane status` shows it
+        server: String,
+        #[command(flatten)]
+        change: running::Change,
+    },
     /// Make a running gateway open its access log again (as SIGUSR1 does)
     ReopenLogs(running::At),
     /// Print completions for a shell
@@ -298,6 +312,9 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Reload(at) => print(&running::order(at, "reload")?)?,
         Command::Upgrade(at) => print(&running::order(at, "upgrade")?)?,
         Command::Drain(at) => print(&running::order(at, "drain")?)?,
+        Command::Server { at, upstream, server, change } => {
+            print(&running::server(at, upstream, server, &change)?)?;
+        }
         Command::ReopenLogs(at) => print(&running::order(at, "reopen-logs")?)?,
         Command::Completions { shell } => {
             let mut out = Vec::new();

@@ -3,8 +3,8 @@
 use crate::top;
 use anyhow::{Context, Result};
 use clap::Args;
-use sealane_control::admin::ask::{Where, ask};
-use sealane_control::status::Status;
+use sealane_control::admin::ask::{Where, ask, ask_with};
+use sealane_control::status::{ServerChange, Status};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -47,6 +47,36 @@ impl AtEither {
 /// Gives an order; returns what the gateway says to it.
 pub fn order(at: At, what: &str) -> Result<String> {
     ask(&at.place(), "POST", &format!("/v1/{what}"), LATER)
+}
+
+/// What `sealane server` may change.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct Change {
+    /// Nothing new goes to it; what is under way is finished
+    #[arg(long)]
+    drain: bool,
+    /// It is used again
+    #[arg(long)]
+    ready: bool,
+    /// Another weight, 0 to 256, until the gateway ends
+    #[arg(long, value_name = "N")]
+    weight: Option<u32>,
+    /// The configured weight again
+    #[arg(long)]
+    default_weight: bool,
+}
+
+/// `sealane server`: drains a server or sets its weight.
+pub fn server(at: At, upstream: String, server: String, change: &Change) -> Result<String> {
+    let change = ServerChange {
+        upstream,
+        server,
+        drain: (change.drain || change.ready).then_some(change.drain),
+        weight: change.weight,
+        default_weight: change.default_weight,
+    };
+    ask_with(&at.place(), "POST", "/v1/server", &serde_json::to_string(&change)?, SOON)
 }
 
 fn fetch(at: &Where) -> Result<(Status, String)> {
@@ -98,7 +128,7 @@ fn describe(s: &Status) -> String {
         let _ = writeln!(t, "certificate    {} ({}), ends {}", c.subject, c.file, top::days_from_now(c.not_after));
     }
     for u in &s.upstreams {
-        let servers: Vec<&str> = u.servers.iter().map(|s| s.name.as_str()).collect();
+        let servers: Vec<String> = u.servers.iter().map(|s| format!("{} {}", s.name, s.state)).collect();
         let _ = writeln!(t, "upstream       {}: {}", u.name, servers.join(", "));
     }
     let _ =

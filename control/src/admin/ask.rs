@@ -41,6 +41,11 @@ impl fmt::Display for Where {
 ///
 /// Errors: nobody listens there, or the answer is an error, whose text is the message.
 pub fn ask(at: &Where, method: &str, path: &str, patience: Duration) -> Result<String> {
+    ask_with(at, method, path, "", patience)
+}
+
+/// The same with a body.
+pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, patience: Duration) -> Result<String> {
     let unreachable = || {
         format!("no gateway answers at {at}; name its admin socket with --socket, or its admin address with --admin")
     };
@@ -48,19 +53,21 @@ pub fn ask(at: &Where, method: &str, path: &str, patience: Duration) -> Result<S
         Where::Socket(socket) => {
             let stream = UnixStream::connect(socket).with_context(unreachable)?;
             stream.set_read_timeout(Some(patience))?;
-            exchange(stream, method, path)
+            exchange(stream, method, path, body)
         }
         Where::Address(address) => {
             let stream = TcpStream::connect_timeout(address, patience).with_context(unreachable)?;
             stream.set_read_timeout(Some(patience))?;
-            exchange(stream, method, path)
+            exchange(stream, method, path, body)
         }
     }
 }
 
-fn exchange(mut stream: impl Read + Write, method: &str, path: &str) -> Result<String> {
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nHost: sealane\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+fn exchange(mut stream: impl Read + Write, method: &str, path: &str, body: &str) -> Result<String> {
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: sealane\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    );
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER).read_to_end(&mut answer).context("the gateway does not answer")?;

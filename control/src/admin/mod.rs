@@ -9,6 +9,7 @@
 //! | `GET /metrics` | counters in the Prometheus text format |
 //! | `GET /healthz` | 200 while serving, 503 while draining |
 //! | `GET /v1/status` | [`Status`](crate::status::Status) as JSON |
+//! | `POST /v1/server` | [`ServerChange`] as JSON: drain a server, set its weight; Unix socket only |
 //! | `POST /v1/reload`, `/v1/upgrade`, `/v1/drain`, `/v1/reopen-logs` | Unix socket only |
 
 pub mod ask;
@@ -17,9 +18,9 @@ mod unix;
 use crate::metrics::LaneMetrics;
 use crate::orders::{Order, Orders};
 use crate::prometheus::Writer;
-use crate::status::Board;
+use crate::status::{Board, ServerChange};
 use anyhow::{Context, Result};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -172,7 +173,7 @@ async fn connection(
 ) {
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let site = site.clone();
-        async move { Ok::<_, Infallible>(answer(&request, &site).await) }
+        async move { Ok::<_, Infallible>(answer(request, &site).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -186,13 +187,17 @@ async fn connection(
 
 const NOT_FOUND: &str = "not found; there are / /metrics /healthz /v1/status\n";
 
-async fn answer<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
+async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>> {
     let order = match request.uri().path() {
         "/v1/reload" => Order::Reload,
         "/v1/upgrade" => Order::Upgrade,
         "/v1/drain" => Order::Drain,
         "/v1/reopen-logs" => Order::Reopen,
-        "/" | "/metrics" | "/healthz" | "/v1/status" => return page(request, site),
+        "/v1/server" if site.orders.is_some() && request.method() == Method::POST => {
+            return change_server(request, site).await;
+        }
+        "/v1/server" => Order::Reopen, // Refused below, as orders are.
+        "/" | "/metrics" | "/healthz" | "/v1/status" => return page(&request, site),
         _ => return text(StatusCode::NOT_FOUND, NOT_FOUND.to_owned()),
     };
     let Some(orders) = &site.orders else {
@@ -202,6 +207,24 @@ async fn answer<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
         return not_allowed("POST");
     }
     match orders.give(order).await {
+        Ok(line) => text(StatusCode::OK, line + "\n"),
+        Err(line) => text(StatusCode::CONFLICT, line + "\n"),
+    }
+}
+
+/// Most bytes of a change.
+const MAX_CHANGE: usize = 4096;
+
+async fn change_server(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>> {
+    let body = match Limited::new(request.into_body(), MAX_CHANGE).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(e) => return text(StatusCode::BAD_REQUEST, format!("the body cannot be read: {e}\n")),
+    };
+    let change = match serde_json::from_slice::<ServerChange>(&body) {
+        Ok(change) => change,
+        Err(e) => return text(StatusCode::BAD_REQUEST, format!("not a change: {e}\n")),
+    };
+    match site.board.change_server(&change) {
         Ok(line) => text(StatusCode::OK, line + "\n"),
         Err(line) => text(StatusCode::CONFLICT, line + "\n"),
     }

@@ -146,3 +146,35 @@ fn the_page_in_a_browser() {
         assert!(!dom.contains(unwanted), "{unwanted} in {dom}\n{err}");
     }
 }
+
+#[test]
+fn a_server_is_taken_out_and_back() {
+    let site = Site::new();
+    let backends = [Backend::saying("one"), Backend::saying("two")];
+    let listen = ports::free();
+    let file = |admin: &str| {
+        let one = Operated::simple_file(&site, admin, listen, &backends[0].url());
+        one.replace("\nto = [", &format!("\nto = [{:?}, ", backends[1].url()))
+    };
+    let running = Operated::start(&site, 1, file, listen);
+    let seen = || (0..10).map(|_| running.get("/").text()).collect::<std::collections::BTreeSet<String>>();
+    assert_eq!(seen().len(), 2);
+    let status = running.status();
+    let name = |i: usize| status["upstreams"][0]["servers"][i]["name"].as_str().expect("it has a name").to_owned();
+    let upstream = status["upstreams"][0]["name"].as_str().expect("it has a name");
+    let socket = running.socket.display().to_string();
+    let change = |server: &str, flags: &[&str]| {
+        let mut arguments = vec!["server", upstream, server, "--socket", &socket];
+        arguments.extend(flags);
+        gateway::run(arguments).status.code()
+    };
+    assert_eq!(change(&name(0), &["--drain"]), Some(0));
+    assert!(eventually(|| seen().len() == 1), "the drained server still gets requests");
+    assert_eq!(running.status()["upstreams"][0]["servers"][0]["state"], "draining");
+    assert_eq!(change(&name(0), &["--ready"]), Some(0));
+    assert!(eventually(|| seen().len() == 2), "it gets none any more");
+    assert_eq!(change(&name(1), &["--weight", "0"]), Some(0));
+    assert!(eventually(|| seen().len() == 1), "weight 0 still gets requests");
+    assert_eq!(change("nobody", &["--drain"]), Some(1));
+    assert_eq!(change(&name(0), &[]), Some(2));
+}
