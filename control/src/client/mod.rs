@@ -3,7 +3,7 @@
 //! TLS stays end to end: bytes are passed on as they are, none is decrypted. From a program's connection the first
 //! record is read; if it is a `ClientHello` that fits, the connection to the server is opened with it
 //! ([`dial`](sealane_dial)); everything else is connected to in sequence. Where to: a fixed server (`--to`), or, for
-//! connections that the system redirects here, the place that the program meant ([`redirect`]).
+//! connections that the system redirects here, the place that the program meant (`redirect`).
 //!
 //! Only the hello goes into the SYN, never what follows it: when a plain connection is begun beside the embedded one, the
 //! hello may arrive twice, and early data must not.

@@ -1,8 +1,8 @@
 //! The upstreams while they are served: names resolved again, servers checked, ejected, weighed, and their limits
 //! dealt out to the lanes.
 //!
-//! One thread of control ([`minder`]) does all of it, once for all lanes. What it finds it publishes in two ways: how a
-//! server stands and what lanes may have under way there are words in its [`ServerState`], which lanes read; which
+//! One thread of control (`minder`) does all of it, once for all lanes. What it finds it publishes in two ways: how a
+//! server stands and what lanes may have under way there are words in its `ServerState`, which lanes read; which
 //! servers there are is a new snapshot, for which [`LiveUpstreams::changed`] asks.
 
 mod grants;

@@ -1,7 +1,7 @@
 //! Rates that lanes hold together: requests, connections and handshakes per client, name or field.
 //!
-//! A lane decides alone, from a bounded table of its own ([`table`]). What it has let pass it tells the other lanes
-//! every [`SHARE_MS`] by their mailboxes, and they take that off their own buckets. So with `n` lanes, rate `r` and
+//! A lane decides alone, from a bounded table of its own (`table`). What it has let pass it tells the other lanes
+//! every `SHARE_MS` by their mailboxes, and they take that off their own buckets. So with `n` lanes, rate `r` and
 //! burst `b`, what passes in any time `t` is at most `r·t + b` as one lane sees it, and `(n − 1)·(b + r·SHARE_MS)` more
 //! when a client that was unknown to all of them comes to all of them at once: each lane's bucket is full until the
 //! others have spoken. What passed too much is a debt in every lane, so the rate over a longer time is exactly `r`.
