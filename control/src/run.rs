@@ -70,7 +70,7 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
         if let Some(log) = running.log.take() {
             log.finish(LOG_PATIENCE);
         }
-        running.admin.close();
+        running.admin.close().await;
         eprintln!("sealane: {}", running.metrics.summary());
         result
     });

@@ -19,24 +19,27 @@ use crate::metrics::LaneMetrics;
 use crate::orders::{Order, Orders};
 use crate::prometheus::Writer;
 use crate::status::{Board, ServerChange};
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use unix::SocketFile;
 
 /// Most connections at a time, of each listener; further ones wait to be accepted.
-const MAX_CONNECTIONS: usize = 32;
+const MAX_CONNECTIONS: u32 = 32;
 
 /// Most bytes of a request's head. Bodies are not read.
 const MAX_HEAD: usize = 16 * 1024;
@@ -49,6 +52,9 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// After an accept that failed: no descriptors left, or the client is gone already.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// What the answers under way may take when the gateway ends.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 const PAGE: &str = include_str!("page.html");
 
@@ -90,41 +96,37 @@ pub fn open(
 impl Opened {
     /// Serves, until [`Admin::close`].
     pub fn serve(self, metrics: &Arc<LaneMetrics>, board: &Arc<Board>, orders: &Orders) -> Result<Admin> {
-        let site = |orders| Site { metrics: metrics.clone(), board: board.clone(), orders };
-        let mut admin = Admin { tcp: None, unix: None };
+        let site = |orders| Arc::new(Site { metrics: metrics.clone(), board: board.clone(), orders });
+        let mut admin = Admin { tcp: None, unix: None, stage: watch::Sender::new(Stage::Serving), slots: Vec::new() };
         if let Some((address, listener)) = self.tcp {
             admin.tcp = Some((address, listener.try_clone()?.into()));
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            let site = Arc::new(site(None));
-            tokio::spawn(async move {
-                let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-                loop {
-                    let Ok(slot) = slots.clone().acquire_owned().await else { return };
-                    match listener.accept().await {
-                        Ok((stream, _)) => drop(tokio::spawn(connection(stream, site.clone(), slot))),
-                        Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
-                    }
-                }
-            });
+            // A successor listens on the same socket: what comes after its start is for it.
+            admin.accept(site(None), Stage::Left, move |cx| listener.poll_accept(cx).map_ok(|(stream, _)| stream));
         }
         if let Some((file, listener)) = self.unix {
             let listener = tokio::net::UnixListener::from_std(listener)?;
             file.publish()?;
             admin.unix = Some(file);
-            let site = Arc::new(site(Some(orders.clone())));
-            tokio::spawn(async move {
-                let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-                loop {
-                    let Ok(slot) = slots.clone().acquire_owned().await else { return };
-                    match listener.accept().await {
-                        Ok((stream, _)) => drop(tokio::spawn(connection(stream, site.clone(), slot))),
-                        Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
-                    }
-                }
-            });
+            let site = site(Some(orders.clone()));
+            admin.accept(site, Stage::Ending, move |cx| listener.poll_accept(cx).map_ok(|(stream, _)| stream));
         }
         Ok(admin)
     }
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Serving,
+    /// A successor serves.
+    Left,
+    Ending,
+}
+
+async fn reached(stage: &mut watch::Receiver<Stage>, until: Stage) {
+    // The sender is dropped at the end.
+    let _ = stage.wait_for(|stage| *stage >= until).await;
 }
 
 /// The running admin listeners.
@@ -132,6 +134,9 @@ impl Opened {
 pub struct Admin {
     tcp: Option<(SocketAddr, OwnedFd)>,
     unix: Option<SocketFile>,
+    stage: watch::Sender<Stage>,
+    /// Of each listener; all are back when all its connections are done.
+    slots: Vec<Arc<Semaphore>>,
 }
 
 impl Admin {
@@ -145,16 +150,50 @@ impl Admin {
         self.tcp.as_ref().map(|(address, fd)| (*address, fd.as_fd()))
     }
 
-    /// Leaves the Unix socket's path to a successor.
+    /// Leaves the sockets to a successor.
     pub fn leave(&mut self) {
         self.unix = None;
+        self.stage.send_replace(Stage::Left);
     }
 
-    /// Removes the Unix socket's file.
-    pub fn close(&mut self) {
+    /// Accepts no more, finishes the answers that are under way, and removes the Unix socket's file.
+    pub async fn close(&mut self) {
         if let Some(file) = self.unix.take() {
             file.remove();
         }
+        self.stage.send_replace(Stage::Ending);
+        let done = async {
+            for slots in &self.slots {
+                // The semaphores are never closed.
+                let _ = slots.acquire_many(MAX_CONNECTIONS).await;
+            }
+        };
+        // Those that do not read their answer go without.
+        let _ = tokio::time::timeout(LAST_ANSWERS, done).await;
+    }
+
+    /// Serves what `accept` gives, until `until`.
+    fn accept<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &mut self,
+        site: Arc<Site>,
+        until: Stage,
+        mut accept: impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<S>> + Send + 'static,
+    ) {
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
+        self.slots.push(slots.clone());
+        let mut stage = self.stage.subscribe();
+        tokio::spawn(async move {
+            loop {
+                let Ok(slot) = slots.clone().acquire_owned().await else { return };
+                tokio::select! {
+                    () = reached(&mut stage, until) => return,
+                    accepted = poll_fn(&mut accept) => match accepted {
+                        Ok(stream) => drop(tokio::spawn(connection(stream, site.clone(), stage.clone(), slot))),
+                        Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
+                    },
+                }
+            }
+        });
     }
 }
 
@@ -169,6 +208,7 @@ struct Site {
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
     site: Arc<Site>,
+    mut stage: watch::Receiver<Stage>,
     slot: tokio::sync::OwnedSemaphorePermit,
 ) {
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
@@ -180,8 +220,17 @@ async fn connection(
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service);
+    let served = async {
+        let mut connection = pin!(connection);
+        tokio::select! {
+            result = connection.as_mut() => return result,
+            () = reached(&mut stage, Stage::Ending) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        connection.await
+    };
     // What a client does wrong is its own business.
-    let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
+    let _ = tokio::time::timeout(CONNECTION_TIMEOUT, served).await;
     drop(slot);
 }
 
