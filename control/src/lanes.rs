@@ -43,10 +43,12 @@ impl Lanes {
         let counters: Vec<Arc<Counters>> = (0..count).map(|_| Arc::default()).collect();
         let (tell, mut events) = mpsc::unbounded_channel();
         let mut threads = Vec::new();
-        for (slot, ((_, inbox), log)) in boxes.into_iter().zip(logs).enumerate() {
+        let shelves = sealane_tls::sessions::shelves(count);
+        for (slot, (((_, inbox), log), sessions)) in boxes.into_iter().zip(logs).zip(shelves).enumerate() {
             let setup = Setup {
                 slot,
                 mailboxes: mailboxes.clone(),
+                sessions,
                 snapshots: published.subscribe(),
                 counters: counters[slot].clone(),
                 log: log.map(|mut l| Box::new(move |lines| l.hand_over(lines)) as sealane_proxy::LogSink),

@@ -20,7 +20,7 @@ use crate::wire::{Wire, WireError};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use sealane_lane::{After, Context, Key, Mailbox, Millis, Ready, Service, Slots, Subscription};
-use sealane_tls::sessions::{self, SessionRecord};
+use sealane_tls::sessions::{self, Shelf};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -59,8 +59,6 @@ pub enum Message {
         /// Another process goes on accepting from the same sockets: what waits in their queues is left to it.
         successor: bool,
     },
-    /// A session that this lane owns (issued by another).
-    Session(SessionRecord),
     /// A connection whose session this lane owns, with the bytes read so far.
     Connection(HandedOver),
     /// What another lane has let pass of a rate limit.
@@ -84,6 +82,8 @@ pub struct Setup {
     pub slot: usize,
     /// Mailboxes of all lanes, by slot.
     pub mailboxes: Vec<Mailbox<Message>>,
+    /// Where stateful TLS sessions are kept.
+    pub sessions: Shelf,
     /// Where snapshots come from.
     pub snapshots: Subscription<Snapshot>,
     /// The lane's counters, also held by whoever reads them.
@@ -126,7 +126,7 @@ pub struct Proxy {
 impl Proxy {
     /// Sets a lane up; called on its own thread.
     pub fn new(setup: Setup, cx: &mut Context) -> std::io::Result<Self> {
-        sessions::bind_thread(setup.slot, setup.mailboxes.len());
+        sessions::bind_thread(setup.sessions);
         let lane =
             Rc::new(LaneSnapshot::new(setup.snapshots.current().clone(), None, setup.slot, setup.mailboxes.len()));
         let mut proxy = Self {
@@ -613,15 +613,6 @@ impl Proxy {
         self.settle(cx);
     }
 
-    fn send_mail(&mut self) {
-        for record in sessions::drain_outbox() {
-            if let Some(mailbox) = self.mailboxes.get(record.owner) {
-                // A lane that has ended takes no sessions: its clients make full handshakes.
-                let _ = mailbox.send(Message::Session(record));
-            }
-        }
-    }
-
     /// Writes the access log line of a finished exchange.
     pub(crate) fn log_exchange(&mut self, cx: &mut Context, x: &Exchange) {
         let Some(format) = self.lane.snapshot.access_log.filter(|_| self.log.is_on()) else { return };
@@ -715,7 +706,6 @@ impl Service for Proxy {
     fn message(&mut self, cx: &mut Context, message: Message) {
         match message {
             Message::Drain { limit, successor } => self.drain(cx, limit, successor),
-            Message::Session(record) => sessions::accept(record),
             Message::Passed(passed) => self.routing.heard(cx, &passed),
             Message::Datagram(datagram) => {
                 self.quic_forwarded(cx, *datagram);
@@ -737,7 +727,6 @@ impl Service for Proxy {
     fn turn(&mut self, cx: &mut Context) -> After {
         self.clock.refresh(cx.now());
         self.admit(cx);
-        self.send_mail();
         self.mind_queues(cx);
         if !self.later.is_empty() {
             let later = std::mem::take(&mut self.later);

@@ -1,35 +1,45 @@
 //! Stateful sessions of one lane: TLS 1.2 session ids, and the single-use tickets that 0-RTT needs.
 //!
 //! rustls calls the store from `Send + Sync` objects, so the state lives in thread-locals of the lane's thread. The
-//! owner of a session is a function of its id ([`owner`]): a lane that issues a session owned by another leaves it in
-//! the outbox, and the proxy mails it there; a lane that reads a hello with a foreign id hands the connection over
-//! before a session exists. So a record lives in exactly one place, and `take` makes it single-use without a lock.
+//! owner of a session is a function of its id ([`owner`]): a lane that issues a session owned by another posts it there
+//! before the client learns of it, and the owner empties its post before it says that a session is unknown; a lane that
+//! reads a hello with a foreign id hands the connection over before a session exists. So a record lives in exactly one
+//! place, a client that comes back finds it however soon that is, and `take` makes it single-use without a lock.
 
 use rustls::server::StoresServerSessions;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Most stateful sessions kept per lane; the oldest goes first.
 pub const MAX_SESSIONS: usize = 65_536;
 
-/// A session on its way to the lane that owns it.
-#[derive(Debug)]
-pub struct SessionRecord {
-    /// The lane slot that owns it.
-    pub owner: usize,
-    key: Key,
-    value: Vec<u8>,
-}
+/// Most sessions that wait for their owner to look; clients of further ones make full handshakes.
+const MAX_POST: usize = 4096;
 
 type Key = ([u8; 16], Vec<u8>);
 
+type Record = (Key, Vec<u8>);
+
+/// One lane's place for sessions, with ways to all others'.
+#[derive(Debug)]
+pub struct Shelf {
+    slot: usize,
+    all: Vec<SyncSender<Record>>,
+    post: Receiver<Record>,
+}
+
+/// Places for so many lanes, by slot.
+pub fn shelves(slots: usize) -> Vec<Shelf> {
+    let (all, posts): (Vec<_>, Vec<_>) = (0..slots).map(|_| sync_channel(MAX_POST)).unzip();
+    posts.into_iter().enumerate().map(|(slot, post)| Shelf { slot, all: all.clone(), post }).collect()
+}
+
 #[derive(Default)]
 struct LaneSessions {
-    slot: usize,
-    slots: usize,
+    shelf: Option<Shelf>,
     records: HashMap<Key, Vec<u8>>,
     order: VecDeque<Key>,
-    outbox: Vec<SessionRecord>,
 }
 
 thread_local! {
@@ -45,27 +55,28 @@ pub fn owner(id: &[u8], slots: usize) -> usize {
     (u64::from_le_bytes(prefix) % slots.max(1) as u64) as usize
 }
 
-/// Says which lane slot this thread is, of how many. Called once, when a lane starts.
-pub fn bind_thread(slot: usize, slots: usize) {
-    SESSIONS.with_borrow_mut(|s| (s.slot, s.slots) = (slot, slots));
+/// Makes this thread the shelf's lane. Called once, when a lane starts.
+pub fn bind_thread(shelf: Shelf) {
+    SESSIONS.with_borrow_mut(|s| s.shelf = Some(shelf));
 }
 
 /// The lane slot that owns the session with this id, if it is not this thread's.
 pub(crate) fn foreign_owner(id: &[u8]) -> Option<usize> {
-    SESSIONS.with_borrow(|s| Some(owner(id, s.slots)).filter(|o| *o != s.slot))
-}
-
-/// Sessions that this lane has issued and others own, to be mailed.
-pub fn drain_outbox() -> Vec<SessionRecord> {
-    SESSIONS.with_borrow_mut(|s| std::mem::take(&mut s.outbox))
-}
-
-/// A session that another lane has issued and this one owns.
-pub fn accept(record: SessionRecord) {
-    SESSIONS.with_borrow_mut(|s| s.insert(record.key, record.value));
+    SESSIONS.with_borrow(|s| s.foreign_owner(id))
 }
 
 impl LaneSessions {
+    fn foreign_owner(&self, id: &[u8]) -> Option<usize> {
+        self.shelf.as_ref().and_then(|s| Some(owner(id, s.all.len())).filter(|o| *o != s.slot))
+    }
+
+    /// Takes in what others have posted.
+    fn collect(&mut self) {
+        while let Some((key, value)) = self.shelf.as_ref().and_then(|s| s.post.try_recv().ok()) {
+            self.insert(key, value);
+        }
+    }
+
     fn insert(&mut self, key: Key, value: Vec<u8>) {
         while self.order.len() >= MAX_SESSIONS {
             if let Some(oldest) = self.order.pop_front() {
@@ -92,23 +103,32 @@ impl PolicySessions {
 impl StoresServerSessions for PolicySessions {
     fn put(&self, id: Vec<u8>, value: Vec<u8>) -> bool {
         SESSIONS.with_borrow_mut(|s| {
-            let to = owner(&id, s.slots);
+            s.collect();
+            let to = s.foreign_owner(&id);
             let key = (self.policy, id);
-            if to == s.slot {
-                s.insert(key, value);
-            } else {
-                s.outbox.push(SessionRecord { owner: to, key, value });
+            match (to, &s.shelf) {
+                // A full post, or one of a lane that has ended, takes none: the client makes a full handshake.
+                (Some(to), Some(shelf)) => shelf.all[to].try_send((key, value)).is_ok(),
+                _ => {
+                    s.insert(key, value);
+                    true
+                }
             }
-        });
-        true
+        })
     }
 
     fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
-        SESSIONS.with_borrow(|s| s.records.get(&(self.policy, id.to_vec())).cloned())
+        SESSIONS.with_borrow_mut(|s| {
+            s.collect();
+            s.records.get(&(self.policy, id.to_vec())).cloned()
+        })
     }
 
     fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
-        SESSIONS.with_borrow_mut(|s| s.records.remove(&(self.policy, id.to_vec())))
+        SESSIONS.with_borrow_mut(|s| {
+            s.collect();
+            s.records.remove(&(self.policy, id.to_vec()))
+        })
     }
 
     fn can_cache(&self) -> bool {
@@ -122,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_session_is_taken_once_and_by_its_policy_only() {
-        bind_thread(0, 1);
+        bind_thread(shelves(1).remove(0));
         let (a, b) = (PolicySessions::new([1; 16]), PolicySessions::new([2; 16]));
         a.put(vec![5; 32], vec![1]);
         assert_eq!(b.take(&[5; 32]), None);
@@ -132,23 +152,36 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_session_goes_to_the_outbox_and_then_to_its_owner() {
-        bind_thread(0, 2);
-        let store = PolicySessions::new([1; 16]);
+    fn a_foreign_session_is_with_its_owner_at_once() {
+        let mut shelves = shelves(2);
+        let (one, zero) = (shelves.pop().unwrap(), shelves.pop().unwrap());
+        bind_thread(zero);
         let id = vec![1; 32]; // odd: slot 1
-        assert_eq!(owner(&id, 2), 1);
+        assert_eq!((owner(&id, 2), foreign_owner(&id)), (1, Some(1)));
+        let store = PolicySessions::new([1; 16]);
         store.put(id.clone(), vec![9]);
         assert_eq!(store.get(&id), None);
-        let mut mail = drain_outbox();
-        assert_eq!(mail.len(), 1);
-        bind_thread(1, 2);
-        accept(mail.remove(0));
-        assert_eq!(store.take(&id), Some(vec![9]));
+        std::thread::spawn(move || {
+            bind_thread(one);
+            assert_eq!(store.take(&id), Some(vec![9]));
+            assert_eq!(store.take(&id), None);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_full_post_takes_no_more() {
+        let mut shelves = shelves(2);
+        bind_thread(shelves.remove(0));
+        let store = PolicySessions::new([1; 16]);
+        let put = |n: usize| store.put([vec![1], n.to_le_bytes().to_vec(), vec![0; 16]].concat(), vec![]);
+        assert!((0..MAX_POST).all(put) && !put(MAX_POST));
     }
 
     #[test]
     fn the_store_is_bounded() {
-        bind_thread(0, 1);
+        bind_thread(shelves(1).remove(0));
         let store = PolicySessions::new([1; 16]);
         for i in 0..(MAX_SESSIONS as u64 + 10) {
             store.put(i.to_le_bytes().to_vec(), vec![]);
