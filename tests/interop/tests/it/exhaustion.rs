@@ -88,6 +88,7 @@ fn ports_for_connections_to_upstreams() {
         class A(h.BaseHTTPRequestHandler):\n\
         \x20def do_GET(s):\n\
         \x20 time.sleep(6 if s.path=='/slow' else 0);s.send_response(200);s.send_header('Content-Length','2');s.end_headers();s.wfile.write(b'ok')\n\
+        h.ThreadingHTTPServer.request_queue_size=64\n\
         h.ThreadingHTTPServer(('127.0.0.1',9000),A).serve_forever()";
     let mut command = namespace.command(&python);
     command.args(["-c", script]);
