@@ -14,6 +14,7 @@ use sealane_tls::quic::Handshake;
 use sealane_tls::{CertificateDer, quic as tls_quic};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 
 /// Datagrams kept of a connection whose hello is not whole yet.
 const MAX_RAW: usize = 8;
@@ -62,8 +63,15 @@ impl Moved {
 }
 
 impl Proxy {
-    /// A client's first packet.
-    pub(super) fn quic_incoming(&mut self, _cx: &mut Context, index: usize, incoming: Incoming, raw: Option<BytesMut>) {
+    /// A client's first packet. `counted`: another lane has asked already whether this client may connect.
+    pub(super) fn quic_incoming(
+        &mut self,
+        cx: &mut Context,
+        index: usize,
+        incoming: Incoming,
+        raw: Option<BytesMut>,
+        counted: bool,
+    ) {
         let full = self.quic.waiting.len() >= config::MAX_INCOMING
             || self.fronts >= self.lane.snapshot.limits.max_connections
             || self.draining.is_some();
@@ -84,10 +92,28 @@ impl Proxy {
                 Ok(transmit) => self.quic.out.push(index, &transmit, &answer),
                 Err(e) => endpoint.endpoint.ignore(e.into_incoming()),
             }
+        } else if !counted && !self.quic_within_rates(cx, incoming.remote_address().ip()) {
+            let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
+            let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
+            self.quic.out.push(index, &transmit, &answer);
         } else {
             self.quic.waiting.push_back(Waiting { endpoint: index, incoming, raw });
         }
         self.quic.out.scratch = answer;
+    }
+
+    /// Whether a client may connect, as its address' connections and handshakes go; looked at before anything is
+    /// decrypted for it. Behind Retry, so that with `retry_above = 0` no forged address uses up another's share.
+    fn quic_within_rates(&mut self, cx: &mut Context, peer: IpAddr) -> bool {
+        if !self.routing.connection(cx, peer) {
+            self.counters.connections_limited.inc();
+            return false;
+        }
+        let passed = self.routing.handshake(cx, peer);
+        if !passed {
+            self.counters.handshakes_limited.inc();
+        }
+        passed
     }
 
     /// Spends crypto time on those that wait. At least one, so that a small budget still gets on.
@@ -225,7 +251,7 @@ impl Proxy {
         }
         self.counters.handed_over.inc();
         for data in raw {
-            let message = Datagram { listener, slot, remote, local, ecn: 0, data };
+            let message = Datagram { listener, slot, remote, local, ecn: 0, counted: true, data };
             let _ = self.mailboxes[owner % lanes].send(Message::Datagram(Box::new(message)));
         }
         // Silently: the client will hear from the other lane.

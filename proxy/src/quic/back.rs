@@ -31,9 +31,12 @@ use sealane_tls::quic::{Handshake, QuicClient};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How long a server that could not be reached over QUIC is asked over TCP.
 const FORGET: Millis = 60_000;
+/// Beyond all other patience: a server that has not said a word for so long is gone.
+const DEAD_AFTER: Duration = Duration::from_secs(15);
 /// Bytes read of a response before others get their turn.
 const READ_AHEAD: usize = 256 * 1024;
 
@@ -95,7 +98,11 @@ impl Proxy {
         let context = upstream.context(false).ok()??;
         let client = QuicClient::new(&context).ok()?;
         let mut config = quinn_proto::ClientConfig::new(Arc::new(client));
-        config.transport_config(Arc::new(config::transport(&SETTINGS, upstream.upstream.idle_timeout)));
+        // Longer than what an answer may take, so that this is what a late one is counted as; but a server that is gone
+        // without a word is found out.
+        let patience = upstream.upstream.first_byte_timeout.max(upstream.upstream.idle_timeout);
+        let silence = patience.saturating_add(DEAD_AFTER);
+        config.transport_config(Arc::new(config::transport(&SETTINGS, Some(silence))));
         let now = cx.instant();
         let endpoint = self.quic.endpoints.get_mut(index)?.as_mut()?;
         let (handle, quic) = endpoint.endpoint.connect(now, config, address, &policy.server_name).ok()?;

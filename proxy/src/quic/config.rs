@@ -18,6 +18,8 @@ const UNI_STREAMS: u32 = 8;
 /// Packets that a peer need not acknowledge one by one: of half a round trip at most, for the rest of it is bounded by
 /// the acknowledgement's delay.
 const ACK_EVERY: u32 = 9;
+/// Silence on a connection to a server after which it is asked for a sign of life.
+const PING_AFTER: Duration = Duration::from_secs(5);
 /// Initials that wait for admission, in quinn-proto's own books.
 pub(crate) const MAX_INCOMING: usize = 512;
 /// Datagrams kept for each of them: a post-quantum hello and early data.
@@ -85,7 +87,9 @@ pub(crate) fn server(
     let keys = &snapshot.ticket_keys;
     let crypto = QuicServer::new(tls, keys)?;
     let mut config = ServerConfig::new(Arc::new(crypto), quic::token_key(keys));
-    config.transport_config(Arc::new(transport(settings, snapshot.limits.idle_timeout)));
+    // Ours are the timers that end connections with clients, those of peers that are gone without a word included; the
+    // protocol's would cut off who waits for a slow answer.
+    config.transport_config(Arc::new(transport(settings, None)));
     config.migration(settings.migration);
     config.max_incoming(MAX_INCOMING);
     config.incoming_buffer_size(INCOMING_BYTES);
@@ -93,8 +97,8 @@ pub(crate) fn server(
     Ok(Arc::new(config))
 }
 
-/// RFC 9000 §18.2's limits, and what makes for few packets.
-pub(crate) fn transport(settings: &QuicSettings, idle: Duration) -> TransportConfig {
+/// RFC 9000 §18.2's limits, and what makes for few packets. `silence`: how long the peer may say nothing at all.
+pub(crate) fn transport(settings: &QuicSettings, silence: Option<Duration>) -> TransportConfig {
     let mut config = TransportConfig::default();
     let window = |n: u64| VarInt::from_u64(n).unwrap_or(VarInt::MAX);
     config.max_concurrent_bidi_streams(VarInt::from_u32(settings.max_streams));
@@ -102,8 +106,9 @@ pub(crate) fn transport(settings: &QuicSettings, idle: Duration) -> TransportCon
     config.stream_receive_window(window(settings.stream_window));
     config.receive_window(window(settings.connection_window));
     config.send_window(settings.send_window);
-    // Ours end connections that idle; this is for peers that are gone without a word.
-    config.max_idle_timeout(IdleTimeout::try_from(idle.max(Duration::from_secs(1))).ok());
+    config.max_idle_timeout(silence.and_then(|s| IdleTimeout::try_from(s).ok()));
+    // RFC 9114 §5.1: whoever waits for an answer keeps the connection from being ended for its silence.
+    config.keep_alive_interval(silence.map(|_| PING_AFTER));
     config.datagram_receive_buffer_size(None);
     // Where the peer can be asked for fewer acknowledgements, it is.
     let mut acks = AckFrequencyConfig::default();

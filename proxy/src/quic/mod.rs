@@ -59,7 +59,18 @@ pub struct Datagram {
     pub(crate) remote: SocketAddr,
     pub(crate) local: Option<IpAddr>,
     pub(crate) ecn: u8,
+    /// It belongs to a client whom that lane has counted.
+    pub(crate) counted: bool,
     pub(crate) data: BytesMut,
+}
+
+/// What is known of a datagram beside its bytes.
+#[derive(Clone, Copy)]
+struct Arrival {
+    remote: SocketAddr,
+    local: Option<IpAddr>,
+    ecn: u8,
+    counted: bool,
 }
 
 /// One socket with its endpoint.
@@ -181,7 +192,8 @@ impl Proxy {
                 let mut train = BytesMut::from(&bytes[..]);
                 while !train.is_empty() {
                     let data = train.split_to(meta.segment.min(train.len()));
-                    self.quic_datagram(cx, index, now, (meta.remote, meta.local, meta.ecn), data);
+                    let arrival = Arrival { remote: meta.remote, local: meta.local, ecn: meta.ecn, counted: false };
+                    self.quic_datagram(cx, index, now, arrival, data);
                 }
             }
             if filled < MESSAGES {
@@ -193,28 +205,24 @@ impl Proxy {
     }
 
     /// One datagram: to the lane that owns it, or to its connection, or to be admitted.
-    fn quic_datagram(
-        &mut self,
-        cx: &mut Context,
-        index: usize,
-        now: Instant,
-        (remote, local, ecn): (SocketAddr, Option<IpAddr>, u8),
-        data: BytesMut,
-    ) {
+    fn quic_datagram(&mut self, cx: &mut Context, index: usize, now: Instant, arrival: Arrival, data: BytesMut) {
+        let Arrival { remote, local, ecn, counted } = arrival;
         let lanes = self.mailboxes.len();
         let generation = self.lane.snapshot.quic_generation;
         let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
         self.counters.quic_datagrams_in.inc();
         if let Some(listener) = &endpoint.listener {
             let named = config::slot_of(&data, generation);
-            let owner = match named {
-                Some(slot) if slot == endpoint.slot => None,
-                Some(slot) if slot < listener.listener.quic.as_ref().map_or(0, |q| q.sockets.len()) => Some(slot),
-                _ => self.quic.moved.owner(&data),
+            let (owner, counted) = match named {
+                Some(slot) if slot == endpoint.slot => (None, counted),
+                Some(slot) if slot < listener.listener.quic.as_ref().map_or(0, |q| q.sockets.len()) => {
+                    (Some(slot), counted)
+                }
+                _ => (self.quic.moved.owner(&data), true),
             };
             if let Some(slot) = owner {
                 let listener = listener.listener.id;
-                let message = Datagram { listener, slot, remote, local, ecn, data };
+                let message = Datagram { listener, slot, remote, local, ecn, counted, data };
                 self.counters.quic_forwarded.inc();
                 // A lane that has ended takes none: the packet is lost, as its connection is.
                 let _ = self.mailboxes[slot % lanes].send(crate::Message::Datagram(Box::new(message)));
@@ -241,7 +249,7 @@ impl Proxy {
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
                 self.quic.out.scratch = answer;
-                return self.quic_incoming(cx, index, incoming, raw);
+                return self.quic_incoming(cx, index, incoming, raw, counted);
             }
             Some(DatagramEvent::Response(transmit)) => self.quic.out.push(index, &transmit, &answer),
         }
@@ -254,7 +262,8 @@ impl Proxy {
         let found = self.quic.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e)));
         if let Some(index) = found {
             let now = cx.instant();
-            self.quic_datagram(cx, index, now, (d.remote, d.local, d.ecn), d.data);
+            let arrival = Arrival { remote: d.remote, local: d.local, ecn: d.ecn, counted: d.counted };
+            self.quic_datagram(cx, index, now, arrival, d.data);
             self.quic_look(cx);
         }
     }

@@ -234,6 +234,11 @@ impl Client {
         self.streams.get(&id).map_or(&[], |s| &s.0)
     }
 
+    /// What has come of a response so far, if that makes sense.
+    pub fn so_far(&self, id: StreamId) -> Result<Response, Failure> {
+        Ok(read_so_far(self.received(id))?.0)
+    }
+
     /// How a stream has ended: `Err` with the code of a reset.
     pub fn ended(&self, id: StreamId) -> Option<End> {
         self.streams.get(&id)?.1
@@ -379,7 +384,17 @@ fn listed(fields: &Fields) -> Vec<(String, String)> {
 
 /// Reads a response's stream as strictly as the gateway would.
 fn read(bytes: &[u8]) -> Result<Response, Failure> {
-    let malformed = |e: h3::H3Error| Failure::Malformed(e.to_string());
+    let (response, reader) = read_so_far(bytes)?;
+    reader.finish().map_err(malformed)?;
+    Ok(response)
+}
+
+fn malformed(e: h3::H3Error) -> Failure {
+    Failure::Malformed(e.to_string())
+}
+
+/// The same, the end of which need not have come.
+fn read_so_far(bytes: &[u8]) -> Result<(Response, MessageReader), Failure> {
     let limits = Limits { head: 1 << 20, ..Limits::default() };
     let (mut reader, mut scratch) = (MessageReader::new(Side::Client, 1 << 20), QpackScratch::default());
     let mut response = Response::default();
@@ -412,6 +427,5 @@ fn read(bytes: &[u8]) -> Result<Response, Failure> {
             reader.expect_another_head();
         }
     }
-    reader.finish().map_err(malformed)?;
-    Ok(response)
+    Ok((response, reader))
 }

@@ -13,6 +13,7 @@ pub mod frames;
 pub mod gateway;
 pub mod h2;
 pub mod h3;
+pub mod h3_server;
 pub mod http;
 pub mod peers;
 pub mod ports;
