@@ -2,7 +2,8 @@
 
 use sealane_interop::backend::Backend;
 use sealane_interop::client;
-use sealane_interop::gateway::configured;
+use sealane_interop::gateway::{before, configured};
+use sealane_interop::h3;
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
 
@@ -125,4 +126,37 @@ fn connections_and_handshakes() {
     assert!((0..3).all(|_| shake().is_ok()));
     assert!((0..5).all(|_| shake().is_err()));
     assert_eq!(gateway.metric_with("sealane_rate_limited_total", "connection"), Some(5.0));
+}
+
+#[test]
+fn connections_and_handshakes_over_quic() {
+    let site = Site::new();
+    let backend = Backend::saying("ok");
+    for (rate, what) in [("connection", "connection"), ("handshake", "handshake")] {
+        for lanes in [1, 2] {
+            let setup = before(&site, [backend.url()]).lanes(lanes).listener("http3 = true");
+            let setup = setup.limits(&format!("{rate}_rate = \"1/h\"\n{rate}_burst = 2"));
+            let gateway = setup.start();
+            let config = h3::over_quic(gateway.config(), false);
+            let mut refused = 0;
+            // Starting it has used up a connection over TCP, which counts as well.
+            for _ in 0..8 {
+                let mut client = h3::Client::begin(gateway.address, &config);
+                client.until(|c| c.lost.is_some() || !c.quic.is_handshaking());
+                match &client.lost {
+                    None => assert_eq!(client.get("/").status, 200),
+                    // RFC 9000 §20.1: CONNECTION_REFUSED.
+                    Some(quinn_proto::ConnectionError::ConnectionClosed(close)) => {
+                        assert_eq!(u64::from(close.error_code), 2, "{close}");
+                        refused += 1;
+                    }
+                    Some(other) => panic!("{other}"),
+                }
+                client.close();
+            }
+            assert!((8 - 2 * lanes..8).contains(&refused), "{refused} refused with {lanes} lanes");
+            let counted = gateway.metric_with("sealane_rate_limited_total", &format!("what=\"{what}\""));
+            assert_eq!(counted, Some(refused as f64));
+        }
+    }
 }
