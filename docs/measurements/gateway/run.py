@@ -162,7 +162,10 @@ def memory(_case, subject, _load, _options):
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 
     def connection():
-        stream = context.wrap_socket(socket.create_connection(("127.0.0.1", subject.port)))
+        stream = socket.create_connection(("127.0.0.1", subject.port))
+        # Else the request waits until the server's kernel acknowledges the Finished before it, some 40 ms later.
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = context.wrap_socket(stream)
         stream.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b""
         while len(answer) < len(BODY) or not answer.endswith(BODY.encode()):
