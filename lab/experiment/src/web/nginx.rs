@@ -60,7 +60,7 @@ fn server(s: &mut String, d: &Draft<'_>, port: u16, place: &str) -> std::fmt::Re
     let address = site.address;
     writeln!(s, "    server {{\n        listen {address}:{port} ssl{two}{reuse} backlog=4096; {on}")?;
     if site.http == Http::Three {
-        writeln!(s, "        listen {address}:{port} quic{reuse}; http3 on;")?;
+        writeln!(s, "        listen {address}:{port} quic{reuse}; http3 on; quic_gso on;")?;
     }
     let room = d.room;
     writeln!(

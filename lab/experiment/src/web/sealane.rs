@@ -19,10 +19,12 @@ keepalive_timeout = \"300s\"
     );
     for (i, port) in d.ports.iter().enumerate() {
         let listener = format!("{}:{port}", site.address);
+        let http3 = site.http == Http::Three;
         write!(
             s,
             "[[listener]]
 address = \"{listener}\"
+http3 = {http3}
 [listener.tls]
 certificates = [{{ cert = \"{}\", key = \"{}\" }}]
 groups = [\"{}\"]
