@@ -140,6 +140,7 @@ fn table(status: &Status) -> String {
         status.interface,
         status.plane
     );
+    status.notes.iter().for_each(|note| out.push_str(&format!("note: {note}\n")));
     for row in rows.iter().filter(|_| !status.clients.is_empty()) {
         let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         out.push_str(line.join("  ").trim_end());

@@ -26,15 +26,32 @@ pub enum Choice {
     Kernel,
 }
 
+/// A plane that has begun.
+pub struct Started {
+    /// It.
+    pub plane: Box<dyn Plane>,
+    /// Why it is not the kernel's, where that was wanted if possible.
+    pub not_kernel: Option<String>,
+}
+
+impl std::fmt::Debug for Started {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Started").field("kind", &self.plane.kind()).field("not_kernel", &self.not_kernel).finish()
+    }
+}
+
 /// Starts the plane of choice in the calling thread's network namespace. Control asks [`Plane::supports`] before it
 /// negotiates what not every plane can do.
-pub fn start(choice: Choice, config: &Config, sockets: Sockets, sink: Arc<dyn Sink>) -> io::Result<Box<dyn Plane>> {
+pub fn start(choice: Choice, config: &Config, sockets: Sockets, sink: Arc<dyn Sink>) -> io::Result<Started> {
+    let mut not_kernel = None;
     if choice != Choice::User {
         match kernel::KernelPlane::start(config, &sockets, sink.clone()) {
-            Ok(plane) => return Ok(Box::new(plane)),
-            Err(e) if choice == Choice::Auto && e.kind() == io::ErrorKind::Unsupported => {}
+            Ok(plane) => return Ok(Started { plane: Box::new(plane), not_kernel }),
+            Err(e) if choice == Choice::Auto && e.kind() == io::ErrorKind::Unsupported => {
+                not_kernel = Some(e.to_string());
+            }
             Err(e) => return Err(e),
         }
     }
-    Ok(Box::new(user::UserPlane::start(config, sockets, sink)?))
+    Ok(Started { plane: Box::new(user::UserPlane::start(config, sockets, sink)?), not_kernel })
 }

@@ -13,6 +13,7 @@ use sealane_ovpn::data::Cipher;
 use sealane_ovpn::push;
 use sealane_ovpn::wrap::v2::ServerKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
+use sealane_tunnel::Choice;
 use sealane_tunnel::plane::{Keepalive, Prefix, Transport};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -88,6 +89,11 @@ pub(super) fn read(section: Section, base: &Path, lanes: usize) -> Option<Settin
     let settings = Settings {
         listen: listen?,
         device: device.map_or_else(|| "sealane%d".to_owned(), |d| d.value),
+        data_plane: section.or(
+            "data_plane",
+            Choice::Auto,
+            decode::choice(&[("auto", Choice::Auto), ("user", Choice::User), ("kernel", Choice::Kernel)]),
+        ),
         lanes: section.or("lanes", lanes as u64, decode::count(1..=64)) as u16,
         mtu,
         network4: network4.flatten().and_then(four),

@@ -5,8 +5,9 @@ use super::server::{self, Order};
 use super::settings::Settings;
 use super::status::Board;
 use anyhow::{Context as _, Result};
-use sealane_tunnel::plane::{Plane, Transport};
-use sealane_tunnel::user::{Config, Role, Sockets, UserPlane};
+use sealane_tunnel::Started;
+use sealane_tunnel::plane::{Feature, Plane, Transport};
+use sealane_tunnel::user::{Config, Role, Sockets};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -50,7 +51,8 @@ impl Vpn {
             routes,
             ..Config::default()
         };
-        let plane = UserPlane::start(&config, sockets, sink).with_context(|| {
+        let started = sealane_tunnel::start(settings.data_plane, &config, sockets, sink);
+        let Started { plane, not_kernel } = started.with_context(|| {
             format!("cannot make the tunnel's interface {} (it takes CAP_NET_ADMIN and /dev/net/tun)", settings.device)
         })?;
         let interface = plane.interface().to_owned();
@@ -58,7 +60,11 @@ impl Vpn {
             let name = if *transport == Transport::Udp { "udp" } else { "tcp" };
             eprintln!("sealane: tunnel: {interface}, OpenVPN clients at {name}://{address}");
         }
-        let plane: Arc<dyn Plane> = Arc::new(plane);
+        let notes = notes(plane.as_ref(), not_kernel, &settings);
+        for note in &notes {
+            eprintln!("sealane: tunnel: {note}");
+        }
+        let plane: Arc<dyn Plane> = Arc::from(plane);
         let (orders, orders_out) = mpsc::unbounded_channel();
         let board = Board::default();
         let theirs = board.clone();
@@ -66,7 +72,7 @@ impl Vpn {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let served = runtime
                 .map_err(anyhow::Error::from)
-                .and_then(|r| r.block_on(server::serve(plane, settings, outlet, orders_out, theirs)));
+                .and_then(|r| r.block_on(server::serve(plane, notes, settings, outlet, orders_out, theirs)));
             if let Err(e) = served {
                 eprintln!("sealane: tunnel: {e:#}");
             }
@@ -93,4 +99,21 @@ impl Drop for Vpn {
             let _ = thread.join();
         }
     }
+}
+
+/// Which plane serves and why, and what it does not do of what the settings ask.
+fn notes(plane: &dyn Plane, not_kernel: Option<String>, settings: &Settings) -> Vec<String> {
+    let mut notes: Vec<String> =
+        not_kernel.map(|why| format!("data plane: user space, since {why}")).into_iter().collect();
+    if settings.epoch && !plane.supports(Feature::Epoch) {
+        notes.push("the kernel's data plane has no epoch format: all clients get the stock one".to_owned());
+    }
+    if settings.mssfix > 0 && !plane.supports(Feature::MaxSegment) {
+        notes.push(
+            "the kernel's data plane leaves TCP's segment size alone: instead of \"mssfix\", nft add rule … tcp flags syn \
+             tcp option maxseg size set …"
+                .to_owned(),
+        );
+    }
+    notes
 }

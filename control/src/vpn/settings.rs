@@ -19,6 +19,8 @@ pub struct Settings {
     pub listen: Vec<(Transport, SocketAddr)>,
     /// Start: the interface's name.
     pub device: String,
+    /// Start: which data plane.
+    pub data_plane: sealane_tunnel::Choice,
     /// Start: lanes of the data plane.
     pub lanes: u16,
     /// Start: the tunnel's MTU.

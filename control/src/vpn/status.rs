@@ -52,6 +52,9 @@ pub struct ClientStatus {
 pub struct Status {
     /// Which data plane serves: `user` or `kernel`.
     pub plane: Cow<'static, str>,
+    /// Why it is this one, and what it leaves out of what the settings ask.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// The interface.
     pub interface: String,
     /// Connected clients.

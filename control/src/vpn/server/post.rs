@@ -40,6 +40,7 @@ impl Server {
         clients.sort_by(|a, b| a.name.cmp(&b.name).then(a.peer_id.cmp(&b.peer_id)));
         self.board.post(Status {
             plane: self.plane.kind().into(),
+            notes: self.notes.clone(),
             interface: self.plane.interface().to_owned(),
             clients,
             control: self.counts.named(),

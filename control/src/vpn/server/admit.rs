@@ -1,0 +1,204 @@
+//! Who comes in: the decision's consequences, a first key, the next ones, and the way out of those who may not stay.
+
+use super::super::auth::Verdict as AuthVerdict;
+use super::super::peer::Stage;
+use super::super::pool::Addresses;
+use super::super::settings::Settings;
+use super::{FAREWELL, Key, Server, unix};
+use sealane_ovpn::data::{KeySlot as Slot, PeerId};
+use sealane_tunnel::plane::{Command, Feature, Keepalive, KeyNew, PeerNew, PeerSet, lane_of};
+use std::collections::HashMap;
+use std::time::Instant;
+
+impl Server {
+    /// Somebody has decided about a client.
+    pub(super) fn decided(&mut self, key: Key, key_id: u8, verdict: AuthVerdict, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        let renewal = peer.renewal.is_some_and(|r| r.key_id == key_id);
+        if !(renewal && peer.stage == Stage::Connected || key_id == 0 && peer.stage == Stage::Deciding) {
+            return;
+        }
+        self.restless.insert(key);
+        let user = match verdict {
+            AuthVerdict::Accept(user) => user,
+            AuthVerdict::Refuse(reason) => return self.refuse(key, key_id, false, reason, now),
+            AuthVerdict::Later(reason) => return self.refuse(key, key_id, true, reason, now),
+        };
+        let result = if renewal { self.renew(key, key_id, user) } else { self.admit(key, user, now) };
+        if let Err(reason) = result {
+            self.refuse(key, key_id, false, &reason, now);
+        }
+    }
+
+    /// Tells a client that it may not come in. It hears of it inside TLS only after our message.
+    fn refuse(&mut self, key: Key, key_id: u8, temporary: bool, reason: &str, now: Instant) {
+        self.counts.unauthorised += 1;
+        eprintln!("sealane: tunnel: {} is refused: {reason}", self.shown(key));
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        peer.stage = Stage::Leaving(now + FAREWELL);
+        let has_temporary = peer.info.has(sealane_ovpn::peer_info::proto::AUTH_FAIL_TEMP);
+        let text = match temporary && has_temporary {
+            true => format!("AUTH_FAILED,TEMP:{reason}\0"),
+            false => format!("AUTH_FAILED,{reason}\0"),
+        };
+        let said = peer.session.send_message(key_id).and_then(|()| peer.session.send_command(text.as_bytes()));
+        if let Err(e) = said {
+            eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
+        }
+        if let Some(id) = peer.id.take() {
+            let addresses = std::mem::take(&mut peer.addresses);
+            self.by_id.remove(&id);
+            self.drop_from_plane(id);
+            self.pool.give_back(addresses);
+        }
+        self.restless.insert(key);
+    }
+
+    pub(super) fn drop_from_plane(&self, id: PeerId) {
+        if let Err(e) = self.plane.command(Command::PeerDel(id)) {
+            eprintln!("sealane: tunnel: peer {} stays in the data plane: {e}", id.get());
+        }
+    }
+
+    /// A new client: name, addresses, cipher, key.
+    fn admit(&mut self, key: Key, user: Option<String>, now: Instant) -> Result<(), String> {
+        let connected = self.peers.values().filter(|p| p.id.is_some()).count();
+        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
+        let claim = peer.claim(0).ok_or("the key exchange is not complete")?;
+        let name = claim.common_name.clone().or_else(|| user.clone());
+        let name = name.ok_or("neither a certificate with a common name nor a user name")?;
+        peer.agree(&self.settings)?;
+        let client = self.settings.clients.get(&name);
+        if client.is_none() && self.settings.known_clients_only {
+            return Err("not one of this server's clients".to_owned());
+        }
+        peer.settings = client.cloned().unwrap_or_default();
+        if peer.settings.disabled {
+            return Err("disabled".to_owned());
+        }
+        if connected >= self.settings.max_clients {
+            return Err("the server is full".to_owned());
+        }
+        peer.token = user.as_ref().and_then(|u| self.settings.auth.make_token(u, unix()));
+        (peer.name, peer.user) = (name.clone(), user);
+        // The same name again: the newest stands, as the old one has mostly lost its network.
+        if !self.settings.duplicate_names {
+            let same: Vec<Key> = self
+                .peers
+                .iter()
+                .filter(|(k, p)| **k != key && p.id.is_some() && p.name == name)
+                .map(|(k, _)| *k)
+                .collect();
+            same.into_iter().for_each(|other| self.forget(other, "it has connected again"));
+        }
+        self.install_first(key, &name, now)
+    }
+
+    fn install_first(&mut self, key: Key, name: &str, now: Instant) -> Result<(), String> {
+        let Some(peer) = self.peers.get(&key) else { return Ok(()) };
+        let fixed = Addresses { four: peer.settings.address4, six: peer.settings.address6 };
+        let addresses = self.pool.take(name, fixed).map_err(|_| "no address is left")?;
+        let result = self.install_with(key, addresses, now);
+        if result.is_err() {
+            self.pool.give_back(addresses);
+        }
+        result
+    }
+
+    fn install_with(&mut self, key: Key, addresses: Addresses, now: Instant) -> Result<(), String> {
+        let lanes = self.plane.lanes();
+        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
+        let id = free_id(&self.by_id, &mut self.next_id, peer.socket.lane(), lanes).ok_or("no peer id is left")?;
+        let mut new = PeerNew::new(id, peer.socket, peer.transport, peer.remote);
+        if !peer.info.has(sealane_ovpn::peer_info::proto::DATA_V2) {
+            if !self.plane.supports(Feature::Unnumbered) {
+                return Err("Data channel negotiation failed (missing DATA_V2)".to_owned());
+            }
+            new.sent_peer = None;
+        }
+        new.local = peer.local;
+        (new.vpn_ip4, new.vpn_ip6) = (addresses.four, addresses.six);
+        new.routes = peer.settings.routes.clone();
+        (new.mtu, new.max_segment) = (self.settings.mtu, peer.max_segment(self.settings.mssfix));
+        let Keepalive { ping, ping_restart } = self.settings.keepalive;
+        // The client gives up first, and connects again: as OpenVPN's `keepalive` does it.
+        new.keepalive = Keepalive { ping, ping_restart: ping_restart.saturating_mul(2) };
+        let keys = peer.session.keys(0, peer.flags.tls_ekm).map_err(|e| format!("{e:#}"))?;
+        let first =
+            KeyNew { peer: id, slot: Slot::Primary, key_id: 0, cipher: peer.cipher, format: peer.format(), keys };
+        self.plane.command(Command::PeerNew(new)).map_err(|e| e.to_string())?;
+        if let Err(e) = self.plane.command(Command::KeyNew(Box::new(first))) {
+            self.drop_from_plane(id);
+            return Err(e.to_string());
+        }
+        (peer.id, peer.addresses, peer.stage) = (Some(id), addresses, Stage::Installing);
+        peer.deadline = now + self.settings.handshake;
+        self.by_id.insert(id, key);
+        Ok(())
+    }
+
+    /// A known client's next key.
+    fn renew(&mut self, key: Key, key_id: u8, user: Option<String>) -> Result<(), String> {
+        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
+        let claim = peer.claim(key_id).ok_or("the key exchange is not complete")?;
+        // Whoever renews is who connected.
+        let name = claim.common_name.or_else(|| user.clone()).unwrap_or_default();
+        if name != peer.name || user != peer.user {
+            return Err("another certificate or user name than before".to_owned());
+        }
+        peer.token = user.as_ref().and_then(|u| self.settings.auth.make_token(u, unix()));
+        let Some(id) = peer.id else { return Ok(()) };
+        let keys = peer.session.keys(key_id, peer.flags.tls_ekm).map_err(|e| format!("{e:#}"))?;
+        // The old lame duck makes room.
+        peer.lame_duck = None;
+        let new = KeyNew { peer: id, slot: Slot::Secondary, key_id, cipher: peer.cipher, format: peer.format(), keys };
+        self.plane.command(Command::KeyNew(Box::new(new))).map_err(|e| e.to_string())
+    }
+
+    /// New settings: for new clients at once, for connected ones with what can change under them.
+    pub(super) fn reload(&mut self, mut settings: Settings) {
+        settings.epoch &= self.plane.supports(Feature::Epoch);
+        for peer in self.peers.values_mut() {
+            peer.session.set_endpoint(settings.tls.clone());
+        }
+        let gone: Vec<Key> = self
+            .peers
+            .iter()
+            .filter(|(_, p)| p.id.is_some())
+            .filter(|(_, p)| match settings.clients.get(&p.name) {
+                Some(client) => client.disabled,
+                None => settings.known_clients_only,
+            })
+            .map(|(k, _)| *k)
+            .collect();
+        gone.into_iter().for_each(|key| self.forget(key, "it is no longer allowed"));
+        for peer in self.peers.values_mut() {
+            let Some(id) = peer.id else { continue };
+            let routes = settings.clients.get(&peer.name).map(|c| c.routes.clone()).unwrap_or_default();
+            if routes != peer.settings.routes {
+                let set = PeerSet { routes: Some(routes.clone()), ..PeerSet::default() };
+                match self.plane.command(Command::PeerSet(id, set)) {
+                    Ok(()) => peer.settings.routes = routes,
+                    Err(e) => eprintln!("sealane: tunnel: {}: its routes are not changed: {e}", peer.name),
+                }
+            }
+        }
+        self.settings = settings;
+    }
+}
+
+/// A number that nobody has, of the lane where the client was heard. They are given in turn, so that a late packet of
+/// a client that has gone does not meet another.
+fn free_id(taken: &HashMap<PeerId, Key>, next: &mut u32, lane: u16, lanes: u16) -> Option<PeerId> {
+    let step = u32::from(lanes.max(1));
+    let most = (PeerId::UNSET.get() - 1) / step;
+    for _ in 0..=taken.len() {
+        let id = PeerId::new((*next % most) * step + u32::from(lane) % step)?;
+        *next = next.wrapping_add(1);
+        debug_assert_eq!(lane_of(id, lanes), lane % lanes.max(1));
+        if !taken.contains_key(&id) {
+            return Some(id);
+        }
+    }
+    None
+}

@@ -1,0 +1,167 @@
+//! What the plane says, and what follows of it: installed keys, renewals, moves.
+
+use super::super::peer::{Peer, Renewal, Stage};
+use super::{Key, Server, inside, unix};
+use sealane_ovpn::data::{PeerId, magic};
+use sealane_ovpn::push;
+use sealane_tunnel::plane::{Command, Event, Transport};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+impl Server {
+    /// What the plane says.
+    pub(super) fn event(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::KeyInstalled { peer: id, key_id, .. } => {
+                let Some(&key) = self.by_id.get(&id) else { return };
+                self.installed(key, key_id, now);
+            }
+            Event::KeyExhausted { peer: id, key_id } => {
+                if let Some(key) = self.by_id.get(&id).copied()
+                    && self.peers.get(&key).is_some_and(|p| p.key_id == key_id)
+                {
+                    self.renegotiate(key, now);
+                }
+            }
+            Event::PeerExpired(id) => {
+                if let Some(&key) = self.by_id.get(&id) {
+                    self.counts.expired += 1;
+                    self.forget(key, "nothing has come from it for too long");
+                }
+            }
+            Event::PeerGone { peer: id, .. } => {
+                if let Some(&key) = self.by_id.get(&id) {
+                    if let Some(peer) = self.peers.get_mut(&key) {
+                        peer.id = None;
+                    }
+                    self.by_id.remove(&id);
+                    self.forget(key, "the data plane has dropped it");
+                }
+            }
+            Event::FloatTo { peer: id, remote, local } => self.float(id, remote, local),
+            Event::InbandIn(id, message) => {
+                if magic::payload(&message) == magic::Payload::Exit
+                    && let Some(&key) = self.by_id.get(&id)
+                {
+                    self.forget(key, "it has left");
+                }
+            }
+            Event::SocketClosed(socket) => {
+                let closed = |p: &Peer| p.transport == Transport::Tcp && p.socket == socket;
+                let keys: Vec<Key> = self.peers.iter().filter(|(_, p)| closed(p)).map(|(k, _)| *k).collect();
+                keys.into_iter().for_each(|key| self.forget(key, "its connection has ended"));
+            }
+            Event::Failed { peer: id, why } => {
+                eprintln!("sealane: tunnel: the data plane could not serve peer {}: {why}", id.get());
+                if let Some(&key) = self.by_id.get(&id) {
+                    self.forget(key, "the data plane could not serve it");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A key can be used: now the client may know.
+    fn installed(&mut self, key: Key, key_id: u8, now: Instant) {
+        self.restless.insert(key);
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        let first = key_id == 0 && peer.stage == Stage::Installing;
+        let renewal = peer.renewal.as_mut().filter(|r| r.key_id == key_id && !r.installed);
+        if !first && renewal.is_none() {
+            return;
+        }
+        if let Some(renewal) = renewal {
+            renewal.installed = true;
+        }
+        if let Err(e) = peer.session.send_message(key_id) {
+            eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
+        }
+        if !first {
+            let token = peer.token_options();
+            if let (false, Ok(parts)) = (token.is_empty(), push::replies(&token)) {
+                parts.iter().for_each(|p| drop(peer.session.send_command(p)));
+            }
+            return;
+        }
+        peer.stage = Stage::Connected;
+        (peer.key_since, peer.connected_at, peer.keys) = (now, now, 1);
+        if peer.flags.dyn_tls_crypt
+            && let Err(e) = peer.session.use_dynamic_wrap(unix() as u32)
+        {
+            eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
+        }
+        self.counts.connected += 1;
+        let peer = &self.peers[&key];
+        let addresses: Vec<String> = inside(peer.addresses);
+        eprintln!(
+            "sealane: tunnel: {} is connected from {} as {} ({}, {}, {}{})",
+            peer.name,
+            peer.remote,
+            addresses.join(" and "),
+            peer.cipher.name(),
+            peer.session.tls_described(0),
+            if peer.info.version.is_empty() { "an old client" } else { &peer.info.version },
+            if peer.flags.aead_epoch { ", epoch format" } else { "" },
+        );
+        if peer.push_requested {
+            self.push(key);
+        }
+    }
+
+    /// Gives a client its configuration.
+    pub(super) fn push(&mut self, key: Key) {
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        if peer.stage != Stage::Connected || peer.push_sent {
+            return;
+        }
+        match push::replies(&peer.push_options(&self.settings)) {
+            Ok(parts) => {
+                for part in parts {
+                    if let Err(e) = peer.session.send_command(&part) {
+                        eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
+                    }
+                }
+                peer.push_sent = true;
+            }
+            Err(option) => eprintln!("sealane: tunnel: {}: the option cannot be pushed: {option}", peer.name),
+        }
+        self.restless.insert(key);
+    }
+
+    /// The client has our message, and so the new key: it is used from now on.
+    pub(super) fn confirmed(&mut self, key: Key, key_id: u8, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        let (Some(id), Some(renewal)) = (peer.id, peer.renewal) else { return };
+        if renewal.key_id != key_id || !renewal.installed {
+            return;
+        }
+        if let Err(e) = self.plane.command(Command::KeySwap(id)) {
+            return eprintln!("sealane: tunnel: {}: the new key is not used: {e}", peer.name);
+        }
+        peer.session.retire_before(key_id);
+        (peer.renewal, peer.key_id, peer.key_since) = (None, key_id, now);
+        peer.keys += 1;
+        peer.lame_duck = Some(now + self.settings.transition);
+        self.counts.renewed += 1;
+    }
+
+    pub(super) fn renegotiate(&mut self, key: Key, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&key).filter(|p| p.stage == Stage::Connected) else { return };
+        if let Some(key_id) = peer.session.renegotiate() {
+            let deadline = now + self.settings.handshake;
+            peer.renewal = Some(Renewal { key_id, deadline, installed: false });
+        }
+        self.restless.insert(key);
+    }
+
+    fn float(&mut self, id: PeerId, remote: SocketAddr, local: Option<std::net::IpAddr>) {
+        let Some(&key) = self.by_id.get(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        let Some(session) = peer.session.remote() else { return };
+        self.by_session.remove(&(peer.remote, session));
+        eprintln!("sealane: tunnel: {} has moved from {} to {remote}", peer.name, peer.remote);
+        (peer.remote, peer.local) = (remote, local);
+        self.by_session.insert((remote, session), key);
+        self.counts.floated += 1;
+    }
+}
