@@ -3,6 +3,8 @@
 //! ```text
 //! old ── starts the program again, its standard input being one end of a socket pair ──▶ new
 //! old ── inventory (JSON), then the descriptors in its order (SCM_RIGHTS) ─────────────▶ new
+//! new ── where there is a tunnel, once everything else stands: "tunnel" ───────────────▶ old
+//! old ── stops the tunnel; its estate ─────────────────────────────────────────────────▶ new
 //! new ── reads its configuration, takes the sockets, starts its lanes ── "ready" ──────▶ old
 //! old ── accepts no more, finishes what it has, ends
 //! ```
@@ -11,9 +13,12 @@
 //! process fail, the old one sees the end of the pair and goes on as if nothing had been; should the old one die, the
 //! new one has all it needs, or opens the sockets itself.
 
+use crate::vpn::VpnDoor;
+use crate::vpn::handover::{Estate as Tunnel, Handed};
 use anyhow::{Context, Result, bail};
 use sealane_sys::inherit::{MAX_DESCRIPTORS, receive_descriptors, send_descriptors};
 use sealane_tls::policy::TicketKeys;
+use sealane_tunnel::user::HandOver;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -29,6 +34,12 @@ const VARIABLE: &str = "SEALANE_HANDOVER";
 const VERSION: u32 = 1;
 /// What a successor says when it serves.
 const READY: &[u8] = b"ready\n";
+/// How a successor asks for the tunnel.
+const TUNNEL: &[u8] = b"tunnel\n";
+/// Largest estate of a tunnel, either part: a client takes some 6 kB.
+const MAX_TUNNEL: usize = 1 << 30;
+/// Descriptors of a tunnel: those of its lanes, and one per TCP client.
+const MAX_TUNNEL_DESCRIPTORS: usize = 1 << 20;
 /// Longest inventory: ten thousand listeners are 1 MB.
 const MAX_INVENTORY: usize = 16 << 20;
 /// How long either side waits for the other's next word.
@@ -42,6 +53,9 @@ struct Inventory {
     admin: Option<SocketAddr>,
     #[serde(default)]
     tickets: Option<Tickets>,
+    /// There is one to be asked for.
+    #[serde(default)]
+    tunnel: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -90,6 +104,7 @@ pub struct Legacy {
     pub admin: Option<OwnedFd>,
     /// Ticket keys, so that clients resume their sessions here.
     pub tickets: Option<Tickets>,
+    tunnel: bool,
     predecessor: Option<UnixStream>,
 }
 
@@ -102,6 +117,8 @@ pub struct Estate<'e> {
     pub admin: Option<(SocketAddr, BorrowedFd<'e>)>,
     /// The newest ticket keys.
     pub tickets: Arc<TicketKeys>,
+    /// There is a tunnel, which the successor may ask for.
+    pub tunnel: bool,
 }
 
 /// The program as it was started, to be started again.
@@ -149,22 +166,42 @@ impl Successor {
         Ok(Self { pid, pair: ours })
     }
 
-    /// Waits until it serves. Blocks.
-    pub fn wait(mut self) -> Result<u32> {
-        let mut said = Vec::new();
-        let mut buffer = [0; 64];
-        while said.len() < READY.len() {
-            match self.pair.read(&mut buffer) {
+    /// Waits until it serves, and gives it the tunnel when it asks for it. Blocks.
+    pub fn wait(mut self, tunnel: Option<VpnDoor>) -> Result<u32> {
+        let mut given = None;
+        let result = self.converse(tunnel, &mut given);
+        if let Some(Handed { outcome, .. }) = given {
+            // It has been stopped, and waits to hear whether it goes on there or here.
+            let _ = outcome.send(result.is_ok());
+        }
+        result.map(|()| self.pid)
+    }
+
+    fn converse(&mut self, tunnel: Option<VpnDoor>, given: &mut Option<Handed>) -> Result<()> {
+        loop {
+            let said = self.line()?;
+            match (&tunnel, said.as_slice()) {
+                (_, READY) => return Ok(()),
+                (Some(door), TUNNEL) if given.is_none() => {
+                    let handed = given.insert(door.hand_over()?);
+                    send_tunnel(&self.pair, &handed.estate)?;
+                }
+                _ => bail!("the new process (pid {}) says something that is not understood", self.pid),
+            }
+        }
+    }
+
+    fn line(&mut self) -> Result<Vec<u8>> {
+        let (mut said, mut byte) = (Vec::new(), [0]);
+        while said.last() != Some(&b'\n') && said.len() < 64 {
+            match self.pair.read(&mut byte) {
                 Ok(0) => bail!("the new process (pid {}) ended before it served", self.pid),
-                Ok(n) => said.extend_from_slice(&buffer[..n]),
+                Ok(_) => said.push(byte[0]),
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e).with_context(|| format!("the new process (pid {}) says nothing", self.pid)),
             }
         }
-        if said != READY {
-            bail!("the new process (pid {}) says something that is not understood", self.pid);
-        }
-        Ok(self.pid)
+        Ok(said)
     }
 }
 
@@ -176,6 +213,7 @@ fn send(mut pair: &UnixStream, estate: &Estate) -> Result<()> {
         listeners: estate.listeners.iter().map(entry).collect(),
         admin: estate.admin.map(|(address, _)| address),
         tickets: Some(Tickets { epoch: tickets.epoch, masters: tickets.masters.clone(), reset: Some(tickets.reset) }),
+        tunnel: estate.tunnel,
     })?;
     pair.write_all(&u32::try_from(inventory.len())?.to_be_bytes())?;
     pair.write_all(&inventory)?;
@@ -185,6 +223,49 @@ fn send(mut pair: &UnixStream, estate: &Estate) -> Result<()> {
         send_descriptors(pair, b"+", some)?;
     }
     Ok(())
+}
+
+fn send_tunnel(mut pair: &UnixStream, tunnel: &Tunnel) -> Result<()> {
+    let plane = &tunnel.plane;
+    for n in [tunnel.control.len(), plane.bytes.len(), plane.descriptors.len()] {
+        pair.write_all(&u32::try_from(n)?.to_be_bytes())?;
+    }
+    pair.write_all(&tunnel.control)?;
+    pair.write_all(&plane.bytes)?;
+    let all: Vec<BorrowedFd> = plane.descriptors.iter().map(AsFd::as_fd).collect();
+    for some in all.chunks(MAX_DESCRIPTORS) {
+        send_descriptors(pair, b"+", some)?;
+    }
+    Ok(())
+}
+
+fn take_tunnel(mut pair: &UnixStream) -> Result<Tunnel> {
+    let mut number = |most: usize| -> Result<usize> {
+        let mut bytes = [0; 4];
+        pair.read_exact(&mut bytes).context("it does not give it")?;
+        let n = u32::from_be_bytes(bytes) as usize;
+        if n <= most { Ok(n) } else { bail!("{n} bytes or descriptors of a tunnel") }
+    };
+    let (control, plane, wanted) = (number(MAX_TUNNEL)?, number(MAX_TUNNEL)?, number(MAX_TUNNEL_DESCRIPTORS)?);
+    let mut read = |n: usize| -> Result<Vec<u8>> {
+        let mut bytes = vec![0; n];
+        pair.read_exact(&mut bytes)?;
+        Ok(bytes)
+    };
+    let (control, bytes) = (read(control)?, read(plane)?);
+    let descriptors = take_descriptors(pair, wanted)?;
+    Ok(Tunnel { control, plane: HandOver { bytes, descriptors } })
+}
+
+fn take_descriptors(pair: &UnixStream, wanted: usize) -> Result<Vec<OwnedFd>> {
+    let mut descriptors = Vec::new();
+    while descriptors.len() < wanted {
+        let mut byte = [0; 1];
+        if receive_descriptors(pair, &mut byte, &mut descriptors)? == 0 {
+            bail!("it ended after {} of {wanted} sockets", descriptors.len());
+        }
+    }
+    Ok(descriptors)
 }
 
 /// What this process was given at its start, by a predecessor or by the service manager (socket activation).
@@ -219,14 +300,7 @@ fn take(mut pair: &UnixStream) -> Result<Legacy> {
     let inventory: Inventory = serde_json::from_slice(&text)?;
     let sockets = inventory.listeners.iter().fold(0usize, |sum, l| sum.saturating_add(l.sockets));
     let wanted = sockets.saturating_add(usize::from(inventory.admin.is_some()));
-    let mut descriptors = Vec::new();
-    while descriptors.len() < wanted {
-        let mut byte = [0; 1];
-        if receive_descriptors(pair, &mut byte, &mut descriptors)? == 0 {
-            bail!("it ended after {} of {wanted} sockets", descriptors.len());
-        }
-    }
-    let mut descriptors = descriptors.into_iter();
+    let mut descriptors = take_descriptors(pair, wanted)?.into_iter();
     let listeners = inventory.listeners.iter().map(|l| Inherited {
         configured: Some(l.configured),
         bound: l.bound,
@@ -235,7 +309,7 @@ fn take(mut pair: &UnixStream) -> Result<Legacy> {
     let listeners = listeners.filter(|l| !l.sockets.is_empty()).collect();
     let admin = descriptors.next();
     let tickets = inventory.tickets.filter(|t| !t.masters.is_empty());
-    Ok(Legacy { listeners, admin, tickets, predecessor: None })
+    Ok(Legacy { listeners, admin, tickets, tunnel: inventory.tunnel, predecessor: None })
 }
 
 /// The TCP listeners that the service manager has passed; anything else is closed, and said.
@@ -267,6 +341,18 @@ impl Legacy {
         self.predecessor.is_some()
     }
 
+    /// Whether another process has a tunnel to hand over.
+    pub fn has_tunnel(&self) -> bool {
+        self.predecessor.is_some() && self.tunnel
+    }
+
+    /// Asks for the tunnel: it has stopped by then, and goes on there unless [`Legacy::announce`] follows.
+    pub fn take_tunnel(&mut self) -> Result<Tunnel> {
+        let mut pair = self.predecessor.as_ref().context("there is no predecessor")?;
+        pair.write_all(TUNNEL)?;
+        take_tunnel(pair).context("the running process does not hand over its tunnel")
+    }
+
     /// Tells the predecessor, if there is one, that this process serves: it accepts no more from now on.
     pub fn announce(&mut self) {
         if let Some(mut pair) = self.predecessor.take() {
@@ -282,7 +368,7 @@ mod tests {
 
     fn estate(listeners: Vec<Inherited>) -> Estate<'static> {
         let tickets = TicketKeys { epoch: 3, masters: vec![[7; 32], [8; 32]], lifetime: 60, reset: [9; 32] };
-        Estate { listeners, admin: None, tickets: Arc::new(tickets) }
+        Estate { listeners, admin: None, tickets: Arc::new(tickets), tunnel: false }
     }
 
     #[test]

@@ -127,20 +127,32 @@ impl Running {
         let opened =
             admin::open(config.admin, legacy.admin.take(), config.admin_socket.as_deref(), legacy.is_successor())?;
         // Its interface takes more rights than the configured user has.
-        let vpn = config.tunnel.take().map(|settings| Vpn::start(*settings)).transpose()?;
+        let tunnel = config.tunnel.take();
+        // A predecessor's is taken at the very end, since its packets wait meanwhile.
+        let (vpn, inherits) = match tunnel {
+            Some(settings) if legacy.has_tunnel() => (None, Some(settings)),
+            Some(settings) => (Some(Vpn::start(*settings)?), None),
+            None => (None, None),
+        };
         become_user(&config)?;
         let published = Published::new(snapshot);
         let lanes = Lanes::start(&published, lane_logs).await?;
         upstreams.start(lanes.waker())?;
         let metrics = LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats));
         let metrics = Arc::new(metrics.with_upstreams(upstreams.clone()));
-        vpn.iter().for_each(|vpn| metrics.set_tunnel(vpn.board()));
         let board = Arc::new(Board::new(metrics.clone()));
         board.configured(&config, &listeners, 1);
         let (orders, given) = Orders::channel();
         let admin = opened.serve(&metrics, &board, &orders)?;
         let watched = config.reload_on_change.then(|| Watched::new(&config.files));
+        let inherits = inherits.map(|settings| Vpn::prepare(*settings, legacy.take_tunnel()?)).transpose()?;
+        // From here on the predecessor does not come back: packets may be sealed with its keys.
         legacy.announce();
+        let vpn = match inherits {
+            Some(prepared) => Some(prepared.start()?),
+            None => vpn,
+        };
+        vpn.iter().for_each(|vpn| metrics.set_tunnel(vpn.board()));
         if let Some(note) = syn_tls::note(&config) {
             eprintln!("sealane: {note}");
         }
@@ -249,6 +261,7 @@ impl Running {
                 if let Some(log) = &self.log {
                     log.reopen();
                 }
+                self.vpn.iter().for_each(Vpn::reopen_log);
                 given.reply(Ok(String::new()));
             }
             // What the configuration's errors are has been said on the standard error; the asker gets them too.
@@ -357,16 +370,28 @@ impl Running {
         if self.upgrading.is_some() || self.draining {
             return given.reply(Err("not upgraded: an upgrade or the end is under way".to_owned()));
         }
-        if self.vpn.is_some() {
-            let why = "not upgraded: a tunnel cannot be handed over yet; restart, and its clients connect again";
-            return given.reply(Err(why.to_owned()));
-        }
         // A configuration that is wrong is found here, where it costs nothing.
-        if let (Origin::File(_), Err(e)) = (&self.config.origin, self.config.reload()) {
-            return given.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}")));
+        if let Origin::File(_) = &self.config.origin {
+            let why = match (self.config.reload(), &self.vpn) {
+                (Err(e), _) => Some(format!("the configuration is wrong:\n{e}")),
+                (Ok((config, _)), Some(vpn)) => match &config.tunnel {
+                    Some(settings) => vpn.obstacle(settings),
+                    None => Some("[tunnel] goes with a restart only".to_owned()),
+                },
+                (Ok((config, _)), None) => {
+                    config.tunnel.as_ref().map(|_| "[tunnel] comes with a restart only".to_owned())
+                }
+            };
+            if let Some(why) = why {
+                return given.reply(Err(format!("not upgraded: {why}")));
+            }
         }
-        let estate =
-            Estate { listeners: self.listeners.estate(), admin: self.admin.descriptor(), tickets: self.ring.current() };
+        let estate = Estate {
+            listeners: self.listeners.estate(),
+            admin: self.admin.descriptor(),
+            tickets: self.ring.current(),
+            tunnel: self.vpn.is_some(),
+        };
         match Successor::start(&self.program, &estate) {
             Err(e) => {
                 self.board.upgrade_failed();
@@ -374,9 +399,10 @@ impl Running {
             }
             Ok(successor) => {
                 self.upgrading = Some(given);
-                let orders = self.orders.clone();
+                let (orders, tunnel) = (self.orders.clone(), self.vpn.as_ref().map(Vpn::door));
                 tokio::spawn(async move {
-                    let waited = tokio::task::spawn_blocking(|| successor.wait().map_err(|e| format!("{e:#}"))).await;
+                    let waited =
+                        tokio::task::spawn_blocking(|| successor.wait(tunnel).map_err(|e| format!("{e:#}"))).await;
                     let result = waited.unwrap_or_else(|e| Err(e.to_string()));
                     orders.tell(Order::Succeeded(result)).await;
                 });

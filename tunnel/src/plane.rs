@@ -472,6 +472,8 @@ pub enum Feature {
     MaxSegment,
     /// [`Command::InbandOut`] and [`Event::InbandIn`].
     Inband,
+    /// [`Plane::hand_over`].
+    HandOver,
 }
 
 /// A data plane.
@@ -493,6 +495,12 @@ pub trait Plane: Send + Sync {
 
     /// A peer's counters as of now.
     fn counters(&self, peer: PeerId) -> Option<PeerCounters>;
+
+    /// Stops, and gives everything to another process (or to this one again). Packets that come from now on wait for
+    /// the plane that goes on.
+    fn hand_over(&self) -> std::io::Result<crate::user::HandOver> {
+        Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "this data plane cannot be handed over"))
+    }
 
     /// What the plane has counted in all, by name: for metrics.
     fn totals(&self) -> Vec<(&'static str, u64)>;

@@ -3,7 +3,7 @@
 use super::decode::{self, At, Section};
 use super::diagnostics::Sink;
 use super::identity;
-use crate::vpn::auth::{Authenticator, Users};
+use crate::vpn::auth::{Authenticator, TokenSecret, Users};
 use crate::vpn::settings::{ClientSettings, Settings};
 use crate::vpn::tls::Endpoint;
 use crate::vpn::verify::{NameRule, Verifier};
@@ -18,7 +18,7 @@ use sealane_tunnel::plane::{Keepalive, Prefix, Transport};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What OpenVPN has and this server has not, with what to do instead.
@@ -33,16 +33,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("cipher", "write ciphers = [\"AES-256-GCM\"]"),
     ("data_ciphers", "write ciphers = [\"AES-256-GCM\"]"),
 ];
-
-/// Tokens and cookies are made with it; both end with the process.
-fn process_secret() -> &'static [u8; 32] {
-    static SECRET: OnceLock<[u8; 32]> = OnceLock::new();
-    SECRET.get_or_init(|| {
-        let mut bytes = [0; 32];
-        aws_lc_rs::rand::fill(&mut bytes).expect("the system has random bytes");
-        bytes
-    })
-}
 
 /// Reads the section.
 pub(super) fn read(section: Section, base: &Path, lanes: usize) -> Option<Settings> {
@@ -111,11 +101,12 @@ pub(super) fn read(section: Section, base: &Path, lanes: usize) -> Option<Settin
         transition: section.or("transition", Duration::from_secs(3600), decode::timeout),
         handshake: section.or("handshake_timeout", Duration::from_secs(60), decode::timeout),
         push,
-        auth: Arc::new(Authenticator::new(users, command.flatten(), token, process_secret())),
+        auth: Arc::new(Authenticator::new(users, command.flatten(), token, TokenSecret::Process)),
         clients,
         known_clients_only: section.or("known_clients_only", false, decode::boolean),
         duplicate_names: section.or("duplicate_names", false, decode::boolean),
         status: section.optional("status", decode::path(base)),
+        log: section.optional("log", decode::path(base)),
         max_clients: section.or("max_clients", 1024, decode::count(1..=1_000_000)) as usize,
     };
     section.finish();
@@ -314,6 +305,8 @@ fn server_config(
         .with_single_cert(chain, key)?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
+    // Sessions go on in the next process when the gateway is upgraded.
+    config.enable_secret_extraction = true;
     Ok(config)
 }
 

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::Stdio;
+use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 
@@ -92,24 +93,50 @@ pub fn hash_password(password: &str) -> Result<String> {
     Ok(hash.to_string())
 }
 
+/// Where the key of tokens comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum TokenSecret {
+    /// These bytes, which are random.
+    Fixed([u8; 32]),
+    /// The process': made once, or taken over from a predecessor.
+    Process,
+}
+
+static PROCESS_SECRET: OnceLock<[u8; 32]> = OnceLock::new();
+
+/// Tokens end with it, and it with the last process that it was handed over to.
+pub(super) fn process_secret() -> [u8; 32] {
+    *PROCESS_SECRET.get_or_init(|| {
+        let mut bytes = [0; 32];
+        aws_lc_rs::rand::fill(&mut bytes).expect("the system has random bytes");
+        bytes
+    })
+}
+
+/// Takes a predecessor's over: before the first client comes.
+pub(super) fn adopt_process_secret(bytes: [u8; 32]) {
+    // Taken back after a hand-over that failed, it is there already.
+    let _ = PROCESS_SECRET.set(bytes);
+}
+
 /// Decides who may come in.
 #[derive(Debug)]
 pub struct Authenticator {
     users: Option<std::sync::Arc<Users>>,
     command: Option<Vec<String>>,
     token: Option<Duration>,
-    token_key: hmac::Key,
+    secret: TokenSecret,
 }
 
 impl Authenticator {
-    /// `token`: how long a token is good for; `None`: none are given. `secret` is random.
-    pub fn new(users: Option<Users>, command: Option<Vec<String>>, token: Option<Duration>, secret: &[u8; 32]) -> Self {
-        Self {
-            users: users.map(std::sync::Arc::new),
-            command,
-            token,
-            token_key: hmac::Key::new(hmac::HMAC_SHA256, secret),
-        }
+    /// `token`: how long a token is good for; `None`: none are given.
+    pub fn new(
+        users: Option<Users>,
+        command: Option<Vec<String>>,
+        token: Option<Duration>,
+        secret: TokenSecret,
+    ) -> Self {
+        Self { users: users.map(std::sync::Arc::new), command, token, secret }
     }
 
     /// Whether clients must have a name and a password.
@@ -163,7 +190,11 @@ impl Authenticator {
     }
 
     fn token_for(&self, username: &str, expires: u64) -> String {
-        let mut mac = hmac::Context::with_key(&self.token_key);
+        let secret = match self.secret {
+            TokenSecret::Fixed(bytes) => bytes,
+            TokenSecret::Process => process_secret(),
+        };
+        let mut mac = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, &secret));
         mac.update(&expires.to_be_bytes());
         mac.update(username.as_bytes());
         let bytes = [&expires.to_be_bytes()[..], &mac.sign().as_ref()[..24]].concat();
@@ -225,7 +256,12 @@ mod tests {
     #[test]
     fn a_file_of_hashes_decides() {
         let file = format!("# users\nalice:{}\n", hash_password("right").expect("hashes"));
-        let auth = Authenticator::new(Some(Users::parse(&file).expect("well formed")), None, None, &[1; 32]);
+        let auth = Authenticator::new(
+            Some(Users::parse(&file).expect("well formed")),
+            None,
+            None,
+            TokenSecret::Fixed([1; 32]),
+        );
         assert_eq!(decide(&auth, claim("alice", "right"), 1), Verdict::Accept(Some("alice".into())));
         for (name, password) in [("alice", "wrong"), ("bob", "decoy"), ("", "right"), ("alice", "")] {
             assert!(matches!(decide(&auth, claim(name, password), 1), Verdict::Refuse(_)), "{name} {password}");
@@ -238,18 +274,18 @@ mod tests {
     fn a_command_decides() {
         let script = r#"read u; read p; [ "$p" = later ] && exit 75; [ "$u/$p/$untrusted_ip" = a/b/192.0.2.1 ]"#;
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
-        let auth = Authenticator::new(None, Some(command), None, &[1; 32]);
+        let auth = Authenticator::new(None, Some(command), None, TokenSecret::Fixed([1; 32]));
         assert_eq!(decide(&auth, claim("a", "b"), 1), Verdict::Accept(Some("a".into())));
         assert!(matches!(decide(&auth, claim("a", "c"), 1), Verdict::Refuse(_)));
         assert!(matches!(decide(&auth, claim("a", "later"), 1), Verdict::Later(_)));
-        let missing = Authenticator::new(None, Some(vec!["/nonexistent".into()]), None, &[1; 32]);
+        let missing = Authenticator::new(None, Some(vec!["/nonexistent".into()]), None, TokenSecret::Fixed([1; 32]));
         assert!(matches!(decide(&missing, claim("a", "b"), 1), Verdict::Later(_)));
     }
 
     #[test]
     fn a_token_stands_for_the_password_until_it_ends() {
         let users = Users::parse("").expect("nobody");
-        let auth = Authenticator::new(Some(users), None, Some(Duration::from_secs(60)), &[1; 32]);
+        let auth = Authenticator::new(Some(users), None, Some(Duration::from_secs(60)), TokenSecret::Fixed([1; 32]));
         let token = auth.make_token("alice", 1000).expect("tokens are given");
         assert!(matches!(decide(&auth, claim("alice", &token), 1059), Verdict::Accept(_)));
         assert!(matches!(decide(&auth, claim("alice", &token), 1060), Verdict::Refuse(_)));

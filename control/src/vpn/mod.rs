@@ -2,12 +2,15 @@
 
 pub mod auth;
 pub mod client;
+pub mod handover;
 pub mod import;
+mod log;
 pub mod ovpn_file;
 mod peer;
 pub mod pki;
 pub mod pool;
 pub mod profile;
+mod records;
 mod run;
 pub mod server;
 pub mod session;
@@ -16,4 +19,4 @@ pub mod status;
 pub mod tls;
 pub mod verify;
 
-pub use run::Vpn;
+pub use run::{Prepared, Vpn, VpnDoor};

@@ -7,15 +7,17 @@
 
 use super::auth::Claim;
 use super::pool::Addresses;
-use super::session::{Session, Words};
+use super::session::{SavedSession, Session, Words};
 use super::settings::{ClientSettings, Settings};
 use super::verify::common_name;
+use anyhow::Context as _;
 use sealane_ovpn::data::{Cipher, Format, Header, PeerId};
 use sealane_ovpn::peer_info::{PeerInfo, proto};
 use sealane_ovpn::push::{self, Flags};
-use sealane_tunnel::plane::{Keepalive, SocketId, Transport};
-use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use sealane_tunnel::plane::{Keepalive, Prefix, SocketId, Transport};
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 /// How far a client has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,37 @@ pub(super) struct Renewal {
     pub deadline: Instant,
     /// The plane has the key.
     pub installed: bool,
+}
+
+/// A connected client as plain data. Times are told from the moment of saving, in milliseconds.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SavedPeer {
+    pub name: String,
+    session: SavedSession,
+    socket: u64,
+    tcp: bool,
+    remote: SocketAddr,
+    local: Option<IpAddr>,
+    id: u32,
+    user: Option<String>,
+    proto: u32,
+    version: String,
+    platform: String,
+    address4: Option<Ipv4Addr>,
+    address6: Option<Ipv6Addr>,
+    routes: Vec<String>,
+    cipher: String,
+    tls_ekm: bool,
+    cc_exit: bool,
+    dyn_tls_crypt: bool,
+    aead_epoch: bool,
+    key_id: u8,
+    keys: u64,
+    key_age: u64,
+    connected_for: u64,
+    lame_duck_in: Option<u64>,
+    push_sent: bool,
+    token: Option<String>,
 }
 
 /// A client.
@@ -113,6 +146,69 @@ impl Peer {
             push_sent: false,
             token: None,
         }
+    }
+
+    /// To go on elsewhere; `None`: it is not connected, or leaves.
+    pub fn save(self, now: Instant) -> anyhow::Result<Option<SavedPeer>> {
+        let (Stage::Connected, Some(id)) = (self.stage, self.id) else { return Ok(None) };
+        let ms = |d: Duration| d.as_millis() as u64;
+        Ok(Some(SavedPeer {
+            session: self.session.save()?,
+            name: self.name,
+            socket: self.socket.to_bits(),
+            tcp: self.transport == Transport::Tcp,
+            remote: self.remote,
+            local: self.local,
+            id: id.get(),
+            user: self.user,
+            proto: self.info.proto,
+            version: self.info.version,
+            platform: self.info.platform,
+            address4: self.addresses.four,
+            address6: self.addresses.six,
+            routes: self.settings.routes.iter().map(ToString::to_string).collect(),
+            cipher: self.cipher.name().to_owned(),
+            tls_ekm: self.flags.tls_ekm,
+            cc_exit: self.flags.cc_exit,
+            dyn_tls_crypt: self.flags.dyn_tls_crypt,
+            aead_epoch: self.flags.aead_epoch,
+            key_id: self.key_id,
+            keys: self.keys,
+            key_age: ms(now.saturating_duration_since(self.key_since)),
+            connected_for: ms(now.saturating_duration_since(self.connected_at)),
+            lame_duck_in: self.lame_duck.map(|at| ms(at.saturating_duration_since(now))),
+            push_sent: self.push_sent,
+            token: self.token,
+        }))
+    }
+
+    /// Goes on here.
+    pub fn restore(saved: SavedPeer, settings: &Settings, now: Instant) -> anyhow::Result<Self> {
+        let transport = if saved.tcp { Transport::Tcp } else { Transport::Udp };
+        let words = server_words(settings, transport);
+        let session = Session::restore(saved.session, settings.tls.clone(), words, now)?;
+        let before = |ms| now.checked_sub(Duration::from_millis(ms)).unwrap_or(now);
+        let socket = SocketId::from_bits(saved.socket);
+        let mut peer = Self::new(session, socket, transport, saved.remote, saved.local, now, settings);
+        peer.stage = Stage::Connected;
+        peer.id = Some(PeerId::new(saved.id).context("a peer id")?);
+        (peer.name, peer.user, peer.token) = (saved.name, saved.user, saved.token);
+        (peer.info.proto, peer.info.version, peer.info.platform) = (saved.proto, saved.version, saved.platform);
+        peer.addresses = Addresses { four: saved.address4, six: saved.address6 };
+        let routes = saved.routes.iter().map(|r| r.parse::<Prefix>().ok().context("a route"));
+        peer.settings.routes = routes.collect::<anyhow::Result<_>>()?;
+        peer.cipher = Cipher::from_name(&saved.cipher).context("a cipher")?;
+        peer.flags = Flags {
+            tls_ekm: saved.tls_ekm,
+            cc_exit: saved.cc_exit,
+            dyn_tls_crypt: saved.dyn_tls_crypt,
+            aead_epoch: saved.aead_epoch,
+        };
+        (peer.key_id, peer.keys) = (saved.key_id, saved.keys);
+        (peer.key_since, peer.connected_at) = (before(saved.key_age), before(saved.connected_for));
+        peer.lame_duck = saved.lame_duck_in.map(|ms| now + Duration::from_millis(ms));
+        peer.push_sent = saved.push_sent;
+        Ok(peer)
     }
 
     /// Who it says it is, in the exchange of this key.

@@ -123,6 +123,18 @@ impl Pool {
         Ok(Addresses { four, six })
     }
 
+    /// A client that has its addresses already.
+    pub fn hold(&mut self, name: &str, addresses: Addresses) {
+        let four = addresses.four.map(|a| u128::from(a.to_bits()));
+        let six = addresses.six.map(|a| a.to_bits());
+        for (range, address) in [(&mut self.four, four), (&mut self.six, six)] {
+            if let (Some(range), Some(address)) = (range, address) {
+                range.taken.insert(address);
+                range.remembered.insert(name.to_owned(), address);
+            }
+        }
+    }
+
     /// The client has left.
     pub fn give_back(&mut self, addresses: Addresses) {
         if let (Some(range), Some(four)) = (&mut self.four, addresses.four) {
@@ -154,6 +166,16 @@ mod tests {
         pool.give_back(Addresses { four: Some([10, 8, 0, 5].into()), six: None });
         let again = pool.take("other", Addresses::default()).expect("one is free");
         assert_eq!(again.four, Some([10, 8, 0, 5].into()));
+    }
+
+    #[test]
+    fn what_is_held_is_nobody_elses() {
+        let mut pool = pool();
+        let held = Addresses { four: Some([10, 8, 0, 2].into()), six: None };
+        pool.hold("a", held);
+        assert_eq!(pool.take("b", Addresses::default()).map(|a| a.four), Ok(Some([10, 8, 0, 4].into())));
+        pool.give_back(held);
+        assert_eq!(pool.take("a", Addresses::default()), Ok(held));
     }
 
     #[test]

@@ -8,12 +8,15 @@
 mod admit;
 mod events;
 mod inbox;
+mod moved;
 mod post;
 
 pub(super) use inbox::Word;
 pub use inbox::{Inbox, Outlet, inbox};
 
-use super::auth::Verdict as AuthVerdict;
+use super::auth::{self, Verdict as AuthVerdict};
+use super::handover::{Estate, Handed, SavedServer};
+use super::log::EventLog;
 use super::peer::{Peer, Renewal, Stage, server_words};
 use super::pool::{Addresses, Pool};
 use super::session::{self, Session};
@@ -29,7 +32,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// How often time is looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -39,6 +42,8 @@ const STATUS: Duration = Duration::from_secs(1);
 const FAREWELL: Duration = Duration::from_secs(5);
 /// Sessions that are not through their handshake, at a time.
 const MAX_HANDSHAKES: usize = 1024;
+/// How long handshakes under way may take when the tunnel is to go on elsewhere.
+const LEAVING: Duration = Duration::from_secs(5);
 /// Events of a session that are handled before the next one's turn.
 const MAX_TURN: usize = 64;
 
@@ -47,8 +52,37 @@ const MAX_TURN: usize = 64;
 pub enum Order {
     /// New settings.
     Reload(Box<Settings>),
+    /// Open the log's file anew.
+    Reopen,
+    /// Give everything to another process.
+    HandOver(oneshot::Sender<Result<Handed>>),
     /// Tell all clients to connect elsewhere or later, and end.
     Stop,
+}
+
+/// What a server begins with.
+pub struct Start {
+    /// Its data plane.
+    pub plane: Arc<dyn Plane>,
+    /// About the plane, for the status.
+    pub notes: Vec<String>,
+    /// What it is to do.
+    pub settings: Settings,
+    /// What the plane says.
+    pub outlet: Outlet,
+    /// Where the status is put up.
+    pub board: Board,
+    /// What another process has left; its clients are in the plane.
+    pub legacy: Option<SavedServer>,
+}
+
+/// How a server has ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// As it was told.
+    Stopped,
+    /// Everything is written down, for whoever asked.
+    Left(Result<Estate>, Box<Settings>, oneshot::Sender<Result<Handed>>),
 }
 
 type Key = u64;
@@ -60,6 +94,10 @@ pub struct Server {
     notes: Vec<String>,
     settings: Settings,
     gate: Gate,
+    /// The gate's secret.
+    cookie: [u8; 32],
+    /// No new handshakes: it goes on elsewhere when this time has come, or nothing is under way any more.
+    leaving: Option<(Instant, oneshot::Sender<Result<Handed>>)>,
     pool: Pool,
     peers: HashMap<Key, Peer>,
     next_key: Key,
@@ -71,6 +109,7 @@ pub struct Server {
     decisions: mpsc::UnboundedSender<(Key, u8, AuthVerdict)>,
     counts: Counts,
     board: Board,
+    log: EventLog,
     /// Said once, not every second.
     status_failed: std::cell::Cell<bool>,
 }
@@ -79,24 +118,22 @@ fn unix() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-/// Serves until told to stop, or until the plane is gone.
-pub async fn serve(
-    plane: Arc<dyn Plane>,
-    notes: Vec<String>,
-    mut settings: Settings,
-    mut outlet: Outlet,
-    mut orders: mpsc::UnboundedReceiver<Order>,
-    board: Board,
-) -> Result<()> {
+/// Serves until told to stop or to leave, or until the plane is gone.
+pub async fn serve(start: Start, orders: &mut mpsc::UnboundedReceiver<Order>) -> Result<Ended> {
+    let Start { plane, notes, mut settings, mut outlet, board, legacy } = start;
     let (decisions, mut decided) = mpsc::unbounded_channel();
-    let gate = Gate::new(settings.wrap.clone(), settings.wrap_v2.clone(), &session::random()?);
+    let cookie = legacy.as_ref().map_or_else(session::random, |l| Ok(l.cookie))?;
+    let gate = Gate::new(settings.wrap.clone(), settings.wrap_v2.clone(), &cookie);
     let reserved: Vec<_> = settings.clients.values().map(|c| (c.address4, c.address6)).collect();
     settings.epoch &= plane.supports(Feature::Epoch);
     let mut server = Server {
+        log: EventLog::open(settings.log.as_deref()),
         pool: Pool::new(settings.network4, settings.network6, reserved.into_iter()),
         plane,
         notes,
         gate,
+        cookie,
+        leaving: None,
         settings,
         peers: HashMap::new(),
         next_key: 0,
@@ -109,6 +146,11 @@ pub async fn serve(
         board,
         status_failed: std::cell::Cell::new(false),
     };
+    if let Some(legacy) = legacy {
+        auth::adopt_process_secret(legacy.tokens);
+        server.inherit(legacy, Instant::now());
+        server.settle();
+    }
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut posted = Instant::now();
@@ -123,9 +165,16 @@ pub async fn serve(
             Some((key, key_id, verdict)) = decided.recv() => server.decided(key, key_id, verdict, Instant::now()),
             order = orders.recv() => match order {
                 Some(Order::Reload(settings)) => server.reload(*settings),
+                Some(Order::Reopen) => server.log = EventLog::open(server.settings.log.as_deref()),
+                Some(Order::HandOver(asker)) if !server.plane.supports(Feature::HandOver) => {
+                    let why = anyhow!("a tunnel in the kernel cannot be handed over yet; restart, and its clients connect again");
+                    // Whoever asked has gone: nobody wants it any more.
+                    let _ = asker.send(Err(why));
+                }
+                Some(Order::HandOver(asker)) => server.leaving = Some((Instant::now() + LEAVING, asker)),
                 Some(Order::Stop) | None => {
                     server.stop();
-                    return Ok(());
+                    return Ok(Ended::Stopped);
                 }
             },
             _ = tick.tick() => {
@@ -138,6 +187,11 @@ pub async fn serve(
             }
         }
         server.settle();
+        let (busy, now) = (server.is_busy(), Instant::now());
+        if let Some((_, asker)) = server.leaving.take_if(|(limit, _)| !busy || *limit <= now) {
+            let settings = Box::new(server.settings.clone());
+            return Ok(Ended::Left(server.leave(&mut outlet), settings, asker));
+        }
     }
 }
 
@@ -158,6 +212,10 @@ impl Server {
                 Err(_) => self.counts.dropped += 1,
             }
             self.restless.insert(key);
+            return;
+        }
+        if self.leaving.is_some() {
+            // It is asked again, and answered by whoever goes on.
             return;
         }
         match self.gate.judge(&packet.bytes, packet.remote, unix() as u32) {
@@ -258,6 +316,7 @@ impl Server {
             session::Event::Failed(key_id, e) => {
                 self.counts.failed += 1;
                 eprintln!("sealane: tunnel: {}: the key exchange has failed: {e:#}", self.shown(key));
+                self.say("key_exchange_failed", key, &[("reason", format!("{e:#}").into())]);
                 match self.peers.get_mut(&key) {
                     Some(peer) if key_id != 0 && peer.stage == Stage::Connected => {
                         peer.session.abandon(key_id);
@@ -321,6 +380,17 @@ impl Server {
         let Some(peer) = self.peers.remove(&key) else { return };
         if !why.is_empty() && (peer.id.is_some() || peer.stage == Stage::Connected) {
             eprintln!("sealane: tunnel: {} ({}) is gone: {why}", peer.name, peer.remote);
+            let counters = peer.id.and_then(|id| self.plane.counters(id)).unwrap_or_default();
+            let seconds = peer.connected_at.elapsed().as_secs();
+            let more = [
+                ("remote", peer.remote.to_string().into()),
+                ("addresses", inside(peer.addresses).into()),
+                ("reason", why.into()),
+                ("seconds", seconds.into()),
+                ("received_bytes", counters.rx_bytes.into()),
+                ("sent_bytes", counters.tx_bytes.into()),
+            ];
+            self.log.say("disconnect", &peer.name, &more);
         }
         if let Some(session) = peer.session.remote()
             && self.by_session.get(&(peer.remote, session)) == Some(&key)
@@ -349,6 +419,14 @@ impl Server {
             }
             self.transmit(key, now);
         }
+    }
+
+    /// An event of a client for the log, with where it is.
+    fn say(&self, event: &str, key: Key, more: &[(&str, serde_json::Value)]) {
+        let Some(peer) = self.peers.get(&key) else { return };
+        let mut all = vec![("remote", peer.remote.to_string().into())];
+        all.extend_from_slice(more);
+        self.log.say(event, &peer.name, &all);
     }
 
     fn shown(&self, key: Key) -> String {

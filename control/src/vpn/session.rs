@@ -7,6 +7,7 @@
 //! A server is told that a client's message has come ([`Event::Message`]), checks who it is, installs the keys, and
 //! only then answers with its own message; so no client can use a key that is not there yet.
 
+use super::records::SavedRecords;
 use super::tls::{Endpoint, Tls};
 use anyhow::{Context, Result, anyhow, bail};
 use sealane_ovpn::command::{Command, Commands};
@@ -15,8 +16,10 @@ use sealane_ovpn::gate::Accepted;
 use sealane_ovpn::key_method::{EXPORT_DATA_KEYS, EXPORT_DYNAMIC_WRAP, KeySource, Message, prf_keys};
 use sealane_ovpn::link::{Link, LinkError};
 use sealane_ovpn::packet::SessionId;
+use sealane_ovpn::saved::SavedLink;
 use sealane_ovpn::wrap::WrapKey;
 use sealane_ovpn::wrap::v2::ClientKey;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -64,6 +67,20 @@ struct Exchange {
     ours: Message,
     theirs: Option<Message>,
     commands: Commands,
+}
+
+/// A server's session as plain data, to go on with in another process. It holds keys.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SavedSession {
+    link: SavedLink,
+    exchanges: Vec<SavedExchange>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedExchange {
+    key_id: u8,
+    confirmed: bool,
+    tls: SavedRecords,
 }
 
 /// A session.
@@ -130,6 +147,40 @@ impl Session {
     ) -> Result<Self> {
         let link = Link::client(random_session()?, key, v2, datagrams, unix);
         let exchanges = vec![Exchange::new(0, &words)?];
+        Ok(Self { link, endpoint, words, exchanges, events: VecDeque::new() })
+    }
+
+    /// A server's session whose exchange has been answered, to go on elsewhere; what is still going on beside it is
+    /// given up. An error: there is no such exchange.
+    pub fn save(self) -> Result<SavedSession> {
+        let mut exchanges = Vec::new();
+        for exchange in self.exchanges {
+            let confirmed = match exchange.stage {
+                Stage::ExpectConfirmation => false,
+                Stage::Done => true,
+                _ => continue,
+            };
+            let tls = exchange.tls.context("TLS has not begun")?.save()?;
+            exchanges.push(SavedExchange { key_id: exchange.key_id, confirmed, tls });
+        }
+        let ids: Vec<u8> = exchanges.iter().map(|e| e.key_id).collect();
+        if ids.is_empty() {
+            bail!("no key exchange is over");
+        }
+        let link = self.link.save(&ids).context("the peer has not spoken")?;
+        Ok(SavedSession { link, exchanges })
+    }
+
+    /// A server's session that goes on here.
+    pub fn restore(saved: SavedSession, endpoint: Endpoint, words: Words, now: Instant) -> Result<Self> {
+        let link = Link::restore(&saved.link, now).context("a control channel that is not understood")?;
+        let mut exchanges = Vec::new();
+        for exchange in saved.exchanges.into_iter().take(2) {
+            let mut own = Exchange::new(exchange.key_id, &words)?;
+            own.stage = if exchange.confirmed { Stage::Done } else { Stage::ExpectConfirmation };
+            own.tls = Some(Tls::restore(exchange.tls)?);
+            exchanges.push(own);
+        }
         Ok(Self { link, endpoint, words, exchanges, events: VecDeque::new() })
     }
 

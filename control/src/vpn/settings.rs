@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A VPN server's settings. Those under "start" need a restart to change; the rest follows a reload.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Start: where to listen.
     pub listen: Vec<(Transport, SocketAddr)>,
@@ -65,6 +65,8 @@ pub struct Settings {
     pub duplicate_names: bool,
     /// Where the status is written, as JSON.
     pub status: Option<PathBuf>,
+    /// Where events are written, a JSON object per line.
+    pub log: Option<PathBuf>,
     /// Connected clients at a time.
     pub max_clients: usize,
 }

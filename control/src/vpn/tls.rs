@@ -3,7 +3,8 @@
 //! OpenVPN has no framing of its own inside TLS: a message is what one record holds. rustls joins the plaintext of
 //! records, so they are given to it one by one.
 
-use anyhow::{Result, bail};
+use super::records::{Records, SavedRecords};
+use anyhow::{Context as _, Result, bail};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use std::io::{Read as _, Write as _};
@@ -28,9 +29,15 @@ impl Endpoint {
     }
 }
 
+enum Engine {
+    Rustls(Box<Connection>),
+    /// One that has come from another process, and what it has to send.
+    Moved(Box<Records>, Vec<u8>),
+}
+
 /// One TLS connection.
 pub struct Tls {
-    connection: Connection,
+    engine: Engine,
     /// Bytes of a record that is not whole yet.
     partial: Vec<u8>,
 }
@@ -52,7 +59,26 @@ impl Tls {
                 Connection::Client(ClientConnection::new(config.clone(), name)?)
             }
         };
-        Ok(Self { connection, partial: Vec::new() })
+        Ok(Self { engine: Engine::Rustls(Box::new(connection)), partial: Vec::new() })
+    }
+
+    /// A connection that has come from another process.
+    pub fn restore(saved: SavedRecords) -> Result<Self> {
+        let (records, partial) = Records::restore(saved)?;
+        Ok(Self { engine: Engine::Moved(Box::new(records), Vec::new()), partial })
+    }
+
+    /// Its keys, to go on elsewhere. Everything that it had to send must have been taken.
+    pub fn save(self) -> Result<SavedRecords> {
+        let described = self.described();
+        match self.engine {
+            Engine::Moved(records, _) => Ok(records.save(self.partial)),
+            Engine::Rustls(connection) => {
+                let version = connection.protocol_version().context("the handshake is not over")?;
+                let secrets = connection.dangerous_extract_secrets()?;
+                SavedRecords::new(version, &secrets, self.partial, described)
+            }
+        }
     }
 
     /// Takes bytes and gives the plaintext of each record that they complete.
@@ -68,18 +94,28 @@ impl Tls {
             }
             let Some(mut record) = rest.get(..length) else { break Ok(()) };
             start += length;
+            let connection = match &mut self.engine {
+                Engine::Rustls(connection) => connection,
+                Engine::Moved(records, _) => match records.open(record) {
+                    Ok(plaintext) => {
+                        plaintext.into_iter().for_each(&mut each);
+                        continue;
+                    }
+                    Err(e) => break Err(e),
+                },
+            };
             while !record.is_empty() {
-                if self.connection.read_tls(&mut record)? == 0 {
+                if connection.read_tls(&mut record)? == 0 {
                     bail!("TLS has ended");
                 }
             }
-            let state = match self.connection.process_new_packets() {
+            let state = match connection.process_new_packets() {
                 Ok(state) => state,
                 Err(e) => break Err(e.into()),
             };
             if state.plaintext_bytes_to_read() > 0 {
                 let mut plaintext = vec![0; state.plaintext_bytes_to_read()];
-                self.connection.reader().read_exact(&mut plaintext)?;
+                connection.reader().read_exact(&mut plaintext)?;
                 each(plaintext);
             }
         };
@@ -96,16 +132,22 @@ impl Tls {
         if message.len() > 1 << 14 {
             bail!("a message of {} bytes does not fit into a record", message.len());
         }
-        self.connection.writer().write_all(message)?;
-        Ok(())
+        match &mut self.engine {
+            Engine::Rustls(connection) => Ok(connection.writer().write_all(message)?),
+            Engine::Moved(records, out) => records.seal(message, out),
+        }
     }
 
     /// Bytes to send.
     pub fn take_output(&mut self) -> Vec<u8> {
+        let connection = match &mut self.engine {
+            Engine::Rustls(connection) => connection,
+            Engine::Moved(_, out) => return std::mem::take(out),
+        };
         let mut out = Vec::new();
-        while self.connection.wants_write() {
+        while connection.wants_write() {
             // A Vec takes everything.
-            if self.connection.write_tls(&mut out).is_err() {
+            if connection.write_tls(&mut out).is_err() {
                 break;
             }
         }
@@ -114,23 +156,33 @@ impl Tls {
 
     /// Whether the handshake is going on.
     pub fn is_handshaking(&self) -> bool {
-        self.connection.is_handshaking()
+        matches!(&self.engine, Engine::Rustls(connection) if connection.is_handshaking())
     }
 
     /// RFC 5705 without a context.
     pub fn export(&self, label: &[u8]) -> Result<[u8; 256]> {
-        Ok(self.connection.export_keying_material([0; 256], label, None)?)
+        match &self.engine {
+            Engine::Rustls(connection) => Ok(connection.export_keying_material([0; 256], label, None)?),
+            Engine::Moved(..) => bail!("a session that was handed over exports no keys"),
+        }
     }
 
     /// The peer's certificate, DER.
     pub fn peer_certificate(&self) -> Option<&[u8]> {
-        self.connection.peer_certificates()?.first().map(|c| c.as_ref())
+        match &self.engine {
+            Engine::Rustls(connection) => connection.peer_certificates()?.first().map(|c| c.as_ref()),
+            Engine::Moved(..) => None,
+        }
     }
 
     /// `TLSv1.3 TLS13_AES_256_GCM_SHA384`, for the log.
     pub fn described(&self) -> String {
-        let version = self.connection.protocol_version().and_then(|v| v.as_str().map(str::to_owned));
-        let suite = self.connection.negotiated_cipher_suite().map(|s| format!("{:?}", s.suite()));
+        let connection = match &self.engine {
+            Engine::Rustls(connection) => connection,
+            Engine::Moved(records, _) => return records.described().to_owned(),
+        };
+        let version = connection.protocol_version().and_then(|v| v.as_str().map(str::to_owned));
+        let suite = connection.negotiated_cipher_suite().map(|s| format!("{:?}", s.suite()));
         format!("{} {}", version.unwrap_or_default(), suite.unwrap_or_default())
     }
 }

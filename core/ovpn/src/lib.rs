@@ -4,6 +4,7 @@
 //! - [`gate`]: first packets, answered without state; [`link`]: a session's reliable streams for TLS, over wrapped
 //!   ([`wrap`]) control packets ([`packet`]) that are repeated and put in order ([`reliable`]).
 //! - Inside TLS: [`key_method`] and [`prf`] for the data keys, [`peer_info`], [`command`] and [`push`].
+//! - [`saved`]: a session as plain data, for another process to go on with.
 //!
 //! TLS itself is the caller's: [`link::Link`] carries its bytes.
 //!
@@ -20,4 +21,5 @@ pub mod peer_info;
 pub mod prf;
 pub mod push;
 pub mod reliable;
+pub mod saved;
 pub mod wrap;

@@ -11,6 +11,7 @@
 use crate::gate::Accepted;
 use crate::packet::{Body, MAX_ACKS, Opcode, PacketError, SessionId};
 use crate::reliable::{ACKS_WITH_MESSAGE, Incoming, Outgoing, Received};
+use crate::saved::{SavedChannel, SavedLink, session};
 use crate::wrap::v2::ClientKey;
 use crate::wrap::{Unwrapped, Wrap, WrapKey};
 use std::collections::VecDeque;
@@ -124,6 +125,42 @@ impl Link {
             channels: vec![channel],
             scratch: Vec::new(),
         }
+    }
+
+    /// A server's state with these exchanges, to go on elsewhere; `None` before the peer has spoken.
+    pub fn save(&self, exchanges: &[u8]) -> Option<SavedLink> {
+        let channels = self.channels.iter().filter(|c| exchanges.contains(&c.key_id));
+        Some(SavedLink {
+            own: *self.own.bytes(),
+            remote: *self.remote?.bytes(),
+            datagrams: self.repeat,
+            wrap: self.wrap.save(),
+            dynamic: self.dynamic.as_ref().map(Wrap::save),
+            channels: channels.map(Channel::save).collect(),
+        })
+    }
+
+    /// A server's that goes on. `None` for what nobody has saved.
+    pub fn restore(saved: &SavedLink, now: Instant) -> Option<Self> {
+        if saved.channels.is_empty() || saved.channels.len() > 2 {
+            return None;
+        }
+        let dynamic = saved.dynamic.as_ref().map(|d| Wrap::restore(d, true));
+        Some(Self {
+            server: true,
+            own: session(saved.own)?,
+            remote: Some(session(saved.remote)?),
+            wrap: Wrap::restore(&saved.wrap, true)?,
+            dynamic: if let Some(dynamic) = dynamic { Some(dynamic?) } else { None },
+            wrapped_key: Vec::new(),
+            repeat: saved.datagrams,
+            channels: saved
+                .channels
+                .iter()
+                .map(|c| Channel::restore(c, saved.datagrams, now))
+                .collect::<Option<_>>()?,
+            scratch: Vec::new(),
+        })
     }
 
     /// Our session id.
@@ -312,6 +349,31 @@ impl Channel {
             begun: false,
             show_key: false,
         }
+    }
+
+    fn save(&self) -> SavedChannel {
+        let (expects, held, acks) = self.incoming.save();
+        SavedChannel {
+            key_id: self.key_id,
+            sends: self.outgoing.next_id(),
+            outstanding: self.outgoing.save(),
+            waiting: self.waiting.iter().copied().collect(),
+            expects,
+            held,
+            acks,
+            ready: self.ready.iter().cloned().collect(),
+            begun: self.begun,
+        }
+    }
+
+    fn restore(saved: &SavedChannel, repeat: bool, now: Instant) -> Option<Self> {
+        let outgoing = Outgoing::restore(saved.sends, repeat, &saved.outstanding, now)?;
+        let mut channel =
+            Self::new(saved.key_id & 7, outgoing, Incoming::restore(saved.expects, &saved.held, &saved.acks)?);
+        channel.waiting = saved.waiting.iter().copied().take(MAX_WAITING).collect();
+        channel.ready = saved.ready.iter().cloned().collect();
+        channel.begun = saved.begun;
+        Some(channel)
     }
 
     /// Sorts what is in order: resets begin, the rest is TLS.

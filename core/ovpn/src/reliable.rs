@@ -6,6 +6,7 @@
 //! ```
 
 use crate::packet::{MAX_ACKS, Opcode};
+use crate::saved::SavedMessage;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -96,6 +97,31 @@ impl Outgoing {
         Some((message.id, message.opcode, &message.payload))
     }
 
+    /// What is under way, to go on elsewhere.
+    pub(crate) fn save(&self) -> Vec<SavedMessage> {
+        let save = |m: &Outstanding| SavedMessage::new(m.id, m.opcode, &m.payload, m.again.is_some());
+        self.outstanding.iter().map(save).collect()
+    }
+
+    /// Goes on: what was sent is sent again where packets may be lost. `None` for what nobody has saved.
+    pub(crate) fn restore(next_id: u32, repeat: bool, messages: &[SavedMessage], now: Instant) -> Option<Self> {
+        if messages.len() > SEND_WINDOW {
+            return None;
+        }
+        let mut outgoing = Self::new(next_id, repeat);
+        for m in messages {
+            outgoing.outstanding.push_back(Outstanding {
+                id: m.id,
+                opcode: m.opcode()?,
+                payload: m.payload.clone(),
+                again: m.sent.then_some(now),
+                pause: FIRST_PAUSE,
+                overtaken: 0,
+            });
+        }
+        Some(outgoing)
+    }
+
     /// When [`Outgoing::poll`] has something next.
     pub fn deadline(&self) -> Option<Instant> {
         self.outstanding.iter().filter_map(|m| m.again).min().filter(|_| self.repeat)
@@ -128,6 +154,21 @@ impl Incoming {
     /// Waits for `next_id` first.
     pub const fn new(next_id: u32) -> Self {
         Self { next_id, held: Vec::new(), acks: VecDeque::new(), recent: VecDeque::new() }
+    }
+
+    /// The id that it waits for, what is held, and what is to be acknowledged: to go on elsewhere.
+    pub(crate) fn save(&self) -> (u32, Vec<SavedMessage>, Vec<u32>) {
+        let held = self.held.iter().map(|(id, opcode, payload)| SavedMessage::new(*id, *opcode, payload, false));
+        (self.next_id, held.collect(), self.acks.iter().copied().collect())
+    }
+
+    /// Goes on. `None` for what nobody has saved.
+    pub(crate) fn restore(next_id: u32, held: &[SavedMessage], acks: &[u32]) -> Option<Self> {
+        if held.len() > RECEIVE_WINDOW as usize || acks.len() > 2 * MAX_ACKS {
+            return None;
+        }
+        let held = held.iter().map(|m| Some((m.id, m.opcode()?, m.payload.clone()))).collect::<Option<_>>()?;
+        Some(Self { next_id, held, acks: acks.iter().copied().collect(), recent: VecDeque::new() })
     }
 
     /// Takes a message.

@@ -82,7 +82,20 @@ impl Net {
                 self.got[1].extend(bytes);
             }
         }
+        self.move_server();
         true
+    }
+
+    /// Now and then the server goes on in another process.
+    fn move_server(&mut self) {
+        if self.random.below(10) == 0
+            && let Some(server) = self.server.take()
+        {
+            let saved = server.save(&[0, 1]).expect("the client has spoken");
+            let text = serde_json::to_string(&saved).expect("plain data");
+            let saved = serde_json::from_str(&text).expect("as it was written");
+            self.server = Some(Link::restore(&saved, self.now).expect("as it was saved"));
+        }
     }
 
     fn deliver(&mut self, to_server: bool, packet: &[u8]) {

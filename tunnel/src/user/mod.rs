@@ -80,6 +80,39 @@ impl Default for Config {
     }
 }
 
+/// A plane that another process has left: read and found good, but not begun. Nothing is sent or received before
+/// [`Prepared::start`], so that it can still be dropped, and the other process go on instead.
+pub struct Prepared(Legacy);
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared").field("interface", &self.0.interface).finish_non_exhaustive()
+    }
+}
+
+impl Prepared {
+    /// Reads it.
+    pub fn read(from: HandOver) -> io::Result<Self> {
+        handover::read(from).map(Self)
+    }
+
+    /// Goes on. Of the configuration only role and cores count.
+    pub fn start(self, config: &Config, sink: Arc<dyn Sink>) -> io::Result<UserPlane> {
+        UserPlane::run(config, self.0, sink)
+    }
+
+    /// The interface.
+    pub fn interface(&self) -> &str {
+        &self.0.interface
+    }
+
+    /// The addresses of its sockets: UDP's, then TCP's.
+    pub fn addresses(&self) -> Vec<(Transport, SocketAddr)> {
+        let udp = self.0.sockets.udp_addresses().into_iter().map(|a| (Transport::Udp, a));
+        udp.chain(self.0.sockets.tcp_addresses().into_iter().map(|a| (Transport::Tcp, a))).collect()
+    }
+}
+
 /// A peer as the plane's door knows it.
 struct Known {
     remote: SocketAddr,
@@ -114,7 +147,7 @@ pub struct UserPlane {
     // Only commands take it, never a packet.
     registry: Mutex<Registry>,
     interface: String,
-    threads: Vec<JoinHandle<Option<Lane>>>,
+    threads: Mutex<Vec<JoinHandle<Option<Lane>>>>,
 }
 
 impl std::fmt::Debug for UserPlane {
@@ -139,23 +172,15 @@ impl UserPlane {
     /// Goes on where another process's plane has stopped, with its lanes, sockets, peers, keys and counters. Of the
     /// configuration only role and cores count.
     pub fn resume(config: &Config, from: HandOver, sink: Arc<dyn Sink>) -> io::Result<Self> {
-        Self::run(config, handover::read(from)?, sink)
+        Prepared::read(from)?.start(config, sink)
     }
 
-    /// Stops and gives everything to another process. Packets that come from now on wait in the kernel for the plane
-    /// that goes on.
-    pub fn hand_over(mut self) -> io::Result<HandOver> {
-        let lanes: Option<Vec<Lane>> = self.stop().into_iter().collect();
-        // A lane that has failed takes its peers along: their keys' state is not known any more.
-        let lanes = lanes.ok_or_else(|| io::Error::other("a lane has ended before"))?;
-        Ok(handover::write(&self.interface, lanes))
-    }
-
-    fn stop(&mut self) -> Vec<Option<Lane>> {
+    fn stop(&self) -> Vec<Option<Lane>> {
         for lane in &self.shared.lanes {
             let _ = lane.mailbox.send(Message::Stop);
         }
-        self.threads.drain(..).map(|thread| thread.join().ok().flatten()).collect()
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.drain(..).map(|thread| thread.join().ok().flatten()).collect()
     }
 
     fn run(config: &Config, legacy: Legacy, sink: Arc<dyn Sink>) -> io::Result<Self> {
@@ -177,7 +202,7 @@ impl UserPlane {
             shared: shared.clone(),
             registry: Mutex::new(registry),
             interface: legacy.interface,
-            threads: Vec::new(),
+            threads: Mutex::default(),
         };
         let (mut streams, mut peers) = (legacy.streams, legacy.peers);
         let Sockets { udp, listeners } = legacy.sockets;
@@ -192,7 +217,8 @@ impl UserPlane {
             let own_peers = peers.extract_if(.., |p| shared.lane_of(p.about.peer) == number).collect();
             lane.inherit(&mut cx, own_streams, own_peers);
             let thread = std::thread::Builder::new().name(format!("tunnel-{number}"));
-            plane.threads.push(thread.spawn(move || run_lane(core, cx, lane, &inbox))?);
+            let thread = thread.spawn(move || run_lane(core, cx, lane, &inbox))?;
+            plane.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
         }
         Ok(plane)
     }
@@ -337,7 +363,12 @@ impl Plane for UserPlane {
 
     fn supports(&self, feature: Feature) -> bool {
         match feature {
-            Feature::Tcp | Feature::Epoch | Feature::Unnumbered | Feature::MaxSegment | Feature::Inband => true,
+            Feature::Tcp
+            | Feature::Epoch
+            | Feature::Unnumbered
+            | Feature::MaxSegment
+            | Feature::Inband
+            | Feature::HandOver => true,
         }
     }
 
@@ -387,6 +418,13 @@ impl Plane for UserPlane {
     fn counters(&self, peer: PeerId) -> Option<PeerCounters> {
         let now = self.now();
         self.registry().peers.get(&peer).map(|known| known.stats.read(now))
+    }
+
+    fn hand_over(&self) -> io::Result<HandOver> {
+        let lanes: Option<Vec<Lane>> = self.stop().into_iter().collect();
+        // A lane that has failed takes its peers along: their keys' state is not known any more.
+        let lanes = lanes.filter(|l| !l.is_empty()).ok_or_else(|| io::Error::other("a lane has ended before"))?;
+        Ok(handover::write(&self.interface, lanes))
     }
 
     fn totals(&self) -> Vec<(&'static str, u64)> {

@@ -1,6 +1,7 @@
 //! Who comes in: the decision's consequences, a first key, the next ones, and the way out of those who may not stay.
 
 use super::super::auth::Verdict as AuthVerdict;
+use super::super::log::EventLog;
 use super::super::peer::Stage;
 use super::super::pool::Addresses;
 use super::super::settings::Settings;
@@ -34,6 +35,14 @@ impl Server {
     fn refuse(&mut self, key: Key, key_id: u8, temporary: bool, reason: &str, now: Instant) {
         self.counts.unauthorised += 1;
         eprintln!("sealane: tunnel: {} is refused: {reason}", self.shown(key));
+        let claim = self.peers.get(&key).and_then(|p| p.claim(key_id));
+        let more = [
+            ("reason", reason.into()),
+            ("temporary", temporary.into()),
+            ("certificate", claim.as_ref().and_then(|c| c.common_name.clone()).into()),
+            ("user", claim.map(|c| c.username).filter(|u| !u.is_empty()).into()),
+        ];
+        self.say("refuse", key, &more);
         let Some(peer) = self.peers.get_mut(&key) else { return };
         peer.stage = Stage::Leaving(now + FAREWELL);
         let has_temporary = peer.info.has(sealane_ovpn::peer_info::proto::AUTH_FAIL_TEMP);
@@ -161,20 +170,27 @@ impl Server {
         for peer in self.peers.values_mut() {
             peer.session.set_endpoint(settings.tls.clone());
         }
+        self.log = EventLog::open(settings.log.as_deref());
+        self.settings = settings;
+        self.follow_settings();
+    }
+
+    /// Connected clients get what may change under them.
+    pub(super) fn follow_settings(&mut self) {
         let gone: Vec<Key> = self
             .peers
             .iter()
             .filter(|(_, p)| p.id.is_some())
-            .filter(|(_, p)| match settings.clients.get(&p.name) {
+            .filter(|(_, p)| match self.settings.clients.get(&p.name) {
                 Some(client) => client.disabled,
-                None => settings.known_clients_only,
+                None => self.settings.known_clients_only,
             })
             .map(|(k, _)| *k)
             .collect();
         gone.into_iter().for_each(|key| self.forget(key, "it is no longer allowed"));
         for peer in self.peers.values_mut() {
             let Some(id) = peer.id else { continue };
-            let routes = settings.clients.get(&peer.name).map(|c| c.routes.clone()).unwrap_or_default();
+            let routes = self.settings.clients.get(&peer.name).map(|c| c.routes.clone()).unwrap_or_default();
             if routes != peer.settings.routes {
                 let set = PeerSet { routes: Some(routes.clone()), ..PeerSet::default() };
                 match self.plane.command(Command::PeerSet(id, set)) {
@@ -183,7 +199,6 @@ impl Server {
                 }
             }
         }
-        self.settings = settings;
     }
 }
 

@@ -57,6 +57,8 @@ impl Server {
                     self.forget(key, "the data plane could not serve it");
                 }
             }
+            // Asked for after a hand-over: a peer whose client did not come along.
+            Event::Counters { peer: id, .. } if !self.by_id.contains_key(&id) => self.drop_from_plane(id),
             _ => {}
         }
     }
@@ -103,7 +105,18 @@ impl Server {
             if peer.info.version.is_empty() { "an old client" } else { &peer.info.version },
             if peer.flags.aead_epoch { ", epoch format" } else { "" },
         );
-        if peer.push_requested {
+        let more = [
+            ("addresses", addresses.into()),
+            ("user", peer.user.clone().into()),
+            ("transport", if peer.transport == Transport::Tcp { "tcp" } else { "udp" }.into()),
+            ("cipher", peer.cipher.name().into()),
+            ("tls", peer.session.tls_described(0).into()),
+            ("version", peer.info.version.clone().into()),
+            ("epoch", peer.flags.aead_epoch.into()),
+        ];
+        let push = peer.push_requested;
+        self.say("connect", key, &more);
+        if push {
             self.push(key);
         }
     }
@@ -142,7 +155,9 @@ impl Server {
         (peer.renewal, peer.key_id, peer.key_since) = (None, key_id, now);
         peer.keys += 1;
         peer.lame_duck = Some(now + self.settings.transition);
+        let keys = peer.keys;
         self.counts.renewed += 1;
+        self.say("renew", key, &[("keys", keys.into())]);
     }
 
     pub(super) fn renegotiate(&mut self, key: Key, now: Instant) {
@@ -160,8 +175,10 @@ impl Server {
         let Some(session) = peer.session.remote() else { return };
         self.by_session.remove(&(peer.remote, session));
         eprintln!("sealane: tunnel: {} has moved from {} to {remote}", peer.name, peer.remote);
+        let before = peer.remote.to_string();
         (peer.remote, peer.local) = (remote, local);
         self.by_session.insert((remote, session), key);
         self.counts.floated += 1;
+        self.say("move", key, &[("before", before.into())]);
     }
 }

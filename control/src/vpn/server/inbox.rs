@@ -50,6 +50,14 @@ impl Outlet {
     }
 }
 
+impl Outlet {
+    /// What is there already.
+    pub(in crate::vpn) fn try_next(&mut self) -> Option<Word> {
+        let event = self.events.try_recv().map(Word::Event);
+        event.or_else(|_| self.packets.try_recv().map(Word::Packet)).ok()
+    }
+}
+
 /// What a plane says.
 #[derive(Debug)]
 pub(in crate::vpn) enum Word {

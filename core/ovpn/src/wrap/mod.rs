@@ -11,6 +11,7 @@ pub use key::{KeyError, StaticKey};
 use crate::data::cipher::wipe;
 use crate::data::{Replay, ReplayWindow};
 use crate::packet::{MAX_PACKET, Opcode, PacketError, SessionId, take, take_array};
+use crate::saved::SavedWrap;
 use aws_lc_rs::hmac;
 use crypt::CryptKey;
 
@@ -102,8 +103,8 @@ const EARLY_NEGOTIATION: u32 = 0x0f00_0000;
 /// A session's wrap.
 pub struct Wrap {
     cipher: Cipher,
-    /// The key that dynamic tls-crypt mixes into the next one.
-    original: Option<StaticKey>,
+    /// What it was made from: dynamic tls-crypt mixes it into the next one.
+    key: WrapKey,
     next_id: u32,
     time: u32,
     seen_time: u32,
@@ -141,8 +142,8 @@ impl Unwrapped {
 impl Wrap {
     /// `server` chooses the direction; `unix` is the time that packet ids go with.
     pub fn new(key: &WrapKey, server: bool, unix: u32) -> Self {
-        let (cipher, original) = match key {
-            WrapKey::None => (Cipher::None, None),
+        let cipher = match key {
+            WrapKey::None => Cipher::None,
             WrapKey::Auth { key, direction, digest } => {
                 // Direction 0 sends with the first key; without one the first serves both.
                 let (send, receive) = match direction {
@@ -151,25 +152,39 @@ impl Wrap {
                     Some(true) => (1, 0),
                 };
                 let ready = |at: usize| hmac::Key::new(digest.algorithm(), &key.mac(at)[..digest.len()]);
-                (
-                    Cipher::Auth { keys: Box::new((ready(send), ready(receive))), length: digest.len() },
-                    Some(key.clone()),
-                )
+                Cipher::Auth { keys: Box::new((ready(send), ready(receive))), length: digest.len() }
             }
-            WrapKey::Crypt(key) => (Cipher::Crypt(Box::new(CryptKey::new(key, server))), Some(key.clone())),
+            WrapKey::Crypt(key) => Cipher::Crypt(Box::new(CryptKey::new(key, server))),
         };
-        Self { cipher, original, next_id: 1, time: unix, seen_time: 0, seen: ReplayWindow::new() }
+        Self { cipher, key: key.clone(), next_id: 1, time: unix, seen_time: 0, seen: ReplayWindow::new() }
     }
 
     /// The wrap of renegotiations: `exported` from the first TLS session, mixed with the session's first key.
     pub fn dynamic(&self, exported: &[u8; 256], server: bool, unix: u32) -> Self {
         let mut mixed = *exported;
-        if let Some(original) = &self.original {
+        if let WrapKey::Auth { key: original, .. } | WrapKey::Crypt(original) = &self.key {
             mixed.iter_mut().zip(original.bytes()).for_each(|(m, o)| *m ^= o);
         }
         let key = StaticKey::new(mixed);
         wipe(&mut mixed);
         Self::new(&WrapKey::Crypt(key), server, unix)
+    }
+
+    /// Its state, to go on elsewhere.
+    pub fn save(&self) -> SavedWrap {
+        let mut saved = SavedWrap::new(&self.key);
+        let (newest, seen) = self.seen.snapshot();
+        (saved.next_id, saved.time, saved.seen_time) = (self.next_id, self.time, self.seen_time);
+        (saved.newest, saved.seen) = (newest, seen.to_vec());
+        saved
+    }
+
+    /// Goes on: no packet id is issued again, and none that was seen is taken again. `None` for what nobody has saved.
+    pub fn restore(saved: &SavedWrap, server: bool) -> Option<Self> {
+        let mut wrap = Self::new(&saved.key()?, server, saved.time);
+        (wrap.next_id, wrap.seen_time) = (saved.next_id, saved.seen_time);
+        wrap.seen = ReplayWindow::restore(saved.newest, saved.seen.as_slice().try_into().ok()?);
+        Some(wrap)
     }
 
     /// A client's first packet id, where it shows a tls-crypt-v2 key and can do so again.

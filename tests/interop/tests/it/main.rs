@@ -35,6 +35,7 @@ mod smuggling;
 mod syn_tls;
 mod truth_table;
 mod tunnel;
+mod tunnel_upgrade;
 mod tunnel_world;
 mod upgrade;
 mod upstream_tls;

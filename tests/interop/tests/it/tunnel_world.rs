@@ -1,5 +1,6 @@
 //! Two network namespaces with a cable between them: the server's and the client's. Deleted when the test is left.
 
+use rustix::process::{Pid, Signal, kill_process};
 use sealane_interop::process::{self, Server};
 use sealane_interop::{binary, eventually, peers};
 use std::path::{Path, PathBuf};
@@ -121,13 +122,42 @@ impl World {
     /// The gateway, serving `vpn/tunnel.toml`.
     #[track_caller]
     pub fn serve(&self) -> Server {
-        let mut command = self.command(End::Server, binary::sealane());
+        self.serve_with(binary::sealane())
+    }
+
+    /// The gateway as another file.
+    #[track_caller]
+    pub fn serve_with(&self, program: &Path) -> Server {
+        let mut command = self.command(End::Server, program);
         command.args(["serve", "-c", "vpn/tunnel.toml"]);
         let mut server = Server::start(command, self.folder.path());
         let log = server.log_file();
         server
             .wait_until(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains("OpenVPN clients at tcp://")));
         server
+    }
+
+    /// The processes at the server's end, oldest first: the gateway, and for a moment its successor.
+    pub fn serving(&self) -> Vec<u32> {
+        let mut command = Command::new(peers::find("ip").expect("looked for before"));
+        let said: peers::Said = process::run(command.args(["netns", "pids", &self.names[0]]), b"").into();
+        let mut pids: Vec<u32> = said.text().lines().filter_map(|line| line.trim().parse().ok()).collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    /// Asks the gateway to start its program anew and to hand everything over to it.
+    #[track_caller]
+    pub fn upgrade(&self) {
+        let pids = self.serving();
+        let &[pid] = pids.as_slice() else { panic!("one gateway is to be there, not {pids:?}") };
+        self.signal(pid, Signal::USR2);
+    }
+
+    fn signal(&self, pid: u32, signal: Signal) {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
+        // One that has just ended need not be told.
+        let _ = kill_process(pid, signal);
     }
 
     /// Debian's `openvpn` at one end.
@@ -186,6 +216,8 @@ pub fn said(server: &Server, text: &str) -> bool {
 
 impl Drop for World {
     fn drop(&mut self) {
+        // Successors are nobody's children; in this namespace there is nobody else.
+        self.serving().into_iter().for_each(|pid| self.signal(pid, Signal::KILL));
         for name in &self.names {
             // One that was never made is not there to be deleted.
             let _ = ip(&format!("netns del {name}"));
