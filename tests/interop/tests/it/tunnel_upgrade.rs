@@ -32,22 +32,27 @@ fn clients_do_not_notice_an_upgrade() {
     world.init("");
     let profile = world.profile("alice");
     let server = world.serve();
-    for (left, arguments) in [(1, &["--proto", "udp"][..]), (2, &["--proto", "tcp-client", "--tls-version-max", "1.2"])]
-    {
+    let exit = "--explicit-exit-notify";
+    for (arguments, gone) in [
+        (&[exit, "1"][..], "is gone: it has left"),
+        (&[exit, "1", "--tls-version-max", "1.2"], "is gone: it has left"),
+        (&["--proto", "tcp-client"], "is gone: its connection has ended"),
+    ] {
+        let before = server.log().matches(gone).count();
         let client = world.connected(&profile, arguments);
         std::thread::scope(|scope| {
-            let pings = scope.spawn(|| world.pings(End::Client, INSIDE, 250, "0.01", 56));
+            let pings = scope.spawn(|| world.pings(End::Client, INSIDE, 200, "0.01", 56));
             upgrades(&world, &server, 2);
-            assert_eq!(pings.join().expect("ping ends"), 250, "{}", server.log());
+            assert_eq!(pings.join().expect("ping ends"), 200, "{}", server.log());
         });
         assert_eq!(world.pings(End::Server, "10.88.0.2", 3, "0.05", 1400), 3);
         let log = client.log();
         assert_eq!(log.matches("Initialization Sequence Completed").count(), 1, "{log}");
         assert!(!log.contains("bad packet ID"), "{log}");
         client.terminate();
-        assert!(eventually(|| server.log().matches("is gone: it has left").count() == left), "{}", server.log());
+        assert!(eventually(|| server.log().matches(gone).count() == before + 1), "{}", server.log());
     }
-    assert_eq!(server.log().matches("is connected from").count(), 2, "{}", server.log());
+    assert_eq!(server.log().matches("is connected from").count(), 3, "{}", server.log());
 }
 
 /// Keys are renewed after it, with a token from before it in place of the password.
@@ -83,7 +88,7 @@ fn a_successor_that_dies_leaves_the_tunnel_where_it_was() {
     let program = world.path("sealane");
     std::fs::copy(binary::sealane(), &program).expect("the program can be copied");
     let server = world.serve_with(&program);
-    let client = world.connected(&profile, &[]);
+    let client = world.connected(&profile, &["--explicit-exit-notify", "1"]);
     // What the next start finds asks for the tunnel, and ends.
     let other = world.write("other", "#!/bin/sh\nprintf 'tunnel\\n' >&0\nsleep 0.3\n");
     std::fs::set_permissions(&other, PermissionsExt::from_mode(0o755)).expect("a file can be made a program");
