@@ -11,6 +11,7 @@ use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, SignatureScheme, SupportedProtocolVersion};
 use sealane_dial::Memory;
+use sealane_sys::fastopen::Cookie;
 use sealane_tls::syn;
 use std::collections::HashSet;
 use std::fmt;
@@ -22,17 +23,6 @@ use std::time::{Duration, Instant};
 const SESSIONS: usize = 256;
 /// Destinations that are remembered.
 const DESTINATIONS: usize = 4096;
-
-/// Whether data goes out in a SYN without the cookie of an earlier contact.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cookie {
-    /// RFC 7413: the first connection asks for a cookie, those after it embed.
-    #[default]
-    Ask,
-    /// Embed from the first contact on. For servers that are known to accept it (`syn_tls = "open"`, nginx or HAProxy
-    /// under `net.ipv4.tcp_fastopen` with 0x200); others do not take the data, which then follows as ever.
-    None,
-}
 
 /// How to connect.
 #[derive(Clone)]

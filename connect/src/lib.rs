@@ -29,7 +29,8 @@ mod outcome;
 mod race;
 mod stream;
 
-pub use connector::{Connector, Cookie, Options};
+pub use connector::{Connector, Options};
 pub use outcome::{ConnectError, Early, Outcome, Skipped};
 pub use sealane_dial::How;
+pub use sealane_sys::fastopen::Cookie;
 pub use stream::TlsStream;

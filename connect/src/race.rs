@@ -1,12 +1,12 @@
 //! The sockets of one attempt: does what [`Dial`] says, and tells it what came of it.
 
-use crate::connector::Cookie;
 use crate::outcome::ConnectError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, ipproto, send, socket_with, sockopt};
+use rustix::net::sockopt;
 use sealane_dial::{Action, Dial, Ended, Route};
-use sealane_sys::fastopen::{self, ClientFailure, State};
+use sealane_sys::fastopen::{self, Cookie};
+use sealane_sys::fastopen_open::{self, Settled};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -65,7 +65,7 @@ impl<'a> Race<'a> {
                 match action {
                     Action::Connect(route) => {
                         if let Err(e) = self.open(route) {
-                            self.error = e.into();
+                            self.error = e;
                             dial.handle_failed(route);
                         }
                     }
@@ -104,49 +104,17 @@ impl<'a> Race<'a> {
         }
     }
 
-    fn open(&mut self, route: Route) -> Result<(), Errno> {
-        let family = if self.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-        sockopt::set_tcp_nodelay(&fd, true)?;
-        let begun = match route {
-            Route::Plain => connect(&fd, &self.address),
-            Route::Embedded => self.open_with_data(&fd),
+    fn open(&mut self, route: Route) -> io::Result<()> {
+        let fd = fastopen_open::socket(self.address)?;
+        let opened = match route {
+            Route::Plain => fastopen_open::open(fd, self.address)?,
+            Route::Embedded => fastopen_open::open_with_data(fd, self.address, self.data, self.cookie)?,
         };
-        match begun {
-            Ok(()) | Err(Errno::INPROGRESS) => {
-                *self.socket(route) = Some(fd);
-                Ok(())
-            }
-            Err(e) => Err(e),
+        if route == Route::Embedded {
+            (self.sent, self.cookie_missing) = (opened.sent, opened.cookie_missing);
         }
-    }
-
-    fn open_with_data(&mut self, fd: &OwnedFd) -> Result<(), Errno> {
-        let errno = |e: io::Error| Errno::from_io_error(&e).unwrap_or(Errno::INVAL);
-        fastopen::connect_with_data(fd).map_err(errno)?;
-        match self.cookie {
-            Cookie::None => fastopen::set_no_cookie(fd, true).map_err(errno)?,
-            // The third packet waits for something to carry, our Finished: one segment less. Not without a cookie: then
-            // the third packet is what proves to the server that we are here.
-            Cookie::Ask => sockopt::set_tcp_quickack(fd, false)?,
-        }
-        match connect(fd, &self.address) {
-            // Only noted: the SYN leaves with the data.
-            Ok(()) => {
-                self.sent = match send(fd, self.data, SendFlags::NOSIGNAL) {
-                    Err(Errno::INPROGRESS) => 0,
-                    sent => sent?,
-                };
-                Ok(())
-            }
-            // The SYN has left, and asks for a cookie.
-            Err(Errno::INPROGRESS) => {
-                self.cookie_missing = true;
-                Ok(())
-            }
-            Err(e) => Err(e),
-        }
+        *self.socket(route) = Some(opened.fd);
+        Ok(())
     }
 
     fn wait(&self, time: Duration) -> Result<(), ConnectError> {
@@ -162,26 +130,23 @@ impl<'a> Race<'a> {
 
     /// What has become of a socket.
     fn look(&mut self, route: Route, dial: &mut Dial) {
+        let missing = self.cookie_missing;
         let Some(fd) = self.socket(route) else { return };
-        match sockopt::socket_error(&*fd) {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) | Err(e) => {
-                self.error = e.into();
-                return dial.handle_failed(route);
+        match fastopen_open::settled(fd, missing) {
+            Ok(None) => {}
+            Ok(Some(settled)) => match route {
+                Route::Plain => dial.handle_plain(),
+                Route::Embedded => dial.handle_embedded(match settled {
+                    Settled::Taken => Ended::Taken,
+                    Settled::NotTaken => Ended::NotTaken,
+                    Settled::NoCookie => Ended::NoCookie,
+                    Settled::SentAgain => Ended::SentAgain,
+                }),
+            },
+            Err(e) => {
+                self.error = e;
+                dial.handle_failed(route);
             }
-        }
-        let Ok(info) = fastopen::info(&*fd) else { return };
-        if matches!(info.state, State::SynSent | State::SynReceived) {
-            return;
-        }
-        match route {
-            Route::Plain => dial.handle_plain(),
-            Route::Embedded => dial.handle_embedded(match info.failure {
-                _ if self.cookie_missing => Ended::NoCookie,
-                _ if info.syn_data => Ended::Taken,
-                ClientFailure::Retransmitted => Ended::SentAgain,
-                _ => Ended::NotTaken,
-            }),
         }
     }
 }

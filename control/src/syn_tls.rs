@@ -53,23 +53,29 @@ fn cookie_key(master: &[u8; 32]) -> Option<[u8; KEY]> {
 /// nothing is missing, or nothing is asked for.
 pub fn note(config: &Config) -> Option<String> {
     let listening = config.listeners.iter().any(|l| l.tls.is_some() && l.syn_tls != SynTls::Off);
-    missing(listening, Sysctl::read())
+    let connecting = config.upstreams.iter().any(|u| u.syn_tls.is_some());
+    missing(listening, connecting, Sysctl::read())
 }
 
-fn missing(listening: bool, sysctl: Option<Sysctl>) -> Option<String> {
-    if !listening {
+fn missing(listening: bool, connecting: bool, sysctl: Option<Sysctl>) -> Option<String> {
+    if !listening && !connecting {
         return None;
     }
-    match sysctl {
-        None => Some("this kernel has no TCP Fast Open: every TLS handshake follows TCP's (syn_tls)".to_owned()),
-        Some(s) if !s.server() => Some(format!(
-            "net.ipv4.tcp_fastopen is {}: TLS handshakes follow TCP's, one round trip later than need be; `{}` lets them \
-             begin in the SYN (or set syn_tls = \"off\")",
-            s.bits(),
-            s.command()
-        )),
-        Some(_) => None,
-    }
+    let Some(sysctl) = sysctl else {
+        return Some("this kernel has no TCP Fast Open: every TLS handshake follows TCP's (syn_tls)".to_owned());
+    };
+    let whose = match (listening && !sysctl.server(), connecting && !sysctl.client()) {
+        (false, false) => return None,
+        (true, false) => "",
+        (false, true) => " towards upstreams",
+        (true, true) => " with clients and upstreams",
+    };
+    Some(format!(
+        "net.ipv4.tcp_fastopen is {}: TLS handshakes{whose} follow TCP's, one round trip later than need be; `{}` lets \
+         them begin in the SYN (or set syn_tls = \"off\")",
+        sysctl.bits(),
+        sysctl.command(listening, connecting)
+    ))
 }
 
 #[cfg(test)]
@@ -98,10 +104,15 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_with_its_command() {
-        let text = missing(true, Sysctl::read().map(|_| Sysctl::of(1))).unwrap();
+        let text = missing(true, false, Some(Sysctl::of(1))).unwrap();
         assert!(text.contains("`sudo sysctl -w net.ipv4.tcp_fastopen=3`") && text.contains("syn_tls"), "{text}");
-        assert_eq!(missing(true, Some(Sysctl::of(3))), None);
-        assert_eq!(missing(false, Some(Sysctl::of(1))), None);
-        assert!(missing(true, None).is_some_and(|t| t.contains("no TCP Fast Open")));
+        let text = missing(false, true, Some(Sysctl::of(2))).unwrap();
+        assert!(text.contains("towards upstreams") && text.contains("tcp_fastopen=3`"), "{text}");
+        let text = missing(true, true, Some(Sysctl::of(0))).unwrap();
+        assert!(text.contains("clients and upstreams") && text.contains("tcp_fastopen=3`"), "{text}");
+        assert_eq!(missing(true, true, Some(Sysctl::of(3))), None);
+        assert_eq!(missing(false, true, Some(Sysctl::of(1))), None);
+        assert_eq!(missing(false, false, Some(Sysctl::of(0))), None);
+        assert!(missing(true, false, None).is_some_and(|t| t.contains("no TCP Fast Open")));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::conn::{Back, BackPhase, Conn, Deadline};
 use crate::exchange::FlowState;
+use crate::lane_state::LaneUpstream;
 use crate::proxy_protocol;
 use crate::response_flow::Loss;
 use crate::service::Proxy;
@@ -9,10 +10,12 @@ use crate::sides::ServerSide;
 use crate::snapshot::UpstreamHttp;
 use crate::wire::{Wire, WireError};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, ipproto, socket_with, sockopt};
+use rustix::net::{getsockname, sockopt};
 use sealane_lane::{Context, Key, Ready};
-use sealane_tls::Session;
+use sealane_sys::fastopen_open;
+use sealane_tls::{Session, TlsError};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 impl Proxy {
     /// Finds a connection for an exchange: one that is kept open, or (always if `fresh`) a new one.
@@ -66,21 +69,25 @@ impl Proxy {
         &mut self,
         cx: &mut Context,
         exchange: Key,
-        upstream: &std::rc::Rc<crate::lane_state::LaneUpstream>,
+        upstream: &std::rc::Rc<LaneUpstream>,
         server: usize,
         shared: bool,
     ) -> Result<(), Errno> {
         let address = upstream.upstream.servers.get(server).ok_or(Errno::ADDRNOTAVAIL)?.address;
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-        sockopt::set_tcp_nodelay(&fd, true)?;
-        match connect(&fd, &address) {
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(e) => return Err(e),
-        }
+        let only_h1 =
+            upstream.upstream.http == UpstreamHttp::Auto && self.exchanges.get(exchange).is_some_and(|x| x.upgrade);
+        let begun = match upstream.upstream.syn_tls {
+            None => None,
+            Some(_) => {
+                let header = self.upstream_header(upstream, server, (!shared).then_some(exchange)).unwrap_or_default();
+                self.open_with_hello(cx, upstream, server, only_h1, &header)
+            }
+        };
+        let (mut wire, syn) = match begun {
+            Some((wire, syn)) => (wire, Some(syn)),
+            None => (Wire::new(open_plainly(address)?), None),
+        };
         self.counters.upstream_connects.inc();
-        let mut wire = Wire::new(fd);
         // Nothing can be read or written before the loop says so.
         wire.readable = false;
         wire.writable = false;
@@ -96,10 +103,10 @@ impl Proxy {
             answered: false,
             keep_alive: false,
             shared,
-            only_h1: upstream.upstream.http == UpstreamHttp::Auto
-                && self.exchanges.get(exchange).is_some_and(|x| x.upgrade),
+            only_h1,
             waiting: if shared { vec![exchange] } else { Vec::new() },
             h2: None,
+            syn,
         };
         let key = self.conns.insert(Conn::Back(Box::new(back)));
         let Some(back) = self.back(key) else { return Err(Errno::NOMEM) };
@@ -111,7 +118,10 @@ impl Proxy {
         }
         let wait = upstream.upstream.connect_timeout;
         let wait = upstream.upstream.try_timeout.map_or(wait, |t| wait.min(t));
-        back.deadline.after(cx, key, wait);
+        match back.syn {
+            None => back.deadline.after(cx, key, wait),
+            Some(_) => self.syn_begun(cx, key, wait),
+        }
         if let Some(x) = self.exchanges.get_mut(exchange) {
             x.back = Some(if shared { ServerSide::Waiting(key) } else { ServerSide::H1(key) });
         }
@@ -124,9 +134,35 @@ impl Proxy {
         Ok(())
     }
 
+    /// What goes before all else, where the upstream wants a PROXY protocol header. `None` where its client is gone, and
+    /// where none is wanted.
+    fn upstream_header(&mut self, upstream: &LaneUpstream, server: usize, exchange: Option<Key>) -> Option<Vec<u8>> {
+        let version = upstream.upstream.proxy_protocol?;
+        let Self { conns, exchanges, .. } = self;
+        let front = exchange.and_then(|x| exchanges.get(x)).map(|x| x.front.conn());
+        // Where the client came to, as it will be told.
+        let (source, destination) = match front.and_then(|f| conns.get(f)) {
+            Some(Conn::Front(front)) => {
+                let own = getsockname(&front.wire.fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
+                (front.client.peer, own)
+            }
+            Some(Conn::Quic(q)) => {
+                let client = q.client_ref()?;
+                let port = client.listener.listener.address.port();
+                (client.peer, q.quic.local_ip().map(|ip| SocketAddr::new(ip, port)))
+            }
+            _ => return None,
+        };
+        let mut header = Vec::new();
+        let destination = destination.unwrap_or(upstream.upstream.servers.get(server)?.address);
+        proxy_protocol::encode(&mut header, version, source, destination);
+        Some(header)
+    }
+
     pub(crate) fn back_event(&mut self, cx: &mut Context, key: Key, ready: Ready) {
         let Some(back) = self.back(key) else { return };
         match back.phase {
+            BackPhase::Connecting if back.syn.is_some() => self.syn_event(cx, key),
             BackPhase::Connecting => {
                 if ready.error || ready.write {
                     match sockopt::socket_error(&back.wire.fd) {
@@ -149,34 +185,17 @@ impl Proxy {
         }
     }
 
-    fn connected(&mut self, cx: &mut Context, key: Key) {
-        let Self { conns, exchanges, scratch, .. } = self;
-        let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
-        let (exchange, only_h1) = (back.exchange, back.only_h1);
+    pub(crate) fn connected(&mut self, cx: &mut Context, key: Key) {
+        let Some(back) = self.back(key) else { return };
+        let (exchange, only_h1, server) = (back.exchange, back.only_h1, back.server);
         let upstream = back.upstream.clone();
-        if let Some(version) = upstream.upstream.proxy_protocol {
-            let front = exchange.and_then(|x| exchanges.get(x)).map(|x| x.front.conn());
-            // Where the client came to, as it will be told.
-            let (source, destination) = match front.and_then(|f| conns.get(f)) {
-                Some(Conn::Front(front)) => {
-                    let own = getsockname(&front.wire.fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
-                    (front.client.peer, own)
-                }
-                Some(Conn::Quic(q)) => match q.client_ref() {
-                    Some(client) => {
-                        let port = client.listener.listener.address.port();
-                        (client.peer, q.quic.local_ip().map(|ip| SocketAddr::new(ip, port)))
-                    }
-                    None => return self.close(cx, key),
-                },
-                _ => return self.close(cx, key),
-            };
+        if upstream.upstream.proxy_protocol.is_some() {
+            let Some(header) = self.upstream_header(&upstream, server, exchange) else { return self.close(cx, key) };
+            let Self { conns, scratch, .. } = self;
             let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
-            let mut header = Vec::new();
-            let destination = destination.unwrap_or(upstream.upstream.servers[back.server].address);
-            proxy_protocol::encode(&mut header, version, source, destination);
             back.wire.send_raw(&header, scratch);
         }
+        let Self { conns, scratch, .. } = self;
         let context = upstream.context(only_h1);
         let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
         match context {
@@ -207,6 +226,10 @@ impl Proxy {
         if back.wire.is_handshaking() {
             return self.touch(key);
         }
+        if back.syn.is_some() {
+            self.syn_done(cx, key);
+        }
+        let Some(back) = self.back(key) else { return };
         let h2 = back.wire.tls.as_ref().and_then(|t| t.alpn()) == Some(b"h2");
         let upstream = back.upstream.clone();
         let (server, only_h1) = (back.server, back.only_h1);
@@ -263,7 +286,13 @@ impl Proxy {
         self.counters.pooled.inc();
     }
 
-    pub(crate) fn back_failed(&mut self, cx: &mut Context, key: Key, _error: &WireError) {
+    pub(crate) fn back_failed(&mut self, cx: &mut Context, key: Key, error: &WireError) {
+        match error {
+            // It needs what the shorter hello leaves out.
+            WireError::Tls(TlsError::PeerAlert(_)) if self.syn_again(cx, key, true) => return,
+            WireError::Tls(_) => self.syn_heard(cx, key),
+            WireError::Io => {}
+        }
         self.back_lost(cx, key, false);
     }
 
@@ -275,6 +304,10 @@ impl Proxy {
         if back.h2.is_some() {
             return self.h2_back_timeout(cx, key);
         }
+        if back.syn.is_some() && self.syn_timeout(cx, key) {
+            return;
+        }
+        let Some(back) = self.back(key) else { return };
         // While the client is what is slow, the upstream is not to blame.
         let idle = back.upstream.upstream.idle_timeout;
         let exchange = back.exchange;
@@ -297,6 +330,10 @@ impl Proxy {
         if back.h2.is_some() {
             return self.h2_back_lost(cx, key, timeout);
         }
+        if back.syn.is_some() && !timeout && self.syn_again(cx, key, false) {
+            return;
+        }
+        let Some(back) = self.back(key) else { return };
         let waiting = std::mem::take(&mut back.waiting);
         let why = match back.phase {
             BackPhase::Connecting | BackPhase::Handshake => Loss::Unreachable { timeout },
@@ -317,4 +354,10 @@ impl Proxy {
             }
         }
     }
+}
+
+/// A plain connection that is being made.
+fn open_plainly(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let opened = fastopen_open::socket(address).and_then(|fd| fastopen_open::open(fd, address));
+    opened.map(|o| o.fd).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL))
 }

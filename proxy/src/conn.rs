@@ -1,5 +1,6 @@
 //! What a lane keeps for a connection with a client ([`Front`]) and with an upstream ([`Back`]).
 
+use crate::back_syn::BackSyn;
 use crate::h2::back::H2Back;
 use crate::h2::front::H2Front;
 use crate::lane_state::{LaneListener, LaneUpstream};
@@ -121,6 +122,8 @@ pub(crate) struct Back {
     /// Exchanges that share it once it is made.
     pub waiting: Vec<Key>,
     pub h2: Option<Box<H2Back>>,
+    /// There until the handshake is over, where it began in the SYN.
+    pub syn: Option<Box<BackSyn>>,
 }
 
 impl Client {

@@ -141,6 +141,24 @@ counters! {
     upstream_connects, counter, "sealane_upstream_connects_total", "";
     /// Connections to upstreams that failed or timed out.
     upstream_connect_failures, counter, "sealane_upstream_connect_failures_total", "";
+    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    upstream_syn_embedded, counter, "sealane_upstream_syn_total", "result=\"embedded\"";
+    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    upstream_syn_not_taken, counter, "sealane_upstream_syn_total", "result=\"not_taken\"";
+    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    upstream_syn_no_cookie, counter, "sealane_upstream_syn_total", "result=\"no_cookie\"";
+    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    upstream_syn_hedged, counter, "sealane_upstream_syn_total", "result=\"hedged\"";
+    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    upstream_syn_refused, counter, "sealane_upstream_syn_total", "result=\"refused\"";
+    /// Connections to upstreams with `syn_tls` that were made in sequence, by why.
+    upstream_syn_too_large, counter, "sealane_upstream_syn_skipped_total", "reason=\"too_large\"";
+    /// Connections to upstreams with `syn_tls` that were made in sequence, by why.
+    upstream_syn_paused, counter, "sealane_upstream_syn_skipped_total", "reason=\"paused\"";
+    /// Connections to upstreams with `syn_tls` that were made in sequence, by why.
+    upstream_syn_whole, counter, "sealane_upstream_syn_skipped_total", "reason=\"hello_refused\"";
+    /// Connections to upstreams with `syn_tls` that were made in sequence, by why.
+    upstream_syn_not_allowed, counter, "sealane_upstream_syn_skipped_total", "reason=\"not_allowed\"";
     /// Requests sent on a kept connection.
     upstream_reused, counter, "sealane_upstream_reused_total", "";
     /// TLS handshakes with upstreams by kind.

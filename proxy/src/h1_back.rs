@@ -69,6 +69,7 @@ impl Proxy {
             match back.wire.read(scratch) {
                 Ok(ReadResult::Progress) => {
                     if back.phase == BackPhase::Handshake {
+                        self.syn_heard(cx, key);
                         self.upstream_handshake(cx, key);
                     }
                 }

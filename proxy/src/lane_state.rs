@@ -1,5 +1,6 @@
 //! A lane's own form of a snapshot: its TLS contexts and its pools, reached by counts that no other lane touches.
 
+use crate::back_syn::SynServer;
 use crate::balance::{Balance, Balancer, LaneServer, RetryBudget};
 use crate::snapshot::{Listener, Routing, Snapshot, Upstream, UpstreamHttp};
 use sealane_lane::{Key, Millis};
@@ -40,6 +41,8 @@ pub(crate) struct LaneUpstream {
     pub queue_share: usize,
     /// By server: the connection over QUIC, and until when it is not tried again.
     h3: RefCell<Vec<(Option<Key>, Millis)>>,
+    /// By server, for hellos in SYNs.
+    pub syn: RefCell<Vec<SynServer>>,
 }
 
 pub(crate) struct LaneSnapshot {
@@ -83,7 +86,10 @@ impl LaneUpstream {
         let mut contexts = self.contexts.borrow_mut();
         let context = &mut contexts[usize::from(only_h1)];
         if context.is_none() {
-            let new = ClientContext::new(policy)?;
+            let new = match self.upstream.syn_tls {
+                None => ClientContext::new(policy)?,
+                Some(_) => ClientContext::for_syn(policy)?,
+            };
             *context = Some(if only_h1 { new.offering(&[b"http/1.1"]) } else { new });
         }
         Ok(context.clone())
@@ -155,6 +161,7 @@ impl LaneUpstream {
             waiting: RefCell::default(),
             queue_share: upstream.queue.div_ceil(lanes.max(1)),
             h3: RefCell::new(vec![(None, 0); upstream.servers.len()]),
+            syn: RefCell::new(vec![SynServer::default(); upstream.servers.len()]),
             upstream: upstream.clone(),
         }
     }

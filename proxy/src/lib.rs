@@ -10,6 +10,7 @@
 
 mod access_log;
 mod back;
+mod back_syn;
 pub mod balance;
 mod choose;
 mod clock;

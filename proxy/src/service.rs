@@ -4,6 +4,7 @@
 //! response have to do with each other to `exchange_loop`.
 
 use crate::access_log::{AccessLog, Entry, FLUSH_MS, LogSink};
+use crate::back_syn::DESTINATIONS;
 use crate::clock::Clock;
 use crate::conn::{Back, BackPhase, Client, Conn, Deadline, Front, FrontPhase};
 use crate::counters::Counters;
@@ -107,6 +108,8 @@ pub struct Proxy {
     pub(crate) clock: Clock,
     pub(crate) log: AccessLog,
     pub(crate) signatures: Signatures,
+    /// What is known of the paths to upstreams, for hellos in SYNs.
+    pub(crate) dialled: sealane_dial::Memory,
     /// Hellos that wait for crypto time, oldest first.
     pub(crate) admission: VecDeque<Key>,
     dirty: Vec<Key>,
@@ -142,6 +145,7 @@ impl Proxy {
             clock: Clock::default(),
             log: AccessLog::new(setup.log),
             signatures: Signatures::default(),
+            dialled: sealane_dial::Memory::new(DESTINATIONS),
             admission: VecDeque::new(),
             dirty: Vec::new(),
             batch: Vec::new(),
@@ -662,9 +666,12 @@ impl Service for Proxy {
                 self.front_event(cx, key, ready);
             }
             Some(Conn::Back(back)) => {
-                back.wire.note(ready);
-                if ready.write && !back.wire.is_flushed() {
-                    self.touch(key);
+                // Of two sockets that race, either may be meant.
+                if !(back.phase == BackPhase::Connecting && back.syn.is_some()) {
+                    back.wire.note(ready);
+                    if ready.write && !back.wire.is_flushed() {
+                        self.touch(key);
+                    }
                 }
                 self.back_event(cx, key, ready);
             }

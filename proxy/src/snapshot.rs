@@ -11,6 +11,7 @@ use crate::rules::{Redirect, Route};
 use crate::server_state::{GroupState, ServerState};
 use sealane_http::h1::Limits;
 use sealane_route::{HostTable, RouteTable};
+use sealane_sys::fastopen::Cookie;
 use sealane_tls::policy::{ClientPolicy, ListenerTls, TicketKeys};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -187,6 +188,8 @@ pub struct Upstream {
     pub group: Arc<GroupState>,
     /// TLS towards them; `None` is plain TCP.
     pub tls: Option<Arc<ClientPolicy>>,
+    /// Whether the hello travels in the SYN, and whether that takes a cookie; only with TLS. `None`: in sequence.
+    pub syn_tls: Option<Cookie>,
     /// Idle connections kept per server and lane; 0 opens a connection for each request (resumed, under TLS).
     pub keepalive: usize,
     /// How long an idle connection is kept.

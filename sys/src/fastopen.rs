@@ -41,15 +41,27 @@ impl Sysctl {
         self.0 & SERVER_BIT != 0
     }
 
-    /// The command that also allows the server's side.
-    pub fn command(self) -> String {
-        format!("sudo sysctl -w net.ipv4.tcp_fastopen={}", self.0 | SERVER_BIT)
+    /// The command that also allows these sides.
+    pub fn command(self, server: bool, client: bool) -> String {
+        let bits = self.0 | if server { SERVER_BIT } else { 0 } | if client { CLIENT_BIT } else { 0 };
+        format!("sudo sysctl -w net.ipv4.tcp_fastopen={bits}")
     }
 
     /// As the kernel has it.
     pub fn bits(self) -> u32 {
         self.0
     }
+}
+
+/// Whether data goes out in a SYN without the cookie of an earlier contact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cookie {
+    /// RFC 7413: the first connection asks for a cookie, those after it embed.
+    #[default]
+    Ask,
+    /// Embed from the first contact on. For servers that are known to accept it (`syn_tls = "open"`, nginx or HAProxy
+    /// under `net.ipv4.tcp_fastopen` with 0x200); others do not take the data, which then follows as ever.
+    None,
 }
 
 /// Accepts data in SYNs on a listening socket, from peers with a valid cookie. At most `queue` connections may wait for
@@ -219,8 +231,8 @@ mod tests {
     fn the_sysctl_says_what_is_missing() {
         assert!(Sysctl(3).server() && Sysctl(3).client());
         assert!(!Sysctl(1).server());
-        assert_eq!(Sysctl(1).command(), "sudo sysctl -w net.ipv4.tcp_fastopen=3");
-        assert_eq!(Sysctl(0).command(), "sudo sysctl -w net.ipv4.tcp_fastopen=2");
+        assert_eq!(Sysctl(1).command(true, false), "sudo sysctl -w net.ipv4.tcp_fastopen=3");
+        assert_eq!(Sysctl(0).command(true, false), "sudo sysctl -w net.ipv4.tcp_fastopen=2");
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use crate::policy::ClientPolicy;
 use crate::provider::{provider, versions};
 use crate::server::{BuildError, certified_key};
+use crate::syn;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
-use rustls::{DigitallySignedStruct, NamedGroup, RootCertStore, SignatureScheme};
+use rustls::{DigitallySignedStruct, NamedGroup, RootCertStore, SignatureScheme, SupportedProtocolVersion};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,6 +23,19 @@ const MAX_TICKETS: usize = 32;
 pub struct ClientContext {
     pub(crate) config: Arc<ClientConfig>,
     pub(crate) server_name: ServerName<'static>,
+    /// For hellos that travel in SYNs.
+    pub(crate) syn: Option<Arc<SynConfigs>>,
+}
+
+/// What hellos in SYNs are made with ([`syn`]).
+pub(crate) struct SynConfigs {
+    /// Without a ticket.
+    pub alone: Arc<ClientConfig>,
+    /// With one.
+    pub with_ticket: Arc<ClientConfig>,
+    /// `alone` offers less than the ordinary configuration.
+    pub trimmed: bool,
+    pub sessions: Option<Arc<dyn ClientSessionStore>>,
 }
 
 impl std::fmt::Debug for ClientContext {
@@ -33,49 +47,113 @@ impl std::fmt::Debug for ClientContext {
 impl ClientContext {
     /// Builds the configuration.
     pub fn new(policy: &ClientPolicy) -> Result<Self, BuildError> {
+        Self::build(policy, false)
+    }
+
+    /// The same, with what [`Session::client_for_syn`](crate::Session::client_for_syn) needs.
+    pub fn for_syn(policy: &ClientPolicy) -> Result<Self, BuildError> {
+        Self::build(policy, true)
+    }
+
+    fn build(policy: &ClientPolicy, for_syn: bool) -> Result<Self, BuildError> {
         let provider = provider(&policy.suites, &policy.groups);
-        let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(&versions(&policy.versions))?;
+        let ordinary = versions(&policy.versions);
         let verifier: Arc<dyn ServerCertVerifier> = if policy.dangerous_skip_verification {
-            Arc::new(AcceptAny(provider))
+            Arc::new(AcceptAny(provider.clone()))
         } else {
             let mut roots = RootCertStore::empty();
             for root in &policy.roots {
                 roots.add(root.clone())?;
             }
-            let built = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            let built = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
             built.map_err(|e| BuildError(e.to_string()))?
         };
-        let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
-        let mut config = match &policy.identity {
-            None => builder.with_no_client_auth(),
+        // A session is taken up again only under the verifier and the resolver that saw it: all have the same.
+        let verifier = if for_syn { syn::verifier(verifier) } else { verifier };
+        let resolver: Arc<dyn ResolvesClientCert> = match &policy.identity {
+            None => Arc::new(NoIdentity),
             Some(identity) => {
                 let key = certified_key(identity);
                 let key = key.ok_or_else(|| BuildError(format!("{}: unusable key", identity.source.display())))?;
-                builder.with_client_cert_resolver(Arc::new(OneIdentity(key)))
+                Arc::new(OneIdentity(key))
             }
         };
-        config.alpn_protocols = policy.alpn.clone();
-        config.cert_compressors = Vec::new();
-        config.cert_decompressors = Vec::new();
-        config.resumption = if policy.resumption {
-            Resumption::store(Arc::new(LaneClientSessions { policy: policy.id }))
-        } else {
-            Resumption::disabled()
+        let store: Option<Arc<dyn ClientSessionStore>> =
+            if policy.resumption { Some(Arc::new(LaneClientSessions { policy: policy.id })) } else { None };
+        let config = |provider: Arc<CryptoProvider>, versions: &[&'static SupportedProtocolVersion], store| {
+            let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions)?;
+            let builder = builder.dangerous().with_custom_certificate_verifier(verifier.clone());
+            let mut config = builder.with_client_cert_resolver(resolver.clone());
+            config.alpn_protocols = policy.alpn.clone();
+            config.cert_compressors = Vec::new();
+            config.cert_decompressors = Vec::new();
+            config.resumption = match store {
+                Some(store) => Resumption::store(store),
+                None => Resumption::disabled(),
+            };
+            Ok::<_, BuildError>(Arc::new(config))
+        };
+        let syn = match for_syn {
+            false => None,
+            true => {
+                let offer = syn::offer(&provider, &ordinary);
+                let shorter = Arc::new(syn::with_ticket(&provider));
+                let mut alone = config(Arc::new(offer.provider), &offer.versions, store.clone())?;
+                if offer.trimmed {
+                    Arc::make_mut(&mut alone).alpn_protocols = needed(policy.alpn.clone());
+                }
+                Some(Arc::new(SynConfigs {
+                    alone,
+                    with_ticket: config(shorter, &ordinary, store.clone().map(syn::sessions))?,
+                    trimmed: offer.trimmed,
+                    sessions: store.clone(),
+                }))
+            }
         };
         let server_name = ServerName::try_from(policy.server_name.clone())
             .map_err(|_| BuildError(format!("{:?} is no server name", policy.server_name)))?;
-        Ok(Self { config: Arc::new(config), server_name })
+        Ok(Self { config: config(provider, &ordinary, store)?, server_name, syn })
     }
-}
 
-impl ClientContext {
     /// The same, with these protocols for ALPN.
     #[must_use]
     pub fn offering(&self, protocols: &[&[u8]]) -> Self {
-        let mut config = ClientConfig::clone(&self.config);
-        config.alpn_protocols = protocols.iter().map(|p| p.to_vec()).collect();
-        Self { config: Arc::new(config), server_name: self.server_name.clone() }
+        let protocols: Vec<Vec<u8>> = protocols.iter().map(|p| p.to_vec()).collect();
+        let offer = |config: &Arc<ClientConfig>, protocols: Vec<Vec<u8>>| {
+            let mut config = ClientConfig::clone(config);
+            config.alpn_protocols = protocols;
+            Arc::new(config)
+        };
+        let syn = self.syn.as_ref().map(|s| {
+            let few = if s.trimmed { needed(protocols.clone()) } else { protocols.clone() };
+            Arc::new(SynConfigs {
+                alone: offer(&s.alone, few),
+                with_ticket: offer(&s.with_ticket, protocols.clone()),
+                trimmed: s.trimmed,
+                sessions: s.sessions.clone(),
+            })
+        });
+        Self { config: offer(&self.config, protocols), server_name: self.server_name.clone(), syn }
+    }
+}
+
+/// ALPN where each byte counts: `http/1.1` alone is what servers speak without being asked. The 15 bytes that it takes are
+/// room for the server's name.
+fn needed(protocols: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    if protocols == [b"http/1.1"] { Vec::new() } else { protocols }
+}
+
+/// We have no certificate of our own.
+#[derive(Debug)]
+struct NoIdentity;
+
+impl ResolvesClientCert for NoIdentity {
+    fn resolve(&self, _roots: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
     }
 }
 

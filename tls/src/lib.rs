@@ -24,4 +24,4 @@ pub use client::ClientContext;
 pub use records::Records;
 pub use rustls::pki_types::CertificateDer;
 pub use server::{BuildError, ServerContext};
-pub use session::{Read, Session, Summary, TlsError, fingerprint};
+pub use session::{Read, Session, Summary, SynSession, TlsError, fingerprint};

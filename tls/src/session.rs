@@ -7,6 +7,7 @@ use crate::client::ClientContext;
 use crate::policy::Version;
 use crate::records::Records;
 use crate::server::ServerContext;
+use crate::syn;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
@@ -94,6 +95,15 @@ pub struct Summary {
     pub retried: bool,
 }
 
+/// What [`Session::client_for_syn`] has made.
+#[derive(Debug)]
+pub struct SynSession {
+    /// The session.
+    pub session: Session,
+    /// Its hello offers less than the ordinary one: a server that needs the rest refuses it with an alert.
+    pub trimmed: bool,
+}
+
 enum Side {
     Server(UnbufferedServerConnection),
     Client(UnbufferedClientConnection),
@@ -127,6 +137,28 @@ impl Session {
         let mut session = Self { side: Side::Client(connection) };
         session.read(&mut [], &mut Vec::new(), &mut Vec::new(), out)?;
         Ok(session)
+    }
+
+    /// A session with a server whose `ClientHello` is to travel in a SYN: shorter than the ordinary one. `None` where the
+    /// context is not for that ([`ClientContext::for_syn`]), or the shorter hello offers less than the ordinary one and
+    /// must not (`whole`: the server has refused it).
+    pub fn client_for_syn(
+        context: &ClientContext,
+        whole: bool,
+        out: &mut Records,
+    ) -> Result<Option<SynSession>, TlsError> {
+        let Some(configs) = &context.syn else { return Ok(None) };
+        let ticket = configs.sessions.as_ref().is_some_and(|s| syn::has_ticket(&**s, &context.server_name));
+        let trimmed = configs.trimmed && !ticket;
+        if trimmed && whole {
+            return Ok(None);
+        }
+        let config = if ticket { &configs.with_ticket } else { &configs.alone };
+        let make = || UnbufferedClientConnection::new(config.clone(), context.server_name.clone());
+        let connection = if ticket { make() } else { syn::make(make) }.map_err(TlsError::Handshake)?;
+        let mut session = Self { side: Side::Client(connection) };
+        session.read(&mut [], &mut Vec::new(), &mut Vec::new(), out)?;
+        Ok(Some(SynSession { session, trimmed }))
     }
 
     /// Takes ciphertext. Appends plaintext to `plain` and 0-RTT data to `early`, and what must be sent to `out`. After

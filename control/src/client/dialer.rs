@@ -1,13 +1,12 @@
 //! Connections with data in their SYN, on tokio: does what [`Dial`] says.
 
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, ipproto, send, socket_with, sockopt};
+use rustix::net::sockopt;
 use sealane_dial::{Action, Dial, Ended, How, Memory, Route, Verdict, budget};
-use sealane_sys::fastopen::{self, ClientFailure, State};
+use sealane_sys::fastopen::{self, Cookie};
+use sealane_sys::fastopen_open::{self, Settled};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -45,7 +44,7 @@ pub(super) async fn acknowledge_unless_answered(stream: &TcpStream) {
 /// Makes connections, and remembers paths.
 pub(super) struct Dialer {
     memory: RefCell<Memory>,
-    no_cookie: bool,
+    cookie: Cookie,
     mark: bool,
     embedded: Cell<u64>,
     hedged: Cell<u64>,
@@ -64,7 +63,7 @@ impl Dialer {
     pub fn new(no_cookie: bool, mark: bool) -> io::Result<Self> {
         Ok(Self {
             memory: RefCell::new(Memory::new(DESTINATIONS)),
-            no_cookie,
+            cookie: if no_cookie { Cookie::None } else { Cookie::Ask },
             mark,
             embedded: Cell::new(0),
             hedged: Cell::new(0),
@@ -148,37 +147,16 @@ impl Dialer {
     }
 
     fn open(&self, to: SocketAddr, route: Route, hello: &[u8]) -> io::Result<Attempt> {
-        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd: OwnedFd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-        sockopt::set_tcp_nodelay(&fd, true)?;
+        let fd = fastopen_open::socket(to)?;
         if self.mark {
             fastopen::set_mark(&fd, MARK)?;
         }
-        let (mut sent, mut cookie_missing) = (0, false);
-        if route == Route::Embedded {
-            fastopen::connect_with_data(&fd)?;
-            if self.no_cookie {
-                fastopen::set_no_cookie(&fd, true)?;
-            } else {
-                // The third packet may wait for the client's Finished.
-                sockopt::set_tcp_quickack(&fd, false)?;
-            }
-        }
-        match connect(&fd, &to) {
-            // Only noted: the SYN leaves with the data.
-            Ok(()) if route == Route::Embedded => {
-                sent = match send(&fd, hello, SendFlags::NOSIGNAL) {
-                    Err(Errno::INPROGRESS) => 0,
-                    sent => sent?,
-                };
-            }
-            Ok(()) => {}
-            Err(Errno::INPROGRESS) => cookie_missing = route == Route::Embedded,
-            Err(e) => return Err(e.into()),
-        }
-        let stream = TcpStream::from_std(std::net::TcpStream::from(fd))?;
-        Ok(Attempt { stream, sent, cookie_missing })
+        let opened = match route {
+            Route::Plain => fastopen_open::open(fd, to)?,
+            Route::Embedded => fastopen_open::open_with_data(fd, to, hello, self.cookie)?,
+        };
+        let stream = TcpStream::from_std(std::net::TcpStream::from(opened.fd))?;
+        Ok(Attempt { stream, sent: opened.sent, cookie_missing: opened.cookie_missing })
     }
 
     fn note(&self, to: SocketAddr, dial: &Dial, stream: &TcpStream) {
@@ -207,21 +185,12 @@ async fn at(deadline: Option<Instant>) {
 async fn settled(attempt: Option<&Attempt>) -> io::Result<Ended> {
     let Some(attempt) = attempt else { return std::future::pending().await };
     let stream = &attempt.stream;
-    let look = || {
-        if let Some(e) = stream.take_error()? {
-            return Err(e);
-        }
-        let info = fastopen::info(stream)?;
-        // Writable, but only to the kernel: it had room for what goes with the SYN.
-        if matches!(info.state, State::SynSent | State::SynReceived) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        Ok(match info.failure {
-            _ if attempt.cookie_missing => Ended::NoCookie,
-            _ if info.syn_data => Ended::Taken,
-            ClientFailure::Retransmitted => Ended::SentAgain,
-            _ => Ended::NotTaken,
-        })
+    let look = || match fastopen_open::settled(stream, attempt.cookie_missing)? {
+        None => Err(io::ErrorKind::WouldBlock.into()),
+        Some(Settled::Taken) => Ok(Ended::Taken),
+        Some(Settled::NotTaken) => Ok(Ended::NotTaken),
+        Some(Settled::NoCookie) => Ok(Ended::NoCookie),
+        Some(Settled::SentAgain) => Ok(Ended::SentAgain),
     };
     stream.async_io(Interest::WRITABLE, look).await
 }

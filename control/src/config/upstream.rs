@@ -11,6 +11,7 @@ use rustls::pki_types::ServerName;
 use sealane_proxy::balance::{Balance, HashKey};
 use sealane_proxy::server_state::ServerState;
 use sealane_proxy::snapshot::{Server, Upstream, UpstreamHttp};
+use sealane_sys::fastopen::Cookie;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ use std::time::Duration;
 /// Versions of HTTP.
 const HTTP: &[(&str, UpstreamHttp)] =
     &[("1.1", UpstreamHttp::One), ("2", UpstreamHttp::Two), ("3", UpstreamHttp::Three), ("auto", UpstreamHttp::Auto)];
+/// Whether the hello goes into the SYN, and whether a cookie is needed for that.
+const SYN_TLS: &[(&str, Option<Cookie>)] =
+    &[("off", None), ("cookie", Some(Cookie::Ask)), ("open", Some(Cookie::None))];
 /// Idle connections per server and lane: 16 HTTP/2 clients of 32 streams each need 512, and with fewer every burst would
 /// connect anew.
 const DEFAULT_KEEPALIVE: usize = 1024;
@@ -268,6 +272,7 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
         ..d
     };
     balancing::read(&section, &mut upstream);
+    let syn_tls = section.optional_at("syn_tls", decode::choice(SYN_TLS));
     let mut plan = plan::read(&section, context.resolver);
     if proxy_protocol.is_some() {
         if let Some(k) = keepalive.filter(|k| k.value > 0) {
@@ -293,6 +298,13 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
     if let (Some(span), false) = (tls_span, group.https) {
         let help = "write https:// in \"servers\", or remove [upstream.tls]".to_owned();
         sink.error(&span, "TLS settings for servers that are http://", Some(help));
+    }
+    if let Some(written) = syn_tls {
+        if written.value.is_some() && !group.https {
+            let help = "write https:// in \"servers\", or remove it: plain requests never travel in a SYN".to_owned();
+            sink.error(&written.span, "\"syn_tls\" is for upstreams with TLS", Some(help));
+        }
+        upstream.syn_tls = written.value;
     }
     plan.servers = group.plans.clone();
     let upstream = finish(sink, upstream, group, tls_section, &span, context);
@@ -330,6 +342,7 @@ fn defaults() -> Upstream {
         try_timeout: None,
         group: Arc::default(),
         tls: None,
+        syn_tls: None,
         keepalive: DEFAULT_KEEPALIVE,
         keepalive_timeout: Duration::from_secs(30),
         connect_timeout: Duration::from_secs(5),

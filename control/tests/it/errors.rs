@@ -113,6 +113,7 @@ fn messages() {
         (upstream("servers = []"), "\"servers\" is empty"),
         (upstream("servers = [\"http://name.invalid\"]"), "\"name.invalid\" does not resolve"),
         (upstream("servers = [\"127.0.0.1\"]"), "add a port: \"127.0.0.1:8080\""),
+        (upstream("servers = [\"http://127.0.0.1\"]\nsyn_tls = \"cookie\"\n"), "\"syn_tls\" is for upstreams with TLS"),
         (upstream("servers = [\"http://127.0.0.1\"]\n[upstream.tls]\n"), "TLS settings for servers that are http://"),
         (upstream("servers = [\"http://127.0.0.1\"]\nproxy_protocol = \"v1\"\nkeepalive = 5\n"), "exclude each other"),
         (

@@ -33,6 +33,7 @@ mod retries;
 mod routing;
 mod smuggling;
 mod syn_tls;
+mod syn_upstream;
 mod truth_table;
 mod tunnel;
 mod tunnel_upgrade;
