@@ -1,7 +1,7 @@
 //! What a handshake costs beside time: segments and bytes on the wire, and the server's CPU.
 
 use crate::place::{Certificates, KEYS, Place};
-use crate::ways::{WAYS, bare, once};
+use crate::ways::{Client, WAYS, bare};
 use sealane_lab_experiment::rounds::Quiet;
 use sealane_lab_experiment::{Bench, Sample};
 use sealane_lab_report::{Figure, Part};
@@ -14,9 +14,10 @@ const RTT: Duration = Duration::from_millis(20);
 pub fn messages(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificates) -> anyhow::Result<()> {
     let place = Place::new(bench, certificates, &LinkConfig { trace: true, ..LinkConfig::with_rtt(RTT) })?;
     for (key, (to, _)) in place.gateways.iter().enumerate() {
-        for way in WAYS.iter().filter(|w| !w.early) {
+        for way in WAYS.iter().filter(|w| !w.early && !w.quic) {
             let connector = way.connector(&certificates.der[key])?;
-            place.link.client().run(|| way.prime(&connector, *to))??;
+            let client = Client::Tcp(Box::new(connector.clone()));
+            place.link.client().run(|| way.prime(&client, *to))??;
             std::thread::sleep(RTT * 3);
             place.link.take_trace();
             let (stream, trace) = place.link.client().run(|| -> anyhow::Result<_> {
@@ -53,12 +54,12 @@ pub fn cpu(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificates) 
     let names: Vec<String> = WAYS.iter().map(|w| w.name.to_owned()).collect();
     for (key, (to, running)) in place.gateways.iter().enumerate() {
         let connectors: Vec<_> =
-            WAYS.iter().map(|w| w.connector(&certificates.der[key])).collect::<anyhow::Result<_>>()?;
+            WAYS.iter().map(|w| w.client(&certificates.der[key])).collect::<anyhow::Result<_>>()?;
         let client = place.link.client();
         client.run(|| WAYS.iter().zip(&connectors).try_for_each(|(w, c)| w.prime(c, *to)))??;
         let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
             let before = running.cpu();
-            client.run(|| (0..attempts).try_for_each(|_| once(&connectors[i], *to, WAYS[i].early).map(drop)))??;
+            client.run(|| (0..attempts).try_for_each(|_| connectors[i].once(*to, WAYS[i].early).map(drop)))??;
             let nanos = running.cpu().since(&before);
             Ok(Sample::of("cpu_us", nanos as f64 / 1e3 / attempts as f64))
         })?;

@@ -61,7 +61,7 @@ fn over(
     for (key, (to, _)) in place.gateways.iter().enumerate() {
         let names: Vec<String> = WAYS.iter().map(|w| w.name.to_owned()).collect();
         let connectors: Vec<_> =
-            WAYS.iter().map(|w| w.connector(&certificates.der[key])).collect::<anyhow::Result<_>>()?;
+            WAYS.iter().map(|w| w.client(&certificates.der[key])).collect::<anyhow::Result<_>>()?;
         let client = place.link.client();
         client.run(|| WAYS.iter().zip(&connectors).try_for_each(|(w, c)| w.prime(c, *to)))??;
         let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {

@@ -4,6 +4,7 @@ mod costs;
 mod distances;
 mod loss;
 mod place;
+mod quic;
 mod study;
 mod verdict;
 mod ways;

@@ -58,9 +58,19 @@ impl Place {
             let address = SocketAddr::new(link.server().address().into(), FIRST_PORT + i as u16);
             let pem = certificates.room.path().join(format!("syn-{i}.pem"));
             let body = "x".repeat(BODY);
-            let text =
-                ["respond", "--listen", &address.to_string(), "--early-data", "16KiB", "--lanes", "1", "--body", &body]
-                    .map(std::ffi::OsString::from);
+            let text = [
+                "respond",
+                "--http3",
+                "--listen",
+                &address.to_string(),
+                "--early-data",
+                "16KiB",
+                "--lanes",
+                "1",
+                "--body",
+                &body,
+            ]
+            .map(std::ffi::OsString::from);
             let mut args = text.to_vec();
             args.extend(["--cert".into(), pem.into_os_string()]);
             let launch = Launch {

@@ -1,6 +1,7 @@
 //! The ways of connecting, and one timed connection.
 
 use crate::place::NAME;
+use crate::quic::Quic;
 use anyhow::{Context, ensure};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::{default_provider, kx_group::X25519};
@@ -31,10 +32,22 @@ pub struct Way {
     pub early: bool,
     /// The certificate is known, and not checked again.
     known: bool,
+    /// Over QUIC, which has no handshake below TLS's.
+    pub quic: bool,
 }
 
 const fn way(name: &'static str, embed: bool, tls13: bool, early: bool, known: bool) -> Way {
-    Way { name, embed, tls13, early, known }
+    Way { name, embed, tls13, early, known, quic: false }
+}
+
+const fn over_quic(name: &'static str, early: bool) -> Way {
+    Way { name, embed: false, tls13: true, early, known: false, quic: true }
+}
+
+/// What a way connects with.
+pub enum Client {
+    Tcp(Box<Connector>),
+    Quic(Box<Quic>),
 }
 
 pub const SEQUENTIAL_12: &str = "TLS 1.2 in sequence";
@@ -43,7 +56,7 @@ pub const SEQUENTIAL_13: &str = "TLS 1.3 in sequence";
 pub const EMBEDDED_13: &str = "TLS 1.3 in the SYN";
 pub const EMBEDDED_0: &str = "0-RTT in the SYN";
 
-pub const WAYS: [Way; 7] = [
+pub const WAYS: [Way; 9] = [
     way(SEQUENTIAL_12, false, false, false, false),
     way(EMBEDDED_12, true, false, false, false),
     way(SEQUENTIAL_13, false, true, false, false),
@@ -51,9 +64,18 @@ pub const WAYS: [Way; 7] = [
     way("0-RTT in sequence", false, true, true, false),
     way(EMBEDDED_0, true, true, true, false),
     way("TLS 1.3 in the SYN, chain verified ahead", true, true, false, true),
+    over_quic("QUIC", false),
+    over_quic("0-RTT over QUIC", true),
 ];
 
 impl Way {
+    pub fn client(self, certificate: &CertificateDer<'static>) -> anyhow::Result<Client> {
+        Ok(match self.quic {
+            true => Client::Quic(Box::new(Quic::new(certificate, self.early)?)),
+            false => Client::Tcp(Box::new(self.connector(certificate)?)),
+        })
+    }
+
     pub fn connector(self, certificate: &CertificateDer<'static>) -> anyhow::Result<Connector> {
         let mut roots = RootCertStore::empty();
         roots.add(certificate.clone())?;
@@ -72,21 +94,21 @@ impl Way {
     }
 
     /// Fetches the cookie, and tickets where they are used.
-    pub fn prime(self, connector: &Connector, to: SocketAddr) -> anyhow::Result<()> {
+    pub fn prime(self, client: &Client, to: SocketAddr) -> anyhow::Result<()> {
         for _ in 0..2 {
-            once(connector, to, self.early)?;
+            client.once(to, self.early)?;
         }
         Ok(())
     }
 
     /// One connection that went as this way says; others are an error.
-    pub fn timed(self, connector: &Connector, to: SocketAddr) -> anyhow::Result<Timed> {
-        let mut timed = once(connector, to, self.early)?;
+    pub fn timed(self, client: &Client, to: SocketAddr) -> anyhow::Result<Timed> {
+        let mut timed = client.once(to, self.early)?;
         for _ in 0..TRIES {
             if timed.early == self.early {
                 break;
             }
-            timed = once(connector, to, self.early)?;
+            timed = client.once(to, self.early)?;
         }
         ensure!(
             timed.embedded == self.embed,
@@ -111,6 +133,16 @@ pub struct Timed {
     pub first_byte: f64,
     pub embedded: bool,
     pub early: bool,
+}
+
+impl Client {
+    /// One connection with one request; `tickets` are waited for.
+    pub fn once(&self, to: SocketAddr, tickets: bool) -> anyhow::Result<Timed> {
+        match self {
+            Self::Tcp(connector) => once(connector, to, tickets),
+            Self::Quic(quic) => quic.once(to, tickets.then_some(TICKETS)),
+        }
+    }
 }
 
 /// One connection with one request; `tickets` are waited for.
