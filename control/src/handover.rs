@@ -151,6 +151,8 @@ impl Successor {
         let child = Command::new(&program.path)
             .args(&program.arguments)
             .env(VARIABLE, VERSION.to_string())
+            // The watchdog is the service's; ours was told to be this process's (sd_watchdog_enabled(3)).
+            .env_remove("WATCHDOG_PID")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .with_context(|| format!("cannot start {}", program.path.display()))?;

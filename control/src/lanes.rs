@@ -7,6 +7,7 @@ use sealane_proxy::counters::Counters;
 use sealane_proxy::snapshot::Snapshot;
 use sealane_proxy::{Message, Proxy, Setup};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 
@@ -30,6 +31,8 @@ pub struct Lanes {
     pub events: mpsc::UnboundedReceiver<LaneEvent>,
     /// Lanes that have not ended.
     pub running: usize,
+    /// Tells them that memory is short.
+    pub short_of_memory: Arc<AtomicBool>,
 }
 
 impl Lanes {
@@ -43,6 +46,7 @@ impl Lanes {
         let counters: Vec<Arc<Counters>> = (0..count).map(|_| Arc::default()).collect();
         let (tell, mut events) = mpsc::unbounded_channel();
         let mut threads = Vec::new();
+        let short_of_memory = Arc::new(AtomicBool::new(false));
         let shelves = sealane_tls::sessions::shelves(count);
         for (slot, (((_, inbox), log), sessions)) in boxes.into_iter().zip(logs).zip(shelves).enumerate() {
             let setup = Setup {
@@ -51,6 +55,7 @@ impl Lanes {
                 sessions,
                 snapshots: published.subscribe(),
                 counters: counters[slot].clone(),
+                short_of_memory: short_of_memory.clone(),
                 log: log.map(|mut l| Box::new(move |lines| l.hand_over(lines)) as sealane_proxy::LogSink),
             };
             // A core each; more lanes than cores are left to the scheduler.
@@ -73,7 +78,7 @@ impl Lanes {
                 None => bail!("the lanes are gone; this is a bug"),
             }
         }
-        Ok(Self { mailboxes, counters, threads, events, running: count })
+        Ok(Self { mailboxes, counters, threads, events, running: count, short_of_memory })
     }
 
     /// What makes all look, from elsewhere.

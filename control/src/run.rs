@@ -5,11 +5,12 @@
 
 use crate::access_log::AccessLog;
 use crate::admin::{self, Admin};
-use crate::config::{Config, Origin};
+use crate::config::{AccessLogTarget, Config, Origin};
 use crate::handover::{self, Estate, Legacy, Program, Successor};
 use crate::health::LiveUpstreams;
 use crate::lanes::{LaneEvent, Lanes};
 use crate::listeners::Listeners;
+use crate::memory::{self, MemoryWatch};
 use crate::metrics::LaneMetrics;
 use crate::orders::{Given, Order, Orders, Reply};
 use crate::signals::{Event, Signals};
@@ -18,6 +19,7 @@ use crate::status::Board;
 use crate::syn_tls;
 use crate::systemd::Notifier;
 use crate::ticket_keys::TicketRing;
+use crate::user;
 use crate::vpn::Vpn;
 use crate::watch::Watched;
 use anyhow::{Context as _, Result, bail};
@@ -119,13 +121,24 @@ impl Running {
         for address in listeners.forget_inherited() {
             eprintln!("sealane: no listener is configured for {address}, which was passed to this process");
         }
+        let heir = user::to_become(&config).cloned();
+        let new_log = match &config.access_log {
+            AccessLogTarget::File(path) if !path.exists() => Some(path.clone()),
+            _ => None,
+        };
         let log = AccessLog::start(&config.access_log, config.lanes).context("cannot start the access log")?;
         let (log, lane_logs) = match log {
             Some((log, lanes)) => (Some(log), lanes.into_iter().map(Some).collect()),
             None => (None, (0..config.lanes).map(|_| None).collect()),
         };
-        let opened =
+        let mut opened =
             admin::open(config.admin, legacy.admin.take(), config.admin_socket.as_deref(), legacy.is_successor())?;
+        if let Some(heir) = &heir {
+            if let Some(log) = new_log {
+                user::give(&log, heir)?;
+            }
+            opened.give(heir)?;
+        }
         // Its interface takes more rights than the configured user has.
         let tunnel = config.tunnel.take();
         // A predecessor's is taken at the very end, since its packets wait meanwhile.
@@ -134,7 +147,7 @@ impl Running {
             Some(settings) => (Some(Vpn::start(*settings)?), None),
             None => (None, None),
         };
-        become_user(&config)?;
+        user::become_user(&config)?;
         let published = Published::new(snapshot);
         let lanes = Lanes::start(&published, lane_logs).await?;
         upstreams.start(lanes.waker())?;
@@ -190,6 +203,8 @@ impl Running {
     async fn mind(&mut self) -> Result<()> {
         let mut rotation = every(Some(self.ring.period()));
         let mut heartbeat = every(self.notifier.heartbeat);
+        let mut memory_look = every(Some(memory::LOOK_EVERY));
+        let memory = MemoryWatch::new(self.lanes.short_of_memory.clone());
         let mut look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
         loop {
             tokio::select! {
@@ -233,6 +248,7 @@ impl Running {
                     let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
                     self.publish(snapshot);
                 }
+                _ = memory_look.tick() => memory.look(self.config.limits.max_memory),
                 _ = heartbeat.tick() => self.notifier.alive(),
                 _ = look.tick() => {
                     if self.watched.as_mut().is_some_and(Watched::changed) && !self.draining {
@@ -409,23 +425,6 @@ impl Running {
             }
         }
     }
-}
-
-/// Becomes the configured user, if this is root; what only root could open is open by now.
-fn become_user(config: &Config) -> Result<()> {
-    let Some(run_as) = &config.user else { return Ok(()) };
-    if !sealane_sys::privileges::is_root() {
-        return Ok(());
-    }
-    let name = &run_as.user.name;
-    sealane_sys::privileges::become_user(&run_as.user, run_as.gid).with_context(|| format!("cannot become {name}"))?;
-    for file in config.files.iter().filter(|f| std::fs::File::open(f).is_err()) {
-        let file = file.display();
-        eprintln!(
-            "sealane: {name} cannot read {file}, so a reload will fail: `sudo chgrp {name} {file}; sudo chmod g+r {file}`"
-        );
-    }
-    Ok(())
 }
 
 /// Ticks every so often, the first time after that time; never for `None`.

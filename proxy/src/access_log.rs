@@ -85,6 +85,11 @@ impl Entry<'_> {
         self.x.upstream.as_ref()?.upstream.servers.get(self.x.server).map(|s| s.name.as_str())
     }
 
+    /// A relayed connection is none of HTTP's.
+    fn protocol(&self) -> Option<&'static str> {
+        (!self.x.routed.relayed).then(|| self.x.request.version.name())
+    }
+
     fn millis(&self) -> u64 {
         self.x.lingers.unwrap_or(self.now).saturating_sub(self.x.started)
     }
@@ -107,7 +112,7 @@ fn combined(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
     b.push(b' ');
     escape(b, x.request.target());
     b.push(b' ');
-    b.extend_from_slice(x.request.version.name().as_bytes());
+    b.extend_from_slice(entry.protocol().unwrap_or("-").as_bytes());
     b.extend_from_slice(b"\" ");
     encode_decimal(b, u64::from(x.status));
     b.push(b' ');
@@ -150,7 +155,7 @@ fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
     text(b, "method", Some(x.request.method_name()));
     text(b, "host", Some(x.request.authority()).filter(|a| !a.is_empty()));
     text(b, "target", Some(x.request.target()));
-    text(b, "protocol", Some(x.request.version.name().as_bytes()));
+    text(b, "protocol", entry.protocol().map(str::as_bytes));
     text(b, "tls", entry.tls_version().map(str::as_bytes));
     text(b, "upstream", entry.upstream_server().map(str::as_bytes));
     text(b, "referer", x.request.fields.get(Known::Referer));

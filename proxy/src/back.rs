@@ -269,9 +269,12 @@ impl Proxy {
     pub(crate) fn release(&mut self, cx: &mut Context, key: Key, reusable: bool) {
         let draining = self.draining.is_some();
         let Some(back) = self.back(key) else { return };
-        let upstream = back.upstream.clone();
+        let (upstream, server) = (back.upstream.clone(), back.server);
+        // Its group may have been replaced while it was busy.
+        let Some((upstream, server)) = self.lane.successor(&upstream, server) else { return self.close(cx, key) };
+        let Some(back) = self.back(key) else { return };
         let config = &upstream.upstream;
-        let room = upstream.idle.borrow().get(back.server).is_some_and(|idle| idle.len() < config.keepalive);
+        let room = upstream.idle.borrow().get(server).is_some_and(|idle| idle.len() < config.keepalive);
         let clean = back.keep_alive && back.inbuf.is_empty() && back.wire.is_flushed() && !back.wire.is_ending();
         if !(reusable && room && clean) || draining {
             return self.close(cx, key);
@@ -279,11 +282,34 @@ impl Proxy {
         back.phase = BackPhase::Idle;
         back.exchange = None;
         back.deadline.after(cx, key, config.keepalive_timeout);
-        let server = back.server;
+        (back.upstream, back.server) = (upstream.clone(), server);
         if let Some(idle) = upstream.idle.borrow_mut().get_mut(server) {
             idle.push(key);
         }
         self.counters.pooled.inc();
+    }
+
+    /// Idle connections of groups that a reload has replaced go to those in their place, as far as these have room.
+    pub(crate) fn carry_pools(&mut self, cx: &mut Context) {
+        let idle = |key: &Key| matches!(self.conns.get(*key), Some(Conn::Back(b)) if b.phase == BackPhase::Idle);
+        let keys: Vec<Key> = self.conns.keys().filter(idle).collect();
+        for key in keys {
+            let Some(back) = self.back(key) else { continue };
+            let (old, server) = (back.upstream.clone(), back.server);
+            let next = self.lane.successor(&old, server);
+            if next.as_ref().is_some_and(|(new, _)| std::rc::Rc::ptr_eq(new, &old)) {
+                continue;
+            }
+            // It leaves its old pool, and enters the new one as after any exchange.
+            if let Some(pool) = old.idle.borrow_mut().get_mut(server) {
+                pool.retain(|k| *k != key);
+            }
+            self.counters.pooled.dec();
+            if let Some(back) = self.back(key) {
+                back.phase = BackPhase::Busy;
+            }
+            self.release(cx, key, true);
+        }
     }
 
     pub(crate) fn back_failed(&mut self, cx: &mut Context, key: Key, error: &WireError) {

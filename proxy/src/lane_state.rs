@@ -79,6 +79,18 @@ impl LaneListener {
     }
 }
 
+/// Whether a connection under the one's settings is as good under the other's.
+fn same_tls(a: &Upstream, b: &Upstream) -> bool {
+    match (&a.tls, &b.tls) {
+        (None, None) => true,
+        // The id covers what is verified, and who we are.
+        (Some(a), Some(b)) => {
+            (a.id, &a.alpn, &a.versions, &a.groups, &a.suites) == (b.id, &b.alpn, &b.versions, &b.groups, &b.suites)
+        }
+        _ => false,
+    }
+}
+
 impl LaneUpstream {
     /// The lane's TLS context towards the upstream. `only_h1`: for a request that HTTP/2 could not carry.
     pub fn context(&self, only_h1: bool) -> Result<Option<ClientContext>, BuildError> {
@@ -175,6 +187,25 @@ impl LaneUpstream {
 }
 
 impl LaneSnapshot {
+    /// Where a server of a group is now: the group itself, or the one that a reload has put in its place, if what is
+    /// spoken with the server is still the same. `None`: its connections are of no use any more.
+    pub fn successor(&self, group: &Rc<LaneUpstream>, server: usize) -> Option<(Rc<LaneUpstream>, usize)> {
+        if self.upstreams.iter().any(|u| Rc::ptr_eq(u, group)) {
+            return Some((group.clone(), server));
+        }
+        let old = &group.upstream;
+        let was = old.servers.get(server)?;
+        let alike = self.upstreams.iter().filter(|u| {
+            let new = &u.upstream;
+            new.name == old.name && new.proxy_protocol == old.proxy_protocol && same_tls(new, old)
+        });
+        alike.into_iter().find_map(|u| {
+            // The same server keeps its state over reloads.
+            let same = |s: &crate::snapshot::Server| Arc::ptr_eq(&s.state, &was.state) && s.address == was.address;
+            Some((u.clone(), u.upstream.servers.iter().position(same)?))
+        })
+    }
+
     /// Takes a snapshot in. What has not changed since `old` is kept: contexts (save for new ticket keys) and pools.
     pub fn new(snapshot: Arc<Snapshot>, old: Option<&LaneSnapshot>, slot: usize, lanes: usize) -> Self {
         let same_keys = old.is_some_and(|o| Arc::ptr_eq(&o.snapshot.ticket_keys, &snapshot.ticket_keys));

@@ -27,6 +27,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Tokens of listeners have the top bit set, which keys never have.
@@ -47,6 +48,8 @@ const RESUMES: usize = 16;
 const QUEUE_ROUNDS: usize = 64;
 /// How long a lingering connection is read.
 const LINGER: Duration = Duration::from_secs(2);
+/// Clients that a lane takes even while memory is short: it may be so for reasons that have nothing to do with them.
+const ALWAYS: usize = 64;
 /// How long accepting pauses when descriptors have run out.
 const EXHAUSTED_MS: Millis = 100;
 
@@ -89,6 +92,8 @@ pub struct Setup {
     pub snapshots: Subscription<Snapshot>,
     /// The lane's counters, also held by whoever reads them.
     pub counters: Arc<Counters>,
+    /// Set by control while the process holds more memory than it should: nobody new is accepted then.
+    pub short_of_memory: Arc<AtomicBool>,
     /// Where access log lines go; `None` writes none.
     pub log: Option<LogSink>,
 }
@@ -119,6 +124,7 @@ pub struct Proxy {
     pub(crate) later: Vec<Later>,
     /// Clients that are connected.
     pub(crate) fronts: usize,
+    short_of_memory: Arc<AtomicBool>,
     listening: bool,
     pub(crate) draining: Option<Millis>,
     /// What holds over lanes, and queues.
@@ -151,6 +157,7 @@ impl Proxy {
             batch: Vec::new(),
             later: Vec::new(),
             fronts: 0,
+            short_of_memory: setup.short_of_memory,
             listening: false,
             draining: None,
             routing: LaneLimits::default(),
@@ -201,8 +208,12 @@ impl Proxy {
             if self.admission.len() >= MAX_WAITING {
                 return; // The hellos that wait come first; the listener stays ready.
             }
-            if self.fronts >= self.lane.snapshot.limits.max_connections {
+            if self.is_full() {
                 self.pause_accepting(cx);
+                if self.fronts < self.lane.snapshot.limits.max_connections {
+                    // Memory can be enough again without one of ours being closed.
+                    cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
+                }
                 return;
             }
             match acceptfrom_with(&socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
@@ -245,11 +256,22 @@ impl Proxy {
         }
     }
 
-    fn resume_accepting(&mut self, cx: &Context) {
-        if !self.listening && self.draining.is_none() && self.fronts < self.lane.snapshot.limits.max_connections {
+    fn resume_accepting(&mut self, cx: &mut Context) {
+        if self.listening || self.draining.is_some() {
+            return;
+        }
+        if !self.is_full() {
             // It worked before; if it fails now the timer of the next pause tries again.
             let _ = self.listen(cx);
+        } else if self.fronts < self.lane.snapshot.limits.max_connections {
+            cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
         }
+    }
+
+    /// Whether there is no room for another client.
+    pub(crate) fn is_full(&self) -> bool {
+        self.fronts >= self.lane.snapshot.limits.max_connections
+            || self.fronts >= ALWAYS && self.short_of_memory.load(Ordering::Relaxed)
     }
 
     /// Takes a client's connection in.
@@ -554,6 +576,7 @@ impl Proxy {
                 None => client.requests = u64::MAX,
             }
         }
+        self.carry_pools(cx);
         self.quic_refresh(cx);
     }
 

@@ -254,6 +254,8 @@ pub struct ClientLimits {
     pub max_body: u64,
     /// Most connections per lane; at the limit accepting pauses.
     pub max_connections: usize,
+    /// Bytes that the process may hold in memory; above that nobody new is accepted. 0: by its control group.
+    pub max_memory: u64,
     /// From accept to the end of the TLS handshake.
     pub handshake_timeout: Duration,
     /// From a request's first byte to the end of its head (else 408).

@@ -65,8 +65,11 @@ impl ClientContext {
             for root in &policy.roots {
                 roots.add(root.clone())?;
             }
-            let built = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
-            built.map_err(|e| BuildError(e.to_string()))?
+            let mut verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+            if !policy.crls.is_empty() {
+                verifier = verifier.with_crls(policy.crls.iter().cloned());
+            }
+            verifier.build().map_err(|e| BuildError(e.to_string()))?
         };
         // A session is taken up again only under the verifier and the resolver that saw it: all have the same.
         let verifier = if for_syn { syn::verifier(verifier) } else { verifier };

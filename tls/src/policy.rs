@@ -163,6 +163,8 @@ pub struct ClientPolicy {
     pub server_name: String,
     /// Trust anchors (DER). Ignored when verification is off.
     pub roots: Vec<CertificateDer<'static>>,
+    /// Revocation lists; empty means that revocation is not checked. Ignored when verification is off.
+    pub crls: Vec<CertificateRevocationListDer<'static>>,
     /// `dangerous_skip_verification`: accept any certificate.
     pub dangerous_skip_verification: bool,
     /// Our own certificate, where the upstream asks for one.

@@ -15,6 +15,7 @@
 pub mod ask;
 mod unix;
 
+use crate::config::RunAs;
 use crate::metrics::LaneMetrics;
 use crate::orders::{Order, Orders};
 use crate::prometheus::Writer;
@@ -94,6 +95,11 @@ pub fn open(
 }
 
 impl Opened {
+    /// Lets another user give orders, who may not be allowed to put the socket's file in its place: that is done here.
+    pub(crate) fn give(&mut self, to: &RunAs) -> Result<()> {
+        self.unix.as_mut().map_or(Ok(()), |(file, _)| file.give(to))
+    }
+
     /// Serves, until [`Admin::close`].
     pub fn serve(self, metrics: &Arc<LaneMetrics>, board: &Arc<Board>, orders: &Orders) -> Result<Admin> {
         let site = |orders| Arc::new(Site { metrics: metrics.clone(), board: board.clone(), orders });
@@ -104,7 +110,7 @@ impl Opened {
             // A successor listens on the same socket: what comes after its start is for it.
             admin.accept(site(None), Stage::Left, move |cx| listener.poll_accept(cx).map_ok(|(stream, _)| stream));
         }
-        if let Some((file, listener)) = self.unix {
+        if let Some((mut file, listener)) = self.unix {
             let listener = tokio::net::UnixListener::from_std(listener)?;
             file.publish()?;
             admin.unix = Some(file);

@@ -1,5 +1,6 @@
 //! The admin socket's file.
 
+use crate::config::RunAs;
 use anyhow::{Context, Result, bail};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
-    waiting: PathBuf,
+    /// `None` once it is published.
+    waiting: Option<PathBuf>,
 }
 
 impl SocketFile {
@@ -35,13 +37,22 @@ impl SocketFile {
         let listener = UnixListener::bind(&waiting).with_context(|| format!("cannot make the admin socket {shown}"))?;
         std::fs::set_permissions(&waiting, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        Ok((Self { path: path.to_path_buf(), waiting }, listener))
+        Ok((Self { path: path.to_path_buf(), waiting: Some(waiting) }, listener))
     }
 
-    /// Puts it where it is looked for, in place of whatever is left there.
-    pub fn publish(&self) -> Result<()> {
-        std::fs::rename(&self.waiting, &self.path)
+    /// Puts it where it is looked for, in place of whatever is left there; once.
+    pub fn publish(&mut self) -> Result<()> {
+        let Some(waiting) = self.waiting.take() else { return Ok(()) };
+        std::fs::rename(&waiting, &self.path)
             .with_context(|| format!("cannot make the admin socket {}", self.path.display()))
+    }
+
+    /// Makes it this user's, and publishes it while we may. Orders that come before they are listened to wait.
+    pub fn give(&mut self, to: &RunAs) -> Result<()> {
+        if let Some(waiting) = &self.waiting {
+            crate::user::give(waiting, to)?;
+        }
+        self.publish()
     }
 
     /// Removes it.
@@ -59,12 +70,12 @@ mod tests {
     fn a_live_socket_is_respected_and_a_stale_one_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("admin.sock");
-        let (first, listener) = SocketFile::open(&path, false).unwrap();
+        let (mut first, listener) = SocketFile::open(&path, false).unwrap();
         assert!(!path.exists());
         first.publish().unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(SocketFile::open(&path, false).unwrap_err().to_string().contains("another gateway"));
-        let (second, _listener) = SocketFile::open(&path, true).unwrap();
+        let (mut second, _listener) = SocketFile::open(&path, true).unwrap();
         second.publish().unwrap();
         drop(listener);
         second.remove();

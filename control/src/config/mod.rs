@@ -449,6 +449,7 @@ fn limits(section: Option<Section>, routing: &mut Routing) -> ClientLimits {
         http: d,
         max_body: u64::MAX,
         max_connections: 16_384,
+        max_memory: 0,
         handshake_timeout: Duration::from_secs(10),
         header_timeout: Duration::from_secs(10),
         keepalive_timeout: Duration::from_secs(75),
@@ -472,6 +473,7 @@ fn limits(section: Option<Section>, routing: &mut Routing) -> ClientLimits {
     out.max_streams = s.or("max_streams", out.max_streams.into(), decode::count(1..=10_000)) as u32;
     out.max_requests = unlimited(s.or("max_requests", 0, decode::count(0..=i64::MAX as u64)));
     out.max_connections = s.or("max_connections", out.max_connections as u64, decode::count(1..=10_000_000)) as usize;
+    out.max_memory = s.or("max_memory", 0, decode::size(0..=i64::MAX as u64));
     out.handshake_timeout = s.or("handshake_timeout", out.handshake_timeout, decode::timeout);
     out.header_timeout = s.or("header_timeout", out.header_timeout, decode::timeout);
     out.keepalive_timeout = s.or("keepalive_timeout", out.keepalive_timeout, decode::timeout);

@@ -1,5 +1,5 @@
-//! The JSON Schema of configuration files, for editors: made from the reference, `docs/configuration.md`, so that there is
-//! one place where settings are described.
+//! The JSON Schema of configuration files, for editors: made from the reference, `docs/configuration.md` (and
+//! `docs/tunnel.md` for `[tunnel]`), so that there is one place where settings are described.
 //!
 //! The reference's headings say where a table is (`[limits]`, `[[listener]]`, `[listener.tls]`; a line with a bold name
 //! stands for a table within the one before), its rows are settings with default and description. The schema says which
@@ -15,7 +15,8 @@ pub fn schema() -> String {
     // Where rows go: names from the root, with whether it is a list of tables.
     let mut table: Vec<(String, Kind)> = Vec::new();
     let mut within: Option<String> = None;
-    for line in include_str!("../../../docs/configuration.md").lines() {
+    let pages = [include_str!("../../../docs/configuration.md"), include_str!("../../../docs/tunnel.md")];
+    for line in pages.into_iter().flat_map(str::lines) {
         if let Some(heading) = line.strip_prefix("## ").or_else(|| line.strip_prefix("### ")) {
             within = None;
             table = place(heading, &table);
@@ -139,6 +140,37 @@ fn setting(default: &str, text: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    /// Read by a name that stands in a variable; or described within the row of the setting that they belong to.
+    const ELSEWHERE: &[&str] = &[
+        "ciphers",
+        "connection_burst",
+        "connection_rate",
+        "groups",
+        "handshake_burst",
+        "handshake_rate",
+        "ipv4_prefix",
+        "ipv6_prefix",
+        "rate_ipv4_prefix",
+        "rate_ipv6_prefix",
+        "versions",
+        "tls_auth",
+        "tls_crypt",
+        "tls_crypt_v2",
+        "address",
+        "address6",
+        "client",
+        "tunnel",
+        "add",
+        "backup",
+        "body",
+        "content_type",
+        "remove",
+        "set",
+        "url",
+        "weight",
+    ];
 
     /// Settings of a document that the schema does not know, by path.
     fn unknown(schema: &Value, value: &toml::Value, path: &str, found: &mut Vec<String>) {
@@ -181,6 +213,58 @@ mod tests {
         let mut found = Vec::new();
         unknown(&schema, &toml::Value::Table(example), "", &mut found);
         assert_eq!(found, Vec::<String>::new(), "missing in docs/configuration.md");
+    }
+
+    /// Names of settings in the reference's tables.
+    fn described(schema: &Value, into: &mut BTreeSet<String>) {
+        match schema {
+            Value::Object(map) => {
+                if let Some(properties) = map.get("properties").and_then(Value::as_object) {
+                    into.extend(properties.keys().cloned());
+                }
+                map.values().for_each(|inner| described(inner, into));
+            }
+            Value::Array(list) => list.iter().for_each(|inner| described(inner, into)),
+            _ => {}
+        }
+    }
+
+    /// Names that the code asks a table for: `section.or("name", …)` and its like.
+    fn read(source: &str, into: &mut BTreeSet<String>) {
+        for method in [".or(", ".optional(", ".optional_at(", ".required(", ".tables(", ".table(", ".take("] {
+            for (at, _) in source.match_indices(method) {
+                let rest = source[at + method.len()..].trim_start();
+                let name = rest.strip_prefix('"').and_then(|rest| rest.split('"').next());
+                into.extend(name.map(str::to_owned));
+            }
+        }
+    }
+
+    #[test]
+    fn the_reference_has_every_setting_that_is_read_and_no_other() {
+        let (mut known, mut asked) = (BTreeSet::new(), BTreeSet::new());
+        described(&serde_json::from_str(&schema()).unwrap(), &mut known);
+        for source in [
+            include_str!("balancing.rs"),
+            include_str!("host.rs"),
+            include_str!("http3.rs"),
+            include_str!("listener.rs"),
+            include_str!("mod.rs"),
+            include_str!("plan.rs"),
+            include_str!("rate.rs"),
+            include_str!("route.rs"),
+            include_str!("tls.rs"),
+            include_str!("tunnel.rs"),
+            include_str!("upstream.rs"),
+        ] {
+            read(source, &mut asked);
+        }
+        let unseen = |name: &&String| !ELSEWHERE.contains(&name.as_str());
+        let missing: Vec<&String> = asked.difference(&known).filter(unseen).collect();
+        let stale: Vec<&String> = known.difference(&asked).filter(unseen).collect();
+        assert!(missing.is_empty(), "docs/configuration.md lacks {missing:?}");
+        assert!(stale.is_empty(), "docs/configuration.md describes what nothing reads: {stale:?}");
+        assert!(asked.len() > 100, "{asked:?}");
     }
 
     #[test]

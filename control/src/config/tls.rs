@@ -4,7 +4,7 @@ use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::identity::{self, Loaded, Store};
 use super::policy_id::PolicyId;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use sealane_proxy::snapshot::UpstreamHttp;
 use sealane_tls::policy::{
     ClientAuth, ClientAuthMode, ClientPolicy, Group, KeyKind, ListenerTls, ServerPolicy, Suite, Version,
@@ -375,15 +375,8 @@ fn client_auth(section: &Section, base: &Path) -> Option<Vec<ClientRule>> {
         let mode = entry.required("mode", "\"require\" or \"optional\"", decode::choice(MODES));
         let roots = entry.required("ca", "\"clients-ca.pem\"", decode::path(base));
         let roots = roots.and_then(|file| identity::trust_anchors(sink, &file));
-        let mut crls = Vec::new();
-        for file in entry.optional("crl", decode::strings).unwrap_or_default() {
-            let file = At { value: base.join(&file.value), span: file.span };
-            sink.names_file(&file.value);
-            match identity::revocation_lists(sink, &file) {
-                Some(lists) => crls.extend(lists),
-                None => good = false,
-            }
-        }
+        let crls = revocation_lists(&entry, base);
+        good &= crls.is_some();
         let names = entry.optional("for", decode::strings);
         let for_all = entry.key_span("for").is_none();
         for name in names.iter().flatten() {
@@ -409,7 +402,7 @@ fn client_auth(section: &Section, base: &Path) -> Option<Vec<ClientRule>> {
         entry.finish();
         match (mode, roots) {
             (Some(mode), Some(roots)) if for_all || names.is_some() => out.push(ClientRule {
-                auth: ClientAuth { mode: mode.value, roots, crls },
+                auth: ClientAuth { mode: mode.value, roots, crls: crls.unwrap_or_default() },
                 names: names.unwrap_or_default(),
             }),
             _ => good = false,
@@ -419,11 +412,26 @@ fn client_auth(section: &Section, base: &Path) -> Option<Vec<ClientRule>> {
     good.then_some(out)
 }
 
+/// The lists of `crl`; none where it is not set.
+fn revocation_lists(section: &Section, base: &Path) -> Option<Vec<CertificateRevocationListDer<'static>>> {
+    let (mut crls, mut good) = (Vec::new(), true);
+    for file in section.optional("crl", decode::strings).unwrap_or_default() {
+        let file = At { value: base.join(&file.value), span: file.span };
+        section.sink.names_file(&file.value);
+        match identity::revocation_lists(section.sink, &file) {
+            Some(lists) => crls.extend(lists),
+            None => good = false,
+        }
+    }
+    good.then_some(crls)
+}
+
 /// What `[upstream.tls]` says, before it is known which server names there are.
 pub(super) struct UpstreamTls {
     protocol: Protocol,
     pub server_name: Option<At<String>>,
     roots: Vec<CertificateDer<'static>>,
+    crls: Vec<CertificateRevocationListDer<'static>>,
     identity: Option<Arc<Loaded>>,
     skip: bool,
     resumption: bool,
@@ -457,6 +465,7 @@ pub(super) fn upstream(
         },
         server_name: None,
         roots: Vec::new(),
+        crls: Vec::new(),
         identity: None,
         skip: false,
         resumption: true,
@@ -477,6 +486,10 @@ pub(super) fn upstream(
                 Some(roots) => out.roots = roots,
                 None => good = false,
             }
+        }
+        match revocation_lists(&section, base) {
+            Some(lists) => out.crls = lists,
+            None => good = false,
         }
         if let Some(skip) = skip.filter(|s| s.value) {
             let help = match own_roots {
@@ -521,6 +534,7 @@ impl UpstreamTls {
         id.text(&server_name);
         id.number(u64::from(self.skip));
         id.certificates(&self.roots);
+        id.certificates(&self.crls);
         id.certificates(self.identity.as_ref().map_or(&[], |i| &i.identity.chain));
         ClientPolicy {
             id: id.finish(),
@@ -534,6 +548,7 @@ impl UpstreamTls {
             },
             server_name,
             roots: self.roots,
+            crls: self.crls,
             dangerous_skip_verification: self.skip,
             identity: self.identity.map(|i| Arc::clone(&i.identity)),
             resumption: self.resumption,

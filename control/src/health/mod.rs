@@ -10,6 +10,7 @@ mod groups;
 mod metrics;
 mod minder;
 mod probe;
+mod probe_h2;
 mod tracked;
 
 pub use groups::ServerStatus;

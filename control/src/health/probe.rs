@@ -3,7 +3,7 @@
 use crate::config::HealthCheck;
 use sealane_http::h1::{Limits, parse_response};
 use sealane_http::{Method, ResponseHead};
-use sealane_proxy::snapshot::Upstream;
+use sealane_proxy::snapshot::{Upstream, UpstreamHttp};
 use sealane_tls::policy::ClientPolicy;
 use sealane_tls::{ClientContext, Records, Session};
 use std::cell::RefCell;
@@ -21,7 +21,8 @@ const MAX_HEAD: usize = 64 * 1024;
 pub(super) struct Contexts(RefCell<HashMap<usize, (Arc<ClientPolicy>, ClientContext)>>);
 
 impl Contexts {
-    fn of(&self, policy: &Arc<ClientPolicy>) -> Result<ClientContext, String> {
+    /// Of a policy, with which nothing but this protocol is offered.
+    fn of(&self, policy: &Arc<ClientPolicy>, protocol: &[u8]) -> Result<ClientContext, String> {
         let mut contexts = self.0.borrow_mut();
         let key = Arc::as_ptr(policy) as usize;
         if let Some((_, context)) = contexts.get(&key) {
@@ -29,15 +30,15 @@ impl Contexts {
         }
         // Those of configurations that are gone.
         contexts.retain(|_, (policy, _)| Arc::strong_count(policy) > 1);
-        // Whatever is spoken with it otherwise, it is asked in HTTP/1.1.
         let asking = ClientPolicy {
             id: policy.id,
             versions: policy.versions.clone(),
             groups: policy.groups.clone(),
             suites: policy.suites.clone(),
-            alpn: vec![b"http/1.1".to_vec()],
+            alpn: vec![protocol.to_vec()],
             server_name: policy.server_name.clone(),
             roots: policy.roots.clone(),
+            crls: policy.crls.clone(),
             dangerous_skip_verification: policy.dangerous_skip_verification,
             identity: policy.identity.clone(),
             resumption: policy.resumption,
@@ -57,6 +58,8 @@ pub(super) async fn ask(
     contexts: &Contexts,
 ) -> Result<(), String> {
     let io = |e: std::io::Error| e.to_string();
+    // Servers for which HTTP/2 is set may know nothing else (gRPC); all others know HTTP/1.1.
+    let h2 = upstream.http == UpstreamHttp::Two;
     let mut stream = TcpStream::connect(address).await.map_err(io)?;
     // §2.1, §2.2 of proxy-protocol.txt: a connection of our own.
     match upstream.proxy_protocol {
@@ -66,10 +69,22 @@ pub(super) async fn ask(
     }
     let mut wire = Wire { stream, session: None, pending: Vec::new(), records: Records::with_capacity(4096) };
     if let Some(policy) = &upstream.tls {
-        wire.handshake(&contexts.of(policy)?).await?;
+        let protocol = if h2 { &b"h2"[..] } else { b"http/1.1" };
+        wire.handshake(&contexts.of(policy, protocol)?).await?;
+        if h2 && wire.session.as_ref().and_then(Session::alpn) != Some(b"h2") {
+            return Err("it does not speak HTTP/2".to_owned());
+        }
     }
     let Some(path) = &check.path else { return Ok(()) };
     let host = check.host.as_deref().or(upstream.host_header.as_deref()).unwrap_or(name);
+    let good = |status: u16| {
+        let (from, to) = check.status;
+        if (from..=to).contains(&status) { Ok(()) } else { Err(format!("status {status}")) }
+    };
+    if h2 {
+        let scheme = if upstream.tls.is_some() { "https" } else { "http" };
+        return good(super::probe_h2::ask(&mut wire, &format!("{scheme}://{host}{path}")).await?);
+    }
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sealane-health\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     );
@@ -90,11 +105,11 @@ pub(super) async fn ask(
             Err(e) => return Err(format!("no HTTP: {}", e.label())),
         }
     }
-    let (from, to) = check.status;
-    if (from..=to).contains(&head.status) { Ok(()) } else { Err(format!("status {}", head.status)) }
+    good(head.status)
 }
 
-struct Wire {
+/// A connection for one check.
+pub(super) struct Wire {
     stream: TcpStream,
     session: Option<Session>,
     /// Received, but no whole record yet.
@@ -121,7 +136,7 @@ impl Wire {
         sent.map_err(|e| e.to_string())
     }
 
-    async fn write(&mut self, plain: &[u8]) -> Result<(), String> {
+    pub async fn write(&mut self, plain: &[u8]) -> Result<(), String> {
         match &mut self.session {
             None => self.stream.write_all(plain).await.map_err(|e| e.to_string()),
             Some(session) => {
@@ -132,7 +147,7 @@ impl Wire {
     }
 
     /// Appends what comes; false at the end.
-    async fn read(&mut self, plain: &mut Vec<u8>) -> Result<bool, String> {
+    pub async fn read(&mut self, plain: &mut Vec<u8>) -> Result<bool, String> {
         let mut buffer = [0; 8192];
         let n = self.stream.read(&mut buffer).await.map_err(|e| e.to_string())?;
         if n == 0 {

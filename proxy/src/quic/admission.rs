@@ -72,9 +72,7 @@ impl Proxy {
         raw: Option<BytesMut>,
         counted: bool,
     ) {
-        let full = self.quic.waiting.len() >= config::MAX_INCOMING
-            || self.fronts >= self.lane.snapshot.limits.max_connections
-            || self.draining.is_some();
+        let full = self.quic.waiting.len() >= config::MAX_INCOMING || self.is_full() || self.draining.is_some();
         let pressure = self.quic.handshakes + self.quic.waiting.len();
         let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
         let Some(listener) = &endpoint.listener else { return endpoint.endpoint.ignore(incoming) };

@@ -1,6 +1,9 @@
 //! A temporary folder with a certificate authority and certificates for the names that tests use.
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, RsaKeySize};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyIdMethod, KeyPair,
+    KeyUsagePurpose, RevokedCertParams, RsaKeySize, SerialNumber, date_time_ymd,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
@@ -15,6 +18,8 @@ pub struct Site {
     authority: Issuer<'static, KeyPair>,
     /// The authority's certificate, PEM.
     pub ca: PathBuf,
+    /// Its key, for programs that sign in its name.
+    pub ca_key: PathBuf,
     /// ECDSA P-256, for [`HOST`], `*.example.test` and the loopback addresses.
     pub ecdsa: Identity,
 }
@@ -55,10 +60,13 @@ impl Site {
         let cert = params.self_signed(&key).expect("a certificate can be made");
         let ca = folder.path().join("ca.pem");
         write(&ca, &cert.pem());
+        let ca_key = folder.path().join("ca-key.pem");
+        write(&ca_key, &key.serialize_pem());
         let authority = Issuer::new(params, key);
         let names = [HOST, "*.example.test", "127.0.0.1", "::1"];
-        let ecdsa = issue(&authority, folder.path(), "ecdsa", &names, &KeyPair::generate().expect("a key can be made"));
-        Self { folder, authority, ca, ecdsa }
+        let ecdsa =
+            issue(&authority, folder.path(), "ecdsa", &names, &KeyPair::generate().expect("a key can be made"), None);
+        Self { folder, authority, ca, ca_key, ecdsa }
     }
 
     /// Where the test may put files.
@@ -76,21 +84,55 @@ impl Site {
     /// Another certificate of the same authority, ECDSA P-256.
     pub fn issue(&self, file: &str, names: &[&str]) -> Identity {
         let key = KeyPair::generate().expect("a key can be made");
-        issue(&self.authority, self.folder.path(), file, names, &key)
+        issue(&self.authority, self.folder.path(), file, names, &key, None)
+    }
+
+    /// The same with this serial number, by which it can be revoked.
+    pub fn issue_numbered(&self, file: &str, names: &[&str], serial: u64) -> Identity {
+        let key = KeyPair::generate().expect("a key can be made");
+        issue(&self.authority, self.folder.path(), file, names, &key, Some(serial))
+    }
+
+    /// Writes a list of the authority's that revokes these, PEM.
+    pub fn revocations(&self, file: &str, serials: &[u64]) -> PathBuf {
+        let revoked = |serial: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(2100, 1, 1),
+            crl_number: SerialNumber::from(1u64),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&self.authority).expect("a list can be signed");
+        self.file(file, list.pem().expect("it can be written as PEM"))
     }
 
     /// Another certificate of the same authority, RSA with 2048 bits.
     pub fn issue_rsa(&self, file: &str, names: &[&str]) -> Identity {
         let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).expect("a key can be made");
-        issue(&self.authority, self.folder.path(), file, names, &key)
+        issue(&self.authority, self.folder.path(), file, names, &key, None)
     }
 }
 
-fn issue(authority: &Issuer<'static, KeyPair>, folder: &Path, file: &str, names: &[&str], key: &KeyPair) -> Identity {
+fn issue(
+    authority: &Issuer<'static, KeyPair>,
+    folder: &Path,
+    file: &str,
+    names: &[&str],
+    key: &KeyPair,
+    serial: Option<u64>,
+) -> Identity {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = CertificateParams::new(names).expect("the names are valid");
     params.distinguished_name.push(rcgen::DnType::CommonName, file);
     params.use_authority_key_identifier_extension = true;
+    params.serial_number = serial.map(SerialNumber::from);
     let cert = params.signed_by(key, authority).expect("a certificate can be signed");
     let identity = Identity { cert: folder.join(format!("{file}.pem")), key: folder.join(format!("{file}-key.pem")) };
     write(&identity.cert, &cert.pem());

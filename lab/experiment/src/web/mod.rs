@@ -261,7 +261,10 @@ mod tests {
             assert!(text.contains("127.0.0.1:4242") && text.contains("ROOM/rsa."), "{kind}:\n{text}");
             let three = Site { http: Http::Three, ..Site::new(Answer::Respond) };
             let text = prepare(&p, kind, &room, &three, &[0]).unwrap().configuration;
-            assert!(["http3 = true", "quic; http3 on", "bind quic4@"].iter().any(|t| text.contains(t)), "{kind}:\n{text}");
+            assert!(
+                ["http3 = true", "quic; http3 on", "bind quic4@"].iter().any(|t| text.contains(t)),
+                "{kind}:\n{text}"
+            );
             let chain = Site::new(Answer::Chain { hops: 10, to: 4243 });
             let prepared = prepare(&p, kind, &room, &chain, &[0]).unwrap();
             assert_eq!(prepared.launches[0].ports.len(), 10);

@@ -1,12 +1,13 @@
-//! What the machine has run out of: descriptors, ports. The gateway says so, keeps what it can, and serves again when
+//! What the machine has run out of: descriptors, memory, ports. The gateway says so, keeps what it can, and serves again when
 //! the cause is gone.
 
+use crate::operating::{Operated, order};
 use sealane_interop::backend::Backend;
 use sealane_interop::gateway::launch;
 use sealane_interop::http::Wire;
 use sealane_interop::process::Server;
 use sealane_interop::site::Site;
-use sealane_interop::{binary, client, eventually, need, ports, skip};
+use sealane_interop::{binary, client, eventually, need, ports, raise_open_files, skip};
 use std::process::Command;
 
 fn file(site: &Site, address: &str, admin: &str, server: &str) -> std::path::PathBuf {
@@ -37,6 +38,57 @@ fn descriptors() {
     assert_eq!(waiting.response("GET").expect("it is served after all").text(), "ok");
     assert!(gateway.metric("sealane_accept_paused_total") >= Some(1.0));
     assert!((0..20).all(|_| gateway.plain_get("/", "").text() == "ok"));
+}
+
+/// Clients that hold as much as they may: before it is too much, no more are let in, and those who are in are served.
+#[test]
+fn memory() {
+    raise_open_files();
+    let site = Site::new();
+    let backend = Backend::saying("ok");
+    let listen = ports::free();
+    let file = |admin: &str, most: u64| {
+        format!(
+            "{admin}\n[limits]\nmax_memory = {most}\nheader_timeout = \"10m\"\n[[listener]]\naddress = \"{listen}\"\n\
+             [[host]]\nnames = [\"*\"]\nto = [{:?}]\n",
+            backend.url()
+        )
+    };
+    let mut gateway = Operated::start(&site, 1, |admin| file(admin, 0), listen);
+    let mut kept = Wire::new(client::tcp(listen));
+    let mut ask = || {
+        kept.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("a kept connection is read");
+        assert_eq!(kept.response("GET").expect("it is answered").text(), "ok");
+    };
+    ask();
+    let Some(now) = gateway.gateway.server.resident() else { skip!("the system does not say what a process holds") };
+    gateway.write(&file(&gateway.admin_lines, now + (16 << 20)));
+    order(&gateway.socket, "reload").expect("the file is good");
+    // Half a head each, as long as a head may be.
+    let half = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(30_000));
+    let paused = || gateway.gateway.metric("sealane_accept_paused_total") >= Some(1.0);
+    let mut held = Vec::new();
+    while !paused() {
+        assert!(held.len() < 8000, "{} clients were let in", held.len());
+        for _ in 0..50 {
+            let mut wire = Wire::new(client::tcp(listen));
+            wire.send(&half).expect("the kernel takes it");
+            held.push(wire);
+        }
+    }
+    let said = gateway.gateway.server.log();
+    assert!(said.contains("MiB are in use: new connections wait"), "{said}");
+    let most = gateway.gateway.server.resident().expect("it was said before");
+    assert!(most < now + (256 << 20), "{most} bytes are held");
+    ask();
+    // Whoever comes now waits outside.
+    let mut waiting = Wire::new(client::tcp(listen));
+    waiting.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the kernel takes it");
+    assert!(gateway.gateway.server.running());
+    ask();
+    drop(held);
+    assert_eq!(waiting.response("GET").expect("it is served after all").text(), "ok");
+    ask();
 }
 
 /// A network of its own, gone with the test.

@@ -4,6 +4,7 @@ use sealane_interop::backend;
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::eventually;
 use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::h2;
 use sealane_interop::site::{HOST, Site};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,6 +55,40 @@ fn checks_take_servers_out_and_back() {
     let line = format!("upstream u: {} is down: status 500", a.address);
     assert!(log.contains(&line), "{log}");
     assert!(log.contains(&format!("upstream u: {} is up", a.address)), "{log}");
+}
+
+/// A server for gRPC knows HTTP/2 alone, and answers a plain GET with a status of its own.
+#[test]
+fn servers_that_speak_http2_only_are_checked_in_http2() {
+    let site = Site::new();
+    let well = Arc::new(AtomicBool::new(true));
+    let health = Arc::clone(&well);
+    let server = h2::Server::start(move |(request, mut respond): h2::Asked| {
+        let well = Arc::clone(&health);
+        async move {
+            match (request.uri().path(), well.load(Ordering::SeqCst)) {
+                ("/health", false) => {
+                    let answer = http::Response::builder().status(500).body(()).expect("a status and no fields");
+                    let _ = respond.send_response(answer, true);
+                }
+                _ => h2::say(&mut respond, b"hello"),
+            }
+        }
+    });
+    let check = "[upstream.health]\npath = \"/health\"\ninterval = \"50ms\"\ntimeout = \"20s\"\nrise = 1\nfall = 2";
+    let gateway = start(&site, 1, &format!("servers = [\"{}\"]\nhttp = \"2\"\n{check}", server.url()));
+    let up = || gateway.metric("sealane_server_up");
+    let good = || gateway.metric_with("sealane_server_checks_total", "result=\"good\"");
+    assert!(eventually(|| good() >= Some(3.0)), "{}", gateway.metrics());
+    assert_eq!(up(), Some(1.0));
+    assert_eq!(gateway.plain_get("/", "").text(), "hello");
+    well.store(false, Ordering::SeqCst);
+    assert!(eventually(|| up() == Some(0.0)), "{}", gateway.server.log());
+    assert_eq!(gateway.plain_get("/", "").status(), 503);
+    well.store(true, Ordering::SeqCst);
+    assert!(eventually(|| up() == Some(1.0)));
+    assert!(eventually(|| gateway.plain_get("/", "").text() == "hello"));
+    assert!(gateway.server.log().contains("is down: status 500"), "{}", gateway.server.log());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A gateway with an admin socket, as operators run it; shared by the tests of reloads, upgrades and the admin socket.
 
+use rustix::process::{Pid, Signal, kill_process};
 use sealane_control::admin::ask::{Where, ask};
 use sealane_interop::gateway::{Gateway, launch};
 use sealane_interop::http::Message;
@@ -26,13 +27,23 @@ pub struct Operated {
 impl Operated {
     /// `file` makes the configuration from the lines that must be in it; it must listen on `listen`.
     pub fn start(site: &Site, lanes: usize, file: impl FnOnce(&str) -> String, listen: SocketAddr) -> Self {
+        Self::start_by(site, Command::new(binary::sealane()), lanes, file, listen)
+    }
+
+    /// The same by a command that runs what its further arguments say with the gateway's program.
+    pub fn start_by(
+        site: &Site,
+        mut command: Command,
+        lanes: usize,
+        file: impl FnOnce(&str) -> String,
+        listen: SocketAddr,
+    ) -> Self {
         let (socket, admin) = (site.path().join("admin.sock"), ports::free());
         let admin_lines =
             format!("lanes = {lanes}\n[admin]\nlisten = \"{admin}\"\nsocket = \"{}\"\n", socket.display());
         let file = site.file("sealane.toml", file(&admin_lines));
         // One left by a gateway that was killed.
         let _ = std::fs::remove_file(&socket);
-        let mut command = Command::new(binary::sealane());
         command.arg("serve").arg("-c").arg(&file);
         let mut gateway = launch(site, command, listen, admin);
         // The listeners are open before the admin socket is.
@@ -76,5 +87,26 @@ impl Operated {
     /// The certificate that it shows now.
     pub fn served_certificate(&self) -> Option<Vec<u8>> {
         self.gateway.connect().stream.conn.peer_certificates().map(|chain| chain[0].to_vec())
+    }
+}
+
+/// A process that no test's handle knows (a successor's), ended with the test.
+pub struct Other(pub Pid);
+
+impl Other {
+    pub fn of(gateway: &Operated) -> Self {
+        let pid = gateway.status()["pid"].as_i64().expect("a status has a pid");
+        Self(Pid::from_raw(pid as i32).expect("a pid is not 0"))
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        kill_process(self.0, Signal::TERM).expect("our own process can be signalled");
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
     }
 }

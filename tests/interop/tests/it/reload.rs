@@ -125,6 +125,42 @@ fn a_bad_file_changes_nothing() {
     assert_eq!(gateway.status()["reloads"]["last_error"], "");
 }
 
+/// Settings of a group that have nothing to do with its connections leave these where they are.
+#[test]
+fn idle_connections_stay_when_their_group_changes() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let file = |admin: &str, more: &str, server: &str| {
+        Operated::simple_file(&site, admin, listen, "").replace(
+            "to = [\"\"]\n",
+            &format!("upstream = \"u\"\n[[upstream]]\nname = \"u\"\nservers = [{server:?}]\n{more}\n"),
+        )
+    };
+    let gateway = Operated::start(&site, 1, |admin| file(admin, "", &backend.url()), listen);
+    assert_eq!(gateway.get("/").text(), "hello");
+    assert_eq!(backend.connections(), 1);
+    let reload = |more: &str, server: &str| {
+        gateway.write(&file(&gateway.admin_lines, more, server));
+        assert_eq!(order(&gateway.socket, "reload").expect("it is good"), "reloaded\n");
+        // A lane takes it up with its next turn, which a request is.
+        assert!(eventually(|| gateway.get("/").status() == 200));
+    };
+    for more in ["tries = 2", "first_byte_timeout = \"7s\"\nbalance = \"random_two\"", "keepalive = 5", ""] {
+        reload(more, &backend.url());
+        assert_eq!(backend.connections(), 1, "after a reload with {more:?}");
+    }
+    assert_eq!(gateway.gateway.metric("sealane_upstream_idle_connections"), Some(1.0));
+    // A pool that is to be none, and a server that is another one, have no use for them.
+    reload("keepalive = 0", &backend.url());
+    assert!(eventually(|| gateway.gateway.metric("sealane_upstream_idle_connections") == Some(0.0)));
+    reload("", &backend.url());
+    let other = Backend::saying("hello");
+    reload("", &other.url());
+    assert!(eventually(|| gateway.gateway.metric("sealane_upstream_idle_connections") == Some(1.0)));
+    assert!(other.connections() >= 1);
+}
+
 #[test]
 fn changed_files_are_noticed_when_asked() {
     let site = Site::new();

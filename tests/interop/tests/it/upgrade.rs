@@ -1,6 +1,6 @@
 //! Replacing the running program: sockets and ticket keys pass from one process to the next.
 
-use crate::operating::{Operated, order};
+use crate::operating::{Operated, Other, order};
 use rustix::process::{Pid, Signal, kill_process};
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
@@ -8,22 +8,6 @@ use sealane_interop::crowd::Crowd;
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::{eventually, ports};
 use std::net::TcpListener;
-
-/// A process that no test's handle knows, ended with the test.
-struct Other(Pid);
-
-impl Other {
-    fn of(gateway: &Operated) -> Self {
-        let pid = gateway.status()["pid"].as_i64().expect("a status has a pid");
-        Self(Pid::from_raw(pid as i32).expect("a pid is not 0"))
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::KILL);
-    }
-}
 
 fn pid(gateway: &Operated) -> u64 {
     gateway.status()["pid"].as_u64().expect("a status has a pid")

@@ -1,0 +1,64 @@
+//! Becoming the configured user, once everything that only root may open is open.
+//!
+//! What that user will need later is given to it while we still can (the admin socket, an access log that this start
+//! has made); what it will not be able to do is said at the start rather than found out by the first reload or upgrade.
+
+use crate::config::{AccessLogTarget, Config, RunAs};
+use anyhow::{Context as _, Result};
+use rustix::fs::{Access, access};
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+
+/// Who this process is going to be, if it is to be somebody else and can.
+pub(crate) fn to_become(config: &Config) -> Option<&RunAs> {
+    config.user.as_ref().filter(|_| sealane_sys::privileges::is_root())
+}
+
+/// Lets that user have a file that this process has made.
+pub(crate) fn give(path: &Path, to: &RunAs) -> Result<()> {
+    std::os::unix::fs::chown(path, Some(to.user.uid), Some(to.gid))
+        .with_context(|| format!("cannot give {} to {}", path.display(), to.user.name))
+}
+
+/// Becomes the configured user, if this is root; what only root could open is open by now.
+pub(crate) fn become_user(config: &Config) -> Result<()> {
+    let Some(run_as) = to_become(config) else { return Ok(()) };
+    let name = &run_as.user.name;
+    sealane_sys::privileges::become_user(&run_as.user, run_as.gid).with_context(|| format!("cannot become {name}"))?;
+    for file in config.files.iter().filter(|f| File::open(f).is_err()) {
+        let file = file.display();
+        eprintln!(
+            "sealane: {name} cannot read {file}, so a reload will fail: `sudo chgrp {name} {file}; sudo chmod g+r {file}`"
+        );
+    }
+    if let AccessLogTarget::File(path) = &config.access_log {
+        if OpenOptions::new().append(true).open(path).is_err() {
+            let path = path.display();
+            eprintln!(
+                "sealane: {name} cannot write {path}, so reopen-logs and an upgrade will fail: `sudo chown {name} {path}`"
+            );
+        } else if !may_create_beside(path) {
+            let folder = folder_of(path).display().to_string();
+            eprintln!(
+                "sealane: {name} cannot make files in {folder}: whoever moves the access log away must make the new one \
+                 (logrotate: `create 640 {name}`)"
+            );
+        }
+    }
+    if let Some(path) = config.admin_socket.as_deref().filter(|path| !may_create_beside(path)) {
+        let folder = folder_of(path).display().to_string();
+        eprintln!(
+            "sealane: {name} cannot make files in {folder}, so an upgrade will fail: put the admin socket into a folder \
+             of {name}'s"
+        );
+    }
+    Ok(())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn may_create_beside(path: &Path) -> bool {
+    access(folder_of(path), Access::WRITE_OK | Access::EXEC_OK).is_ok()
+}

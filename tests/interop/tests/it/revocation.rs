@@ -1,0 +1,168 @@
+//! Certificates that are good no more: a stapled OCSP response says how ours stands, revocation lists say it of
+//! clients' and upstreams'. All come from files, which a reload reads again.
+
+use crate::operating::{Operated, order};
+use sealane_interop::backend::{self, Backend, ok};
+use sealane_interop::client::get;
+use sealane_interop::gateway::before;
+use sealane_interop::http::Wire;
+use sealane_interop::peers::s_client;
+use sealane_interop::process;
+use sealane_interop::site::{HOST, Identity, Site};
+use sealane_interop::{client, eventually, need, ports};
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+/// OpenSSL as the authority's responder: an answer about this certificate, in a file.
+fn respond(site: &Site, openssl: &Path, identity: &Identity, serial: u64, revoked: bool, into: &Path) {
+    // ca(1): state, end, time of revocation, serial number, file, subject; between tabs.
+    let (state, since) = if revoked { ("R", "200101000000Z") } else { ("V", "") };
+    let index = site.file("index.txt", format!("{state}\t491231235959Z\t{since}\t{serial:04X}\tunknown\t/CN=it\n"));
+    let mut command = Command::new(openssl);
+    command.args(["ocsp", "-ndays", "7", "-index"]).arg(index);
+    command.arg("-CA").arg(&site.ca).arg("-rsigner").arg(&site.ca).arg("-rkey").arg(&site.ca_key);
+    command.arg("-issuer").arg(&site.ca).arg("-cert").arg(&identity.cert).arg("-respout").arg(into);
+    let said = process::run(&mut command, b"");
+    assert!(into.exists(), "{}", String::from_utf8_lossy(&said.stderr));
+}
+
+#[test]
+fn an_ocsp_response_is_stapled_and_renewed_by_a_reload() {
+    let openssl = need!("openssl");
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let identity = site.issue_numbered("stapled", &[HOST], 0x1234);
+    let response = site.path().join("stapled.ocsp");
+    respond(&site, &openssl, &identity, 0x1234, false, &response);
+    let file = |admin: &str| {
+        let text = Operated::simple_file(&site, admin, listen, &backend.url());
+        let (cert, key) = (site.ecdsa.cert.display().to_string(), site.ecdsa.key.display().to_string());
+        let text = text.replace(&cert, &identity.cert.display().to_string());
+        text.replace(&format!("{key}\""), &format!("{}\", ocsp = \"{}\"", identity.key.display(), response.display()))
+    };
+    let gateway = Operated::start(&site, 1, file, listen);
+    let stapled = |version: &str| s_client(&gateway.gateway, [version, "-status"], &get("/")).all();
+    for version in ["-tls1_2", "-tls1_3"] {
+        let said = stapled(version);
+        assert!(said.contains("OCSP Response Status: successful"), "{version}: {said}");
+        assert!(said.contains("Cert Status: good"), "{version}: {said}");
+        assert!(said.contains("\r\n\r\nhello"), "{version}: {said}");
+    }
+    // Who does not ask is not told.
+    let said = s_client(&gateway.gateway, ["-tls1_3"], &get("/")).all();
+    assert!(!said.contains("Cert Status"), "{said}");
+    respond(&site, &openssl, &identity, 0x1234, true, &response);
+    assert_eq!(order(&gateway.socket, "reload").expect("the file is good"), "reloaded\n");
+    assert!(eventually(|| stapled("-tls1_3").contains("Cert Status: revoked")), "{}", stapled("-tls1_3"));
+    // What is no response changes nothing.
+    std::fs::write(&response, "nonsense").expect("our own file");
+    let said = format!("{:#}", order(&gateway.socket, "reload").expect_err("it is no response"));
+    assert!(said.contains("not a successful OCSP response"), "{said}");
+    assert_eq!(gateway.get("/").text(), "hello");
+}
+
+/// RFC 8446 §6.2.
+const CERTIFICATE_REVOKED: u8 = 44;
+
+fn with(site: &Site, identity: &Identity, version: &'static rustls::SupportedProtocolVersion) -> rustls::ClientConfig {
+    let (chain, key) = identity.load();
+    let mut roots = rustls::RootCertStore::empty();
+    use rustls::pki_types::pem::PemObject;
+    roots.add(rustls::pki_types::CertificateDer::from_pem_file(&site.ca).expect("PEM")).expect("a certificate");
+    let builder = rustls::ClientConfig::builder_with_provider(client::provider().into());
+    let builder = builder.with_protocol_versions(&[version]).expect("the provider knows it");
+    builder.with_root_certificates(roots).with_client_auth_cert(chain, key).expect("they belong together")
+}
+
+/// What a client with a certificate gets: the answer, or the error.
+fn visit(gateway: &Operated, config: &Arc<rustls::ClientConfig>) -> Result<String, String> {
+    let stream = client::handshake(client::tcp(gateway.gateway.address), config, HOST).map_err(|e| e.to_string())?;
+    let mut wire = Wire::new(stream);
+    wire.send(get("/")).map_err(|e| e.to_string())?;
+    let answer = wire.response("GET").map_err(|broken| broken.error.to_string())?;
+    Ok(answer.text())
+}
+
+#[test]
+fn a_revoked_client_is_refused_from_the_reload_on() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let (good, bad) = (site.issue_numbered("good", &["a.test"], 11), site.issue_numbered("bad", &["b.test"], 12));
+    let list = site.revocations("clients.crl", &[]);
+    let file = |admin: &str| {
+        let rule = format!(
+            "client_auth = {{ mode = \"require\", ca = \"{}\", crl = \"{}\" }}\n",
+            site.ca.display(),
+            list.display()
+        );
+        Operated::simple_file(&site, admin, listen, &backend.url()).replace("[[host]]", &format!("{rule}[[host]]"))
+    };
+    let gateway = Operated::start(&site, 1, file, listen);
+    let versions = [&rustls::version::TLS12, &rustls::version::TLS13];
+    let configs = versions.map(|v| [&good, &bad].map(|identity| Arc::new(with(&site, identity, v))));
+    for [good, bad] in &configs {
+        assert_eq!(visit(&gateway, good).as_deref(), Ok("hello"));
+        assert_eq!(visit(&gateway, bad).as_deref(), Ok("hello"));
+    }
+    site.revocations("clients.crl", &[12]);
+    assert_eq!(order(&gateway.socket, "reload").expect("the file is good"), "reloaded\n");
+    // Tickets of before were for the rules of before: a revoked client cannot resume around the list.
+    for [good, bad] in &configs {
+        assert!(
+            eventually(|| visit(&gateway, bad).is_err_and(|e| e.contains("CertificateRevoked"))),
+            "{:?}, alert {CERTIFICATE_REVOKED} was expected",
+            visit(&gateway, bad)
+        );
+        assert_eq!(visit(&gateway, good).as_deref(), Ok("hello"));
+    }
+    let counted = || gateway.gateway.metric_with("sealane_handshake_failures_total", "certificate_revoked");
+    assert!(counted() >= Some(2.0), "{}", gateway.gateway.metrics());
+    assert!(backend.requests().len() >= 6);
+}
+
+#[test]
+fn a_revoked_upstream_gets_no_request() {
+    let site = Site::new();
+    let named = site.issue_numbered("server", &[HOST], 21);
+    let hello = |mut connection: backend::Connection| {
+        while connection.request().is_some() {
+            connection.send(ok(b"hello"));
+        }
+    };
+    let backend = Backend::start_tls(backend::tls(&named), hello);
+    let ca = format!("ca = \"{}\"", site.ca.display());
+    for (serial, works) in [(22, true), (21, false)] {
+        let list = site.revocations("servers.crl", &[serial]);
+        let crl = format!("crl = \"{}\"", list.display());
+        let gateway = before(&site, [backend.url()]).upstream_tls(&ca).upstream_tls(&crl).start();
+        let (answer, before) = (gateway.get("/"), backend.requests().len());
+        match works {
+            true => assert_eq!(answer.text(), "hello"),
+            false => assert_eq!((answer.status(), before), (502, 1), "{answer:?}"),
+        }
+    }
+}
+
+/// Without a certificate the alert is another one, and so is the counter.
+#[test]
+fn a_client_without_a_certificate_is_told_so() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let list = site.revocations("clients.crl", &[]);
+    let rule =
+        format!("client_auth = {{ mode = \"require\", ca = \"{}\", crl = \"{}\" }}", site.ca.display(), list.display());
+    let gateway = before(&site, [backend.url()]).tls(&rule).start();
+    let config = Arc::new(client::config_with(&site.ca, client::provider(), &[&rustls::version::TLS13]));
+    let mut wire = client::connect(gateway.address, &config);
+    let _ = wire.send(get("/"));
+    let error = wire.stream.read_to_end(&mut Vec::new()).expect_err("it is refused");
+    assert!(error.to_string().contains("CertificateRequired"), "{error}");
+    assert!(eventually(
+        || gateway.metric_with("sealane_handshake_failures_total", "no_client_certificate") == Some(1.0)
+    ));
+    assert!(backend.requests().is_empty());
+}

@@ -1,0 +1,200 @@
+//! The service manager's side, as systemd does it: sockets passed at the start (sd_listen_fds(3)), and what the gateway
+//! tells (sd_notify(3)).
+
+use crate::operating::{Operated, Other, order};
+use rustix::time::{ClockId, clock_gettime};
+use sealane_interop::backend::Backend;
+use sealane_interop::client::get;
+use sealane_interop::http::Wire;
+use sealane_interop::peers::find;
+use sealane_interop::process::Server;
+use sealane_interop::site::{HOST, Site};
+use sealane_interop::{PATIENCE, binary, client, eventually, need, ports, skip};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+
+/// Where the gateway's words arrive.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn hear(&self) -> String {
+        let mut buffer = [0; 4096];
+        let length = self.0.recv(&mut buffer).expect("the gateway says something in time");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    }
+
+    /// The next word but signs of life, which come at any time.
+    fn next(&self) -> String {
+        loop {
+            let word = self.hear();
+            if word != "WATCHDOG=1\n" {
+                return word;
+            }
+        }
+    }
+
+    fn alive(&self) -> bool {
+        eventually(|| self.hear() == "WATCHDOG=1\n")
+    }
+}
+
+fn monotonic_usec() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec * 1_000_000 + now.tv_nsec / 1000
+}
+
+#[test]
+fn it_hears_of_start_reload_upgrade_and_end() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let path = site.path().join("notify");
+    let manager = Manager(UnixDatagram::bind(&path).expect("our own folder"));
+    manager.0.set_read_timeout(Some(PATIENCE)).expect("a timeout above zero is allowed");
+    // The watchdog's variables are for one process by its number, as systemd sets them.
+    let mut command = Command::new("sh");
+    command.args(["-c", "WATCHDOG_PID=$$ exec \"$0\" \"$@\""]).arg(binary::sealane());
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "100000");
+    let file = |admin: &str| Operated::simple_file(&site, admin, listen, &backend.url());
+    let mut gateway = Operated::start_by(&site, command, 1, file, listen);
+    let ready = manager.next();
+    assert!(ready.starts_with("READY=1\nSTATUS="), "{ready}");
+    assert!(manager.alive());
+
+    let good = gateway.text();
+    for (text, works) in [(good.as_str(), true), ("not toml", false), (&good, true)] {
+        gateway.write(text);
+        let before = monotonic_usec();
+        assert_eq!(order(&gateway.socket, "reload").is_ok(), works);
+        let said = manager.next();
+        let at = said.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").and_then(|at| at.trim_end().parse::<i64>().ok());
+        assert!(at.is_some_and(|at| (before..=monotonic_usec()).contains(&at)), "{said}");
+        // Good or bad, it goes on, and says how it stands.
+        let ready = manager.next();
+        assert!(ready.starts_with("READY=1\nSTATUS="), "{ready}");
+    }
+
+    order(&gateway.socket, "upgrade").expect("the same program can be started again");
+    let other = Other::of(&gateway);
+    assert_ne!(other.0.as_raw_nonzero().get() as u32, gateway.gateway.server.id());
+    // The successor's own word may come before or after the old one's.
+    let mut said = [manager.next(), manager.next()];
+    said.sort();
+    assert_eq!(said[0], format!("MAINPID={}\n", other.0.as_raw_nonzero()));
+    assert!(said[1].starts_with("READY=1\n"), "{said:?}");
+    assert_eq!(gateway.gateway.server.wait().code(), Some(0));
+    // What the first process said is read; from here on only the second can speak.
+    manager.0.set_nonblocking(true).expect("a socket can be told not to wait");
+    while manager.0.recv(&mut [0; 4096]).is_ok() {}
+    manager.0.set_nonblocking(false).expect("a socket can be told to wait");
+    assert!(manager.alive(), "the successor does not feed the watchdog");
+    other.terminate();
+    assert_eq!(manager.next(), "STOPPING=1\n");
+}
+
+/// Opens what systemd would and becomes the program: two listeners on the first address (SO_REUSEPORT), one on the
+/// second, and a UDP socket.
+const ACTIVATE: &str = "
+import os, socket, sys
+def split(text):
+    host, port = text.rsplit(':', 1)
+    return host, int(port)
+def tcp(address):
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    s.bind(address)
+    s.listen(64)
+    return s
+first, second = split(sys.argv[1]), split(sys.argv[2])
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(second)
+sockets = [tcp(first), tcp(first), tcp(second), udp]
+# Out of the way of the numbers that they are to have.
+high = [os.dup2(s.fileno(), 100 + i) for i, s in enumerate(sockets)]
+for i, fd in enumerate(high):
+    os.dup2(fd, 3 + i, inheritable=True)
+    os.close(fd)
+os.environ['LISTEN_FDS'] = str(len(high))
+os.environ['LISTEN_PID'] = str(os.getpid())
+os.execv(sys.argv[3], sys.argv[3:])
+";
+
+/// A client that has connected before there is a gateway.
+fn early(address: SocketAddr) -> Option<TcpStream> {
+    let mut socket = None;
+    eventually(|| {
+        socket = TcpStream::connect(address).ok();
+        socket.is_some()
+    });
+    socket
+}
+
+fn answered(socket: TcpStream, site: &Site) {
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout above zero is allowed");
+    let config = std::sync::Arc::new(client::config(&site.ca));
+    let stream = client::handshake(socket, &config, HOST).expect("the gateway takes who waited");
+    let mut wire = Wire::new(stream);
+    wire.send(get("/")).expect("the gateway reads");
+    assert_eq!(wire.response("GET").expect("it answers").text(), "hello");
+}
+
+#[test]
+fn sockets_that_are_passed_are_served() {
+    let python = need!("python3");
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let (listen, unknown) = (ports::free(), ports::free());
+    let mut command = Command::new(python);
+    command.args(["-c", ACTIVATE, &listen.to_string(), &unknown.to_string()]).arg(binary::sealane());
+    let file = |admin: &str| Operated::simple_file(&site, admin, listen, &backend.url());
+    // Three lanes on two sockets: the third is opened beside them.
+    let mut gateway = Operated::start_by(&site, command, 3, file, listen);
+    let log = gateway.gateway.server.log();
+    assert!(log.contains("is not a TCP listener and is not used"), "{log}");
+    assert!(log.contains(&format!("no listener is configured for {unknown}, which was passed")), "{log}");
+    assert!(eventually(|| TcpStream::connect(unknown).is_err()), "nobody serves it, so nobody may be let in");
+    // Every lane has its turn.
+    let served = |lane: &serde_json::Value| lane["counters"]["requests"].as_u64();
+    let all = || gateway.status()["lanes"].as_array().is_some_and(|l| l.iter().all(|lane| served(lane) > Some(0)));
+    assert!(
+        eventually(|| {
+            assert_eq!(gateway.get("/").text(), "hello");
+            all()
+        }),
+        "{}",
+        gateway.status()
+    );
+    assert_eq!(order(&gateway.socket, "reload").expect("the file is good"), "reloaded\n");
+    assert_eq!(gateway.get("/").text(), "hello");
+    // The successor has them from us, and takes the variables that it has inherited as well for none of its business.
+    order(&gateway.socket, "upgrade").expect("the same program can be started again");
+    let _other = Other::of(&gateway);
+    assert_eq!(gateway.gateway.server.wait().code(), Some(0));
+    for _ in 0..10 {
+        assert_eq!(gateway.get("/").text(), "hello");
+    }
+}
+
+/// With systemd's own program, which starts the gateway when the first client has come.
+#[test]
+fn the_first_client_starts_it() {
+    let Some(activate) = find("systemd-socket-activate") else {
+        skip!("`systemd-socket-activate` is not installed (Debian's package systemd)")
+    };
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let file = site.file("sealane.toml", Operated::simple_file(&site, "lanes = 2\n", listen, &backend.url()));
+    let mut command = Command::new(activate);
+    command.args(["-l", &listen.to_string()]).arg(binary::sealane()).arg("serve").arg("-c").arg(file);
+    let mut server = Server::start(command, site.path());
+    let clients: Vec<TcpStream> = (0..5).filter_map(|_| early(listen)).collect();
+    assert_eq!(clients.len(), 5, "{}", server.log());
+    for client in clients {
+        answered(client, &site);
+    }
+    server.terminate();
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+}
