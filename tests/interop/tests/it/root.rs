@@ -98,6 +98,8 @@ fn a_user_that_may_read_and_write_can_go_on_with_everything() {
     let lines = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
     let config = |admin: &str, listen: &[SocketAddr]| file(&site, admin, listen, &log, &backend.url());
     let mut gateway = Operated::start(&site, 2, |admin| config(admin, &ports[..1]), ports[0]);
+    // The socket is there before root is given up; who is answered is answered after.
+    assert_eq!(gateway.status()["state"], "serving");
     powerless(gateway.gateway.server.id(), user);
     let said = gateway.gateway.server.log();
     assert!(!said.contains("cannot"), "{said}");
@@ -156,6 +158,8 @@ fn a_user_that_may_not_is_told_of_at_the_start() {
     let log = site.file("access.log", "");
     let config = |admin: &str| file(&site, admin, &ports[1..], &log, &backend.url());
     let mut gateway = Operated::start(&site, 1, config, ports[1]);
+    // The socket is there before root is given up; who is answered is answered after.
+    assert_eq!(gateway.status()["state"], "serving");
     powerless(gateway.gateway.server.id(), user);
     let said = gateway.gateway.server.log();
     for words in [
