@@ -6,11 +6,15 @@
 
 mod client;
 pub mod hello;
+mod key_schedule;
 mod keylog;
+mod no_records;
 pub mod policy;
 mod provider;
 pub mod quic;
 mod quic_keys;
+mod quic_packets;
+mod quic_padding;
 mod quic_session;
 pub mod random;
 mod records;

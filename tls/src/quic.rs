@@ -7,8 +7,10 @@
 
 use crate::client::ClientContext;
 use crate::policy::{ListenerTls, ServerPolicy, TicketKeys, Version};
+use crate::provider::quic_provider;
 use crate::quic_keys::{ResetKey, TokenKey};
-use crate::quic_session::{QuicSession, RETRY_KEY, RETRY_NONCE, initial_keys};
+use crate::quic_packets::initial_keys;
+use crate::quic_session::{QuicSession, RETRY_KEY, RETRY_NONCE};
 use crate::server::{BuildError, ServerContext};
 use crate::session::Summary;
 use aws_lc_rs::aead;
@@ -52,7 +54,7 @@ pub(crate) fn note_foreign_owner(owner: usize) {
 
 /// The first packets' suite (RFC 9001 §5).
 pub(crate) fn initial_suite() -> Option<Suite> {
-    rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13().and_then(|suite| suite.quic_suite())
+    crate::provider::initial_suite().tls13().and_then(|suite| suite.quic_suite())
 }
 
 /// A lane's TLS for the QUIC connections of one listener.
@@ -92,7 +94,8 @@ impl QuicServer {
 fn build(policy: &Arc<ServerPolicy>, keys: &TicketKeys) -> Result<Arc<rustls::ServerConfig>, BuildError> {
     let over_quic =
         ServerPolicy { versions: vec![Version::Tls13], alpn: vec![ALPN.to_vec()], ..ServerPolicy::clone(policy) };
-    let context = ServerContext::new(&Arc::new(over_quic), keys)?;
+    let provider = quic_provider(&policy.suites, &policy.groups);
+    let context = ServerContext::with(&Arc::new(over_quic), keys, provider)?;
     let mut config = (*context.config).clone();
     // RFC 9001 §4.6.1: on or off; how much, QUIC's flow control says.
     config.max_early_data_size = if config.max_early_data_size > 0 { u32::MAX } else { 0 };

@@ -8,6 +8,7 @@
 use crate::hello::{self, HelloError};
 use crate::policy::Version;
 use crate::quic::{Handshake, QuicServer, note_foreign_owner, retry_tag};
+use crate::quic_packets;
 use crate::session::Summary;
 use crate::sessions;
 use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
@@ -60,18 +61,6 @@ fn encoded(params: &TransportParameters) -> Vec<u8> {
     let mut bytes = Vec::new();
     params.write(&mut bytes);
     bytes
-}
-
-fn keys(pair: quic::Keys) -> Keys {
-    Keys {
-        header: KeyPair { local: Box::new(pair.local.header), remote: Box::new(pair.remote.header) },
-        packet: KeyPair { local: Box::new(pair.local.packet), remote: Box::new(pair.remote.packet) },
-    }
-}
-
-pub(crate) fn initial_keys(suite: &Suite, dst_cid: &ConnectionId, side: Side) -> Keys {
-    let side = if side.is_client() { rustls::Side::Client } else { rustls::Side::Server };
-    keys(suite.keys(dst_cid, side, quic::Version::V1))
 }
 
 impl QuicSession {
@@ -162,7 +151,7 @@ fn summary(connection: &Connection) -> Option<Summary> {
 
 impl crypto::Session for QuicSession {
     fn initial_keys(&self, dst_cid: &ConnectionId, side: Side) -> Keys {
-        initial_keys(&self.initial, dst_cid, side)
+        quic_packets::initial_keys(&self.initial, dst_cid, side)
     }
 
     /// A [`Handshake`].
@@ -181,7 +170,7 @@ impl crypto::Session for QuicSession {
 
     fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
         let keys = self.running()?.zero_rtt_keys()?;
-        Some((Box::new(keys.header), Box::new(keys.packet)))
+        Some((Box::new(keys.header), quic_packets::packet_key(keys.packet)))
     }
 
     fn early_data_accepted(&self) -> Option<bool> {
@@ -222,7 +211,7 @@ impl crypto::Session for QuicSession {
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
         let State::Running(connection) = &mut self.state else { return None };
-        Some(keys(match connection.write_hs(buf)? {
+        Some(quic_packets::keys(match connection.write_hs(buf)? {
             KeyChange::Handshake { keys } => keys,
             KeyChange::OneRtt { keys, next } => {
                 self.next_secrets = Some(next);
@@ -233,7 +222,7 @@ impl crypto::Session for QuicSession {
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
         let pair = self.next_secrets.as_mut()?.next_packet_keys();
-        Some(KeyPair { local: Box::new(pair.local), remote: Box::new(pair.remote) })
+        Some(KeyPair { local: quic_packets::packet_key(pair.local), remote: quic_packets::packet_key(pair.remote) })
     }
 
     fn is_valid_retry(&self, orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {

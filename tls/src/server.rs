@@ -6,6 +6,7 @@ use crate::policy::{ClientAuthMode, Identities, Identity, KeyKind, ListenerTls, 
 use crate::provider::{provider, versions};
 use crate::sessions::PolicySessions;
 use crate::ticket::Ticketer;
+use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerConfig, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, SignatureAlgorithm};
@@ -46,7 +47,15 @@ impl std::fmt::Debug for ServerContext {
 impl ServerContext {
     /// Builds the configuration. Costs tens of microseconds, and once more for each certificate when it is first used.
     pub fn new(policy: &Arc<ServerPolicy>, keys: &TicketKeys) -> Result<Self, BuildError> {
-        let provider = provider(&policy.suites, &policy.groups);
+        Self::with(policy, keys, provider(&policy.suites, &policy.groups))
+    }
+
+    /// The same with another provider.
+    pub(crate) fn with(
+        policy: &Arc<ServerPolicy>,
+        keys: &TicketKeys,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, BuildError> {
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&versions(&policy.versions))?;
         let builder = match &policy.client_auth {
