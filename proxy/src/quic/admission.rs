@@ -212,6 +212,7 @@ impl Proxy {
             raw: Vec::new(),
             called_early: false,
             established: false,
+            silent: false,
             counted_out: false,
         };
         let key = self.conns.insert(Conn::Quic(Box::new(q)));
@@ -303,6 +304,7 @@ impl Proxy {
     /// The connection is lost: closed by the client, timed out, or broken.
     pub(super) fn quic_lost(&mut self, cx: &mut Context, key: Key, reason: &ConnectionError) {
         let Some(q) = self.quic_conn(key) else { return };
+        q.silent = matches!(reason, ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_));
         if q.phase == Phase::Handshake {
             self.counters.tls_failure(failure(reason));
         }

@@ -69,6 +69,8 @@ pub(crate) struct QuicConn {
     /// A request has come before the handshake was over.
     pub called_early: bool,
     pub established: bool,
+    /// The peer has closed it: nothing is sent any more, whatever comes (RFC 9000 §10.2.2).
+    pub silent: bool,
     /// It is no longer among the lane's clients.
     pub counted_out: bool,
     /// The datagrams so far, as long as the hello may turn out to be another lane's.

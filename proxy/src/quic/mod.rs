@@ -27,7 +27,7 @@ use crate::service::Proxy;
 use admission::Waiting;
 use bytes::BytesMut;
 use conn::{Phase, QuicConn};
-use quinn_proto::{DatagramEvent, Dir, EcnCodepoint, StreamEvent};
+use quinn_proto::{ConnectionHandle, DatagramEvent, Dir, EcnCodepoint, EndpointEvent, StreamEvent};
 use sealane_http::h3::QpackScratch;
 use sealane_lane::{Context, Key};
 use sealane_sys::udp::{Batch, Options, Socket};
@@ -95,6 +95,9 @@ pub(crate) struct Quic {
     pub out: Outgoing,
     /// When connections want to be woken; entries may be out of date.
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// Endpoints and handles of connections that their peers have closed, by when the last of their packets are over. The
+    /// endpoint knows their ids until then, so that it does not answer; the rest of them is gone.
+    pub closing: BinaryHeap<Reverse<(Instant, usize, usize)>>,
     /// Connections with something to send.
     pub dirty: Vec<Key>,
     /// Connections with events to look at.
@@ -383,9 +386,21 @@ impl Proxy {
             q.quic.handle_timeout(now);
             self.quic_drive(cx, key);
         }
+        while let Some(Reverse((at, index, handle))) = self.quic.closing.peek().copied()
+            && at <= now
+        {
+            self.quic.closing.pop();
+            if let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) {
+                let _ = endpoint.endpoint.handle_event(ConnectionHandle(handle), EndpointEvent::drained());
+            }
+        }
         self.quic_admit(cx);
         let more = self.quic_flush_all(cx);
-        cx.alarm = self.quic.timers.peek().map(|Reverse((at, _))| *at);
+        let alarms = [
+            self.quic.timers.peek().map(|Reverse((at, _))| *at),
+            self.quic.closing.peek().map(|Reverse((at, ..))| *at),
+        ];
+        cx.alarm = alarms.into_iter().flatten().min();
         if self.quic.out.is_blocked() {
             let soon = now + send::PATIENCE;
             cx.alarm = Some(cx.alarm.map_or(soon, |at| at.min(soon)));

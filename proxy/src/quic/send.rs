@@ -9,6 +9,7 @@ use crate::wire::HIGH_WATER;
 use quinn_proto::Transmit;
 use sealane_lane::{Context, Key};
 use sealane_sys::udp;
+use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -165,7 +166,12 @@ impl Proxy {
         }
         let (drained, handle) = (q.quic.is_drained(), q.handle);
         let leaving = q.phase == Phase::Leaving;
-        if drained {
+        let over = if q.silent && !more { q.quic.poll_timeout() } else { None };
+        if let Some(at) = over {
+            // Kilobytes for a tenth of a second each: in a storm of short connections, memory that is never warm.
+            self.quic.closing.push(Reverse((at, endpoint_index, handle.0)));
+        }
+        if drained || over.is_some() {
             if let Some(place) = endpoint.keys.get_mut(handle.0) {
                 *place = None;
             }

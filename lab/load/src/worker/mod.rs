@@ -49,7 +49,8 @@ const REST: Nanos = 10_000_000;
 const ATTEMPTS: u32 = 3;
 /// How long an operation that is done waits for its ticket.
 const TICKET_PATIENCE: Nanos = 1_000_000_000;
-/// The longest that the end of a run waits for what is under way.
+/// The longest that the end of a run waits for what is under way, once nothing moves any more. What does move has the
+/// operation's own time-out.
 const DRAIN: Nanos = 5_000_000_000;
 
 /// What the main thread tells the workers: written a few times per run, so that reading costs nothing.
@@ -312,6 +313,8 @@ impl<'a> Worker<'a> {
         let mut told = false;
         // What is under way when the load ends may take until then.
         let mut drained_by = NEVER;
+        let grace = DRAIN.min(nanos(self.plan.timeout));
+        let (mut moved, mut moved_at) = (0, 0);
         let mut warm_end = NEVER;
         let mut tickets_before = tls::tickets_received();
         loop {
@@ -328,7 +331,7 @@ impl<'a> Worker<'a> {
                 if told && start != 0 {
                     let timeline = Timeline::new(self.plan, start);
                     warm_end = timeline.warm_end;
-                    drained_by = timeline.end.saturating_add(DRAIN.min(nanos(self.plan.timeout)));
+                    drained_by = timeline.end.saturating_add(grace);
                     self.pacer.start(self.plan, self.thread, timeline, now);
                 }
             } else {
@@ -339,10 +342,15 @@ impl<'a> Worker<'a> {
                     tickets_before = tls::tickets_received();
                 }
                 if self.pacer.through() && drained_by == NEVER {
-                    drained_by = now + DRAIN.min(nanos(self.plan.timeout));
+                    drained_by = now + grace;
+                }
+                let bytes = self.record.bytes_in + self.record.bytes_out;
+                if bytes != moved {
+                    (moved, moved_at) = (bytes, now);
                 }
                 let finished = self.pacer.ended(now) && self.in_flight == 0 && !self.pacer.has_backlog();
-                if finished || now >= drained_by || self.signals.stop.load(Ordering::Relaxed) {
+                let still = now >= drained_by && now >= moved_at.saturating_add(grace);
+                if finished || still || self.signals.stop.load(Ordering::Relaxed) {
                     break;
                 }
             }
