@@ -37,10 +37,12 @@ fn zeroes_at_the_end(payload: &[u8]) -> usize {
 /// The length of the frame that the bytes begin with.
 fn frame(bytes: &[u8]) -> Option<usize> {
     let mut r = Reader { bytes, at: 0 };
-    // The types of RFC 9000 §19, and IMMEDIATE_ACK of draft-ietf-quic-ack-frequency.
+    // The types of RFC 9000 §19, and two of draft-ietf-quic-ack-frequency.
     match r.number()? {
         // PADDING, PING, HANDSHAKE_DONE, IMMEDIATE_ACK
-        0x00 | 0x01 | 0x1e | 0xac => {}
+        0x00 | 0x01 | 0x1e | 0x1f => {}
+        // ACK_FREQUENCY: sequence number, threshold, delay, reordering threshold
+        0xaf => r.numbers(4)?,
         // ACK: largest, delay, ranges, the first range; a gap and a length for each of the others
         kind @ (0x02 | 0x03) => {
             r.numbers(2)?;
@@ -131,7 +133,7 @@ mod tests {
 
     #[test]
     fn padding_after_known_frames_is_taken_off_but_for_one_byte() {
-        let kinds: [&[u8]; 14] = [
+        let kinds: [&[u8]; 15] = [
             // PING, twice, with padding between
             &[1, 0, 0, 0, 1],
             // ACK of 5 to 3 and 1, delay 0, which ends in zeroes
@@ -151,8 +153,9 @@ mod tests {
             // NEW_CONNECTION_ID of one byte, with a token of zeroes
             &[0x18, 1, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             &[0x1e],
-            // IMMEDIATE_ACK
-            &[0x40, 0xac],
+            // IMMEDIATE_ACK, ACK_FREQUENCY
+            &[0x1f],
+            &[0x40, 0xaf, 0, 9, 0x40, 25, 0],
         ];
         for kind in kinds {
             let (payload, len) = padded(&[kind]);

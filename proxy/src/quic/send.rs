@@ -22,6 +22,10 @@ const GATHER: usize = 256 * 1024;
 const BURSTS: usize = 16;
 /// Datagrams per message: a burst of 16 KiB or so, as TLS records over TCP.
 const SEGMENTS: usize = 32;
+/// Messages from this length on keep the buffer that the protocol wrote them to.
+const TRAIN: usize = 8 * 1024;
+/// Such buffers kept for the next ones.
+const SPARE: usize = 8;
 /// Rounds of flushing per turn.
 const ROUNDS: usize = 8;
 
@@ -31,7 +35,15 @@ struct Message {
     local: Option<IpAddr>,
     ecn: u8,
     segment: usize,
-    range: Range<usize>,
+    data: Data,
+}
+
+/// Where a message's bytes are.
+enum Data {
+    /// In what all share: short ones.
+    Shared(Range<usize>),
+    /// As the protocol wrote them: a train of datagrams is not copied once more.
+    Own(Vec<u8>),
 }
 
 /// Datagrams on their way to the kernel.
@@ -39,6 +51,9 @@ struct Message {
 pub(crate) struct Outgoing {
     bytes: Vec<u8>,
     messages: Vec<Message>,
+    /// Bytes in messages that keep their own.
+    own: usize,
+    spare: Vec<Vec<u8>>,
     /// The first that has not been sent.
     sent: usize,
     /// Where the protocol writes one message.
@@ -52,19 +67,31 @@ impl Outgoing {
     pub fn push(&mut self, endpoint: usize, transmit: &Transmit, bytes: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&bytes[..transmit.size.min(bytes.len())]);
-        self.note(endpoint, transmit, start);
+        self.note(endpoint, transmit, Data::Shared(start..self.bytes.len()));
     }
 
-    /// Notes a message whose bytes lie in `bytes` from `start` on.
-    fn note(&mut self, endpoint: usize, transmit: &Transmit, start: usize) {
-        let range = start..self.bytes.len();
+    /// Takes the message that the protocol has written to `scratch`.
+    fn push_scratch(&mut self, endpoint: usize, transmit: &Transmit) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        if transmit.size < TRAIN {
+            self.push(endpoint, transmit, &scratch);
+            self.scratch = scratch;
+        } else {
+            scratch.truncate(transmit.size);
+            self.own += scratch.len();
+            self.note(endpoint, transmit, Data::Own(scratch));
+            self.scratch = self.spare.pop().unwrap_or_default();
+        }
+    }
+
+    fn note(&mut self, endpoint: usize, transmit: &Transmit, data: Data) {
         self.messages.push(Message {
             endpoint,
             remote: transmit.destination,
             local: transmit.src_ip,
             ecn: transmit.ecn.map_or(0, |e| e as u8),
             segment: transmit.segment_size.unwrap_or(0),
-            range,
+            data,
         });
     }
 
@@ -73,9 +100,19 @@ impl Outgoing {
         self.blocked.is_some()
     }
 
+    /// Bytes that wait.
+    fn len(&self) -> usize {
+        self.bytes.len() + self.own
+    }
+
     fn clear(&mut self) {
         self.bytes.clear();
-        self.messages.clear();
+        self.own = 0;
+        for message in self.messages.drain(..) {
+            if let (Data::Own(buffer), true) = (message.data, self.spare.len() < SPARE) {
+                self.spare.push(buffer);
+            }
+        }
         self.sent = 0;
         if self.bytes.capacity() > 4 * GATHER {
             self.bytes.shrink_to(GATHER);
@@ -93,7 +130,7 @@ impl Proxy {
             }
             for key in std::mem::take(&mut self.quic.dirty) {
                 self.quic_flush(cx, key);
-                if self.quic.out.bytes.len() >= GATHER {
+                if self.quic.out.len() >= GATHER {
                     self.quic_send(cx);
                 }
             }
@@ -157,9 +194,11 @@ impl Proxy {
             if let Some(transmit) = &transmit {
                 let n = transmit.segment_size.map_or(1, |s| transmit.size.div_ceil(s.max(1)));
                 self.counters.quic_datagrams_out.add(n as u64);
-                self.quic.out.push(endpoint_index, transmit, &scratch);
+                self.quic.out.scratch = scratch;
+                self.quic.out.push_scratch(endpoint_index, transmit);
+            } else {
+                self.quic.out.scratch = scratch;
             }
-            self.quic.out.scratch = scratch;
             if transmit.is_none() {
                 break;
             }
@@ -220,7 +259,10 @@ impl Proxy {
                     local: m.local,
                     segment: m.segment,
                     ecn: m.ecn,
-                    data: &out.bytes[m.range.clone()],
+                    data: match &m.data {
+                        Data::Shared(range) => &out.bytes[range.clone()],
+                        Data::Own(bytes) => bytes,
+                    },
                 })
                 .collect();
             match e.socket.send_batch(&transmits) {
