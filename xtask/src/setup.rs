@@ -35,6 +35,7 @@ const NEEDS: &[Need] = &[
     need("make", "make", "TLS stacks"),
     need("cmake", "cmake", "TLS stacks"),
     need("perl", "perl", "TLS stacks"),
+    need("gnutls-cli", "gnutls-bin", "a TLS stack of the system's"),
     need("valgrind", "valgrind", "instructions per handshake"),
     need("go", "golang-go", "h2spec, which Go builds from its module"),
 ];

@@ -122,7 +122,7 @@ fn doc(workspace: &Workspace) -> anyhow::Result<u8> {
 /// Builds the stacks that tests run and that take least: some ten minutes on two cores from nothing, seconds when they
 /// are in the cache. Then their tests, so that the step means something by itself.
 fn stacks(workspace: &Workspace) -> anyhow::Result<u8> {
-    const NAMES: [&str; 5] = ["openssl-1.1.1", "openssl-3.0", "aws-lc", "rustls-aws-lc", "rustls-ring"];
+    const NAMES: [&str; 6] = ["openssl-1.1.1", "openssl-3.0", "aws-lc", "rustls-aws-lc", "rustls-ring", "gnutls"];
     let status = build_all(workspace)?;
     if status != 0 {
         return Ok(status);

@@ -1,6 +1,6 @@
 //! `sealane-lab stacks`: TLS stacks built, run and compared.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
@@ -10,6 +10,7 @@ use sealane_lab_stacks::builder::Builder;
 use sealane_lab_stacks::catalogue::{self, Support};
 use sealane_lab_stacks::doctor::{self, Found};
 use sealane_lab_stacks::elf::Images;
+use sealane_lab_stacks::flame;
 use sealane_lab_stacks::measure::Limits;
 use sealane_lab_stacks::study::{self, Bench, Options};
 use sealane_lab_stacks::text;
@@ -49,6 +50,29 @@ enum Command {
     Doctor {
         /// A program, a process's number, or a libssl.so
         what: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Where the CPU time of a handshake goes (locks, atomics, crypto, memory, kernel), by perf; flame graphs.
+    Profile {
+        /// Which: names, or paths of installed libraries [default: the default set, as far as it is built]
+        names: Vec<String>,
+        /// Full handshakes instead of resumed ones
+        #[arg(long)]
+        full: bool,
+        /// The client's side instead of the server's
+        #[arg(long)]
+        client: bool,
+        /// Threads, all on one context
+        #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+        threads: u16,
+        /// Seconds per stack
+        #[arg(long, default_value_t = 3.0)]
+        seconds: f64,
+        /// Write a flame graph per stack into this folder
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -107,6 +131,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Build { names, all, jobs } => build(&names, all, jobs),
         Command::Run(args) => measure(&args),
         Command::Doctor { what, json } => examine(&what, json),
+        Command::Profile { names, full, client, threads, seconds, out, json } => {
+            let case = Case {
+                test: if client { "client" } else { "server" },
+                resumed: !full,
+                threads: usize::from(threads),
+                ..Case::BASE
+            };
+            profile(&names, &case, seconds, out.as_deref(), json)
+        }
         Command::Advise { need } => advice(&need),
         Command::Clean => {
             let builder = Builder::new(None)?;
@@ -228,7 +261,7 @@ fn examine(what: &str, json: bool) -> anyhow::Result<ExitCode> {
             }
             match found {
                 Found::Other(path) => outln!(
-                    "{what} uses {}. The doctor can run libraries of OpenSSL's kind only; `sealane-lab locks` counts the\n\
+                    "{what} uses {}. There is no worker that runs it; `sealane-lab locks` counts the\n\
                      locks of any program.",
                     path.display()
                 ),
@@ -251,6 +284,43 @@ fn examine(what: &str, json: bool) -> anyhow::Result<ExitCode> {
         out!("{}", text::doctor(&report));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn profile(names: &[String], case: &Case, seconds: f64, out: Option<&Path>, json: bool) -> anyhow::Result<ExitCode> {
+    let builder = Builder::new(None)?;
+    let mut say = |text: &str| eprintln!("{text}");
+    let stacks = catalogue::choose(&catalogue::catalogue(), names, false).map_err(|why| anyhow!(why))?;
+    for stack in stacks.iter().filter(|s| s.path().is_some()) {
+        builder.worker(&stack.worker, &mut say)?;
+    }
+    let bench = Bench::new(builder, &mut say).map_err(|why| anyhow!(why))?;
+    let mut all = Vec::new();
+    for stack in &stacks {
+        let Some(built) = bench.builder.ready(stack) else {
+            say(&format!("{}: not built", stack.name));
+            continue;
+        };
+        say(&format!("{}: {} of {}", stack.name, case.name(), case.test));
+        match bench.profile(&built, case, seconds) {
+            Ok(found) => all.push((stack.name.clone(), found)),
+            Err(why) => say(&format!("{}: {why}", stack.name)),
+        }
+    }
+    if let Some(folder) = out {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        for (name, found) in &all {
+            let file = folder.join(format!("{}.svg", name.replace('/', "_").trim_start_matches('_')));
+            let title = format!("{name}, {} of {}", case.test, case.name());
+            std::fs::write(&file, flame::draw(&title, &found.stacks)).with_context(|| file.display().to_string())?;
+        }
+    }
+    if json {
+        outln!("{}", serde_json::to_string_pretty(&all)?);
+    } else if !all.is_empty() {
+        outln!("{}, {} threads: percent of the {}'s CPU time", case.name(), case.threads, case.test);
+        out!("{}", text::profiles(&all));
+    }
+    Ok(ExitCode::from(if all.is_empty() { 3 } else { 0 }))
 }
 
 fn advice(needs: &[String]) -> anyhow::Result<ExitCode> {

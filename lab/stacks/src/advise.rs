@@ -90,7 +90,9 @@ fn judge(candidate: &Candidate, needs: &[String], today: &str) -> Advice {
         return no(format!("not built, so nothing was tried: sealane-lab stacks build {name}"));
     };
     for need in needs {
-        let permissive = !["GPL", "commercial"].iter().any(|word| stack.licence.contains(word));
+        // Of several licences to choose from, one is enough.
+        let free = |licence: &str| !["GPL", "commercial"].iter().any(|word| licence.contains(word));
+        let permissive = stack.licence.split(" OR ").any(free);
         let met = match need.as_str() {
             "lts" => support == Support::LongTerm,
             "supported" => support != Support::Ended,

@@ -93,10 +93,11 @@ impl Builder {
     /// What is there of a stack already, without building.
     pub fn ready(&self, stack: &Stack) -> Option<Built> {
         let worker = self.worker_path(&stack.worker);
-        let library = match (&stack.source, stack.path()) {
-            (_, Some(path)) => Some(path),
-            (Some(_), _) => Some(self.stack_folder(stack).join("lib")),
-            (None, None) => None,
+        let library = match (&stack.source, stack.path(), &stack.system) {
+            (_, Some(path), _) => Some(path),
+            (Some(_), ..) => Some(self.stack_folder(stack).join("lib")),
+            (None, None, Some(system)) => Some(system.find()?),
+            (None, None, None) => None,
         };
         let there = worker.is_file() && library.as_ref().is_none_or(|path| path.exists());
         there.then(|| Built { stack: stack.clone(), worker, library })
@@ -104,6 +105,9 @@ impl Builder {
 
     /// Builds a stack and its worker, or finds them built. `say` is told what is going on.
     pub fn build(&self, stack: &Stack, say: &mut dyn FnMut(&str)) -> Result<Built, BuildError> {
+        if let Some(system) = stack.system.as_ref().filter(|system| system.find().is_none()) {
+            return Err(BuildError::Missing(format!("{} (Debian package {})", system.library, system.package)));
+        }
         self.worker(&stack.worker, say)?;
         if stack.source.is_some() {
             self.library(stack, say)?;

@@ -32,6 +32,9 @@ pub struct Stack {
     /// How it is built.
     #[serde(default)]
     pub recipe: Option<String>,
+    /// The system's library, where it is taken from there.
+    #[serde(default)]
+    pub system: Option<System>,
     /// Its licence (SPDX).
     pub licence: String,
     /// First release of the series.
@@ -69,6 +72,33 @@ pub struct Source {
     /// Or an archive of the source in it.
     #[serde(default)]
     pub tarball: Option<String>,
+}
+
+/// A library of the system's.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct System {
+    /// Its file's name up to the number of its interface, as `libgnutls.so`.
+    pub library: String,
+    /// The Debian package that brings it.
+    pub package: String,
+}
+
+impl System {
+    /// Where it is, the newest if there are several; none where it is not installed.
+    pub fn find(&self) -> Option<PathBuf> {
+        let arch = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+        ["/usr/local/lib", &arch, "/usr/lib64", "/usr/lib", "/lib64", "/lib"]
+            .iter()
+            .find_map(|folder| self.newest(Path::new(folder)))
+    }
+
+    fn newest(&self, folder: &Path) -> Option<PathBuf> {
+        let number = |name: &str| name.strip_prefix(&self.library)?.strip_prefix('.')?.parse::<u32>().ok();
+        let names = std::fs::read_dir(folder).ok()?.flatten().filter_map(|e| e.file_name().into_string().ok());
+        let (_, name) = names.filter_map(|name| Some((number(&name)?, name))).max()?;
+        Some(folder.join(name))
+    }
 }
 
 /// Is it still looked after?
@@ -109,15 +139,31 @@ impl Stack {
         }
     }
 
-    /// An installed library that nobody built here, chosen by its path.
+    /// The worker that opens a library of this name; none where no worker can.
+    pub fn worker_for(path: &Path) -> Option<&'static str> {
+        let name = path.file_name()?.to_str()?;
+        let starts = |prefix: &str| name.starts_with(prefix);
+        [
+            ("libssl.so", "openssl"),
+            ("libgnutls.so", "gnutls"),
+            ("libmbedtls.so", "mbedtls"),
+            ("libwolfssl.so", "wolfssl"),
+        ]
+        .into_iter()
+        .find_map(|(prefix, worker)| starts(prefix).then_some(worker))
+    }
+
+    /// An installed library that nobody built here, chosen by its path; a folder is taken for one of OpenSSL's kind.
     pub fn installed(path: &Path) -> Self {
         let shown = path.display().to_string();
+        let worker = Self::worker_for(path).unwrap_or("openssl");
         Self {
             name: shown.clone(),
             title: shown,
-            worker: "openssl".into(),
+            worker: worker.into(),
             source: None,
             recipe: None,
+            system: None,
             licence: "as installed".into(),
             released: None,
             support_ends: None,
@@ -143,7 +189,7 @@ pub fn catalogue() -> Catalogue {
 }
 
 /// The stacks of these names: all known ones, those of the default set, or the named ones, where a name with a slash is
-/// the path of an installed `libssl`.
+/// the path of an installed library.
 pub fn choose(catalogue: &Catalogue, names: &[String], all: bool) -> Result<Vec<Stack>, String> {
     if names.is_empty() {
         return Ok(catalogue.stacks.iter().filter(|s| all || s.default).cloned().collect());
@@ -213,6 +259,19 @@ mod tests {
         assert_eq!(of("openssl-3.0", "2026-09-08"), Support::Ended);
         assert_eq!(of("openssl-4.0", "2026-11-21"), Support::Supported);
         assert_eq!(of("boringssl", "2026-11-21"), Support::Rolling);
+    }
+
+    #[test]
+    fn the_systems_newest_library_is_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["libx.so", "libx.so.9", "libx.so.30", "libx.so.30.1.2", "libxx.so.99", "libx.so.old"] {
+            std::fs::write(folder.path().join(name), "").expect("written");
+        }
+        let system = |library: &str| System { library: library.into(), package: "x".into() };
+        assert_eq!(system("libx.so").newest(folder.path()), Some(folder.path().join("libx.so.30")));
+        assert_eq!(system("liby.so").newest(folder.path()), None);
+        assert_eq!(Stack::worker_for(Path::new("/lib/libgnutls.so.30")), Some("gnutls"));
+        assert_eq!(Stack::worker_for(Path::new("/lib/libc.so.6")), None);
     }
 
     #[test]

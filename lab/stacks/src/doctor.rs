@@ -20,9 +20,9 @@ use crate::wire::{self, Case, Description, Line};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Found {
-    /// A shared library of OpenSSL's kind, by path.
+    /// A shared library that one of the workers can open, by path.
     Library(PathBuf),
-    /// Another shared TLS library, which the worker for this kind cannot open.
+    /// Another shared TLS library, for which there is no worker.
     Other(PathBuf),
     /// None is loaded, but these words in the program itself give one away.
     Inside(Vec<String>),
@@ -30,9 +30,9 @@ pub enum Found {
     Nothing,
 }
 
-/// Names of shared TLS libraries.
+/// Names of shared TLS libraries; where a program loads several, the first of these is looked at.
 const LIBRARIES: &[&str] =
-    &["libssl.so", "libcrypto.so", "libwolfssl.so", "libgnutls.so", "libmbedtls.so", "libs2n.so", "libnss3.so"];
+    &["libssl.so", "libwolfssl.so", "libgnutls.so", "libmbedtls.so", "libs2n.so", "libnss3.so", "libcrypto.so"];
 
 /// What a program, a running process (by number) or a library uses.
 pub fn find(what: &str) -> Result<Found, String> {
@@ -48,7 +48,8 @@ pub fn find(what: &str) -> Result<Found, String> {
     let path = path.canonicalize().map_err(|e| format!("{what}: {e}"))?;
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     if path.is_dir() || name.contains(".so") {
-        return Ok(if path.is_dir() || name.starts_with("libssl") { Found::Library(path) } else { Found::Other(path) });
+        let known = path.is_dir() || Stack::worker_for(&path).is_some();
+        return Ok(if known { Found::Library(path) } else { Found::Other(path) });
     }
     Ok(choose(needed(&path), &path))
 }
@@ -67,11 +68,8 @@ fn choose(files: Vec<PathBuf>, program: &Path) -> Found {
     let named = |prefix: &str| {
         files.iter().find(|f| f.file_name().is_some_and(|n| n.to_string_lossy().starts_with(prefix))).cloned()
     };
-    if let Some(ssl) = named("libssl.so") {
-        return Found::Library(ssl);
-    }
-    if let Some(other) = LIBRARIES.iter().find_map(|name| named(name)) {
-        return Found::Other(other);
+    if let Some(library) = LIBRARIES.iter().find_map(|name| named(name)) {
+        return if Stack::worker_for(&library).is_some() { Found::Library(library) } else { Found::Other(library) };
     }
     let inside = marks(program);
     if inside.is_empty() { Found::Nothing } else { Found::Inside(inside) }
@@ -134,7 +132,7 @@ pub struct Report {
     pub light_skipped: Option<String>,
 }
 
-/// Looks at a library of OpenSSL's kind.
+/// Looks at a library.
 pub fn examine(bench: &Bench, library: &Path, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
     let stack = Stack::installed(library);
     let worker = bench.builder.worker(&stack.worker, say).map_err(|e| e.to_string())?;
@@ -146,12 +144,15 @@ pub fn examine(bench: &Bench, library: &Path, say: &mut dyn FnMut(&str)) -> Resu
     let mut images = Images::default();
     let mut counts = Vec::new();
     let threads = Machine::this().cpus.max(2);
+    // Not every library is new enough for TLS 1.3.
+    let newest = bench.features(&built)?.iter().any(|f| f.name == "tls1.3" && f.state == "yes");
+    let base = Case { tls: if newest { "1.3" } else { "1.2" }, threads, ..Case::BASE };
     for resumed in [false, true] {
         say(&format!("counting locks, {} handshakes", if resumed { "resumed" } else { "full" }));
-        counts.push(bench.locks(&built, &Case { resumed, threads, ..Case::BASE }, &mut images)?);
+        counts.push(bench.locks(&built, &Case { resumed, ..base.clone() }, &mut images)?);
     }
     say("as it is against light locks");
-    let (light, light_skipped) = match compare_light(bench, &built, threads) {
+    let (light, light_skipped) = match compare_light(bench, &built, &base) {
         Ok(figures) => (Some(figures), None),
         Err(why) => (None, Some(why)),
     };
@@ -215,9 +216,9 @@ fn cpu() -> Vec<String> {
 }
 
 /// Resumed handshakes on all CPUs, as it is and with light locks in turn; both without counting.
-fn compare_light(bench: &Bench, built: &Built, threads: usize) -> Result<(Figure, Figure), String> {
+fn compare_light(bench: &Bench, built: &Built, base: &Case) -> Result<(Figure, Figure), String> {
     let counter = bench.builder.lock_counter().map_err(|e| e.to_string())?;
-    let case = Case { resumed: true, threads, ..Case::BASE };
+    let case = Case { resumed: true, ..base.clone() };
     let mut arguments = case.arguments();
     arguments.extend(["--seconds", "0.5", "--unsplit"].map(str::to_owned));
     let (mut plain, mut light) = (Vec::new(), Vec::new());
@@ -260,7 +261,8 @@ mod tests {
             choose(files(&["/lib/libc.so.6", "/opt/libcrypto.so.3", "/opt/libssl.so.3"]), none),
             Found::Library("/opt/libssl.so.3".into())
         );
-        assert_eq!(choose(files(&["/lib/libgnutls.so.30"]), none), Found::Other("/lib/libgnutls.so.30".into()));
+        assert_eq!(choose(files(&["/lib/libgnutls.so.30"]), none), Found::Library("/lib/libgnutls.so.30".into()));
+        assert_eq!(choose(files(&["/lib/libnss3.so"]), none), Found::Other("/lib/libnss3.so".into()));
         assert_eq!(choose(Vec::new(), none), Found::Nothing);
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("program");

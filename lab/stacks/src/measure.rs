@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::builder::Built;
+use crate::energy::Energy;
 use crate::wire::{self, Bulk, Case, Common, Handshakes, Line};
 
 /// When a run does not count. Sleeping in the library's own lock is no reason: that is what is looked for.
@@ -75,6 +76,9 @@ pub struct Sample {
     pub queued: Option<f64>,
     /// Part of the run in which somebody waited for a CPU.
     pub pressure: Option<f64>,
+    /// Joules that the whole machine took for it, where that can be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joules: Option<f64>,
     /// Why it does not count.
     pub void: Option<String>,
 }
@@ -135,6 +139,16 @@ impl Series {
     /// CPU microseconds of the side under test per handshake (or MiB).
     pub fn cost_us(&self) -> Option<Figure> {
         self.figure(Measured::cost_us)
+    }
+
+    /// Joules per million operations, both sides and the whole machine; nothing where they cannot be read.
+    pub fn joules_per_million(&self) -> Option<Figure> {
+        let valid = self.samples.iter().filter(|s| s.void.is_none());
+        let each = valid.filter_map(|s| {
+            let operations = s.measured.as_ref()?.common().operations.max(1);
+            Some(s.joules? * 1e6 / operations as f64)
+        });
+        Figure::of(each.collect()).filter(|f| f.rounds >= LEAST_ROUNDS)
     }
 
     /// Why there is no figure.
@@ -215,11 +229,12 @@ pub fn run(built: &[Built], peer: &Path, certs: &Path, plan: &Plan, say: &mut dy
 fn sample(built: &Built, peer: &Path, certs: &Path, plan: &Plan, case: &Case, round: usize) -> Result<Sample, String> {
     let mut arguments = case.arguments();
     arguments.extend(["--seconds".into(), plan.seconds.to_string()]);
-    let before = Pressure::now();
+    let (before, energy) = (Pressure::now(), Energy::now());
     let (measured, queued) = once(wire::command(built, peer, certs, &arguments))?;
+    let joules = energy.and_then(|e| e.joules_since());
     let pressure = before.and_then(|b| b.since());
     let void = void(&plan.limits, queued, pressure);
-    Ok(Sample { round, measured: Some(measured), queued, pressure, void })
+    Ok(Sample { round, measured: Some(measured), queued, pressure, joules, void })
 }
 
 /// Runs a worker's command; what it measured, and the part of its threads' time that they waited for a CPU.
@@ -277,6 +292,7 @@ mod tests {
             measured: Some(Measured::Handshakes(h)),
             queued: None,
             pressure: None,
+            joules: Some(operations as f64 * 2e-6),
             void: void.map(str::to_owned),
         }
     }
@@ -293,6 +309,7 @@ mod tests {
         let rate = all.rate().expect("three count");
         assert_eq!((rate.median, rate.least, rate.most, rate.rounds), (20.0, 10.0, 30.0, 3));
         assert_eq!(all.cost_us().expect("too").median, 20.0);
+        assert!((all.joules_per_million().expect("read").median - 2.0).abs() < 1e-9);
         assert_eq!(all.void(), None);
     }
 

@@ -12,6 +12,7 @@ use crate::elf::Images;
 use crate::instructions;
 use crate::locks;
 use crate::measure::{self, Limits, Measured, Plan, Series};
+use crate::profile;
 use crate::wire::{self, Case, Description, Feature, Line};
 
 /// How much to do.
@@ -206,6 +207,11 @@ impl Bench {
     /// Lock calls of a side.
     pub fn locks(&self, built: &Built, case: &Case, images: &mut Images) -> Result<locks::PerHandshake, String> {
         locks::count(&self.builder, built, &self.peer, &self.certs, case, 200, images)
+    }
+
+    /// Where the time of a side goes.
+    pub fn profile(&self, built: &Built, case: &Case, seconds: f64) -> Result<profile::Profile, String> {
+        profile::profile(built, &self.peer, &self.certs, case, seconds, self.builder.root())
     }
 
     /// Instructions of a side.

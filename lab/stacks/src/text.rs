@@ -165,6 +165,16 @@ fn measured(results: &Results, out: &mut String) {
         for row in void {
             let _ = writeln!(out, "{}: {}", row[0], row[1]);
         }
+        for series in results.series.iter().filter(|s| s.case == *case && case.record.is_none()) {
+            if let Some(joules) = series.joules_per_million() {
+                let _ = writeln!(
+                    out,
+                    "{}: {} J per million handshakes, the whole machine",
+                    series.stack,
+                    number(joules.median)
+                );
+            }
+        }
     }
 }
 
@@ -199,6 +209,30 @@ fn features(results: &Results, out: &mut String) {
         })
         .collect();
     out.push_str(&table(&head, &rows));
+}
+
+/// Where the time of some stacks goes, in percent: one row per stack, then each one's busiest functions.
+pub fn profiles(all: &[(String, crate::profile::Profile)]) -> String {
+    let mut head = vec!["stack"];
+    head.extend(crate::profile::KINDS);
+    head.push("samples");
+    let percent = |share: f64| format!("{:.1}", share * 100.0);
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|(name, profile)| {
+            let mut row = vec![name.clone()];
+            row.extend(crate::profile::KINDS.iter().map(|k| percent(profile.shares.get(k).copied().unwrap_or(0.0))));
+            row.push(profile.samples.to_string());
+            row
+        })
+        .collect();
+    let mut out = table(&head, &rows);
+    for (name, profile) in all {
+        let busiest: Vec<String> =
+            profile.functions.iter().take(6).map(|(f, share)| format!("{f} {} %", percent(*share))).collect();
+        let _ = writeln!(out, "{name}: {}", busiest.join(", "));
+    }
+    out
 }
 
 /// What the doctor found.

@@ -27,8 +27,17 @@ fn bench(names: &[&str]) -> Option<(Bench, Vec<Built>)> {
     Some((Bench::new(builder, &mut |_| {}).expect("peer and certificates"), built))
 }
 
-const SOME: [&str; 7] =
-    ["openssl-1.1.1", "openssl-3.0", "openssl-3.5", "aws-lc", "wolfssl", "rustls-aws-lc", "rustls-ring"];
+const SOME: [&str; 9] = [
+    "openssl-1.1.1",
+    "openssl-3.0",
+    "openssl-3.5",
+    "aws-lc",
+    "wolfssl",
+    "rustls-aws-lc",
+    "rustls-ring",
+    "s2n",
+    "gnutls",
+];
 
 fn handshakes(bench: &Bench, built: &Built, case: &Case) -> wire::Handshakes {
     let mut arguments = case.arguments();

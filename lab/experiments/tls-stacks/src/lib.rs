@@ -61,6 +61,7 @@ impl Experiment for TlsStacks {
         subjects(bench, &stacks);
         bench.part("counts", |b, p| counts::count(b, p, &stacks))?;
         bench.part("cost", |b, p| speed::cost(b, p, &stacks))?;
+        bench.part("profile", |b, p| speed::profile(b, p, &stacks))?;
         bench.part("scaling", |b, p| speed::scaling(b, p, &stacks))?;
         bench.part("bulk", |b, p| speed::bulk(b, p, &stacks))?;
         bench.part("features", |_, p| features(p, &stacks))?;

@@ -6,7 +6,9 @@ use sealane_lab_experiment::{Bench, Sample};
 use sealane_lab_report::usl::Fit;
 use sealane_lab_report::{Axis, Figure, Part, Source};
 use sealane_lab_stacks::builder::Built;
+use sealane_lab_stacks::energy::Energy;
 use sealane_lab_stacks::measure::Limits;
+use sealane_lab_stacks::profile::KINDS;
 use sealane_lab_stacks::study::Machine;
 use sealane_lab_stacks::wire::Case;
 use serde_json::Value;
@@ -15,14 +17,20 @@ use crate::Stacks;
 
 /// CPU time of the server's side.
 pub const SERVER_FULL: &str = "server, full, ECDSA P-256";
+/// Joules of the whole machine, both sides and start-up included.
+const JOULES: &str = "joules per million full handshakes, both sides, the whole machine";
 /// The same, resumed.
 pub const SERVER_RESUMED: &str = "server, resumed";
 
 fn sample(stacks: &Stacks, built: &Built, case: &Case, seconds: f64, light: bool) -> anyhow::Result<Sample> {
+    let energy = Energy::now();
     let (measured, queued) = stacks.lab.measure(built, case, seconds, light).map_err(|why| anyhow!(why))?;
     let mut sample = Sample::of("rate", measured.rate());
     if let Some(cost) = measured.cost_us() {
         sample = sample.with("cost", cost);
+    }
+    if let Some(joules) = energy.and_then(|e| e.joules_since()) {
+        sample = sample.with("joules", joules * 1e6 / measured.common().operations.max(1) as f64);
     }
     let most = Limits::default().queued;
     Ok(match queued.filter(|q| *q > most) {
@@ -76,6 +84,10 @@ pub fn cost(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::
     for (measure, case) in &cases {
         rounds(bench, part, stacks, case, false, |part, name, held| {
             part.rounds(name, measure, &held.values(name, "cost"), "µs");
+            let joules = held.values(name, "joules");
+            if measure == SERVER_FULL && !joules.is_empty() {
+                part.rounds(name, JOULES, &joules, "J");
+            }
         })?;
     }
     for test in ["server", "client"] {
@@ -91,8 +103,32 @@ pub fn cost(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::
     for (name, us) in per_million {
         part.push(Figure::new(&name, "CPU-seconds per million full handshakes, server", us, "s"));
     }
-    part.table("Energy", &["CPU-seconds per million full handshakes, server"]);
-    part.note("Energy is given as CPU time; joules are not read.");
+    part.table("Energy", &["CPU-seconds per million full handshakes, server", JOULES]);
+    if Energy::now().is_none() {
+        part.note("No joules: this machine has no RAPL that may be read (/sys/class/powercap).");
+    }
+    Ok(())
+}
+
+pub fn profile(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
+    let seconds = 5.0 * bench.size::<f64>("seconds")?;
+    for built in &stacks.built {
+        if bench.options.cancelled() {
+            return Err(sealane_lab_experiment::Stopped.into());
+        }
+        let name = &built.stack.name;
+        bench.say(&format!("   where {name} spends its time"));
+        match stacks.lab.profile(built, &Case { resumed: true, ..Case::BASE }, seconds) {
+            Ok(profile) => {
+                for (kind, share) in &profile.shares {
+                    part.push(Figure::new(name, kind, share * 100.0, "%").samples(profile.samples));
+                }
+            }
+            Err(why) => part.note(format!("{name}: {why}")),
+        }
+    }
+    part.table("Percent of the server's CPU time, resumed", &KINDS);
+    part.note("`sealane-lab stacks profile --out FOLDER` draws the flame graphs. One thread meets no other: time asleep in a lock, or lost to a contended cache line, is not in here; calls of a lock that is free are.");
     Ok(())
 }
 

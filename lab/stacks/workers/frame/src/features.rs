@@ -3,6 +3,7 @@
 use crate::drive::{self, Connection, Context, Stack};
 use crate::json::Line;
 use crate::peer::Peer;
+use crate::pipe::Pipe;
 use crate::settings::{Cipher, Group, Settings};
 
 /// What came of trying.
@@ -99,4 +100,53 @@ fn once<S: Context, C: Context>(server: &S, client: &C, settings: &Settings) -> 
     drive::check(settings, pair.server.facts(), pair.client.facts(), settings.resumed)?;
     drive::end(pair, None);
     Ok(())
+}
+
+/// Whether the hello that waits in a pipe has an extension: what can be seen of a feature for which a library has no
+/// call. `what` is for people.
+pub fn hello_asks_for(from: &Pipe, extension: u16, what: &str) -> Result<String, String> {
+    let mut hello = vec![0; 16384];
+    let n = from.read(&mut hello);
+    match has_extension(&hello[..n], extension) {
+        Some(true) => Ok(format!("its client asks for {what} by itself; there is no call for it")),
+        Some(false) => Err(format!("no call for it, and its hello does not ask for {what}")),
+        None => Err("no call for it, and its hello could not be read".into()),
+    }
+}
+
+/// Whether a record with a whole ClientHello has an extension (RFC 8446 §4.1.2).
+fn has_extension(record: &[u8], wanted: u16) -> Option<bool> {
+    let skip = |at: &[u8], bytes: usize| -> Option<usize> {
+        // A vector with a length of so many bytes.
+        let len = at.get(..bytes)?.iter().fold(0usize, |n, &b| n << 8 | usize::from(b));
+        Some(bytes + len)
+    };
+    // Record header, handshake header, version and random.
+    let mut rest = record.get(5 + 4 + 2 + 32..)?;
+    for bytes in [1, 2, 1] {
+        rest = rest.get(skip(rest, bytes)?..)?;
+    }
+    let mut extensions = rest.get(2..skip(rest, 2)?)?;
+    while !extensions.is_empty() {
+        if extensions.get(..2)? == wanted.to_be_bytes() {
+            return Some(true);
+        }
+        extensions = extensions.get(2 + skip(extensions.get(2..)?, 2)?..)?;
+    }
+    Some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_extension;
+
+    #[test]
+    fn an_extension_is_found_in_a_hello() {
+        let mut hello = vec![22, 3, 1, 0, 0, 1, 0, 0, 0, 3, 3];
+        hello.extend([7; 32]);
+        // No session id, one suite, one compression, two extensions: 43, with a byte, and 18, empty.
+        hello.extend([0, 0, 2, 0x13, 1, 1, 0, 0, 9, 0, 43, 0, 1, 3, 0, 18, 0, 0]);
+        assert_eq!((has_extension(&hello, 18), has_extension(&hello, 16)), (Some(true), Some(false)));
+        assert_eq!(has_extension(&hello[..60], 18), None);
+    }
 }

@@ -17,7 +17,7 @@ mod scope;
 mod settings;
 
 pub use drive::{Connection, Context, Facts, Pair, Stack, connect, exchange};
-pub use features::Outcome;
+pub use features::{Outcome, hello_asks_for};
 pub use pipe::{Pipe, pipe};
 pub use settings::{Cipher, Group, Key, Settings, Side};
 

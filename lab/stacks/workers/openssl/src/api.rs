@@ -112,6 +112,8 @@ functions! {
         fn SSL_in_early_data(P) -> c_int;
         fn SSL_CTX_enable_ct(P, c_int) -> c_int;
         fn SSL_CTX_enable_signed_cert_timestamps(P);
+        fn SSL_CTX_set_signed_cert_timestamp_list(P, *const u8, usize) -> c_int;
+        fn SSL_get0_signed_cert_timestamp_list(P, *mut *const u8, *mut usize);
         fn OSSL_PROVIDER_load(P, *const c_char) -> P;
         fn OSSL_QUIC_client_method() -> P;
         fn OSSL_QUIC_server_method() -> P;

@@ -213,18 +213,43 @@ fn crl(stack: &OpenSsl, settings: &Settings) -> Result<&'static str, String> {
     }
 }
 
+/// A list with one time stamp, which is none: it is carried unread.
+const TIME_STAMPS: &[u8] = b"\x00\x07\x00\x05\x30\x03\x0a\x01\x00";
+
 fn transparency(stack: &OpenSsl, settings: &Settings) -> Result<&'static str, String> {
-    let client = stack.client(settings)?;
-    // SAFETY: the context is alive.
+    let (server, client) = (stack.server(settings)?, stack.client(settings)?);
+    let api = &stack.api;
+    // SAFETY: contexts and connections are alive; what is given lives as long as the connection.
     unsafe {
-        if let Some(enable) = stack.api.SSL_CTX_enable_ct {
+        if let Some(enable) = api.SSL_CTX_enable_ct {
             const PERMISSIVE: c_int = 0;
-            stack.api.expect("SSL_CTX_enable_ct", enable(client.ctx, PERMISSIVE))?;
-            return Ok("time stamps can be asked for and verified (the call succeeds)");
+            const STRICT: c_int = 1;
+            api.expect("SSL_CTX_enable_ct", enable(client.ctx, PERMISSIVE))?;
+            // What passes here and is refused below was refused for its lack of time stamps.
+            drop(pair(&server, &client)?);
+            api.expect("SSL_CTX_enable_ct", enable(client.ctx, STRICT))?;
+            return match pair(&server, &client) {
+                Err(_) => Ok("a certificate without time stamps was refused"),
+                Ok(_) => Err("a certificate without time stamps was accepted".into()),
+            };
         }
-        let enable = stack.api.SSL_CTX_enable_signed_cert_timestamps.ok_or("no functions for it")?;
+        let (Some(set), Some(enable), Some(get)) = (
+            api.SSL_CTX_set_signed_cert_timestamp_list,
+            api.SSL_CTX_enable_signed_cert_timestamps,
+            api.SSL_get0_signed_cert_timestamp_list,
+        ) else {
+            return Err("no functions for it".into());
+        };
+        api.expect("setting time stamps", set(server.ctx, TIME_STAMPS.as_ptr(), TIME_STAMPS.len()))?;
         enable(client.ctx);
-        Ok("time stamps can be asked for; verifying them is left to the caller")
+        let pair = pair(&server, &client)?;
+        let (mut at, mut len) = (std::ptr::null(), 0usize);
+        get(pair.client.ssl, &mut at, &mut len);
+        if !at.is_null() && std::slice::from_raw_parts(at, len) == TIME_STAMPS {
+            Ok("time stamps arrived; verifying them is left to the caller")
+        } else {
+            Err("no time stamps arrived".into())
+        }
     }
 }
 

@@ -22,7 +22,9 @@ use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, NamedGroup, RootCertStore, ServerConfig, ServerConnection,
     SupportedProtocolVersion,
 };
-use stack_worker::{Connection, Context, Facts, Group, Outcome, Pipe, Settings, Stack, connect, exchange, pipe};
+use stack_worker::{
+    Connection, Context, Facts, Group, Outcome, Pipe, Settings, Stack, connect, exchange, hello_asks_for, pipe,
+};
 
 fn main() -> ExitCode {
     stack_worker::main::<Rustls>()
@@ -59,7 +61,7 @@ impl Stack for Rustls {
             "early-data" => Outcome::of(early_data(settings)),
             "quic" => Outcome::of(quic(settings)),
             "fips" => Outcome::of(fips(settings)),
-            "ct" => Outcome::No("left out of rustls".into()),
+            "ct" => Outcome::of(transparency(settings)),
             _ => Outcome::Unknown,
         }
     }
@@ -436,6 +438,14 @@ fn quic(settings: &Settings) -> Result<&'static str, String> {
         rustls::quic::ClientConnection::new(config, rustls::quic::Version::V1, name, Vec::new()).map_err(text)?;
     quic.write_hs(&mut hello);
     if hello.is_empty() { Err("no hello".into()) } else { Ok("its own interface (rustls::quic)") }
+}
+
+/// It has no call for it; its hello says whether it asks for time stamps by itself (RFC 6962 §3.3.1).
+fn transparency(settings: &Settings) -> Result<String, String> {
+    let client = Config::Client(Arc::new(client(settings)?));
+    let (ours, theirs) = pipe();
+    client.open(ours, None)?.handshake()?;
+    hello_asks_for(&theirs, 18, "time stamps")
 }
 
 fn fips(settings: &Settings) -> Result<&'static str, String> {

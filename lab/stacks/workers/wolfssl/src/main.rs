@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stack_worker::ffi::Library;
 use stack_worker::functions;
 use stack_worker::{
-    Cipher, Connection, Context, Facts, Group, Outcome, Pipe, Settings, Stack, connect, exchange, pipe,
+    Cipher, Connection, Context, Facts, Group, Outcome, Pipe, Settings, Stack, connect, exchange, hello_asks_for, pipe,
 };
 
 fn main() -> ExitCode {
@@ -78,6 +78,7 @@ functions! {
         fn wolfSSL_set_quic_method(P, P) -> c_int;
         fn wolfSSL_CTX_EnableOCSPStapling(P) -> c_int;
         fn wolfSSL_UseOCSPStapling(P, c_uchar, c_uchar) -> c_int;
+        fn wolfCrypt_GetStatus_fips() -> c_int;
     }
 }
 
@@ -164,8 +165,14 @@ impl Stack for Wolf {
             "quic" => Outcome::of(self.quic(settings)),
             // wolfSSL has it; where this trial does not get it to work, that says nothing about the library.
             "early-data" => self.early_data(settings).map_or(Outcome::Unknown, |how| Outcome::Yes(how.into())),
-            "ct" => Outcome::No("no interface for it".into()),
-            "fips" => Outcome::No("not in this build; sold as wolfCrypt FIPS".into()),
+            "ocsp" => Outcome::of(self.asks_for_staple(settings)),
+            "ct" => Outcome::of(self.hello(settings, 18, "time stamps")),
+            "fips" => match self.api.wolfCrypt_GetStatus_fips {
+                // SAFETY: the call takes nothing.
+                Some(status) if unsafe { status() } == 0 => Outcome::Yes("wolfCrypt_GetStatus_fips says so".into()),
+                Some(_) => Outcome::No("its module is not ready (wolfCrypt_GetStatus_fips)".into()),
+                None => Outcome::No("not in this build, which has no wolfCrypt_GetStatus_fips; it is sold".into()),
+            },
             _ => Outcome::Unknown,
         }
     }
@@ -311,6 +318,34 @@ impl Wolf {
             Err(why) => Err(format!("refused, but not as revoked: {why}")),
             Ok(_) => Err("a revoked certificate was accepted".into()),
         }
+    }
+
+    /// What it has no call for: its hello says whether it asks by itself.
+    fn hello(&self, settings: &Settings, extension: u16, what: &str) -> Result<String, String> {
+        let client = self.client(settings)?;
+        let (ours, theirs) = pipe();
+        client.open(ours, None)?.handshake()?;
+        hello_asks_for(&theirs, extension, what)
+    }
+
+    /// A server of its kind staples only what a responder has signed, so that the client's side is all that is tried.
+    fn asks_for_staple(&self, settings: &Settings) -> Result<&'static str, String> {
+        let (Some(server), Some(ask)) = (self.api.wolfSSL_CTX_EnableOCSPStapling, self.api.wolfSSL_UseOCSPStapling)
+        else {
+            return Err("no functions for it".into());
+        };
+        let client = self.client(settings)?;
+        let (ours, theirs) = pipe();
+        let mut connection = client.open(ours, None)?;
+        const OCSP: c_uchar = 1;
+        // SAFETY: context and connection are alive.
+        unsafe {
+            expect("allowing it", server(client.ctx))?;
+            expect("asking for it", ask(connection.ssl, OCSP, 0))?;
+        }
+        connection.handshake()?;
+        hello_asks_for(&theirs, 5, "staples")
+            .map(|_| "its client asks for a staple; that a server staples was not tried")
     }
 
     fn quic(&self, settings: &Settings) -> Result<&'static str, String> {
