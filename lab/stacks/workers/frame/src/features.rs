@@ -33,11 +33,18 @@ const OWN: &[&str] = &["early-data", "quic", "sni", "alpn", "ocsp", "crl", "ct",
 /// Tries everything.
 pub fn report<S: Stack>(stack: &S, settings: &Settings) {
     let peer = settings.peer.as_deref().and_then(|path| Peer::load(path).ok());
+    let mut newest = settings.tls;
     for (name, tls) in [("tls1.0", 0x301), ("tls1.1", 0x302), ("tls1.2", 0x303), ("tls1.3", 0x304)] {
-        line(stack, name, &Outcome::of(version(stack, &Settings { tls, ..settings.clone() })));
+        let tried = version(stack, &Settings { tls, ..settings.clone() });
+        if tried.is_ok() {
+            newest = tls;
+        }
+        line(stack, name, &Outcome::of(tried));
     }
+    // What does not need a version of its own is tried with the newest that there is.
+    let settings = &Settings { tls: newest, ..settings.clone() };
     for (name, group) in [("x25519", Group::X25519), ("p256", Group::P256), ("x25519mlkem768", Group::X25519MlKem768)] {
-        let settings = Settings { tls: 0x304, group, ..settings.clone() };
+        let settings = Settings { group, ..settings.clone() };
         line(stack, &format!("group:{name}"), &with_peer(stack, peer.as_ref(), &settings));
     }
     for tls in [0x303, 0x304] {

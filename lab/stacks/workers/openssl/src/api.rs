@@ -46,7 +46,6 @@ functions! {
         fn SSL_read(P, *mut u8, c_int) -> c_int;
         fn SSL_write(P, *const u8, c_int) -> c_int;
         fn SSL_get_error(P, c_int) -> c_int;
-        fn SSL_session_reused(P) -> c_int;
         fn SSL_version(P) -> c_int;
         fn SSL_get_current_cipher(P) -> P;
         fn SSL_CIPHER_get_id(P) -> c_ulong;
@@ -85,6 +84,7 @@ functions! {
         fn SSL_CTX_set_ciphersuites(P, *const c_char) -> c_int;
         fn SSL_CTX_set_num_tickets(P, usize) -> c_int;
         fn SSL_CTX_set_session_cache_mode(P, c_int) -> c_int;
+        fn SSL_session_reused(P) -> c_int;
         fn SSL_set_tlsext_host_name(P, *const c_char) -> c_int;
         fn SSL_set1_host(P, *const c_char) -> c_int;
         fn SSL_get0_param(P) -> P;
@@ -201,6 +201,16 @@ impl Api {
         };
         self.expect("setting the version", least)?;
         self.expect("setting the version", most)
+    }
+
+    /// Whether the handshake was resumed; LibreSSL has a macro where the others have a function.
+    pub fn resumed(&self, ssl: P) -> bool {
+        const GET_SESSION_REUSED: c_int = 8;
+        match self.SSL_session_reused {
+            // SAFETY: the connection is alive.
+            Some(reused) => unsafe { reused(ssl) == 1 },
+            None => self.control(ssl, GET_SESSION_REUSED, 0, std::ptr::null_mut()) == 1,
+        }
     }
 
     /// The groups in their order.

@@ -361,7 +361,7 @@ impl Connection for Ssl {
         // SAFETY: the connection is alive and its handshake done.
         unsafe {
             Facts {
-                resumed: (api.SSL_session_reused)(self.ssl) as u32,
+                resumed: u32::from(api.resumed(self.ssl)),
                 // The handshake itself fails where the chain does not verify; this is the result that it keeps.
                 verified: u32::from(self.client && (api.SSL_get_verify_result)(self.ssl) == 0),
                 tls: (api.SSL_version)(self.ssl) as u32,
