@@ -302,7 +302,7 @@ fn kind(sample: &[(&str, &str)]) -> &'static str {
     for (name, _) in sample.iter().take(4).take_while(|f| !f.0.starts_with("lab_")) {
         let found = NAMES.iter().find(|(_, parts)| parts.iter().any(|part| name.contains(part)));
         if let Some((kind, _)) = found {
-            return *kind;
+            return kind;
         }
     }
     "other"
