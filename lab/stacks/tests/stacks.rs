@@ -72,6 +72,19 @@ fn every_stack_does_every_handshake_on_each_side() {
 }
 
 #[test]
+fn a_server_that_wants_a_full_handshake_in_between_gets_it() {
+    // wolfSSL's tickets count their resumptions in a byte; 20 of warming up come before these.
+    let Some((bench, all)) = bench(&["wolfssl", "gnutls"]) else { return };
+    for built in &all {
+        let mut arguments = Case { resumed: true, ..Case::BASE }.arguments();
+        arguments.extend(["--count", "500", "--warmup", "20"].map(str::to_owned));
+        let lines = wire::run(wire::command(built, &bench.peer, &bench.certs, &arguments)).expect("it goes on");
+        let [Line::Handshakes(done)] = lines.as_slice() else { panic!("{lines:?}") };
+        assert_eq!(done.common.operations, 500, "{}", built.stack.name);
+    }
+}
+
+#[test]
 fn contexts_can_be_own_and_data_moves_in_records() {
     let Some((bench, all)) = bench(&["rustls-ring", "openssl-1.1.1"]) else { return };
     for built in &all {

@@ -78,7 +78,7 @@ fn line<S: Stack>(stack: &S, name: &str, outcome: &Outcome) {
 /// A handshake of the library with itself, in one version only.
 fn version<S: Stack>(stack: &S, settings: &Settings) -> Result<&'static str, String> {
     let (server, client) = (stack.server(settings)?, stack.client(settings)?);
-    once(&server, &client, settings)?;
+    once(&server, &client, None, settings)?;
     Ok("a handshake with itself")
 }
 
@@ -86,7 +86,7 @@ fn version<S: Stack>(stack: &S, settings: &Settings) -> Result<&'static str, Str
 fn with_peer<S: Stack>(stack: &S, peer: Option<&Peer>, settings: &Settings) -> Outcome {
     let Some(peer) = peer else { return Outcome::Unknown };
     Outcome::of((|| {
-        once(&stack.server(settings)?, &peer.client(settings)?, settings)?;
+        once(&stack.server(settings)?, &peer.client(settings)?, None, settings)?;
         Ok("a handshake with the fixed client")
     })())
 }
@@ -95,14 +95,19 @@ fn resumption<S: Stack>(stack: &S, peer: Option<&Peer>, settings: &Settings) -> 
     let Some(peer) = peer else { return Outcome::Unknown };
     Outcome::of((|| {
         let (server, client) = (stack.server(settings)?, peer.client(settings)?);
-        once(&server, &client, &Settings { resumed: false, ..settings.clone() })?;
-        once(&server, &client, settings)?;
+        once(&server, &client, None, &Settings { resumed: false, ..settings.clone() })?;
+        once(&server, &client, Some(&()), settings)?;
         Ok("the fixed client resumed")
     })())
 }
 
-fn once<S: Context, C: Context>(server: &S, client: &C, settings: &Settings) -> Result<(), String> {
-    let mut pair = drive::connect(server, client, None, None)?;
+fn once<S: Context, C: Context>(
+    server: &S,
+    client: &C,
+    session: Option<&C::Session>,
+    settings: &Settings,
+) -> Result<(), String> {
+    let mut pair = drive::connect(server, client, session, None)?;
     drive::exchange(&mut pair, None)?;
     drive::check(settings, pair.server.facts(), pair.client.facts(), settings.resumed)?;
     drive::end(pair, None);

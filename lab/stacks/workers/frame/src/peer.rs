@@ -14,7 +14,7 @@ use crate::pipe::Pipe;
 use crate::settings::Settings;
 
 /// The number of this interface; both sides must have the same.
-pub const ABI: u32 = 1;
+pub const ABI: u32 = 2;
 
 /// What a context is made of.
 #[repr(C)]
@@ -44,6 +44,7 @@ functions! {
         fn sealane_peer_error(*mut u8, usize) -> usize;
         fn sealane_peer_context(*const Wanted) -> *mut c_void;
         fn sealane_peer_context_free(*mut c_void);
+        fn sealane_peer_context_forget(*mut c_void);
         fn sealane_peer_open(*mut c_void, *mut c_void, ReadFn, WriteFn) -> *mut c_void;
         fn sealane_peer_handshake(*mut c_void) -> i32;
         fn sealane_peer_write(*mut c_void, *const u8, usize) -> i32;
@@ -135,8 +136,13 @@ impl Context for PeerContext {
     type Connection = PeerConnection;
     type Session = ();
 
-    // The client's context itself keeps tickets.
-    fn open(&self, pipe: Pipe, _: Option<&()>) -> Result<PeerConnection, String> {
+    // The client's context itself keeps tickets: without a session, as where a server wants a full handshake in between,
+    // it must forget them.
+    fn open(&self, pipe: Pipe, session: Option<&()>) -> Result<PeerConnection, String> {
+        if session.is_none() {
+            // SAFETY: the context is alive.
+            unsafe { (self.functions.sealane_peer_context_forget)(self.context) };
+        }
         let pipe = Box::new(pipe);
         let io = std::ptr::from_ref::<Pipe>(&pipe).cast_mut().cast();
         // SAFETY: the pipe lives in its box until the connection is freed.

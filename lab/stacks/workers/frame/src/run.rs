@@ -194,10 +194,15 @@ impl Loop for HandshakeLoop {
             drive::end(pair, spent);
             Ok(facts.tickets)
         };
+        // Warming up resumes too, and counts for how often in a row.
+        let renew = |resumptions: u64| settings.resumed && resumptions % S::RENEW == S::RENEW - 1;
         let session = ready(gate, || {
             scope::clock_cost();
             let session = if settings.resumed { Some(prime(server, client, settings)?) } else { None };
-            for _ in 0..settings.warmup {
+            for n in 0..settings.warmup {
+                if renew(n) {
+                    prime(server, client, settings)?;
+                }
                 single(session.as_ref(), None)?;
             }
             Ok(session)
@@ -211,7 +216,7 @@ impl Loop for HandshakeLoop {
             if over {
                 break;
             }
-            if settings.resumed && done.operations % S::RENEW == S::RENEW - 1 {
+            if renew(settings.warmup + done.operations) {
                 // Nobody's handshake: its time is taken off again.
                 let aside = Meter::start();
                 prime(server, client, settings)?;

@@ -15,7 +15,7 @@ use rustls::{
 };
 
 /// The number of this interface.
-pub const ABI: u32 = 1;
+pub const ABI: u32 = 2;
 
 /// What a context is made of.
 #[repr(C)]
@@ -61,14 +61,14 @@ fn failed(why: impl ToString) {
 pub enum Config {
     /// A server's.
     Server(Arc<ServerConfig>),
-    /// A client's.
-    Client(Arc<ClientConfig>),
+    /// A client's, with the tickets that it keeps.
+    Client(Arc<ClientConfig>, Arc<Tickets>),
 }
 
 /// Keeps the newest tickets. One in TLS 1.3 serves once (rustls has no way to use it twice), so that each resumption
 /// must bring at least one.
 #[derive(Debug, Default)]
-struct Tickets {
+pub struct Tickets {
     tls12: Mutex<Option<Tls12ClientSessionValue>>,
     tls13: Mutex<Vec<Tls13ClientSessionValue>>,
     group: Mutex<Option<NamedGroup>>,
@@ -85,6 +85,18 @@ fn keep<T>(slot: &Mutex<Option<T>>, value: T) {
 
 fn give<T: Clone>(slot: &Mutex<Option<T>>) -> Option<T> {
     slot.lock().ok()?.clone()
+}
+
+impl Tickets {
+    /// Forgets what there is to resume from: the next handshake is a full one.
+    fn forget(&self) {
+        if let Ok(mut tls12) = self.tls12.lock() {
+            *tls12 = None;
+        }
+        if let Ok(mut tls13) = self.tls13.lock() {
+            tls13.clear();
+        }
+    }
 }
 
 impl ClientSessionStore for Tickets {
@@ -175,9 +187,9 @@ fn context(wanted: &Wanted) -> Result<Config, String> {
         .map_err(|e| text(&e))?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.resumption =
-        if wanted.resumed == 1 { Resumption::store(Arc::new(Tickets::default())) } else { Resumption::disabled() };
-    Ok(Config::Client(Arc::new(config)))
+    let tickets = Arc::new(Tickets::default());
+    config.resumption = if wanted.resumed == 1 { Resumption::store(tickets.clone()) } else { Resumption::disabled() };
+    Ok(Config::Client(Arc::new(config), tickets))
 }
 
 /// Bytes in and out, as rustls wants them.
@@ -287,7 +299,7 @@ impl Connection {
 fn open(config: &Config, io: Io) -> Result<Connection, String> {
     let tls = match config {
         Config::Server(config) => ServerConnection::new(config.clone()).map_err(|e| e.to_string())?.into(),
-        Config::Client(config) => {
+        Config::Client(config, _) => {
             let name = ServerName::try_from("localhost").map_err(|e| e.to_string())?;
             ClientConnection::new(config.clone(), name).map_err(|e| e.to_string())?.into()
         }
@@ -339,6 +351,18 @@ pub unsafe extern "C" fn sealane_peer_context(wanted: *const Wanted) -> *mut Con
 pub unsafe extern "C" fn sealane_peer_context_free(context: *mut Config) {
     // SAFETY: the caller's promise.
     drop(unsafe { Box::from_raw(context) });
+}
+
+/// Has a client forget what it could resume from; nothing to a server.
+///
+/// # Safety
+/// `context` must be alive during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sealane_peer_context_forget(context: *mut Config) {
+    // SAFETY: the caller's promise.
+    if let Config::Client(_, tickets) = unsafe { &*context } {
+        tickets.forget();
+    }
 }
 
 /// A connection, or null.
