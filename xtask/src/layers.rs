@@ -21,7 +21,7 @@ const PRODUCT: &[Row] = &[
     row("platform", &["sys"]),
     row("engines", &["tls", "dial"]),
     row("runtime", &["lane"]),
-    row("shells", &["proxy", "tunnel", "connect"]),
+    row("shells", &["proxy", "tunnel", "connect", "preload"]),
     row("assembly", &["control"]),
     row("the binary", &["sealane"]),
 ];
@@ -42,9 +42,9 @@ const LAB_MAY: &[&str] = &["core/", "sys", "tls", "dial", "connect"];
 /// What stands around both, and may see all of it.
 const AROUND: &[&str] = &["xtask", "fuzz", "tests/"];
 
-/// Where `unsafe` may be: the platform crate, and the lab's crates that are foreign calls by nature. All others
-/// inherit the workspace's `unsafe_code = "forbid"`, which no `allow` can lift.
-const UNSAFE: &[&str] = &["sys", "lab/stacks/"];
+/// Where `unsafe` may be: the platform crate, the library that takes a C function's place, and the lab's crates that are
+/// foreign calls by nature. All others inherit the workspace's `unsafe_code = "forbid"`, which no `allow` can lift.
+const UNSAFE: &[&str] = &["sys", "preload", "lab/stacks/"];
 
 /// Folders that are sans-IO: bytes, `now` and a random source come in from outside.
 const SANS_IO: &[&str] = &["core/", "dial"];
