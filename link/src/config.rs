@@ -16,6 +16,18 @@ pub enum SynData {
     Strip,
 }
 
+/// Who holds the packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Backend {
+    /// Our emulator; the kernel's netem where there are no TUN devices and it can do what is asked.
+    #[default]
+    Auto,
+    /// Our emulator.
+    Tun,
+    /// The kernel's.
+    Netem,
+}
+
 /// A link's properties; the same in both directions, unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LinkConfig {
@@ -47,6 +59,8 @@ pub struct LinkConfig {
     pub tolerance: Duration,
     /// How long before a packet is due the emulator stops sleeping and waits actively.
     pub spin: Duration,
+    /// Who holds the packets.
+    pub backend: Backend,
     /// Notes each packet, for [`crate::Link::take_trace`].
     pub trace: bool,
 }
@@ -68,6 +82,7 @@ impl Default for LinkConfig {
             seed: 1,
             tolerance: Duration::from_micros(100),
             spin: Duration::from_micros(150),
+            backend: Backend::Auto,
             trace: false,
         }
     }

@@ -25,13 +25,14 @@
 mod config;
 mod engine;
 mod link;
+mod netem;
 mod packet;
 mod pcap;
 mod ping;
 mod queue;
 mod side;
 
-pub use config::{LinkConfig, SynData, parse_duration, parse_rate, parse_share};
+pub use config::{Backend, LinkConfig, SynData, parse_duration, parse_rate, parse_share};
 pub use engine::{Lateness, Seen, Towards};
 pub use link::{Link, LinkError, Report};
 pub use packet::{Segment, flag};

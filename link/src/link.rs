@@ -1,7 +1,8 @@
 //! Setting a link up, calibrating it, and saying what it was.
 
-use crate::config::{LinkConfig, SynData};
+use crate::config::{Backend, LinkConfig, SynData};
 use crate::engine::{Engine, Lateness, Seen};
+use crate::netem;
 use crate::pcap::Pcap;
 use crate::ping::{self, Rtt};
 use crate::queue::{Counts, Nanos};
@@ -33,6 +34,8 @@ pub enum LinkError {
     Privileges(io::Error),
     /// No TUN device, or it cannot be set up.
     Device(io::Error),
+    /// The kernel's emulator was asked for, and is not to be had.
+    Netem(String),
     /// The rest.
     Io(io::Error),
 }
@@ -41,6 +44,7 @@ impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Setting(what) => f.write_str(what),
+            Self::Netem(why) => write!(f, "no netem: {why} (`--backend tun` does without)"),
             Self::Privileges(e) => {
                 write!(f, "no network namespace ({e}): run as root, or allow user namespaces for ordinary users")
             }
@@ -64,8 +68,8 @@ impl From<io::Error> for LinkError {
 /// A link that is up; it goes, with both namespaces, when this is dropped.
 #[derive(Debug)]
 pub struct Link {
-    // Before the sides: the emulator ends first.
-    engine: Engine,
+    // Before the sides: the emulator ends first. `None`: the kernel's.
+    engine: Option<Engine>,
     client: Side,
     server: Side,
     config: LinkConfig,
@@ -83,14 +87,51 @@ impl Link {
     /// Makes both ends, joins them, and calibrates the delay with echoes.
     pub fn up(config: &LinkConfig) -> Result<Self, LinkError> {
         config.check()?;
-        let (client, a) = Side::new(CLIENT, CLIENT6, config.mtu)?;
-        let (server, b) = Side::new(SERVER, SERVER6, config.mtu)?;
-        let engine = Engine::start(a, b, bare(config))?;
+        if config.backend == Backend::Netem
+            && let Some(what) = netem::lacks(config)
+        {
+            return Err(LinkError::Netem(format!("it cannot do {what}")));
+        }
+        let client = Side::new(CLIENT, CLIENT6)?;
+        let server = Side::new(SERVER, SERVER6)?;
+        let ours = || -> Result<Engine, LinkError> {
+            Ok(Engine::start(client.tun(config.mtu)?, server.tun(config.mtu)?, bare(config))?)
+        };
+        let engine = match config.backend {
+            Backend::Tun => Some(ours()?),
+            Backend::Netem => None,
+            Backend::Auto => match ours() {
+                Ok(engine) => Some(engine),
+                Err(LinkError::Device(_)) if netem::lacks(config).is_none() && netem::probe().is_ok() => None,
+                Err(e) => return Err(e),
+            },
+        };
+        if engine.is_none() {
+            netem::join(&client, &server, config.mtu)?;
+            netem::configure(&client, &server, &bare(config), 0)?;
+        }
         let mut link = Self { engine, client, server, config: config.clone(), compensation: 0, before: Rtt::default() };
         link.calibrate()?;
-        link.engine.configure(link.config.clone(), link.compensation);
-        link.engine.reset();
+        link.configure(&link.config)?;
+        if let Some(engine) = &link.engine {
+            engine.reset();
+        }
         Ok(link)
+    }
+
+    /// `tun` or `netem`: who holds the packets.
+    pub fn backend(&self) -> &'static str {
+        if self.engine.is_some() { "tun" } else { "netem" }
+    }
+
+    fn configure(&self, config: &LinkConfig) -> Result<(), LinkError> {
+        match &self.engine {
+            Some(engine) => {
+                engine.configure(config.clone(), self.compensation);
+                Ok(())
+            }
+            None => netem::configure(&self.client, &self.server, config, self.compensation),
+        }
     }
 
     /// The end that connects.
@@ -112,33 +153,38 @@ impl Link {
     pub fn set(&mut self, config: &LinkConfig) -> Result<(), LinkError> {
         config.check()?;
         let mtu = self.config.mtu;
+        if self.engine.is_none()
+            && let Some(what) = netem::lacks(config)
+        {
+            return Err(LinkError::Netem(format!("it cannot do {what}")));
+        }
         self.config = LinkConfig { mtu, ..config.clone() };
-        self.engine.configure(self.config.clone(), self.compensation);
-        Ok(())
+        self.configure(&self.config)
     }
 
     /// The RTT that it has now, without loss, jitter and the rest, from `count` echoes.
     pub fn measure(&self, count: usize) -> Result<Rtt, LinkError> {
-        self.engine.configure(bare(&self.config), self.compensation);
+        self.configure(&bare(&self.config))?;
         let rtt = self.echoes(count);
-        self.engine.configure(self.config.clone(), self.compensation);
+        self.configure(&self.config)?;
         rtt
     }
 
     /// The packets seen since it was last asked, if [`LinkConfig::trace`] is set.
     pub fn take_trace(&self) -> Vec<Seen> {
-        self.engine.take_trace()
+        self.engine.as_ref().map(Engine::take_trace).unwrap_or_default()
     }
 
     /// Writes every packet, as it comes in, to a pcap file from now on.
     pub fn capture(&self, path: &Path) -> Result<(), LinkError> {
-        self.engine.capture(Some(Pcap::create(path)?));
+        let Some(engine) = &self.engine else { return Err(LinkError::Netem("it cannot do a pcap file".to_owned())) };
+        engine.capture(Some(Pcap::create(path)?));
         Ok(())
     }
 
     /// What the link has been so far, without a new measurement.
     pub fn report(&self) -> Report {
-        let now = self.engine.report();
+        let now = self.engine.as_ref().and_then(Engine::report);
         let mut report = Report {
             target: millis(self.config.rtt),
             tolerance: millis(self.config.tolerance),
@@ -147,7 +193,8 @@ impl Link {
             lateness: now.map(|r| r.lateness).unwrap_or_default(),
             to_server: now.map(|r| r.to_server).unwrap_or_default(),
             to_client: now.map(|r| r.to_client).unwrap_or_default(),
-            real_time: self.engine.granted.fifo,
+            real_time: self.engine.as_ref().is_none_or(|e| e.granted.fifo),
+            backend: self.backend(),
             void: None,
         };
         report.void = report.judge();
@@ -157,7 +204,9 @@ impl Link {
     /// Measures once more and says what the link was.
     pub fn finish(self) -> Report {
         let mut report = self.report();
-        self.engine.capture(None);
+        if let Some(engine) = &self.engine {
+            engine.capture(None);
+        }
         report.after = self.measure(self.rounds_of_echoes()).ok();
         report.void = report.judge();
         report
@@ -180,7 +229,7 @@ impl Link {
             let off = self.before.median - millis(self.config.rtt);
             let change = (off * 1e6 / 2.0) as i64;
             self.compensation = self.compensation.saturating_add_signed(change);
-            self.engine.configure(bare(&self.config), self.compensation);
+            self.configure(&bare(&self.config))?;
         }
         Ok(())
     }
@@ -234,6 +283,8 @@ pub struct Report {
     pub to_client: Counts,
     /// The emulator ran at real-time priority.
     pub real_time: bool,
+    /// `tun` or `netem`: who held the packets.
+    pub backend: &'static str,
     /// Why what was measured over this link does not count.
     pub void: Option<String>,
 }
@@ -266,6 +317,11 @@ impl fmt::Display for Report {
             write!(f, ", {:.3} after", after.mean)?;
         }
         let l = &self.lateness;
+        if self.backend == "netem" {
+            // What it has done to packets, the kernel does not tell.
+            write!(f, " (error {:+.3}); by the kernel's netem", self.error())?;
+            return self.void.as_ref().map_or(Ok(()), |why| write!(f, "\n  void: {why}"));
+        }
         write!(f, " (error {:+.3}); ", self.error())?;
         write!(f, "packets late by {:.0} µs (mean), {:.0} (p99), {:.0} (most)", l.mean, l.p99, l.max)?;
         for (way, c) in [("to server", &self.to_server), ("to client", &self.to_client)] {
@@ -307,6 +363,7 @@ mod tests {
             to_server: Counts::default(),
             to_client: Counts::default(),
             real_time: true,
+            backend: "tun",
             void: None,
         };
         r.void = r.judge();

@@ -11,7 +11,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 /// The interface's name, on both ends.
-const DEVICE: &str = "link0";
+pub(crate) const DEVICE: &str = "link0";
 /// Packets that may wait for the emulator; it reads them at once.
 const QUEUE: u32 = 5000;
 
@@ -24,27 +24,43 @@ pub struct Side {
 }
 
 impl Side {
-    /// A namespace with a loopback and one end of the link, both up.
-    pub(crate) fn new(v4: Ipv4Addr, v6: Ipv6Addr, mtu: u16) -> Result<(Self, Queue), LinkError> {
+    /// A namespace with a loopback that is up.
+    pub(crate) fn new(v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Self, LinkError> {
         let ns = NetNs::new().map_err(LinkError::Privileges)?;
-        let queue = ns.run(|| -> io::Result<Queue> {
+        let up = ns.run(|| -> io::Result<()> {
             let mut netlink = Netlink::route()?;
-            let up = LinkSet { up: Some(true), ..LinkSet::default() };
             let loopback = netlink.link_index("lo")?;
-            netlink.link_set(loopback, &up)?;
-            // Without offload: packets come one by one and complete, as a wire would have them.
-            let tun = Tun::open(DEVICE, 1, false)?;
-            let device = netlink.link_index(DEVICE)?;
-            netlink.link_set(device, &LinkSet { mtu: Some(mtu.into()), queue: Some(QUEUE), ..up })?;
-            netlink.address_add(device, v4.into(), 24)?;
-            // A kernel without IPv6 still has the rest.
-            let _ = netlink.address_add(device, v6.into(), 64);
+            netlink.link_set(loopback, &LinkSet { up: Some(true), ..LinkSet::default() })?;
             // What one connection has learnt of the path must not change the next one's figures.
             let _ = write_sysctl("net.ipv4.tcp_no_metrics_save", "1");
-            tun.queues.into_iter().next().ok_or_else(|| io::Error::other("a device without a queue"))
+            Ok(())
         });
-        let queue = queue.and_then(|q| q).map_err(LinkError::Device)?;
-        Ok((Self { ns, v4, v6 }, queue))
+        up.and_then(|up| up).map_err(LinkError::Device)?;
+        Ok(Self { ns, v4, v6 })
+    }
+
+    /// One end of the link, up.
+    pub(crate) fn tun(&self, mtu: u16) -> Result<Queue, LinkError> {
+        // Without offload: packets come one by one and complete, as a wire would have them.
+        let tun = self.run(|| Tun::open(DEVICE, 1, false)).and_then(|tun| tun).map_err(LinkError::Device)?;
+        self.dress(mtu)?;
+        let queue = tun.queues.into_iter().next();
+        queue.ok_or_else(|| LinkError::Device(io::Error::other("a device without a queue")))
+    }
+
+    /// Gives the link's end its addresses, and takes it up.
+    pub(crate) fn dress(&self, mtu: u16) -> Result<(), LinkError> {
+        let dressed = self.run(|| -> io::Result<()> {
+            let mut netlink = Netlink::route()?;
+            let device = netlink.link_index(DEVICE)?;
+            let up = LinkSet { up: Some(true), mtu: Some(mtu.into()), queue: Some(QUEUE), ..LinkSet::default() };
+            netlink.link_set(device, &up)?;
+            netlink.address_add(device, self.v4.into(), 24)?;
+            // A kernel without IPv6 still has the rest.
+            let _ = netlink.address_add(device, self.v6.into(), 64);
+            Ok(())
+        });
+        dressed.and_then(|d| d).map_err(LinkError::Device)
     }
 
     /// Its IPv4 address.

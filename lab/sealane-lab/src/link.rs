@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
 use rustix::process::{Pid, Signal, kill_process_group};
-use sealane_link::{Link, LinkConfig, SynData, parse_duration, parse_rate, parse_share};
+use sealane_link::{Backend, Link, LinkConfig, SynData, parse_duration, parse_rate, parse_share};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -50,6 +50,9 @@ pub struct Args {
     /// What happens to SYNs that carry data: pass, drop or strip
     #[arg(long, value_parser = syn_data, default_value = "pass")]
     syn_data: SynData,
+    /// Who holds the packets: tun (the lab's emulator), netem (the kernel's), or auto: netem where there is no TUN device
+    #[arg(long, value_parser = backend, default_value = "auto")]
+    backend: Backend,
     /// Largest packet
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
@@ -76,6 +79,15 @@ pub struct Args {
     command: Vec<String>,
 }
 
+fn backend(text: &str) -> Result<Backend, String> {
+    match text {
+        "auto" => Ok(Backend::Auto),
+        "tun" => Ok(Backend::Tun),
+        "netem" => Ok(Backend::Netem),
+        _ => Err("write auto, tun or netem".to_owned()),
+    }
+}
+
 fn syn_data(text: &str) -> Result<SynData, String> {
     match text {
         "pass" => Ok(SynData::Pass),
@@ -97,6 +109,7 @@ impl Args {
             duplicate: self.duplicate,
             syn_data: self.syn_data,
             mtu: self.mtu,
+            backend: self.backend,
             seed: self.seed,
             tolerance: self.tolerance,
             ..LinkConfig::default()
