@@ -1,4 +1,4 @@
-//! Handing over to another process: listening sockets and ticket keys pass from the running gateway to its successor.
+//! Handing over to another process: sockets and ticket keys pass from the running gateway to its successor.
 //!
 //! ```text
 //! old ── starts the program again, its standard input being one end of a socket pair ──▶ new
@@ -6,7 +6,9 @@
 //! new ── where there is a tunnel, once everything else stands: "tunnel" ───────────────▶ old
 //! old ── stops the tunnel; its estate ─────────────────────────────────────────────────▶ new
 //! new ── reads its configuration, takes the sockets, starts its lanes ── "ready" ──────▶ old
-//! old ── accepts no more, finishes what it has, ends
+//! old ── accepts no more; when no lane reads UDP any more, closes its end of the pair ─▶ new
+//! new ── reads UDP, passes on what is the old one's (sealane_proxy::Channel) ──────────▶ old
+//! old ── finishes what it has, ends
 //! ```
 //!
 //! Both hold the sockets from then on, so none is ever closed, and no client is refused or reset. Should the new
@@ -16,6 +18,7 @@
 use crate::vpn::VpnDoor;
 use crate::vpn::handover::{Estate as Tunnel, Handed};
 use anyhow::{Context, Result, bail};
+use sealane_proxy::{Channel, Elder};
 use sealane_sys::inherit::{MAX_DESCRIPTORS, receive_descriptors, send_descriptors};
 use sealane_tls::policy::TicketKeys;
 use sealane_tunnel::user::HandOver;
@@ -42,6 +45,8 @@ const MAX_TUNNEL: usize = 1 << 30;
 const MAX_TUNNEL_DESCRIPTORS: usize = 1 << 20;
 /// Longest inventory: ten thousand listeners are 1 MB.
 const MAX_INVENTORY: usize = 16 << 20;
+/// How long a predecessor may take to leave the UDP sockets; two that read them at once lose packets, no more.
+const LETS_GO_WITHIN: Duration = Duration::from_secs(10);
 /// How long either side waits for the other's next word.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -56,6 +61,13 @@ struct Inventory {
     /// There is one to be asked for.
     #[serde(default)]
     tunnel: bool,
+    /// UDP sockets, by the address as bound; their descriptors follow the admin listener's.
+    #[serde(default)]
+    udp: Vec<Entry>,
+    /// The generations of QUIC connection ids that have been given out at these sockets, the last one first; a channel to
+    /// the process of each is the last of the descriptors.
+    #[serde(default)]
+    generations: Vec<u8>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -105,6 +117,10 @@ pub struct Legacy {
     /// Ticket keys, so that clients resume their sessions here.
     pub tickets: Option<Tickets>,
     tunnel: bool,
+    /// UDP sockets.
+    pub udp: Vec<Inherited>,
+    /// Whose connections are at those, the last predecessor first.
+    pub elders: Vec<Elder>,
     predecessor: Option<UnixStream>,
 }
 
@@ -119,6 +135,10 @@ pub struct Estate<'e> {
     pub tickets: Arc<TicketKeys>,
     /// There is a tunnel, which the successor may ask for.
     pub tunnel: bool,
+    /// UDP sockets.
+    pub udp: Vec<Inherited>,
+    /// Whose connections are at those, this process first.
+    pub elders: Vec<Elder>,
 }
 
 /// The program as it was started, to be started again.
@@ -168,15 +188,16 @@ impl Successor {
         Ok(Self { pid, pair: ours })
     }
 
-    /// Waits until it serves, and gives it the tunnel when it asks for it. Blocks.
-    pub fn wait(mut self, tunnel: Option<VpnDoor>) -> Result<u32> {
+    /// Waits until it serves, and gives it the tunnel when it asks for it. Blocks. What it gives back is to be closed
+    /// when this process reads UDP no more.
+    pub fn wait(mut self, tunnel: Option<VpnDoor>) -> Result<(u32, OwnedFd)> {
         let mut given = None;
         let result = self.converse(tunnel, &mut given);
         if let Some(Handed { outcome, .. }) = given {
             // It has been stopped, and waits to hear whether it goes on there or here.
             let _ = outcome.send(result.is_ok());
         }
-        result.map(|()| self.pid)
+        result.map(|()| (self.pid, self.pair.into()))
     }
 
     fn converse(&mut self, tunnel: Option<VpnDoor>, given: &mut Option<Handed>) -> Result<()> {
@@ -216,11 +237,15 @@ fn send(mut pair: &UnixStream, estate: &Estate) -> Result<()> {
         admin: estate.admin.map(|(address, _)| address),
         tickets: Some(Tickets { epoch: tickets.epoch, masters: tickets.masters.clone(), reset: Some(tickets.reset) }),
         tunnel: estate.tunnel,
+        udp: estate.udp.iter().map(entry).collect(),
+        generations: estate.elders.iter().map(|e| e.generation).collect(),
     })?;
     pair.write_all(&u32::try_from(inventory.len())?.to_be_bytes())?;
     pair.write_all(&inventory)?;
     let sockets = estate.listeners.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
-    let all: Vec<BorrowedFd> = sockets.chain(estate.admin.map(|(_, fd)| fd)).collect();
+    let udp = estate.udp.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
+    let channels = estate.elders.iter().map(|e| e.channel.as_fd());
+    let all: Vec<BorrowedFd> = sockets.chain(estate.admin.map(|(_, fd)| fd)).chain(udp).chain(channels).collect();
     for some in all.chunks(MAX_DESCRIPTORS) {
         send_descriptors(pair, b"+", some)?;
     }
@@ -300,18 +325,26 @@ fn take(mut pair: &UnixStream) -> Result<Legacy> {
     let mut text = vec![0; length];
     pair.read_exact(&mut text)?;
     let inventory: Inventory = serde_json::from_slice(&text)?;
-    let sockets = inventory.listeners.iter().fold(0usize, |sum, l| sum.saturating_add(l.sockets));
-    let wanted = sockets.saturating_add(usize::from(inventory.admin.is_some()));
+    let sockets = inventory.listeners.iter().chain(&inventory.udp).fold(0usize, |n, l| n.saturating_add(l.sockets));
+    let others = usize::from(inventory.admin.is_some()) + inventory.generations.len();
+    let wanted = sockets.saturating_add(others);
     let mut descriptors = take_descriptors(pair, wanted)?.into_iter();
-    let listeners = inventory.listeners.iter().map(|l| Inherited {
-        configured: Some(l.configured),
-        bound: l.bound,
-        sockets: descriptors.by_ref().take(l.sockets).map(Arc::new).collect(),
-    });
-    let listeners = listeners.filter(|l| !l.sockets.is_empty()).collect();
-    let admin = descriptors.next();
+    let inherit = |entries: &[Entry], descriptors: &mut std::vec::IntoIter<OwnedFd>| -> Vec<Inherited> {
+        let inherited = entries.iter().map(|l| Inherited {
+            configured: Some(l.configured),
+            bound: l.bound,
+            sockets: descriptors.by_ref().take(l.sockets).map(Arc::new).collect(),
+        });
+        inherited.filter(|l| !l.sockets.is_empty()).collect()
+    };
+    let listeners = inherit(&inventory.listeners, &mut descriptors);
+    let admin = inventory.admin.and_then(|_| descriptors.next());
+    let udp = inherit(&inventory.udp, &mut descriptors);
+    let channels = descriptors.map(|fd| Arc::new(Channel::from(fd)));
+    let elders = inventory.generations.iter().zip(channels);
+    let elders = elders.map(|(generation, channel)| Elder { generation: *generation, channel }).collect();
     let tickets = inventory.tickets.filter(|t| !t.masters.is_empty());
-    Ok(Legacy { listeners, admin, tickets, tunnel: inventory.tunnel, predecessor: None })
+    Ok(Legacy { listeners, admin, tickets, udp, elders, tunnel: inventory.tunnel, predecessor: None })
 }
 
 /// The TCP listeners that the service manager has passed; anything else is closed, and said.
@@ -356,11 +389,25 @@ impl Legacy {
     }
 
     /// Tells the predecessor, if there is one, that this process serves: it accepts no more from now on.
-    pub fn announce(&mut self) {
-        if let Some(mut pair) = self.predecessor.take() {
-            // One that is gone need not be told.
-            let _ = pair.write_all(READY);
-        }
+    pub fn announce(&mut self) -> Option<Predecessor> {
+        let mut pair = self.predecessor.take()?;
+        // One that is gone need not be told.
+        let _ = pair.write_all(READY);
+        Some(Predecessor(pair))
+    }
+}
+
+/// The process before this one, which has been told that it is not needed any more.
+#[derive(Debug)]
+pub struct Predecessor(UnixStream);
+
+impl Predecessor {
+    /// Waits until none of its lanes reads UDP any more, or it is gone, or has been given enough time. Blocks.
+    pub fn reads_no_more(mut self) {
+        let _ = self.0.set_read_timeout(Some(LETS_GO_WITHIN));
+        let mut nothing = [0; 1];
+        // It says nothing more: whatever comes is its end, or that of our patience.
+        let _ = self.0.read(&mut nothing);
     }
 }
 
@@ -370,7 +417,32 @@ mod tests {
 
     fn estate(listeners: Vec<Inherited>) -> Estate<'static> {
         let tickets = TicketKeys { epoch: 3, masters: vec![[7; 32], [8; 32]], lifetime: 60, reset: [9; 32] };
-        Estate { listeners, admin: None, tickets: Arc::new(tickets), tunnel: false }
+        Estate {
+            listeners,
+            admin: None,
+            tickets: Arc::new(tickets),
+            tunnel: false,
+            udp: Vec::new(),
+            elders: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn udp_sockets_and_channels_arrive_in_their_places() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let bound = socket.local_addr().unwrap();
+        let (ours, theirs) = Channel::pair().unwrap();
+        let udp = Inherited { configured: None, bound, sockets: vec![Arc::new(socket.into())] };
+        let elders = vec![Elder { generation: 200, channel: Arc::new(theirs) }];
+        let (here, there) = UnixStream::pair().unwrap();
+        send(&here, &Estate { udp: vec![udp], elders, ..estate(Vec::new()) }).unwrap();
+        let legacy = take(&there).unwrap();
+        assert!(legacy.admin.is_none() && legacy.listeners.is_empty());
+        let got = rustix::net::getsockname(&legacy.udp[0].sockets[0]).unwrap();
+        assert_eq!((SocketAddr::try_from(got).unwrap(), legacy.udp[0].bound), (bound, bound));
+        assert_eq!(legacy.elders[0].generation, 200);
+        drop(legacy);
+        assert!(ours.receive(|_| None).is_none(), "it was the other end");
     }
 
     #[test]

@@ -5,7 +5,9 @@ use anyhow::{Result, bail};
 use sealane_lane::{Inbox, Mailbox, Published, mailbox};
 use sealane_proxy::counters::Counters;
 use sealane_proxy::snapshot::Snapshot;
-use sealane_proxy::{Message, Proxy, Setup};
+use sealane_proxy::{Channel, Message, Proxy, Setup};
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
@@ -98,6 +100,20 @@ impl Lanes {
             // A lane that has ended needs no telling.
             let _ = mailbox.send(message());
         }
+    }
+
+    /// Takes to the lanes what another process passes on to this one (see [`Channel`]), until it ends.
+    pub fn listen_to(&self, channel: Arc<Channel>, listeners: HashMap<SocketAddr, u32>) -> std::io::Result<()> {
+        let mailboxes = self.mailboxes.clone();
+        let thread = std::thread::Builder::new().name("channel".to_owned());
+        thread.spawn(move || {
+            while let Some(datagram) = channel.receive(|address| listeners.get(&address).copied()) {
+                let owner = datagram.slot() % mailboxes.len();
+                // A lane that has ended takes none: the packet is lost, as its connection is.
+                let _ = mailboxes[owner].send(Message::Datagram(Box::new(datagram)));
+            }
+        })?;
+        Ok(())
     }
 
     /// Waits for the threads, which have said that they ended.

@@ -2,14 +2,15 @@
 //! pass to a successor as they are.
 
 use crate::config::{Config, snapshot_parts};
-use crate::handover::Inherited;
+use crate::handover::{Inherited, Legacy};
 use crate::sockets::{self, Opened, OpenedUdp};
 use crate::syn_tls;
 use crate::ticket_keys::TicketRing;
 use anyhow::Result;
+use sealane_proxy::Elder;
 use sealane_proxy::snapshot::{Listener, Snapshot};
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -20,8 +21,14 @@ pub struct Listeners {
     open: HashMap<SocketAddr, (u32, Opened)>,
     /// Those for QUIC, by the address as configured.
     udp: HashMap<SocketAddr, OpenedUdp>,
-    /// Where a predecessor may have a UDP socket, too.
-    succeeded: HashSet<SocketAddr>,
+    /// UDP sockets of a predecessor, not yet asked for.
+    inherited_udp: Vec<Inherited>,
+    /// A predecessor reads its UDP sockets still: lanes get them later.
+    udp_waits: bool,
+    /// What our QUIC connection ids begin with.
+    generation: u8,
+    /// Processes before this one that have QUIC connections at the same sockets.
+    elders: Arc<[Elder]>,
     next_id: u32,
     /// No longer configured; open until the last lane has let go. An address that comes back meanwhile finds its
     /// sockets here, since it could not be bound anew.
@@ -30,16 +37,45 @@ pub struct Listeners {
     inherited: Vec<Inherited>,
 }
 
-/// What our QUIC connection ids begin with. It tells them from those of a predecessor at the same address; process
-/// numbers of one and the other rarely end alike, and if they do its packets are dropped, as they would be anyway.
-fn generation_of_ids() -> u8 {
-    std::process::id() as u8
+/// The first generation after the last one that none of these has.
+fn generation_after(elders: &[Elder]) -> u8 {
+    let taken = |g: &u8| elders.iter().any(|e| e.generation == *g);
+    let last = elders.first().map_or(0, |e| e.generation);
+    (1..=u8::MAX).map(|n| last.wrapping_add(n)).find(|g| !taken(g)).unwrap_or(last)
 }
 
 impl Listeners {
     /// None open, but these to be used where their address is configured.
-    pub fn with(inherited: Vec<Inherited>) -> Self {
-        Self { inherited, ..Self::default() }
+    pub fn of(legacy: &mut Legacy) -> Self {
+        let elders: Arc<[Elder]> = std::mem::take(&mut legacy.elders).into();
+        Self {
+            inherited: std::mem::take(&mut legacy.listeners),
+            udp_waits: !legacy.udp.is_empty(),
+            inherited_udp: std::mem::take(&mut legacy.udp),
+            generation: generation_after(&elders),
+            elders,
+            ..Self::default()
+        }
+    }
+
+    /// No predecessor reads UDP any more.
+    pub fn read_udp(&mut self) {
+        self.udp_waits = false;
+    }
+
+    /// The processes whose QUIC connections are at our sockets.
+    pub fn elders(&self) -> Arc<[Elder]> {
+        self.elders.clone()
+    }
+
+    /// What our QUIC connection ids begin with.
+    pub fn generation(&self) -> u8 {
+        self.generation
+    }
+
+    /// Listeners' ids by their address as bound.
+    pub fn ids(&self) -> HashMap<SocketAddr, u32> {
+        self.open.values().map(|(id, opened)| (opened.address, *id)).collect()
     }
 
     /// What is published for a configuration; opens what is not open yet.
@@ -63,12 +99,19 @@ impl Listeners {
                 (None, _) => Vec::new(),
                 (Some(_), Entry::Occupied(open)) => open.get().sockets.clone(),
                 (Some(_), Entry::Vacant(place)) => {
-                    let shared = self.succeeded.contains(&address);
-                    let udp = sockets::open_udp(opened.address, config.lanes, generation_of_ids(), shared)
-                        .map_err(|e| anyhow::anyhow!("{e} (UDP, for HTTP/3)"))?;
+                    let inherited = self.inherited_udp.iter().position(|l| l.bound == opened.address);
+                    let udp = match inherited {
+                        Some(i) => {
+                            let Inherited { bound, sockets, .. } = self.inherited_udp.swap_remove(i);
+                            sockets::complete_udp(bound, sockets, config.lanes)
+                        }
+                        None => sockets::open_udp(opened.address, config.lanes)
+                            .map_err(|e| anyhow::anyhow!("{e} (UDP, for HTTP/3)"))?,
+                    };
                     place.insert(udp).sockets.clone()
                 }
             };
+            let udp = if self.udp_waits { Vec::new() } else { udp };
             sockets.push(opened.sockets.clone());
             listeners.push(Arc::new(listener.bound(*id, opened.address, udp)));
         }
@@ -81,7 +124,8 @@ impl Listeners {
             ticket_keys: ring.current(),
             limits: parts.limits,
             access_log: parts.access_log,
-            quic_generation: generation_of_ids(),
+            quic_generation: self.generation,
+            quic_elders: self.elders.clone(),
         })
     }
 
@@ -96,7 +140,6 @@ impl Listeners {
         let opened = match self.inherited.iter().position(fits) {
             Some(i) => {
                 let Inherited { bound, sockets, .. } = self.inherited.swap_remove(i);
-                self.succeeded.insert(address);
                 sockets::complete(Opened { address: bound, sockets }, slots)
             }
             None => sockets::open(address, slots)?,
@@ -122,6 +165,7 @@ impl Listeners {
 
     /// Closes what was inherited and is not configured. Says which.
     pub fn forget_inherited(&mut self) -> Vec<SocketAddr> {
+        self.inherited_udp.clear();
         self.inherited.drain(..).map(|l| l.bound).collect()
     }
 
@@ -138,5 +182,14 @@ impl Listeners {
             sockets: opened.sockets.clone(),
         };
         self.open.iter().map(entry).collect()
+    }
+
+    /// All UDP sockets that are open, to be handed over.
+    pub fn udp_estate(&self) -> Vec<Inherited> {
+        let entry = |(configured, udp): (&SocketAddr, &OpenedUdp)| {
+            let bound = self.bound(*configured)?;
+            Some(Inherited { configured: Some(*configured), bound, sockets: udp.sockets.clone() })
+        };
+        self.udp.iter().filter_map(entry).collect()
     }
 }

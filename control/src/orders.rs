@@ -1,9 +1,11 @@
 //! Orders to the running gateway, from signals, from the admin socket, and from itself.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 /// What can be ordered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Order {
     /// No new connections; finish those that are open, then end.
     Drain,
@@ -15,8 +17,11 @@ pub enum Order {
     Reopen,
     /// Start the program's file anew, hand everything over to it, then drain.
     Upgrade,
-    /// A successor that was started serves (its pid), or why it does not.
-    Succeeded(Result<u32, String>),
+    /// A successor that was started serves (its pid, and what is to be closed when nothing here reads UDP any more), or
+    /// why it does not.
+    Succeeded(Result<(u32, Arc<OwnedFd>), String>),
+    /// The predecessor reads UDP no more.
+    ReadUdp,
 }
 
 /// One line about what was done, or why it was not.

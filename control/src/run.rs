@@ -24,8 +24,8 @@ use crate::vpn::Vpn;
 use crate::watch::Watched;
 use anyhow::{Context as _, Result, bail};
 use sealane_lane::Published;
-use sealane_proxy::Message;
 use sealane_proxy::snapshot::Snapshot;
+use sealane_proxy::{Channel, Elder, Follower, Message};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +34,8 @@ use tokio::time::Instant;
 
 /// How long the access log's last lines may take.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
+/// Processes before this one to whom a successor can pass on what is theirs; those before them end their connections.
+const MAX_ELDERS: usize = 16;
 /// How often files are looked at when changes of them are to be noticed.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
@@ -101,6 +103,8 @@ struct Running {
     given: mpsc::Receiver<Given>,
     /// An order to upgrade that waits for the successor.
     upgrading: Option<Given>,
+    /// Its end of what the successor and this process pass each other.
+    follower: Option<Arc<Channel>>,
     draining: bool,
     vpn: Option<Vpn>,
 }
@@ -114,7 +118,7 @@ impl Running {
         if let Some(keys) = legacy.tickets.take() {
             ring.inherit(keys);
         }
-        let mut listeners = Listeners::with(std::mem::take(&mut legacy.listeners));
+        let mut listeners = Listeners::of(&mut legacy);
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
         let upstreams = LiveUpstreams::new(&config);
         snapshot.upstreams = upstreams.current();
@@ -150,6 +154,9 @@ impl Running {
         user::become_user(&config)?;
         let published = Published::new(snapshot);
         let lanes = Lanes::start(&published, lane_logs).await?;
+        for elder in listeners.elders().iter() {
+            lanes.listen_to(elder.channel.clone(), listeners.ids())?;
+        }
         upstreams.start(lanes.waker())?;
         let metrics = LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats));
         let metrics = Arc::new(metrics.with_upstreams(upstreams.clone()));
@@ -160,7 +167,13 @@ impl Running {
         let watched = config.reload_on_change.then(|| Watched::new(&config.files));
         let inherits = inherits.map(|settings| Vpn::prepare(*settings, legacy.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
-        legacy.announce();
+        if let Some(predecessor) = legacy.announce() {
+            let orders = orders.clone();
+            tokio::spawn(async move {
+                let _ = tokio::task::spawn_blocking(|| predecessor.reads_no_more()).await;
+                orders.tell(Order::ReadUdp).await;
+            });
+        }
         let vpn = match inherits {
             Some(prepared) => Some(prepared.start()?),
             None => vpn,
@@ -188,6 +201,7 @@ impl Running {
             orders,
             given,
             upgrading: None,
+            follower: None,
             draining: false,
             vpn,
         })
@@ -267,10 +281,10 @@ impl Running {
 
     fn obey(&mut self, given: Given) {
         match given.order.clone() {
-            Order::Drain => given.reply(self.drain(false)),
+            Order::Drain => given.reply(self.drain(None)),
             Order::Quit => {
                 self.draining = true;
-                self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: false });
+                self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: None });
                 given.reply(Ok(String::new()));
             }
             Order::Reopen => {
@@ -286,13 +300,30 @@ impl Running {
                 Err(e) => given.reply(Err(e)),
             },
             Order::Upgrade => self.upgrade(given),
+            Order::ReadUdp => {
+                self.listeners.read_udp();
+                let generation = self.published.newest().generation + 1;
+                given.reply(match self.listeners.snapshot(&self.config, &self.ring, generation) {
+                    Ok(snapshot) => {
+                        self.publish(snapshot);
+                        Ok(String::new())
+                    }
+                    Err(e) => Err(format!("no HTTP/3: {e:#}")),
+                });
+            }
             Order::Succeeded(result) => {
                 let reply = match result {
-                    Ok(pid) => {
+                    Ok((pid, read_no_more)) => {
                         self.notifier.main_process(pid);
                         // The path of the admin socket is the successor's now.
                         self.admin.leave();
-                        self.drain(true).map(|_| format!("process {pid} serves now; this one finishes what it has"))
+                        let follower = self.follower.take().map(|channel| {
+                            if let Err(e) = self.lanes.listen_to(channel.clone(), self.listeners.ids()) {
+                                eprintln!("sealane: QUIC connections of this process end: {e}");
+                            }
+                            Follower { channel, read_no_more }
+                        });
+                        self.drain(follower).map(|_| format!("process {pid} serves now; this one finishes what it has"))
                     }
                     Err(e) => {
                         self.board.upgrade_failed();
@@ -307,14 +338,14 @@ impl Running {
         }
     }
 
-    fn drain(&mut self, successor: bool) -> Reply {
+    fn drain(&mut self, successor: Option<Follower>) -> Reply {
         self.draining = true;
         self.metrics.set_draining();
         let limit = self.config.drain_timeout;
-        if !successor {
+        if successor.is_none() {
             self.notifier.stopping();
         }
-        self.lanes.send_all(|| Message::Drain { limit, successor });
+        self.lanes.send_all(|| Message::Drain { limit, successor: successor.clone() });
         Ok(format!("finishing open requests, {} s at most; again to end at once", limit.as_secs()))
     }
 
@@ -402,11 +433,20 @@ impl Running {
                 return given.reply(Err(format!("not upgraded: {why}")));
             }
         }
+        let (ours, theirs) = match Channel::pair() {
+            Ok(pair) => pair,
+            Err(e) => return given.reply(Err(format!("not upgraded: {e}; this process goes on"))),
+        };
+        self.follower = Some(Arc::new(ours));
+        let myself = Elder { generation: self.listeners.generation(), channel: Arc::new(theirs) };
+        let elders = self.listeners.elders();
         let estate = Estate {
             listeners: self.listeners.estate(),
             admin: self.admin.descriptor(),
             tickets: self.ring.current(),
             tunnel: self.vpn.is_some(),
+            udp: self.listeners.udp_estate(),
+            elders: std::iter::once(myself).chain(elders.iter().take(MAX_ELDERS).cloned()).collect(),
         };
         match Successor::start(&self.program, &estate) {
             Err(e) => {
@@ -420,6 +460,7 @@ impl Running {
                     let waited =
                         tokio::task::spawn_blocking(|| successor.wait(tunnel).map_err(|e| format!("{e:#}"))).await;
                     let result = waited.unwrap_or_else(|e| Err(e.to_string()));
+                    let result = result.map(|(pid, pair)| (pid, Arc::new(pair)));
                     orders.tell(Order::Succeeded(result)).await;
                 });
             }

@@ -118,27 +118,41 @@ pub struct OpenedUdp {
     pub steering: Option<Steering>,
 }
 
-/// Opens the UDP sockets of an address whose port is known. `generation`: of the connection ids that are steered by.
-/// `shared`: a predecessor may still have the port, and its steering is left as it is.
+/// Opens the UDP sockets of an address whose port is known.
 ///
 /// Errors: see [`SocketError`]; nothing is left open then.
-pub fn open_udp(address: SocketAddr, slots: usize, generation: u8, shared: bool) -> Result<OpenedUdp, SocketError> {
+pub fn open_udp(address: SocketAddr, slots: usize) -> Result<OpenedUdp, SocketError> {
     let fail = |e: std::io::Error| SocketError {
         address,
         errno: Errno::from_io_error(&e).unwrap_or(Errno::INVAL),
         holder: None,
     };
     // Ask for the port alone first, as for TCP.
-    if !shared {
-        drop(udp::Socket::bind(address, &udp::Options::default()).map_err(fail)?);
-    }
-    let options = udp::Options { reuse_port: true, ..udp::Options::default() };
+    drop(udp::Socket::bind(address, &udp::Options::default()).map_err(fail)?);
     let mut sockets = Vec::with_capacity(slots);
     for _ in 0..slots.max(1) {
-        sockets.push(Arc::new(OwnedFd::from(udp::Socket::bind(address, &options).map_err(fail)?)));
+        sockets.push(bound_udp(address).map_err(fail)?);
     }
-    let steering = if shared { None } else { steer::attach(&sockets, generation).ok() };
+    let steering = steer::attach(&sockets).ok();
     Ok(OpenedUdp { sockets, steering })
+}
+
+/// Adds sockets to a predecessor's, so that there is one for each slot. The predecessor's steering stays with its
+/// sockets, and does for us, too; for more of them another is tried. Where the system allows no further sockets on the
+/// port, slots share those there are, and lanes pass on what is another's.
+pub fn complete_udp(address: SocketAddr, mut sockets: Vec<Arc<OwnedFd>>, slots: usize) -> OpenedUdp {
+    let given = sockets.len();
+    while sockets.len() < slots {
+        let shared = sockets[sockets.len() % given].clone();
+        sockets.push(bound_udp(address).unwrap_or(shared));
+    }
+    let steering = (sockets.len() > given).then(|| steer::attach(&sockets).ok()).flatten();
+    OpenedUdp { sockets, steering }
+}
+
+fn bound_udp(address: SocketAddr) -> std::io::Result<Arc<OwnedFd>> {
+    let options = udp::Options { reuse_port: true, ..udp::Options::default() };
+    Ok(Arc::new(OwnedFd::from(udp::Socket::bind(address, &options)?)))
 }
 
 /// The first free port from the one given on, of the next hundred; the given one only if it is free.

@@ -41,4 +41,5 @@ mod wire;
 
 pub use access_log::{LogFormat, LogSink};
 pub use quic::Datagram;
+pub use quic::succession::{Channel, Elder, Follower};
 pub use service::{HandedOver, Message, Proxy, Setup};

@@ -12,6 +12,7 @@ use crate::exchange::Exchange;
 use crate::front::first_phase;
 use crate::lane_state::LaneSnapshot;
 use crate::limits::{LaneLimits, Passed, ROUTING_TIMER};
+use crate::quic::succession::Follower;
 use crate::quic::{Datagram, Quic, UDP};
 use crate::scratch::Scratch;
 use crate::sides::{ClientSide, Later, ServerSide, client_of};
@@ -61,7 +62,7 @@ pub enum Message {
         /// Whatever is left is cut off after this.
         limit: Duration,
         /// Another process goes on accepting from the same sockets: what waits in their queues is left to it.
-        successor: bool,
+        successor: Option<Follower>,
     },
     /// A connection whose session this lane owns, with the bytes read so far.
     Connection(HandedOver),
@@ -598,7 +599,11 @@ impl Proxy {
         }
     }
 
-    fn drain(&mut self, cx: &mut Context, limit: Duration, successor: bool) {
+    fn drain(&mut self, cx: &mut Context, limit: Duration, follower: Option<Follower>) {
+        let successor = follower.is_some();
+        if let Some(follower) = follower {
+            self.quic_follow(cx, follower);
+        }
         if !successor && self.draining.is_none() {
             // Whoever is in the kernel's queue has been let in; then nobody is, and no connection is reset unheard.
             self.empty_queues(cx, |_| true);
@@ -769,7 +774,7 @@ impl Service for Proxy {
         self.settle_shared(cx);
         let more = self.quic_turn(cx);
         if let Some(deadline) = self.draining
-            && (self.fronts == 0 || cx.now() >= deadline)
+            && (self.fronts == 0 && self.quic.waiting.is_empty() || cx.now() >= deadline)
         {
             self.log.hand_over(true);
             return After::Stop;

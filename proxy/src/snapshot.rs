@@ -7,6 +7,7 @@
 use crate::access_log::LogFormat;
 use crate::balance::{Balance, HashKey, Sticky};
 use crate::limits::RateLimit;
+use crate::quic::succession::Elder;
 use crate::rules::{Redirect, Route};
 use crate::server_state::{GroupState, ServerState};
 use sealane_http::h1::Limits;
@@ -40,6 +41,8 @@ pub struct Snapshot {
     pub access_log: Option<LogFormat>,
     /// The first byte of QUIC connection ids: which process they are of, when one follows another at the same sockets.
     pub quic_generation: u8,
+    /// Processes that were at these sockets before and have QUIC connections still.
+    pub quic_elders: Arc<[Elder]>,
 }
 
 /// What the rules of all hosts refer to.

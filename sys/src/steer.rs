@@ -46,8 +46,8 @@ const fn insn(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Insn {
     Insn { code, registers: src << 4 | dst, offset, immediate }
 }
 
-/// Loads the datagram's beginning to the stack, finds the connection id, compares its generation, selects by slot.
-fn program(map: RawFd, generation: u8) -> [Insn; 30] {
+/// Loads the datagram's beginning to the stack, finds the connection id, selects by slot.
+fn program(map: RawFd) -> [Insn; 28] {
     const MOV_REG: u8 = 0xbf;
     const MOV: u8 = 0xb7;
     const ADD: u8 = 0x07;
@@ -73,18 +73,15 @@ fn program(map: RawFd, generation: u8) -> [Insn; 30] {
         insn(ADD, 3, 0, 0, AT as i32),
         insn(MOV, 4, 0, 0, LENGTH),
         insn(CALL, 0, 0, 0, SKB_LOAD_BYTES),
-        insn(JUMP_NE, 0, 0, 21, 0),
+        insn(JUMP_NE, 0, 0, 19, 0),
         // r7 + AT + 1 = where the id begins; in a long header 5 bytes on, if the id there has our length
         insn(MOV_REG, 7, 10, 0, 0),
         insn(LOAD_BYTE, 5, 10, AT, 0),
         insn(AND, 5, 0, 0, 0x80),
         insn(JUMP_EQ, 5, 0, 3, 0),
         insn(LOAD_BYTE, 5, 10, AT + 5, 0),
-        insn(JUMP_NE, 5, 0, 15, CID_LEN as i32),
+        insn(JUMP_NE, 5, 0, 13, CID_LEN as i32),
         insn(ADD, 7, 0, 0, 5),
-        // another generation's: pass
-        insn(LOAD_BYTE, 5, 7, AT + 1, 0),
-        insn(JUMP_NE, 5, 0, 12, generation as i32),
         // *(r10 - 4) = slot
         insn(LOAD_BYTE, 5, 7, AT + 2, 0),
         insn(SHIFT_LEFT, 5, 0, 0, 8),
@@ -151,15 +148,15 @@ fn owned(fd: libc::c_long) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
 }
 
-/// Steers a SO_REUSEPORT group: `sockets` by lane slot, all of them bound to the same address. `generation` is the
-/// first byte of the connection ids that these sockets' lanes make.
+/// Steers a SO_REUSEPORT group: `sockets` by lane slot, all of them bound to the same address. The ids' generation does
+/// not matter: a process that follows another serves the same sockets, and tells whose a datagram is by itself.
 ///
 /// Errors: without CAP_BPF and CAP_NET_ADMIN (or CAP_SYS_ADMIN) `PermissionDenied`; lanes then forward.
-pub fn attach<F: AsFd>(sockets: &[F], generation: u8) -> io::Result<Steering> {
+pub fn attach<F: AsFd>(sockets: &[F]) -> io::Result<Steering> {
     let max_entries = u32::try_from(sockets.len()).unwrap_or(u32::MAX).max(1);
     let map = MapCreate { map_type: BPF_MAP_TYPE_REUSEPORT_SOCKARRAY, key_size: 4, value_size: 8, max_entries };
     let map = owned(bpf(BPF_MAP_CREATE, &map)?);
-    let insns = program(map.as_raw_fd(), generation);
+    let insns = program(map.as_raw_fd());
     let load = ProgramLoad {
         prog_type: BPF_PROG_TYPE_SK_REUSEPORT,
         insn_cnt: insns.len() as u32,
@@ -226,7 +223,7 @@ mod tests {
     #[test]
     fn every_datagram_reaches_the_lane_that_its_id_names() {
         let sockets = group(4);
-        let steering = match attach(&sockets, 7) {
+        let steering = match attach(&sockets) {
             Ok(steering) => steering,
             Err(e) => return println!("skipped: {e} (needs CAP_BPF)"),
         };
@@ -246,7 +243,7 @@ mod tests {
                 }
             }
         }
-        // What names no lane still reaches somebody: other generations, foreign ids, slots that are not, short ones.
+        // What names no lane still reaches somebody: foreign ids, slots that are not, short ones.
         for datagram in [
             &[0x40, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..],
             &[0xe0, 0, 0, 0, 1, 8, 7, 0, 0, 0, 0, 0, 0, 0],

@@ -214,6 +214,7 @@ impl Proxy {
             established: false,
             silent: false,
             counted_out: false,
+            leave_at: None,
         };
         let key = self.conns.insert(Conn::Quic(Box::new(q)));
         if let Some(Some(endpoint)) = self.quic.endpoints.get_mut(endpoint) {
@@ -250,7 +251,7 @@ impl Proxy {
         }
         self.counters.handed_over.inc();
         for data in raw {
-            let message = Datagram { listener, slot, remote, local, ecn: 0, counted: true, data };
+            let message = Datagram { listener, slot, remote, local, ecn: 0, counted: true, fresh: true, data };
             let _ = self.mailboxes[owner % lanes].send(Message::Datagram(Box::new(message)));
         }
         // Silently: the client will hear from the other lane.
@@ -265,6 +266,7 @@ impl Proxy {
 
     /// The handshake is over.
     pub(super) fn quic_established(&mut self, cx: &mut Context, key: Key) {
+        let draining = self.draining.is_some();
         let limits = self.lane.snapshot.limits.clone();
         let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
         if q.phase == Phase::Handshake {
@@ -295,6 +297,9 @@ impl Proxy {
         client.cert = certificates.and_then(|c| c.first().map(crate::forwarded::client_cert));
         let wait = super::front::sweep(&limits);
         q.deadline.set(cx, key, cx.now() + wait);
+        if draining {
+            q.leave_soon(cx.now());
+        }
         let exchanges: Vec<Key> = q.streams.iter().filter_map(|(_, s)| s.exchange).collect();
         for exchange in exchanges {
             self.handshake_done(cx, exchange);

@@ -52,8 +52,8 @@ impl ConnectionIdGenerator for LaneIds {
     }
 }
 
-/// The lane slot that a datagram's connection id names, if it is one of this generation's.
-pub(crate) fn slot_of(datagram: &[u8], generation: u8) -> Option<usize> {
+/// The generation and the lane slot that a datagram's connection id names, if it is as long as ours are.
+pub(crate) fn named(datagram: &[u8]) -> Option<(u8, usize)> {
     let id = match datagram.first()? {
         // RFC 8999 §5.1: version (4), length of the id, the id.
         0x80.. => {
@@ -63,7 +63,7 @@ pub(crate) fn slot_of(datagram: &[u8], generation: u8) -> Option<usize> {
         _ => datagram.get(1..)?,
     };
     let id = id.get(..CID_LEN)?;
-    (id[0] == generation).then(|| usize::from(u16::from_be_bytes([id[1], id[2]])))
+    Some((id[0], usize::from(u16::from_be_bytes([id[1], id[2]]))))
 }
 
 /// An endpoint of a lane.
@@ -129,13 +129,12 @@ mod tests {
         assert!(ids.validate(&id).is_ok());
         let short = [&[0x40][..], &id, &[0; 20]].concat();
         let long = [&[0xc0, 0, 0, 0, 1, CID_LEN as u8][..], &id, &[0; 20]].concat();
-        assert_eq!((slot_of(&short, 7), slot_of(&long, 7)), (Some(0x102), Some(0x102)));
-        assert_eq!((slot_of(&short, 8), slot_of(&long, 8)), (None, None));
+        assert_eq!((named(&short), named(&long)), (Some((7, 0x102)), Some((7, 0x102))));
         for cut in 0..=CID_LEN {
-            assert_eq!(slot_of(&short[..cut], 7), None);
-            assert_eq!(slot_of(&long[..cut + 5], 7), None);
+            assert_eq!(named(&short[..cut]), None);
+            assert_eq!(named(&long[..cut + 5]), None);
         }
         let foreign = [&[0xc0, 0, 0, 0, 1, 8][..], &[7; 30]].concat();
-        assert_eq!(slot_of(&foreign, 7), None);
+        assert_eq!(named(&foreign), None);
     }
 }

@@ -12,6 +12,11 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
 
+/// How long a client may take to hear that its connection is about to end.
+const GRACE: Millis = 1000;
+/// The last stream that a client can open (RFC 9000 §2.1).
+const LAST_STREAM: u64 = (1 << 62) - 4;
+
 /// Who is at the other end.
 pub(crate) enum Role {
     /// A client; it opens the streams.
@@ -71,6 +76,8 @@ pub(crate) struct QuicConn {
     pub established: bool,
     /// The peer has closed it: nothing is sent any more, whatever comes (RFC 9000 §10.2.2).
     pub silent: bool,
+    /// The client has been told that the end is near, and this is when it comes.
+    pub leave_at: Option<Millis>,
     /// It is no longer among the lane's clients.
     pub counted_out: bool,
     /// The datagrams so far, as long as the hello may turn out to be another lane's.
@@ -188,6 +195,15 @@ impl QuicConn {
             h3::put_control_opening(&mut opening, settings);
             opening.append(&mut self.control_out);
             self.control_out = opening;
+        }
+    }
+
+    /// Tells the peer that there is not much time left: what it sends until it has heard of it is still served
+    /// (RFC 9114 §5.2).
+    pub fn leave_soon(&mut self, now: Millis) {
+        if matches!(self.phase, Phase::Handshake | Phase::Open) && self.leave_at.is_none() {
+            self.leave_at = Some(now + GRACE);
+            h3::put_goaway(&mut self.control_out, LAST_STREAM);
         }
     }
 

@@ -460,6 +460,12 @@ impl Proxy {
             }
             Phase::Open | Phase::Leaving => {}
         }
+        if q.phase == Phase::Open && q.leave_at.is_some_and(|at| at <= now) {
+            q.leave();
+        }
+        if q.phase == Phase::Leaving && q.streams.is_empty() {
+            return self.quic_close_if_done(cx, key);
+        }
         if q.streams.is_empty() {
             if now.saturating_sub(q.idle_since) >= limits.keepalive_timeout.as_millis() as Millis {
                 q.leave();

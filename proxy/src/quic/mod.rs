@@ -20,6 +20,7 @@ pub(crate) mod conn;
 mod front;
 mod front_sink;
 mod send;
+pub(crate) mod succession;
 
 use crate::conn::Conn;
 use crate::lane_state::LaneListener;
@@ -36,7 +37,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
+use succession::{Channel, Follower, Sent};
 
 /// Tokens of UDP sockets: the lower bits are the endpoint's index.
 pub(crate) const UDP: u64 = 1 << 63 | 1 << 61;
@@ -61,7 +64,16 @@ pub struct Datagram {
     pub(crate) ecn: u8,
     /// It belongs to a client whom that lane has counted.
     pub(crate) counted: bool,
+    /// Whatever process its id names knows no such connection: it begins one here.
+    pub(crate) fresh: bool,
     pub(crate) data: BytesMut,
+}
+
+impl Datagram {
+    /// The socket that owns its connection.
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
 }
 
 /// What is known of a datagram beside its bytes.
@@ -71,6 +83,7 @@ struct Arrival {
     local: Option<IpAddr>,
     ecn: u8,
     counted: bool,
+    fresh: bool,
 }
 
 /// One socket with its endpoint.
@@ -108,6 +121,8 @@ pub(crate) struct Quic {
     pub qpack: QpackScratch,
     /// Clients' first connection ids whose hello was another lane's.
     pub moved: admission::Moved,
+    /// The process that reads our listeners' sockets now; it passes on what is ours.
+    pub follower: Option<Arc<Channel>>,
 }
 
 impl Proxy {
@@ -178,8 +193,21 @@ impl Proxy {
         Ok(index)
     }
 
+    /// Another process reads the listeners' sockets from now on.
+    pub(crate) fn quic_follow(&mut self, cx: &Context, follower: Follower) {
+        for endpoint in self.quic.endpoints.iter().flatten().filter(|e| e.listener.is_some() && !e.leaving) {
+            cx.unwatch(&endpoint.socket);
+        }
+        // With this, the word that this lane reads no more has gone out, too.
+        self.quic.follower = Some(follower.channel);
+    }
+
     /// Reads a UDP socket.
     pub(crate) fn quic_ready(&mut self, cx: &mut Context, index: usize) {
+        let ours = |e: &Endpoint| self.quic.follower.is_none() || e.listener.is_none() || e.leaving;
+        if !self.quic.endpoints.get(index).is_some_and(|e| e.as_ref().is_some_and(|e| ours(e))) {
+            return;
+        }
         let Some(mut batch) = self.quic.batch.take() else { return };
         let now = cx.instant();
         for _ in 0..READS {
@@ -195,7 +223,8 @@ impl Proxy {
                 let mut train = BytesMut::from(&bytes[..]);
                 while !train.is_empty() {
                     let data = train.split_to(meta.segment.min(train.len()));
-                    let arrival = Arrival { remote: meta.remote, local: meta.local, ecn: meta.ecn, counted: false };
+                    let arrival =
+                        Arrival { remote: meta.remote, local: meta.local, ecn: meta.ecn, counted: false, fresh: false };
                     self.quic_datagram(cx, index, now, arrival, data);
                 }
             }
@@ -208,24 +237,37 @@ impl Proxy {
     }
 
     /// One datagram: to the lane that owns it, or to its connection, or to be admitted.
-    fn quic_datagram(&mut self, cx: &mut Context, index: usize, now: Instant, arrival: Arrival, data: BytesMut) {
-        let Arrival { remote, local, ecn, counted } = arrival;
+    fn quic_datagram(&mut self, cx: &mut Context, index: usize, now: Instant, arrival: Arrival, mut data: BytesMut) {
+        let Arrival { remote, local, ecn, counted, fresh } = arrival;
         let lanes = self.mailboxes.len();
         let generation = self.lane.snapshot.quic_generation;
         let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
         self.counters.quic_datagrams_in.inc();
         if let Some(listener) = &endpoint.listener {
-            let named = config::slot_of(&data, generation);
-            let (owner, counted) = match named {
-                Some(slot) if slot == endpoint.slot => (None, counted),
-                Some(slot) if slot < listener.listener.quic.as_ref().map_or(0, |q| q.sockets.len()) => {
-                    (Some(slot), counted)
+            let named = if fresh { None } else { config::named(&data) };
+            let slots = listener.listener.quic.as_ref().map_or(0, |q| q.sockets.len());
+            let elders = &self.lane.snapshot.quic_elders;
+            if let Some((theirs, slot)) = named
+                && theirs != generation
+                && let Some(elder) = elders.iter().find(|e| e.generation == theirs)
+            {
+                let (address, listener) = (listener.listener.address, listener.listener.id);
+                let message = Datagram { listener, slot, remote, local, ecn, counted, fresh, data };
+                match elder.channel.send(address, &message) {
+                    Sent::Yes => return self.counters.quic_forwarded.inc(),
+                    Sent::Full => return self.counters.quic_dropped.inc(),
+                    // Its connections have ended with it: a stateless reset tells the client.
+                    Sent::Gone => data = message.data,
                 }
-                _ => (self.quic.moved.owner(&data), true),
+            }
+            let (owner, counted) = match named.filter(|(g, slot)| *g == generation && *slot < slots) {
+                Some((_, slot)) if slot == endpoint.slot => (None, counted),
+                Some((_, slot)) => (Some(slot), counted),
+                None => (self.quic.moved.owner(&data), true),
             };
             if let Some(slot) = owner {
                 let listener = listener.listener.id;
-                let message = Datagram { listener, slot, remote, local, ecn, counted, data };
+                let message = Datagram { listener, slot, remote, local, ecn, counted, fresh, data };
                 self.counters.quic_forwarded.inc();
                 // A lane that has ended takes none: the packet is lost, as its connection is.
                 let _ = self.mailboxes[slot % lanes].send(crate::Message::Datagram(Box::new(message)));
@@ -233,7 +275,7 @@ impl Proxy {
             }
         }
         let keep = lanes > 1 && endpoint.listener.as_ref().is_some_and(|l| l.has_stateful_tickets());
-        let raw = keep.then(|| data.clone());
+        let raw = (keep || self.quic.follower.is_some()).then(|| data.clone());
         let mut answer = std::mem::take(&mut self.quic.out.scratch);
         answer.clear();
         let event = endpoint.endpoint.handle(now, remote, local, EcnCodepoint::from_bits(ecn), data, &mut answer);
@@ -248,6 +290,19 @@ impl Proxy {
                     }
                     q.quic.handle_event(event);
                     self.quic.touched.push(*key);
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming))
+                if endpoint.listener.is_some() && self.quic.follower.is_some() =>
+            {
+                // Under an id that we made for a Retry, or left here by chance: the successor's.
+                endpoint.endpoint.ignore(incoming);
+                if let (Some(follower), Some(listener), Some(data)) = (&self.quic.follower, &endpoint.listener, raw) {
+                    let (address, listener) = (listener.listener.address, listener.listener.id);
+                    let slot = endpoint.slot;
+                    let message = Datagram { listener, slot, remote, local, ecn, counted: false, fresh: true, data };
+                    // One that is gone, or does not keep up, is a network that has lost it.
+                    let _ = follower.send(address, &message);
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
@@ -265,7 +320,7 @@ impl Proxy {
         let found = self.quic.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e)));
         if let Some(index) = found {
             let now = cx.instant();
-            let arrival = Arrival { remote: d.remote, local: d.local, ecn: d.ecn, counted: d.counted };
+            let arrival = Arrival { remote: d.remote, local: d.local, ecn: d.ecn, counted: d.counted, fresh: d.fresh };
             self.quic_datagram(cx, index, now, arrival, d.data);
             self.quic_look(cx);
         }
@@ -419,11 +474,17 @@ impl Proxy {
         }
     }
 
-    /// All connections with clients are told to open no more streams; those without any close.
+    /// All connections with clients are told to open no more streams; those without any close. With a successor there is
+    /// no hurry: what is on its way when they hear of it is still served (RFC 9114 §5.2).
     pub(crate) fn quic_drain(&mut self, cx: &mut Context) {
         let keys: Vec<Key> = self.conns.keys().collect();
+        let kindly = self.quic.follower.is_some();
         for key in keys {
-            if let Some(q) = self.quic_conn(key).filter(|q| q.is_client()) {
+            let Some(q) = self.quic_conn(key).filter(|q| q.is_client()) else { continue };
+            if kindly {
+                q.leave_soon(cx.now());
+                self.quic_touch(key);
+            } else {
                 q.leave();
                 self.quic_close_if_done(cx, key);
             }

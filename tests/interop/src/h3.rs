@@ -244,6 +244,28 @@ impl Client {
         self.streams.get(&id)?.1
     }
 
+    /// Whether a GOAWAY has come on the server's control stream.
+    pub fn told_to_leave(&self) -> bool {
+        self.uni.values().any(|bytes| {
+            let number = |rest: &mut &[u8]| {
+                let (number, used) = h3::varint::get(rest)?;
+                *rest = &rest[used..];
+                Some(number)
+            };
+            let mut rest = &bytes[..];
+            if number(&mut rest) != Some(0) {
+                return false;
+            }
+            while let (Some(kind), Some(length)) = (number(&mut rest), number(&mut rest)) {
+                if kind == 7 {
+                    return true;
+                }
+                rest = rest.get(length as usize..).unwrap_or_default();
+            }
+            false
+        })
+    }
+
     /// Why the connection was lost.
     pub fn failure(&self) -> Failure {
         match &self.lost {

@@ -44,5 +44,6 @@ mod tunnel;
 mod tunnel_upgrade;
 mod tunnel_world;
 mod upgrade;
+mod upgrade_quic;
 mod upstream_tls;
 mod websocket;
