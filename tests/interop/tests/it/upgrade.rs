@@ -51,9 +51,11 @@ fn sessions_are_resumed_by_the_successor() {
     assert_eq!(gateway.get("/").text(), "hello");
     order(&gateway.socket, "upgrade").expect("the same program can be started again");
     let _other = Other::of(&gateway);
-    assert_eq!(gateway.get("/").text(), "hello");
-    let totals = &gateway.status()["totals"];
-    assert_eq!(totals["handshakes{version=\"1.3\",kind=\"resumed\"}"], 1, "{totals}");
+    // A lane of the first process may take another connection before it has heard.
+    let totals = || gateway.status()["totals"].clone();
+    let resumed = |totals: &serde_json::Value| totals["handshakes{version=\"1.3\",kind=\"resumed\"}"].as_u64();
+    assert!(eventually(|| gateway.get("/").text() == "hello" && resumed(&totals()) >= Some(1)), "{}", totals());
+    assert_eq!(totals()["handshakes{version=\"1.3\",kind=\"full\"}"], 0, "{}", totals());
 }
 
 /// What is under way in the old process is finished there.
