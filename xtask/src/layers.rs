@@ -21,7 +21,8 @@ const PRODUCT: &[Row] = &[
     row("platform", &["sys"]),
     row("engines", &["tls", "dial"]),
     row("runtime", &["lane"]),
-    row("shells", &["proxy", "tunnel", "connect", "preload"]),
+    row("shells", &["proxy", "tunnel", "connect"]),
+    row("shim", &["preload"]),
     row("assembly", &["control"]),
     row("the binary", &["sealane"]),
 ];
