@@ -37,7 +37,7 @@ const NEEDS: &[Need] = &[
     need("perl", "perl", "TLS stacks"),
     need("gnutls-cli", "gnutls-bin", "a TLS stack of the system's"),
     need("valgrind", "valgrind", "instructions per handshake"),
-    need("go", "golang-go", "h2spec, which Go builds from its module"),
+    need("go", "golang-go", "h2spec and quic-go, which Go builds from their modules"),
 ];
 
 /// Large, and for the screenshots alone: not among what every test run installs.

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
 use sealane_interop::backend::{Backend, ok};
+use sealane_interop::base64;
 use sealane_interop::client;
 use sealane_interop::frames::{END_HEADERS, END_STREAM, Frames, block, frame, kind};
 use sealane_interop::gateway::{Gateway, before};
@@ -379,17 +380,4 @@ fn early_data_is_for_safe_methods_and_told_to_the_upstream() {
     let requests = backend.requests();
     assert_eq!(requests.len(), 2, "{requests:?}");
     assert_eq!((requests[0].header("early-data"), requests[1].header("early-data")), (None, Some("1")));
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let n = chunk.iter().fold(0u32, |n, b| n << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
-        for i in 0..4 {
-            let digit = DIGITS[(n >> (18 - 6 * i)) as usize & 63];
-            text.push(if i <= chunk.len() { char::from(digit) } else { '=' });
-        }
-    }
-    text
 }

@@ -6,9 +6,9 @@ use sealane_http::{BodyLength, Scheme};
 use sealane_interop::backend::{Backend, chunked, in_chunks, ok};
 use sealane_interop::gateway::{Gateway, Setup, before};
 use sealane_interop::h3::{Client, Failure, data, head, headers, over_quic};
+use sealane_interop::peers::curl;
 use sealane_interop::site::Site;
-use sealane_interop::{eventually, noise};
-use std::sync::Arc;
+use sealane_interop::{base64, eventually, noise};
 use std::time::Duration;
 
 fn served<'s>(site: &'s Site, backend: &Backend) -> Setup<'s> {
@@ -213,19 +213,6 @@ fn websocket_over_http3() {
     assert_eq!(response.field("sec-websocket-accept"), None);
 }
 
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for chunk in bytes.chunks(3) {
-        let n = chunk.iter().fold(0u32, |n, b| n << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
-        for i in 0..4 {
-            let digit = DIGITS[(n >> (18 - 6 * i) & 63) as usize] as char;
-            out.push(if i <= chunk.len() { digit } else { '=' });
-        }
-    }
-    out
-}
-
 #[test]
 fn a_client_that_moves_is_still_served() {
     let site = Site::new();
@@ -307,18 +294,29 @@ fn connections_survive_a_reload_and_end_with_a_drain() {
     assert!(gateway.server.wait().success());
 }
 
+/// A name for which another client certificate is asked is not served on this connection, whatever its version.
 #[test]
 fn another_name_with_other_rules_is_misdirected() {
     let site = Site::new();
     let backend = Backend::saying("hello");
-    let gateway = served(&site, &backend).start();
+    let rule = format!("client_auth = {{ for = [\"secret.example.test\"], mode = \"require\", ca = {:?} }}", site.ca);
+    let gateway = served(&site, &backend).tls(&rule).start();
     let mut client = connect(&gateway);
-    // One policy for all names: whatever the authority says is served.
-    let mut request = head("GET", "/", &[]);
-    request.set_authority(b"elsewhere.example.test").unwrap();
-    let mut bytes = Vec::new();
-    sealane_http::h3::encode_request(&mut bytes, &request, BodyLength::None, Scheme::Https, false);
-    assert_eq!(client.exchange(&bytes, b"").unwrap().status, 200);
-    let config = Arc::clone(&over_quic(gateway.config(), false));
-    assert_eq!(Client::connect(gateway.address, &config).get("/").status, 200);
+    for (name, status) in [("secret.example.test", 421), ("public.example.test", 200), ("secret.example.test", 421)] {
+        let mut request = head("GET", "/", &[]);
+        request.set_authority(name.as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        sealane_http::h3::encode_request(&mut bytes, &request, BodyLength::None, Scheme::Https, false);
+        assert_eq!(client.exchange(&bytes, b"").unwrap().status, status, "{name}");
+    }
+    if sealane_interop::peers::find("curl").is_none() {
+        sealane_interop::skip!("over TCP: `curl` is not installed");
+    }
+    for version in ["--http1.1", "--http2"] {
+        for (name, status) in [("secret.example.test", "421"), ("public.example.test", "200")] {
+            let host = format!("Host: {name}");
+            let said = curl(&gateway, "/", ["-H", &host, "-o", "/dev/null", "-w", "%{http_code}", version]);
+            assert_eq!(said.text(), status, "{version} {name} {}", said.err);
+        }
+    }
 }

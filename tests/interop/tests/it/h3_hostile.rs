@@ -41,7 +41,10 @@ fn get() -> Vec<u8> {
 
 /// A frame by its type.
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
-    [&[kind, payload.len() as u8][..], payload].concat()
+    let mut out = vec![kind];
+    sealane_http::h3::varint::put(&mut out, payload.len() as u64);
+    out.extend_from_slice(payload);
+    out
 }
 
 #[test]
@@ -143,6 +146,74 @@ fn malformed_messages_are_answered_and_never_reach_the_backend() {
     assert_eq!(client.get("/after").status, 200);
 }
 
+/// A field section whose names and values are all literals.
+fn section(list: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = vec![0, 0];
+    for (name, value) in list {
+        // RFC 9204 §4.5.6: the name's length has three bits, and what is above seven a byte more.
+        match name.len().checked_sub(7) {
+            None => out.push(0x20 | name.len() as u8),
+            Some(more) => out.extend_from_slice(&[0x27, more as u8]),
+        }
+        out.extend_from_slice(name.as_bytes());
+        out.push(value.len() as u8);
+        out.extend_from_slice(value.as_bytes());
+    }
+    out
+}
+
+/// The rules of `h2::what_http1_could_not_carry_is_refused_and_the_connection_goes_on`, one by one.
+#[test]
+fn what_http1_could_not_carry_is_refused() {
+    let s = scene("");
+    let mut client = s.connect();
+    let good = [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", "/")];
+    let mut lists: Vec<Vec<(&str, &str)>> = Vec::new();
+    for more in [
+        &[("connection", "close")][..],
+        &[("proxy-connection", "close")],
+        &[("transfer-encoding", "chunked")],
+        &[("upgrade", "websocket")],
+        &[("keep-alive", "1")],
+        &[("te", "gzip")],
+        &[("x", " a")],
+        &[("x", "a\0")],
+        &[("x", "a\nb")],
+        &[("X", "a")],
+        &[("", "a")],
+        &[("x y", "a")],
+        &[("content-length", "5")],
+        &[("content-length", "0"), ("content-length", "0")],
+        &[("content_length", "1")],
+        &[("host", "other.test")],
+        &[(":path", "/again")],
+        &[(":status", "200")],
+        &[(":unknown", "x")],
+        &[("x", "y"), (":late", "z")],
+        &[("x", "y"), (":path", "/late")],
+    ] {
+        lists.push(good.iter().chain(more).copied().collect());
+    }
+    for (at, value) in
+        [(0, "G ET"), (0, ""), (1, "ftp"), (2, "u@a"), (2, "a b"), (3, ""), (3, "x"), (3, "/a b"), (3, "/a#b")]
+    {
+        let mut list = good;
+        list[at].1 = value;
+        lists.push(list.to_vec());
+        lists.push(good.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, field)| *field).collect());
+    }
+    for list in lists {
+        let response = client.exchange(&frame(1, &section(&list)), b"");
+        let refused = match &response {
+            Ok(response) => (400..502).contains(&response.status),
+            Err(failure) => *failure == Failure::Reset(u64::from(Code::MessageError.value())),
+        };
+        assert!(refused, "{list:?}: {response:?}");
+    }
+    assert!(s.backend.requests().is_empty(), "{:?}", s.backend.requests());
+    assert_eq!(client.get("/after").status, 200);
+}
+
 #[test]
 fn garbage_does_no_harm() {
     let s = scene("");
@@ -165,6 +236,29 @@ fn garbage_does_no_harm() {
     }
     assert_eq!(client.get("/after").status, 200);
     s.serves();
+}
+
+/// RFC 9000 §6: a version that is not spoken is answered with those that are, and only where that is no amplification.
+#[test]
+fn another_version_is_negotiated() {
+    let s = scene("");
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut hello = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8, 1, 2, 3, 4, 5, 6, 7, 8, 4, 9, 9, 9, 9];
+    let short = hello.clone();
+    hello.resize(1200, 0);
+    // The short one gets nothing: what comes is the answer to the other, and there is no second.
+    for datagram in [&short, &hello] {
+        socket.send_to(datagram, s.gateway.address).unwrap();
+    }
+    socket.set_read_timeout(Some(sealane_interop::PATIENCE)).unwrap();
+    let mut answer = [0; 1500];
+    let n = socket.recv(&mut answer).unwrap();
+    assert!(answer[0] & 0x80 != 0 && answer[1..5] == [0; 4], "{:?}", &answer[..n]);
+    assert_eq!(answer[5..19], [4, 9, 9, 9, 9, 8, 1, 2, 3, 4, 5, 6, 7, 8], "the ids, the other way round");
+    assert!(answer[19..n].chunks(4).any(|version| version == [0, 0, 0, 1]), "{:?}", &answer[19..n]);
+    s.serves();
+    socket.set_nonblocking(true).unwrap();
+    assert!(socket.recv(&mut answer).is_err(), "one answer");
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! HTTP/3 with a peer that we did not write: aioquic, as client and as server behind the gateway.
+//! HTTP/3 with peers that we did not write: aioquic and quic-go, as clients and as servers behind the gateway.
 
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::gateway::before;
-use sealane_interop::peers::{Said, python};
+use sealane_interop::peers::{Said, python, quic_go};
 use sealane_interop::process::{Server, run};
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::{eventually, noise, ports, sha256, skip};
@@ -169,6 +169,74 @@ fn aioquic_as_server() {
     let response = client.get("/both");
     assert_eq!((response.status, &response.body[..]), (200, &b"GET /both 0"[..]));
     assert_eq!(response.trailers, [("x-trailer".to_owned(), "1".to_owned())]);
+}
+
+#[test]
+fn quic_go_as_client() {
+    let program = match quic_go() {
+        Ok(program) => program,
+        Err(reason) => skip!("no quic-go: {reason}"),
+    };
+    let site = Site::new();
+    let large = noise(2_000_000, 6);
+    let sum = sha256(&large);
+    let backend = Backend::answering(move |request| match request.target() {
+        "/large" => ok(&large),
+        // It came without a length, and goes back so, with the trailers that it had.
+        _ if request.header("Transfer-Encoding").is_some() => {
+            let text = request.body.len().to_string();
+            let sum = request.trailers.iter().find(|(name, _)| name.eq_ignore_ascii_case("x-sum"));
+            let sum = sum.map_or("none", |(_, value)| value);
+            let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n";
+            format!("{head}{:x}\r\n{text}\r\n0\r\nX-Sum: {sum}\r\n\r\n", text.len()).into_bytes()
+        }
+        _ => ok(request.body.len().to_string().as_bytes()),
+    });
+    let setup = before(&site, [backend.url()]).listener("http3 = true").lanes(2);
+    let gateway = setup.tls("early_data = \"16KiB\"").start();
+    let mut command = Command::new(program);
+    let base = format!("https://{HOST}:{}", gateway.address.port());
+    let said = Said::from(run(command.arg("client").arg(base).arg(gateway.ca()), b""));
+    assert!(said.code == Some(0) && said.all().contains(&format!("early true {sum}")), "{}", said.all());
+    // Whether the last request came before the handshake was over is the network's to decide, and so is its mark.
+    assert_eq!(gateway.metric("sealane_http3_errors_total"), Some(0.0));
+    assert_eq!(gateway.metric("sealane_quic_connections_total"), Some(2.0));
+    assert_eq!(gateway.metric_with("sealane_handshakes_total", "kind=\"resumed\""), Some(1.0));
+}
+
+#[test]
+fn quic_go_as_server() {
+    let program = match quic_go() {
+        Ok(program) => program,
+        Err(reason) => skip!("no quic-go: {reason}"),
+    };
+    let site = Site::new();
+    let address = ports::free();
+    let mut command = Command::new(program);
+    command.arg("server").arg(address.to_string()).arg(&site.ecdsa.cert).arg(&site.ecdsa.key);
+    let server = Server::start(command, site.path());
+    assert!(eventually(|| server.log().contains("ready")), "{}", server.log());
+    let gateway = before(&site, [format!("https://{HOST}:{}", address.port())])
+        .listener("http3 = true")
+        .upstream("http = \"3\"")
+        .upstream_tls(&format!("ca = {:?}", site.ca))
+        .start();
+    // It says so before it listens.
+    assert!(eventually(|| gateway.exchange(sealane_interop::client::get("/up")).is_ok_and(|r| r.status() == 200)));
+    for i in 0..5 {
+        let response = gateway.get(&format!("/{i}"));
+        assert_eq!((response.status(), response.text()), (200, format!("GET /{i} 0")));
+        assert_eq!(response.header("x-over"), Some("HTTP/3.0"));
+    }
+    assert_eq!(gateway.get("/large").body.len(), 1_000_000);
+    let mut client =
+        sealane_interop::h3::Client::connect(gateway.address, &sealane_interop::h3::over_quic(gateway.config(), false));
+    let upload = noise(700_000, 8);
+    let head = sealane_interop::h3::headers("POST", "/up", &[], sealane_http::BodyLength::Chunked);
+    let response = client.exchange(&head, &upload).expect("a response");
+    assert_eq!((response.status, &response.body[..]), (200, &b"POST /up 700000"[..]));
+    assert_eq!(response.trailers, [("x-trailer".to_owned(), "1".to_owned())]);
+    assert!(gateway.metric("sealane_http3_upstream_connections_total") >= Some(1.0));
 }
 
 #[test]

@@ -47,3 +47,4 @@ mod upgrade;
 mod upgrade_quic;
 mod upstream_tls;
 mod websocket;
+mod websocket_versions;
