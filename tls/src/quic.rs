@@ -3,7 +3,7 @@
 //! quinn-proto carries the handshake and asks for keys through its `crypto` traits; this module is their only
 //! implementation here. A server's session begins without a rustls configuration: the `ClientHello` is collected, and
 //! its server name chooses the policy, as over TCP. A hello whose single-use ticket another lane owns gets no session
-//! at all; [`take_foreign_owner`] tells the lane, which passes the datagrams on.
+//! at all; [`hear`] tells the lane, which passes the datagrams on.
 
 use crate::client::ClientContext;
 use crate::policy::{ListenerTls, ServerPolicy, TicketKeys, Version};
@@ -39,17 +39,28 @@ pub struct Handshake {
 }
 
 thread_local! {
+    static MAY_MOVE: Cell<bool> = const { Cell::new(false) };
     static FOREIGN: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The lane slot that owns the ticket of the hello that was read last on this thread, if it is another lane's. The
-/// connection it came on has no session and never will.
-pub fn take_foreign_owner() -> Option<usize> {
-    FOREIGN.take()
+/// Lets one connection take in what has come for it. With `may_move`, a hello whose single-use ticket is another lane's
+/// gets no session, and the slot of that lane is returned; else the ticket counts for nothing, and the handshake is a
+/// full one. A connection may move only as long as it has sent nothing: its first packet tells the client its id, which
+/// the other lane's would not have (RFC 9000 §7.2).
+pub fn hear<T>(may_move: bool, take_in: impl FnOnce() -> T) -> (T, Option<usize>) {
+    MAY_MOVE.set(may_move);
+    FOREIGN.set(None);
+    let taken = take_in();
+    MAY_MOVE.set(false);
+    (taken, FOREIGN.take())
 }
 
-pub(crate) fn note_foreign_owner(owner: usize) {
-    FOREIGN.set(Some(owner));
+/// Whether the hello goes to the ticket's owner.
+pub(crate) fn moves_to(owner: usize) -> bool {
+    if MAY_MOVE.get() {
+        FOREIGN.set(Some(owner));
+    }
+    MAY_MOVE.get()
 }
 
 /// The first packets' suite (RFC 9001 §5).

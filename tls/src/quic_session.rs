@@ -7,7 +7,7 @@
 
 use crate::hello::{self, HelloError};
 use crate::policy::Version;
-use crate::quic::{Handshake, QuicServer, note_foreign_owner, retry_tag};
+use crate::quic::{Handshake, QuicServer, moves_to, retry_tag};
 use crate::quic_packets;
 use crate::session::Summary;
 use crate::sessions;
@@ -110,8 +110,8 @@ impl QuicSession {
         }
         if let (true, Some(id)) = (policy.resumption && policy.early_data > 0, hello.psk_identity)
             && let Some(owner) = sessions::foreign_owner(id)
+            && moves_to(owner)
         {
-            note_foreign_owner(owner);
             self.state = State::Foreign;
             return Ok(());
         }

@@ -15,9 +15,15 @@ use sealane_tls::{CertificateDer, quic as tls_quic};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Datagrams kept of a connection whose hello is not whole yet.
 const MAX_RAW: usize = 8;
+/// How many of those that wait are looked through for a datagram's.
+const LOOK_BACK: usize = 32;
+/// How long the first packets of a hello go unacknowledged while the rest is on its way: `max_ack_delay`'s default
+/// (RFC 9000 §18.2). A client's own timer is far longer.
+const HOLD: Duration = Duration::from_millis(25);
 /// First connection ids that are remembered as another lane's.
 const MAX_MOVED: usize = 4096;
 /// The longest connection id there is (RFC 9000 §17.2).
@@ -27,7 +33,17 @@ const LONGEST_ID: usize = 20;
 pub(crate) struct Waiting {
     endpoint: usize,
     incoming: Incoming,
-    raw: Option<BytesMut>,
+    /// The datagrams so far, if they may have to go to another lane.
+    raw: Vec<BytesMut>,
+}
+
+/// The connection id that a datagram with a long header is for.
+fn long_header_id(datagram: &[u8]) -> Option<&[u8]> {
+    if datagram.first()? & 0x80 == 0 {
+        return None;
+    }
+    let len = usize::from(*datagram.get(5)?);
+    (len <= LONGEST_ID).then(|| datagram.get(6..6 + len))?
 }
 
 /// First connection ids, as clients chose them, of connections that went to another lane: what the client sends before
@@ -41,16 +57,14 @@ pub(crate) struct Moved {
 impl Moved {
     /// Who owns a datagram with a long header.
     pub fn owner(&self, datagram: &[u8]) -> Option<usize> {
-        if self.slots.is_empty() || datagram.first()? & 0x80 == 0 {
+        if self.slots.is_empty() {
             return None;
         }
-        let len = usize::from(*datagram.get(5)?);
-        self.slots.get(datagram.get(6..6 + len)?).copied()
+        self.slots.get(long_header_id(datagram)?).copied()
     }
 
     fn note(&mut self, datagram: &[u8], slot: usize) {
-        let Some(len) = datagram.get(5).map(|n| usize::from(*n).min(LONGEST_ID)) else { return };
-        let Some(id) = datagram.get(6..6 + len) else { return };
+        let Some(id) = long_header_id(datagram) else { return };
         if self.order.len() >= MAX_MOVED
             && let Some(oldest) = self.order.pop_front()
         {
@@ -95,9 +109,20 @@ impl Proxy {
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
             self.quic.out.push(index, &transmit, &answer);
         } else {
+            let raw = raw.into_iter().collect();
             self.quic.waiting.push_back(Waiting { endpoint: index, incoming, raw });
         }
         self.quic.out.scratch = answer;
+    }
+
+    /// More of a client that waits still. What is not found costs a retransmission, should it go to another lane.
+    pub(super) fn quic_waits(&mut self, index: usize, data: BytesMut) {
+        let Some(id) = long_header_id(&data) else { return };
+        let same = |w: &&mut Waiting| w.endpoint == index && w.incoming.orig_dst_cid().as_ref() == id;
+        let found = self.quic.waiting.iter_mut().rev().take(LOOK_BACK).find(same);
+        if let Some(waiting) = found.filter(|w| !w.raw.is_empty() && w.raw.len() < MAX_RAW) {
+            waiting.raw.push(data);
+        }
     }
 
     /// Whether a client may connect, as its address' connections and handshakes go; looked at before anything is
@@ -139,9 +164,8 @@ impl Proxy {
         let remote = incoming.remote_address();
         let mut answer = std::mem::take(&mut self.quic.out.scratch);
         answer.clear();
-        // What an earlier hello has left is nobody's.
-        let _ = tls_quic::take_foreign_owner();
-        let accepted = endpoint.endpoint.accept(incoming, now, &mut answer, None);
+        let accept = || endpoint.endpoint.accept(incoming, now, &mut answer, None);
+        let (accepted, foreign) = tls_quic::hear(!raw.is_empty(), accept);
         match accepted {
             Err(e) => {
                 self.counters.tls_failure(failure(&e.cause));
@@ -169,7 +193,9 @@ impl Proxy {
                 self.quic.handshakes += 1;
                 self.counters.open.set(self.fronts as u64);
                 if let Some(q) = self.quic_conn(key) {
-                    q.raw.extend(raw);
+                    q.hold = (!raw.is_empty()).then(|| now + HOLD);
+                    q.raw = raw;
+                    q.foreign = foreign;
                     q.open_control(&settings);
                     q.deadline.after(cx, key, limits.handshake_timeout);
                 }
@@ -210,6 +236,8 @@ impl Proxy {
             called_off: 0,
             next_id: 0,
             raw: Vec::new(),
+            foreign: None,
+            hold: None,
             called_early: false,
             established: false,
             silent: false,
@@ -233,10 +261,10 @@ impl Proxy {
         if q.raw.is_empty() {
             return false;
         }
-        let Some(owner) = tls_quic::take_foreign_owner() else {
+        let Some(owner) = q.foreign else {
             // Past the hello, or so much of it that it is none.
-            if q.quic.crypto_session().handshake_data().is_some() || q.raw.len() > MAX_RAW {
-                q.raw = Vec::new();
+            if q.quic.crypto_session().handshake_data().is_some() || q.raw.len() > MAX_RAW || q.quic.is_closed() {
+                q.stays();
             }
             return false;
         };

@@ -80,8 +80,12 @@ pub(crate) struct QuicConn {
     pub leave_at: Option<Millis>,
     /// It is no longer among the lane's clients.
     pub counted_out: bool,
-    /// The datagrams so far, as long as the hello may turn out to be another lane's.
+    /// The datagrams so far, as long as the hello may turn out to be another lane's; then nothing has been sent yet.
     pub raw: Vec<BytesMut>,
+    /// The lane slot that the hello has turned out to be for.
+    pub foreign: Option<usize>,
+    /// Until when nothing is sent, so that the hello may still go to another lane.
+    pub hold: Option<Instant>,
 }
 
 /// One request and its response.
@@ -147,6 +151,20 @@ pub(crate) fn code(code: Code) -> VarInt {
 }
 
 impl QuicConn {
+    /// Whether it keeps silent, because its hello may still go to another lane.
+    pub fn is_held(&mut self, now: Instant) -> bool {
+        if self.hold.is_some_and(|until| until <= now) {
+            self.stays();
+        }
+        self.hold.is_some()
+    }
+
+    /// It does not go to another lane any more, whatever its hello says.
+    pub fn stays(&mut self) {
+        self.raw = Vec::new();
+        self.hold = None;
+    }
+
     /// Notes that a stream has something to send.
     pub fn stage(&mut self, index: u32) {
         if let Some(stream) = self.streams.get_mut(index as usize)

@@ -32,6 +32,7 @@ use quinn_proto::{ConnectionHandle, DatagramEvent, Dir, EcnCodepoint, EndpointEv
 use sealane_http::h3::QpackScratch;
 use sealane_lane::{Context, Key};
 use sealane_sys::udp::{Batch, Options, Socket};
+use sealane_tls::quic as tls_quic;
 use send::Outgoing;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -280,15 +281,21 @@ impl Proxy {
         answer.clear();
         let event = endpoint.endpoint.handle(now, remote, local, EcnCodepoint::from_bits(ecn), data, &mut answer);
         match event {
-            None => {}
+            None => {
+                if let (true, Some(data)) = (keep, raw) {
+                    self.quic_waits(index, data);
+                }
+            }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(Some(key)) = endpoint.keys.get(handle.0)
                     && let Some(Conn::Quic(q)) = self.conns.get_mut(*key)
                 {
-                    if let (true, Some(raw)) = (!q.raw.is_empty(), raw) {
+                    let may_move = !q.raw.is_empty();
+                    if let (true, Some(raw)) = (may_move, raw) {
                         q.raw.push(raw);
                     }
-                    q.quic.handle_event(event);
+                    let ((), foreign) = tls_quic::hear(may_move, || q.quic.handle_event(event));
+                    q.foreign = q.foreign.or(foreign);
                     self.quic.touched.push(*key);
                 }
             }
@@ -466,7 +473,7 @@ impl Proxy {
     /// Notes when a connection's protocol wants to be woken.
     pub(crate) fn quic_arm(&mut self, key: Key) {
         let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
-        let Some(at) = q.quic.poll_timeout() else { return };
+        let Some(at) = q.quic.poll_timeout().into_iter().chain(q.hold).min() else { return };
         // A timer that has moved back is found out when the old entry comes up.
         if q.armed.is_none_or(|armed| at < armed) {
             q.armed = Some(at);

@@ -150,6 +150,9 @@ impl Proxy {
             self.quic.dirty.push(key);
             return;
         }
+        if q.is_held(cx.instant()) {
+            return self.quic_arm(key);
+        }
         q.flush_control();
         let mut resume: Vec<Later> = Vec::new();
         for index in std::mem::take(&mut q.staged) {

@@ -167,9 +167,7 @@ pub fn configured(site: &Site, text: &str) -> Gateway {
     let file = site.file(&format!("sealane-{}.toml", address.port()), text);
     let mut command = Command::new(binary::sealane());
     command.arg("serve").arg("-c").arg(file);
-    let mut gateway = launch(site, command, address, admin);
-    gateway.server.wait_until(|| TcpStream::connect(admin).is_ok());
-    gateway
+    launch(site, command, address, admin)
 }
 
 /// Starts a gateway with a command line of the test's own, which must listen on these addresses.
@@ -177,6 +175,7 @@ pub fn configured(site: &Site, text: &str) -> Gateway {
 pub fn launch(site: &Site, command: Command, address: SocketAddr, admin: SocketAddr) -> Gateway {
     let mut server = Server::start(command, site.path());
     server.wait_until(|| TcpStream::connect(address).is_ok());
+    server.wait_until(|| TcpStream::connect(admin).is_ok());
     Gateway { address, admin, server, ca: site.ca.clone(), config: Arc::new(client::config(&site.ca)) }
 }
 
