@@ -524,7 +524,8 @@ impl Proxy {
         }
     }
 
-    /// Admits hellos until the turn's crypto time is spent. At least one, so that a small budget still gets on.
+    /// Admits hellos until the turn's crypto time is spent, or would be by one more like the last. At least one, so that a
+    /// small budget still gets on.
     fn admit(&mut self, cx: &mut Context) {
         if self.admission.is_empty() {
             return;
@@ -536,9 +537,10 @@ impl Proxy {
             self.start_session(cx, key);
             self.settle(cx);
             let after = cx.instant();
-            self.counters.handshake_nanos.add((after - before).as_nanos() as u64);
+            let took = after - before;
+            self.counters.handshake_nanos.add(took.as_nanos() as u64);
             before = after;
-            if after - start >= budget {
+            if after - start + took > budget {
                 break;
             }
         }

@@ -456,7 +456,7 @@ fn limits(section: Option<Section>, routing: &mut Routing) -> ClientLimits {
         idle_timeout: Duration::from_secs(60),
         max_streams: 128,
         max_requests: u64::MAX,
-        handshake_budget: Duration::from_micros(100),
+        handshake_budget: Duration::from_micros(400),
     };
     let Some(s) = section else { return out };
     out.http.head = s.or("max_header_size", d.head as u64, decode::size(1024..=1 << 20)) as usize;

@@ -139,20 +139,24 @@ impl Proxy {
         passed
     }
 
-    /// Spends crypto time on those that wait. At least one, so that a small budget still gets on.
+    /// Spends crypto time on those that wait, as [`Proxy::admit`] does.
     pub(super) fn quic_admit(&mut self, cx: &mut Context) {
         if self.quic.waiting.is_empty() {
             return;
         }
         let budget = self.lane.snapshot.limits.handshake_budget;
         let start = cx.instant();
+        let mut before = start;
         while let Some(waiting) = self.quic.waiting.pop_front() {
             self.quic_accept(cx, waiting);
-            if cx.instant() - start >= budget {
+            let after = cx.instant();
+            let took = after - before;
+            before = after;
+            if after - start + took > budget {
                 break;
             }
         }
-        self.counters.handshake_nanos.add((cx.instant() - start).as_nanos() as u64);
+        self.counters.handshake_nanos.add((before - start).as_nanos() as u64);
     }
 
     fn quic_accept(&mut self, cx: &mut Context, waiting: Waiting) {
