@@ -8,6 +8,7 @@
 //! `sides` says how the adapters of each HTTP version and the exchange loop talk to each other.
 //! [`Proxy`] is a [`sealane_lane::Service`]; control gives it [`snapshot::Snapshot`]s.
 
+mod accepting;
 mod access_log;
 mod back;
 mod back_syn;
@@ -34,6 +35,7 @@ pub mod rules;
 mod scratch;
 pub mod server_state;
 mod service;
+mod settling;
 mod sides;
 pub mod snapshot;
 mod syn;

@@ -1,26 +1,25 @@
-//! The proxy as a lane's service: accepting, admitting handshakes, timeouts, mail, sends.
+//! The proxy as a lane's service: admitting handshakes, timeouts, mail, snapshots, the end.
 //!
-//! Where things go from here: bytes of clients to `front`, bytes of upstreams to `back`, what a request and its
-//! response have to do with each other to `exchange_loop`.
+//! Where things go from here: new clients come by `accepting`, what is staged leaves by `settling`; bytes of clients go
+//! to `front`, bytes of upstreams to `back`, what a request and its response have to do with each other to
+//! `exchange_loop`.
 
+use crate::accepting::{LISTENER, LISTENER_BITS};
 use crate::access_log::{AccessLog, Entry, FLUSH_MS, LogSink};
 use crate::back_syn::DESTINATIONS;
 use crate::clock::Clock;
-use crate::conn::{Back, BackPhase, Client, Conn, Deadline, Front, FrontPhase};
+use crate::conn::{Back, BackPhase, Conn, Front, FrontPhase};
 use crate::counters::Counters;
 use crate::exchange::Exchange;
-use crate::front::first_phase;
 use crate::lane_state::LaneSnapshot;
 use crate::limits::{LaneLimits, Passed, ROUTING_TIMER};
 use crate::quic::succession::Follower;
 use crate::quic::{Datagram, Quic, UDP};
 use crate::scratch::Scratch;
-use crate::sides::{ClientSide, Later, ServerSide, client_of};
-use crate::snapshot::{Listener, Relays, Snapshot};
+use crate::sides::{Later, client_of};
+use crate::snapshot::{Listener, Snapshot};
 use crate::syn::Signatures;
-use crate::wire::{Wire, WireError};
-use rustix::io::Errno;
-use rustix::net::{SocketFlags, acceptfrom_with};
+use crate::wire::WireError;
 use sealane_lane::{After, Context, Key, Mailbox, Millis, Ready, Service, Slots, Subscription};
 use sealane_tls::sessions::{self, Shelf};
 use std::collections::VecDeque;
@@ -28,31 +27,15 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Tokens of listeners have the top bit set, which keys never have.
-const LISTENER: u64 = 1 << 63;
-/// Their lower bits are the listener's index, those above which of its sockets it is.
-const LISTENER_BITS: u32 = 32;
 /// The access log's timer.
 const LOG_TIMER: u64 = (1 << 63) | (1 << 62);
-/// Connections accepted per event; the rest waits in the kernel for the next turn.
-const ACCEPTS: usize = 16;
-/// Hellos that may wait for admission before accepting pauses.
-const MAX_WAITING: usize = 512;
-/// How often shared connections are driven and sent per turn, while that gives them more to send.
-const ROUNDS: usize = 4;
-/// How often flows are resumed before other connections get their turn.
-const RESUMES: usize = 16;
-/// At most so many times [`ACCEPTS`] connections are taken from the kernel's queue when draining.
+/// At most so many batches of connections are taken from the kernel's queue when draining.
 const QUEUE_ROUNDS: usize = 64;
 /// How long a lingering connection is read.
 const LINGER: Duration = Duration::from_secs(2);
-/// Clients that a lane takes even while memory is short: it may be so for reasons that have nothing to do with them.
-const ALWAYS: usize = 64;
-/// How long accepting pauses when descriptors have run out.
-const EXHAUSTED_MS: Millis = 100;
 
 /// What can be mailed to a lane of the proxy.
 #[derive(Debug)]
@@ -118,15 +101,15 @@ pub struct Proxy {
     pub(crate) dialled: sealane_dial::Memory,
     /// Hellos that wait for crypto time, oldest first.
     pub(crate) admission: VecDeque<Key>,
-    dirty: Vec<Key>,
+    pub(crate) dirty: Vec<Key>,
     /// The same of connections that many exchanges share.
-    batch: Vec<Key>,
+    pub(crate) batch: Vec<Key>,
     /// What to go on with, because what it waited for has come.
     pub(crate) later: Vec<Later>,
     /// Clients that are connected.
     pub(crate) fronts: usize,
-    short_of_memory: Arc<AtomicBool>,
-    listening: bool,
+    pub(crate) short_of_memory: Arc<AtomicBool>,
+    pub(crate) listening: bool,
     pub(crate) draining: Option<Millis>,
     /// What holds over lanes, and queues.
     pub(crate) routing: LaneLimits,
@@ -171,163 +154,6 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Watches this slot's listening sockets.
-    fn listen(&mut self, cx: &Context) -> std::io::Result<()> {
-        for (token, socket) in self.own_sockets() {
-            cx.watch_listener(socket, token)?;
-        }
-        self.listening = true;
-        Ok(())
-    }
-
-    fn unlisten(&mut self, cx: &Context) {
-        for (_, socket) in self.own_sockets() {
-            cx.unwatch(socket);
-        }
-        self.listening = false;
-    }
-
-    /// This lane's listening sockets with their tokens. There may be more sockets than lanes (they were opened by a
-    /// process that had more, and none may close while its address is listened on): a lane then serves several.
-    fn own_sockets(&self) -> impl Iterator<Item = (u64, &Arc<OwnedFd>)> {
-        let lanes = self.mailboxes.len();
-        self.lane.snapshot.sockets.iter().enumerate().flat_map(move |(i, sockets)| {
-            let own = sockets.iter().enumerate().skip(self.slot).step_by(lanes);
-            own.map(move |(at, socket)| (LISTENER | (at as u64) << LISTENER_BITS | i as u64, socket))
-        })
-    }
-
-    /// Accepts from the socket that a token of [`Self::own_sockets`] names.
-    fn accept(&mut self, cx: &mut Context, token: u64) {
-        let (index, at) = (token & ((1 << LISTENER_BITS) - 1), (token & !LISTENER) >> LISTENER_BITS);
-        let Some(listener) = self.lane.listeners.get(index as usize).cloned() else { return };
-        let Some(socket) = self.lane.snapshot.sockets.get(index as usize).and_then(|s| s.get(at as usize)) else {
-            return;
-        };
-        let socket = socket.clone();
-        for _ in 0..ACCEPTS {
-            if self.admission.len() >= MAX_WAITING {
-                return; // The hellos that wait come first; the listener stays ready.
-            }
-            if self.is_full() {
-                self.pause_accepting(cx);
-                if self.fronts < self.lane.snapshot.limits.max_connections {
-                    // Memory can be enough again without one of ours being closed.
-                    cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
-                }
-                return;
-            }
-            match acceptfrom_with(&socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                Ok((fd, address)) => {
-                    let Some(peer) = address.and_then(|a| SocketAddr::try_from(a).ok()) else { continue };
-                    self.counters.accepted.inc();
-                    let phase = match () {
-                        () if listener.listener.proxy_protocol => FrontPhase::ProxyHeader,
-                        () => first_phase(&listener.listener),
-                    };
-                    // Behind a PROXY header stands who it is.
-                    if phase != FrontPhase::ProxyHeader && !self.routing.connection(cx, peer.ip()) {
-                        self.counters.connections_limited.inc();
-                        continue;
-                    }
-                    if let Some(key) = self.adopt(cx, fd, listener.clone(), peer, phase) {
-                        if phase == FrontPhase::Open && listener.listener.relays == Relays::Everything {
-                            self.relay_all(cx, key);
-                        }
-                        self.front_ready(cx, key);
-                        self.settle(cx);
-                    }
-                }
-                Err(Errno::AGAIN) => return,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.pause_accepting(cx);
-                    cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
-                    return;
-                }
-                // The connection was gone before it was accepted (accept(2)): the next one may be well.
-                Err(_) => {}
-            }
-        }
-    }
-
-    fn pause_accepting(&mut self, cx: &Context) {
-        if self.listening {
-            self.counters.accept_paused.inc();
-            self.unlisten(cx);
-        }
-    }
-
-    fn resume_accepting(&mut self, cx: &mut Context) {
-        if self.listening || self.draining.is_some() {
-            return;
-        }
-        if !self.is_full() {
-            // It worked before; if it fails now the timer of the next pause tries again.
-            let _ = self.listen(cx);
-        } else if self.fronts < self.lane.snapshot.limits.max_connections {
-            cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
-        }
-    }
-
-    /// Whether there is no room for another client.
-    pub(crate) fn is_full(&self) -> bool {
-        self.fronts >= self.lane.snapshot.limits.max_connections
-            || self.fronts >= ALWAYS && self.short_of_memory.load(Ordering::Relaxed)
-    }
-
-    /// Takes a client's connection in.
-    pub(crate) fn adopt(
-        &mut self,
-        cx: &mut Context,
-        fd: OwnedFd,
-        listener: Rc<crate::lane_state::LaneListener>,
-        peer: SocketAddr,
-        phase: FrontPhase,
-    ) -> Option<Key> {
-        // Answers leave when we say so.
-        let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
-        let limits = &self.lane.snapshot.limits;
-        let wait = if phase == FrontPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
-        let mut wire = Wire::new(fd);
-        if self.examine_syn(&wire.fd, &listener) {
-            wire.allowance = Some(0);
-        }
-        let front = Front {
-            wire,
-            client: Client {
-                listener,
-                policy: 0,
-                peer,
-                peer_text: peer.ip().to_canonical().to_string().into(),
-                cert: None,
-                requests: 0,
-                server_name: None,
-            },
-            phase,
-            exchange: None,
-            inbuf: Vec::new(),
-            deadline: Deadline::default(),
-            in_head: false,
-            established: false,
-            lingered: 0,
-            awaits_proof: false,
-            early_offered: false,
-            early_seen: false,
-            decided: false,
-            h2: None,
-        };
-        let key = self.conns.insert(Conn::Front(Box::new(front)));
-        self.fronts += 1;
-        self.counters.open.set(self.fronts as u64);
-        let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return None };
-        if cx.watch(&front.wire.fd, key.to_u64()).is_err() {
-            self.close(cx, key);
-            return None;
-        }
-        front.deadline.after(cx, key, wait);
-        Some(key)
-    }
-
     pub(crate) fn front(&mut self, key: Key) -> Option<&mut Front> {
         match self.conns.get_mut(key) {
             Some(Conn::Front(front)) => Some(front),
@@ -342,118 +168,6 @@ impl Proxy {
         }
     }
 
-    /// Makes sure that what is staged on a connection is sent before the event is over.
-    #[inline]
-    pub(crate) fn touch(&mut self, key: Key) {
-        if let Some(conn) = self.conns.get_mut(key) {
-            let shared = conn.is_shared();
-            let Some(wire) = conn.wire() else { return self.quic_touch(key) };
-            if !wire.dirty {
-                wire.dirty = true;
-                // What many exchanges share is sent once per turn: their frames then leave in one record.
-                if shared { self.batch.push(key) } else { self.dirty.push(key) }
-            }
-        }
-    }
-
-    /// Sends what is staged, and goes on with flows that waited for room.
-    pub(crate) fn settle(&mut self, cx: &mut Context) {
-        let mut resumes = 0;
-        while let Some(key) = self.dirty.pop() {
-            self.flush(cx, key, &mut resumes);
-        }
-    }
-
-    fn flush(&mut self, cx: &mut Context, key: Key, resumes: &mut usize) {
-        let Self { conns, scratch, .. } = self;
-        let Some(conn) = conns.get_mut(key) else { return };
-        let Some(wire) = conn.wire() else { return };
-        wire.dirty = false;
-        if let Err(e) = wire.flush(scratch) {
-            return self.wire_failed(cx, key, e);
-        }
-        let credit = wire.credit();
-        let flushed = wire.is_flushed();
-        if let Conn::Front(front) = conn
-            && let FrontPhase::Closing { linger } = front.phase
-        {
-            if flushed {
-                self.after_closing(cx, key, linger);
-            }
-            return;
-        }
-        if let Conn::Back(back) = conn
-            && back.phase == BackPhase::Closing
-        {
-            if flushed {
-                self.close(cx, key);
-            }
-            return;
-        }
-        if credit < crate::wire::HIGH_WATER / 2 {
-            return;
-        }
-        match self.conns.get(key) {
-            Some(Conn::Front(front)) if front.h2.is_some() => self.h2_front_room(cx, key),
-            Some(Conn::Back(back)) if back.h2.is_some() => self.h2_back_room(cx, key),
-            _ => {
-                if let Some(source) = self.blocked_source(key) {
-                    *resumes += 1;
-                    if *resumes > RESUMES {
-                        self.later.push(source);
-                    } else {
-                        self.resume(cx, source);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Drives the connections that many exchanges share, and sends what they have.
-    fn settle_shared(&mut self, cx: &mut Context) {
-        for _ in 0..ROUNDS {
-            let mut batch = std::mem::take(&mut self.batch);
-            for key in batch.drain(..) {
-                let Some(conn) = self.conns.get_mut(key) else { continue };
-                if let Some(wire) = conn.wire() {
-                    wire.dirty = false;
-                }
-                let stuck = !conn.is_drained();
-                match conn {
-                    Conn::Front(_) => self.h2_front_drive(cx, key),
-                    Conn::Back(_) => self.h2_back_drive(cx, key),
-                    Conn::Quic(_) => {}
-                }
-                self.flush(cx, key, &mut 0);
-                if stuck && self.conns.get(key).is_some_and(Conn::is_drained) {
-                    self.later.push(Later::Conn(key));
-                }
-                self.settle(cx);
-            }
-            if self.batch.is_empty() {
-                // The memory is kept.
-                self.batch = batch;
-                return;
-            }
-        }
-    }
-
-    /// The source that waits for room on this connection.
-    fn blocked_source(&mut self, sink: Key) -> Option<Later> {
-        let exchange = match self.conns.get(sink)? {
-            Conn::Front(f) => f.exchange?,
-            Conn::Back(b) => b.exchange?,
-            Conn::Quic(_) => return None,
-        };
-        let x = self.exchanges.get_mut(exchange)?;
-        if x.front == ClientSide::H1(sink) {
-            std::mem::take(&mut x.down.blocked).then_some(Later::Server(exchange))
-        } else {
-            let waits = x.back == Some(ServerSide::H1(sink)) && std::mem::take(&mut x.up.blocked);
-            waits.then_some(Later::Client(exchange))
-        }
-    }
-
     /// Lets a connection go on: it may have bytes that could not be taken before.
     pub(crate) fn go_on(&mut self, cx: &mut Context, key: Key) {
         match self.conns.get(key) {
@@ -464,7 +178,7 @@ impl Proxy {
         }
     }
 
-    fn after_closing(&mut self, cx: &mut Context, key: Key, linger: bool) {
+    pub(crate) fn after_closing(&mut self, cx: &mut Context, key: Key, linger: bool) {
         match self.front(key) {
             Some(front) if linger && !front.wire.ended => {
                 let _ = rustix::net::shutdown(&front.wire.fd, rustix::net::Shutdown::Write);

@@ -1,0 +1,188 @@
+//! How clients over TCP come in: the lane's listening sockets, and when they are left alone.
+
+use crate::conn::{Client, Conn, Deadline, Front, FrontPhase};
+use crate::front::first_phase;
+use crate::lane_state::LaneListener;
+use crate::service::Proxy;
+use crate::snapshot::Relays;
+use crate::wire::Wire;
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, acceptfrom_with};
+use sealane_lane::{Context, Key, Millis};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Tokens of listeners have the top bit set, which keys never have.
+pub(crate) const LISTENER: u64 = 1 << 63;
+/// Their lower bits are the listener's index, those above which of its sockets it is.
+pub(crate) const LISTENER_BITS: u32 = 32;
+/// Connections accepted per event; the rest waits in the kernel for the next turn.
+const ACCEPTS: usize = 16;
+/// Hellos that may wait for admission before accepting pauses.
+const MAX_WAITING: usize = 512;
+/// Clients that a lane takes even while memory is short: it may be so for reasons that have nothing to do with them.
+const ALWAYS: usize = 64;
+/// How long accepting pauses when descriptors have run out.
+const EXHAUSTED_MS: Millis = 100;
+
+impl Proxy {
+    /// Watches this slot's listening sockets.
+    pub(crate) fn listen(&mut self, cx: &Context) -> std::io::Result<()> {
+        for (token, socket) in self.own_sockets() {
+            cx.watch_listener(socket, token)?;
+        }
+        self.listening = true;
+        Ok(())
+    }
+
+    pub(crate) fn unlisten(&mut self, cx: &Context) {
+        for (_, socket) in self.own_sockets() {
+            cx.unwatch(socket);
+        }
+        self.listening = false;
+    }
+
+    /// This lane's listening sockets with their tokens. There may be more sockets than lanes (they were opened by a
+    /// process that had more, and none may close while its address is listened on): a lane then serves several.
+    pub(crate) fn own_sockets(&self) -> impl Iterator<Item = (u64, &Arc<OwnedFd>)> {
+        let lanes = self.mailboxes.len();
+        self.lane.snapshot.sockets.iter().enumerate().flat_map(move |(i, sockets)| {
+            let own = sockets.iter().enumerate().skip(self.slot).step_by(lanes);
+            own.map(move |(at, socket)| (LISTENER | (at as u64) << LISTENER_BITS | i as u64, socket))
+        })
+    }
+
+    /// Accepts from the socket that a token of [`Self::own_sockets`] names.
+    pub(crate) fn accept(&mut self, cx: &mut Context, token: u64) {
+        let (index, at) = (token & ((1 << LISTENER_BITS) - 1), (token & !LISTENER) >> LISTENER_BITS);
+        let Some(listener) = self.lane.listeners.get(index as usize).cloned() else { return };
+        let Some(socket) = self.lane.snapshot.sockets.get(index as usize).and_then(|s| s.get(at as usize)) else {
+            return;
+        };
+        let socket = socket.clone();
+        for _ in 0..ACCEPTS {
+            if self.admission.len() >= MAX_WAITING {
+                return; // The hellos that wait come first; the listener stays ready.
+            }
+            if self.is_full() {
+                self.pause_accepting(cx);
+                if self.fronts < self.lane.snapshot.limits.max_connections {
+                    // Memory can be enough again without one of ours being closed.
+                    cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
+                }
+                return;
+            }
+            match acceptfrom_with(&socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok((fd, address)) => {
+                    let Some(peer) = address.and_then(|a| SocketAddr::try_from(a).ok()) else { continue };
+                    self.counters.accepted.inc();
+                    let phase = match () {
+                        () if listener.listener.proxy_protocol => FrontPhase::ProxyHeader,
+                        () => first_phase(&listener.listener),
+                    };
+                    // Behind a PROXY header stands who it is.
+                    if phase != FrontPhase::ProxyHeader && !self.routing.connection(cx, peer.ip()) {
+                        self.counters.connections_limited.inc();
+                        continue;
+                    }
+                    if let Some(key) = self.adopt(cx, fd, listener.clone(), peer, phase) {
+                        if phase == FrontPhase::Open && listener.listener.relays == Relays::Everything {
+                            self.relay_all(cx, key);
+                        }
+                        self.front_ready(cx, key);
+                        self.settle(cx);
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.pause_accepting(cx);
+                    cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
+                    return;
+                }
+                // The connection was gone before it was accepted (accept(2)): the next one may be well.
+                Err(_) => {}
+            }
+        }
+    }
+
+    pub(crate) fn pause_accepting(&mut self, cx: &Context) {
+        if self.listening {
+            self.counters.accept_paused.inc();
+            self.unlisten(cx);
+        }
+    }
+
+    pub(crate) fn resume_accepting(&mut self, cx: &mut Context) {
+        if self.listening || self.draining.is_some() {
+            return;
+        }
+        if !self.is_full() {
+            // It worked before; if it fails now the timer of the next pause tries again.
+            let _ = self.listen(cx);
+        } else if self.fronts < self.lane.snapshot.limits.max_connections {
+            cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
+        }
+    }
+
+    /// Whether there is no room for another client.
+    pub(crate) fn is_full(&self) -> bool {
+        self.fronts >= self.lane.snapshot.limits.max_connections
+            || self.fronts >= ALWAYS && self.short_of_memory.load(Ordering::Relaxed)
+    }
+
+    /// Takes a client's connection in.
+    pub(crate) fn adopt(
+        &mut self,
+        cx: &mut Context,
+        fd: OwnedFd,
+        listener: Rc<LaneListener>,
+        peer: SocketAddr,
+        phase: FrontPhase,
+    ) -> Option<Key> {
+        // Answers leave when we say so.
+        let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
+        let limits = &self.lane.snapshot.limits;
+        let wait = if phase == FrontPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
+        let mut wire = Wire::new(fd);
+        if self.examine_syn(&wire.fd, &listener) {
+            wire.allowance = Some(0);
+        }
+        let front = Front {
+            wire,
+            client: Client {
+                listener,
+                policy: 0,
+                peer,
+                peer_text: peer.ip().to_canonical().to_string().into(),
+                cert: None,
+                requests: 0,
+                server_name: None,
+            },
+            phase,
+            exchange: None,
+            inbuf: Vec::new(),
+            deadline: Deadline::default(),
+            in_head: false,
+            established: false,
+            lingered: 0,
+            awaits_proof: false,
+            early_offered: false,
+            early_seen: false,
+            decided: false,
+            h2: None,
+        };
+        let key = self.conns.insert(Conn::Front(Box::new(front)));
+        self.fronts += 1;
+        self.counters.open.set(self.fronts as u64);
+        let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return None };
+        if cx.watch(&front.wire.fd, key.to_u64()).is_err() {
+            self.close(cx, key);
+            return None;
+        }
+        front.deadline.after(cx, key, wait);
+        Some(key)
+    }
+}
