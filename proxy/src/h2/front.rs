@@ -13,6 +13,7 @@ use super::message;
 use super::pipe::Pipe;
 use super::priority::Priority;
 use super::wake::StreamWaker;
+use super::window::Window;
 use crate::conn::{Conn, FrontPhase};
 use crate::exchange::FlowState;
 use crate::service::Proxy;
@@ -38,6 +39,8 @@ const CONNECTION_WINDOW: u32 = 512 * 1024;
 pub(super) const SEND_BUFFER: usize = 64 * 1024;
 /// How often a connection's streams are looked at for their time, at least.
 const SWEEP: Millis = 1000;
+/// Priorities that are kept of streams that are not open yet (RFC 9218 §7).
+const EARLY_UPDATES: usize = 64;
 
 enum State {
     /// The client's preface and first SETTINGS are awaited.
@@ -52,7 +55,11 @@ pub(crate) struct H2Front {
     pub(super) streams: Slab<Stream>,
     /// Bytes given to `h2` since it last wrote.
     pub(super) fed: usize,
-    /// How many streams wait for room on the wire, by urgency.
+    /// What the client lets us send on all streams together.
+    pub(super) window: Window,
+    /// The last stream that the client has opened.
+    last_id: u32,
+    /// How many streams wait for room on the wire or in the client's window, by urgency.
     pub(super) waiting: [u16; 8],
     /// Counts turns of streams, for taking them in turn.
     pub(super) turns: u64,
@@ -77,7 +84,7 @@ pub(super) struct Stream {
     pub slot: Arc<StreamWaker>,
     pub waker: Waker,
     pub priority: Priority,
-    /// It waits for room on the wire.
+    /// It waits for room on the wire, or in the window of all streams.
     pub wire_blocked: bool,
     /// When it last had its turn.
     pub turn: u64,
@@ -111,6 +118,8 @@ impl H2Front {
             guard: Guard::new(now),
             streams: Slab::new(),
             fed: 0,
+            window: Window::new(),
+            last_id: 0,
             waiting: [0; 8],
             turns: 0,
             idle_since: now,
@@ -142,7 +151,9 @@ impl H2Front {
             }
         };
         self.pipe.detach(stage);
-        self.guard.sent(stage.len().saturating_sub(before));
+        let wrote = stage.get(before..).unwrap_or_default();
+        self.guard.sent(wrote.len());
+        self.window.wrote(wrote, matches!(polled, Polled::Pending) && stage.len() < room);
         self.fed = 0;
         polled
     }
@@ -169,7 +180,8 @@ impl H2Front {
     }
 
     fn apply_priority_updates(&mut self) {
-        for (id, priority) in self.guard.updates.drain(..) {
+        let last_id = self.last_id;
+        self.guard.updates.retain(|&(id, priority)| {
             if let Some((_, stream)) = self.streams.iter_mut().find(|(_, s)| s.id == id) {
                 if stream.wire_blocked {
                     self.waiting[usize::from(stream.priority.urgency)] -= 1;
@@ -177,7 +189,11 @@ impl H2Front {
                 }
                 stream.priority = priority;
             }
-        }
+            // It may overtake its request.
+            id > last_id
+        });
+        let most = self.guard.updates.len().saturating_sub(EARLY_UPDATES);
+        self.guard.updates.drain(..most);
     }
 }
 
@@ -199,6 +215,7 @@ impl Proxy {
         let mut flood = false;
         if !input.is_empty() {
             flood = h2.guard.observe(input, now).is_err();
+            h2.window.open(std::mem::take(&mut h2.guard.opened));
             h2.pipe.give(input);
         }
         if flood {
@@ -342,6 +359,7 @@ impl Proxy {
         self.counters.active.set(self.exchanges.len() as u64 + 1);
         stream.exchange = self.exchanges.insert(x);
         let exchange = stream.exchange;
+        h2.last_id = stream.id;
         h2.streams.insert(stream);
         if h2.streams.len() == 1 {
             let wait = sweep(&limits);

@@ -58,19 +58,24 @@ impl Proxy {
         let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return 0 };
         let Some(h2) = &mut front.h2 else { return 0 };
         let room = front.wire.credit().saturating_sub(h2.fed);
+        let window = h2.window.left();
         let Some(stream) = h2.streams.get_mut(index as usize) else { return 0 };
         let urgency = usize::from(stream.priority.urgency);
-        if room < MIN_CREDIT || h2.waiting[..urgency].iter().any(|n| *n > 0) {
+        if room < MIN_CREDIT || window == 0 || h2.waiting[..urgency].iter().any(|n| *n > 0) {
             if !std::mem::replace(&mut stream.wire_blocked, true) {
                 h2.waiting[urgency] += 1;
+                if let Some(send) = &mut stream.send {
+                    // What it may have asked `h2` for before goes to others.
+                    send.reserve_capacity(0);
+                }
             }
             // Whatever is in the way moves when the connection is next driven.
             self.touch(key);
             return 0;
         }
         let Some(send) = &mut stream.send else { return 0 };
-        // No more is reserved of the connection's window than there is to send: other streams want it too.
-        let want = want.min(room);
+        // No more is reserved of the connection's window than there is, and is to send: other streams want it too.
+        let want = want.min(room).min(window);
         send.reserve_capacity(want);
         let capacity = send.capacity();
         if capacity > 0 {
@@ -89,6 +94,7 @@ impl Proxy {
         let Some(h2) = &mut front.h2 else { return };
         let Some(stream) = h2.streams.get_mut(index as usize) else { return };
         h2.fed += data.len() + 9;
+        h2.window.give(data.len());
         h2.progress = now;
         stream.due = now + idle;
         stream.ended |= last;
@@ -164,7 +170,7 @@ impl Proxy {
         }
     }
 
-    /// There is room on the wire: those that wait for it get on, in their order.
+    /// There is room on the wire: those that wait for it or for the client's window get on, in their order.
     pub(crate) fn h2_front_room(&mut self, cx: &mut Context, key: Key) {
         let Some(h2) = self.front(key).and_then(|f| f.h2.as_mut()) else { return };
         if h2.waiting.iter().all(|n| *n == 0) {
@@ -179,7 +185,7 @@ impl Proxy {
         for (_, index) in waiting {
             let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
             let Some(h2) = &mut front.h2 else { return };
-            if front.wire.credit().saturating_sub(h2.fed) < MIN_CREDIT {
+            if front.wire.credit().saturating_sub(h2.fed) < MIN_CREDIT || h2.window.left() == 0 {
                 return;
             }
             let Some(stream) = h2.streams.get_mut(index as usize) else { continue };

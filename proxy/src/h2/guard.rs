@@ -3,7 +3,7 @@
 //! `h2` bounds its memory (pending resets, header blocks, small DATA frames), and we bound what is spent: a client may
 //! send frames that carry nothing (PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE) only so often. Each kind has an
 //! allowance that fills up again with time, and for WINDOW_UPDATE with what we send. PRIORITY_UPDATE (RFC 9218 §7.1) is
-//! read here too, since `h2` drops it.
+//! read here too, since `h2` drops it, and the connection's WINDOW_UPDATE, since `h2` keeps it to itself.
 
 use super::priority::Priority;
 use sealane_lane::Millis;
@@ -21,7 +21,7 @@ const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const PRIORITY_UPDATE: u8 = 16;
 const END_HEADERS: u8 = 4;
-/// Longest PRIORITY_UPDATE that is read; its value has two short members.
+/// Longest payload that is read; a PRIORITY_UPDATE's value has two short members.
 const LONGEST_UPDATE: usize = 64;
 
 /// Too much of something.
@@ -60,7 +60,8 @@ pub(super) struct Guard {
     have: u8,
     /// Payload bytes to come.
     left: u32,
-    update: Vec<u8>,
+    /// Of frames that are read.
+    payload: Vec<u8>,
     /// PING, SETTINGS, PRIORITY and what is unknown.
     control: Bucket,
     resets: Bucket,
@@ -70,6 +71,8 @@ pub(super) struct Guard {
     block_since: Option<Millis>,
     /// Priorities that were changed, by stream.
     pub updates: Vec<(u32, Priority)>,
+    /// By how much the client has opened the connection's window since this was last taken.
+    pub opened: u64,
 }
 
 impl Guard {
@@ -79,7 +82,7 @@ impl Guard {
             header: [0; 9],
             have: 0,
             left: 0,
-            update: Vec::new(),
+            payload: Vec::new(),
             // Browsers send a handful at the start, gRPC clients a PING per burst of data.
             control: Bucket::new(200, 50),
             // As many as there may be streams, twice: somebody leaves a page full of images, and the next one too.
@@ -88,6 +91,7 @@ impl Guard {
             filled: now,
             block_since: None,
             updates: Vec::new(),
+            opened: 0,
         }
     }
 
@@ -117,8 +121,9 @@ impl Guard {
         while !bytes.is_empty() {
             if self.left > 0 {
                 let n = bytes.len().min(self.left as usize);
-                if self.header[3] == PRIORITY_UPDATE && self.update.len() + n <= LONGEST_UPDATE {
-                    self.update.extend_from_slice(&bytes[..n]);
+                if matches!(self.header[3], PRIORITY_UPDATE | WINDOW_UPDATE) && self.payload.len() + n <= LONGEST_UPDATE
+                {
+                    self.payload.extend_from_slice(&bytes[..n]);
                 }
                 self.left -= n as u32;
                 bytes = &bytes[n..];
@@ -165,17 +170,18 @@ impl Guard {
 
     /// A frame is whole.
     fn finish(&mut self) {
-        let (kind, flags) = (self.header[3], self.header[4]);
+        let [_, _, _, kind, flags, stream @ ..] = self.header;
         if matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS != 0 {
             self.block_since = None;
         }
-        if kind == PRIORITY_UPDATE {
-            if let Some((id, value)) = self.update.split_first_chunk::<4>() {
-                let id = u32::from_be_bytes(*id) & 0x7fff_ffff;
-                self.updates.push((id, Priority::parse(value)));
-            }
-            self.update.clear();
+        // Reserved bits are ignored.
+        let number = |bytes: &[u8; 4]| u32::from_be_bytes(*bytes) & 0x7fff_ffff;
+        match (kind, self.payload.split_first_chunk::<4>()) {
+            (PRIORITY_UPDATE, Some((id, value))) => self.updates.push((number(id), Priority::parse(value))),
+            (WINDOW_UPDATE, Some((more, []))) if number(&stream) == 0 => self.opened += u64::from(number(more)),
+            _ => {}
         }
+        self.payload.clear();
     }
 }
 
@@ -226,6 +232,19 @@ mod tests {
         assert_eq!(guard.block_since(), Some(5));
         guard.observe(&[0], 7).unwrap();
         assert_eq!(guard.block_since(), None);
+    }
+
+    #[test]
+    fn the_connections_window() {
+        let mut guard = begun();
+        let mut bytes = frame(WINDOW_UPDATE, 0, &[0x80, 1, 0, 2]);
+        guard.observe(&bytes, 0).unwrap();
+        assert_eq!(guard.opened, 0, "it is a stream's");
+        bytes[8] = 0;
+        for piece in bytes.chunks(5) {
+            guard.observe(piece, 0).unwrap();
+        }
+        assert_eq!(guard.opened, 0x1_0002);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod pipe;
 pub(crate) mod priority;
 mod wake;
 pub(crate) mod websocket;
+mod window;
 
 use crate::conn::Conn;
 use crate::service::Proxy;

@@ -231,6 +231,8 @@ impl Proxy {
             control_out: Vec::new(),
             streams: Slab::new(),
             by_id: HashMap::new(),
+            early_priorities: VecDeque::new(),
+            turns: 0,
             staged: Vec::new(),
             dirty: false,
             armed: None,

@@ -8,12 +8,17 @@ use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt, WriteError};
 use sealane_http::h3::{self, Code, MessageReader, Peer, Settings, UniReader};
 use sealane_lane::{Key, Millis};
 use slab::Slab;
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
 
 /// How long a client may take to hear that its connection is about to end.
 const GRACE: Millis = 1000;
+/// Places for responses of one urgency.
+const LEVEL: i32 = 1 << 28;
+/// Priorities that are kept of requests that have not come yet.
+const EARLY_PRIORITIES: usize = 64;
 /// The last stream that a client can open (RFC 9000 §2.1).
 const LAST_STREAM: u64 = (1 << 62) - 4;
 
@@ -57,6 +62,10 @@ pub(crate) struct QuicConn {
     pub control_out: Vec<u8>,
     pub streams: Slab<Stream>,
     pub by_id: HashMap<StreamId, u32>,
+    /// Priorities that came ahead of their requests.
+    pub early_priorities: VecDeque<(StreamId, Priority)>,
+    /// Counts turns of streams, for taking them in turn.
+    pub turns: u64,
     /// Streams that have something to send.
     pub staged: Vec<u32>,
     /// In the lane's list of connections to flush.
@@ -111,6 +120,9 @@ pub(crate) struct Stream {
     /// Refused by the protocol so far: windows are closed.
     pub held: Bytes,
     pub staged: bool,
+    pub priority: Priority,
+    /// When it last had its turn.
+    turn: u64,
     /// The end follows what is to be sent.
     pub finish: bool,
     pub finished: bool,
@@ -133,6 +145,8 @@ impl Stream {
             out: Vec::new(),
             held: Bytes::new(),
             staged: false,
+            priority: Priority::default(),
+            turn: 0,
             finish: false,
             finished: false,
             due,
@@ -143,6 +157,13 @@ impl Stream {
     pub fn waiting(&self) -> usize {
         self.out.len() + self.held.len()
     }
+}
+
+/// A response's place among others, for quinn-proto: the highest first, those alike in turn. So responses that are not
+/// incremental have each a place of their own, in the order of the requests, before the incremental ones of their urgency.
+fn rank(priority: Priority, id: StreamId) -> i32 {
+    let level = i32::MIN + (7 - i32::from(priority.urgency.min(7))) * LEVEL;
+    if priority.incremental { level } else { level + (LEVEL - 1 - i32::try_from(id.index()).unwrap_or(LEVEL)).max(1) }
 }
 
 /// A code as the protocol carries it.
@@ -194,13 +215,49 @@ impl QuicConn {
         matches!(self.role, Role::Client(_))
     }
 
-    /// Takes a client's word for the order of its responses (RFC 9218): the urgent ones first.
-    pub fn prioritise(&mut self, id: StreamId, value: &[u8]) {
-        if self.by_id.contains_key(&id) {
-            let urgency = Priority::parse(value).urgency;
-            // It fails only where that direction is at its end.
-            let _ = self.quic.send_stream(id).set_priority(i32::from(Priority::default().urgency) - i32::from(urgency));
+    /// A request has begun: its response gets its place, by its field or by what came ahead of it (RFC 9218 §7).
+    pub fn place(&mut self, index: u32, field: Option<Priority>) {
+        let Some(id) = self.streams.get(index as usize).map(|s| s.id) else { return };
+        let early = self.early_priorities.iter().position(|(i, _)| *i == id);
+        let early = early.and_then(|at| self.early_priorities.remove(at)).map(|(_, priority)| priority);
+        self.prioritise(index, early.or(field).unwrap_or_default());
+    }
+
+    /// PRIORITY_UPDATE: the client's last word on a response.
+    pub fn reprioritise(&mut self, id: StreamId, priority: Priority) {
+        let index = self.by_id.get(&id).copied();
+        match index.map(|index| (index, self.streams.get(index as usize).is_some_and(|s| s.exchange.is_some()))) {
+            Some((index, true)) => self.prioritise(index, priority),
+            None if u64::from(id) < self.next_id => {}
+            _ => {
+                self.early_priorities.retain(|(i, _)| *i != id);
+                if self.early_priorities.len() >= EARLY_PRIORITIES {
+                    self.early_priorities.pop_front();
+                }
+                self.early_priorities.push_back((id, priority));
+            }
         }
+    }
+
+    fn prioritise(&mut self, index: u32, priority: Priority) {
+        let Some(stream) = self.streams.get_mut(index as usize) else { return };
+        stream.priority = priority;
+        // It fails only where that direction is at its end.
+        let _ = self.quic.send_stream(stream.id).set_priority(rank(priority, stream.id));
+    }
+
+    /// Takes the streams that have something to send, in the order in which they may: where windows are short, the first
+    /// have it all.
+    pub fn take_staged(&mut self) -> Vec<u32> {
+        let mut staged = std::mem::take(&mut self.staged);
+        if staged.len() > 1 {
+            let streams = &self.streams;
+            staged.sort_by_cached_key(|index| {
+                let Some(s) = streams.get(*index as usize) else { return (Reverse(0), 0) };
+                (Reverse(rank(s.priority, s.id)), if s.priority.incremental { s.turn } else { 0 })
+            });
+        }
+        staged
     }
 
     /// Opens our control stream as soon as the peer allows one.
@@ -248,6 +305,8 @@ impl QuicConn {
     /// Hands the protocol what waits on a stream. True if all has been taken.
     pub fn flush_stream(&mut self, index: u32) -> bool {
         let Some(stream) = self.streams.get_mut(index as usize) else { return true };
+        self.turns += 1;
+        stream.turn = self.turns;
         let mut send = self.quic.send_stream(stream.id);
         loop {
             if stream.held.is_empty() {

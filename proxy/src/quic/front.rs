@@ -10,6 +10,7 @@
 use super::conn::{Phase, Stream};
 use crate::conn::Conn;
 use crate::exchange::{Exchange, FlowState};
+use crate::h2::priority::Priority;
 use crate::h2::websocket;
 use crate::service::Proxy;
 use crate::sides::{ClientSide, Later};
@@ -261,7 +262,7 @@ impl Proxy {
         x.keep_alive = false;
         x.early = handshaking;
         x.up.state = FlowState::Dropped;
-        let priority = x.request.fields.get_named(b"priority").map(<[u8]>::to_vec);
+        let priority = x.request.fields.get_named(b"priority").map(Priority::parse);
         let info = info.and_then(|mut info| {
             match info.body {
                 // RFC 9114 §4.1.2.
@@ -284,10 +285,7 @@ impl Proxy {
         self.counters.active.set(self.exchanges.len() as u64 + 1);
         let exchange = self.exchanges.insert(x);
         stream.exchange = Some(exchange);
-        if let Some(priority) = priority {
-            let id = stream.id;
-            q.prioritise(id, &priority);
-        }
+        q.place(index, priority);
         if last {
             q.leave();
         }
@@ -431,7 +429,7 @@ impl Proxy {
                 ControlEvent::Goaway(id) => return self.h3_server_leaving(cx, key, id),
                 ControlEvent::Priority(id, value) => {
                     if let Ok(id) = quinn_proto::VarInt::from_u64(id) {
-                        q.prioritise(StreamId::from(id), &value);
+                        q.reprioritise(StreamId::from(id), Priority::parse(&value));
                     }
                 }
             }

@@ -155,7 +155,7 @@ impl Proxy {
         }
         q.flush_control();
         let mut resume: Vec<Later> = Vec::new();
-        for index in std::mem::take(&mut q.staged) {
+        for index in q.take_staged() {
             if let Some(stream) = q.streams.get_mut(index as usize) {
                 stream.staged = false;
             }

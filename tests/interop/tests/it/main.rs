@@ -28,6 +28,7 @@ mod openssl;
 mod operating;
 mod passthrough;
 mod patience;
+mod priorities;
 mod proxy_protocol;
 mod reload;
 mod retries;
