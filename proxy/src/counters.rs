@@ -225,6 +225,8 @@ counters! {
     quic_send_errors, counter, "sealane_quic_send_errors_total", "";
     /// Clients sent back with Retry to show that they are where they say they are.
     quic_retries, counter, "sealane_quic_retries_total", "";
+    /// Clients of another version of QUIC, told which there is.
+    quic_version_negotiations, counter, "sealane_quic_version_negotiations_total", "";
     /// New connections refused at a limit.
     quic_refused, counter, "sealane_quic_refused_total", "";
     /// Connections ended for a breach of QUIC's rules.

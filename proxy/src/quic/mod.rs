@@ -316,7 +316,13 @@ impl Proxy {
                 self.quic.out.scratch = answer;
                 return self.quic_incoming(cx, index, incoming, raw, counted);
             }
-            Some(DatagramEvent::Response(transmit)) => self.quic.out.push(index, &transmit, &answer),
+            Some(DatagramEvent::Response(transmit)) => {
+                // RFC 9000 §17.2.1: a long header of version 0.
+                if matches!(answer[..], [128..=255, 0, 0, 0, 0, ..]) {
+                    self.counters.quic_version_negotiations.inc();
+                }
+                self.quic.out.push(index, &transmit, &answer);
+            }
         }
         self.quic.out.scratch = answer;
     }

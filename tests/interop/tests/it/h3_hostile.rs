@@ -255,10 +255,16 @@ fn another_version_is_negotiated() {
     let n = socket.recv(&mut answer).unwrap();
     assert!(answer[0] & 0x80 != 0 && answer[1..5] == [0; 4], "{:?}", &answer[..n]);
     assert_eq!(answer[5..19], [4, 9, 9, 9, 9, 8, 1, 2, 3, 4, 5, 6, 7, 8], "the ids, the other way round");
-    assert!(answer[19..n].chunks(4).any(|version| version == [0, 0, 0, 1]), "{:?}", &answer[19..n]);
+    let (versions, rest) = answer[19..n].as_chunks::<4>();
+    assert!(versions.contains(&[0, 0, 0, 1]) && !versions.contains(&[0x1a, 0x2a, 0x3a, 0x4a]), "{versions:?}");
+    // RFC 9000 §6.3: one that nobody speaks keeps clients in practice.
+    assert!(rest.is_empty() && versions.iter().any(|v| v.iter().all(|b| b & 0x0f == 0x0a)), "{versions:?}");
     s.serves();
     socket.set_nonblocking(true).unwrap();
     assert!(socket.recv(&mut answer).is_err(), "one answer");
+    assert!(eventually(|| s.gateway.metric("sealane_quic_version_negotiations_total") == Some(1.0)));
+    // Nothing was begun for it.
+    assert_eq!(s.gateway.metric("sealane_quic_connections_total"), Some(1.0));
 }
 
 #[test]
