@@ -2,6 +2,7 @@
 
 mod admin;
 mod balancing;
+mod browser;
 mod bulk;
 mod chain;
 mod clock;
