@@ -168,6 +168,7 @@ impl Proxy {
         let remote = incoming.remote_address();
         let mut answer = std::mem::take(&mut self.quic.out.scratch);
         answer.clear();
+        #[expect(clippy::result_large_err, reason = "it is quinn-proto's, and is looked at right below")]
         let accept = || endpoint.endpoint.accept(incoming, now, &mut answer, None);
         let (accepted, foreign) = tls_quic::hear(!raw.is_empty(), accept);
         match accepted {

@@ -23,8 +23,7 @@ fn reported(program: &Path, site: &Site, gateway: &Gateway, backend: &Backend, f
     let already = backend.requests().len();
     let report = || {
         let requests = backend.requests();
-        let report = requests[already..].iter().find_map(|r| r.target().strip_prefix("/report?").map(str::to_owned));
-        report
+        requests[already..].iter().find_map(|r| r.target().strip_prefix("/report?").map(str::to_owned))
     };
     for attempt in 0..ATTEMPTS {
         let mut command = Command::new(program);
