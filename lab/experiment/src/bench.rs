@@ -171,8 +171,7 @@ impl<'a> Bench<'a> {
                 let what = format!("round {}", round + 1);
                 let sample = rounds::take(self.options, part, &subjects[i], &what, quiet, &mut || measure(i, round))?;
                 let Some(sample) = sample else { continue };
-                let told: Vec<String> = sample.values.iter().map(|(k, v)| format!("{k} {v:.2}")).collect();
-                self.say(&format!("   {what} of {rounds}  {:<16} {}", subjects[i], told.join("  ")));
+                self.say(&format!("   {what} of {rounds}  {:<16} {}", subjects[i], sample.told()));
                 held.push(&subjects[i], round, sample);
             }
         }

@@ -22,6 +22,11 @@ impl Sample {
         Self::default().with(name, value)
     }
 
+    /// The numbers, for the progress.
+    pub fn told(&self) -> String {
+        self.values.iter().map(|(name, value)| format!("{name} {value:.2}")).collect::<Vec<_>>().join("  ")
+    }
+
     /// With one more number.
     pub fn with(mut self, name: &str, value: f64) -> Self {
         self.values.insert(name.to_owned(), value);

@@ -1,7 +1,8 @@
 //! The search for the knee: the highest rate that a server holds.
 //!
 //! Double until a step breaks, then halve the gap between the highest rate that held and the lowest that
-//! broke until it is narrow, then run the winner once more: one lucky step is no result.
+//! broke until it is narrow, then run the winner once more: one lucky step is no result. Nor is one unlucky: a rate that
+//! breaks is tried a second time before it counts.
 
 use serde::Serialize;
 
@@ -57,7 +58,7 @@ impl Search {
         let mut knee = Knee { held: None, broke: None, steps: Vec::new(), void: Vec::new() };
         let mut rate = self.from.min(self.to);
         loop {
-            match self.attempt(&mut knee, rate, &mut step)? {
+            match self.twice(&mut knee, rate, &mut step)? {
                 None => return Ok(knee),
                 Some(true) => {
                     knee.held = Some(rate);
@@ -76,7 +77,7 @@ impl Search {
             && high - low > low * self.precision
         {
             let middle = (low + high) / 2.0;
-            match self.attempt(&mut knee, middle, &mut step)? {
+            match self.twice(&mut knee, middle, &mut step)? {
                 None => return Ok(knee),
                 Some(true) => knee.held = Some(middle),
                 Some(false) => knee.broke = Some(middle),
@@ -100,6 +101,19 @@ impl Search {
             }
         }
         Ok(knee)
+    }
+
+    /// A step, and once more if it broke.
+    fn twice<E>(
+        &self,
+        knee: &mut Knee,
+        rate: f64,
+        step: &mut impl FnMut(f64) -> Result<Step, E>,
+    ) -> Result<Option<bool>, E> {
+        match self.attempt(knee, rate, step)? {
+            Some(false) => self.attempt(knee, rate, step),
+            other => Ok(other),
+        }
     }
 
     /// One step, tried twice more if void: `None` when it stays so.
@@ -182,6 +196,18 @@ mod tests {
             })
             .unwrap();
         assert!(found.held.unwrap() <= 900.0, "{found:?}");
+    }
+
+    #[test]
+    fn a_rate_that_broke_by_chance_is_tried_again() {
+        let mut seen = std::collections::HashSet::new();
+        let found = Search { from: 100.0, to: 1e6, precision: 0.05 }
+            .find(|rate| {
+                let unlucky = seen.insert(rate as u64) && rate < 500.0;
+                Ok::<_, Infallible>(if rate <= 900.0 && !unlucky { Step::Held } else { Step::Broken(String::new()) })
+            })
+            .unwrap();
+        assert!(found.held.unwrap() > 800.0, "{found:?}");
     }
 
     #[test]

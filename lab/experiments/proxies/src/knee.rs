@@ -209,7 +209,7 @@ fn spectrum(
             {
                 merge(&mut merged[i], &histogram);
                 let p99 = latency::percentile(&histogram, 99.0).unwrap_or(f64::NAN);
-                bench.say(&format!("   {label} of {rounds}  {:<16} p99 {p99:.2} ms  {sample:?}", names[i]));
+                bench.say(&format!("   {label} of {rounds}  {:<16} p99_ms {p99:.2}  {}", names[i], sample.told()));
             }
         }
     }
