@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask test` is the whole test suite and what CI runs. Each step can be run alone, and a failing run says how.
 
+mod again;
 mod layers;
 mod licences;
 mod metadata;

@@ -1,7 +1,7 @@
 //! The steps of `cargo xtask test`: each is run to its end, timed, listed, and named again when it failed.
 
 use crate::metadata::{Workspace, cargo};
-use crate::{layers, licences};
+use crate::{again, layers, licences};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::io::{IsTerminal, Write, stdout};
@@ -147,9 +147,13 @@ fn test(workspace: &Workspace) -> anyhow::Result<u8> {
         return Ok(status);
     }
     let gateway = workspace.target().join("release").join(format!("sealane{}", std::env::consts::EXE_SUFFIX));
-    let mut command = cargo();
-    command.args(["test", "--release", "--workspace", "--no-fail-fast"]).env("SEALANE_BIN", gateway);
-    run(command, workspace)
+    let tests = || {
+        let mut command = cargo();
+        command.args(["test", "--release", "--workspace", "--no-fail-fast"]).env("SEALANE_BIN", &gateway);
+        command.current_dir(workspace.root());
+        command
+    };
+    again::run(tests(), tests())
 }
 
 fn build_all(workspace: &Workspace) -> anyhow::Result<u8> {
@@ -176,7 +180,7 @@ fn run(mut command: Command, workspace: &Workspace) -> anyhow::Result<u8> {
 }
 
 /// A program's status as a shell would give it: 128 and the signal's number where one ended it.
-fn exit_code(status: ExitStatus) -> u8 {
+pub fn exit_code(status: ExitStatus) -> u8 {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         return u8::try_from(128 + signal).unwrap_or(u8::MAX);
