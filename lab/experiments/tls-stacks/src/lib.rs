@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use anyhow::anyhow;
 use sealane_lab_experiment::{Bench, Experiment, Options, Spec};
-use sealane_lab_report::{Fact, Figure, Part, Subject};
+use sealane_lab_report::{Fact, Figure, Page, Part, Subject};
 use sealane_lab_stacks::builder::{Builder, Built};
 use sealane_lab_stacks::catalogue;
 use sealane_lab_stacks::elf::Images;
@@ -65,8 +65,11 @@ impl Experiment for TlsStacks {
         bench.part("scaling", |b, p| speed::scaling(b, p, &stacks))?;
         bench.part("bulk", |b, p| speed::bulk(b, p, &stacks))?;
         bench.part("features", |_, p| features(p, &stacks))?;
-        verdict::conclude(bench);
         Ok(())
+    }
+
+    fn conclude(&self, page: &mut Page) {
+        verdict::conclude(page);
     }
 }
 
