@@ -7,8 +7,10 @@
 //! A ticket is `key name (16) ‖ nonce (12) ‖ AES-256-GCM(state) ‖ tag (16)`.
 
 use crate::policy::TicketKeys;
-use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
+use crate::random::LaneRandom;
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::hkdf;
+use rustls::crypto::SecureRandom;
 use rustls::server::ProducesTickets;
 
 const NAME_LEN: usize = 16;
@@ -17,7 +19,8 @@ const TAG_LEN: usize = 16;
 #[derive(Debug)]
 struct Key {
     name: [u8; NAME_LEN],
-    aead: RandomizedNonceKey,
+    // Nonces are random, of 96 bits: far more than there are tickets in an epoch.
+    aead: LessSafeKey,
 }
 
 /// Seals under the newest master, opens under all.
@@ -50,7 +53,7 @@ fn derive(master: &[u8; 32], policy: &[u8; 16]) -> Option<Key> {
     prk.expand(&[policy], Len(okm.len())).ok()?.fill(&mut okm).ok()?;
     let mut name = [0; NAME_LEN];
     name.copy_from_slice(&okm[..NAME_LEN]);
-    Some(Key { name, aead: RandomizedNonceKey::new(&AES_256_GCM, &okm[NAME_LEN..]).ok()? })
+    Some(Key { name, aead: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &okm[NAME_LEN..]).ok()?) })
 }
 
 impl ProducesTickets for Ticketer {
@@ -64,13 +67,15 @@ impl ProducesTickets for Ticketer {
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
         let key = self.keys.first()?;
+        let mut nonce = [0; NONCE_LEN];
+        LaneRandom.fill(&mut nonce).ok()?;
         let mut ticket = Vec::with_capacity(NAME_LEN + NONCE_LEN + plain.len() + TAG_LEN);
         ticket.extend_from_slice(&key.name);
-        ticket.extend_from_slice(&[0; NONCE_LEN]);
+        ticket.extend_from_slice(&nonce);
         ticket.extend_from_slice(plain);
-        let (head, state) = ticket.split_at_mut(NAME_LEN + NONCE_LEN);
-        let (nonce, tag) = key.aead.seal_in_place_separate_tag(Aad::from(&key.name), state).ok()?;
-        head[NAME_LEN..].copy_from_slice(nonce.as_ref());
+        let state = &mut ticket[NAME_LEN + NONCE_LEN..];
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let tag = key.aead.seal_in_place_separate_tag(nonce, Aad::from(&key.name), state).ok()?;
         ticket.extend_from_slice(tag.as_ref());
         Some(ticket)
     }
