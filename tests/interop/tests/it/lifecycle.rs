@@ -6,7 +6,7 @@ use sealane_interop::gateway::{self, before, launch};
 use sealane_interop::http::Wire;
 use sealane_interop::peers::Said;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{binary, client, eventually, noise, ports, sha256};
+use sealane_interop::{binary, client, eventually, h3, noise, ports, sha256};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -280,13 +280,21 @@ fn the_demo_serves_and_says_what_to_try() {
         port.is_some_and(|port| TcpStream::connect(("127.0.0.1", port)).is_ok())
     }));
     let said = server.log();
-    assert!(said.contains("curl"), "{said}");
+    assert!(said.contains("curl") && said.contains(" IN HTTPS 1 "), "{said}");
     let address = ([127, 0, 0, 1], port.expect("it was found")).into();
     let authority =
         find_authority(site.path()).unwrap_or_else(|| panic!("no authority under the state folder:\n{said}"));
     let config = std::sync::Arc::new(client::config(&authority));
     let response = client::exchange(address, &config, &get("/")).unwrap_or_else(|broken| panic!("{broken:?}"));
     assert_eq!(response.status(), 200, "{response:?}");
+    // The other versions at the same port.
+    let mut second = client::config(&authority);
+    second.alpn_protocols = vec![b"h2".to_vec()];
+    let tls = client::handshake(client::tcp(address), &std::sync::Arc::new(second), HOST).expect("a handshake");
+    assert_eq!(tls.conn.alpn_protocol(), Some(&b"h2"[..]));
+    let mut third = h3::Client::connect(address, &h3::over_quic(&config, false));
+    assert_eq!(third.get("/").status, 200);
+    third.close();
     server.interrupt();
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
 }

@@ -48,5 +48,6 @@ mod tunnel_world;
 mod upgrade;
 mod upgrade_quic;
 mod upstream_tls;
+mod versions;
 mod websocket;
 mod websocket_versions;
