@@ -9,7 +9,7 @@ use crate::client::ClientContext;
 use crate::policy::{ListenerTls, ServerPolicy, TicketKeys, Version};
 use crate::provider::quic_provider;
 use crate::quic_keys::{ResetKey, TokenKey};
-use crate::quic_packets::initial_keys;
+use crate::quic_packets::{NextKeys, initial_keys};
 use crate::quic_session::{QuicSession, RETRY_KEY, RETRY_NONCE};
 use crate::server::{BuildError, ServerContext};
 use crate::session::Summary;
@@ -28,7 +28,7 @@ pub const ALPN: &[u8] = b"h3";
 pub const VERSION: u32 = 1;
 
 /// How a handshake over QUIC went: what `handshake_data` of a connection's session holds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Handshake {
     /// Index into the listener's policies.
     pub policy: usize,
@@ -36,6 +36,18 @@ pub struct Handshake {
     pub early_offered: bool,
     /// `None` before it is over.
     pub summary: Option<Summary>,
+    pub(crate) next_keys: Option<Arc<NextKeys>>,
+}
+
+impl Handshake {
+    /// Derives the keys of the next key update, so that the time a packet takes does not tell that it begins one
+    /// (RFC 9001 §6.3, §9.5). Without it they are derived for that packet, which is allowed, and spares the many
+    /// connections that end before.
+    pub fn prepare_key_update(&self) {
+        if let Some(next) = &self.next_keys {
+            next.keys();
+        }
+    }
 }
 
 thread_local! {

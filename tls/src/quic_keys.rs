@@ -1,23 +1,34 @@
 //! QUIC's keys that lanes share: for stateless resets and for address validation tokens, derived from the ring.
 
 use crate::policy::TicketKeys;
-use aws_lc_rs::{aead, hkdf, hmac};
+use aws_lc_rs::{aead, constant_time};
+use hkdf::hmac::Hmac;
+use hkdf::{Hkdf, HmacImpl};
 use quinn_proto::crypto::{AeadKey, CryptoError, HandshakeTokenKey, HmacKey};
+use sha2::Sha256;
+use std::sync::Arc;
+use zeroize::Zeroize;
 
-/// Makes stateless reset tokens.
-pub(crate) struct ResetKey(hmac::Key);
+/// Makes stateless reset tokens. Its hash is begun once, for every connection id there is takes a token.
+pub(crate) struct ResetKey(Hmac<Sha256>);
 
 impl ResetKey {
     pub fn new(keys: &TicketKeys) -> Self {
-        Self(hmac::Key::new(hmac::HMAC_SHA256, &keys.reset))
+        Self(HmacImpl::new_from_slice(&keys.reset))
+    }
+
+    fn tag(&self, data: &[u8]) -> [u8; 32] {
+        let mut hmac = self.0.clone();
+        HmacImpl::update(&mut hmac, data);
+        HmacImpl::finalize(hmac).into()
     }
 }
 
 impl HmacKey for ResetKey {
     fn sign(&self, data: &[u8], out: &mut [u8]) {
-        let tag = hmac::sign(&self.0, data);
-        let n = out.len().min(tag.as_ref().len());
-        out[..n].copy_from_slice(&tag.as_ref()[..n]);
+        let tag = self.tag(data);
+        let n = out.len().min(tag.len());
+        out[..n].copy_from_slice(&tag[..n]);
     }
 
     fn signature_len(&self) -> usize {
@@ -25,36 +36,45 @@ impl HmacKey for ResetKey {
     }
 
     fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
-        hmac::verify(&self.0, data, signature).map_err(|_| CryptoError)
+        constant_time::verify_slices_are_equal(&self.tag(data), signature).map_err(|_| CryptoError)
     }
 }
 
 /// Seals address validation tokens, each under a key of its own (derived from its nonce).
 pub(crate) struct TokenKey {
-    masters: Vec<hkdf::Prk>,
+    masters: Arc<[Hkdf<Sha256>]>,
 }
 
 impl TokenKey {
     pub fn new(keys: &TicketKeys) -> Self {
-        let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"sealane quic token v1");
-        Self { masters: keys.masters.iter().map(|master| salt.extract(master)).collect() }
+        let salt = &b"sealane quic token v1"[..];
+        Self { masters: keys.masters.iter().map(|master| Hkdf::<Sha256>::new(Some(salt), master)).collect() }
     }
 }
 
 impl HandshakeTokenKey for TokenKey {
     fn aead_from_hkdf(&self, nonce: &[u8]) -> Box<dyn AeadKey> {
-        Box::new(OneToken(self.masters.iter().filter_map(|master| derive(master, nonce)).collect()))
+        Box::new(OneToken { masters: self.masters.clone(), nonce: nonce.into() })
     }
 }
 
-fn derive(master: &hkdf::Prk, nonce: &[u8]) -> Option<aead::LessSafeKey> {
-    let mut key = [0; 32];
-    master.expand(&[nonce], hkdf::HKDF_SHA256).ok()?.fill(&mut key).ok()?;
-    aead::UnboundKey::new(&aead::AES_256_GCM, &key).ok().map(aead::LessSafeKey::new)
+/// One token's keys, by master, newest first: derived when needed, since sealing takes the first alone.
+struct OneToken {
+    masters: Arc<[Hkdf<Sha256>]>,
+    nonce: Box<[u8]>,
 }
 
-/// The keys of one token, by master, newest first.
-struct OneToken(Vec<aead::LessSafeKey>);
+impl OneToken {
+    fn keys(&self) -> impl Iterator<Item = aead::LessSafeKey> {
+        self.masters.iter().filter_map(|master| {
+            let mut key = [0; 32];
+            master.expand(&self.nonce, &mut key).ok()?;
+            let made = aead::UnboundKey::new(&aead::AES_256_GCM, &key).ok().map(aead::LessSafeKey::new);
+            key.zeroize();
+            made
+        })
+    }
+}
 
 // Each key seals one message, so its nonce may be constant.
 fn nonce() -> aead::Nonce {
@@ -63,13 +83,13 @@ fn nonce() -> aead::Nonce {
 
 impl AeadKey for OneToken {
     fn seal(&self, data: &mut Vec<u8>, additional_data: &[u8]) -> Result<(), CryptoError> {
-        let key = self.0.first().ok_or(CryptoError)?;
+        let key = self.keys().next().ok_or(CryptoError)?;
         key.seal_in_place_append_tag(nonce(), aead::Aad::from(additional_data), data).map_err(|_| CryptoError)
     }
 
     fn open<'a>(&self, data: &'a mut [u8], additional_data: &[u8]) -> Result<&'a mut [u8], CryptoError> {
         let sealed = data.to_vec();
-        for key in &self.0 {
+        for key in self.keys() {
             // Opening in place destroys what was sealed under another key.
             data.copy_from_slice(&sealed);
             if let Ok(plain) = key.open_in_place(nonce(), aead::Aad::from(additional_data), data) {

@@ -1,18 +1,19 @@
 //! Keys of QUIC's packets (RFC 9001 §5), as quinn-proto wants them.
 //!
-//! Two things are done for it here. The first packets' keys, which it asks for once when a connection knocks and once
-//! when it is let in, are made once. And what is opened comes without the padding at its end ([`quic_padding`]): quinn-proto
-//! reads padding as so many frames of a byte each, and every client pads its first datagrams to 1,200 bytes or more
-//! (*measured*: a sixth of a handshake's time).
+//! Three things are done for it here. The first packets' keys, which it asks for once when a connection knocks and once
+//! when it is let in, are made once. The keys of the next key update, which it asks for in advance, are made when they
+//! are used, or when the connection has turned out to be one that lasts. And what is opened comes without the padding at
+//! its end ([`quic_padding`]): quinn-proto reads padding as so many frames of a byte each, and every client pads its
+//! first datagrams to 1,200 bytes or more (*measured*: a sixth of a handshake's time).
 
 use crate::quic_padding::without_padding;
 use bytes::BytesMut;
 use quinn_proto::crypto::{self, CryptoError, HeaderKey, KeyPair, Keys};
 use quinn_proto::{ConnectionId, Side};
-use rustls::quic::{self, HeaderProtectionKey, Suite};
+use rustls::quic::{self, HeaderProtectionKey, PacketKeySet, Secrets, Suite};
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// First packets' keys that are kept for those who come in: more connections than knock in one turn of a lane.
 const KNOCKING: usize = 64;
@@ -75,6 +76,62 @@ impl<K: Held> crypto::PacketKey for PacketKey<K> {
 
     fn integrity_limit(&self) -> u64 {
         self.0.key().integrity_limit()
+    }
+}
+
+// ---- The keys of the next key update --------------------------------------------------------------------------------
+
+/// What follows the next key update (RFC 9001 §6), not derived before somebody asks: most connections end without.
+pub(crate) struct NextKeys {
+    secrets: Secrets,
+    made: OnceLock<(PacketKeySet, Secrets)>,
+}
+
+impl std::fmt::Debug for NextKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NextKeys").field("made", &self.made.get().is_some()).finish_non_exhaustive()
+    }
+}
+
+impl NextKeys {
+    pub fn new(secrets: Secrets) -> Arc<Self> {
+        Arc::new(Self { secrets, made: OnceLock::new() })
+    }
+
+    /// Derives them, if nobody has yet.
+    pub fn keys(&self) -> &PacketKeySet {
+        &self.made().0
+    }
+
+    /// The secrets behind the update that comes after.
+    pub fn following(&self) -> Secrets {
+        self.made().1.clone()
+    }
+
+    // Its one user is the lane's thread, so that nobody ever waits.
+    fn made(&self) -> &(PacketKeySet, Secrets) {
+        self.made.get_or_init(|| {
+            let mut secrets = self.secrets.clone();
+            (secrets.next_packet_keys(), secrets)
+        })
+    }
+
+    /// As quinn-proto wants them.
+    pub fn pair(self: &Arc<Self>) -> KeyPair<Box<dyn crypto::PacketKey>> {
+        let key = |way| Box::new(PacketKey(OfNext(self.clone(), way)));
+        KeyPair { local: key(Way::Out), remote: key(Way::In) }
+    }
+}
+
+/// One of them.
+struct OfNext(Arc<NextKeys>, Way);
+
+impl Held for OfNext {
+    fn key(&self) -> &dyn quic::PacketKey {
+        match self.1 {
+            Way::In => &*self.0.keys().remote,
+            Way::Out => &*self.0.keys().local,
+        }
     }
 }
 

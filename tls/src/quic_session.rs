@@ -8,7 +8,7 @@
 use crate::hello::{self, HelloError};
 use crate::policy::Version;
 use crate::quic::{Handshake, QuicServer, moves_to, retry_tag};
-use crate::quic_packets;
+use crate::quic_packets::{self, NextKeys};
 use crate::session::Summary;
 use crate::sessions;
 use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
@@ -47,7 +47,9 @@ enum State {
 pub(crate) struct QuicSession {
     state: State,
     initial: Suite,
+    /// Given with the 1-RTT keys, until it is first asked what follows them.
     next_secrets: Option<Secrets>,
+    next_keys: Option<Arc<NextKeys>>,
     told: bool,
     policy: usize,
     early_offered: bool,
@@ -66,7 +68,7 @@ fn encoded(params: &TransportParameters) -> Vec<u8> {
 impl QuicSession {
     pub fn server(server: Arc<QuicServer>, params: &TransportParameters, initial: Suite) -> Self {
         let state = State::Hello { server, bytes: Vec::new(), params: encoded(params) };
-        Self { state, initial, next_secrets: None, told: false, policy: 0, early_offered: false }
+        Self { state, initial, next_secrets: None, next_keys: None, told: false, policy: 0, early_offered: false }
     }
 
     /// The error is the name, where it is no server's.
@@ -79,7 +81,7 @@ impl QuicSession {
         let text = name.to_str().into_owned();
         let connection = quic::ClientConnection::new(config, quic::Version::V1, name, encoded(params));
         let state = State::Running(Box::new(Connection::Client(connection.map_err(|_| text)?)));
-        Ok(Self { state, initial, next_secrets: None, told: false, policy: 0, early_offered: false })
+        Ok(Self { state, initial, next_secrets: None, next_keys: None, told: false, policy: 0, early_offered: false })
     }
 
     fn running(&self) -> Option<&Connection> {
@@ -158,7 +160,8 @@ impl crypto::Session for QuicSession {
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
         let connection = self.running()?;
         let (policy, early_offered) = (self.policy, self.early_offered);
-        Some(Box::new(Handshake { policy, early_offered, summary: summary(connection) }))
+        let next_keys = self.next_keys.clone();
+        Some(Box::new(Handshake { policy, early_offered, summary: summary(connection), next_keys }))
     }
 
     /// The certificates, `Vec<CertificateDer>`, leaf first.
@@ -221,8 +224,11 @@ impl crypto::Session for QuicSession {
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        let pair = self.next_secrets.as_mut()?.next_packet_keys();
-        Some(KeyPair { local: quic_packets::packet_key(pair.local), remote: quic_packets::packet_key(pair.remote) })
+        let secrets = match self.next_secrets.take() {
+            Some(first) => first,
+            None => self.next_keys.as_ref()?.following(),
+        };
+        Some(self.next_keys.insert(NextKeys::new(secrets)).pair())
     }
 
     fn is_valid_retry(&self, orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {

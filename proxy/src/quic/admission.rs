@@ -1,6 +1,6 @@
 //! New connections: who must prove its address first, who waits for crypto time, whose hello is another lane's.
 
-use super::conn::{Phase, QuicConn, Role};
+use super::conn::{BRIEF, Phase, QuicConn, Role};
 use super::front::our_settings;
 use super::{Datagram, config};
 use crate::Message;
@@ -201,6 +201,7 @@ impl Proxy {
                     q.hold = (!raw.is_empty()).then(|| now + HOLD);
                     q.raw = raw;
                     q.foreign = foreign;
+                    q.brief_until = Some(now + BRIEF);
                     q.open_control(&settings);
                     q.deadline.after(cx, key, limits.handshake_timeout);
                 }
@@ -250,6 +251,7 @@ impl Proxy {
             silent: false,
             counted_out: false,
             leave_at: None,
+            brief_until: None,
         };
         let key = self.conns.insert(Conn::Quic(Box::new(q)));
         if let Some(Some(endpoint)) = self.quic.endpoints.get_mut(endpoint) {
@@ -308,6 +310,9 @@ impl Proxy {
             q.phase = Phase::Open;
         }
         q.established = true;
+        if q.brief_until.is_none() {
+            q.prepare_key_update();
+        }
         let session = q.quic.crypto_session();
         let handshake = session.handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
         let certificates = session.peer_identity().and_then(|d| d.downcast::<Vec<CertificateDer<'static>>>().ok());

@@ -139,6 +139,7 @@ impl Proxy {
         let Some(q) = self.quic_conn(key) else { return };
         q.phase = Phase::Open;
         q.established = true;
+        q.prepare_key_update();
         q.idle_since = cx.now();
         q.open_control(&Settings { max_field_section_size: limits.http.head as u64, connect_protocol: false });
         let handshake = q.quic.crypto_session().handshake_data().and_then(|d| d.downcast::<Handshake>().ok());

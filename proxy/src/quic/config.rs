@@ -3,7 +3,7 @@
 use crate::snapshot::{QuicSettings, Snapshot};
 use quinn_proto::{
     AckFrequencyConfig, ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout, InvalidCid, ServerConfig,
-    TransportConfig, VarInt,
+    TransportConfig, ValidationTokenConfig, VarInt,
 };
 use sealane_tls::policy::{ListenerTls, TicketKeys};
 use sealane_tls::quic::{self, QuicServer};
@@ -91,6 +91,10 @@ pub(crate) fn server(
     // protocol's would cut off who waits for a slow answer.
     config.transport_config(Arc::new(transport(settings, None)));
     config.migration(settings.migration);
+    // Each is sealed under a key of its own. A client that makes several connections at once gets one on each.
+    let mut tokens = ValidationTokenConfig::default();
+    tokens.sent(1);
+    config.validation_token_config(tokens);
     config.max_incoming(MAX_INCOMING);
     config.incoming_buffer_size(INCOMING_BYTES);
     config.incoming_buffer_size_total(INCOMING_BYTES * MAX_INCOMING as u64 / 4);

@@ -7,14 +7,17 @@ use bytes::{Bytes, BytesMut};
 use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt, WriteError};
 use sealane_http::h3::{self, Code, MessageReader, Peer, Settings, UniReader};
 use sealane_lane::{Key, Millis};
+use sealane_tls::quic::Handshake;
 use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How long a client may take to hear that its connection is about to end.
 const GRACE: Millis = 1000;
+/// How long a connection is taken for one that is over soon.
+pub(super) const BRIEF: Duration = Duration::from_millis(100);
 /// Places for responses of one urgency.
 const LEVEL: i32 = 1 << 28;
 /// Priorities that are kept of requests that have not come yet.
@@ -83,7 +86,8 @@ pub(crate) struct QuicConn {
     /// A request has come before the handshake was over.
     pub called_early: bool,
     pub established: bool,
-    /// The peer has closed it: nothing is sent any more, whatever comes (RFC 9000 §10.2.2).
+    /// The peer has closed it: nothing is sent any more, whatever comes, nor the one answer that there may be
+    /// (RFC 9000 §10.2.2).
     pub silent: bool,
     /// The client has been told that the end is near, and this is when it comes.
     pub leave_at: Option<Millis>,
@@ -95,6 +99,9 @@ pub(crate) struct QuicConn {
     pub foreign: Option<usize>,
     /// Until when nothing is sent, so that the hello may still go to another lane.
     pub hold: Option<Instant>,
+    /// Until when it is taken for one that is over soon: what only a lasting connection needs waits until then. That is
+    /// more ids for it, looking for larger datagrams (both `send`), and the keys of a key update.
+    pub brief_until: Option<Instant>,
 }
 
 /// One request and its response.
@@ -178,6 +185,23 @@ impl QuicConn {
             self.stays();
         }
         self.hold.is_some()
+    }
+
+    /// Whether it is taken for one that is over soon.
+    pub fn is_brief(&mut self, now: Instant) -> bool {
+        if self.brief_until.is_some_and(|until| until <= now) {
+            self.brief_until = None;
+            self.prepare_key_update();
+        }
+        self.brief_until.is_some()
+    }
+
+    /// Nothing that comes later shall take the time in which keys are derived; see there.
+    pub fn prepare_key_update(&self) {
+        let handshake = self.quic.crypto_session().handshake_data();
+        if let Some(handshake) = handshake.and_then(|d| d.downcast::<Handshake>().ok()) {
+            handshake.prepare_key_update();
+        }
     }
 
     /// It does not go to another lane any more, whatever its hello says.

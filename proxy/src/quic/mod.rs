@@ -479,7 +479,7 @@ impl Proxy {
     /// Notes when a connection's protocol wants to be woken.
     pub(crate) fn quic_arm(&mut self, key: Key) {
         let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
-        let Some(at) = q.quic.poll_timeout().into_iter().chain(q.hold).min() else { return };
+        let Some(at) = q.quic.poll_timeout().into_iter().chain(q.hold).chain(q.brief_until).min() else { return };
         // A timer that has moved back is found out when the old entry comes up.
         if q.armed.is_none_or(|armed| at < armed) {
             q.armed = Some(at);

@@ -26,6 +26,9 @@ const SEGMENTS: usize = 32;
 const TRAIN: usize = 8 * 1024;
 /// Such buffers kept for the next ones.
 const SPARE: usize = 8;
+/// A lone datagram that is shorter had room left, so nothing waits behind it: those that are full have 1,200 bytes or
+/// more (RFC 9000 §14).
+const FULL: usize = 1100;
 /// Rounds of flushing per turn.
 const ROUNDS: usize = 8;
 
@@ -150,9 +153,11 @@ impl Proxy {
             self.quic.dirty.push(key);
             return;
         }
-        if q.is_held(cx.instant()) {
+        let now = cx.instant();
+        if q.is_held(now) {
             return self.quic_arm(key);
         }
+        let brief = q.is_brief(now);
         q.flush_control();
         let mut resume: Vec<Later> = Vec::new();
         for index in q.take_staged() {
@@ -177,15 +182,20 @@ impl Proxy {
             q.reap(index);
         }
         let endpoint_index = q.endpoint;
-        let now = cx.instant();
         let Some(Some(endpoint)) = self.quic.endpoints.get_mut(endpoint_index) else { return };
         let segments = endpoint.socket.segments().min(SEGMENTS);
         let mut more = false;
         for burst in 0.. {
-            while let Some(event) = q.quic.poll_endpoint_events() {
+            // More ids for the client, and a place for the one it has changed to: neither is for those that are over soon.
+            while (!brief || q.quic.is_drained())
+                && let Some(event) = q.quic.poll_endpoint_events()
+            {
                 if let Some(event) = endpoint.endpoint.handle_event(q.handle, event) {
                     q.quic.handle_event(event);
                 }
+            }
+            if q.silent {
+                break;
             }
             if burst == BURSTS {
                 more = true;
@@ -202,7 +212,9 @@ impl Proxy {
             } else {
                 self.quic.out.scratch = scratch;
             }
-            if transmit.is_none() {
+            let Some(transmit) = transmit else { break };
+            if brief && segments > 1 && transmit.segment_size.is_none() && transmit.size < FULL {
+                // Asked once more, the protocol would look for a larger MTU.
                 break;
             }
         }

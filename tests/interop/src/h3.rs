@@ -118,6 +118,11 @@ impl Client {
         let crypto = QuicClientConfig::try_from(Arc::clone(config)).expect("the provider has QUIC's first suite");
         let mut client = quinn_proto::ClientConfig::new(Arc::new(crypto));
         client.transport_config(Arc::new(transport));
+        Self::begin_as(server, client)
+    }
+
+    /// The same with all settings of the test's own.
+    pub fn begin_as(server: SocketAddr, client: quinn_proto::ClientConfig) -> Client {
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
         let connected = endpoint.connect(Instant::now(), client, server, crate::site::HOST);
         let (handle, quic) = connected.expect("the address can be connected to");

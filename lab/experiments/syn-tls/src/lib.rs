@@ -10,7 +10,6 @@ mod verdict;
 mod ways;
 
 use sealane_lab_experiment::{Bench, Experiment, Options, Spec};
-use sealane_lab_report::Page;
 use sealane_link::{Link, LinkConfig};
 use std::time::Duration;
 
@@ -38,11 +37,9 @@ impl Experiment for SynTls {
 
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let certificates = place::Certificates::new()?;
-        parts(bench, &certificates)
-    }
-
-    fn conclude(&self, page: &mut Page) {
-        verdict::conclude(page);
+        let result = parts(bench, &certificates);
+        verdict::conclude(bench);
+        result
     }
 }
 

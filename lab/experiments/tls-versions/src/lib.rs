@@ -8,7 +8,6 @@ mod verdict;
 
 use sealane_lab_experiment::room::Room;
 use sealane_lab_experiment::{Bench, Experiment, Spec};
-use sealane_lab_report::Page;
 
 /// The experiment.
 #[derive(Debug)]
@@ -30,11 +29,9 @@ impl Experiment for TlsVersions {
 
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let room = Room::new()?;
-        parts(bench, &room)
-    }
-
-    fn conclude(&self, page: &mut Page) {
-        verdict::conclude(page);
+        let result = parts(bench, &room);
+        verdict::conclude(bench);
+        result
     }
 }
 

@@ -1,6 +1,7 @@
 //! HTTP/3 from clients: requests, bodies both ways, trailers, early data, WebSocket, drain, migration, many lanes.
 
-use quinn_proto::{TransportConfig, VarInt};
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use quinn_proto::{TokenMemoryCache, TransportConfig, VarInt};
 use sealane_http::h3::Code;
 use sealane_http::{BodyLength, Scheme};
 use sealane_interop::backend::{Backend, chunked, in_chunks, ok};
@@ -9,6 +10,7 @@ use sealane_interop::h3::{Client, Failure, data, head, headers, over_quic};
 use sealane_interop::peers::curl;
 use sealane_interop::site::Site;
 use sealane_interop::{base64, eventually, noise};
+use std::sync::Arc;
 use std::time::Duration;
 
 fn served<'s>(site: &'s Site, backend: &Backend) -> Setup<'s> {
@@ -229,6 +231,68 @@ fn a_client_that_moves_is_still_served() {
         }
     }
     assert_eq!(gateway.metric("sealane_quic_connections_total"), Some(12.0), "none had to connect again");
+}
+
+/// RFC 9000 §8.1.3: who has shown where it is need not do so again; each connection brings what the next one needs.
+#[test]
+fn a_token_spares_the_round_trip_of_a_retry() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = served(&site, &backend).listener("[listener.quic]\nretry_above = 0").start();
+    let retries = || gateway.metric("sealane_quic_retries_total");
+    let config = over_quic(gateway.config(), false);
+    let tokens = Arc::new(TokenMemoryCache::default());
+    for _ in 0..3 {
+        let crypto = QuicClientConfig::try_from(config.clone()).unwrap();
+        let mut known = quinn_proto::ClientConfig::new(Arc::new(crypto));
+        known.token_store(tokens.clone());
+        let mut client = Client::begin_as(gateway.address, known);
+        assert!(client.until(|c| !c.quic.is_handshaking()));
+        client.open_control();
+        assert_eq!(client.get("/").body, b"hello");
+        assert!(client.until(|c| c.quic.stats().frame_rx.new_token > 0));
+        assert_eq!(retries(), Some(1.0), "the first alone");
+        client.close();
+    }
+    assert_eq!(connect(&gateway).get("/").body, b"hello");
+    assert_eq!(retries(), Some(2.0), "who has none is asked");
+}
+
+/// The first update comes before the gateway has any need of further keys, the others after.
+#[test]
+fn keys_are_updated_early_and_late() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = served(&site, &backend).start();
+    let mut client = connect(&gateway);
+    for _ in 0..10 {
+        // Without effect while the one before is still going on.
+        client.quic.force_key_update();
+        assert_eq!(client.get("/").body, b"hello");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(gateway.metric("sealane_quic_connections_total"), Some(1.0));
+}
+
+/// What only connections that last need is not there at first, and comes by itself.
+#[test]
+fn spare_connection_ids_come_later_and_a_close_is_not_answered() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = served(&site, &backend).start();
+    let mut client = connect(&gateway);
+    client.get("/");
+    // The probe for a larger MTU is a PING.
+    let lasting = |c: &mut Client| {
+        let frames = c.quic.stats().frame_rx;
+        frames.new_connection_id >= 4 && frames.ping > 0
+    };
+    assert!(client.until(lasting), "{:?}", client.quic.stats().frame_rx);
+    assert_eq!(client.get("/").body, b"hello");
+    client.close();
+    assert!(eventually(|| gateway.metric("sealane_connections_open") == Some(0.0)));
+    client.pump();
+    assert_eq!(client.quic.stats().frame_rx.connection_close, 0);
 }
 
 #[test]
