@@ -261,7 +261,7 @@ fn bare(config: &LinkConfig) -> LinkConfig {
 }
 
 fn millis(d: Duration) -> f64 {
-    d.as_secs_f64() * 1e3
+    d.as_nanos() as f64 / 1e6
 }
 
 /// What a link was. Times in milliseconds, lateness in microseconds.

@@ -73,9 +73,11 @@ fn watch(command: &mut Command) -> anyhow::Result<(u8, Outcome)> {
     let mut output = BufReader::new(child.stdout.take().context("no pipe")?);
     let mut line = Vec::new();
     while output.read_until(b'\n', &mut line)? > 0 {
-        stdout().write_all(&line)?;
+        let text = String::from_utf8_lossy(&line);
+        // `print!`, so that our own tests' is captured like any other's.
+        print!("{text}");
         stdout().flush()?;
-        outcome.line(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']));
+        outcome.line(text.trim_end_matches(['\r', '\n']));
         line.clear();
     }
     Ok((super::steps::exit_code(child.wait()?), outcome))

@@ -90,7 +90,7 @@ fn main() -> ExitCode {
 }
 
 fn alone(step: Step) -> anyhow::Result<u8> {
-    step.run(&Workspace::load()?)
+    step.run(&Workspace::load()?, &[step])
 }
 
 fn test(yes: bool, only: &[Step], skip: &[Step]) -> anyhow::Result<u8> {

@@ -21,6 +21,8 @@ pub enum Step {
     Lint,
     /// Documentation builds, warnings denied
     Doc,
+    /// Programs and tests compiled
+    Build,
     /// TLS stacks built into the user's cache, for the tests that run them
     Stacks,
     /// Every test of the workspace
@@ -35,20 +37,22 @@ impl Step {
             Step::Licences => "licences",
             Step::Lint => "lint",
             Step::Doc => "doc",
+            Step::Build => "build",
             Step::Stacks => "stacks",
             Step::Test => "test",
         }
     }
 
-    /// Runs it; the status is the failing program's own, 0 for success.
-    pub fn run(self, workspace: &Workspace) -> anyhow::Result<u8> {
+    /// Runs it, one of `all`; the status is the failing program's own, 0 for success.
+    pub fn run(self, workspace: &Workspace, all: &[Step]) -> anyhow::Result<u8> {
         match self {
             Step::Fmt => format(workspace, true),
             Step::Layers => findings("layers", &layers::check(workspace)?),
             Step::Licences => findings("licences", &licences::check(workspace)),
             Step::Lint => lint(workspace),
             Step::Doc => doc(workspace),
-            Step::Stacks => stacks(workspace),
+            Step::Build => build_all(workspace),
+            Step::Stacks => stacks(workspace, !all.contains(&Step::Test)),
             Step::Test => test(workspace),
         }
     }
@@ -69,7 +73,7 @@ pub fn run_all(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<u8> {
         println!("{}", paint.bold(&format!("── {}", step.name())));
         stdout().flush()?;
         let start = Instant::now();
-        let status = step.run(workspace).unwrap_or_else(|error| {
+        let status = step.run(workspace, steps).unwrap_or_else(|error| {
             eprintln!("{}: {error:#}", step.name());
             1
         });
@@ -119,19 +123,20 @@ fn doc(workspace: &Workspace) -> anyhow::Result<u8> {
     run(command, workspace)
 }
 
-/// Builds the stacks that tests run and that take least: some ten minutes on two cores from nothing, seconds when they
-/// are in the cache. Then their tests, so that the step means something by itself.
-fn stacks(workspace: &Workspace) -> anyhow::Result<u8> {
-    const NAMES: [&str; 6] = ["openssl-1.1.1", "openssl-3.0", "aws-lc", "rustls-aws-lc", "rustls-ring", "gnutls"];
+/// Builds the stacks that tests run and that take least: minutes on two cores from nothing, seconds when they are in the
+/// cache. Workers are compiled beside the workspace, which has their costly dependencies (AWS-LC) already. Then their
+/// tests, so that the step means something by itself, unless all tests come anyway.
+fn stacks(workspace: &Workspace, tests: bool) -> anyhow::Result<u8> {
+    const NAMES: [&str; 6] = ["openssl-3.0", "openssl-1.1.1", "aws-lc", "rustls-aws-lc", "rustls-ring", "gnutls"];
     let status = build_all(workspace)?;
     if status != 0 {
         return Ok(status);
     }
     let lab = workspace.target().join("release").join(format!("sealane-lab{}", std::env::consts::EXE_SUFFIX));
     let mut build = Command::new(lab);
-    build.args(["stacks", "build"]).args(NAMES);
+    build.args(["stacks", "build"]).args(NAMES).env("SEALANE_STACKS_TARGET", workspace.target());
     let status = run(build, workspace)?;
-    if status != 0 {
+    if status != 0 || !tests {
         return Ok(status);
     }
     let mut command = cargo();

@@ -42,9 +42,13 @@ pub trait Experiment {
         None
     }
 
-    /// Measures, and fills `bench.page`: parts, verdict, advice. An error in one part belongs to that part
+    /// Measures, and fills the parts of `bench.page`. An error in one part belongs to that part
     /// ([`Bench::part`]); one returned from here ends the experiment, and keeps what the page has by then.
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()>;
+
+    /// Writes verdict and advice, from nothing but what the page has: after a run, and after parts of several runs were
+    /// put together.
+    fn conclude(&self, page: &mut Page);
 }
 
 /// Runs one experiment and returns its page, whatever happens: with an obstacle, an error, or an early end the page
@@ -61,6 +65,7 @@ pub fn run(experiment: &dyn Experiment, options: &Options) -> Page {
     };
     let result = experiment.run(&mut bench);
     let mut page = bench.into_page();
+    experiment.conclude(&mut page);
     if let Err(error) = result {
         let why = if error.is::<Stopped>() {
             "Stopped before its end.".to_owned()

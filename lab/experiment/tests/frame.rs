@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sealane_lab_experiment::rounds::Quiet;
 use sealane_lab_experiment::{Bench, Experiment, Options, Sample, Spec, run};
+use sealane_lab_report::Page;
 
 const FILE: &str = "
 name = 'fake'
@@ -54,6 +55,10 @@ impl Experiment for Fake {
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         (self.body)(bench)
     }
+
+    fn conclude(&self, page: &mut Page) {
+        page.verdict = format!("{} parts.", page.parts.len());
+    }
 }
 
 fn fake(body: fn(&mut Bench<'_>) -> anyhow::Result<()>) -> Fake {
@@ -65,7 +70,6 @@ fn options() -> Options {
 }
 
 fn steady(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    bench.page.verdict = "It holds.".into();
     bench.part("steady", |bench, part| {
         let names = ["a".to_owned(), "b".to_owned()];
         let flaky = Cell::new(0);
@@ -90,7 +94,7 @@ fn steady(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 #[test]
 fn a_page_has_figures_voids_and_reasons() {
     let page = run(&fake(steady), &options());
-    assert_eq!((page.verdict.as_str(), page.obstacle.as_ref()), ("It holds.", None));
+    assert_eq!((page.verdict.as_str(), page.obstacle.as_ref()), ("2 parts.", None));
     let ids: Vec<&str> = page.parts.iter().map(|p| p.id.as_str()).collect();
     assert_eq!(ids, ["steady", "broken"], "a quick run has no long part");
     let steady = &page.parts[0];
@@ -131,7 +135,6 @@ fn a_missing_subject_is_a_reason_and_not_a_panic() {
 fn a_run_that_is_ended_keeps_what_it_has() {
     let page = run(
         &fake(|bench| {
-            bench.page.verdict = "Half of it.".into();
             bench.part("steady", |bench, part| {
                 part.rounds("a", "cost", &[1.0], "µs");
                 bench.options.cancel.store(true, Ordering::Relaxed);
@@ -141,7 +144,7 @@ fn a_run_that_is_ended_keeps_what_it_has() {
         }),
         &options(),
     );
-    assert_eq!(page.verdict, "Stopped before its end. Half of it.");
+    assert_eq!(page.verdict, "Stopped before its end. 1 parts.");
     assert_eq!(page.parts[0].value("a", "cost"), Some(1.0));
 }
 

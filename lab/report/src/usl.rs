@@ -92,6 +92,13 @@ impl Fit {
             .collect()
     }
 
+    /// What lies between the least and the greatest of something that this fit says and that `others`, those of single
+    /// rounds, say: its interval.
+    pub fn between(&self, others: &[Fit], of: impl Fn(&Fit) -> f64) -> (f64, f64) {
+        let own = of(self);
+        others.iter().map(of).fold((own, own), |(low, high), value| (low.min(value), high.max(value)))
+    }
+
     /// The fit in words.
     pub fn text(&self, subject: &str) -> String {
         let mut s = format!(
@@ -183,6 +190,15 @@ mod tests {
         assert!(Fit::of(&three).unwrap_err().0.contains("at least 4"));
         assert!(Fit::of(&[(1.0, 1.0), (2.0, 0.0), (3.0, 1.0), (4.0, 1.0)]).is_err());
         assert!(Fit::of(&[(1.0, 1.0), (2.0, f64::NAN), (3.0, 1.0), (4.0, 1.0)]).is_err());
+    }
+
+    #[test]
+    fn rounds_give_an_interval() {
+        let of = |lambda: f64, sigma: f64| Fit::of(&points(lambda, sigma, 0.001)).unwrap();
+        let fit = of(100.0, 0.1);
+        assert_eq!(fit.between(&[], |f| f.lambda), (fit.lambda, fit.lambda));
+        let (low, high) = fit.between(&[of(99.0, 0.12), of(103.0, 0.08)], |f| f.at(64.0));
+        assert!(low < fit.at(64.0) && fit.at(64.0) < high && low > 0.0, "{low} {high}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use clap::Args as ClapArgs;
 use sealane_lab_experiment::{Experiment, Options, machine};
 use sealane_lab_load::verdict::time;
 use sealane_lab_report::model::{FORMAT, rfc3339};
-use sealane_lab_report::{Report, csv, html, text};
+use sealane_lab_report::{Page, Report, csv, html, text};
 
 /// The experiments that this program knows, in the order of `run all`.
 fn experiments() -> anyhow::Result<Vec<Box<dyn Experiment>>> {
@@ -81,7 +81,8 @@ pub struct Args {
 /// Options of `sealane-lab report`.
 #[derive(Debug, ClapArgs)]
 pub struct Render {
-    /// report.json of earlier runs; several are put together, a later page replacing an earlier one of the same name
+    /// report.json of earlier runs; several are put together, what a later one
+    /// measured replacing the same parts of an earlier one
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Where report.html, report.json and report.csv go
@@ -166,6 +167,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Renders reports again.
 pub fn render(args: &Render) -> anyhow::Result<ExitCode> {
+    let known = experiments()?;
     let mut whole: Option<Report> = None;
     for file in &args.files {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
@@ -187,7 +189,7 @@ pub fn render(args: &Render) -> anyhow::Result<ExitCode> {
         }
         for page in one.pages {
             match report.pages.iter_mut().find(|p| p.name == page.name) {
-                Some(old) => *old = page,
+                Some(old) => merge(old, page, &known),
                 None => report.pages.push(page),
             }
         }
@@ -201,6 +203,35 @@ pub fn render(args: &Render) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     write(&report, &args.out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Takes what a later run measured into the page of an earlier one, part by part: `run --only` fills in what was void.
+fn merge(old: &mut Page, later: Page, known: &[Box<dyn Experiment>]) {
+    if later.obstacle.is_some() {
+        return;
+    }
+    if old.obstacle.is_some() {
+        *old = later;
+        return;
+    }
+    for part in later.parts {
+        match old.parts.iter_mut().find(|p| p.id == part.id) {
+            Some(_) if part.figures.is_empty() => {}
+            Some(earlier) => *earlier = part,
+            None => old.parts.push(part),
+        }
+    }
+    for subject in later.subjects {
+        if old.subjects.iter().all(|s| s.name != subject.name) {
+            old.subjects.push(subject);
+        }
+    }
+    old.command = format!("{}\n{}", old.command, later.command);
+    if let Some(experiment) = known.iter().find(|e| e.spec().name == old.name) {
+        let order: Vec<&str> = experiment.spec().parts.iter().map(|p| p.id.as_str()).collect();
+        old.parts.sort_by_key(|part| order.iter().position(|id| *id == part.id));
+        experiment.conclude(old);
+    }
 }
 
 /// Rounds accepted with more than this are not worth their times.
@@ -219,7 +250,7 @@ fn verdict(report: &Report) -> String {
     match report.pages.as_slice() {
         [one] => one.obstacle.as_ref().map_or_else(|| one.verdict.clone(), |why| format!("Not run here: {why}")),
         pages => {
-            let line = |p: &sealane_lab_report::Page| match &p.obstacle {
+            let line = |p: &Page| match &p.obstacle {
                 Some(why) => format!("{}: not run here, {why}", p.title),
                 None => format!("{}: {}", p.title, p.verdict),
             };

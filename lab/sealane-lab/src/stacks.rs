@@ -33,7 +33,7 @@ enum Command {
     },
     /// Build stacks, from sources that cargo fetches, into the user's cache.
     Build {
-        /// Which [default: the default set]
+        /// Which: names, or a libressl-VERSION.tar.gz [default: the default set]
         names: Vec<String>,
         /// All that are known
         #[arg(long, conflicts_with = "names")]
@@ -46,9 +46,9 @@ enum Command {
     Run(Box<RunArgs>),
     /// Remove everything that was built.
     Clean,
-    /// Look at the TLS library of a program, a process or a file: version, support, build, locks, light locks.
+    /// Look at the TLS library of a program, a process or a file: version, support, build, CPU paths, locks, light locks.
     Doctor {
-        /// A program, a process's number, or a libssl.so
+        /// A program, a process's number, a libssl.so, or the name of a stack that is built
         what: String,
         /// Print JSON
         #[arg(long)]
@@ -186,17 +186,8 @@ fn list(json: bool) -> anyhow::Result<ExitCode> {
 fn build(names: &[String], all: bool, jobs: Option<usize>) -> anyhow::Result<ExitCode> {
     let stacks = catalogue::choose(&catalogue::catalogue(), names, all).map_err(|why| anyhow!(why))?;
     let builder = Builder::new(jobs)?;
-    let mut failed = 0;
-    for (n, stack) in stacks.iter().enumerate() {
-        let mut say = |what: &str| eprintln!("[{}/{}] {}: {what}", n + 1, stacks.len(), stack.name);
-        match builder.build(stack, &mut say) {
-            Ok(_) => say("ready"),
-            Err(why) => {
-                failed += 1;
-                say(&format!("failed: {why}"));
-            }
-        }
-    }
+    let say = |n: usize, what: &str| eprintln!("[{}/{}] {}: {what}", n + 1, stacks.len(), stacks[n].name);
+    let failed = builder.build_all(&stacks, &say).iter().filter(|built| built.is_err()).count();
     builder.peer(&mut |what| eprintln!("fixed peer: {what}"))?;
     builder.lock_counter()?;
     if failed > 0 {
@@ -252,7 +243,13 @@ fn measure(args: &RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn examine(what: &str, json: bool) -> anyhow::Result<ExitCode> {
-    let library = match doctor::find(what).map_err(|why| anyhow!(why))? {
+    let builder = Builder::new(None)?;
+    let known = catalogue::catalogue().stacks.into_iter().find(|stack| stack.name == what);
+    let found = match known {
+        Some(stack) => doctor::of_stack(&builder, &stack),
+        None => doctor::find(what),
+    };
+    let library = match found.map_err(|why| anyhow!(why))? {
         Found::Library(path) => path,
         found => {
             if json {
@@ -265,18 +262,24 @@ fn examine(what: &str, json: bool) -> anyhow::Result<ExitCode> {
                      locks of any program.",
                     path.display()
                 ),
-                Found::Inside(marks) => outln!(
-                    "{what} loads no TLS library; linked into it are traces of: {}. What is linked in cannot be run apart;\n\
-                     `sealane-lab locks` counts the locks of the program itself.",
-                    marks.join(", ")
-                ),
+                Found::Inside(marks) => {
+                    outln!(
+                        "{what} loads no TLS library; linked into it are traces of: {}. What is linked in cannot be run apart;\n\
+                         `sealane-lab locks` counts the locks of the program itself.",
+                        marks.join(", ")
+                    );
+                    let versions = marks.iter().filter_map(|mark| mark.split_once('(').map(|(_, version)| version));
+                    for support in versions.filter_map(doctor::support) {
+                        outln!("support of {support} (a distribution may support it longer)");
+                    }
+                }
                 _ => outln!("{what}: no TLS library is loaded, and none left traces in the file"),
             }
             return Ok(ExitCode::from(3));
         }
     };
     let mut say = |text: &str| eprintln!("{text}");
-    let bench = Bench::new(Builder::new(None)?, &mut say).map_err(|why| anyhow!(why))?;
+    let bench = Bench::new(builder, &mut say).map_err(|why| anyhow!(why))?;
     let report = doctor::examine(&bench, &library, &mut say).map_err(|why| anyhow!(why))?;
     if json {
         outln!("{}", serde_json::to_string_pretty(&report)?);

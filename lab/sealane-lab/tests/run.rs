@@ -63,6 +63,19 @@ fn a_quick_run_writes_a_report_whose_forms_agree() {
     let output = lab(&["report", &file, "--out", again.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(std::fs::read_to_string(again.join("report.html")).unwrap() == page, "{file} and {again:?} differ");
+
+    // What a later run measured stands in place of the same part, and the rest stays.
+    let mut later = json.clone();
+    later["pages"][0]["parts"] = Value::Array(vec![parts[1].clone()]);
+    later["pages"][0]["parts"][0]["figures"][0]["value"] = 12_345.0.into();
+    let other = folder.path().join("later.json");
+    std::fs::write(&other, later.to_string()).unwrap();
+    let output = lab(&["report", &file, other.to_str().unwrap(), "--out", again.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let both: Value = serde_json::from_str(&std::fs::read_to_string(again.join("report.json")).unwrap()).unwrap();
+    let both = &both["pages"][0]["parts"];
+    assert_eq!(both[0]["figures"], parts[0]["figures"]);
+    assert_eq!(both[1]["figures"][0]["value"], 12_345.0);
 }
 
 #[test]

@@ -79,12 +79,16 @@ typedef int (*mutex_fn)(pthread_mutex_t *);
 typedef int (*rwlock_fn)(pthread_rwlock_t *);
 typedef int (*mutex_timed_fn)(pthread_mutex_t *, const struct timespec *);
 typedef int (*rwlock_timed_fn)(pthread_rwlock_t *, const struct timespec *);
+typedef int (*mutex_clock_fn)(pthread_mutex_t *, clockid_t, const struct timespec *);
+typedef int (*rwlock_clock_fn)(pthread_rwlock_t *, clockid_t, const struct timespec *);
 typedef int (*spin_fn)(pthread_spinlock_t *);
 
 static mutex_fn real_mutex_lock, real_mutex_trylock;
 static rwlock_fn real_rdlock, real_wrlock, real_tryrdlock, real_trywrlock, real_unlock;
 static mutex_timed_fn real_mutex_timedlock;
 static rwlock_timed_fn real_timedrdlock, real_timedwrlock;
+static mutex_clock_fn real_mutex_clocklock;
+static rwlock_clock_fn real_clockrdlock, real_clockwrlock;
 static spin_fn real_spin_lock, real_spin_trylock;
 
 static void *real(const char *name) { return dlsym(RTLD_NEXT, name); }
@@ -100,6 +104,9 @@ static void find_real(void) {
     real_timedrdlock = (rwlock_timed_fn)real("pthread_rwlock_timedrdlock");
     real_timedwrlock = (rwlock_timed_fn)real("pthread_rwlock_timedwrlock");
     real_unlock = (rwlock_fn)real("pthread_rwlock_unlock");
+    real_mutex_clocklock = (mutex_clock_fn)real("pthread_mutex_clocklock");
+    real_clockrdlock = (rwlock_clock_fn)real("pthread_rwlock_clockrdlock");
+    real_clockwrlock = (rwlock_clock_fn)real("pthread_rwlock_clockwrlock");
     real_spin_lock = (spin_fn)real("pthread_spin_lock");
     real_spin_trylock = (spin_fn)real("pthread_spin_trylock");
     /* Asked for last: it is what the wrappers look at. Light from the first call on, or one lock would be taken in
@@ -352,6 +359,19 @@ int pthread_mutex_timedlock(pthread_mutex_t *lock, const struct timespec *until)
     return got;
 }
 
+/* C++'s timed locks wait by a clock. These came with glibc 2.30: where they are missing, nobody calls them. */
+int pthread_mutex_clocklock(pthread_mutex_t *lock, clockid_t clock, const struct timespec *until) {
+    FIND();
+    uint64_t from = now();
+    int got = real_mutex_trylock(lock);
+    int contended = got == EBUSY;
+    if (contended)
+        got = real_mutex_clocklock(lock, clock, until);
+    if (!inside)
+        count(lock, MUTEX, contended, contended ? now() - from : 0);
+    return got;
+}
+
 static int take(pthread_rwlock_t *lock, int kind, rwlock_fn try_it, rwlock_fn wait) {
     int got = try_it(lock);
     if (got != EBUSY) {
@@ -412,6 +432,30 @@ int pthread_rwlock_timedwrlock(pthread_rwlock_t *lock, const struct timespec *un
     int got = real_trywrlock(lock), contended = got == EBUSY;
     if (contended)
         got = real_timedwrlock(lock, until);
+    count(lock, WRITE, contended, contended ? now() - from : 0);
+    return got;
+}
+
+int pthread_rwlock_clockrdlock(pthread_rwlock_t *lock, clockid_t clock, const struct timespec *until) {
+    FIND();
+    if (light)
+        return take(lock, READ, light_try_read, light_rdlock);
+    uint64_t from = now();
+    int got = real_tryrdlock(lock), contended = got == EBUSY;
+    if (contended)
+        got = real_clockrdlock(lock, clock, until);
+    count(lock, READ, contended, contended ? now() - from : 0);
+    return got;
+}
+
+int pthread_rwlock_clockwrlock(pthread_rwlock_t *lock, clockid_t clock, const struct timespec *until) {
+    FIND();
+    if (light)
+        return take(lock, WRITE, light_try_write, light_wrlock);
+    uint64_t from = now();
+    int got = real_trywrlock(lock), contended = got == EBUSY;
+    if (contended)
+        got = real_clockwrlock(lock, clock, until);
     count(lock, WRITE, contended, contended ? now() - from : 0);
     return got;
 }

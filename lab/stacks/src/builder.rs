@@ -7,6 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -68,11 +69,14 @@ pub struct Built {
 #[derive(Clone, Debug)]
 pub struct Builder {
     root: PathBuf,
+    target: PathBuf,
     jobs: usize,
 }
 
 impl Builder {
-    /// In `SEALANE_STACKS_DIR`, else in `sealane-lab/stacks` of the user's cache folder.
+    /// In `SEALANE_STACKS_DIR`, else in `sealane-lab/stacks` of the user's cache folder. Workers are compiled in
+    /// `SEALANE_STACKS_TARGET`, else in a folder of that; a build tree of this workspace has their costly dependencies
+    /// already.
     pub fn new(jobs: Option<usize>) -> Result<Self, BuildError> {
         let folder = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let root = folder("SEALANE_STACKS_DIR")
@@ -82,7 +86,9 @@ impl Builder {
                 BuildError::Other("no HOME, XDG_CACHE_HOME or SEALANE_STACKS_DIR: where to build?".into())
             })?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self { root: std::path::absolute(root)?, jobs: jobs.unwrap_or(cores).max(1) })
+        let root = std::path::absolute(root)?;
+        let target = folder("SEALANE_STACKS_TARGET").map_or_else(|| Ok(root.join("target")), std::path::absolute)?;
+        Ok(Self { root, target, jobs: jobs.unwrap_or(cores).max(1) })
     }
 
     /// The folder of it all.
@@ -115,6 +121,37 @@ impl Builder {
         self.ready(stack).ok_or_else(|| BuildError::Other(format!("{}: nothing came out", stack.name)))
     }
 
+    /// Builds stacks, two at a time unless only one compiler may run: while one is configured, fetched or linked, the
+    /// other compiles. `say` is told the number and what is going on; the answers are in the stacks' order.
+    pub fn build_all(&self, stacks: &[Stack], say: &(dyn Fn(usize, &str) + Sync)) -> Vec<Result<Built, BuildError>> {
+        let next = AtomicUsize::new(0);
+        let worker = || {
+            let mut done = Vec::new();
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                let Some(stack) = stacks.get(n) else { return done };
+                let built = self.build(stack, &mut |what| say(n, what));
+                match &built {
+                    Ok(_) => say(n, "ready"),
+                    Err(why) => say(n, &format!("failed: {why}")),
+                }
+                done.push((n, built));
+            }
+        };
+        let mut all = std::thread::scope(|scope| {
+            let second = (self.jobs > 1 && stacks.len() > 1).then(|| scope.spawn(worker));
+            let mut all = worker();
+            match second.map(std::thread::ScopedJoinHandle::join) {
+                Some(Ok(more)) => all.extend(more),
+                Some(Err(panic)) => std::panic::resume_unwind(panic),
+                None => {}
+            }
+            all
+        });
+        all.sort_by_key(|(n, _)| *n);
+        all.into_iter().map(|(_, built)| built).collect()
+    }
+
     fn stack_folder(&self, stack: &Stack) -> PathBuf {
         let what = format!(
             "{:?}{:?}{}",
@@ -143,8 +180,14 @@ impl Builder {
         let log = folder.join("build.log");
         let tree = folder.join("tree");
         if !folder.join("fetched").is_file() {
-            say("fetching the source");
-            let carrier = self.fetch(stack, source, &log)?;
+            let carrier = match source.own() {
+                // An absolute path: it stands for itself wherever it is joined to.
+                Some(_) => PathBuf::new(),
+                None => {
+                    say("fetching the source");
+                    self.fetch(stack, source, &log)?
+                }
+            };
             let _ = fs::remove_dir_all(&tree);
             unpack_source(source, &carrier, &tree, &log)?;
             File::create(folder.join("fetched"))?;
@@ -180,7 +223,7 @@ impl Builder {
                 continue;
             }
             say(&format!("{} {}", step.program, step.arguments.first().map_or("", String::as_str)));
-            run(command(step, tree), log)?;
+            run_telling(command(step, tree), log, say)?;
             if step.once {
                 File::create(done)?;
             }
@@ -264,31 +307,41 @@ impl Builder {
         }
         say(&format!("compiling {crate_name} {features}"));
         let manifest = self.sources()?.join("workers").join(crate_name).join("Cargo.toml");
-        let target = self.root.join("target");
+        let target = &self.target;
         let mut build = cargo();
         build.args(["build", "--release", "--locked", "--manifest-path"]).arg(manifest);
-        build.arg("--target-dir").arg(&target).args(["--features", features, "-j", &self.jobs.to_string()]);
-        run(build, &bin.join(format!("{crate_name}.log")))?;
+        build.arg("--target-dir").arg(target).args(["--features", features, "-j", &self.jobs.to_string()]);
+        run_telling(build, &bin.join(format!("{crate_name}.log")), say)?;
         install(&target.join("release").join(output), path)
     }
 
-    /// Compiles the lock counter with the system's C compiler.
+    /// The lock counter, compiled with the system's C compiler.
     pub fn lock_counter(&self) -> Result<PathBuf, BuildError> {
+        self.preload("locks")
+    }
+
+    /// What samples the code that a worker runs; likewise.
+    pub fn path_sampler(&self) -> Result<PathBuf, BuildError> {
+        self.preload("paths")
+    }
+
+    fn preload(&self, name: &str) -> Result<PathBuf, BuildError> {
         let bin = self.root.join("bin");
         fs::create_dir_all(&bin)?;
         let _lock = exclusive(&bin.join("lock"))?;
-        let path = bin.join(format!("locks-{}.so", sources::fingerprint(&["preload/"], "")));
+        let file = format!("preload/{name}.c");
+        let path = bin.join(format!("{name}-{}.so", sources::fingerprint(&[&file], "")));
         if path.is_file() {
             return Ok(path);
         }
         if !recipe::missing(&["cc"]).is_empty() {
-            return Err(BuildError::Missing("cc (Debian package gcc), to compile the lock counter".into()));
+            return Err(BuildError::Missing("cc (Debian package gcc), to compile what is preloaded".into()));
         }
-        let source = self.sources()?.join("preload/locks.c");
-        let fresh = bin.join("locks.so.new");
+        let source = self.sources()?.join(file);
+        let fresh = bin.join(format!("{name}.so.new"));
         let mut compile = Command::new("cc");
         compile.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&fresh).arg(source).arg("-ldl");
-        run(compile, &bin.join("locks.log"))?;
+        run(compile, &bin.join(format!("{name}.log")))?;
         fs::rename(&fresh, &path)?;
         Ok(path)
     }
@@ -297,7 +350,7 @@ impl Builder {
     pub fn clean(&self) -> Result<u64, BuildError> {
         let freed = size(&self.root);
         // Only what this builder makes: the folder may have been chosen badly.
-        for name in ["built", "bin", "target", "src", "certs", "src.lock"] {
+        for name in ["built", "bin", "target", "src", "certs", "certs-2", "tmp", "src.lock"] {
             let path = self.root.join(name);
             let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             match removed {
@@ -350,19 +403,54 @@ fn host() -> Result<String, BuildError> {
 }
 
 /// Runs a command, everything it prints appended to the log.
-fn run(mut command: Command, log: &Path) -> Result<(), BuildError> {
+fn run(command: Command, log: &Path) -> Result<(), BuildError> {
+    run_telling(command, log, &mut |_| {})
+}
+
+/// How often a long command's progress is told.
+const TELL_EVERY: Duration = Duration::from_secs(20);
+
+/// The same, telling now and then how far it has come.
+fn run_telling(mut command: Command, log: &Path, say: &mut dyn FnMut(&str)) -> Result<(), BuildError> {
     use std::io::Write;
     let mut file = OpenOptions::new().create(true).append(true).open(log)?;
     let shown = shown(&command);
     writeln!(file, "$ {shown}")?;
+    let begun = file.metadata()?.len();
     // make would take our jobs for its own.
     command.env_remove("MAKEFLAGS").env_remove("MFLAGS");
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-    let status = command.status().map_err(|e| BuildError::Other(format!("{shown}: {e}")))?;
+    let failed = |e: std::io::Error| BuildError::Other(format!("{shown}: {e}"));
+    let mut child = command.spawn().map_err(failed)?;
+    let (start, mut told) = (Instant::now(), TELL_EVERY);
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            break status;
+        }
+        if start.elapsed() >= told {
+            say(&format!("{}, {} compiled", seconds(told), compiled(log, begun)));
+            told += TELL_EVERY;
+        }
+        // Soon noticed where it takes no time, and no burden where it takes minutes.
+        std::thread::sleep((start.elapsed() / 8).clamp(Duration::from_millis(1), Duration::from_millis(100)));
+    };
     if status.success() {
         return Ok(());
     }
     Err(BuildError::Failed { command: shown, log: log.to_owned(), tail: tail(log, 12) })
+}
+
+/// How many files, or crates, the log says were compiled since it had so many bytes.
+fn compiled(log: &Path, begun: u64) -> usize {
+    let text = fs::read(log).unwrap_or_default();
+    let new = text.get(usize::try_from(begun).unwrap_or(usize::MAX)..).unwrap_or_default();
+    // As make, cmake, automake and cargo say it.
+    let one = |line: &&str| {
+        line.contains(" -c ")
+            || line.contains("Building C")
+            || ["CC ", "Compiling "].iter().any(|word| line.trim_start().starts_with(word))
+    };
+    String::from_utf8_lossy(new).lines().filter(one).count()
 }
 
 fn shown(command: &Command) -> String {
@@ -412,7 +500,7 @@ mod tests {
     use super::*;
 
     fn builder(root: &Path) -> Builder {
-        Builder { root: root.to_owned(), jobs: 1 }
+        Builder { root: root.to_owned(), target: root.join("target"), jobs: 1 }
     }
 
     #[test]
@@ -427,6 +515,13 @@ mod tests {
         works.args(["-c", "echo more"]);
         run(works, &log).expect("it works");
         assert!(tail(&log, 1) == "more" && tail(&log, 9).contains("before"));
+        let begun = fs::metadata(&log).expect("there").len();
+        let mut compiles = Command::new("sh");
+        compiles.args(["-c", "echo 'cc -O2 -c -o a.o a.c'; echo '[ 50%] Building C object x'; echo linking"]);
+        run(compiles, &log).expect("it works");
+        // The command itself is in the log too, on one line.
+        assert_eq!(compiled(&log, begun), 3);
+        assert_eq!(compiled(&log, 1 << 40), 0);
     }
 
     #[test]
@@ -461,6 +556,54 @@ mod tests {
         go(&builder).expect("it goes on");
         let lines = |name: &str| fs::read_to_string(folder.path().join(name)).expect("written").lines().count();
         assert_eq!((lines("once"), lines("always")), (1, 2));
+    }
+
+    #[test]
+    fn an_archive_of_ones_own_is_built_by_its_recipe() {
+        if !recipe::missing(&["tar", "make", "cc"]).is_empty() {
+            println!("skipped: no tar, make or cc");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let source = folder.path().join("libressl-0.1");
+        for (part, output) in [("include", ""), ("crypto", "libcrypto.so"), ("ssl", "libssl.so")] {
+            fs::create_dir_all(source.join(part).join(".libs")).expect("made");
+            let makes = if output.is_empty() { String::new() } else { format!("\techo {part} > .libs/{output}\n") };
+            fs::write(source.join(part).join("Makefile"), format!("all:\n{makes}")).expect("written");
+        }
+        fs::write(source.join("configure"), "test \"$1\" = --disable-static\n").expect("written");
+        let archive = folder.path().join("libressl-0.1.tar.gz");
+        let mut pack = Command::new("tar");
+        pack.arg("-czf").arg(&archive).arg("-C").arg(folder.path()).arg("libressl-0.1");
+        assert!(pack.status().expect("it runs").success());
+        let (stack, builder) = (Stack::archive(&archive).expect("one"), builder(&folder.path().join("cache")));
+        builder.library(&stack, &mut |_| {}).expect("built");
+        let built = builder.stack_folder(&stack);
+        assert_eq!(fs::read_to_string(built.join("lib/libssl.so")).expect("there"), "ssl\n");
+        assert!(built.join("lib/libcrypto.so").is_file() && !built.join("tree").exists());
+    }
+
+    #[test]
+    fn all_are_tried_by_one_or_by_two_and_answers_keep_their_order() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let absent = |name: &str| Stack {
+            system: Some(crate::catalogue::System { library: format!("lib{name}.so"), package: format!("{name}-dev") }),
+            ..Stack::installed(Path::new(name))
+        };
+        let stacks = ["nowhere-a", "nowhere-b", "nowhere-c"].map(absent);
+        for jobs in [1, 2] {
+            let said = std::sync::Mutex::new(Vec::new());
+            let say = |n: usize, what: &str| said.lock().expect("whole").push((n, what.to_owned()));
+            let done = Builder { jobs, ..builder(folder.path()) }.build_all(&stacks, &say);
+            assert_eq!(done.len(), 3);
+            for (built, stack) in done.iter().zip(&stacks) {
+                let why = built.as_ref().expect_err("there is no such library").to_string();
+                assert!(why.contains(&format!("{}-dev", stack.name)), "{why}");
+            }
+            let mut said = said.into_inner().expect("whole");
+            said.sort();
+            assert_eq!(said.iter().map(|s| s.0).collect::<Vec<_>>(), [0, 1, 2]);
+        }
     }
 
     #[test]

@@ -69,9 +69,16 @@ pub struct Source {
     /// Folder of the source in it.
     #[serde(default)]
     pub folder: Option<String>,
-    /// Or an archive of the source in it.
+    /// Or an archive of the source in it; with a whole path it is the user's own, and nothing is fetched.
     #[serde(default)]
     pub tarball: Option<String>,
+}
+
+impl Source {
+    /// The user's own archive.
+    pub fn own(&self) -> Option<&Path> {
+        self.tarball.as_deref().map(Path::new).filter(|path| path.is_absolute())
+    }
 }
 
 /// A library of the system's.
@@ -174,6 +181,32 @@ impl Stack {
         }
     }
 
+    /// A release of LibreSSL in an archive of the user's own: no registry carries a new one.
+    pub fn archive(path: &Path) -> Result<Self, String> {
+        let file = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = file.strip_suffix(".tar.gz").unwrap_or(&file);
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        if !name.starts_with("libressl-") || !name.chars().all(plain) {
+            return Err(format!("{file}: of archives only LibreSSL's (libressl-VERSION.tar.gz) can be built"));
+        }
+        let shown = |e: std::io::Error| format!("{}: {e}", path.display());
+        let path = path.canonicalize().map_err(shown)?;
+        let bytes = path.metadata().map_err(shown)?.len();
+        Ok(Self {
+            title: format!("LibreSSL from {}", path.display()),
+            source: Some(Source {
+                package: "own".into(),
+                version: format!("{bytes} bytes"),
+                folder: None,
+                tarball: Some(path.to_string_lossy().into_owned()),
+            }),
+            recipe: Some("libressl".into()),
+            licence: "ISC AND OpenSSL AND SSLeay".into(),
+            note: Some("the user's own archive".into()),
+            ..Self::installed(Path::new(name))
+        })
+    }
+
     /// The path, if this is an installed library.
     pub fn path(&self) -> Option<PathBuf> {
         self.name.contains('/').then(|| PathBuf::from(&self.name))
@@ -197,6 +230,9 @@ pub fn choose(catalogue: &Catalogue, names: &[String], all: bool) -> Result<Vec<
     names
         .iter()
         .map(|name| {
+            if name.ends_with(".tar.gz") {
+                return Stack::archive(Path::new(name));
+            }
             if name.contains('/') {
                 let path = Path::new(name);
                 let path = path.canonicalize().map_err(|e| format!("{name}: {e}"))?;
@@ -249,6 +285,21 @@ mod tests {
                 assert!(lock.contains(&entry), "{}: {entry}", stack.name);
             }
         }
+    }
+
+    #[test]
+    fn an_archive_of_ones_own_is_a_stack() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("libressl-4.0.0.tar.gz");
+        let named = |file: &Path| choose(&catalogue(), &[file.display().to_string()], false);
+        assert!(named(&file).is_err(), "not there yet");
+        std::fs::write(&file, "x").expect("written");
+        let stack = named(&file).expect("there").remove(0);
+        assert_eq!((stack.name.as_str(), stack.worker.as_str()), ("libressl-4.0.0", "openssl"));
+        assert!(stack.path().is_none() && stack.source.is_some_and(|s| s.own().is_some()));
+        let other = folder.path().join("other-1.tar.gz");
+        std::fs::write(&other, "x").expect("written");
+        assert!(named(&other).is_err_and(|why| why.contains("LibreSSL")));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
 /// The cost of an atomic addition on this machine.
@@ -18,11 +19,24 @@ pub struct Atomics {
     pub threads: usize,
 }
 
-/// Measures it: the median of some tries. On a busy machine the threads may run one after the other and meet nobody;
-/// what that gives cannot be below the cost of one alone, and is not to be believed: run it on a quiet one.
+/// What to know where no thread met another.
+pub const NOBODY_MET: &str = "An atomic that threads share cost no more than one's own: these CPUs share a core, or others \
+    kept the threads apart. Between cores it costs ten times as much and more: ceilings from this machine are too high by that.";
+
+impl Atomics {
+    /// Whether threads met each other at all. Those of one core share its cache, and those of a busy machine run one
+    /// after the other: the ceiling that follows is then one for that, and far too high for cores apart.
+    pub fn met(&self) -> bool {
+        self.contended_ns > 2.0 * self.alone_ns
+    }
+}
+
+/// Measures it, the threads bound to CPUs of their own: the median of some tries. On a busy machine they may run one after
+/// the other all the same and meet nobody; what that gives cannot be below the cost of one alone, and [`Atomics::met`]
+/// tells.
 pub fn calibrate(threads: usize) -> Atomics {
     let median = |threads| {
-        let mut all: Vec<f64> = (0..5).map(|_| additions(threads, 1_000_000)).collect();
+        let mut all: Vec<f64> = (0..5).map(|_| additions(threads, 2_000_000)).collect();
         all.sort_by(f64::total_cmp);
         all[all.len() / 2]
     };
@@ -36,10 +50,17 @@ fn additions(threads: usize, each: u64) -> f64 {
     #[repr(align(128))]
     struct Line(AtomicU64);
     let (word, barrier) = (Line(AtomicU64::new(0)), Barrier::new(threads));
+    let (word, barrier, cpus) = (&word, &barrier, &cpus());
     let longest = std::thread::scope(|scope| {
         let all: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
+            .map(|n| {
+                scope.spawn(move || {
+                    // Left to itself so short a run stays where it began: all threads on one CPU.
+                    if let Some(cpu) = cpus.get(n) {
+                        let mut own = CpuSet::new();
+                        own.set(*cpu);
+                        let _ = sched_setaffinity(None, &own);
+                    }
                     barrier.wait();
                     let start = Instant::now();
                     for _ in 0..each {
@@ -53,6 +74,12 @@ fn additions(threads: usize, each: u64) -> f64 {
     });
     assert_eq!(word.0.load(Ordering::Relaxed), each * threads as u64);
     longest.as_nanos() as f64 / (each * threads as u64) as f64
+}
+
+/// The CPUs that this process may use.
+fn cpus() -> Vec<usize> {
+    let all = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect()
 }
 
 /// Handshakes per second at which a lock with so many calls per handshake is never free. Each call is two atomics on its
@@ -71,6 +98,7 @@ mod tests {
         assert_eq!(handshakes_per_second(100.0, &atomics), Some(100_000.0));
         assert_eq!(handshakes_per_second(10.0, &atomics), Some(1_000_000.0));
         assert_eq!(handshakes_per_second(0.0, &atomics), None);
+        assert!(atomics.met() && !Atomics { contended_ns: 6.0, ..atomics }.met());
     }
 
     #[test]

@@ -12,9 +12,12 @@ use rcgen::{
 /// The kinds of key, by the workers' names.
 pub const KEYS: [&str; 3] = ["p256", "rsa2048", "rsa4096"];
 
+/// Where they lie: another folder for each change of what they are.
+const FOLDER: &str = "certs-2";
+
 /// The folder of the certificates below `root`, made where it is not there yet.
 pub fn folder(root: &Path) -> Result<PathBuf, String> {
-    let folder = root.join("certs");
+    let folder = root.join(FOLDER);
     if KEYS.iter().all(|key| folder.join(format!("{key}.crl")).is_file()) {
         return Ok(folder);
     }
@@ -53,6 +56,10 @@ fn make(folder: &Path, kind: &str) -> Result<(), Box<dyn std::error::Error>> {
     leaf.distinguished_name = named("localhost");
     leaf.serial_number = Some(serial.clone());
     leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    if kind.starts_with("rsa") {
+        // For the suites without forward secrecy, which some libraries still have.
+        leaf.key_usages.push(KeyUsagePurpose::KeyEncipherment);
+    }
     leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     leaf.use_authority_key_identifier_extension = true;
     let leaf_cert = leaf.signed_by(&leaf_key, &issuer)?;

@@ -7,11 +7,12 @@ use std::process::Command;
 
 use serde::Serialize;
 
-use crate::builder::Built;
+use crate::builder::{Builder, Built};
 use crate::catalogue::{self, Stack, Support};
 use crate::elf::Images;
 use crate::locks::{self, PerHandshake};
 use crate::measure::{Figure, Measured};
+use crate::paths::{self, Taken};
 use crate::recipe;
 use crate::study::{Bench, Machine};
 use crate::wire::{self, Case, Description, Line};
@@ -52,6 +53,22 @@ pub fn find(what: &str) -> Result<Found, String> {
         return Ok(if known { Found::Library(path) } else { Found::Other(path) });
     }
     Ok(choose(needed(&path), &path))
+}
+
+/// The library of a stack that was built here.
+pub fn of_stack(builder: &Builder, stack: &Stack) -> Result<Found, String> {
+    let library = match &stack.system {
+        // Its worker is made when it is wanted.
+        Some(system) => system.find(),
+        None => builder.ready(stack).map(|ready| ready.library.unwrap_or(ready.worker)),
+    };
+    let library = library.ok_or_else(|| format!("{} is not built: sealane-lab stacks build {0}", stack.name))?;
+    if stack.source.is_none() && stack.system.is_none() {
+        return Err(format!("{} is linked into its worker: sealane-lab stacks run {0}", stack.name));
+    }
+    // Of a folder nobody could tell that it is not one of OpenSSL's kind.
+    let file = library.join("libwolfssl.so");
+    Ok(Found::Library(if file.is_file() { file } else { library }))
 }
 
 /// The libraries that the loader would load, all of them; asked of the loader itself.
@@ -124,6 +141,14 @@ pub struct Report {
     pub build: Vec<String>,
     /// What of the CPU matters to TLS.
     pub cpu: Vec<String>,
+    /// Of these, what OpenSSL says that it found.
+    pub found: Option<Vec<&'static str>>,
+    /// What it was seen to run.
+    pub taken: Vec<Taken>,
+    /// What it does without although the CPU has it.
+    pub slow: Vec<String>,
+    /// Why that was not looked at.
+    pub taken_skipped: Option<String>,
     /// Lock calls with a context that threads share.
     pub locks: Vec<PerHandshake>,
     /// Handshakes per second as it is and with light locks, resumed, on all CPUs.
@@ -151,6 +176,12 @@ pub fn examine(bench: &Bench, library: &Path, say: &mut dyn FnMut(&str)) -> Resu
         say(&format!("counting locks, {} handshakes", if resumed { "resumed" } else { "full" }));
         counts.push(bench.locks(&built, &Case { resumed, ..base.clone() }, &mut images)?);
     }
+    say("sampling which instructions it runs");
+    let cpu = cpu();
+    let (taken, taken_skipped) = match bench.paths(&built, base.tls, 2.0) {
+        Ok(taken) => (taken, None),
+        Err(why) => (Vec::new(), Some(why)),
+    };
     say("as it is against light locks");
     let (light, light_skipped) = match compare_light(bench, &built, &base) {
         Ok(figures) => (Some(figures), None),
@@ -159,14 +190,25 @@ pub fn examine(bench: &Bench, library: &Path, say: &mut dyn FnMut(&str)) -> Resu
     Ok(Report {
         library: library.to_owned(),
         build: build(&description, &counts),
+        slow: paths::slow(&taken, &cpu),
+        found: description.cpu.as_deref().and_then(paths::capabilities),
         description,
         series: series.map(|s| s.name),
         support,
-        cpu: cpu(),
+        cpu,
+        taken,
+        taken_skipped,
         locks: counts,
         light,
         light_skipped,
     })
+}
+
+/// Support today of the series that a version belongs to, in words; nothing where the catalogue does not know it.
+pub fn support(version: &str) -> Option<String> {
+    let series = series(version)?;
+    let end = series.support_ends.as_deref().map_or_else(String::new, |end| format!(", until {end}"));
+    Some(format!("{}: {}{end}", series.name, series.support(&catalogue::today()).name()))
 }
 
 /// The series of the catalogue that a version belongs to.
@@ -178,6 +220,10 @@ fn series(version: &str) -> Option<Stack> {
         Some(number) => format!("openssl-{}", number.split('.').take(2).collect::<Vec<_>>().join(".")),
         None if version.contains("AWS-LC") => "aws-lc".into(),
         None if version.contains("BoringSSL") => "boringssl".into(),
+        None if version.contains("wolfSSL") => "wolfssl".into(),
+        None if version.starts_with("LibreSSL 3.1.") => "libressl-3.1".into(),
+        None if version.contains("GnuTLS") => "gnutls".into(),
+        None if version.to_lowercase().contains("mbed tls") => "mbedtls".into(),
         None => return None,
     };
     all.into_iter().find(|s| s.name == name)
@@ -187,17 +233,19 @@ fn series(version: &str) -> Option<Stack> {
 fn build(description: &Description, counts: &[PerHandshake]) -> Vec<String> {
     let mut said = Vec::new();
     let flags = description.compiled.as_deref().unwrap_or_default();
-    if flags.contains("-O0") || (flags.contains("compiler") && !flags.contains("-O")) {
+    if flags.contains("-O0") || (flags.contains("compiler") && !flags.contains("-O") && !flags.contains("n/a")) {
         said.push("compiled without optimisation".into());
     }
     if flags.contains("OPENSSL_NO_ASM") || flags.contains("no-asm") {
         said.push("compiled without assembly: every cipher takes its slow path".into());
     }
-    // A correct build of AWS-LC takes some fifty; each reference counted by a lock adds to it.
-    let most = counts.iter().map(|c| c.calls).fold(0.0, f64::max);
-    if description.version.contains("AWS-LC") && most > 100.0 {
+    // A correct build of AWS-LC takes locks to read only, some forty times; references that are counted under locks
+    // write.
+    let writes = |c: &PerHandshake| c.kinds.iter().filter(|(kind, _)| **kind == "write").map(|(_, n)| *n).sum::<f64>();
+    let most = counts.iter().map(writes).fold(0.0, f64::max);
+    if description.version.contains("AWS-LC") && most >= 4.0 {
         said.push(format!(
-            "{most:.0} lock calls per handshake: its references are counted under locks, as when it is compiled as C99"
+            "{most:.0} write locks per handshake: its references are counted under locks, as when it is compiled as C99"
         ));
     }
     said
@@ -247,10 +295,17 @@ mod tests {
     #[test]
     fn versions_belong_to_their_series() {
         let of = |version: &str| series(version).map(|s| s.name);
+        assert_eq!(of("wolfSSL 5.9.4").as_deref(), Some("wolfssl"));
+        assert_eq!(of("LibreSSL 3.1.0").as_deref(), Some("libressl-3.1"));
+        assert_eq!(of("LibreSSL 4.0.0"), None);
+        assert_eq!(of("GnuTLS 3.7.9").as_deref(), Some("gnutls"));
+        assert_eq!(of("Mbed TLS 2.28.3").as_deref(), Some("mbedtls"));
         assert_eq!(of("OpenSSL 1.1.1w  11 Sep 2023").as_deref(), Some("openssl-1.1.1"));
         assert_eq!(of("OpenSSL 3.0.17 1 Jul 2025").as_deref(), Some("openssl-3.0"));
         assert_eq!(of("AWS-LC 5.12.0").as_deref(), Some("aws-lc"));
         assert_eq!(of("LibreSSL 3.9.1"), None);
+        assert_eq!(support("OpenSSL 1.1.1w  11 Sep 2023").as_deref(), Some("openssl-1.1.1: ended, until 2023-09-11"));
+        assert_eq!(support("nothing known 1.0"), None);
     }
 
     #[test]
@@ -281,5 +336,22 @@ mod tests {
         };
         assert!(build(&description("OpenSSL 3.0.8", "compiler: gcc -O3"), &[]).is_empty());
         assert_eq!(build(&description("OpenSSL 3.0.8", "compiler: gcc -O0 -DOPENSSL_NO_ASM"), &[]).len(), 2);
+        // AWS-LC as it should be, and as C99: it does not say how it was compiled.
+        let counted = |write: f64| PerHandshake {
+            case: String::new(),
+            side: "server",
+            threads: 2,
+            handshakes: 1,
+            calls: 44.0 + write,
+            handshake_calls: 44.0,
+            kinds: [("read", 44.0), ("write", write)].into(),
+            hottest: 1.0,
+            contended: 0.0,
+            waited_us: 0.0,
+            places: Vec::new(),
+        };
+        let aws = description("AWS-LC 5.12.0", "compiler: n/a");
+        assert!(build(&aws, &[counted(0.0)]).is_empty());
+        assert_eq!(build(&aws, &[counted(0.0), counted(26.0)]).len(), 1);
     }
 }

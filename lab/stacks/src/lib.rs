@@ -4,7 +4,8 @@
 //!   that [`sources`] carries and that cargo fetches.
 //! - [`wire`]: how workers are asked and what they answer; [`measure`] runs them in rounds and voids what was disturbed.
 //! - [`locks`] and [`instructions`] count, exactly on any machine; [`ceiling`] says what a hot lock leaves possible.
-//! - [`profile`] says where the time goes, with [`flame`] graphs, and [`energy`] what it takes.
+//! - [`profile`] says where the time goes, with [`flame`] graphs, [`paths`] which of the CPU's instructions do the work,
+//!   and [`energy`] what it takes.
 //! - [`study`] puts it together for `sealane-lab stacks run`, and [`text`] shows it; [`doctor`] looks at one library or
 //!   program, [`advise`] ranks what fits a need.
 //!
@@ -23,6 +24,7 @@ pub mod flame;
 pub mod instructions;
 pub mod locks;
 pub mod measure;
+pub mod paths;
 pub mod profile;
 pub mod recipe;
 pub mod sources;

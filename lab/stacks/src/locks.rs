@@ -379,19 +379,34 @@ mod tests {
 
     /// A small program with known locks, run under the counter as any program would be.
     const PROGRAM: &str = r#"
+        #define _GNU_SOURCE
         #include <pthread.h>
+        #include <time.h>
+        static const struct timespec far = {(time_t)1 << 40, 0};
         static pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
         static pthread_rwlock_t rw = PTHREAD_RWLOCK_INITIALIZER;
-        static int shared;
-        __attribute__((noinline)) void take_mutex(void) { pthread_mutex_lock(&m); shared++; pthread_mutex_unlock(&m); }
-        __attribute__((noinline)) void take_write(void) { pthread_rwlock_wrlock(&rw); shared++; pthread_rwlock_unlock(&rw); }
-        __attribute__((noinline)) void take_read(void) { pthread_rwlock_rdlock(&rw); pthread_rwlock_unlock(&rw); }
-        static void *work(void *x) { for (int i = 0; i < 1000; i++) { take_mutex(); take_write(); take_read(); } return x; }
+        static int by_mutex, by_writers; // Each has its own lock: they are not kept apart from one another.
+        // Every other time as C++'s timed locks do.
+        __attribute__((noinline)) void take_mutex(int i) {
+            if (i % 2) pthread_mutex_lock(&m); else pthread_mutex_clocklock(&m, CLOCK_MONOTONIC, &far);
+            by_mutex++;
+            pthread_mutex_unlock(&m);
+        }
+        __attribute__((noinline)) void take_write(int i) {
+            if (i % 2) pthread_rwlock_wrlock(&rw); else pthread_rwlock_clockwrlock(&rw, CLOCK_MONOTONIC, &far);
+            by_writers++;
+            pthread_rwlock_unlock(&rw);
+        }
+        __attribute__((noinline)) void take_read(int i) {
+            if (i % 2) pthread_rwlock_rdlock(&rw); else pthread_rwlock_clockrdlock(&rw, CLOCK_MONOTONIC, &far);
+            pthread_rwlock_unlock(&rw);
+        }
+        static void *work(void *x) { for (int i = 0; i < 1000; i++) { take_mutex(i); take_write(i); take_read(i); } return x; }
         int main(void) {
             pthread_t t[2];
             for (int i = 0; i < 2; i++) pthread_create(&t[i], 0, work, 0);
             for (int i = 0; i < 2; i++) pthread_join(t[i], 0);
-            return shared == 4000 ? 0 : 1;
+            return by_mutex == 2000 && by_writers == 2000 ? 0 : 1;
         }
     "#;
 

@@ -229,17 +229,29 @@ pub fn run(built: &[Built], peer: &Path, certs: &Path, plan: &Plan, say: &mut dy
 fn sample(built: &Built, peer: &Path, certs: &Path, plan: &Plan, case: &Case, round: usize) -> Result<Sample, String> {
     let mut arguments = case.arguments();
     arguments.extend(["--seconds".into(), plan.seconds.to_string()]);
-    let (before, energy) = (Pressure::now(), Energy::now());
-    let (measured, queued) = once(wire::command(built, peer, certs, &arguments))?;
+    let energy = Energy::now();
+    let Run { measured, queued, pressure } = once(wire::command(built, peer, certs, &arguments))?;
     let joules = energy.and_then(|e| e.joules_since());
-    let pressure = before.and_then(|b| b.since());
     let void = void(&plan.limits, queued, pressure);
     Ok(Sample { round, measured: Some(measured), queued, pressure, joules, void })
 }
 
-/// Runs a worker's command; what it measured, and the part of its threads' time that they waited for a CPU.
-pub fn once(command: std::process::Command) -> Result<(Measured, Option<f64>), String> {
+/// What a worker measured, and in which circumstances.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What it measured.
+    pub measured: Measured,
+    /// Part of its threads' time that they waited for a CPU.
+    pub queued: Option<f64>,
+    /// Part of the run in which somebody on this machine did.
+    pub pressure: Option<f64>,
+}
+
+/// Runs a worker's command.
+pub fn once(command: std::process::Command) -> Result<Run, String> {
+    let before = Pressure::now();
     let lines = wire::run(command)?;
+    let pressure = before.and_then(|b| b.since());
     let measured = lines.into_iter().find_map(|line| match line {
         Line::Handshakes(h) => Some(Measured::Handshakes(h)),
         Line::Bulk(b) => Some(Measured::Bulk(b)),
@@ -249,7 +261,7 @@ pub fn once(command: std::process::Command) -> Result<(Measured, Option<f64>), S
     let common = measured.common();
     let of = common.wall_ns * common.threads;
     let queued = common.queued_ns.map(|queued| queued as f64 / of.max(1) as f64);
-    Ok((measured, queued))
+    Ok(Run { measured, queued, pressure })
 }
 
 /// The kernel's count of the time in which somebody waited for a CPU.

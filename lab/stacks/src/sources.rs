@@ -10,6 +10,7 @@ macro_rules! files {
 /// Every file: its path below `lab/stacks`, and its text.
 pub const FILES: &[(&str, &str)] = files![
     "preload/locks.c",
+    "preload/paths.c",
     "provision/aws-lc-fips/Cargo.lock",
     "provision/aws-lc-fips/Cargo.toml",
     "provision/aws-lc/Cargo.lock",

@@ -11,7 +11,8 @@ use crate::certs;
 use crate::elf::Images;
 use crate::instructions;
 use crate::locks;
-use crate::measure::{self, Limits, Measured, Plan, Series};
+use crate::measure::{self, Limits, Plan, Series};
+use crate::paths::{self, Taken};
 use crate::profile;
 use crate::wire::{self, Case, Description, Feature, Line};
 
@@ -178,15 +179,9 @@ impl Bench {
         description.ok_or_else(|| "the worker does not name its library".into())
     }
 
-    /// One run of a case, with the part of the threads' time that they waited for a CPU; with light read-write locks if
-    /// asked. What is compared with light locks is to be run by this too, without them.
-    pub fn measure(
-        &self,
-        built: &Built,
-        case: &Case,
-        seconds: f64,
-        light: bool,
-    ) -> Result<(Measured, Option<f64>), String> {
+    /// One run of a case; with light read-write locks if asked. What is compared with light locks is to be run by this
+    /// too, without them.
+    pub fn measure(&self, built: &Built, case: &Case, seconds: f64, light: bool) -> Result<measure::Run, String> {
         let mut arguments = case.arguments();
         arguments.extend(["--seconds".into(), seconds.to_string()]);
         let mut command = wire::command(built, &self.peer, &self.certs, &arguments);
@@ -207,6 +202,13 @@ impl Bench {
     /// Lock calls of a side.
     pub fn locks(&self, built: &Built, case: &Case, images: &mut Images) -> Result<locks::PerHandshake, String> {
         locks::count(&self.builder, built, &self.peer, &self.certs, case, 200, images)
+    }
+
+    /// Which instructions a server runs, so many seconds of each kind of work.
+    pub fn paths(&self, built: &Built, tls: &'static str, seconds: f64) -> Result<Vec<Taken>, String> {
+        let sampler = self.builder.path_sampler().map_err(|e| e.to_string())?;
+        let tools = paths::Tools { peer: &self.peer, certs: &self.certs, sampler: &sampler, root: self.builder.root() };
+        paths::look(built, &tools, tls, seconds)
     }
 
     /// Where the time of a side goes.

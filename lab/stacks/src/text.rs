@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::ceiling;
 use crate::doctor::Report;
 use crate::measure::Figure;
+use crate::paths;
 use crate::study::Results;
 use crate::wire::Case;
 
@@ -60,10 +61,13 @@ fn subjects(results: &Results) -> String {
         .iter()
         .map(|s| {
             let ends = s.stack.support_ends.clone().unwrap_or_else(|| "-".into());
-            vec![s.stack.name.clone(), s.version.clone(), s.support.name().into(), ends, s.stack.licence.clone()]
+            let quic = s.features.iter().find(|f| f.name == "quic");
+            let quic = quic.map_or("not tried", |f| if f.state == "no" { "no" } else { f.note.as_str() });
+            let (name, version, licence) = (&s.stack.name, &s.version, &s.stack.licence);
+            vec![name.clone(), version.clone(), s.support.name().into(), ends, licence.clone(), quic.into()]
         })
         .collect();
-    table(&["stack", "version", "support", "until", "licence"], &rows)
+    table(&["stack", "version", "support", "until", "licence", "QUIC"], &rows)
 }
 
 fn number(value: f64) -> String {
@@ -123,6 +127,9 @@ fn counts(results: &Results, out: &mut String) {
              hottest lock lets through at {:.0} ns per contended atomic ({} threads; {:.0} ns alone), extrapolated",
             atomics.contended_ns, atomics.threads, atomics.alone_ns
         );
+        if !atomics.met() {
+            let _ = writeln!(out, "{}", ceiling::NOBODY_MET);
+        }
     }
     let skipped: std::collections::BTreeSet<&str> =
         results.instructions.iter().filter_map(|c| c.skipped.as_deref()).collect();
@@ -253,17 +260,29 @@ pub fn doctor(report: &Report) -> String {
     for (name, text) in [
         ("compiled", &report.description.compiled),
         ("built", &report.description.built),
-        ("takes", &report.description.cpu),
+        ("says", &report.description.cpu),
     ] {
         if let Some(text) = text {
             line(name, text);
         }
     }
+    if let Some(found) = &report.found {
+        line("it found", &found.join(" "));
+    }
     if !report.cpu.is_empty() {
         line("this CPU has", &report.cpu.join(" "));
     }
+    for taken in &report.taken {
+        line("runs", &paths::line(taken));
+    }
+    if let Some(why) = &report.taken_skipped {
+        line("runs", why);
+    }
     for text in &report.build {
         line("BUILD", text);
+    }
+    for text in &report.slow {
+        line("SLOW", text);
     }
     for count in &report.locks {
         let kinds: Vec<String> = count.kinds.iter().map(|(kind, n)| format!("{n:.1} {kind}")).collect();

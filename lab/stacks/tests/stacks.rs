@@ -136,6 +136,20 @@ fn instructions_are_counted_by_sides() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
+fn the_cpus_paths_are_seen() {
+    let Some((bench, all)) = bench(&["openssl-1.1.1"]) else { return };
+    let taken = bench.paths(&all[0], "1.3", 0.5).expect("sampled");
+    assert_eq!(taken.len(), 6, "{taken:?}");
+    assert!(taken.iter().map(|t| t.samples).sum::<u64>() > 0, "{taken:?}");
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    // On a machine with too much to do there may be few samples of a kind: those then say nothing.
+    for records in taken.iter().filter(|t| t.work.starts_with("AES") && t.samples >= 20) {
+        assert_eq!(records.part(&["AES-NI", "VAES"]) > 0.1, info.contains(" aes "), "{records:?}");
+    }
+}
+
+#[test]
 fn features_are_tried_and_wrong_orders_are_refused() {
     let Some((bench, all)) = bench(&SOME) else { return };
     for built in &all {
@@ -143,6 +157,16 @@ fn features_are_tried_and_wrong_orders_are_refused() {
         let state = |name: &str| features.iter().find(|f| f.name == name).map(|f| f.state.clone());
         for name in ["tls1.2", "tls1.3", "sni", "alpn", "crl", "tickets:1.3", "cipher:1.2:chacha20"] {
             assert_eq!(state(name).as_deref(), Some("yes"), "{}: {name}", built.stack.name);
+        }
+        // Which old suites were kept: rustls never had them, OpenSSL has all but those that its default build leaves out.
+        for name in ["ecdhe-aes128-cbc", "dhe-aes128-gcm", "rsa-aes128-gcm", "rsa-aes128-cbc", "rsa-3des-cbc"] {
+            let kept = match built.stack.name.as_str() {
+                "rustls-aws-lc" | "rustls-ring" => "no",
+                "openssl-1.1.1" | "openssl-3.0" | "openssl-3.5" if name == "rsa-3des-cbc" => "no",
+                "openssl-1.1.1" | "openssl-3.0" | "openssl-3.5" => "yes",
+                _ => continue,
+            };
+            assert_eq!(state(&format!("cipher:1.2:{name}")).as_deref(), Some(kept), "{}: {name}", built.stack.name);
         }
         let why = wire::run(wire::command(built, Path::new("/nowhere"), &bench.certs, &Case::BASE.arguments()));
         assert!(why.is_err(), "a peer that is not there");

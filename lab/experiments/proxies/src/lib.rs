@@ -17,6 +17,7 @@ use sealane_lab_experiment::room::{Backend, Room};
 use sealane_lab_experiment::web::{Http, Site};
 use sealane_lab_experiment::{Bench, Experiment, Options, Program, Spec, client, programs, web};
 use sealane_lab_load::tls::{TlsOptions, TlsVersions};
+use sealane_lab_report::Page;
 
 /// The experiment.
 #[derive(Debug)]
@@ -46,9 +47,11 @@ impl Experiment for Proxies {
         let room = Room::new()?;
         let backend = Backend::start(&room, &bench.cores.backend)?;
         let scene = Scene { room, backend };
-        let result = measure(bench, &scene);
-        verdict::conclude(bench);
-        result
+        measure(bench, &scene)
+    }
+
+    fn conclude(&self, page: &mut Page) {
+        verdict::conclude(page);
     }
 }
 

@@ -1,13 +1,11 @@
 //! What it comes to, in words made from the figures: nothing is said that was not measured in this run.
 
-use sealane_lab_experiment::Bench;
 use sealane_lab_report::{Page, number};
 
 use crate::saturated::CPU;
 
 /// Fills verdict and advice.
-pub fn conclude(bench: &mut Bench<'_>) {
-    let page = &mut bench.page;
+pub fn conclude(page: &mut Page) {
     let mut said = Vec::new();
     for (id, what) in [
         ("keepalive", "A request on a kept connection"),

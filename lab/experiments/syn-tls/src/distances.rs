@@ -22,7 +22,7 @@ pub fn first_byte(key: usize) -> String {
 
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificates) -> anyhow::Result<()> {
     for rtt in bench.sizes::<f64>("rtts")? {
-        let config = LinkConfig::with_rtt(Duration::from_secs_f64(rtt / 1e3));
+        let config = LinkConfig::at_distance(Duration::from_secs_f64(rtt / 1e3));
         for attempt in 1..=bench.options.tries.max(1) {
             let (figures, said, void) = over(bench, part, certificates, &config, rtt)?;
             bench.say(&format!("   {said}"));

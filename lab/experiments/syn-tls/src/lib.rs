@@ -10,6 +10,7 @@ mod verdict;
 mod ways;
 
 use sealane_lab_experiment::{Bench, Experiment, Options, Spec};
+use sealane_lab_report::Page;
 use sealane_link::{Link, LinkConfig};
 use std::time::Duration;
 
@@ -37,9 +38,11 @@ impl Experiment for SynTls {
 
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let certificates = place::Certificates::new()?;
-        let result = parts(bench, &certificates);
-        verdict::conclude(bench);
-        result
+        parts(bench, &certificates)
+    }
+
+    fn conclude(&self, page: &mut Page) {
+        verdict::conclude(page);
     }
 }
 

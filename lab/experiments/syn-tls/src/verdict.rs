@@ -4,12 +4,10 @@ use crate::distances::{distances, first_byte, handshake};
 use crate::loss;
 use crate::place::KEYS;
 use crate::ways::{EMBEDDED_0, EMBEDDED_12, EMBEDDED_13, SEQUENTIAL_12, SEQUENTIAL_13};
-use sealane_lab_experiment::Bench;
 use sealane_lab_report::{Page, Part, Source, number::short};
 
 /// Fills verdict and advice.
-pub fn conclude(bench: &mut Bench<'_>) {
-    let page = &mut bench.page;
+pub fn conclude(page: &mut Page) {
     let said: Vec<String> = [over_distance(page), under_loss(page)].into_iter().flatten().collect();
     page.verdict = if said.is_empty() { "Nothing could be compared.".to_owned() } else { said.join(" ") };
     if !said.is_empty() {

@@ -18,6 +18,9 @@ pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow:
     let atomics = ceiling::calibrate(Machine::this().cpus);
     part.push(Figure::new("this machine", "atomic, alone", atomics.alone_ns, "ns"));
     part.push(Figure::new("this machine", "atomic, contended", atomics.contended_ns, "ns"));
+    if !atomics.met() {
+        part.note(ceiling::NOBODY_MET);
+    }
     let mut why_not = None;
     for built in &stacks.built {
         let name = &built.stack.name;

@@ -1,6 +1,7 @@
 //! The experiment `tls-stacks`: what `sealane-lab stacks` builds, as a page of the report, the study's figures beside.
 
 mod counts;
+mod scaling;
 mod speed;
 mod verdict;
 
@@ -8,7 +9,7 @@ use std::cell::RefCell;
 
 use anyhow::anyhow;
 use sealane_lab_experiment::{Bench, Experiment, Options, Spec};
-use sealane_lab_report::{Fact, Figure, Part, Subject};
+use sealane_lab_report::{Fact, Figure, Page, Part, Subject};
 use sealane_lab_stacks::builder::{Builder, Built};
 use sealane_lab_stacks::catalogue;
 use sealane_lab_stacks::elf::Images;
@@ -38,6 +39,25 @@ fn built(builder: &Builder) -> Vec<Built> {
     catalogue::catalogue().stacks.iter().filter_map(|stack| builder.ready(stack)).collect()
 }
 
+/// Those that were asked for: the default set, or all where none of it is built; `all`; or names.
+fn choose(mut built: Vec<Built>, wanted: &[String]) -> anyhow::Result<Vec<Built>> {
+    match wanted {
+        [word] if word == "all" => {}
+        [word] if word == "default" => {
+            if built.iter().any(|b| b.stack.default) {
+                built.retain(|b| b.stack.default);
+            }
+        }
+        names => {
+            if let Some(name) = names.iter().find(|name| built.iter().all(|b| b.stack.name != **name)) {
+                return Err(anyhow!("stacks={name}: not built (sealane-lab stacks build {name})"));
+            }
+            built.retain(|b| names.contains(&b.stack.name));
+        }
+    }
+    Ok(built)
+}
+
 impl Experiment for TlsStacks {
     fn spec(&self) -> &Spec {
         &self.spec
@@ -55,18 +75,24 @@ impl Experiment for TlsStacks {
 
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let builder = Builder::new(None)?;
-        let built = built(&builder);
+        let built = choose(built(&builder), &bench.sizes::<String>("stacks")?)?;
         let lab = Lab::new(builder, &mut |text| bench.say(text)).map_err(|why| anyhow!(why))?;
         let stacks = Stacks { lab, built, images: RefCell::default() };
         subjects(bench, &stacks);
+        let rule = speed::void_rule(bench.options.tries);
+        bench.page.settings.retain(|fact| fact.name != "Void");
+        bench.page.settings.push(Fact::new("Void", rule));
         bench.part("counts", |b, p| counts::count(b, p, &stacks))?;
         bench.part("cost", |b, p| speed::cost(b, p, &stacks))?;
         bench.part("profile", |b, p| speed::profile(b, p, &stacks))?;
-        bench.part("scaling", |b, p| speed::scaling(b, p, &stacks))?;
+        bench.part("scaling", |b, p| scaling::scaling(b, p, &stacks))?;
         bench.part("bulk", |b, p| speed::bulk(b, p, &stacks))?;
         bench.part("features", |_, p| features(p, &stacks))?;
-        verdict::conclude(bench);
         Ok(())
+    }
+
+    fn conclude(&self, page: &mut Page) {
+        verdict::conclude(page);
     }
 }
 
@@ -97,7 +123,7 @@ fn subjects(bench: &mut Bench<'_>, stacks: &Stacks) {
         .map(|s| s.name.clone())
         .collect();
     if !absent.is_empty() {
-        bench.page.settings.push(Fact::new("Not built", absent.join(", ")));
+        bench.page.settings.push(Fact::new("Left out", absent.join(", ")));
     }
 }
 
@@ -107,6 +133,9 @@ fn features(part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
         let name = &built.stack.name;
         match stacks.lab.features(built) {
             Ok(features) => {
+                if let Some(quic) = features.iter().find(|f| f.name == "quic" && f.state == "yes") {
+                    part.note(format!("{name}, QUIC: {}.", quic.note));
+                }
                 for feature in features {
                     let value = match feature.state.as_str() {
                         "yes" => 1.0,
@@ -133,4 +162,27 @@ fn features(part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
         "FIPS is asked of these builds; several series have a validated module that is built and installed apart.",
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_are_chosen_among_those_that_are_built() {
+        let built = |names: &[&str]| -> Vec<Built> {
+            let all = catalogue::catalogue().stacks.into_iter().filter(|s| names.contains(&s.name.as_str()));
+            all.map(|stack| Built { stack, worker: "/nowhere".into(), library: None }).collect()
+        };
+        let chosen = |of: &[&str], wanted: &[&str]| -> Option<Vec<String>> {
+            let wanted: Vec<String> = wanted.iter().map(|w| (*w).to_owned()).collect();
+            Some(choose(built(of), &wanted).ok()?.into_iter().map(|b| b.stack.name).collect())
+        };
+        let some = ["openssl-3.0", "openssl-3.1", "s2n"];
+        assert_eq!(chosen(&some, &["default"]).as_deref(), Some(&["openssl-3.0".to_owned()][..]));
+        assert_eq!(chosen(&some[1..], &["default"]).map(|all| all.len()), Some(2), "none of the default set is built");
+        assert_eq!(chosen(&some, &["all"]).map(|all| all.len()), Some(3));
+        assert_eq!(chosen(&some, &["s2n", "openssl-3.1"]).map(|all| all.len()), Some(2));
+        assert_eq!(chosen(&some, &["wolfssl"]), None);
+    }
 }

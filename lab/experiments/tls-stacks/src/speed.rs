@@ -1,17 +1,16 @@
-//! CPU time per handshake and per MiB, and handshakes over threads.
+//! CPU time per handshake and per MiB, and where it goes.
+
+use std::time::Duration;
 
 use anyhow::anyhow;
 use sealane_lab_experiment::rounds::Quiet;
 use sealane_lab_experiment::{Bench, Sample};
-use sealane_lab_report::usl::Fit;
-use sealane_lab_report::{Axis, Figure, Part, Source};
+use sealane_lab_report::{Figure, Part};
 use sealane_lab_stacks::builder::Built;
 use sealane_lab_stacks::energy::Energy;
-use sealane_lab_stacks::measure::Limits;
+use sealane_lab_stacks::measure::{self, Limits};
 use sealane_lab_stacks::profile::KINDS;
-use sealane_lab_stacks::study::Machine;
 use sealane_lab_stacks::wire::Case;
-use serde_json::Value;
 
 use crate::Stacks;
 
@@ -24,7 +23,8 @@ pub const SERVER_RESUMED: &str = "server, resumed";
 
 fn sample(stacks: &Stacks, built: &Built, case: &Case, seconds: f64, light: bool) -> anyhow::Result<Sample> {
     let energy = Energy::now();
-    let (measured, queued) = stacks.lab.measure(built, case, seconds, light).map_err(|why| anyhow!(why))?;
+    let run = stacks.lab.measure(built, case, seconds, light).map_err(|why| anyhow!(why))?;
+    let measured = &run.measured;
     let mut sample = Sample::of("rate", measured.rate());
     if let Some(cost) = measured.cost_us() {
         sample = sample.with("cost", cost);
@@ -32,15 +32,30 @@ fn sample(stacks: &Stacks, built: &Built, case: &Case, seconds: f64, light: bool
     if let Some(joules) = energy.and_then(|e| e.joules_since()) {
         sample = sample.with("joules", joules * 1e6 / measured.common().operations.max(1) as f64);
     }
-    let most = Limits::default().queued;
-    Ok(match queued.filter(|q| *q > most) {
-        Some(queued) => sample.void(format!("its threads waited {:.0} % of their time for a CPU", queued * 100.0)),
+    Ok(match measure::void(&Limits::default(), run.queued, run.pressure) {
+        Some(why) => {
+            // Whoever disturbed may be gone when it is tried again.
+            std::thread::sleep(Duration::from_millis(300));
+            sample.void(why)
+        }
         None => sample,
     })
 }
 
+/// When a round is void, for the page: this experiment's runs are too short to tell by the machine's clock ticks who else
+/// was at work, and too many to wait for a quiet moment before each.
+pub fn void_rule(tries: usize) -> String {
+    let Limits { queued, pressure } = Limits::default();
+    format!(
+        "a run whose threads waited more than {:.0} % of their time for a CPU, or in which anybody on this machine did for \
+         more than {:.0} % of it; tried {tries} times. Asleep in the library's own lock is the finding, and no reason",
+        queued * 100.0,
+        pressure * 100.0
+    )
+}
+
 /// Rounds of one case over those stacks that can do it; the others are named in a note.
-fn rounds(
+pub fn rounds(
     bench: &Bench<'_>,
     part: &mut Part,
     stacks: &Stacks,
@@ -48,10 +63,12 @@ fn rounds(
     light: bool,
     mut each: impl FnMut(&mut Part, &str, &sealane_lab_experiment::Rounds),
 ) -> anyhow::Result<()> {
-    let (count, seconds) = (bench.size("rounds")?, bench.size("seconds")?);
+    let (count, seconds) = (bench.size("rounds")?, bench.size::<f64>("seconds")?);
+    // The clock that times data is read once per batch: a shorter run says as much.
+    let seconds = if case.record.is_some() { 0.4 * seconds } else { seconds };
     let mut able = Vec::new();
     for built in &stacks.built {
-        // A first try tells who cannot, before anybody waits for a quiet machine.
+        // A first try tells who cannot, before the rounds.
         match stacks.lab.measure(built, case, 0.02, light) {
             Ok(_) => able.push(built),
             Err(why) => part.note(format!("{} cannot: {} ({why})", built.stack.name, case.name())),
@@ -59,8 +76,9 @@ fn rounds(
     }
     let names: Vec<String> = able.iter().map(|b| b.stack.name.clone()).collect();
     bench.say(&format!("   {} of {}, {} threads", case.test, case.name(), case.threads));
-    let held = bench
-        .rounds(part, &names, count, Quiet::Wanted, |subject, _| sample(stacks, able[subject], case, seconds, light))?;
+    let held = bench.rounds(part, &names, count, Quiet::Indifferent, |subject, _| {
+        sample(stacks, able[subject], case, seconds, light)
+    })?;
     for name in &names {
         each(part, name, &held);
     }
@@ -129,94 +147,6 @@ pub fn profile(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyho
     }
     part.table("Percent of the server's CPU time, resumed", &KINDS);
     part.note("`sealane-lab stacks profile --out FOLDER` draws the flame graphs. One thread meets no other: time asleep in a lock, or lost to a contended cache line, is not in here; calls of a lock that is free are.");
-    Ok(())
-}
-
-pub fn scaling(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
-    let cpus = Machine::this().cpus;
-    let threads: Vec<usize> = if bench.size::<String>("threads")? == "all" {
-        let mut list: Vec<usize> = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < cpus).collect();
-        list.push(cpus);
-        list
-    } else {
-        bench.sizes("threads")?
-    };
-    if let Some(n) = threads.iter().find(|n| **n > cpus) {
-        return Err(anyhow!("{n} threads on {cpus} CPUs would wait for CPUs, not for locks"));
-    }
-    let kinds = [("full", false, false), ("resumed", true, false), ("resumed, light locks", true, true)];
-    for (measure, resumed, light) in kinds {
-        for &threads in &threads {
-            let case = Case { resumed, threads, ..Case::BASE };
-            rounds(bench, part, stacks, &case, light, |part, name, held| {
-                if let Some(figure) = Figure::of_rounds(name, measure, &held.values(name, "rate"), "/s") {
-                    part.push(figure.at(threads as f64));
-                }
-            })?;
-        }
-        let to: f64 = bench.size("extrapolate")?;
-        let mut refused = None;
-        for built in &stacks.built {
-            let name = &built.stack.name;
-            let points: Vec<(f64, f64)> =
-                part.of(measure).filter(|f| f.subject == *name).filter_map(|f| Some((f.x?, f.value))).collect();
-            if points.is_empty() {
-                continue;
-            }
-            match Fit::of(&points) {
-                Ok(fit) => {
-                    let fitted = format!("{measure}, fitted");
-                    for figure in fit.figures(name, &fitted, "/s", to) {
-                        part.push(figure);
-                    }
-                    part.note(format!("{measure}: {}", fit.text(name)));
-                }
-                Err(why) => refused = Some(why.0),
-            }
-        }
-        if let Some(why) = refused {
-            part.note(format!("{measure}: no curve is fitted ({why})."));
-        }
-        let axis = || Axis::linear("threads");
-        part.lines(&format!("Handshakes per second, {measure}"), measure, axis(), Axis::linear("per second"));
-        if part.of(&format!("{measure}, fitted")).next().is_some() {
-            let title = format!("Handshakes per second, {measure}, fitted; dashed where nobody measured");
-            part.lines(&title, &format!("{measure}, fitted"), axis(), Axis::linear("per second"));
-        }
-        part.grid(&format!("Handshakes per second, {measure}, by threads"), measure, "threads");
-    }
-    published(part)?;
-    if cpus < 8 {
-        part.note(format!(
-            "This machine has {cpus} CPUs: a library's collapse under its own locks, which the study saw from a dozen \
-             threads on, cannot be seen here. The counts above are exact all the same, and decide how far it scales."
-        ));
-    }
-    Ok(())
-}
-
-/// The study's throughputs, as far as they are numbers; what it gives in words stands among its facts.
-fn published(part: &mut Part) -> anyhow::Result<()> {
-    let study = sealane_lab_experiment::study::data("ssl-stacks")?;
-    let groups = [
-        ("study: full, 64 threads", &study["full_handshakes_per_second_64_threads"]),
-        (
-            "study: resumed end to end, default locks",
-            &study["resumed_end_to_end_connections_per_second_64_threads"]["default locks"],
-        ),
-        (
-            "study: resumed end to end, light locks",
-            &study["resumed_end_to_end_connections_per_second_64_threads"]["light locks"],
-        ),
-    ];
-    for (measure, values) in groups {
-        for (stack, value) in values.as_object().into_iter().flatten() {
-            if let Some(rate) = Value::as_f64(value) {
-                part.push(Figure::new(stack, measure, rate, "/s").from(Source::Published));
-            }
-        }
-    }
-    part.table("The study: 64 Arm cores, through HAProxy", &groups.map(|g| g.0));
     Ok(())
 }
 

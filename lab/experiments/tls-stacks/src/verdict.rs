@@ -1,14 +1,14 @@
 //! What follows, from the page's figures.
 
-use sealane_lab_experiment::Bench;
+use sealane_lab_report::Page;
 use sealane_lab_stacks::catalogue::{self, Support};
 
 use crate::{counts, speed};
 
 /// Writes verdict and advice.
-pub fn conclude(bench: &mut Bench<'_>) {
+pub fn conclude(page: &mut Page) {
     let mut said = Vec::new();
-    if let Some(part) = bench.page.part("counts") {
+    if let Some(part) = page.part("counts") {
         let mut all: Vec<(String, f64)> =
             part.of(counts::LOCKS_RESUMED).map(|f| (f.subject.clone(), f.value)).collect();
         all.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -20,7 +20,7 @@ pub fn conclude(bench: &mut Bench<'_>) {
             ));
         }
     }
-    if let Some(part) = bench.page.part("cost") {
+    if let Some(part) = page.part("cost") {
         for (measure, what) in [(speed::SERVER_FULL, "full"), (speed::SERVER_RESUMED, "resumed")] {
             let mut all: Vec<(String, f64)> = part.of(measure).map(|f| (f.subject.clone(), f.value)).collect();
             all.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -36,18 +36,19 @@ pub fn conclude(bench: &mut Bench<'_>) {
     if said.is_empty() {
         said.push("Nothing was measured that allows a verdict.".into());
     }
-    bench.page.verdict = said.join(" ");
+    page.verdict = said.join(" ");
+    page.advice.clear();
     let today = catalogue::today();
     let ended: Vec<String> = catalogue::catalogue()
         .stacks
         .iter()
-        .filter(|s| s.support(&today) == Support::Ended && bench.page.subjects.iter().any(|b| b.name == s.name))
+        .filter(|s| s.support(&today) == Support::Ended && page.subjects.iter().any(|b| b.name == s.name))
         .map(|s| format!("{} ({})", s.name, s.support_ends.as_deref().unwrap_or_default()))
         .collect();
     if !ended.is_empty() {
-        bench.page.advice.push(format!("Support has ended for {}: whatever they cost, move on.", ended.join(", ")));
+        page.advice.push(format!("Support has ended for {}: whatever they cost, move on.", ended.join(", ")));
     }
-    bench.page.advice.push(
+    page.advice.push(
         "`sealane-lab stacks advise --need …` ranks what fits a need; `sealane-lab stacks doctor PROGRAM` looks at what a program uses.".into(),
     );
 }

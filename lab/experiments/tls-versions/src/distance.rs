@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, room: &Room) -> anyhow::Result<()> {
     let mut servers: Vec<String> = Vec::new();
     for rtt in bench.sizes::<f64>("rtts")? {
-        let config = LinkConfig::with_rtt(Duration::from_secs_f64(rtt / 1e3));
+        let config = LinkConfig::at_distance(Duration::from_secs_f64(rtt / 1e3));
         // A link that was off says so only at its end; then all that went over it is void, and is tried again.
         for attempt in 1..=bench.options.tries.max(1) {
             let (all, said, void) = over(bench, part, room, &config)?;

@@ -8,6 +8,7 @@ mod verdict;
 
 use sealane_lab_experiment::room::Room;
 use sealane_lab_experiment::{Bench, Experiment, Spec};
+use sealane_lab_report::Page;
 
 /// The experiment.
 #[derive(Debug)]
@@ -29,9 +30,11 @@ impl Experiment for TlsVersions {
 
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let room = Room::new()?;
-        let result = parts(bench, &room);
-        verdict::conclude(bench);
-        result
+        parts(bench, &room)
+    }
+
+    fn conclude(&self, page: &mut Page) {
+        verdict::conclude(page);
     }
 }
 

@@ -1,13 +1,11 @@
 //! What it comes to, in words made from this run's figures.
 
-use sealane_lab_experiment::Bench;
 use sealane_lab_report::{Page, number};
 
 use crate::measure::TOTAL;
 
 /// Fills verdict and advice.
-pub fn conclude(bench: &mut Bench<'_>) {
-    let page = &mut bench.page;
+pub fn conclude(page: &mut Page) {
     let mut said: Vec<String> = page.subjects.iter().filter_map(|s| on_loopback(page, &s.name)).collect();
     said.extend(page.subjects.iter().filter_map(|s| over_distance(page, &s.name)));
     page.verdict = if said.is_empty() { "Nothing could be compared.".to_owned() } else { said.join(" ") };

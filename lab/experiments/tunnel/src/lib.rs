@@ -6,6 +6,7 @@ mod world;
 
 use sealane_lab_experiment::programs::look_up;
 use sealane_lab_experiment::{Bench, Experiment, Options, Spec};
+use sealane_lab_report::Page;
 use sealane_sys::netns::NetNs;
 use world::{Wire, World};
 
@@ -40,9 +41,11 @@ impl Experiment for Tunnel {
 
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let world = World::build(bench)?;
-        let result = parts(bench, &world);
-        verdict::conclude(bench);
-        result
+        parts(bench, &world)
+    }
+
+    fn conclude(&self, page: &mut Page) {
+        verdict::conclude(page);
     }
 }
 

@@ -1,14 +1,12 @@
 //! What it comes to, in words made from this run's figures.
 
-use sealane_lab_experiment::Bench;
 use sealane_lab_report::{Page, number};
 
 use crate::measure::{SERVER_CPU, THROUGHPUT, passed, times};
 use crate::world::{MIXED, SEALANE, TUNED};
 
 /// Fills verdict and advice.
-pub fn conclude(bench: &mut Bench<'_>) {
-    let page = &mut bench.page;
+pub fn conclude(page: &mut Page) {
     let said: Vec<String> = [
         stream(page, "tcp-segmented", "with outer packets segmented on the wire"),
         stream(page, "tcp-whole", "over a wire that takes super-packets"),

@@ -28,7 +28,15 @@ pub trait Stack: Sized + Sync {
         let _ = (name, settings);
         crate::Outcome::Unknown
     }
+    /// A server and a client that have only this suite, or why there are none; nothing where the worker cannot try it.
+    fn with_suite(&self, suite: &crate::OldSuite, settings: &Settings) -> Option<Result<Sides<Self>, String>> {
+        let _ = (suite, settings);
+        None
+    }
 }
+
+/// A server's context and a client's.
+pub type Sides<S> = (<S as Stack>::Context, <S as Stack>::Context);
 
 /// What connections are made from.
 pub trait Context {

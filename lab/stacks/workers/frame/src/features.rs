@@ -4,7 +4,7 @@ use crate::drive::{self, Connection, Context, Stack};
 use crate::json::Line;
 use crate::peer::Peer;
 use crate::pipe::Pipe;
-use crate::settings::{Cipher, Group, Settings};
+use crate::settings::{Cipher, Group, Key, Settings};
 
 /// What came of trying.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,54 @@ impl Outcome {
         }
     }
 }
+
+/// A suite of TLS 1.2 that libraries drop one after the other: without authentication of what is encrypted, without
+/// forward secrecy, or with a cipher that is too old.
+#[derive(Clone, Copy, Debug)]
+pub struct OldSuite {
+    /// As its feature is called.
+    pub name: &'static str,
+    /// Its number.
+    pub id: u16,
+    /// Its name for OpenSSL and its kin, and for wolfSSL.
+    pub openssl: &'static str,
+    /// Its parts in GnuTLS' words: what of priorities allows it and no other.
+    pub gnutls: &'static str,
+}
+
+/// All with RSA certificates, from the one that most have kept to the one that most have dropped.
+const OLD_SUITES: &[OldSuite] = &[
+    OldSuite {
+        name: "ecdhe-aes128-cbc",
+        id: 0xc013,
+        openssl: "ECDHE-RSA-AES128-SHA",
+        gnutls: "+ECDHE-RSA:-CIPHER-ALL:+AES-128-CBC:-MAC-ALL:+SHA1",
+    },
+    OldSuite {
+        name: "dhe-aes128-gcm",
+        id: 0x009e,
+        openssl: "DHE-RSA-AES128-GCM-SHA256",
+        gnutls: "+DHE-RSA:-CIPHER-ALL:+AES-128-GCM:+GROUP-FFDHE2048",
+    },
+    OldSuite {
+        name: "rsa-aes128-gcm",
+        id: 0x009c,
+        openssl: "AES128-GCM-SHA256",
+        gnutls: "+RSA:-CIPHER-ALL:+AES-128-GCM",
+    },
+    OldSuite {
+        name: "rsa-aes128-cbc",
+        id: 0x002f,
+        openssl: "AES128-SHA",
+        gnutls: "+RSA:-CIPHER-ALL:+AES-128-CBC:-MAC-ALL:+SHA1",
+    },
+    OldSuite {
+        name: "rsa-3des-cbc",
+        id: 0x000a,
+        openssl: "DES-CBC3-SHA",
+        gnutls: "+RSA:-CIPHER-ALL:+3DES-CBC:-MAC-ALL:+SHA1",
+    },
+];
 
 /// Features that each stack tries in its own way, through [`Stack::feature`].
 const OWN: &[&str] = &["early-data", "quic", "sni", "alpn", "ocsp", "crl", "ct", "fips"];
@@ -55,6 +103,14 @@ pub fn report<S: Stack>(stack: &S, settings: &Settings) {
             line(stack, &name, &with_peer(stack, peer.as_ref(), &settings));
         }
     }
+    for suite in OLD_SUITES {
+        let settings = Settings { tls: 0x303, key: Key::Rsa2048, ..settings.clone() };
+        let outcome = match stack.with_suite(suite, &settings) {
+            None => Outcome::Unknown,
+            Some(made) => Outcome::of(made.and_then(|(server, client)| agreed(&server, &client, suite))),
+        };
+        line(stack, &format!("cipher:1.2:{}", suite.name), &outcome);
+    }
     for tls in [0x303, 0x304] {
         let settings = Settings { tls, resumed: true, ..settings.clone() };
         let name = format!("tickets:{}", settings.tls_name());
@@ -80,6 +136,19 @@ fn version<S: Stack>(stack: &S, settings: &Settings) -> Result<&'static str, Str
     let (server, client) = (stack.server(settings)?, stack.client(settings)?);
     once(&server, &client, None, settings)?;
     Ok("a handshake with itself")
+}
+
+/// A handshake of the library with itself, with this suite: the fixed peer has none of these.
+fn agreed<C: Context>(server: &C, client: &C, suite: &OldSuite) -> Result<&'static str, String> {
+    let mut pair = drive::connect(server, client, None, None)?;
+    drive::exchange(&mut pair, None)?;
+    let facts = pair.client.facts();
+    drive::end(pair, None);
+    if (facts.tls, facts.cipher, facts.verified) == (0x303, u32::from(suite.id), 1) {
+        Ok("a handshake with itself")
+    } else {
+        Err(format!("agreed on suite {:#06x} of version {:#06x} instead", facts.cipher, facts.tls))
+    }
 }
 
 /// A handshake with the fixed peer, which says what was agreed on.

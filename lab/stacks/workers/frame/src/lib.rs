@@ -16,8 +16,8 @@ mod run;
 mod scope;
 mod settings;
 
-pub use drive::{Connection, Context, Facts, Pair, Stack, connect, exchange};
-pub use features::{Outcome, hello_asks_for};
+pub use drive::{Connection, Context, Facts, Pair, Sides, Stack, connect, exchange};
+pub use features::{OldSuite, Outcome, hello_asks_for};
 pub use pipe::{Pipe, pipe};
 pub use settings::{Cipher, Group, Key, Settings, Side};
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use stack_worker::ffi::Library;
 use stack_worker::functions;
-use stack_worker::{Cipher, Connection, Context, Facts, Group, Key, Outcome, Pipe, Settings, Stack};
+use stack_worker::{Cipher, Connection, Context, Facts, Group, Key, OldSuite, Outcome, Pipe, Settings, Sides, Stack};
 
 fn main() -> ExitCode {
     stack_worker::main::<Gnu>()
@@ -228,6 +228,17 @@ impl Stack for Gnu {
     fn feature(&self, name: &str, settings: &Settings) -> Outcome {
         features::try_out(self, name, settings)
     }
+
+    fn with_suite(&self, suite: &OldSuite, settings: &Settings) -> Option<Result<Sides<Self>, String>> {
+        let only = |mut context: Ctx| -> Result<Ctx, String> {
+            let list = format!("NORMAL:-VERS-ALL:+VERS-TLS1.2:-KX-ALL:{}", suite.gnutls);
+            self.priorities(&mut context, &list)?;
+            Ok(context)
+        };
+        let sides =
+            || -> Result<Sides<Self>, String> { Ok((only(self.server(settings)?)?, only(self.client(settings)?)?)) };
+        Some(sides())
+    }
 }
 
 impl Gnu {
@@ -251,7 +262,6 @@ impl Gnu {
             Group::X25519MlKem768 => "+GROUP-X25519-MLKEM768:+GROUP-X25519:+GROUP-SECP256R1",
         };
         let list = format!("NORMAL:-VERS-ALL:{version}:-CIPHER-ALL:{cipher}:-GROUP-ALL:{groups}");
-        let text = CString::new(list.as_str()).map_err(|e| e.to_string())?;
         let mut context = Ctx {
             api: self.api.clone(),
             memory: self.memory.clone(),
@@ -265,14 +275,27 @@ impl Gnu {
             anti_replay: std::ptr::null_mut(),
             verified: true,
         };
-        // SAFETY: both are given what the library itself makes; every result is looked at.
-        unsafe {
-            let made = (self.api.gnutls_priority_init)(&mut context.priority, text.as_ptr(), std::ptr::null_mut());
-            self.expect(&format!("setting {list}"), made)?;
-            let made = (self.api.gnutls_certificate_allocate_credentials)(&mut context.credentials);
-            self.expect("making credentials", made)?;
-        }
+        self.priorities(&mut context, &list)?;
+        // SAFETY: it is given what the library itself makes; the result is looked at.
+        let made = unsafe { (self.api.gnutls_certificate_allocate_credentials)(&mut context.credentials) };
+        self.expect("making credentials", made)?;
         Ok(context)
+    }
+
+    /// What sessions of a context offer and take, in place of what it had.
+    fn priorities(&self, context: &mut Ctx, list: &str) -> Result<(), String> {
+        let text = CString::new(list).map_err(|e| e.to_string())?;
+        let mut made = std::ptr::null_mut();
+        // SAFETY: the text is a C string; no session uses the old ones yet, which are ours.
+        unsafe {
+            let result = (self.api.gnutls_priority_init)(&mut made, text.as_ptr(), std::ptr::null_mut());
+            self.expect(&format!("setting {list}"), result)?;
+            let old = std::mem::replace(&mut context.priority, made);
+            if !old.is_null() {
+                (self.api.gnutls_priority_deinit)(old);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -466,19 +489,28 @@ impl Connection for Session {
                 5 => 0x304,
                 _ => 0,
             };
-            let cipher = match (api.gnutls_cipher_get)(session) {
-                10 => Some(Cipher::Aes128),
-                11 => Some(Cipher::Aes256),
-                23 => Some(Cipher::ChaCha20),
-                _ => None,
-            };
             // In TLS 1.2 the suite names the certificate's key too.
+            const RSA: c_uint = 1;
+            const DHE_RSA: c_uint = 3;
             const ECDHE_RSA: c_uint = 12;
             const ECDHE_ECDSA: c_uint = 13;
-            let key = match (api.gnutls_kx_get)(session) {
+            let exchange = (api.gnutls_kx_get)(session);
+            let key = match exchange {
                 ECDHE_RSA => Key::Rsa2048,
                 ECDHE_ECDSA => Key::P256,
                 _ => self.key,
+            };
+            let cipher = match ((api.gnutls_cipher_get)(session), exchange) {
+                // The older suites: AES-128-GCM, AES-128-CBC, 3DES-CBC.
+                (10, RSA) => 0x009c,
+                (10, DHE_RSA) => 0x009e,
+                (4, RSA) => 0x002f,
+                (4, ECDHE_RSA) => 0xc013,
+                (3, RSA) => 0x000a,
+                (10, _) => Cipher::Aes128.id(tls, key),
+                (11, _) => Cipher::Aes256.id(tls, key),
+                (23, _) => Cipher::ChaCha20.id(tls, key),
+                _ => 0,
             };
             let group = (api.gnutls_group_get_name)((api.gnutls_group_get)(session));
             let group = if group.is_null() { &[][..] } else { CStr::from_ptr(group).to_bytes() };
@@ -486,7 +518,7 @@ impl Connection for Session {
                 resumed: (api.gnutls_session_is_resumed)(session) as u32,
                 verified: u32::from(self.chain_verified()),
                 tls: u32::from(tls),
-                cipher: cipher.map_or(0, |c| u32::from(c.id(tls, key))),
+                cipher: u32::from(cipher),
                 group: match group {
                     b"X25519" => 29,
                     b"SECP256R1" => 23,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use stack_worker::ffi::Library;
 use stack_worker::functions;
-use stack_worker::{Connection, Context, Facts, Group, Outcome, Pipe, Settings, Stack};
+use stack_worker::{Connection, Context, Facts, Group, OldSuite, Outcome, Pipe, Settings, Sides, Stack};
 
 fn main() -> ExitCode {
     stack_worker::main::<Mbed>()
@@ -272,6 +272,19 @@ impl Stack for Mbed {
 
     fn feature(&self, name: &str, settings: &Settings) -> Outcome {
         features::try_out(self, name, settings)
+    }
+
+    fn with_suite(&self, suite: &OldSuite, settings: &Settings) -> Option<Result<Sides<Self>, String>> {
+        let only = |context: &mut Ctx| {
+            context.suites[0] = c_int::from(suite.id);
+            // SAFETY: the configuration is alive, and the list lives in a box as long as it.
+            unsafe { (self.api.mbedtls_ssl_conf_ciphersuites)(context.config.at(), context.suites.as_ptr()) };
+            Ok(())
+        };
+        let sides = || -> Result<Sides<Self>, String> {
+            Ok((self.context(settings, true, only)?, self.context(settings, false, only)?))
+        };
+        Some(sides())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_long, c_uint};
 
-use stack_worker::{Connection, Context, Outcome, Pair, Settings, Stack, connect, exchange, pipe};
+use stack_worker::{Connection, Context, OldSuite, Outcome, Pair, Settings, Stack, connect, exchange, pipe};
 
 use crate::api::{P, c};
 use crate::{Ctx, OpenSsl, Ssl};
@@ -21,6 +21,27 @@ pub fn try_out(stack: &OpenSsl, name: &str, settings: &Settings) -> Outcome {
         "early-data" => Outcome::of(early_data(stack, settings)),
         _ => Outcome::Unknown,
     }
+}
+
+/// Both sides with one suite only.
+pub fn with_suite(stack: &OpenSsl, suite: &OldSuite, settings: &Settings) -> Result<(Ctx, Ctx), String> {
+    const SET_DH_AUTO: c_int = 118;
+    let (server, client) = (stack.server(settings)?, stack.client(settings)?);
+    let api = &stack.api;
+    // OpenSSL 3 asks for that level to speak what is this old; others do not know the word.
+    let lists = [c(format!("{}:@SECLEVEL=0", suite.openssl))?, c(suite.openssl)?];
+    for context in [&server, &client] {
+        // SAFETY: the context is alive, the list a C string.
+        let set = |list: &CStr| unsafe { (api.SSL_CTX_set_cipher_list)(context.ctx, list.as_ptr()) };
+        if set(&lists[0]) != 1 {
+            // SAFETY: a plain call.
+            unsafe { (api.ERR_clear_error)() };
+            api.expect("setting the suite", set(&lists[1]))?;
+        }
+    }
+    // Parameters for DHE are the library's own choice, where it still has any.
+    api.context_control(server.ctx, SET_DH_AUTO, 1, std::ptr::null_mut());
+    Ok((server, client))
 }
 
 fn pair(server: &Ctx, client: &Ctx) -> Result<Pair<Ctx, Ctx>, String> {

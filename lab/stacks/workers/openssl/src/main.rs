@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use api::{Api, P, c};
-use stack_worker::{Connection, Context, Facts, Outcome, Pipe, Settings, Stack};
+use stack_worker::{Connection, Context, Facts, OldSuite, Outcome, Pipe, Settings, Sides, Stack};
 
 fn main() -> ExitCode {
     stack_worker::main::<OpenSsl>()
@@ -183,6 +183,10 @@ impl Stack for OpenSsl {
 
     fn feature(&self, name: &str, settings: &Settings) -> Outcome {
         features::try_out(self, name, settings)
+    }
+
+    fn with_suite(&self, suite: &OldSuite, settings: &Settings) -> Option<Result<Sides<Self>, String>> {
+        Some(features::with_suite(self, suite, settings))
     }
 }
 

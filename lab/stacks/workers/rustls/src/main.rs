@@ -23,7 +23,8 @@ use rustls::{
     SupportedProtocolVersion,
 };
 use stack_worker::{
-    Connection, Context, Facts, Group, Outcome, Pipe, Settings, Stack, connect, exchange, hello_asks_for, pipe,
+    Connection, Context, Facts, Group, OldSuite, Outcome, Pipe, Settings, Sides, Stack, connect, exchange,
+    hello_asks_for, pipe,
 };
 
 fn main() -> ExitCode {
@@ -64,6 +65,11 @@ impl Stack for Rustls {
             "ct" => Outcome::of(transparency(settings)),
             _ => Outcome::Unknown,
         }
+    }
+
+    fn with_suite(&self, suite: &OldSuite, _: &Settings) -> Option<Result<Sides<Self>, String>> {
+        let has = backend::ALL_CIPHER_SUITES.iter().any(|s| u16::from(s.suite()) == suite.id);
+        (!has).then(|| Err("not among its suites".to_owned()))
     }
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use stack_worker::ffi::Library;
 use stack_worker::functions;
 use stack_worker::{
-    Cipher, Connection, Context, Facts, Group, Outcome, Pipe, Settings, Stack, connect, exchange, hello_asks_for, pipe,
+    Cipher, Connection, Context, Facts, Group, OldSuite, Outcome, Pipe, Settings, Sides, Stack, connect, exchange,
+    hello_asks_for, pipe,
 };
 
 fn main() -> ExitCode {
@@ -163,6 +164,20 @@ impl Stack for Wolf {
             },
             _ => Outcome::Unknown,
         }
+    }
+
+    fn with_suite(&self, suite: &OldSuite, settings: &Settings) -> Option<Result<Sides<Self>, String>> {
+        // Its servers want parameters for DHE from the application, and have none of their own to try it with.
+        (!suite.openssl.starts_with("DHE")).then(|| -> Result<Sides<Self>, String> {
+            let sides = (self.server(settings)?, self.client(settings)?);
+            let name = std::ffi::CString::new(suite.openssl).map_err(|e| e.to_string())?;
+            for context in [&sides.0, &sides.1] {
+                // SAFETY: the context is alive, the name a C string.
+                let set = unsafe { (self.api.wolfSSL_CTX_set_cipher_list)(context.ctx, name.as_ptr()) };
+                expect("setting the suite", set)?;
+            }
+            Ok(sides)
+        })
     }
 }
 

@@ -1,0 +1,174 @@
+//! Handshakes over threads: what was measured, the fitted curve with its interval, and where growth must end.
+
+use std::collections::BTreeMap;
+
+use anyhow::anyhow;
+use sealane_lab_experiment::Bench;
+use sealane_lab_report::usl::Fit;
+use sealane_lab_report::{Axis, Figure, Part, Source, stats};
+use sealane_lab_stacks::study::Machine;
+use sealane_lab_stacks::wire::Case;
+use serde_json::Value;
+
+use crate::speed::rounds;
+use crate::{Stacks, counts};
+
+/// What is run at each number of threads.
+struct Kind {
+    measure: &'static str,
+    resumed: bool,
+    light: bool,
+    own_context: bool,
+}
+
+const RESUMED: &str = "resumed";
+const KINDS: [Kind; 4] = [
+    Kind { measure: "full", resumed: false, light: false, own_context: false },
+    Kind { measure: RESUMED, resumed: true, light: false, own_context: false },
+    Kind { measure: "resumed, light locks", resumed: true, light: true, own_context: false },
+    Kind { measure: "resumed, own contexts", resumed: true, light: false, own_context: true },
+];
+const AT_MOST: &str = "resumed, at most";
+
+/// A stack's rates, round by round, at each number of threads.
+type Curves = BTreeMap<String, Vec<(f64, Vec<f64>)>>;
+
+pub fn scaling(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
+    let cpus = Machine::this().cpus;
+    let threads: Vec<usize> = if bench.size::<String>("threads")? == "all" {
+        let mut list: Vec<usize> = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < cpus).collect();
+        list.push(cpus);
+        list
+    } else {
+        bench.sizes("threads")?
+    };
+    if let Some(n) = threads.iter().find(|n| **n > cpus) {
+        return Err(anyhow!("{n} threads on {cpus} CPUs would wait for CPUs, not for locks"));
+    }
+    let to: f64 = bench.size("extrapolate")?;
+    for kind in KINDS.iter().filter(|kind| !(kind.own_context && bench.options.quick)) {
+        let measure = kind.measure;
+        let mut curves = Curves::new();
+        for &threads in &threads {
+            let case = Case { resumed: kind.resumed, own_context: kind.own_context, threads, ..Case::BASE };
+            rounds(bench, part, stacks, &case, kind.light, |part, name, held| {
+                let rates = held.values(name, "rate");
+                if let Some(figure) = Figure::of_rounds(name, measure, &rates, "/s") {
+                    part.push(figure.at(threads as f64));
+                    curves.entry(name.to_owned()).or_default().push((threads as f64, rates));
+                }
+            })?;
+        }
+        fit(part, &curves, measure, to);
+        let axis = || Axis::linear("threads");
+        part.lines(&format!("Handshakes per second, {measure}"), measure, axis(), Axis::linear("per second"));
+        let fitted = format!("{measure}, fitted");
+        if part.of(&fitted).next().is_some() {
+            let title = format!("Handshakes per second, {measure}, fitted; dashed where nobody measured");
+            part.lines(&title, &fitted, axis(), Axis::linear("per second"));
+        }
+        part.grid(&format!("Handshakes per second, {measure}, by threads"), measure, "threads");
+    }
+    limits(bench, part, stacks, to);
+    published(part)?;
+    if cpus < 8 {
+        part.note(format!(
+            "This machine has {cpus} CPUs: a library's collapse under its own locks, which the study saw from a dozen \
+             threads on, cannot be seen here. The counts above are exact all the same, and decide how far it scales."
+        ));
+    }
+    Ok(())
+}
+
+/// The curves that the medians make. Each round is a measurement of the whole curve: between the fits of single rounds
+/// lies the interval.
+fn fit(part: &mut Part, curves: &Curves, measure: &str, to: f64) {
+    let fitted = format!("{measure}, fitted");
+    let mut refused = None;
+    for (name, curve) in curves {
+        let medians: Vec<(f64, f64)> =
+            curve.iter().filter_map(|(n, rates)| Some((*n, stats::median(rates)?))).collect();
+        let fit = match Fit::of(&medians) {
+            Ok(fit) => fit,
+            Err(why) => {
+                refused = Some(why.0);
+                continue;
+            }
+        };
+        let rounds = curve.iter().map(|(_, rates)| rates.len()).min().unwrap_or(0);
+        let round = |r: usize| -> Vec<(f64, f64)> { curve.iter().map(|(n, rates)| (*n, rates[r])).collect() };
+        let single: Vec<Fit> = (0..rounds).filter_map(|r| Fit::of(&round(r)).ok()).collect();
+        for figure in fit.figures(name, &fitted, "/s", to) {
+            let (low, high) = fit.between(&single, |fit| fit.at(figure.x.unwrap_or(1.0)));
+            part.push(figure.between(low, high).samples(single.len() as u64));
+        }
+        let (sigma, kappa) = (fit.between(&single, |fit| fit.sigma), fit.between(&single, |fit| fit.kappa));
+        part.note(format!(
+            "{measure}: {}; fits of single rounds: σ {:.4} to {:.4}, κ {:.6} to {:.6}",
+            fit.text(name),
+            sigma.0,
+            sigma.1,
+            kappa.0,
+            kappa.1
+        ));
+    }
+    if let Some(why) = refused {
+        part.note(format!("{measure}: no curve is fitted ({why})."));
+    }
+}
+
+/// What can be said where nobody measured: growth as straight as one thread promises, up to what the hottest lock lets
+/// through.
+fn limits(bench: &Bench<'_>, part: &mut Part, stacks: &Stacks, to: f64) {
+    let straight = format!("resumed, {to} threads, were growth linear");
+    for built in &stacks.built {
+        let name = &built.stack.name;
+        let one = part.of(RESUMED).find(|f| f.subject == *name && f.x == Some(1.0)).map(|f| f.value);
+        let Some(one) = one else { continue };
+        let ceilings = bench.page.part("counts").and_then(|p| p.of(counts::CEILING).find(|f| f.subject == *name));
+        let ceiling = ceilings.map(|f| f.value);
+        let beyond = |measure: &str, value| Figure::new(name, measure, value, "/s").from(Source::Extrapolated);
+        part.push(beyond(&straight, one * to));
+        let most = ceiling.unwrap_or(f64::INFINITY);
+        if let Some(ceiling) = ceiling {
+            part.push(beyond(counts::CEILING, ceiling));
+        }
+        let mut corners = vec![1.0, to];
+        if (1.0..to).contains(&(most / one)) {
+            corners.insert(1, most / one);
+        }
+        for n in corners {
+            part.push(beyond(AT_MOST, (one * n).min(most)).at(n));
+        }
+    }
+    if part.of(AT_MOST).next().is_none() {
+        return;
+    }
+    let title = "Resumed handshakes per second at most: linear growth, up to what the hottest lock lets through";
+    part.lines(title, AT_MOST, Axis::log("threads"), Axis::log("per second, extrapolated"));
+    part.table("Resumed handshakes per second, extrapolated", &[straight.as_str(), counts::CEILING]);
+    part.note(
+        "A thread here does both sides of each handshake: a server whose clients are elsewhere comes to its ceiling with \
+         fewer threads. A library without a shared lock has no ceiling here; its atomics may still be one.",
+    );
+}
+
+/// The study's throughputs, as far as they are numbers; what it gives in words stands among its facts.
+fn published(part: &mut Part) -> anyhow::Result<()> {
+    let study = sealane_lab_experiment::study::data("ssl-stacks")?;
+    let resumed = &study["resumed_end_to_end_connections_per_second_64_threads"];
+    let groups = [
+        ("study: full, 64 threads", &study["full_handshakes_per_second_64_threads"]),
+        ("study: resumed end to end, default locks", &resumed["default locks"]),
+        ("study: resumed end to end, light locks", &resumed["light locks"]),
+    ];
+    for (measure, values) in groups {
+        for (stack, value) in values.as_object().into_iter().flatten() {
+            if let Some(rate) = Value::as_f64(value) {
+                part.push(Figure::new(stack, measure, rate, "/s").from(Source::Published));
+            }
+        }
+    }
+    part.table("The study: 64 Arm cores, through HAProxy", &groups.map(|g| g.0));
+    Ok(())
+}
