@@ -60,7 +60,7 @@ Examples:
         /// CA file for https:// servers [default: the system's CAs]
         #[arg(long, value_name = "FILE")]
         to_ca: Option<PathBuf>,
-        /// Idle connections kept per server and lane; 0 opens one for each request [default: 128]
+        /// Idle connections kept per server and lane; 0 opens one for each request [default: 1024]
         #[arg(long, value_name = "N")]
         keepalive: Option<usize>,
     },
@@ -83,8 +83,9 @@ Example:
     },
     /// Let other programs' TLS connections begin inside TCP's handshake
     #[command(after_help = "\
-TLS stays end to end: nothing is decrypted. Programs connect to --listen as if it were the server, or are redirected there
-by the system (--redirect; needs root and nftables) and need not know.
+TLS stays end to end: nothing is decrypted.
+Programs connect to --listen as if it were the server, or are redirected there by the system
+(--redirect; needs root and nftables) and need not know.
 
 Examples:
   sealane client --listen 127.0.0.1:7443 --to example.com:443
@@ -178,9 +179,11 @@ Example:
         shell: clap_complete::Shell,
     },
     /// Write the manual pages into a folder
-    #[command(hide = true)]
+    #[command(after_help = "\
+Example:
+  sealane man /usr/local/share/man/man1")]
     Man {
-        /// The folder
+        /// The folder; made if it is not there
         folder: PathBuf,
     },
 }
@@ -204,7 +207,7 @@ struct Serving {
         help = "Address to listen on: 127.0.0.1:8443, [::1]:8443, or :443 for all addresses; may be repeated"
     )]
     listen: Vec<String>,
-    /// Certificate chain, PEM, leaf first
+    /// Certificate chain, PEM, leaf first; or --plain
     #[arg(long, value_name = "FILE", required_unless_present = "plain")]
     cert: Option<PathBuf>,
     /// Private key, PEM [default: in the certificate's file]
@@ -322,6 +325,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             print(&String::from_utf8(out)?)?;
         }
         Command::Man { folder } => {
+            std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
             clap_mangen::generate_to(Cli::command(), &folder)
                 .with_context(|| format!("cannot write into {}", folder.display()))?;
         }

@@ -1,7 +1,7 @@
 //! The terminal view of `sealane top`: two statuses in, lines out.
 
 use crate::running::span;
-use sealane_control::status::{LaneStatus, Status};
+use sealane_control::status::{LaneStatus, ServerStatus, Status};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -74,6 +74,18 @@ impl<'s> Rates<'s> {
         Some((lane.cpu_seconds? - self.before(lane).map_or(Some(0.0), |l| l.cpu_seconds)?).max(0.0))
     }
 
+    /// Requests and failures of a server per second. One that is new, or whose counts began again, counts from nothing.
+    fn server(&self, group: &str, server: &ServerStatus) -> (f64, f64) {
+        let same = |s: &&ServerStatus| s.name == server.name && s.address == server.address;
+        let groups = self.then.map(|t| t.upstreams.as_slice()).unwrap_or_default();
+        let then = groups.iter().find(|u| u.name == group).and_then(|u| u.servers.iter().find(same));
+        let per_second = |of: fn(&ServerStatus) -> u64| {
+            let before = then.map(of).filter(|n| *n <= of(server)).unwrap_or(0);
+            (of(server) - before) as f64 / self.seconds
+        };
+        (per_second(|s| s.requests), per_second(|s| s.failures))
+    }
+
     fn before(&self, lane: &LaneStatus) -> Option<&LaneStatus> {
         self.then?.lanes.iter().find(|l| l.lane == lane.lane)
     }
@@ -111,11 +123,14 @@ pub fn view(now: &Status, then: Option<&Status>) -> String {
     };
     let _ = writeln!(
         t,
-        "handshakes {:>8.1}/s 1.3 full {:>8.1}/s 1.3 resumed {:>8.1}/s 1.2 full {:>8.1}/s 1.2 resumed {:>6} waiting",
+        "handshakes {:>8.1}/s 1.3 full {:>8.1}/s 1.3 resumed {:>8.1}/s 1.2 full {:>8.1}/s 1.2 resumed {:>8.1}/s over QUIC \
+         {:>6} waiting",
         kind("1.3", "full"),
         kind("1.3", "resumed"),
         kind("1.2", "full"),
         kind("1.2", "resumed"),
+        // Counted among those of 1.3 as well.
+        r.rate("quic_connections"),
         gauge("hellos_waiting"),
     );
     let class = |c: &str| {
@@ -166,6 +181,7 @@ pub fn view(now: &Status, then: Option<&Status>) -> String {
             handshakes / r.seconds
         );
     }
+    t += &servers(&r);
     let refused: Vec<(&String, u64)> = now
         .refused
         .iter()
@@ -177,6 +193,44 @@ pub fn view(now: &Status, then: Option<&Status>) -> String {
         for (what, n) in refused {
             let _ = writeln!(t, "  {n:>8} × {what}");
         }
+    }
+    t
+}
+
+/// Servers that a screen has room for.
+const SERVERS: usize = 16;
+
+/// The servers: those in trouble first, then the busiest; a screen has no room for hundreds.
+fn servers(r: &Rates) -> String {
+    let mut all: Vec<(&str, &ServerStatus, f64, f64)> = Vec::new();
+    for group in &r.now.upstreams {
+        for server in &group.servers {
+            let (requests, failures) = r.server(&group.name, server);
+            all.push((&group.name, server, requests, failures));
+        }
+    }
+    if all.is_empty() {
+        return String::new();
+    }
+    let well = |s: &ServerStatus| s.state == "up" || s.state == "backup";
+    // A stable sort: servers that are alike stay as they are in the file.
+    all.sort_by(|a, b| well(a.1).cmp(&well(b.1)).then(b.2.total_cmp(&a.2)));
+    let width = |of: fn(&(&str, &ServerStatus, f64, f64)) -> usize| all.iter().take(SERVERS).map(of).max().unwrap_or(0);
+    let (group, name) = (width(|s| s.0.chars().count()).max(8), width(|s| s.1.name.chars().count()).max(6));
+    let mut t = format!(
+        "\n{:<group$} {:<name$} {:>7} {:>7} {:>11} {:>11}  state\n",
+        "upstream", "server", "weight", "in use", "requests/s", "failures/s"
+    );
+    for (upstream, server, requests, failures) in all.iter().take(SERVERS) {
+        let ServerStatus { name: server, state, weight, in_use, .. } = server;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            t,
+            "{upstream:<group$} {server:<name$} {weight:>7} {in_use:>7} {requests:>11.1} {failures:>11.1}  {state}"
+        );
+    }
+    if all.len() > SERVERS {
+        let _ = writeln!(t, "and {} more servers", all.len() - SERVERS);
     }
     t
 }
@@ -223,6 +277,40 @@ mod tests {
         // 0.1 s for 1000 requests in 2 s.
         assert!(text.contains("    5 %") && text.contains("100.0\n"), "{text}");
         assert!(text.contains("10 × handshake: not_tls"), "{text}");
+    }
+
+    fn with_servers(uptime: f64, servers: &[(&str, &str, u64, u64)]) -> Status {
+        let servers: Vec<_> = servers
+            .iter()
+            .map(|(name, state, requests, failures)| {
+                serde_json::json!({ "name": name, "address": name, "state": state, "weight": 1, "requests": requests,
+                    "failures": failures })
+            })
+            .collect();
+        let upstreams = serde_json::json!([{ "name": "app", "servers": servers }]);
+        serde_json::from_value(serde_json::json!({ "pid": 1, "uptime": uptime, "upstreams": upstreams })).unwrap()
+    }
+
+    #[test]
+    fn servers_in_trouble_come_first_and_then_the_busiest() {
+        let then = with_servers(10.0, &[("idle:1", "up", 5, 0), ("busy:1", "up", 100, 0), ("ill:1", "up", 7, 1)]);
+        let now =
+            with_servers(12.0, &[("idle:1", "up", 5, 0), ("busy:1", "up", 300, 0), ("ill:1", "down: reset", 9, 3)]);
+        let text = view(&now, Some(&then));
+        let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what} in {text}"));
+        assert!(at("ill:1") < at("busy:1") && at("busy:1") < at("idle:1"), "{text}");
+        let row = |what: &str| text[at(what)..].lines().next().unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(row("ill:1"), ["ill:1", "1", "0", "1.0", "1.0", "down:", "reset"]);
+        assert_eq!(row("busy:1"), ["busy:1", "1", "0", "100.0", "0.0", "up"]);
+    }
+
+    #[test]
+    fn a_hundred_servers_do_not_fill_the_screen() {
+        let names: Vec<String> = (0..100).map(|n| format!("s{n}:1")).collect();
+        let servers: Vec<(&str, &str, u64, u64)> = names.iter().map(|n| (n.as_str(), "up", 1, 0)).collect();
+        let text = view(&with_servers(1.0, &servers), None);
+        assert!(text.contains("and 84 more servers") && text.lines().count() < 40, "{text}");
+        assert!(!view(&with_servers(1.0, &[]), None).contains("server "));
     }
 
     #[test]

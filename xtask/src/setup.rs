@@ -38,10 +38,14 @@ const NEEDS: &[Need] = &[
     need("gnutls-cli", "gnutls-bin", "a TLS stack of the system's"),
     need("valgrind", "valgrind", "instructions per handshake"),
     need("go", "golang-go", "h2spec and quic-go, which Go builds from their modules"),
+    CHROMIUM,
 ];
 
-/// Large, and for the screenshots alone: not among what every test run installs.
-const BROWSER: &[Need] = &[need("chromium", "chromium", "the report's screenshots")];
+/// Large, and the only thing that tells whether a page works: scripts that fail, charts that are not there.
+const CHROMIUM: Need = need("chromium", "chromium", "the status page and the reports, as a browser shows them");
+
+/// What `cargo xtask browser` needs.
+const BROWSER: &[Need] = &[CHROMIUM];
 
 /// Installs what is missing after asking, or without where `yes` or `CI=true` says so.
 pub fn run(yes: bool) -> anyhow::Result<()> {

@@ -9,6 +9,8 @@ use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
 
 /// Runs a test's asynchronous part, within the usual patience.
 #[track_caller]
@@ -113,10 +115,11 @@ pub async fn answer(response: h2::client::ResponseFuture) -> Answer {
 /// What a server is asked.
 pub type Asked = (Request<RecvStream>, SendResponse<Bytes>);
 
-/// A server that speaks HTTP/2 by prior knowledge, on a thread of its own; it ends with the test.
+/// A server that speaks HTTP/2 by prior knowledge or by ALPN, on a thread of its own; it ends with the test.
 pub struct Server {
     /// Where it listens.
     pub address: SocketAddr,
+    tls: bool,
     connections: Arc<AtomicUsize>,
 }
 
@@ -127,6 +130,26 @@ impl Server {
         F: Fn(Asked) -> T + Clone + Send + 'static,
         T: Future<Output = ()> + 'static,
     {
+        Self::start_with(None, handle)
+    }
+
+    /// The same under TLS, for those who offer `h2` by ALPN and for nobody else.
+    pub fn start_tls<F, T>(identity: &crate::site::Identity, handle: F) -> Self
+    where
+        F: Fn(Asked) -> T + Clone + Send + 'static,
+        T: Future<Output = ()> + 'static,
+    {
+        let mut config = (*crate::backend::tls(identity)).clone();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Self::start_with(Some(Arc::new(config).into()), handle)
+    }
+
+    fn start_with<F, T>(tls: Option<TlsAcceptor>, handle: F) -> Self
+    where
+        F: Fn(Asked) -> T + Clone + Send + 'static,
+        T: Future<Output = ()> + 'static,
+    {
+        let under_tls = tls.is_some();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         listener.set_nonblocking(true).expect("a listener can be made so");
         let address = listener.local_addr().expect("a listener has an address");
@@ -139,16 +162,26 @@ impl Server {
                 let listener = tokio::net::TcpListener::from_std(listener).expect("the listener is fit for it");
                 while let Ok((stream, _)) = listener.accept().await {
                     counted.fetch_add(1, Ordering::SeqCst);
-                    tokio::task::spawn_local(serve(stream, handle.clone()));
+                    let (tls, handle) = (tls.clone(), handle.clone());
+                    tokio::task::spawn_local(async move {
+                        let Some(tls) = tls else { return serve(stream, handle).await };
+                        let Ok(stream) = tls.accept(stream).await else { return };
+                        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+                            serve(stream, handle).await;
+                        }
+                    });
                 }
             });
         });
-        Self { address, connections }
+        Self { address, tls: under_tls, connections }
     }
 
     /// As an upstream's server is written.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        match self.tls {
+            true => format!("https://{}:{}", crate::site::HOST, self.address.port()),
+            false => format!("http://{}", self.address),
+        }
     }
 
     /// How many connections there have been.
@@ -157,8 +190,9 @@ impl Server {
     }
 }
 
-async fn serve<F, T>(stream: tokio::net::TcpStream, handle: F)
+async fn serve<S, F, T>(stream: S, handle: F)
 where
+    S: AsyncRead + AsyncWrite + Unpin,
     F: Fn(Asked) -> T,
     T: Future<Output = ()> + 'static,
 {

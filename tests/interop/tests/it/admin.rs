@@ -97,6 +97,8 @@ fn commands_ask_a_running_gateway() {
     let (code, out, err) = run(&["top", "--socket", &socket, "--rounds", "2"]);
     assert_eq!(code, Some(0), "{err}");
     assert!(out.matches("CPU µs/op").count() == 2 && out.contains("rates now"), "{out}");
+    let server = backend.url().replace("http://", "");
+    assert!(out.lines().any(|l| l.contains(&server) && l.ends_with(" up")), "no {server} in {out}");
     let (code, out, _) = run(&["reload", "--socket", &socket]);
     assert_eq!((code, out.as_str()), (Some(0), "reloaded\n"));
     running.write("not toml");
@@ -104,6 +106,34 @@ fn commands_ask_a_running_gateway() {
     assert!(code == Some(1) && err.contains("sealane.toml:1:"), "{err}");
     let (code, _, err) = run(&["status", "--socket", "/nonexistent/socket"]);
     assert!(code == Some(1) && err.lines().count() == 1 && err.contains("--socket"), "{err}");
+}
+
+/// What an editor, a shell and `man` are given.
+#[test]
+fn schema_completions_and_manual_pages() {
+    let print = |arguments: &[&str]| {
+        let output = gateway::run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        String::from_utf8(output.stdout).expect("it is text")
+    };
+    let schema: serde_json::Value = serde_json::from_str(&print(&["config", "schema"])).expect("the schema is JSON");
+    assert_eq!(schema["properties"]["reload_on_change"]["type"], serde_json::json!(["boolean"]));
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = print(&["completions", shell]);
+        assert!(script.contains("sealane") && script.contains("reopen-logs"), "{shell}: {script}");
+    }
+    let site = Site::new();
+    let script = site.file("completions.bash", print(&["completions", "bash"]));
+    let judged = Command::new("bash").arg("-c").arg(". \"$0\" && complete -p sealane").arg(script).output();
+    let judged = judged.expect("bash is here, as for .ci/run");
+    assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stderr));
+    // A folder that is not there yet.
+    let folder = site.path().join("share/man1");
+    print(&["man", folder.to_str().expect("UTF-8")]);
+    for page in ["sealane.1", "sealane-serve.1", "sealane-top.1", "sealane-config-schema.1"] {
+        let text = std::fs::read_to_string(folder.join(page)).expect("it was written");
+        assert!(text.contains(".SH NAME") && text.contains(".SH SYNOPSIS"), "{page}: {text}");
+    }
 }
 
 #[test]
@@ -133,13 +163,28 @@ fn the_page_in_a_browser() {
     assert_eq!(running.get("/").text(), "hello");
     let profile = format!("--user-data-dir={}", site.path().join("browser").display());
     let url = format!("http://{}/", running.gateway.admin);
-    let flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"];
+    let flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--virtual-time-budget=5000",
+        "--dump-dom",
+    ];
     let output = Command::new(chromium).args(flags).args([&profile, &url]).output().expect("it runs");
     let dom = String::from_utf8_lossy(&output.stdout);
     let err = String::from_utf8_lossy(&output.stderr);
     // Without the script, whose text has the same words.
     let dom = dom.split("<script>").next().unwrap_or_default();
-    for wanted in ["data-looks=", "<td>1</td>", "CPU µs/request", "localhost, *.example.test", "Requests per second"] {
+    for wanted in [
+        "data-looks=",
+        "<td>1</td>",
+        "CPU µs/request",
+        "localhost, *.example.test",
+        "Requests per second",
+        "TLS 1.3, full",
+        "failures/s",
+    ] {
         assert!(dom.contains(wanted), "no {wanted} in {dom}\n{err}");
     }
     for unwanted in ["Waiting for the gateway", "does not answer", "NaN", "undefined"] {

@@ -91,6 +91,53 @@ fn servers_that_speak_http2_only_are_checked_in_http2() {
     assert!(gateway.server.log().contains("is down: status 500"), "{}", gateway.server.log());
 }
 
+/// Over TLS it is offered by ALPN, and a server that does not take it is not fit for what is to be sent to it.
+#[test]
+fn servers_that_speak_http2_only_are_checked_by_alpn_over_tls() {
+    let site = Site::new();
+    let well = Arc::new(AtomicBool::new(true));
+    let health = Arc::clone(&well);
+    let server = h2::Server::start_tls(&site.ecdsa, move |(request, mut respond): h2::Asked| {
+        let ill = request.uri().path() == "/health" && !health.load(Ordering::SeqCst);
+        async move {
+            if ill {
+                let answer = http::Response::builder().status(500).body(()).expect("a status and no fields");
+                let _ = respond.send_response(answer, true);
+            } else {
+                h2::say(&mut respond, request.uri().scheme_str().unwrap_or("").as_bytes());
+            }
+        }
+    });
+    // The same certificate, and no ALPN.
+    let old = Backend::start_tls(backend::tls(&site.ecdsa), |mut connection| {
+        while connection.request().is_some() {
+            connection.send(ok(b"old"));
+        }
+    });
+    let upstream = format!(
+        "servers = [\"{}\", \"{}\"]\nhttp = \"2\"\ntls = {{ ca = \"{}\" }}\n[upstream.health]\npath = \"/health\"\n\
+         interval = \"50ms\"\ntimeout = \"20s\"\nrise = 1\nfall = 2",
+        server.url(),
+        old.url(),
+        site.ca.display()
+    );
+    let gateway = start(&site, 1, &upstream);
+    let of = |name: &str, port: u16| gateway.metric_with(name, &format!("server=\"{HOST}:{port}\""));
+    let up = |port: u16| of("sealane_server_up", port);
+    let (new, old) = (server.address.port(), old.address.port());
+    assert!(eventually(|| up(old) == Some(0.0)), "{}", gateway.server.log());
+    let log = gateway.server.log();
+    assert!(log.contains(&format!("{HOST}:{old} is down: it does not speak HTTP/2")), "{log}");
+    assert_eq!(up(new), Some(1.0), "{log}");
+    assert!(eventually(|| gateway.plain_get("/", "").text() == "https"), "{}", gateway.server.log());
+    well.store(false, Ordering::SeqCst);
+    assert!(eventually(|| up(new) == Some(0.0)), "{}", gateway.server.log());
+    assert!(gateway.server.log().contains(&format!("{HOST}:{new} is down: status 500")), "{}", gateway.server.log());
+    well.store(true, Ordering::SeqCst);
+    assert!(eventually(|| up(new) == Some(1.0)));
+    assert!(eventually(|| gateway.plain_get("/", "").text() == "https"), "{}", gateway.server.log());
+}
+
 #[test]
 fn https_servers_are_checked_over_tls() {
     let site = Site::new();
