@@ -249,12 +249,15 @@ impl Running {
                     tokio::spawn(async move { orders.tell(order).await });
                 }
                 Some(given) = self.given.recv() => {
-                    let period = self.ring.period();
+                    let (period, watching) = (self.ring.period(), self.watched.is_some());
                     self.obey(given);
                     if self.ring.period() != period {
                         rotation = every(Some(self.ring.period()));
                     }
-                    look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
+                    // Not with each order: orders that come often would put it off for ever.
+                    if self.watched.is_some() != watching {
+                        look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
+                    }
                 }
                 _ = rotation.tick() => {
                     self.ring.rotate()?;
@@ -266,7 +269,9 @@ impl Running {
                 _ = heartbeat.tick() => self.notifier.alive(),
                 _ = look.tick() => {
                     if self.watched.as_mut().is_some_and(Watched::changed) && !self.draining {
-                        let _ = self.reload();
+                        // An order like any other, so that what becomes of it is said.
+                        let orders = self.orders.clone();
+                        tokio::spawn(async move { orders.tell(Order::Reload).await });
                     }
                 }
                 // Other servers: names have resolved to something new.
@@ -292,7 +297,11 @@ impl Running {
                     log.reopen();
                 }
                 self.vpn.iter().for_each(Vpn::reopen_log);
-                given.reply(Ok(String::new()));
+                let said = match self.log.is_some() || self.vpn.is_some() {
+                    true => "logs are opened again",
+                    false => "there is no log to open again",
+                };
+                given.reply(Ok(said.to_owned()));
             }
             // What the configuration's errors are has been said on the standard error; the asker gets them too.
             Order::Reload => match self.reload() {
@@ -362,9 +371,11 @@ impl Running {
             return Err("not reloaded: the gateway is ending".to_owned());
         }
         self.notifier.reloading();
+        // As the files are before they are read: what changes meanwhile has changed since.
+        let before = Watched::new(&self.config.files);
         let result = self.try_reload();
         // What has been looked at, good or bad, is not looked at again until it changes again.
-        self.watched = self.config.reload_on_change.then(|| Watched::new(&self.config.files));
+        self.watched = self.config.reload_on_change.then(|| before.carried_to(&self.config.files));
         let reply = match result {
             Ok(()) => Ok("reloaded".to_owned()),
             Err(e) => Err(format!("not reloaded; the running configuration stays:\n{e:#}")),
@@ -397,9 +408,14 @@ impl Running {
         self.ring.set_lifetime(config.ticket_lifetime);
         let generation = self.published.newest().generation + 1;
         let snapshot = self.listeners.snapshot(&config, &self.ring, generation);
-        // What was opened for a configuration that cannot be had is closed again.
-        self.listeners.forget_unused(if snapshot.is_ok() { &config } else { &self.config });
+        if snapshot.is_err() {
+            // All or nothing: what was opened is closed again, and what was set on sockets that stay is as it was.
+            self.ring.set_lifetime(self.config.ticket_lifetime);
+            self.listeners.forget_unused(&self.config);
+            let _ = self.listeners.snapshot(&self.config, &self.ring, generation);
+        }
         let snapshot = snapshot?;
+        self.listeners.forget_unused(&config);
         self.upstreams.apply(&config);
         self.publish(snapshot);
         match (&self.vpn, config.tunnel.take()) {

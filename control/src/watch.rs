@@ -24,6 +24,17 @@ impl Watched {
         Self { files: files.to_vec(), last: known.clone(), known }
     }
 
+    /// The same for other files: those that are known already stay known as they were, whatever has become of them since.
+    pub fn carried_to(self, files: &[PathBuf]) -> Self {
+        let mut next = Self::new(files);
+        for (file, known) in next.files.iter().zip(&mut next.known) {
+            if let Some(i) = self.files.iter().position(|f| f == file) {
+                *known = self.known[i];
+            }
+        }
+        next
+    }
+
     /// Whether some file has changed and then stood still. Says it once for each change.
     pub fn changed(&mut self) -> bool {
         let now = prints(&self.files);
@@ -69,5 +80,21 @@ mod tests {
         std::fs::remove_file(&a).unwrap();
         assert!(!watched.changed());
         assert!(watched.changed());
+    }
+
+    #[test]
+    fn what_changes_while_files_are_read_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+        std::fs::write(&a, "1").unwrap();
+        std::fs::write(&b, "1").unwrap();
+        let before = Watched::new(std::slice::from_ref(&a));
+        // Here they are read; then one of them is written, before anybody looks again.
+        std::fs::write(&a, "22").unwrap();
+        let mut watched = before.carried_to(&[b.clone(), a.clone()]);
+        assert!(watched.changed());
+        assert!(!watched.changed());
+        let mut same = Watched::new(&[a.clone(), b.clone()]).carried_to(&[a, b]);
+        assert!(!same.changed());
     }
 }
