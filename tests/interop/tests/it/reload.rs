@@ -179,6 +179,13 @@ fn changed_files_are_noticed_when_asked() {
     std::fs::copy(&renewed.cert, &site.ecdsa.cert).expect("our own file");
     std::fs::copy(&renewed.key, &site.ecdsa.key).expect("our own file");
     assert!(eventually(|| shown(&gateway) != before), "the new certificate is not served");
+    // Nobody has ordered it, so the log is where it is said, also what is wrong.
+    let log = || gateway.gateway.server.log();
+    assert!(eventually(|| log().contains("sealane: reloaded")), "{}", log());
+    gateway.write("not toml");
+    assert!(eventually(|| log().contains("sealane.toml:1:")), "{}", log());
+    assert!(log().contains("not reloaded; the running configuration stays"), "{}", log());
+    assert_eq!(gateway.get("/").text(), "hello");
 }
 
 /// Without a file there is still something to read again: the certificates.
