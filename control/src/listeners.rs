@@ -152,7 +152,7 @@ impl Listeners {
     /// Closes what is no longer configured (once the lanes have let go of it, too).
     pub fn forget_unused(&mut self, config: &Config) {
         self.leaving.retain(|_, (_, _, sockets)| sockets.iter().any(|s| s.strong_count() > 0));
-        self.udp.retain(|address, _| config.listeners.iter().any(|l| l.address == *address && l.http3.is_some()));
+        self.udp.retain(|address, _| config.has_http3_at(*address));
         let gone: Vec<SocketAddr> =
             self.open.keys().filter(|a| !config.listeners.iter().any(|l| l.address == **a)).copied().collect();
         for address in gone {
@@ -184,12 +184,18 @@ impl Listeners {
         self.open.iter().map(entry).collect()
     }
 
-    /// All UDP sockets that are open, to be handed over.
-    pub fn udp_estate(&self) -> Vec<Inherited> {
-        let entry = |(configured, udp): (&SocketAddr, &OpenedUdp)| {
-            let bound = self.bound(*configured)?;
-            Some(Inherited { configured: Some(*configured), bound, sockets: udp.sockets.clone() })
-        };
-        self.udp.iter().filter_map(entry).collect()
+    /// The UDP sockets that are open: those that a successor with this configuration reads, to be handed over, and the
+    /// addresses, as bound, of those that it has no use for.
+    pub fn udp_estate(&self, next: &Config) -> (Vec<Inherited>, Vec<SocketAddr>) {
+        let (mut estate, mut kept) = (Vec::new(), Vec::new());
+        for (configured, udp) in &self.udp {
+            let Some(bound) = self.bound(*configured) else { continue };
+            if next.has_http3_at(*configured) {
+                estate.push(Inherited { configured: Some(*configured), bound, sockets: udp.sockets.clone() });
+            } else {
+                kept.push(bound);
+            }
+        }
+        (estate, kept)
     }
 }

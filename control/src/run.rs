@@ -103,8 +103,8 @@ struct Running {
     given: mpsc::Receiver<Given>,
     /// An order to upgrade that waits for the successor.
     upgrading: Option<Given>,
-    /// Its end of what the successor and this process pass each other.
-    follower: Option<Arc<Channel>>,
+    /// Its end of what the successor and this process pass each other, and the listeners whose UDP sockets stay here.
+    follower: Option<(Arc<Channel>, Arc<[SocketAddr]>)>,
     draining: bool,
     vpn: Option<Vpn>,
 }
@@ -326,11 +326,11 @@ impl Running {
                         self.notifier.main_process(pid);
                         // The path of the admin socket is the successor's now.
                         self.admin.leave();
-                        let follower = self.follower.take().map(|channel| {
+                        let follower = self.follower.take().map(|(channel, not_read)| {
                             if let Err(e) = self.lanes.listen_to(channel.clone(), self.listeners.ids()) {
                                 eprintln!("sealane: QUIC connections of this process end: {e}");
                             }
-                            Follower { channel, read_no_more }
+                            Follower { channel, read_no_more, not_read }
                         });
                         self.drain(follower).map(|_| format!("process {pid} serves now; this one finishes what it has"))
                     }
@@ -434,26 +434,30 @@ impl Running {
             return given.reply(Err("not upgraded: an upgrade or the end is under way".to_owned()));
         }
         // A configuration that is wrong is found here, where it costs nothing.
-        if let Origin::File(_) = &self.config.origin {
-            let why = match (self.config.reload(), &self.vpn) {
-                (Err(e), _) => Some(format!("the configuration is wrong:\n{e}")),
-                (Ok((config, _)), Some(vpn)) => match &config.tunnel {
-                    Some(settings) => vpn.obstacle(settings),
-                    None => Some("[tunnel] goes with a restart only".to_owned()),
-                },
-                (Ok((config, _)), None) => {
-                    config.tunnel.as_ref().map(|_| "[tunnel] comes with a restart only".to_owned())
-                }
-            };
-            if let Some(why) = why {
-                return given.reply(Err(format!("not upgraded: {why}")));
-            }
+        let next = match &self.config.origin {
+            Origin::File(_) => match self.config.reload() {
+                Ok((config, _)) => Some(config),
+                Err(e) => return given.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}"))),
+            },
+            // The same arguments again.
+            Origin::CommandLine(_) => None,
+        };
+        let next = next.as_ref().unwrap_or(&self.config);
+        let obstacle = match (&self.vpn, &next.tunnel) {
+            (Some(vpn), Some(settings)) => vpn.obstacle(settings),
+            (Some(_), None) => Some("[tunnel] goes with a restart only".to_owned()),
+            (None, Some(_)) => Some("[tunnel] comes with a restart only".to_owned()),
+            (None, None) => None,
+        };
+        if let Some(why) = obstacle {
+            return given.reply(Err(format!("not upgraded: {why}")));
         }
         let (ours, theirs) = match Channel::pair() {
             Ok(pair) => pair,
             Err(e) => return given.reply(Err(format!("not upgraded: {e}; this process goes on"))),
         };
-        self.follower = Some(Arc::new(ours));
+        let (udp, not_read) = self.listeners.udp_estate(next);
+        self.follower = Some((Arc::new(ours), not_read.into()));
         let myself = Elder { generation: self.listeners.generation(), channel: Arc::new(theirs) };
         let elders = self.listeners.elders();
         let estate = Estate {
@@ -461,7 +465,7 @@ impl Running {
             admin: self.admin.descriptor(),
             tickets: self.ring.current(),
             tunnel: self.vpn.is_some(),
-            udp: self.listeners.udp_estate(),
+            udp,
             elders: std::iter::once(myself).chain(elders.iter().take(MAX_ELDERS).cloned()).collect(),
         };
         match Successor::start(&self.program, &estate) {

@@ -161,6 +161,11 @@ pub enum AccessLogTarget {
 }
 
 impl Config {
+    /// Whether HTTP/3 is served at an address, as it is written.
+    pub fn has_http3_at(&self, address: SocketAddr) -> bool {
+        self.listeners.iter().any(|l| l.address == address && l.http3.is_some())
+    }
+
     /// Reads and checks a file, and everything that it names.
     ///
     /// Errors are all that are wrong with it, each with its place; displayed, they are ready to be printed.

@@ -136,7 +136,8 @@ impl Proxy {
             let Some(old) = &endpoint.listener else { continue };
             let id = old.listener.id;
             let new = lane.listeners.iter().find(|l| l.listener.id == id && l.listener.quic.is_some());
-            endpoint.leaving = new.is_none();
+            // What a successor does not read is ours until the end, whatever is published meanwhile.
+            endpoint.leaving = new.is_none() || self.quic.follower.is_some() && endpoint.leaving;
             if let Some(new) = new {
                 endpoint.listener = Some(new.clone());
             } else if endpoint.endpoint.open_connections() == 0 {
@@ -194,10 +195,14 @@ impl Proxy {
         Ok(index)
     }
 
-    /// Another process reads the listeners' sockets from now on.
+    /// Another process reads the listeners' sockets from now on, but for those that it has no use for.
     pub(crate) fn quic_follow(&mut self, cx: &Context, follower: Follower) {
-        for endpoint in self.quic.endpoints.iter().flatten().filter(|e| e.listener.is_some() && !e.leaving) {
-            cx.unwatch(&endpoint.socket);
+        for endpoint in self.quic.endpoints.iter_mut().flatten().filter(|e| !e.leaving) {
+            let Some(listener) = &endpoint.listener else { continue };
+            endpoint.leaving = follower.not_read.contains(&listener.listener.address);
+            if !endpoint.leaving {
+                cx.unwatch(&endpoint.socket);
+            }
         }
         // With this, the word that this lane reads no more has gone out, too.
         self.quic.follower = Some(follower.channel);
@@ -300,7 +305,7 @@ impl Proxy {
                 }
             }
             Some(DatagramEvent::NewConnection(incoming))
-                if endpoint.listener.is_some() && self.quic.follower.is_some() =>
+                if endpoint.listener.is_some() && !endpoint.leaving && self.quic.follower.is_some() =>
             {
                 // Under an id that we made for a Retry, or left here by chance: the successor's.
                 endpoint.endpoint.ignore(incoming);

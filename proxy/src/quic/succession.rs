@@ -10,6 +10,9 @@
 //! datagram is, is told by the first byte of its connection id, the generation. A successor may have several elders, if
 //! one upgrade follows another before the first process has drained. When an elder has ended, what still comes for it
 //! gets the successor's stateless reset: the key is the same.
+//!
+//! Where the successor is to have no HTTP/3 ([`Follower::not_read`]), the elder reads on, as after a reload that has taken
+//! HTTP/3 out: for the connections it has, and to refuse new ones, so that clients turn to TCP at once.
 
 use super::Datagram;
 use bytes::BytesMut;
@@ -50,6 +53,8 @@ pub struct Follower {
     /// Dropped by each lane when it reads the UDP sockets no more; when the last one has, the successor is told by the
     /// end of it, and reads them.
     pub read_no_more: Arc<OwnedFd>,
+    /// Listeners, as bound, at which it has no HTTP/3: their sockets stay ours alone.
+    pub not_read: Arc<[SocketAddr]>,
 }
 
 /// Datagrams between two processes: a socket pair that keeps their bounds.

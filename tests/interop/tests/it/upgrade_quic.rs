@@ -101,35 +101,43 @@ fn downloads_go_on_without_ebpf() {
     downloads_outlive_upgrades(command);
 }
 
-/// A successor that is to have no HTTP/3 does not read its sockets; what a reload has taken out before stays with the
-/// process that has it.
+/// A successor that is to have no HTTP/3 has no use for the sockets: the process that has connections there reads on. The
+/// same where a reload has taken HTTP/3 out before.
 #[test]
-fn downloads_go_on_where_http3_went_with_a_reload_first() {
+fn downloads_go_on_where_http3_goes() {
     let site = Site::new();
-    let (let_go, wait) = std::sync::mpsc::channel::<()>();
-    let wait = std::sync::Mutex::new(wait);
-    let body = noise(400_000, 12);
-    let answer = ok(&body);
-    let backend = Backend::start(move |mut connection| {
-        let Some(_) = connection.request() else { return };
-        let (first, second) = answer.split_at(answer.len() / 2);
-        connection.send(first);
-        let _ = wait.lock().expect("one connection only").recv();
-        connection.send(second);
-    });
-    let mut gateway = started(Command::new(binary::sealane()), &site, 2, &backend.url());
-    let mut client = connect(&gateway);
-    let id = client.open(&headers("GET", "/", &[], BodyLength::None), true);
-    assert!(client.until(|c| c.received(id).len() > 100_000), "{:?}", client.lost);
-    gateway.write(&gateway.text().replace("http3 = true\n", ""));
-    order(&gateway.socket, "reload").expect("the file is good");
-    order(&gateway.socket, "upgrade").expect("the same program can be started again");
-    let _other = Other::of(&gateway);
-    let_go.send(()).expect("the backend waits");
-    let response = client.response(id).expect("the download goes on");
-    assert!(response.status == 200 && response.body == body, "{} bytes", response.body.len());
-    client.close();
-    assert_eq!(gateway.gateway.server.wait().code(), Some(0), "the first process ends");
+    for reload_first in [false, true] {
+        let (let_go, wait) = std::sync::mpsc::channel::<()>();
+        let wait = std::sync::Mutex::new(wait);
+        let body = noise(400_000, 12);
+        let answer = ok(&body);
+        let backend = Backend::start(move |mut connection| {
+            let Some(_) = connection.request() else { return };
+            let (first, second) = answer.split_at(answer.len() / 2);
+            connection.send(first);
+            let _ = wait.lock().expect("one connection only").recv();
+            connection.send(second);
+        });
+        let mut gateway = started(Command::new(binary::sealane()), &site, 2, &backend.url());
+        let mut client = connect(&gateway);
+        let id = client.open(&headers("GET", "/", &[], BodyLength::None), true);
+        assert!(client.until(|c| c.received(id).len() > 100_000), "{:?}", client.lost);
+        gateway.write(&gateway.text().replace("http3 = true\n", ""));
+        if reload_first {
+            order(&gateway.socket, "reload").expect("the file is good");
+        }
+        order(&gateway.socket, "upgrade").expect("the same program can be started again");
+        let _other = Other::of(&gateway);
+        // Who comes now is told so, and need not wait for a time-out.
+        let mut late = Client::begin(gateway.gateway.address, &over_quic(gateway.gateway.config(), false));
+        late.until(|c| c.lost.is_some());
+        assert!(!matches!(late.lost, None | Some(quinn_proto::ConnectionError::TimedOut)), "{:?}", late.lost);
+        let_go.send(()).expect("the backend waits");
+        let response = client.response(id).expect("the download goes on");
+        assert!(response.status == 200 && response.body == body, "{} bytes", response.body.len());
+        client.close();
+        assert_eq!(gateway.gateway.server.wait().code(), Some(0), "the first process ends");
+    }
 }
 
 /// Clients that ask and ask, and connect anew when they are told that their connection is at its end.
