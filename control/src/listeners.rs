@@ -106,7 +106,7 @@ impl Listeners {
                             sockets::complete_udp(bound, sockets, config.lanes)
                         }
                         None => sockets::open_udp(opened.address, config.lanes)
-                            .map_err(|e| anyhow::anyhow!("{e} (UDP, for HTTP/3)"))?,
+                            .map_err(|e| anyhow::anyhow!("{e} (for HTTP/3)"))?,
                     };
                     place.insert(udp).sockets.clone()
                 }

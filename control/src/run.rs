@@ -130,7 +130,11 @@ impl Running {
             AccessLogTarget::File(path) if !path.exists() => Some(path.clone()),
             _ => None,
         };
-        let log = AccessLog::start(&config.access_log, config.lanes).context("cannot start the access log")?;
+        let log = AccessLog::start(&config.access_log, config.lanes);
+        let log = log.with_context(|| match &config.access_log {
+            AccessLogTarget::File(path) => format!("cannot write the access log {}", path.display()),
+            AccessLogTarget::Off | AccessLogTarget::Stdout => "cannot start the access log".to_owned(),
+        })?;
         let (log, lane_logs) = match log {
             Some((log, lanes)) => (Some(log), lanes.into_iter().map(Some).collect()),
             None => (None, (0..config.lanes).map(|_| None).collect()),

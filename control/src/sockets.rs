@@ -34,6 +34,8 @@ pub struct SocketError {
     pub errno: Errno,
     /// The program that has the port, when it could be found.
     pub holder: Option<String>,
+    /// It was asked for over UDP.
+    pub udp: bool,
 }
 
 impl fmt::Display for SocketError {
@@ -42,11 +44,12 @@ impl fmt::Display for SocketError {
         match self.errno {
             Errno::ADDRINUSE => {
                 let port = self.address.port();
+                let (kind, flags) = if self.udp { ("UDP port", "-lunp") } else { ("port", "-ltnp") };
                 match &self.holder {
-                    Some(holder) => write!(f, "port {port} is taken by {holder}; stop it or choose another port"),
+                    Some(holder) => write!(f, "{kind} {port} is taken by {holder}; stop it or choose another port"),
                     None => write!(
                         f,
-                        "port {port} is taken by another program; `sudo ss -ltnp 'sport = :{port}'` tells which"
+                        "{kind} {port} is taken by another program; `sudo ss {flags} 'sport = :{port}'` tells which"
                     ),
                 }
             }
@@ -78,7 +81,8 @@ pub fn open(address: SocketAddr, slots: usize) -> Result<Opened, SocketError> {
     let fail = |errno| SocketError {
         address,
         errno,
-        holder: (errno == Errno::ADDRINUSE).then(|| holder_of(address)).flatten(),
+        holder: (errno == Errno::ADDRINUSE).then(|| holder_of(address, false)).flatten(),
+        udp: false,
     };
     // Another gateway of ours would share the port with us without an error, and its connections. So ask first for the
     // port alone.
@@ -122,10 +126,10 @@ pub struct OpenedUdp {
 ///
 /// Errors: see [`SocketError`]; nothing is left open then.
 pub fn open_udp(address: SocketAddr, slots: usize) -> Result<OpenedUdp, SocketError> {
-    let fail = |e: std::io::Error| SocketError {
-        address,
-        errno: Errno::from_io_error(&e).unwrap_or(Errno::INVAL),
-        holder: None,
+    let fail = |e: std::io::Error| {
+        let errno = Errno::from_io_error(&e).unwrap_or(Errno::INVAL);
+        let holder = (errno == Errno::ADDRINUSE).then(|| holder_of(address, true)).flatten();
+        SocketError { address, errno, holder, udp: true }
     };
     // Ask for the port alone first, as for TCP.
     drop(udp::Socket::bind(address, &udp::Options::default()).map_err(fail)?);
@@ -169,7 +173,7 @@ pub fn next_free(address: SocketAddr) -> Result<SocketAddr, SocketError> {
             }
         }
     }
-    Err(SocketError { address, errno: last, holder: None })
+    Err(SocketError { address, errno: last, holder: None, udp: false })
 }
 
 /// Raises the soft limit of open files to the hard one, and returns it. A connection needs a descriptor, proxied two.
@@ -201,9 +205,12 @@ fn local_address(socket: &OwnedFd) -> Result<SocketAddr, Errno> {
 }
 
 /// The program that listens on a port: `nginx (pid 812)`. Other users' programs are found by root only.
-fn holder_of(address: SocketAddr) -> Option<String> {
-    let table = std::fs::read_to_string(if address.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" }).ok()?;
-    let inode = table.lines().skip(1).find_map(|line| listening_inode(line, address.port()))?;
+fn holder_of(address: SocketAddr, udp: bool) -> Option<String> {
+    // UDP sockets that are not connected are in a state of TCP's, too: closed.
+    let (protocol, state) = if udp { ("udp", "07") } else { ("tcp", "0A") };
+    let family = if address.is_ipv4() { "" } else { "6" };
+    let table = std::fs::read_to_string(format!("/proc/net/{protocol}{family}")).ok()?;
+    let inode = table.lines().skip(1).find_map(|line| listening_inode(line, address.port(), state))?;
     let wanted = format!("socket:[{inode}]");
     for process in std::fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|s| s.parse::<u32>().ok()) else { continue };
@@ -218,11 +225,11 @@ fn holder_of(address: SocketAddr) -> Option<String> {
     None
 }
 
-/// A line of `/proc/net/tcp`: slot, local address, remote address, state (0A: listening), …, inode as the tenth.
-fn listening_inode(line: &str, port: u16) -> Option<u64> {
+/// A line of `/proc/net/tcp` or `udp`: slot, local address, remote address, state (0A: listening), …, inode as the tenth.
+fn listening_inode(line: &str, port: u16, state: &str) -> Option<u64> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let (_, local_port) = fields.get(1)?.rsplit_once(':')?;
-    if *fields.get(3)? != "0A" || u16::from_str_radix(local_port, 16).ok()? != port {
+    if *fields.get(3)? != state || u16::from_str_radix(local_port, 16).ok()? != port {
         return None;
     }
     fields.get(9)?.parse().ok()
@@ -275,6 +282,15 @@ mod tests {
     }
 
     #[test]
+    fn who_has_a_udp_port_is_told_as_well() {
+        let first = open_udp("127.0.0.1:0".parse().unwrap(), 1).unwrap();
+        let address = SocketAddr::try_from(net::getsockname(&*first.sockets[0]).unwrap()).unwrap();
+        let text = open_udp(address, 1).unwrap_err().to_string();
+        assert!(text.contains(&format!("UDP port {} is taken by", address.port())), "{text}");
+        assert!(text.contains(&format!("(pid {})", std::process::id())), "{text}");
+    }
+
+    #[test]
     fn the_next_port_is_taken_instead() {
         let first = open(loopback(0), 1).unwrap();
         let free = next_free(first.address).unwrap();
@@ -291,7 +307,7 @@ mod tests {
 
     #[test]
     fn low_ports_tell_of_the_capability() {
-        let e = SocketError { address: loopback(443), errno: Errno::ACCESS, holder: None };
+        let e = SocketError { address: loopback(443), errno: Errno::ACCESS, holder: None, udp: false };
         let text = e.to_string();
         assert!(text.contains("sudo setcap cap_net_bind_service=+ep /"), "{text}");
     }

@@ -70,6 +70,8 @@ pub struct ListenerStatus {
     pub address: String,
     /// Clients speak TLS.
     pub tls: bool,
+    /// HTTP/3 is served there as well, over UDP.
+    pub http3: bool,
 }
 
 /// A group of servers.
@@ -100,6 +102,8 @@ pub struct ServerStatus {
     pub requests: u64,
     /// Connections that failed, broke or timed out.
     pub failures: u64,
+    /// Why requests fail there at present; empty if they do not.
+    pub failing: String,
 }
 
 /// A certificate.
@@ -187,6 +191,7 @@ impl Board {
             .map(|l| ListenerStatus {
                 address: listeners.bound(l.address).unwrap_or(l.address).to_string(),
                 tls: l.tls.is_some(),
+                http3: l.http3.is_some(),
             })
             .collect();
         w.certificates = certificates(config);
@@ -250,6 +255,7 @@ impl Board {
                 in_use: s.in_use,
                 requests: s.requests,
                 failures: s.failures,
+                failing: s.last_failure.unwrap_or_default().to_owned(),
             };
             match groups.iter_mut().find(|g| g.name == s.upstream) {
                 Some(group) => group.servers.push(server),

@@ -2,7 +2,7 @@
 //!
 //! Combined: the format that NGINX and Apache write, then: duration in seconds, TLS version (`-` without), bytes
 //! received, upstream server, SHA-256 fingerprint of the client's certificate. JSON: one object per line with the same,
-//! the host as well; what is absent is left out.
+//! the host as well, and why the upstream server failed; what is absent is left out.
 
 use crate::clock::Clock;
 use crate::conn::Client;
@@ -161,6 +161,7 @@ fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
     text(b, "referer", x.request.fields.get(Known::Referer));
     text(b, "user_agent", x.request.fields.get(Known::UserAgent));
     text(b, "client_certificate", client.cert.as_ref().map(|c| c.fingerprint.as_bytes()));
+    text(b, "error", x.routed.failure.map(|f| f.text().as_bytes()));
     for (name, number) in [("status", u64::from(x.status)), ("bytes_in", x.up.bytes), ("bytes_out", x.down.bytes)] {
         b.extend_from_slice(b",\"");
         b.extend_from_slice(name.as_bytes());

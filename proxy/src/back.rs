@@ -1,5 +1,6 @@
 //! Connections to upstreams: choosing, making, pooling and giving them up. `h1_back` is what is spoken on them.
 
+use crate::Failure;
 use crate::conn::{Back, BackPhase, Conn, Deadline};
 use crate::exchange::FlowState;
 use crate::lane_state::LaneUpstream;
@@ -248,6 +249,7 @@ impl Proxy {
         }
         if upstream.upstream.http == UpstreamHttp::Two {
             // Who insists on HTTP/2 does not want it otherwise.
+            self.back_hint(key, Failure::NoHttp2);
             return self.back_lost(cx, key, false);
         }
         let Some(back) = self.back(key) else { return };
@@ -319,7 +321,21 @@ impl Proxy {
             WireError::Tls(_) => self.syn_heard(cx, key),
             WireError::Io => {}
         }
+        if let (WireError::Tls(e), Some(BackPhase::Handshake)) = (error, self.back(key).map(|b| b.phase)) {
+            self.back_hint(key, Failure::of_tls(e));
+        }
         self.back_lost(cx, key, false);
+    }
+
+    /// Tells the requests of a connection that is about to be lost more than the loss will.
+    fn back_hint(&mut self, key: Key, failure: Failure) {
+        let Self { conns, exchanges, .. } = self;
+        let Some(Conn::Back(back)) = conns.get(key) else { return };
+        for exchange in back.exchange.iter().chain(&back.waiting) {
+            if let Some(x) = exchanges.get_mut(*exchange) {
+                x.routed.hint = Some(failure);
+            }
+        }
     }
 
     pub(crate) fn back_timeout(&mut self, cx: &mut Context, key: Key) {

@@ -1,6 +1,7 @@
 //! Where a request goes: its server, its place in the queue, its second tries. What the exchange loop asks here it
 //! does; what is decided by is in `balance`, what holds over lanes in `server_state` and `limits`.
 
+use crate::Failure;
 use crate::balance::{HashKey, Lease, Pick, Tried, Wish, fields_value, mix};
 use crate::exchange::Exchange;
 use crate::lane_state::{LaneListener, LaneUpstream};
@@ -39,11 +40,22 @@ pub(crate) struct Routed {
     location: Option<Vec<u8>>,
     /// It is a connection that is relayed, not a request.
     pub relayed: bool,
+    /// More than the loss itself will tell about the server that is about to be lost.
+    pub hint: Option<Failure>,
+    /// Why the last try failed.
+    pub failure: Option<Failure>,
     /// The response gets more than its maker has put into it.
     dressed: bool,
 }
 
 impl Routed {
+    /// Notes why a server is lost, as exactly as it is known.
+    pub fn lost(&mut self, why: Loss) -> Failure {
+        let failure = self.hint.take().unwrap_or(Failure::of_loss(why));
+        self.failure = Some(failure);
+        failure
+    }
+
     /// Notes what the request brings to the choice among an upstream's servers.
     #[inline]
     pub fn wish(x: &mut Exchange, upstream: &LaneUpstream, peer: IpAddr) {
@@ -198,7 +210,7 @@ impl Proxy {
     pub(crate) fn choose(&mut self, cx: &mut Context, exchange: Key, upstream: &Rc<LaneUpstream>) -> Option<usize> {
         let x = self.exchanges.get_mut(exchange)?;
         // What it had at the server before is over.
-        x.routed.lease = None;
+        (x.routed.lease, x.routed.failure, x.routed.hint) = (None, None, None);
         let Routed { tried, hash, sticky, .. } = x.routed;
         match upstream.balancer.pick(Wish { tried, hash, sticky }) {
             Pick::Server(server) => {
@@ -230,10 +242,12 @@ impl Proxy {
         x.routed.tried.note(x.server);
         if ours {
             self.counters.upstream_local_errors.inc();
+            x.routed.failure = Some(Failure::Exhausted);
         } else {
             self.counters.upstream_connect_failures.inc();
+            x.routed.failure = Some(Failure::Unreachable);
             if let Some(lease) = &x.routed.lease {
-                lease.server().failed();
+                lease.server().failed(Failure::Unreachable);
             }
             nudge(x);
         }
@@ -248,10 +262,11 @@ impl Proxy {
     pub(crate) fn tries_again(&mut self, cx: &Context, exchange: Key, why: Loss) -> bool {
         let Some(x) = self.exchanges.get_mut(exchange) else { return false };
         let failed = !matches!(why, Loss::Stale | Loss::Unprocessed);
+        let failure = x.routed.lost(why);
         if failed {
             x.routed.tried.note(x.server);
             if let Some(lease) = &x.routed.lease {
-                lease.server().failed();
+                lease.server().failed(failure);
             }
             nudge(x);
         }

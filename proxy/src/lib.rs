@@ -19,6 +19,7 @@ mod conn;
 pub mod counters;
 mod exchange;
 mod exchange_loop;
+mod failure;
 mod forwarded;
 mod front;
 mod h1_back;
@@ -42,6 +43,7 @@ mod syn;
 mod wire;
 
 pub use access_log::{LogFormat, LogSink};
+pub use failure::Failure;
 pub use quic::Datagram;
 pub use quic::succession::{Channel, Elder, Follower};
 pub use service::{HandedOver, Message, Proxy, Setup};

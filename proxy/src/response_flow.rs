@@ -1,5 +1,6 @@
 //! The response's way down: what a server's side tells of it, and what that means for the client's.
 
+use crate::Failure;
 use crate::exchange::FlowState;
 use crate::h2::websocket;
 use crate::service::Proxy;
@@ -132,6 +133,9 @@ impl Proxy {
     /// The response breaks the rules of its version.
     pub(crate) fn down_broken(&mut self, cx: &mut Context, exchange: Key, error: ParseError) {
         self.counters.parse_errors[error.index()].inc();
+        if let Some(x) = self.exchanges.get_mut(exchange) {
+            x.routed.hint = Some(Failure::Nonsense);
+        }
         self.server_lost(cx, exchange, Loss::Broken);
     }
 
@@ -144,6 +148,7 @@ impl Proxy {
         }
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
         if x.answered {
+            x.routed.lost(why);
             self.counters.upstream_aborts.inc();
             return self.cut(cx, exchange);
         }

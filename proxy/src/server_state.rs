@@ -4,6 +4,7 @@
 //! read them before they choose. Each lane writes its own [`LaneCell`], which only control reads. The state outlives
 //! reloads: control keeps it by the upstream's name and the server's address.
 
+use crate::Failure;
 use sealane_lane::counter::Counter;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -54,8 +55,23 @@ pub struct LaneCell {
     pub successes: Counter,
     /// Connections that failed, broke or timed out.
     pub failures: Counter,
+    /// Why the last one did.
+    why: Counter,
     /// The grant that the lane has seen last, and goes by.
     seen: AtomicU32,
+}
+
+impl LaneCell {
+    /// Notes a failure.
+    pub(crate) fn failed(&self, why: Failure) {
+        self.why.set(why.code());
+        self.failures.inc();
+    }
+
+    /// Why the server failed the last time.
+    pub fn last_failure(&self) -> Option<Failure> {
+        Failure::from_code(self.why.value())
+    }
 }
 
 #[derive(Debug, Default)]

@@ -4,9 +4,9 @@ use crate::top;
 use anyhow::{Context, Result};
 use clap::Args;
 use sealane_control::admin::ask::{Where, ask, ask_with};
-use sealane_control::status::{ServerChange, Status};
+use sealane_control::status::{ServerChange, ServerStatus, Status};
 use std::fmt::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,8 +28,15 @@ pub struct AtEither {
     #[command(flatten)]
     socket: At,
     /// Its admin address (`listen` in the file's `admin` section), instead of the socket
-    #[arg(long, value_name = "ADDR", conflicts_with = "socket")]
+    #[arg(long, value_name = "ADDR", conflicts_with = "socket", value_parser = address)]
     admin: Option<SocketAddr>,
+}
+
+/// An IP address and a port, or a name of this machine's such as `localhost:9901`.
+fn address(s: &str) -> Result<SocketAddr, String> {
+    // IPv4 first: that is what `localhost` is listened on, most often.
+    let found = s.to_socket_addrs().ok().into_iter().flatten().min_by_key(|a| !a.is_ipv4());
+    found.ok_or_else(|| "write an address and a port, as in 127.0.0.1:9901 or [::1]:9901".to_owned())
 }
 
 impl At {
@@ -60,7 +67,7 @@ pub struct Change {
     #[arg(long)]
     ready: bool,
     /// Another weight, 0 to 256, until the gateway ends
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=256))]
     weight: Option<u32>,
     /// The configured weight again
     #[arg(long)]
@@ -99,7 +106,11 @@ pub fn top(at: AtEither, interval: Duration, rounds: Option<u64>) -> Result<()> 
     let mut round = 0;
     loop {
         let (status, _) = fetch(&at)?;
-        screen.draw(&top::view(&status, last.as_ref()))?;
+        match screen.draw(&top::view(&status, last.as_ref())) {
+            // A reader that has enough (`| head`) is no failure.
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            drawn => drawn?,
+        }
         last = Some(status);
         round += 1;
         if rounds.is_some_and(|n| round >= n) {
@@ -122,13 +133,14 @@ fn describe(s: &Status) -> String {
         let _ = writeln!(t, "last error     {}", s.reloads.last_error.replace('\n', "\n               "));
     }
     for l in &s.listeners {
-        let _ = writeln!(t, "listener       {} {}", l.address, if l.tls { "TLS" } else { "plain" });
+        let quic = if l.http3 { ", HTTP/3" } else { "" };
+        let _ = writeln!(t, "listener       {} {}{quic}", l.address, if l.tls { "TLS" } else { "plain" });
     }
     for c in &s.certificates {
         let _ = writeln!(t, "certificate    {} ({}), ends {}", c.subject, c.file, top::days_from_now(c.not_after));
     }
     for u in &s.upstreams {
-        let servers: Vec<String> = u.servers.iter().map(|s| format!("{} {}", s.name, s.state)).collect();
+        let servers: Vec<String> = u.servers.iter().map(|s| format!("{} {}", s.name, state(s))).collect();
         let _ = writeln!(t, "upstream       {}: {}", u.name, servers.join(", "));
     }
     let _ =
@@ -150,6 +162,14 @@ fn describe(s: &Status) -> String {
         let _ = writeln!(t, "refused        {n} × {what}");
     }
     t
+}
+
+/// How a server stands, and why requests fail there if they do.
+pub fn state(server: &ServerStatus) -> String {
+    match server.failing.as_str() {
+        "" => server.state.clone(),
+        why => format!("{}, failing: {why}", server.state),
+    }
 }
 
 /// `3d 4h`, `5m 6s`: the two largest units.

@@ -1,6 +1,6 @@
 //! The terminal view of `sealane top`: two statuses in, lines out.
 
-use crate::running::span;
+use crate::running::{span, state};
 use sealane_control::status::{LaneStatus, ServerStatus, Status};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -212,7 +212,7 @@ fn servers(r: &Rates) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let well = |s: &ServerStatus| s.state == "up" || s.state == "backup";
+    let well = |s: &ServerStatus| (s.state == "up" || s.state == "backup") && s.failing.is_empty();
     // A stable sort: servers that are alike stay as they are in the file.
     all.sort_by(|a, b| well(a.1).cmp(&well(b.1)).then(b.2.total_cmp(&a.2)));
     let width = |of: fn(&(&str, &ServerStatus, f64, f64)) -> usize| all.iter().take(SERVERS).map(of).max().unwrap_or(0);
@@ -222,7 +222,8 @@ fn servers(r: &Rates) -> String {
         "upstream", "server", "weight", "in use", "requests/s", "failures/s"
     );
     for (upstream, server, requests, failures) in all.iter().take(SERVERS) {
-        let ServerStatus { name: server, state, weight, in_use, .. } = server;
+        let state = state(server);
+        let ServerStatus { name: server, weight, in_use, .. } = server;
         // Writing to a string cannot fail.
         let _ = writeln!(
             t,

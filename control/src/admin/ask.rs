@@ -46,12 +46,17 @@ pub fn ask(at: &Where, method: &str, path: &str, patience: Duration) -> Result<S
 
 /// The same with a body.
 pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, patience: Duration) -> Result<String> {
-    let unreachable = || {
-        format!("no gateway answers at {at}; name its admin socket with --socket, or its admin address with --admin")
-    };
+    // What may be asked by address is said where it may: orders are taken at the socket alone.
+    let other = if method == "GET" { ", or its admin address with --admin" } else { "" };
+    let unreachable = || format!("no gateway answers at {at}; name its admin socket with --socket{other}");
     match at {
         Where::Socket(socket) => {
-            let stream = UnixStream::connect(socket).with_context(unreachable)?;
+            let stream = match UnixStream::connect(socket) {
+                Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                    bail!("permission denied: {at} is for the gateway's user and root")
+                }
+                connected => connected.with_context(unreachable)?,
+            };
             stream.set_read_timeout(Some(patience))?;
             exchange(stream, method, path, body)
         }

@@ -267,6 +267,39 @@ mod tests {
         assert!(asked.len() > 100, "{asked:?}");
     }
 
+    /// Every example in the documentation can be read, and has no settings but those that there are.
+    #[test]
+    fn the_documentations_examples_are_configurations() {
+        let schema: Value = serde_json::from_str(&schema()).unwrap();
+        let mut known = BTreeSet::new();
+        described(&schema, &mut known);
+        let (mut wrong, mut examples) = (Vec::new(), 0);
+        let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        for page in std::fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path()) {
+            // The lab's experiments are described in files of their own kind.
+            if page.extension().is_none_or(|e| e != "md") || page.ends_with("experiments.md") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&page).unwrap();
+            for rest in text.split("```toml\n").skip(1) {
+                let example: Vec<&str> =
+                    rest.split("```").next().unwrap_or(rest).lines().filter(|line| line.trim() != "…").collect();
+                examples += 1;
+                let example = example.join("\n");
+                let mut found = Vec::new();
+                match example.parse::<toml::Table>() {
+                    Ok(table) => unknown(&schema, &toml::Value::Table(table), "", &mut found),
+                    Err(e) => found.push(e.to_string()),
+                }
+                // A part of some table stands without its heading.
+                found.retain(|path| path.strip_prefix('.').is_none_or(|name| !known.contains(name)));
+                wrong.extend(found.into_iter().map(|what| format!("{}: {what}", page.display())));
+            }
+        }
+        assert_eq!(wrong, Vec::<String>::new());
+        assert!(examples > 15, "{examples}");
+    }
+
     #[test]
     fn an_unknown_setting_is_found() {
         let schema: Value = serde_json::from_str(&schema()).unwrap();

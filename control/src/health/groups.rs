@@ -2,6 +2,7 @@
 
 use super::tracked::{Event, Tracked};
 use crate::config::{Config, Plan, expand};
+use sealane_proxy::Failure;
 use sealane_proxy::server_state::{GroupState, ServerState};
 use sealane_proxy::snapshot::Upstream;
 use std::collections::HashMap;
@@ -74,6 +75,8 @@ pub struct ServerStatus {
     pub failures: u64,
     /// Failures in a row.
     pub failures_in_a_row: u64,
+    /// Why the last of these failed.
+    pub last_failure: Option<&'static str>,
     /// Active checks that were good.
     pub checks_good: u64,
     /// Active checks that were bad.
@@ -232,7 +235,7 @@ impl Groups {
                 let plan = group.plan.clone();
                 let t = &mut group.servers[i];
                 if let Some(event) = t.look(&plan, now, alone) {
-                    say(&group.base.name, &t.name, &event);
+                    say(&group.base.name, &t.name, &event, t.why_failing());
                 }
             }
         }
@@ -270,7 +273,7 @@ impl Groups {
             for t in group.servers.iter_mut().filter(|t| t.address == address && t.name == name && t.checking) {
                 t.checking = false;
                 if let Some(event) = t.checked(result.clone(), &plan) {
-                    say(&group.base.name, &t.name, &event);
+                    say(&group.base.name, &t.name, &event, None);
                 }
             }
         }
@@ -367,6 +370,7 @@ impl Groups {
                     requests: sum(|l| l.requests.value()),
                     failures: sum(|l| l.failures.value()),
                     failures_in_a_row: t.failures_in_a_row(),
+                    last_failure: t.why_failing().map(Failure::text),
                     checks_good: t.checks.good,
                     checks_bad: t.checks.bad,
                     ejections: t.ejections,
@@ -425,16 +429,19 @@ fn listed(ips: &[IpAddr]) -> String {
 }
 
 /// A line in the log for what an operator wants to know.
-fn say(group: &str, server: &str, event: &Event) {
+fn say(group: &str, server: &str, event: &Event, why: Option<Failure>) {
+    let why = why.map_or("for a reason that is not known", Failure::text);
     match event {
         Event::Up => eprintln!("sealane: upstream {group}: {server} is up"),
         Event::Down(why) => eprintln!("sealane: upstream {group}: {server} is down: {why}"),
         Event::Ejected { failures, rest } => {
             let seconds = rest.as_secs_f64();
             eprintln!(
-                "sealane: upstream {group}: {server} has failed {failures} times in a row: left alone for {seconds} s"
+                "sealane: upstream {group}: {server} has failed {failures} times in a row: left alone for {seconds} s \
+                 ({why})"
             );
         }
+        Event::Failing => eprintln!("sealane: upstream {group}: {server} fails requests: {why}"),
         Event::Back => eprintln!("sealane: upstream {group}: {server} is tried again"),
     }
 }

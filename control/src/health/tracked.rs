@@ -3,6 +3,7 @@
 
 use super::grants::Grants;
 use crate::config::{EJECT_DOUBLINGS, Plan};
+use sealane_proxy::Failure;
 use sealane_proxy::server_state::{ServerState, Standing, WEIGHT_UNIT};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 const FIRST_SHARE: f64 = 0.1;
 /// Steps in which it gets the rest.
 const STEPS: f64 = 20.0;
+/// A server that fails now and then is a line in the log no more often than this.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
 
 /// One server, for as long as it is configured (and its name resolves to it).
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub(super) struct Tracked {
     /// Since when it may be used, if it starts slowly.
     started: Option<Instant>,
     was_usable: bool,
+    /// When it was said that requests fail there.
+    said_failing: Option<Instant>,
 }
 
 /// What active checks have found.
@@ -59,8 +64,13 @@ pub(super) struct Checks {
 pub(super) enum Event {
     Up,
     Down(String),
-    Ejected { failures: u64, rest: Duration },
+    Ejected {
+        failures: u64,
+        rest: Duration,
+    },
     Back,
+    /// Requests fail there; said when they begin to, and not much more often.
+    Failing,
 }
 
 impl Tracked {
@@ -92,6 +102,7 @@ impl Tracked {
             lanes,
             started: fresh.then_some(now),
             was_usable: true,
+            said_failing: None,
         }
     }
 
@@ -144,8 +155,16 @@ impl Tracked {
         }
         let failures: u64 = self.lanes.iter().map(|l| l.2).sum();
         let too_many = plan.eject_after > 0 && failures >= u64::from(plan.eject_after);
-        if !too_many || alone || !self.is_usable() {
+        if !self.is_usable() {
             return None;
+        }
+        if !too_many || alone {
+            let said = self.said_failing.is_some_and(|at| now < at + SAY_AGAIN);
+            if failures == 0 || said {
+                return None;
+            }
+            self.said_failing = Some(now);
+            return Some(Event::Failing);
         }
         let rest = plan.eject_for * 2u32.pow(self.in_a_row.min(EJECT_DOUBLINGS));
         self.in_a_row = self.in_a_row.saturating_add(1);
@@ -198,6 +217,12 @@ impl Tracked {
     /// Failures in a row, over all lanes.
     pub fn failures_in_a_row(&self) -> u64 {
         self.lanes.iter().map(|l| l.2).sum()
+    }
+
+    /// Why the last of them failed, as far as they are in a row.
+    pub fn why_failing(&self) -> Option<Failure> {
+        let failing = self.state.lanes().iter().zip(&self.lanes).filter(|(_, (_, _, row))| *row > 0);
+        failing.filter_map(|(cell, _)| cell.last_failure()).next_back()
     }
 }
 
@@ -254,7 +279,8 @@ mod tests {
         let mut t = tracked(now, false);
         let fail = |t: &Tracked, lane: usize, n: u64| t.state.lane(lane).unwrap().failures.add(n);
         fail(&t, 0, 2);
-        assert_eq!(t.look(&plan, now, false), None);
+        assert_eq!(t.look(&plan, now, false), Some(Event::Failing));
+        assert_eq!(t.look(&plan, now, false), None, "it has been said");
         // A success in one lane forgives that lane's.
         t.state.lane(0).unwrap().successes.inc();
         fail(&t, 1, 2);

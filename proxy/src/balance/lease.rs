@@ -1,6 +1,7 @@
 //! A lane's part in a server: what it has under way there. A [`Lease`] counts one request, and stops counting when it
 //! is dropped, however the request ends.
 
+use crate::Failure;
 use crate::server_state::ServerState;
 use crate::snapshot::Server;
 use std::cell::Cell;
@@ -82,9 +83,9 @@ impl LaneServer {
     }
 
     /// It could not be reached, broke the connection, talked nonsense or was silent.
-    pub fn failed(&self) {
+    pub fn failed(&self, why: Failure) {
         if let Some(cell) = self.state.lane(self.slot) {
-            cell.failures.inc();
+            cell.failed(why);
         }
     }
 

@@ -7,7 +7,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +43,18 @@ pub fn config_with(
 #[track_caller]
 pub fn tcp(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap_or_else(|error| panic!("{address}: {error}"));
+    patient(&stream, PATIENCE);
+    stream
+}
+
+/// The same from an address of the test's own; all of 127/8 is this machine.
+#[track_caller]
+pub fn tcp_from(from: Ipv4Addr, address: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket can be made");
+    bind(&socket, &SocketAddr::from((from, 0))).unwrap_or_else(|error| panic!("{from}: {error}"));
+    connect(&socket, &address).unwrap_or_else(|error| panic!("{address} from {from}: {error}"));
+    let stream = TcpStream::from(socket);
     patient(&stream, PATIENCE);
     stream
 }

@@ -1,6 +1,7 @@
 //! The admin listeners: what they say, whom they obey, and what they bear.
 
-use crate::operating::{Operated, order};
+use crate::operating::{Operated, Other, order};
+use rustix::process::{Pid, Signal, kill_process};
 use sealane_interop::backend::Backend;
 use sealane_interop::site::Site;
 use sealane_interop::{binary, client, eventually, gateway, ports};
@@ -106,6 +107,62 @@ fn commands_ask_a_running_gateway() {
     assert!(code == Some(1) && err.contains("sealane.toml:1:"), "{err}");
     let (code, _, err) = run(&["status", "--socket", "/nonexistent/socket"]);
     assert!(code == Some(1) && err.lines().count() == 1 && err.contains("--socket"), "{err}");
+}
+
+/// Each order as a command, and the same as a signal.
+#[test]
+fn orders_by_command_and_by_signal() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let (listen, log) = (ports::free(), site.path().join("access.log"));
+    let file = |admin: &str| {
+        let admin = format!("{admin}\n[log]\naccess = \"{}\"\n", log.display());
+        Operated::simple_file(&site, &admin, listen, &backend.url())
+    };
+    let mut running = Operated::start(&site, 1, file, listen);
+    let socket = running.socket.display().to_string();
+    let run = |what: &str| {
+        let output = gateway::run([what, "--socket", &socket]);
+        assert_eq!(output.status.code(), Some(0), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
+    // The log is moved away; once it is opened again, lines arrive in a new one.
+    let rotated = |order: &dyn Fn()| {
+        std::fs::rename(&log, site.path().join("access.log.1")).expect("our own folder");
+        order();
+        eventually(|| {
+            assert_eq!(running.get("/").text(), "hello");
+            lines() > 0
+        })
+    };
+    let signal = |signal| {
+        let pid = running.status()["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32)).expect("it has one");
+        kill_process(pid, signal).expect("ours");
+    };
+    let log_of = || running.gateway.server.log();
+    assert_eq!(running.get("/").text(), "hello");
+    assert!(eventually(|| lines() == 1));
+    assert!(rotated(&|| assert_eq!(run("reopen-logs"), "logs are opened again\n")), "{}", log_of());
+    assert!(rotated(&|| signal(Signal::USR1)), "{}", log_of());
+    let good = || running.status()["reloads"]["good"].clone();
+    assert_eq!(run("reload"), "reloaded\n");
+    assert_eq!(good(), 1);
+    signal(Signal::HUP);
+    assert!(eventually(|| good() == 2), "{}", log_of());
+
+    let first = running.status()["pid"].clone();
+    assert!(run("upgrade").contains(" serves now; this one finishes what it has\n"));
+    let second = running.status()["pid"].clone();
+    let other = Other::of(&running);
+    signal(Signal::USR2);
+    assert!(eventually(|| running.status()["pid"] != second), "{}", log_of());
+    let third = Other::of(&running);
+    assert!(first != second && first != running.status()["pid"]);
+    assert!(run("drain").starts_with("finishing open requests, 30 s at most"));
+    assert!(eventually(|| TcpStream::connect(listen).is_err()), "{}", log_of());
+    drop((other, third));
+    assert_eq!(running.gateway.server.wait().code(), Some(0));
 }
 
 /// What an editor, a shell and `man` are given.

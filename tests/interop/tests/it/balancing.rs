@@ -1,11 +1,15 @@
 //! How requests are shared among servers, over lanes too.
 
 use sealane_interop::backend::{Backend, ok};
+use sealane_interop::client;
 use sealane_interop::eventually;
 use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::http::Wire;
 use sealane_interop::site::Site;
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 fn start(site: &Site, lanes: usize, upstream: &str) -> Gateway {
@@ -74,27 +78,46 @@ fn clients_stick_to_their_server_in_every_lane() {
 #[test]
 fn the_same_value_goes_to_the_same_server() {
     let site = Site::new();
-    let mut backends: Vec<(&str, Backend)> = ["a", "b", "c"].into_iter().map(|n| (n, Backend::saying(n))).collect();
-    let urls: Vec<String> = backends.iter().map(|(_, b)| b.url()).collect();
-    let gateway =
-        start(&site, 2, &format!("servers = {urls:?}\nkeepalive = 0\nbalance = \"hash\"\nhash_by = \"header:X-User\""));
-    let whose = |user: usize| gateway.plain_get("/", &format!("X-User: user-{user}\r\n")).text();
-    let before: Vec<String> = (0..40).map(whose).collect();
-    assert_eq!(before, (0..40).map(whose).collect::<Vec<_>>());
-    let gone = backends.remove(1);
-    drop(gone);
-    for (user, was) in before.iter().enumerate() {
-        let now = whose(user);
-        assert!(now == *was || was == "b", "user {user} moved from {was} to {now}");
-        assert_ne!(now, "b");
+    for by in ["header:X-User", "cookie:user", "address"] {
+        let mut backends: Vec<(&str, Backend)> = ["a", "b", "c"].into_iter().map(|n| (n, Backend::saying(n))).collect();
+        let urls: Vec<String> = backends.iter().map(|(_, b)| b.url()).collect();
+        let upstream = format!("servers = {urls:?}\nkeepalive = 0\nbalance = \"hash\"\nhash_by = \"{by}\"");
+        let gateway = start(&site, 2, &upstream);
+        let whose = |user: usize| {
+            let line = match by {
+                "address" => String::new(),
+                "cookie:user" => format!("Cookie: a=b; user=user-{user}; c=d\r\n"),
+                _ => format!("X-User: user-{user}\r\n"),
+            };
+            // The port is another one each time.
+            let from = Ipv4Addr::new(127, 0, 9, if by == "address" { user as u8 + 1 } else { 1 });
+            let mut wire = Wire::new(client::tcp_from(from, gateway.address));
+            wire.send(format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{line}\r\n")).expect("it reads");
+            wire.response("GET").expect("a response").text()
+        };
+        let before: Vec<String> = (0..40).map(whose).collect();
+        assert_eq!(before, (0..40).map(whose).collect::<Vec<_>>(), "{by}");
+        let used: HashSet<&String> = before.iter().collect();
+        assert_eq!(used.len(), 3, "{by}: {before:?}");
+        let gone = backends.remove(1);
+        drop(gone);
+        for (user, was) in before.iter().enumerate() {
+            let now = whose(user);
+            assert!(now == *was || was == "b", "{by}: user {user} moved from {was} to {now}");
+            assert_ne!(now, "b", "{by}");
+        }
     }
 }
 
 #[test]
 fn the_least_busy_server_gets_the_next_request() {
     let site = Site::new();
-    let slow = Backend::answering(|_| {
-        std::thread::sleep(Duration::from_millis(1500));
+    let go_on = Arc::new(AtomicBool::new(false));
+    let held = Arc::clone(&go_on);
+    let slow = Backend::answering(move |_| {
+        while !held.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         ok(b"slow")
     });
     let quick = Backend::saying("quick");
@@ -105,10 +128,40 @@ fn the_least_busy_server_gets_the_next_request() {
         for _ in 0..2 {
             scope.spawn(|| gateway.plain_get("/", ""));
         }
-        assert!(eventually(|| !slow.requests().is_empty()));
-        for _ in 0..20 {
-            assert_eq!(gateway.plain_get("/", "").text(), "quick");
+        let found = eventually(|| !slow.requests().is_empty());
+        let all: Vec<String> = (0..20).map(|_| gateway.plain_get("/", "").text()).collect();
+        go_on.store(true, Ordering::SeqCst);
+        assert!(found && all.iter().all(|text| text == "quick"), "{found} {all:?}");
+    });
+}
+
+/// The less busy of two that are drawn: of four servers a busy one is rarely that, and all others are used.
+#[test]
+fn of_two_at_random_the_less_busy_one() {
+    let site = Site::new();
+    let go_on = Arc::new(AtomicBool::new(false));
+    let held = Arc::clone(&go_on);
+    let slow = Backend::answering(move |request| {
+        while request.target() == "/slow" && !held.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
         }
+        ok(b"slow")
+    });
+    let others = ["b", "c", "d"].map(Backend::saying);
+    let urls: Vec<String> = std::iter::once(&slow).chain(&others).map(Backend::url).collect();
+    let gateway = start(&site, 1, &format!("servers = {urls:?}\nbalance = \"random_two\""));
+    std::thread::scope(|scope| {
+        // Until one of them is held there.
+        while slow.requests().is_empty() {
+            let before: usize = others.iter().map(|b| b.requests().len()).sum();
+            scope.spawn(|| gateway.plain_get("/slow", ""));
+            let after = || others.iter().map(|b| b.requests().len()).sum::<usize>();
+            assert!(eventually(|| after() > before || !slow.requests().is_empty()));
+        }
+        let seen = counts(&gateway, 100, &["slow", "b", "c", "d"], |_| String::new());
+        go_on.store(true, Ordering::SeqCst);
+        // Drawn twice: one in sixteen.
+        assert!(seen[0] < 25 && seen[1..].iter().all(|n| *n > 5), "{seen:?}");
     });
 }
 

@@ -57,6 +57,45 @@ fn checks_take_servers_out_and_back() {
     assert!(log.contains(&format!("upstream u: {} is up", a.address)), "{log}");
 }
 
+/// Control asks, once for all lanes; and whoever comes back starts slowly where that is set.
+#[test]
+fn lanes_do_not_check_and_a_server_that_comes_back_starts_slowly() {
+    let site = Site::new();
+    let (one, two) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true)));
+    let (a, b) = (patient("a", &one), patient("b", &two));
+    let file = |interval: &str, slow: &str| {
+        format!(
+            "servers = [\"{}\", \"{}\"]\nslow_start = \"{slow}\"\n[upstream.health]\npath = \"/health\"\n\
+             interval = \"{interval}\"\ntimeout = \"20s\"\nrise = 1\nfall = 1",
+            a.url(),
+            b.url()
+        )
+    };
+    let checks = |backend: &Backend| backend.requests().iter().filter(|r| r.target() == "/health").count();
+    let gateway = start(&site, 4, &file("1h", "0s"));
+    let good = || gateway.metric_with("sealane_server_checks_total", "result=\"good\"");
+    assert!(eventually(|| good() == Some(2.0)));
+    assert!((0..40).all(|_| gateway.plain_get("/", "").status() == 200));
+    assert_eq!((checks(&a), checks(&b), good()), (1, 1, Some(2.0)), "four lanes serve, and nobody has asked again");
+    drop(gateway);
+
+    let gateway = start(&site, 1, &file("50ms", "1h"));
+    let weight =
+        |backend: &Backend| gateway.metric_with("sealane_server_weight", &format!("server=\"{}\"", backend.address));
+    let up = |backend: &Backend| gateway.metric_with("sealane_server_up", &format!("server=\"{}\"", backend.address));
+    // Those who are there at the start have their whole weight.
+    assert_eq!((weight(&a), weight(&b)), (Some(1.0), Some(1.0)));
+    one.store(false, Ordering::SeqCst);
+    assert!(eventually(|| up(&a) == Some(0.0)));
+    one.store(true, Ordering::SeqCst);
+    assert!(eventually(|| up(&a) == Some(1.0)));
+    assert_eq!((weight(&a), weight(&b)), (Some(0.1), Some(1.0)));
+    // The lane has heard of it when it gets its first.
+    assert!(eventually(|| gateway.plain_get("/", "").text() == "a"));
+    let few = (0..44).filter(|_| gateway.plain_get("/", "").text() == "a").count();
+    assert!((3..=5).contains(&few), "{few} of 44 where one in eleven is meant");
+}
+
 /// A server for gRPC knows HTTP/2 alone, and answers a plain GET with a status of its own.
 #[test]
 fn servers_that_speak_http2_only_are_checked_in_http2() {

@@ -51,6 +51,46 @@ fn sigterm_drains() {
     assert_eq!(status.code(), Some(0), "{}", gateway.server.log());
 }
 
+/// What is not finished by the deadline is cut off, and a second signal does not wait for it. Meanwhile whoever asks for
+/// its health is told to go elsewhere.
+#[test]
+fn a_drain_ends_at_its_deadline_or_at_the_second_signal() {
+    let site = Site::new();
+    let backend = Backend::start(|mut connection| {
+        let Some(_) = connection.request() else { return };
+        connection.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome");
+        // Until the gateway leaves.
+        let _ = connection.wire.rest();
+    });
+    for (deadline, second) in [("500ms", false), ("1h", true)] {
+        let text = format!(
+            "lanes = 2\ndrain_timeout = \"{deadline}\"\n[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\n\
+             address = \"@ADDRESS@\"\n[[host]]\nnames = [\"*\"]\nto = [{:?}]\n",
+            backend.url()
+        );
+        let mut gateway = gateway::configured(&site, &text);
+        let health = |gateway: &gateway::Gateway| {
+            let mut wire = Wire::new(client::tcp(gateway.admin));
+            wire.send("GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("it reads");
+            wire.response("GET").expect("it answers").status()
+        };
+        assert_eq!(health(&gateway), 200);
+        let mut wire = Wire::new(client::tcp(gateway.address));
+        wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the gateway reads");
+        while !wire.line().expect("the response begins").is_empty() {}
+        let mut got = Vec::new();
+        wire.exactly(4, &mut got).expect("its body begins");
+        gateway.server.terminate();
+        if second {
+            assert!(eventually(|| health(&gateway) == 503), "{}", gateway.server.log());
+            assert!(gateway.server.running());
+            gateway.server.terminate();
+        }
+        assert_eq!(gateway.server.wait().code(), Some(0), "{}", gateway.server.log());
+        assert_eq!((got.as_slice(), wire.rest().0.as_slice()), (b"some".as_slice(), b"".as_slice()));
+    }
+}
+
 #[test]
 fn ctrl_c_ends_it_too() {
     let site = Site::new();
@@ -118,6 +158,59 @@ fn keys_that_cannot_be_used() {
     if !rustix::process::geteuid().is_root() {
         std::fs::set_permissions(&other.key, std::fs::Permissions::from_mode(0o0)).expect("our own file");
         fails_with(&proxy(&listen, cert, &other.key), &["other-key.pem", "ermission"]);
+    }
+}
+
+/// Without root's right to read everything and to bind every port; root can give both up, others never had them.
+fn without_rights() -> Option<Command> {
+    if !rustix::process::geteuid().is_root() {
+        return Some(Command::new(binary::sealane()));
+    }
+    let mut command = Command::new(sealane_interop::peers::find("setpriv")?);
+    let rights = "-dac_override,-dac_read_search,-net_bind_service";
+    command.args(["--bounding-set", rights, "--inh-caps", rights]).arg(binary::sealane());
+    Some(command)
+}
+
+#[test]
+fn what_may_not_be_read_written_or_bound() {
+    let site = Site::new();
+    let (cert, key) = (site.ecdsa.cert.display().to_string(), site.ecdsa.key.display().to_string());
+    let forbidden = |name: &str, mode: u32| {
+        let path = site.path().join(name);
+        if mode == 0o500 {
+            std::fs::create_dir(&path).expect("our own folder");
+        } else {
+            std::fs::copy(&site.ecdsa.key, &path).expect("our own folder");
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("ours");
+        path.display().to_string()
+    };
+    let (secret, locked, folder) =
+        (forbidden("secret.pem", 0), forbidden("locked.log", 0o400), forbidden("closed", 0o500));
+    let (log, socket) = (format!("{folder}/access.log"), format!("{folder}/admin.sock"));
+    let run = |listen: &str, key: &str, more: &[&str]| -> Option<Said> {
+        let mut command = without_rights()?;
+        command.args(["proxy", "--to", "http://127.0.0.1:1", "--cert", &cert, "--key", key, "--listen", listen]);
+        Some(sealane_interop::process::run(command.args(more), b"").into())
+    };
+    let free = ports::free().to_string();
+    let Some(said) = run(&free, &secret, &[]) else { sealane_interop::skip!("`setpriv` is not installed") };
+    fails_with(&said, &["secret.pem", "ermission denied"]);
+    for (more, words) in [
+        (["--access-log", &locked], ["cannot write the access log", "locked.log", "ermission denied"]),
+        (["--access-log", &log], ["cannot write the access log", "access.log", "ermission denied"]),
+        (["--admin-socket", &socket], ["cannot make the admin socket", "admin.sock", "ermission denied"]),
+    ] {
+        fails_with(&run(&free, &key, &more).expect("it ran before"), &words);
+    }
+    // Containers often allow every port to everybody.
+    let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let first: u16 = first.ok().and_then(|n| n.trim().parse().ok()).unwrap_or(1024);
+    if first > 1 {
+        let low = format!("127.0.0.1:{}", first.min(1024) - 1);
+        let said = run(&low, &key, &[]).expect("it ran before");
+        fails_with(&said, &[&low, "permission denied", "CAP_NET_BIND_SERVICE"]);
     }
 }
 
@@ -254,6 +347,38 @@ fn an_access_log_has_a_line_for_each_request() {
     for (line, path) in read().lines().zip(["/one", "/two?q=1"]) {
         assert!(line.contains(path) && line.contains("200") && line.contains("127.0.0.1"), "{line}");
     }
+}
+
+/// An object per line, whatever clients say.
+#[test]
+fn an_access_log_of_json_is_json() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let (address, admin) = (ports::free(), ports::free());
+    let log = site.path().join("access.json");
+    let text = before(&site, [backend.url()]).file(address, admin);
+    let text = format!("{text}\n[log]\naccess = \"{}\"\nformat = \"json\"\n", log.display());
+    let mut command = Command::new(binary::sealane());
+    command.arg("serve").arg("-c").arg(site.file("logged.toml", text));
+    let gateway = launch(&site, command, address, admin);
+    let request = format!(
+        "POST /a?b=c HTTP/1.1\r\nHost: {HOST}\r\nUser-Agent: \"}},{{\\ \u{e9}\r\nContent-Length: 3\r\n\
+         Connection: close\r\n\r\nabc"
+    );
+    assert_eq!(gateway.exchange(&request).expect("an answer comes").text(), "hello");
+    let written = || std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(eventually(|| written().ends_with("}\n")), "{:?}", written());
+    let line: serde_json::Value = serde_json::from_str(&written()).expect("a line is an object");
+    let wanted = serde_json::json!({
+        "remote": "127.0.0.1", "method": "POST", "target": "/a?b=c", "protocol": "HTTP/1.1", "tls": "TLSv1.3",
+        "host": HOST, "status": 200, "bytes_in": 3, "bytes_out": 5, "upstream": backend.address.to_string(),
+        // Bytes as Latin-1.
+        "user_agent": "\"},{\\ \u{c3}\u{a9}",
+    });
+    for (name, value) in wanted.as_object().expect("it is one") {
+        assert_eq!(&line[name], value, "{name} in {line}");
+    }
+    assert!(line["error"].is_null() && line["duration"].is_number() && line["time"].is_string(), "{line}");
 }
 
 /// Everything in one command, without a file: what the README begins with.

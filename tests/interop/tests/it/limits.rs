@@ -6,6 +6,7 @@ use sealane_interop::gateway::{before, configured};
 use sealane_interop::h3;
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
+use std::net::Ipv4Addr;
 
 #[test]
 fn requests_by_header_and_by_address() {
@@ -126,6 +127,56 @@ fn connections_and_handshakes() {
     assert!((0..3).all(|_| shake().is_ok()));
     assert!((0..5).all(|_| shake().is_err()));
     assert_eq!(gateway.metric_with("sealane_rate_limited_total", "connection"), Some(5.0));
+}
+
+/// Addresses that share a prefix are one client, also for requests.
+#[test]
+fn a_prefix_is_one_client() {
+    let site = Site::new();
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let gateway = configured(
+        &site,
+        &format!(
+            r#"
+lanes = 1
+[admin]
+listen = "@ADMIN@"
+[limits]
+connection_rate = "1/h"
+connection_burst = 6
+handshake_rate = "1/h"
+handshake_burst = 4
+rate_ipv4_prefix = 24
+[[listener]]
+address = "@ADDRESS@"
+[listener.tls]
+certificates = {{ cert = "{cert}", key = "{key}" }}
+[[rate_limit]]
+name = "per-client"
+rate = "1/h"
+burst = 2
+ipv4_prefix = 24
+[[host]]
+names = ["*"]
+respond = {{ body = "hi" }}
+rate_limit = "per-client"
+"#
+        ),
+    );
+    // The harness' own look at the port came from another prefix.
+    let ask = |third: u8, fourth: u8| {
+        let socket = client::tcp_from(Ipv4Addr::new(127, 0, third, fourth), gateway.address);
+        let mut wire = Wire::new(client::handshake(socket, gateway.config(), HOST).map_err(|e| e.to_string())?);
+        let _ = wire.send(client::get("/"));
+        wire.response("GET").map(|response| response.status()).map_err(|broken| format!("{broken:?}"))
+    };
+    assert_eq!([ask(7, 1), ask(7, 2), ask(7, 3), ask(7, 4)], [Ok(200), Ok(200), Ok(429), Ok(429)]);
+    let refused = ask(7, 5).expect_err("four handshakes are allowed");
+    assert!(refused.contains("AccessDenied"), "{refused}");
+    assert!(ask(7, 6).is_err() && ask(7, 7).is_err() && ask(7, 8).is_err());
+    assert_eq!(ask(8, 1), Ok(200), "another prefix is another client");
+    let limited = |what: &str| gateway.metric_with("sealane_rate_limited_total", &format!("what=\"{what}\""));
+    assert_eq!([limited("request"), limited("handshake"), limited("connection")], [Some(2.0); 3]);
 }
 
 #[test]

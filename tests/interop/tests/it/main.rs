@@ -11,6 +11,7 @@ mod dns;
 mod dying;
 mod early_data;
 mod exhaustion;
+mod faults;
 mod forwarded;
 mod framing;
 mod full_log;

@@ -1,8 +1,9 @@
 //! Rules by path, method and header, and what they do to messages.
 
 use sealane_interop::backend::{Backend, ok};
+use sealane_interop::client;
 use sealane_interop::gateway::configured;
-use sealane_interop::http::Message;
+use sealane_interop::http::{Message, Wire};
 use sealane_interop::site::{HOST, Site};
 
 /// A backend that says its name and what it was asked for.
@@ -85,6 +86,59 @@ to = "{}"
     assert_eq!(gateway.metric("sealane_bad_paths_total"), Some(4.0));
     let post = "POST /api/x HTTP/1.1\r\nHost: a\r\nX-Beta: 1\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
     assert_eq!(gateway.plain(post).expect("a response").text(), "write POST /api/x");
+}
+
+#[test]
+fn hosts_are_found_by_name_and_listener() {
+    let site = Site::new();
+    let second = sealane_interop::ports::free();
+    let gateway = configured(
+        &site,
+        &format!(
+            r#"
+[admin]
+listen = "@ADMIN@"
+[[listener]]
+address = ["@ADDRESS@", "{second}"]
+[[host]]
+names = ["a.example", "other.example"]
+respond = {{ body = "exact" }}
+[[host]]
+names = ["*.example"]
+respond = {{ body = "wildcard" }}
+[[host]]
+names = ["*.b.example"]
+respond = {{ body = "longer wildcard" }}
+[[host]]
+names = ["*"]
+listeners = ["{second}"]
+respond = {{ body = "second" }}
+"#
+        ),
+    );
+    let ask = |address, host: &str| {
+        let mut wire = Wire::new(client::tcp(address));
+        wire.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")).expect("it reads");
+        let response = wire.response("GET").expect("a response");
+        if response.status() == 200 { response.text() } else { response.status().to_string() }
+    };
+    for (host, here, there) in [
+        ("a.example", "exact", "exact"),
+        ("A.Example:8443", "exact", "exact"),
+        ("other.example", "exact", "exact"),
+        ("x.example", "wildcard", "wildcard"),
+        // Any depth, but not the name itself.
+        ("x.a.example", "wildcard", "wildcard"),
+        ("b.example", "wildcard", "wildcard"),
+        ("x.b.example", "longer wildcard", "longer wildcard"),
+        ("y.x.b.example", "longer wildcard", "longer wildcard"),
+        ("example", "404", "second"),
+        ("example.org", "404", "second"),
+        ("192.0.2.1", "404", "second"),
+    ] {
+        let found = (ask(gateway.address, host), ask(second, host));
+        assert_eq!((found.0.as_str(), found.1.as_str()), (here, there), "{host}");
+    }
 }
 
 #[test]
