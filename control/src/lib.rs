@@ -20,6 +20,7 @@ mod orders;
 pub mod origin;
 pub mod prometheus;
 pub mod run;
+mod shortage;
 pub mod signals;
 pub mod sockets;
 pub mod status;

@@ -3,6 +3,7 @@
 use crate::access_log::LogStats;
 use crate::health::LiveUpstreams;
 use crate::prometheus::Writer;
+use crate::shortage::Shortages;
 use crate::vpn::status::Board;
 use sealane_http::ParseError;
 use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};
@@ -80,6 +81,17 @@ impl LaneMetrics {
     /// The lanes' counters, by slot.
     pub fn lanes(&self) -> &[Arc<Counters>] {
         &self.lanes
+    }
+
+    /// What has run out, and how often.
+    pub fn shortages(&self) -> Shortages {
+        let sum = |f: fn(&Counters) -> u64| self.lanes.iter().map(|l| f(l)).sum::<u64>();
+        Shortages {
+            descriptors: sum(|c| c.paused_descriptors.value()),
+            connections: sum(|c| c.paused_connections.value()),
+            upstream: sum(|c| c.upstream_local_errors.value()),
+            log: self.log.as_ref().map_or(0, LogStats::dropped),
+        }
     }
 
     /// Refused messages and failed handshakes by reason, without those that are 0.

@@ -13,6 +13,7 @@ use crate::listeners::Listeners;
 use crate::memory::{self, MemoryWatch};
 use crate::metrics::LaneMetrics;
 use crate::orders::{Given, Order, Orders, Reply};
+use crate::shortage::ShortageWatch;
 use crate::signals::{Event, Signals};
 use crate::sockets;
 use crate::status::Board;
@@ -223,6 +224,7 @@ impl Running {
         let mut heartbeat = every(self.notifier.heartbeat);
         let mut memory_look = every(Some(memory::LOOK_EVERY));
         let memory = MemoryWatch::new(self.lanes.short_of_memory.clone());
+        let mut shortages = ShortageWatch::default();
         let mut look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
         loop {
             tokio::select! {
@@ -269,7 +271,12 @@ impl Running {
                     let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
                     self.publish(snapshot);
                 }
-                _ = memory_look.tick() => memory.look(self.config.limits.max_memory),
+                _ = memory_look.tick() => {
+                    memory.look(self.config.limits.max_memory);
+                    for line in shortages.look(self.metrics.shortages(), std::time::Instant::now()) {
+                        eprintln!("sealane: {line}");
+                    }
+                }
                 _ = heartbeat.tick() => self.notifier.alive(),
                 _ = look.tick() => {
                     if self.watched.as_mut().is_some_and(Watched::changed) && !self.draining {

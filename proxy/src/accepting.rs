@@ -68,12 +68,14 @@ impl Proxy {
                 return; // The hellos that wait come first; the listener stays ready.
             }
             if self.is_full() {
-                self.pause_accepting(cx);
                 if self.fronts < self.lane.snapshot.limits.max_connections {
+                    self.counters.paused_memory.inc();
                     // Memory can be enough again without one of ours being closed.
                     cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
+                } else {
+                    self.counters.paused_connections.inc();
                 }
-                return;
+                return self.pause_accepting(cx);
             }
             match acceptfrom_with(&socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok((fd, address)) => {
@@ -98,9 +100,9 @@ impl Proxy {
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.pause_accepting(cx);
+                    self.counters.paused_descriptors.inc();
                     cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
-                    return;
+                    return self.pause_accepting(cx);
                 }
                 // The connection was gone before it was accepted (accept(2)): the next one may be well.
                 Err(_) => {}
@@ -110,7 +112,6 @@ impl Proxy {
 
     pub(crate) fn pause_accepting(&mut self, cx: &Context) {
         if self.listening {
-            self.counters.accept_paused.inc();
             self.unlisten(cx);
         }
     }

@@ -83,8 +83,12 @@ counters! {
     accepted, counter, "sealane_connections_accepted_total", "";
     /// Connections with clients that are open.
     open, gauge, "sealane_connections_open", "";
-    /// Times that accepting paused at a limit.
-    accept_paused, counter, "sealane_accept_paused_total", "";
+    /// Times that accepting paused, by what had run out.
+    paused_connections, counter, "sealane_accept_paused_total", "reason=\"max_connections\"";
+    /// Times that accepting paused, by what had run out.
+    paused_memory, counter, "sealane_accept_paused_total", "reason=\"max_memory\"";
+    /// Times that accepting paused, by what had run out.
+    paused_descriptors, counter, "sealane_accept_paused_total", "reason=\"descriptors\"";
     /// Connections handed to the lane that owns the session.
     handed_over, counter, "sealane_connections_handed_over_total", "";
     /// Handshakes by version and kind.

@@ -36,7 +36,9 @@ fn descriptors() {
     std::thread::sleep(std::time::Duration::from_millis(300));
     drop(held);
     assert_eq!(waiting.response("GET").expect("it is served after all").text(), "ok");
-    assert!(gateway.metric("sealane_accept_paused_total") >= Some(1.0));
+    assert!(gateway.metric_with("sealane_accept_paused_total", "reason=\"descriptors\"") >= Some(1.0));
+    let said = || gateway.server.log();
+    assert!(eventually(|| said().contains("are used up: new clients wait (`ulimit -n`")), "{}", said());
     assert!((0..20).all(|_| gateway.plain_get("/", "").text() == "ok"));
 }
 
@@ -66,7 +68,7 @@ fn memory() {
     order(&gateway.socket, "reload").expect("the file is good");
     // Half a head each, as long as a head may be.
     let half = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(30_000));
-    let paused = || gateway.gateway.metric("sealane_accept_paused_total") >= Some(1.0);
+    let paused = || gateway.gateway.metric_with("sealane_accept_paused_total", "max_memory") >= Some(1.0);
     let mut held = Vec::new();
     while !paused() {
         assert!(held.len() < 8000, "{} clients were let in", held.len());
@@ -148,7 +150,7 @@ fn ports_for_connections_to_upstreams() {
     let config = file(&site, "127.0.0.1:8000", "127.0.0.1:8001", origin);
     let mut command = namespace.command(&sealane);
     command.arg("serve").arg("-c").arg(config);
-    let _gateway = Server::start(command, site.path());
+    let gateway = Server::start(command, site.path());
     let fetch = |from: &str, url: &str| {
         let arguments = ["-s", "-m", "30", "-o", "-", "-w", " %{http_code}", "--interface", from, url];
         let output = namespace.command(&curl).args(arguments).output();
@@ -183,6 +185,8 @@ fn ports_for_connections_to_upstreams() {
     let metrics = fetch("127.0.0.1", "http://127.0.0.1:8001/metrics");
     let counted = metrics.lines().find_map(|l| l.strip_prefix("sealane_upstream_local_errors_total "));
     assert_eq!(counted.and_then(|n| n.parse().ok()), Some(refused), "{metrics}");
+    let said = || gateway.log().contains("requests that need another connection to an upstream get 503");
+    assert!(eventually(said), "{}", gateway.log());
     // It was not the server that failed.
     assert_eq!(failures(&metrics), before, "{metrics}");
     assert_eq!(fetch("127.0.0.1", page), "ok 200");

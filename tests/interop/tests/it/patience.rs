@@ -182,6 +182,8 @@ fn connections_above_the_limit_wait() {
     let mut first = [0; 1];
     let early = std::io::Read::read(&mut waiting, &mut first);
     assert!(early.is_err(), "served though the limit was reached: {early:?}");
+    let said = || gateway.server.log().contains("max_connections is reached in a lane: new clients wait");
+    assert!(eventually(said), "{}", gateway.server.log());
     held.truncate(10);
     waiting.set_read_timeout(Some(sealane_interop::PATIENCE)).expect("a timeout above zero");
     let read = std::io::Read::read(&mut waiting, &mut first);
