@@ -262,6 +262,12 @@ impl Gateway {
     pub fn metric_with(&self, name: &str, label: &str) -> Option<f64> {
         sum(&self.metrics(), name, label)
     }
+
+    /// Handshakes that have failed for this reason.
+    #[track_caller]
+    pub fn failed_handshakes(&self, reason: &str) -> f64 {
+        self.metric_with("sealane_handshake_failures_total", &format!("reason=\"{reason}\"")).unwrap_or(0.0)
+    }
 }
 
 /// Prometheus' text format: `name{labels} value`, a `#` before what is no sample.

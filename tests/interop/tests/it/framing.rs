@@ -116,6 +116,35 @@ fn connect_is_refused() {
     assert_eq!(backend.connections(), 0);
 }
 
+/// Where it is allowed, the upstream decides, and after its 2xx there are bytes, both ways.
+#[test]
+fn connect_where_it_is_allowed() {
+    let site = Site::new();
+    let backend = Backend::start(|mut connection| {
+        let Ok(Some(request)) = connection.wire.request_head() else { return };
+        connection.note(&request);
+        connection.send("HTTP/1.1 200 OK\r\n\r\n");
+        let mut said = Vec::new();
+        while connection.wire.exactly(5, &mut said).is_ok() {
+            connection.send(said.to_ascii_uppercase());
+            said.clear();
+        }
+    });
+    let gateway = before(&site, [backend.url()]).listener("allow_connect = true").start();
+    let mut wire = gateway.connect();
+    wire.send("CONNECT db.example:5432 HTTP/1.1\r\nHost: db.example:5432\r\n\r\n").expect("the gateway reads");
+    assert_eq!(wire.line().expect("it answers"), "HTTP/1.1 200 OK");
+    while !wire.line().expect("the head goes on").is_empty() {}
+    for word in ["hello", "again"] {
+        wire.send(word).expect("the tunnel is open");
+        let mut got = Vec::new();
+        wire.exactly(5, &mut got).expect("the other end answers");
+        assert_eq!(String::from_utf8_lossy(&got), word.to_uppercase());
+    }
+    assert_eq!(backend.last().start, "CONNECT db.example:5432 HTTP/1.1");
+    assert_eq!(gateway.metric("sealane_upgrades_total"), Some(1.0));
+}
+
 #[test]
 fn limits_have_their_status() {
     let site = Site::new();

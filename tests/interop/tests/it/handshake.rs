@@ -62,6 +62,7 @@ fn an_unknown_name_is_refused_when_names_are_strict() {
     let mut stream = tcp(gateway.address);
     stream.write_all(&hello(gateway.config(), "unknown.test")).expect("the gateway reads");
     assert_eq!(alert(&mut stream), Ok(UNRECOGNIZED_NAME));
+    assert_eq!(gateway.failed_handshakes("unknown_name"), 1.0);
     serves(&gateway);
 }
 
@@ -98,6 +99,7 @@ fn plain_http_on_the_tls_port() {
     let response = wire.response("GET").unwrap_or_else(|broken| panic!("{broken:?}"));
     assert!(response.status() == 400 && response.text().contains("https"), "{response:?}");
     assert!(wire.rest().0.is_empty());
+    assert_eq!(gateway.failed_handshakes("not_tls"), 1.0);
     serves(&gateway);
     assert!(backend.requests().iter().all(|request| request.target() == "/"));
 }
@@ -140,7 +142,9 @@ fn malformed_hellos() {
     // A record of the wrong type in place of a hello.
     let mut application_data = whole.clone();
     application_data[0] = 23;
+    let before = gateway.failed_handshakes("malformed_hello");
     assert_eq!(refused(&gateway, &application_data), Ok(UNEXPECTED_MESSAGE));
+    assert_eq!(gateway.failed_handshakes("malformed_hello"), before + 1.0);
 }
 
 #[test]
@@ -152,6 +156,7 @@ fn an_oversized_record_is_an_overflow() {
     let mut record = vec![22, 3, 1, 0x48, 0x01, 1, 0, 0x47, 0xfd];
     record.resize(0x4801 + 5, 0);
     assert_eq!(refused(&gateway, &record), Ok(RECORD_OVERFLOW));
+    assert_eq!(gateway.failed_handshakes("oversize_hello"), 1.0);
 }
 
 #[test]
@@ -187,6 +192,7 @@ fn an_oversized_hello_is_cut_off() {
     let alert = refused(&gateway, &bytes);
     let expected = [UNEXPECTED_MESSAGE, ILLEGAL_PARAMETER, DECODE_ERROR, RECORD_OVERFLOW, 40, 80];
     assert!(alert.as_ref().is_ok_and(|alert| expected.contains(alert)), "{alert:?}");
+    assert_eq!(gateway.failed_handshakes("oversize_hello"), 2.0);
 }
 
 #[test]
@@ -214,6 +220,7 @@ fn a_record_that_does_not_decrypt() {
         }
     }
     assert_eq!(backend.requests().len(), 2);
+    assert_eq!(gateway.failed_handshakes("bad_record_mac"), 4.0);
     serves(&gateway);
 }
 
@@ -268,6 +275,7 @@ fn a_slow_handshake_is_ended() {
         let kind = end.err().map(|error| error.kind());
         assert!(!matches!(kind, Some(std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)), "still open");
     }
+    assert_eq!(gateway.failed_handshakes("timeout"), 3.0);
     serves(&gateway);
 }
 

@@ -391,6 +391,7 @@ fn the_demo_serves_and_says_what_to_try() {
         command.env(variable, site.path());
     }
     command.arg("demo");
+    let taken = TcpListener::bind(("127.0.0.1", 8443));
     let mut server = sealane_interop::process::Server::start(command, site.path());
     let mut port = None;
     let mut log = String::new();
@@ -406,6 +407,11 @@ fn the_demo_serves_and_says_what_to_try() {
     }));
     let said = server.log();
     assert!(said.contains("curl") && said.contains(" IN HTTPS 1 "), "{said}");
+    // Who else had the port may have left it meanwhile.
+    assert!(said.contains("Port 8443 is taken; using ") || taken.is_err(), "{said}");
+    for word in ["--tls-max 1.2", "--tlsv1.3", "-sess_in", "-early_data", "/metrics"] {
+        assert!(said.contains(word), "no {word} in {said}");
+    }
     let address = ([127, 0, 0, 1], port.expect("it was found")).into();
     let authority =
         find_authority(site.path()).unwrap_or_else(|| panic!("no authority under the state folder:\n{said}"));
@@ -422,6 +428,24 @@ fn the_demo_serves_and_says_what_to_try() {
     third.close();
     server.interrupt();
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+    assert!(server.log().contains("requests on ") && server.log().ends_with("bye\n"), "{}", server.log());
+}
+
+/// Without `--lanes` there is one for each core that the process may use.
+#[test]
+fn lanes_are_as_many_as_the_cores() {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let taskset = sealane_interop::need!("taskset");
+    let cores = sched_getaffinity(None).expect("a process may ask");
+    let core = (0..CpuSet::MAX_CPU).find(|core| cores.is_set(*core)).expect("it runs on some core");
+    let site = Site::new();
+    let (address, admin) = (ports::free(), ports::free());
+    let mut command = Command::new(taskset);
+    command.args(["--cpu-list", &core.to_string()]).arg(binary::sealane());
+    command.args(["respond", "--plain", "--listen", &address.to_string(), "--admin", &admin.to_string()]);
+    let gateway = launch(&site, command, address, admin);
+    assert_eq!(gateway.metrics().matches("\nsealane_lane_requests_total{").count(), 1, "{}", gateway.server.log());
+    assert!(gateway.server.log().contains(", 1 lane\n"), "{}", gateway.server.log());
 }
 
 /// The authority's certificate among the files that the demo made; the test's own lies in the top folder.

@@ -2,10 +2,12 @@
 
 use sealane_interop::backend::Backend;
 use sealane_interop::client::get;
-use sealane_interop::gateway::before;
-use sealane_interop::need;
+use sealane_interop::gateway::{before, launch};
 use sealane_interop::peers::s_client;
 use sealane_interop::site::Site;
+use sealane_interop::{base64, binary, eventually, need, ports, sha256};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 #[test]
 fn handshakes_of_both_versions() {
@@ -119,6 +121,7 @@ fn no_shared_cipher_or_version_is_an_alert() {
     // protocol_version, for TLS 1.1; the level is what lets OpenSSL 3 offer it at all.
     let said = s_client(&gateway, ["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"], &get("/")).all();
     assert!(said.contains("SSL alert number 70"), "{said}");
+    assert_eq!((gateway.failed_handshakes("no_shared_cipher"), gateway.failed_handshakes("incompatible")), (1.0, 1.0));
     assert_eq!(backend.connections(), 0);
     assert_eq!(gateway.get("/").text(), "hello");
 }
@@ -131,6 +134,7 @@ fn alpn_without_a_common_protocol_is_an_alert() {
     let gateway = before(&site, [backend.url()]).start();
     let said = s_client(&gateway, ["-alpn", "sealane-test"], &get("/")).all();
     assert!(said.contains("SSL alert number 120"), "{said}");
+    assert_eq!(gateway.failed_handshakes("no_application_protocol"), 1.0);
     let said = s_client(&gateway, ["-alpn", "sealane-test,http/1.1"], &get("/")).all();
     assert!(said.contains("ALPN protocol: http/1.1"), "{said}");
 }
@@ -185,5 +189,78 @@ fn client_certificates() {
             let bare = s_client(&gateway, [version], &get("/")).all();
             assert_eq!(bare.contains("\r\n\r\nhello"), bare_is_served, "{version}, {rule}: {bare}");
         }
+    }
+}
+
+/// The upstream and the log are told which certificate a client has shown; what a client says of that itself is not passed on.
+#[test]
+fn what_a_client_has_shown_is_told() {
+    need!("openssl");
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let ours = site.issue("client", &["client.test"]);
+    let log = site.path().join("access.log");
+    let (address, admin) = (ports::free(), ports::free());
+    let rule = format!("client_auth = {{ mode = \"optional\", ca = \"{}\" }}", site.ca.display());
+    let text = before(&site, [backend.url()]).tls(&rule).file(address, admin);
+    let text = format!("{text}\n[log]\naccess = \"{}\"\n", log.display());
+    let mut command = Command::new(binary::sealane());
+    command.arg("serve").arg("-c").arg(site.file("shown.toml", text));
+    let gateway = launch(&site, command, address, admin);
+    let (cert, key) = (ours.cert.display().to_string(), ours.key.display().to_string());
+    let forged = "GET / HTTP/1.1\r\nHost: localhost\r\nClient-Cert: :Zm9yZ2Vk:\r\nConnection: close\r\n\r\n";
+    let der = ours.load().0.remove(0);
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    for (number, (arguments, field, fingerprint)) in [
+        (vec!["-cert", &cert, "-key", &key], vec![format!(":{}:", base64(&der))], sha256(&der)),
+        (vec![], vec![], "-".to_owned()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let said = s_client(&gateway, &arguments, forged.as_bytes()).all();
+        assert!(said.contains("\r\n\r\nhello"), "{arguments:?}: {said}");
+        assert_eq!(backend.last().all("client-cert"), field, "{arguments:?}");
+        assert!(eventually(|| lines().lines().count() == number + 1), "{}", lines());
+        let last = lines().lines().last().unwrap_or_default().to_owned();
+        assert!(last.ends_with(&format!(" {fingerprint}")), "{last}");
+    }
+}
+
+/// Secrets leave the process only where it says so.
+#[test]
+fn secrets_are_written_where_it_says_dangerous() {
+    need!("openssl");
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    for dangerous in [true, false] {
+        let (ours, theirs) = (site.path().join("ours.log"), site.path().join("theirs.log"));
+        let (address, admin) = (ports::free(), ports::free());
+        let setting = if dangerous { "dangerous_key_log = \"ours.log\"" } else { "" };
+        let text = before(&site, [backend.url()]).tls(setting).file(address, admin);
+        let mut command = Command::new(binary::sealane());
+        // What browsers and curl obey is nothing to a server.
+        command.env("SSLKEYLOGFILE", &ours).arg("serve").arg("-c").arg(site.file("secrets.toml", text));
+        let gateway = launch(&site, command, address, admin);
+        for version in ["-tls1_2", "-tls1_3"] {
+            let said = s_client(&gateway, [version, "-keylogfile", &theirs.display().to_string()], &get("/")).all();
+            assert!(said.contains("\r\n\r\nhello"), "{version}: {said}");
+        }
+        if !dangerous {
+            assert!(!ours.exists(), "secrets have been written");
+            continue;
+        }
+        let warned = gateway.server.log();
+        assert!(warned.contains("dangerous_key_log"), "{warned}");
+        let read = |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_default();
+        let (mine, other) = (read(&ours), read(&theirs));
+        let wanted: Vec<&str> = other.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+        assert!(wanted.len() >= 5 && wanted.iter().any(|line| line.starts_with("CLIENT_RANDOM ")), "{other}");
+        for line in wanted {
+            assert!(mine.lines().any(|own| own.eq_ignore_ascii_case(line)), "no {line} in {mine}");
+        }
+        let mode = std::fs::metadata(&ours).expect("it was read").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        std::fs::remove_file(&ours).expect("our own file");
     }
 }
