@@ -25,7 +25,9 @@ Examples:
   sealane proxy --listen :443 --cert cert.pem --key key.pem --to http://127.0.0.1:3000
       TLS in front of a server on this machine
   sealane serve -c /etc/sealane/sealane.toml
-      what a configuration file says; `sealane config example` prints one";
+      what a configuration file says; `sealane config example` prints one
+
+Exit codes: 0 done; 1 failed, and a line says why; 2 wrong usage.";
 
 /// A secure-transport gateway: TLS in, HTTP through, one lane per core.
 #[derive(Parser)]
@@ -109,12 +111,21 @@ Examples:
         verbose: bool,
     },
     /// Serve what a configuration file says
+    #[command(after_help = "\
+Examples:
+  sealane config example > sealane.toml
+  sealane serve -c sealane.toml
+
+While it runs: `sealane reload` (SIGHUP) reads the file again, `sealane drain` (SIGTERM, Ctrl-C) ends it when open
+requests are finished, `sealane status` and `sealane top` show what it is doing.")]
     Serve {
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
     },
     /// Check a configuration file and everything that it names, without serving
+    #[command(after_help = "\
+Exit code 0: it is good, perhaps with warnings. 1: every mistake is printed, with its place and what to write instead.")]
     Check {
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
