@@ -198,3 +198,21 @@ fn the_first_client_starts_it() {
     server.terminate();
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
 }
+
+/// systemd has nothing to say about the units that we ship.
+#[test]
+fn the_units_are_valid() {
+    let analyze = need!("systemd-analyze");
+    let site = Site::new();
+    let packaging = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let units = ["sealane.service", "sealane.socket"].map(|unit| {
+        let text = std::fs::read_to_string(packaging.join(unit)).expect("it is part of the source");
+        // It is not installed here.
+        site.file(unit, text.replace("/usr/local/bin/sealane", &binary::sealane().display().to_string()))
+    });
+    let output = Command::new(analyze).args(["verify", "--man=no"]).args(&units).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    // About units of the machine's own it may have something to say.
+    let ours: Vec<&str> = said.lines().filter(|line| line.contains("sealane.")).collect();
+    assert!(ours.is_empty(), "{ours:?}");
+}
