@@ -27,7 +27,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -151,9 +151,21 @@ pub struct Program {
 impl Program {
     /// To be called early: a file that is replaced later has lost its name for `/proc/self/exe`.
     pub fn this() -> Result<Self> {
-        let path = std::env::current_exe().context("cannot tell where the program's file is")?;
-        Ok(Self { path, arguments: std::env::args_os().skip(1).collect() })
+        let file = std::env::current_exe().context("cannot tell where the program's file is")?;
+        let mut arguments = std::env::args_os();
+        let name = arguments.next().and_then(|name| leads_to(Path::new(&name), &file));
+        Ok(Self { path: name.unwrap_or(file), arguments: arguments.collect() })
     }
+}
+
+/// The path by which a program was called, if that leads to its file: a link may lead to another version later.
+fn leads_to(name: &Path, file: &Path) -> Option<PathBuf> {
+    let leads = |path: &PathBuf| path.canonicalize().is_ok_and(|found| found == file);
+    if name.components().count() > 1 {
+        return std::path::absolute(name).ok().filter(leads);
+    }
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(leads)
 }
 
 /// A successor that was started and has not said yet that it serves.
@@ -443,6 +455,21 @@ mod tests {
         assert_eq!(legacy.elders[0].generation, 200);
         drop(legacy);
         assert!(ours.receive(|_| None).is_none(), "it was the other end");
+    }
+
+    #[test]
+    fn a_program_is_called_by_its_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let [file, other, link] = ["version-1", "version-2", "program"].map(|name| folder.join(name));
+        std::fs::write(&file, "").unwrap();
+        std::fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(leads_to(&link, &file), Some(link.clone()));
+        assert_eq!(leads_to(&file, &file), Some(file.clone()));
+        // Somebody else's name for it, and none that PATH knows.
+        assert_eq!(leads_to(&link, &other), None);
+        assert_eq!(leads_to(Path::new("version-1"), &file), None);
     }
 
     #[test]

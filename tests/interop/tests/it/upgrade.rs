@@ -6,8 +6,10 @@ use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
 use sealane_interop::crowd::Crowd;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{eventually, ports};
+use sealane_interop::{binary, eventually, ports};
 use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
 
 fn pid(gateway: &Operated) -> u64 {
     gateway.status()["pid"].as_u64().expect("a status has a pid")
@@ -39,6 +41,26 @@ fn upgrades_under_load_lose_nothing() {
     let tally = crowd.stop();
     assert_eq!(tally.failures, Vec::<String>::new());
     assert_eq!(gateway.gateway.server.wait().code(), Some(0), "the first process ends well");
+    assert_eq!(gateway.get("/").text(), "hello");
+}
+
+/// What is started is what the program's name leads to by then, as installers that keep versions side by side mean it.
+#[test]
+fn a_link_is_followed_when_the_upgrade_comes() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let (program, link, next) = (binary::sealane().display(), site.path().join("sealane"), site.path().join("next"));
+    let newer = site.file("newer", format!("#!/bin/sh\necho a newer one >&2\nexec '{program}' \"$@\"\n"));
+    std::fs::set_permissions(&newer, std::fs::Permissions::from_mode(0o755)).expect("our own file");
+    symlink(binary::sealane(), &link).expect("our own folder");
+    let file = |admin: &str| Operated::simple_file(&site, admin, listen, &backend.url());
+    let mut gateway = Operated::start_by(&site, Command::new(&link), 1, file, listen);
+    symlink(&newer, &next).and_then(|()| std::fs::rename(&next, &link)).expect("our own folder");
+    order(&gateway.socket, "upgrade").expect("the newer one can be started");
+    let _other = Other::of(&gateway);
+    assert!(gateway.gateway.server.log().contains("a newer one\n"), "{}", gateway.gateway.server.log());
+    assert_eq!(gateway.gateway.server.wait().code(), Some(0));
     assert_eq!(gateway.get("/").text(), "hello");
 }
 
