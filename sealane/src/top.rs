@@ -22,16 +22,28 @@ impl Screen {
     pub fn draw(&mut self, view: &str) -> io::Result<()> {
         let mut out = io::stdout().lock();
         if self.terminal {
-            // Home; clear each line's rest and what is below. The whole screen once.
-            let clear = if self.first { "\x1b[2J\x1b[H" } else { "\x1b[H" };
-            let lines: String = view.lines().map(|l| format!("{l}\x1b[K\n")).collect();
-            write!(out, "{clear}{lines}\x1b[J")?;
+            out.write_all(frame(view, self.first).as_bytes())?;
         } else {
             writeln!(out, "{view}")?;
         }
         self.first = false;
         out.flush()
     }
+}
+
+/// A view for a terminal of any size: what is too wide is cut by the terminal (no wrapping meanwhile), what is too long
+/// stays on the last row, and nothing scrolls.
+fn frame(view: &str, first: bool) -> String {
+    let mut t = String::from(if first { "\x1b[?7l\x1b[2J" } else { "\x1b[?7l" });
+    let last = view.lines().count();
+    for (i, line) in view.lines().enumerate() {
+        let row = i + 1;
+        // The row, or with the last one everything below as well.
+        let clear = if row == last { "J" } else { "K" };
+        // Writing to a string cannot fail.
+        let _ = write!(t, "\x1b[{row};1H\x1b[{clear}{line}");
+    }
+    t + "\x1b[?7h"
 }
 
 /// What is counted between two looks, per second.
@@ -111,7 +123,7 @@ pub fn view(now: &Status, then: Option<&Status>) -> String {
     let _ = writeln!(t);
     let _ = writeln!(
         t,
-        "clients    {:>8} open {:>10.1}/s new   requests {:>10.1}/s {:>8} active",
+        "clients    {:>8} open {:>10.1}/s new   requests {:>10.1}/s {:>7} active",
         gauge("connections_open"),
         r.rate("connections_accepted"),
         r.rate("requests"),
@@ -123,14 +135,14 @@ pub fn view(now: &Status, then: Option<&Status>) -> String {
     };
     let _ = writeln!(
         t,
-        "handshakes {:>8.1}/s 1.3 full {:>8.1}/s 1.3 resumed {:>8.1}/s 1.2 full {:>8.1}/s 1.2 resumed {:>8.1}/s over QUIC \
-         {:>6} waiting",
+        "handshakes {:>8.1}/s 1.3 full {:>8.1}/s 1.3 resumed {:>8.1}/s over QUIC\n\
+         {:19.1}/s 1.2 full {:>8.1}/s 1.2 resumed {:>10} waiting",
         kind("1.3", "full"),
         kind("1.3", "resumed"),
-        kind("1.2", "full"),
-        kind("1.2", "resumed"),
         // Counted among those of 1.3 as well.
         r.rate("quic_connections"),
+        kind("1.2", "full"),
+        kind("1.2", "resumed"),
         gauge("hellos_waiting"),
     );
     let class = |c: &str| {
@@ -139,7 +151,7 @@ pub fn view(now: &Status, then: Option<&Status>) -> String {
     };
     let _ = writeln!(
         t,
-        "responses  {:>8.1}/s 2xx {:>8.1}/s 3xx {:>8.1}/s 4xx {:>8.1}/s 5xx {:>12} in {:>12} out",
+        "responses  {:>8.1}/s 2xx {:>8.1}/s 3xx {:>8.1}/s 4xx {:>8.1}/s 5xx\n{:>21} in {:>14} out",
         class("2xx"),
         class("3xx"),
         class("4xx"),
@@ -147,13 +159,15 @@ pub fn view(now: &Status, then: Option<&Status>) -> String {
         bytes(r.rate("request_body_bytes")),
         bytes(r.rate("response_body_bytes")),
     );
+    let servers_of = now.upstreams.iter().flat_map(|u| u.servers.iter().map(move |s| (&u.name, s)));
+    let failures: f64 = servers_of.map(|(group, server)| r.server(group, server).1).sum();
     let _ = writeln!(
         t,
-        "upstreams  {:>8.1}/s connects {:>8.1}/s reused {:>8.1}/s retries {:>8.1}/s failures {:>6} idle",
+        "upstreams  {:>8.1}/s connects {:>8.1}/s reused {:>8.1}/s retries\n{:>19.1}/s failures {:>10} idle",
         r.rate("upstream_connects"),
         r.rate("upstream_reused"),
         r.rate("upstream_retries"),
-        r.rate("upstream_connect_failures") + r.rate("upstream_timeouts"),
+        failures,
         gauge("upstream_idle_connections"),
     );
     let _ = writeln!(t);
@@ -318,6 +332,15 @@ mod tests {
     fn the_first_look_is_since_the_start() {
         let text = view(&status(10.0, 300, 0.3), None);
         assert!(text.contains("since the start") && text.contains("30.0/s"), "{text}");
+    }
+
+    #[test]
+    fn it_fits_a_terminal_of_80_columns_and_any_other_cuts_it() {
+        let text = view(&status(12.0, 1300, 0.5), Some(&status(10.0, 300, 0.4)));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let drawn = frame("one\ntwo\nthree\n", false);
+        assert_eq!(drawn, "\x1b[?7l\x1b[1;1H\x1b[Kone\x1b[2;1H\x1b[Ktwo\x1b[3;1H\x1b[Jthree\x1b[?7h");
+        assert!(frame("one", true).starts_with("\x1b[?7l\x1b[2J\x1b[1;1H"));
     }
 
     #[test]
