@@ -28,6 +28,8 @@ fn descriptors() {
     // Both limits, so that it cannot raise the one to the other.
     command.args(["-c", "ulimit -n 64 && exec \"$0\" serve -c \"$1\""]).arg(binary::sealane()).arg(config);
     let gateway = launch(&site, command, address, admin);
+    // Before that it opens things still, which it cannot do without.
+    assert!(eventually(|| gateway.server.log().contains("metrics at ")), "{}", gateway.server.log());
     assert_eq!(gateway.plain_get("/", "").text(), "ok");
     let held: Vec<_> = (0..120).map(|_| client::tcp(gateway.address)).collect();
     // One more cannot be accepted while these are there: it waits in the kernel's queue.
