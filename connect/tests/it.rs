@@ -110,6 +110,26 @@ fn a_path_that_drops_data_in_syns_is_hedged_remembered_and_left_alone() {
 }
 
 #[test]
+fn a_path_that_answers_data_in_syns_with_a_reset_costs_one_connection_more_and_is_left_alone() {
+    let Some(link) = up(|c| c.syn_data = SynData::Reset) else { return };
+    for ip in [v4(&link), link.server().address6().into()] {
+        let server = Server::start(&link, ip, Cookie::None);
+        let connector = Connector::new(Options { cookie: Cookie::None, ..server.options() }).unwrap();
+        for _ in 0..2 {
+            link.take_trace();
+            let stream = exchange(&link, &connector, server.address);
+            assert_eq!((stream.outcome().how, stream.outcome().skipped), (How::Refused, None), "{ip}");
+            let kinds: Vec<bool> = syns(&link).into_iter().map(|len| len > 0).collect();
+            assert_eq!(kinds, [true, false], "{ip}");
+        }
+        let stream = exchange(&link, &connector, server.address);
+        let outcome = stream.outcome();
+        assert_eq!((outcome.how, outcome.skipped), (How::Sequential, Some(Skipped::Paused)), "{ip}");
+        assert_eq!((syns(&link), server.requests()), (vec![0], 3), "{ip}");
+    }
+}
+
+#[test]
 fn a_path_that_strips_data_costs_nothing_and_is_tried_again() {
     let Some(link) = up(|c| c.syn_data = SynData::Strip) else { return };
     let server = Server::start(&link, v4(&link), Cookie::None);

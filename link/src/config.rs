@@ -14,6 +14,8 @@ pub enum SynData {
     Drop,
     /// The data is taken out.
     Strip,
+    /// They are answered with a reset, as if nobody listened; SYNs without data pass.
+    Reset,
 }
 
 /// Who holds the packets.

@@ -261,6 +261,14 @@ impl Loop {
             }
             let bytes = packet.len();
             let fate = self.ways[way].handle(now, packet.to_vec());
+            if fate == Fate::SynReset
+                && let Some(reset) = packet::reset(packet)
+            {
+                if let Some(pcap) = &mut self.pcap {
+                    pcap.write(&reset);
+                }
+                self.ways[1 - way].answer(now, reset);
+            }
             if self.config.trace && self.trace.len() < MAX_TRACE {
                 let towards = if way == 0 { Towards::Server } else { Towards::Client };
                 self.trace.push(Seen { at: now, towards, fate, bytes, segment });

@@ -333,6 +333,7 @@ impl fmt::Display for Report {
                 (c.reordered, "overtaken"),
                 (c.syn_dropped, "SYNs with data dropped"),
                 (c.syn_stripped, "SYNs stripped of data"),
+                (c.syn_reset, "SYNs with data answered with a reset"),
             ];
             for (n, what) in others.into_iter().filter(|(n, _)| *n > 0) {
                 write!(f, ", {n} {what}")?;

@@ -18,7 +18,7 @@ const LIMIT: u32 = 100_000;
 /// Why a link like this cannot be netem's, if so.
 pub(crate) fn lacks(config: &LinkConfig) -> Option<&'static str> {
     match () {
-        () if config.syn_data != SynData::Pass => Some("data in SYNs dropped or stripped"),
+        () if config.syn_data != SynData::Pass => Some("data in SYNs dropped, stripped or reset"),
         () if config.duplicate_syn.is_some() => Some("SYNs that come twice"),
         () if config.trace => Some("a trace"),
         () => None,

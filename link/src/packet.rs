@@ -101,6 +101,27 @@ pub(crate) fn strip(packet: &mut Vec<u8>, segment: &Segment) {
     packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
+/// What answers a SYN where nobody listens (RFC 9293 §3.10.7.1), from where it was going to. `None` for what is no
+/// segment.
+pub(crate) fn reset(packet: &[u8]) -> Option<Vec<u8>> {
+    let segment = tcp(packet)?;
+    let addresses = if segment.version == 4 { 12..20 } else { 8..40 };
+    let half = addresses.len() / 2;
+    let mut answer = packet[..segment.header].to_vec();
+    answer[addresses].rotate_left(half);
+    answer.extend(segment.destination.to_be_bytes());
+    answer.extend(segment.source.to_be_bytes());
+    answer.extend([0; 4]);
+    // The SYN takes a number of its own.
+    let acknowledged = segment.sequence.wrapping_add(1).wrapping_add(segment.len as u32);
+    answer.extend(acknowledged.to_be_bytes());
+    answer.extend([5 << 4, flag::RST | flag::ACK, 0, 0, 0, 0, 0, 0]);
+    let bare = Segment { payload: answer.len(), len: 0, ..segment };
+    // Lengths and checksums are those of a segment that had more.
+    strip(&mut answer, &bare);
+    Some(answer)
+}
+
 /// The TCP checksum over pseudo-header and segment (RFC 9293 §3.1, RFC 8200 §8.1), with the field as it is.
 fn checksum(packet: &[u8], segment: &Segment) -> u16 {
     let addresses = if segment.version == 4 { 12..20 } else { 8..40 };
@@ -171,6 +192,22 @@ pub(crate) mod tests {
             assert_eq!(bare, build(version, flag::SYN, b""));
         }
         assert!(!tcp(&build(4, flag::SYN | flag::ACK, b"x")).unwrap().is_syn_with_data());
+    }
+
+    #[test]
+    fn a_reset_answers_everything_in_both_families() {
+        for version in [4, 6] {
+            let syn = build(version, flag::SYN, b"hello!!");
+            let answer = reset(&syn).unwrap();
+            let s = tcp(&answer).unwrap();
+            assert_eq!((s.flags, s.len, s.sequence), (flag::RST | flag::ACK, 0, 0), "{s:?}");
+            assert_eq!((s.source, s.destination), (443, 0x9c40));
+            assert_eq!(answer[s.header + 8..s.header + 12], (7u32 + 1 + 7).to_be_bytes());
+            assert_eq!(checksum(&answer, &s), 0, "IPv{version}");
+            let (from, to) = if version == 4 { (12..16, 16..20) } else { (8..24, 24..40) };
+            assert_eq!((&answer[from.clone()], &answer[to.clone()]), (&syn[to], &syn[from]));
+        }
+        assert_eq!(reset(b"no packet"), None);
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct Counts {
     pub syn_dropped: u64,
     /// SYNs that had their data taken out.
     pub syn_stripped: u64,
+    /// SYNs with data that were answered with a reset.
+    pub syn_reset: u64,
     /// Packets that came twice.
     pub duplicated: u64,
     /// Packets that were overtaken.
@@ -47,6 +49,8 @@ pub enum Fate {
     SynDropped,
     /// It was a SYN with data, and goes on without.
     SynStripped,
+    /// It was a SYN with data; a reset comes back in its place.
+    SynReset,
 }
 
 /// A small, good, seeded generator (SplitMix64).
@@ -142,6 +146,10 @@ impl Direction {
                     packet::strip(&mut packet, &segment);
                     fate = Fate::SynStripped;
                 }
+                SynData::Reset => {
+                    self.counts.syn_reset += 1;
+                    return Fate::SynReset;
+                }
             }
             if let Some(later) = self.config.duplicate_syn {
                 self.counts.duplicated += 1;
@@ -163,6 +171,13 @@ impl Direction {
         let extra = if late { nanos(self.config.reorder_by) } else { 0 };
         self.counts.reordered += u64::from(late);
         if self.schedule(now, packet, extra) { fate } else { Fate::Overflowed }
+    }
+
+    /// Takes a packet that the far end of the other direction answers one that has come in there at `now` with: it leaves
+    /// when that would have arrived.
+    pub fn answer(&mut self, now: Nanos, packet: Vec<u8>) {
+        let arrived = nanos(self.config.rtt) / 2;
+        self.schedule(now, packet, arrived);
     }
 
     fn schedule(&mut self, now: Nanos, packet: Vec<u8>, extra: Nanos) -> bool {
@@ -312,5 +327,19 @@ mod tests {
         let out: Vec<Nanos> = std::iter::from_fn(|| d.poll_due(Nanos::MAX)).map(|x| x.at).collect();
         assert_eq!(out, [5 * MS, 5 * MS, 8 * MS]);
         assert_eq!((d.counts.segments, d.counts.data_segments), (3, 2));
+    }
+
+    #[test]
+    fn a_reset_comes_back_after_a_round_trip() {
+        let mut there = link(|c| c.syn_data = SynData::Reset);
+        assert_eq!(there.handle(0, build(4, flag::SYN, b"data")), Fate::SynReset);
+        assert_eq!(there.handle(0, build(4, flag::SYN, b"")), Fate::Carried);
+        assert_eq!((there.counts.syn_reset, there.poll_due(Nanos::MAX).is_some()), (1, true));
+        assert!(there.poll_due(Nanos::MAX).is_none());
+        let mut back = link(|_| ());
+        back.answer(0, vec![1]);
+        back.handle(6 * MS, vec![2]);
+        let out: Vec<Nanos> = std::iter::from_fn(|| back.poll_due(Nanos::MAX)).map(|x| x.at).collect();
+        assert_eq!(out, [10 * MS, 11 * MS]);
     }
 }

@@ -129,17 +129,35 @@ fn what_paths_do_to_data_in_syns_is_done() {
     }
 }
 
+#[test]
+fn data_in_a_syn_is_answered_with_a_reset_and_syns_without_pass() {
+    let Some(link) = up(&traced(|c| c.syn_data = SynData::Reset)) else { return };
+    link.client().set_sysctl("net.ipv4.tcp_fastopen", "5").unwrap();
+    for ip in [IpAddr::from(link.server().address()), link.server().address6().into()] {
+        let to = echo_server(&link, ip);
+        let refused = link.client().run(|| read_fast_open(to)).unwrap().unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{ip}");
+        assert_eq!(exchange(&link, to), b"over the link");
+    }
+    assert_eq!(link.report().to_server.syn_reset, 2, "{}", link.report());
+}
+
 /// `sendto` with MSG_FASTOPEN.
 fn fast_open(to: SocketAddr) -> Vec<u8> {
+    read_fast_open(to).unwrap()
+}
+
+fn read_fast_open(to: SocketAddr) -> std::io::Result<Vec<u8>> {
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with};
     let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP)).unwrap();
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).unwrap();
     let fast_open = SendFlags::from_bits_retain(0x2000_0000);
-    sendto(&socket, b"in the SYN", fast_open, &to).unwrap();
+    sendto(&socket, b"in the SYN", fast_open, &to)?;
     let mut stream = TcpStream::from(socket);
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    answer
+    stream.read_to_end(&mut answer)?;
+    Ok(answer)
 }
 
 #[test]

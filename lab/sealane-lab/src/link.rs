@@ -47,7 +47,7 @@ pub struct Args {
     /// Packets that come twice: 1%
     #[arg(long, value_parser = parse_share, default_value = "0")]
     duplicate: f64,
-    /// What happens to SYNs that carry data: pass, drop or strip
+    /// What happens to SYNs that carry data: pass, drop, strip (of the data) or reset
     #[arg(long, value_parser = syn_data, default_value = "pass")]
     syn_data: SynData,
     /// Who holds the packets: tun (the lab's emulator), netem (the kernel's), or auto: netem where there is no TUN device
@@ -93,7 +93,8 @@ fn syn_data(text: &str) -> Result<SynData, String> {
         "pass" => Ok(SynData::Pass),
         "drop" => Ok(SynData::Drop),
         "strip" => Ok(SynData::Strip),
-        _ => Err("write pass, drop or strip".to_owned()),
+        "reset" => Ok(SynData::Reset),
+        _ => Err("write pass, drop, strip or reset".to_owned()),
     }
 }
 

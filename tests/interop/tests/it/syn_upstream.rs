@@ -109,21 +109,23 @@ fn first_contacts_embed_the_hybrid_share_or_a_proxy_header_and_not_both() {
 }
 
 #[test]
-fn paths_that_drop_or_strip_data_in_syns_are_hedged_remembered_and_counted() {
+fn paths_that_drop_reset_or_strip_data_in_syns_are_survived_remembered_and_counted() {
     let site = Site::new();
-    let link = need_link!(|c| c.syn_data = SynData::Drop);
-    let ip = IpAddr::from(link.server().address());
-    let (_backend, far) = gateway(&link, &site, ip, |s| s.listener("syn_tls = \"open\""));
-    let near_by = near(&link, &site, far.address, "open", |s| s);
-    for _ in 0..2 {
-        let kinds: Vec<bool> = get(&link, &near_by).into_iter().map(|len| len > 0).collect();
-        assert_eq!(kinds, [true, false], "a plain connection beside the one that has no answer");
+    for (path, counted) in [(SynData::Drop, "hedged"), (SynData::Reset, "refused")] {
+        let link = need_link!(|c| c.syn_data = path);
+        let ip = IpAddr::from(link.server().address());
+        let (_backend, far) = gateway(&link, &site, ip, |s| s.listener("syn_tls = \"open\""));
+        let near_by = near(&link, &site, far.address, "open", |s| s);
+        for _ in 0..2 {
+            let kinds: Vec<bool> = get(&link, &near_by).into_iter().map(|len| len > 0).collect();
+            assert_eq!(kinds, [true, false], "{path:?}: a plain connection in place of the one with data");
+        }
+        assert_eq!(get(&link, &near_by), [0], "{path:?}: two in a row are taken for the path");
+        assert_eq!((count(&link, &near_by, counted), count(&link, &near_by, "paused")), (2.0, 1.0), "{path:?}");
     }
-    assert_eq!(get(&link, &near_by), [0], "two in a row are taken for the path");
-    assert_eq!((count(&link, &near_by, "hedged"), count(&link, &near_by, "paused")), (2.0, 1.0));
-    drop((near_by, far));
 
     let link = need_link!(|c| c.syn_data = SynData::Strip);
+    let ip = IpAddr::from(link.server().address());
     let (_backend, far) = gateway(&link, &site, ip, |s| s.listener("syn_tls = \"open\""));
     let near_by = near(&link, &site, far.address, "open", |s| s);
     for _ in 0..2 {
