@@ -7,6 +7,7 @@ use crate::shortage::Shortages;
 use crate::vpn::status::Board;
 use sealane_http::ParseError;
 use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};
+use sealane_sys::fastopen_counts;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -133,6 +134,18 @@ impl LaneMetrics {
         let mut family = out.counter("sealane_lane_requests_total", "Requests begun, by lane.");
         for (i, lane) in self.lanes.iter().enumerate() {
             family.sample(&[("lane", &i.to_string())], lane.requests.value());
+        }
+        if let Some(kernel) = fastopen_counts::Counts::read() {
+            out.counter(
+                "sealane_syn_queue_overflows_total",
+                "Data in SYNs that the kernel did not take since a queue was full, in this network namespace.",
+            )
+            .sample(&[], kernel.queue_overflows);
+            out.counter(
+                "sealane_syn_older_cookies_total",
+                "Cookies taken that were made from the key before the newest, in this network namespace.",
+            )
+            .sample(&[], kernel.older_cookies);
         }
         if let Some(upstreams) = &self.upstreams {
             upstreams.render(out);

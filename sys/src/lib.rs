@@ -4,6 +4,7 @@
 
 pub mod cpu;
 pub mod fastopen;
+pub mod fastopen_counts;
 pub mod fastopen_open;
 pub mod inherit;
 pub mod limits;

@@ -215,10 +215,15 @@ fn a_forged_address_gets_three_times_what_it_sent_and_a_full_queue_falls_back() 
     assert_eq!(sent, 3 * hello.len(), "the flight is longer, and is cut there");
     // The queue holds 128 of them; whoever comes then is served in sequence.
     spoof(&link, gateway.address, 3000..3400, &hello);
-    let hellos = || link.server().run(|| gateway.metric("sealane_syn_hellos_total")).expect("a namespace");
+    let count = |name| link.server().run(|| gateway.metric(name)).expect("a namespace");
+    let hellos = || count("sealane_syn_hellos_total");
     assert!(eventually(|| hellos() >= Some(128.0)), "{:?}", hellos());
+    let overflows = || count("sealane_syn_queue_overflows_total");
+    assert!(eventually(|| overflows() >= Some(200.0)), "{:?}", overflows());
+    let before = overflows();
     let connector = Connector::new(Options { cookie: Cookie::None, ..options(&site) }).expect("good options");
     assert_eq!(get(&link, &connector, gateway.address).outcome().how, How::NotTaken);
+    assert!(overflows() > before, "{before:?}, {:?}", overflows());
 }
 
 #[test]
