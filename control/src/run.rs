@@ -270,6 +270,7 @@ impl Running {
                     let generation = self.published.newest().generation + 1;
                     let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
                     self.publish(snapshot);
+                    self.board.keys_rotated();
                 }
                 _ = memory_look.tick() => {
                     memory.look(self.config.limits.max_memory);

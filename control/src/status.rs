@@ -161,6 +161,7 @@ pub struct Board {
 struct Written {
     configuration: String,
     generation: u64,
+    key_rotations: u64,
     reloads: Reloads,
     listeners: Vec<ListenerStatus>,
     certificates: Vec<CertificateStatus>,
@@ -212,6 +213,11 @@ impl Board {
         }
     }
 
+    /// Tickets and cookies are made from new keys.
+    pub fn keys_rotated(&self) {
+        self.written().key_rotations += 1;
+    }
+
     /// An upgrade was given up.
     pub fn upgrade_failed(&self) {
         self.written().reloads.upgrades_failed += 1;
@@ -226,6 +232,8 @@ impl Board {
         out.counter("sealane_upgrades_failed_total", "Upgrades that were given up.")
             .sample(&[], w.reloads.upgrades_failed);
         out.gauge("sealane_config_generation", "Counts publications of a configuration.").sample(&[], w.generation);
+        out.counter("sealane_key_rotations_total", "New keys for session tickets and for cookies in SYNs.")
+            .sample(&[], w.key_rotations);
         let mut family =
             out.gauge("sealane_certificate_expiry_timestamp_seconds", "When certificates end, in seconds since 1970.");
         for c in &w.certificates {

@@ -15,15 +15,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const HOURS: i64 = 3600;
 
 /// The clock of a program that was started with it.
-struct TimeOfDay {
+pub(crate) struct Clock {
     file: std::fs::File,
     library: std::path::PathBuf,
     path: std::path::PathBuf,
 }
 
-impl TimeOfDay {
-    fn new(site: &Site, compiler: &Path) -> Self {
-        let (path, library) = (site.file("step", 0i64.to_ne_bytes()), site.path().join("clock_step.so"));
+impl Clock {
+    pub fn new(site: &Site, compiler: &Path) -> Self {
+        let (path, library) = (site.file("step", [0; 16]), site.path().join("clock_step.so"));
         let source = site.file("clock_step.c", include_str!("clock_step.c"));
         let mut command = Command::new(compiler);
         command.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source);
@@ -33,14 +33,20 @@ impl TimeOfDay {
         Self { file, library, path }
     }
 
-    fn program(&self) -> Command {
+    pub fn program(&self) -> Command {
         let mut command = Command::new(binary::sealane());
         command.env("LD_PRELOAD", &self.library).env("CLOCK_STEP", &self.path);
         command
     }
 
+    /// Sets the time of day.
     fn set(&self, step: i64) {
         self.file.write_all_at(&step.to_ne_bytes(), 0).expect("our own file");
+    }
+
+    /// So many seconds have passed since the program was started, and those that really have.
+    pub fn pass(&self, seconds: i64) {
+        self.file.write_all_at(&seconds.to_ne_bytes(), 8).expect("our own file");
     }
 }
 
@@ -57,7 +63,7 @@ fn clock_face(step: i64) -> [String; 2] {
 fn steps_of_hours_end_nothing() {
     let compiler = need!("cc");
     let site = Site::new();
-    let time = TimeOfDay::new(&site, &compiler);
+    let time = Clock::new(&site, &compiler);
     let backend = Backend::saying("hello");
     let listen = ports::free();
     let log = site.path().join("access.log");
@@ -120,7 +126,7 @@ fn steps_of_hours_end_nothing() {
 fn a_certificate_that_ends_by_a_step_is_good_again_after() {
     let compiler = need!("cc");
     let site = Site::new();
-    let time = TimeOfDay::new(&site, &compiler);
+    let time = Clock::new(&site, &compiler);
     // Ends in the year 4096, as rcgen makes them.
     let backend = Backend::start_tls(tls(&site.ecdsa), |mut connection| {
         while let Some(_request) = connection.request() {

@@ -1,5 +1,5 @@
-/* Preloaded into a gateway by clock.rs: the time of day, and only that, is what the kernel says plus the seconds that
-   stand in the file $CLOCK_STEP. Monotonic clocks are as they are, as when somebody sets the clock. */
+/* Preloaded into a gateway by clock.rs: the time of day is what the kernel says plus the first number of seconds in the
+   file $CLOCK_STEP, as when somebody sets the clock; the monotonic clock is ahead by the second, as when time has passed. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ __attribute__((constructor)) static void find_step(void)
 {
     const char *path = getenv("CLOCK_STEP");
     int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    void *page = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *step, PROT_READ, MAP_SHARED, fd, 0);
+    void *page = fd < 0 ? MAP_FAILED : mmap(NULL, 2 * sizeof *step, PROT_READ, MAP_SHARED, fd, 0);
     step = page == MAP_FAILED ? NULL : page;
 }
 
@@ -23,7 +23,9 @@ int clock_gettime(clockid_t id, struct timespec *now)
 {
     int result = (int)syscall(SYS_clock_gettime, id, now);
     if (result == 0 && step && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE))
-        now->tv_sec += *step;
+        now->tv_sec += step[0];
+    if (result == 0 && step && (id == CLOCK_MONOTONIC || id == CLOCK_MONOTONIC_COARSE))
+        now->tv_sec += step[1];
     return result;
 }
 

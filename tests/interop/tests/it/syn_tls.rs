@@ -52,18 +52,30 @@ pub(crate) fn gateway(
     ip: IpAddr,
     set: impl FnOnce(Setup<'_>) -> Setup<'_> + Send,
 ) -> (Backend, Gateway) {
+    gateway_by(link, site, ip, Command::new(binary::sealane()), "", set)
+}
+
+/// The same, by a program of the test's own and with lines for the top of the file.
+pub(crate) fn gateway_by(
+    link: &Link,
+    site: &Site,
+    ip: IpAddr,
+    mut command: Command,
+    top: &str,
+    set: impl FnOnce(Setup<'_>) -> Setup<'_> + Send,
+) -> (Backend, Gateway) {
     let started = link.server().run(|| {
         let backend = Backend::saying("hello");
         let (address, admin) = (SocketAddr::new(ip, GATEWAY), SocketAddr::from(([127, 0, 0, 1], 9090)));
-        let file = site.file("gateway.toml", set(before(site, [backend.url()])).file(address, admin));
-        let mut command = Command::new(binary::sealane());
+        let text = format!("{top}\n{}", set(before(site, [backend.url()])).file(address, admin));
+        let file = site.file("gateway.toml", text);
         command.arg("serve").arg("-c").arg(file);
         (backend, launch(site, command, address, admin))
     });
     started.expect("a namespace can be entered")
 }
 
-fn options(site: &Site) -> Options {
+pub(crate) fn options(site: &Site) -> Options {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(&site.ca).expect("the authority's file") {
         roots.add(certificate.expect("PEM")).expect("the authority is one");
@@ -71,7 +83,7 @@ fn options(site: &Site) -> Options {
     Options::with_roots(roots)
 }
 
-fn get(link: &Link, connector: &Connector, to: SocketAddr) -> TlsStream {
+pub(crate) fn get(link: &Link, connector: &Connector, to: SocketAddr) -> TlsStream {
     let request = format!("GET / HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n");
     let fetch = || {
         let mut stream = connector.connect_tls(to, NAME, request.as_bytes()).expect("a connection");
