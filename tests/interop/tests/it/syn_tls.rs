@@ -283,20 +283,23 @@ fn curl_opens_fast_to_our_listener() {
     let curl = need!("curl");
     let link = need_link!(|_| ());
     let site = Site::new();
-    let ip = IpAddr::from(link.server().address());
-    let (_backend, gateway) = gateway(&link, &site, ip, |s| s);
-    let fetch = || {
-        let mut command = Command::new(&curl);
-        command.args(["-s", "--tcp-fastopen", "--cacert"]).arg(&site.ca);
-        command.args(["--resolve", &format!("{NAME}:{GATEWAY}:{ip}")]).arg(format!("https://{NAME}:{GATEWAY}/"));
-        let output = link.client().run(|| command.output()).expect("a namespace").expect("curl runs");
-        (String::from_utf8_lossy(&output.stdout).into_owned(), syns(&link))
-    };
-    assert_eq!(fetch(), ("hello".to_owned(), vec![0]), "a cookie is asked for");
-    let (text, syns) = fetch();
-    assert_eq!(text, "hello");
-    assert!(syns.len() == 1 && syns[0] > 200, "{syns:?}");
-    drop(gateway);
+    for ip in [IpAddr::from(link.server().address()), link.server().address6().into()] {
+        let (_backend, _gateway) = gateway(&link, &site, ip, |s| s);
+        let fetch = || {
+            link.take_trace();
+            let mut command = Command::new(&curl);
+            command.args(["-s", "--tcp-fastopen", "--cacert"]).arg(&site.ca);
+            // An address of IPv6 stands in brackets.
+            let host = SocketAddr::new(ip, GATEWAY).to_string().replace(&format!(":{GATEWAY}"), "");
+            command.args(["--resolve", &format!("{NAME}:{GATEWAY}:{host}")]).arg(format!("https://{NAME}:{GATEWAY}/"));
+            let output = link.client().run(|| command.output()).expect("a namespace").expect("curl runs");
+            (String::from_utf8_lossy(&output.stdout).into_owned(), syns(&link))
+        };
+        assert_eq!(fetch(), ("hello".to_owned(), vec![0]), "{ip}: a cookie is asked for");
+        let (text, syns) = fetch();
+        assert_eq!(text, "hello", "{ip}");
+        assert!(syns.len() == 1 && syns[0] > 200, "{ip}: {syns:?}");
+    }
 }
 
 /// Our connector against a server of another make that listens on the far side.
