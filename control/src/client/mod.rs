@@ -14,10 +14,12 @@ mod redirect;
 use anyhow::{Context, Result, bail};
 use dialer::Dialer;
 use sealane_tls::hello;
+use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
@@ -74,17 +76,23 @@ async fn serve(settings: &ClientSettings) -> Result<()> {
         .await
         .with_context(|| format!("cannot listen on {} (write --listen 127.0.0.1:PORT)", settings.listen))?;
     let address = listener.local_addr()?;
+    let mut listeners = vec![listener];
+    if !settings.redirect.is_empty() {
+        listeners.extend(beside(address).await);
+    }
     let dialer = Rc::new(Dialer::new(settings.no_cookie, !settings.redirect.is_empty())?);
     // Taken away again when this ends.
     let _rules = match settings.redirect.is_empty() {
         true => None,
-        false => Some(redirect::Rules::install(&settings.redirect, address.port())?),
+        false => Some(redirect::Rules::install(&settings.redirect, &listeners)?),
     };
-    eprintln!("sealane: client on {address}");
+    for listener in &listeners {
+        eprintln!("sealane: client on {}", listener.local_addr()?);
+    }
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accepted = tokio::select! {
-            accepted = accept(&listener, &slots) => accepted,
+            accepted = accept(&listeners, &slots) => accepted,
             _ = signals.next() => break,
         };
         let Some((stream, slot)) = accepted else { continue };
@@ -110,10 +118,33 @@ async fn serve(settings: &ClientSettings) -> Result<()> {
     Ok(())
 }
 
+/// A listener for the other family, on the same port: what is redirected goes to the loopback address of its own family.
+async fn beside(address: SocketAddr) -> Option<TcpListener> {
+    let other = match address.ip() {
+        IpAddr::V4(_) => IpAddr::from(Ipv6Addr::LOCALHOST),
+        // Both families come here.
+        IpAddr::V6(ip) if ip.is_unspecified() => return None,
+        IpAddr::V6(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
+    };
+    let other = SocketAddr::new(other, address.port());
+    match TcpListener::bind(other).await {
+        Ok(listener) => Some(listener),
+        Err(e) => {
+            let family = if other.is_ipv4() { "IPv4" } else { "IPv6" };
+            eprintln!("sealane: connections over {family} stay as they are: cannot listen on {other}: {e}");
+            None
+        }
+    }
+}
+
 /// Waits for room and then for a connection. `None` when there is none after all.
-async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+async fn accept(listeners: &[TcpListener], slots: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
     let slot = slots.clone().acquire_owned().await.ok()?;
-    match listener.accept().await {
+    let any = poll_fn(|cx| {
+        let come = listeners.iter().map(|l| l.poll_accept(cx)).find(Poll::is_ready);
+        come.unwrap_or(Poll::Pending)
+    });
+    match any.await {
         Ok((stream, _)) => Some((stream, slot)),
         Err(_) => {
             // No descriptors left, or the program is gone already: try again, without spinning.

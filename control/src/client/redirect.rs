@@ -9,7 +9,7 @@ use rustix::net::sockopt;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 const TABLE: &str = "sealane_client";
 
@@ -17,8 +17,9 @@ const TABLE: &str = "sealane_client";
 pub(super) struct Rules;
 
 impl Rules {
-    /// Redirects this machine's own connections to these TCP ports.
-    pub fn install(ports: &[u16], to: u16) -> Result<Self> {
+    /// Redirects this machine's own connections to these TCP ports, where one of the listeners is of their family.
+    pub fn install(ports: &[u16], listeners: &[TcpListener]) -> Result<Self> {
+        let to = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         // What a run that was killed has left behind.
         let _ = remove();
         let mut nft = Command::new("nft")
@@ -28,7 +29,7 @@ impl Rules {
             .spawn()
             .context("cannot start nft: install the package nftables, or use --to")?;
         if let Some(mut stdin) = nft.stdin.take() {
-            stdin.write_all(script(ports, to).as_bytes())?;
+            stdin.write_all(script(ports, &to).as_bytes())?;
         }
         let output = nft.wait_with_output()?;
         if !output.status.success() {
@@ -53,12 +54,19 @@ fn remove() -> bool {
     status.is_ok_and(|s| s.success())
 }
 
-fn script(ports: &[u16], to: u16) -> String {
+fn script(ports: &[u16], to: &[SocketAddr]) -> String {
     let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-    format!(
-        "table inet {TABLE} {{\n  chain output {{\n    type nat hook output priority -100;\n    \
-         meta mark != {MARK:#x} tcp dport {{ {ports} }} redirect to :{to}\n  }}\n}}\n"
-    )
+    let mut rules = String::new();
+    for address in to {
+        let families = match address.ip() {
+            IpAddr::V4(_) => "meta nfproto ipv4 ",
+            IpAddr::V6(ip) if ip.is_unspecified() => "",
+            IpAddr::V6(_) => "meta nfproto ipv6 ",
+        };
+        rules +=
+            &format!("    {families}meta mark != {MARK:#x} tcp dport {{ {ports} }} redirect to :{}\n", address.port());
+    }
+    format!("table inet {TABLE} {{\n  chain output {{\n    type nat hook output priority -100;\n{rules}  }}\n}}\n")
 }
 
 /// Where a redirected connection was meant to go. An error for one that came here by itself: it would go in circles.
@@ -80,7 +88,18 @@ mod tests {
 
     #[test]
     fn the_rules_leave_our_own_connections_alone() {
-        let text = script(&[443, 8443], 7443);
-        assert!(text.contains("meta mark != 0x5ea1a4e0 tcp dport { 443, 8443 } redirect to :7443"), "{text}");
+        let rule = |families: &str| {
+            format!("\n    {families}meta mark != 0x5ea1a4e0 tcp dport {{ 443, 8443 }} redirect to :7443\n")
+        };
+        let script = |addresses: &[&str]| {
+            let to: Vec<SocketAddr> = addresses.iter().map(|a| a.parse().expect("an address")).collect();
+            script(&[443, 8443], &to)
+        };
+        let both = script(&["127.0.0.1:7443", "[::1]:7443"]);
+        let (v4, v6) = (rule("meta nfproto ipv4 "), rule("meta nfproto ipv6 "));
+        assert!(both.contains(&v4) && both.contains(&v6), "{both}");
+        let alone = script(&["127.0.0.1:7443"]);
+        assert!(alone.contains(&v4) && !alone.contains("ipv6"), "what nobody listens for is left alone: {alone}");
+        assert!(script(&["[::]:7443"]).contains(&rule("")));
     }
 }
