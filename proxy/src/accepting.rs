@@ -90,7 +90,8 @@ impl Proxy {
                         self.counters.connections_limited.inc();
                         continue;
                     }
-                    if let Some(key) = self.adopt(cx, fd, listener.clone(), peer, phase) {
+                    let allowance = self.examine_syn(&fd, &listener);
+                    if let Some(key) = self.adopt(cx, fd, listener.clone(), peer, phase, allowance) {
                         if phase == FrontPhase::Open && listener.listener.relays == Relays::Everything {
                             self.relay_all(cx, key);
                         }
@@ -134,7 +135,7 @@ impl Proxy {
             || self.fronts >= ALWAYS && self.short_of_memory.load(Ordering::Relaxed)
     }
 
-    /// Takes a client's connection in.
+    /// Takes a client's connection in. `allowance`: how much may be sent there (`crate::syn`).
     pub(crate) fn adopt(
         &mut self,
         cx: &mut Context,
@@ -142,15 +143,14 @@ impl Proxy {
         listener: Rc<LaneListener>,
         peer: SocketAddr,
         phase: FrontPhase,
+        allowance: Option<usize>,
     ) -> Option<Key> {
         // Answers leave when we say so.
         let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
         let limits = &self.lane.snapshot.limits;
         let wait = if phase == FrontPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
         let mut wire = Wire::new(fd);
-        if self.examine_syn(&wire.fd, &listener) {
-            wire.allowance = Some(0);
-        }
+        wire.allowance = allowance;
         let front = Front {
             wire,
             client: Client {

@@ -465,7 +465,8 @@ impl Service for Proxy {
             Message::Connection(c) => {
                 let found = self.lane.listeners.iter().find(|l| l.listener.id == c.listener).cloned();
                 let Some(listener) = found else { return };
-                let Some(key) = self.adopt(cx, c.fd, listener, c.peer, FrontPhase::Hello) else { return };
+                let allowance = Self::examine_handed_over(&c.fd, &listener);
+                let Some(key) = self.adopt(cx, c.fd, listener, c.peer, FrontPhase::Hello, allowance) else { return };
                 if let Some(front) = self.front(key) {
                     front.wire.unread = c.bytes;
                 }

@@ -34,12 +34,16 @@ impl Proxy {
     }
 
     pub(crate) fn flush(&mut self, cx: &mut Context, key: Key, resumes: &mut usize) {
-        let Self { conns, scratch, .. } = self;
+        let Self { conns, scratch, counters, .. } = self;
         let Some(conn) = conns.get_mut(key) else { return };
         let Some(wire) = conn.wire() else { return };
         wire.dirty = false;
+        let allowed = wire.allowance;
         if let Err(e) = wire.flush(scratch) {
             return self.wire_failed(cx, key, e);
+        }
+        if allowed > Some(0) && wire.allowance == Some(0) && !wire.is_flushed() {
+            counters.syn_capped.inc();
         }
         let credit = wire.credit();
         let flushed = wire.is_flushed();

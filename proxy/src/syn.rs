@@ -58,17 +58,23 @@ fn is_unproven(socket: impl AsFd) -> bool {
 }
 
 impl Proxy {
-    /// A new connection: whether its client is unproven, so that nothing may be sent yet. Counts hellos in SYNs.
-    pub(crate) fn examine_syn(&self, socket: impl AsFd, listener: &LaneListener) -> bool {
+    /// A new connection: how much may be sent to its client, which is nothing yet where that is unproven. Counts hellos
+    /// in SYNs.
+    pub(crate) fn examine_syn(&self, socket: impl AsFd, listener: &LaneListener) -> Option<usize> {
         let syn = listener.listener.syn_tls;
         if !syn.data {
-            return false;
+            return None;
         }
-        let Ok(info) = fastopen::info(socket) else { return false };
+        let info = fastopen::info(socket).ok()?;
         if info.syn_data {
             self.counters.syn_hellos.inc();
         }
-        syn.unproven && info.state == State::SynReceived
+        (syn.unproven && info.state == State::SynReceived).then_some(0)
+    }
+
+    /// The same for one that another lane has counted.
+    pub(crate) fn examine_handed_over(socket: impl AsFd, listener: &LaneListener) -> Option<usize> {
+        (listener.listener.syn_tls.unproven && is_unproven(socket)).then_some(0)
     }
 
     /// The third packet may have come. Goes on with what waited for it.
@@ -76,9 +82,6 @@ impl Proxy {
         let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
         if front.wire.allowance.is_none() || is_unproven(&front.wire.fd) {
             return;
-        }
-        if front.wire.allowance == Some(0) && !front.wire.is_flushed() {
-            self.counters.syn_capped.inc();
         }
         front.wire.allowance = None;
         let waits = front.awaits_proof && front.phase == FrontPhase::Hello;
