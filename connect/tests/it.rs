@@ -159,13 +159,47 @@ fn a_server_without_fast_open_is_served_in_sequence() {
 #[test]
 fn a_hello_that_does_not_fit_is_sent_in_sequence() {
     let Some(link) = up(|_| ()) else { return };
-    let server = Server::start(&link, v4(&link), Cookie::None);
+    for (ip, room) in [(v4(&link), 1420), (link.server().address6().into(), 1400)] {
+        let stream = long_hello(&link, ip);
+        let outcome = stream.outcome();
+        assert_eq!(outcome.skipped, Some(Skipped::TooLarge { hello: outcome.hello, budget: room }), "{outcome:?}");
+        assert_eq!((outcome.how, syns(&link)), (How::Sequential, vec![0]), "{ip}");
+    }
+}
+
+#[test]
+fn a_larger_mtu_has_room_for_it() {
+    let Some(link) = up(|c| c.mtu = 9000) else { return };
+    for ip in [v4(&link), link.server().address6().into()] {
+        let stream = long_hello(&link, ip);
+        let outcome = stream.outcome();
+        assert!(outcome.embedded() && outcome.hello > 1420, "{ip}: {outcome:?}");
+        assert_eq!(syns(&link), [outcome.hello], "{ip}");
+    }
+}
+
+/// A connection whose hello has a long list of protocols.
+fn long_hello(link: &Link, ip: IpAddr) -> TlsStream {
+    let server = Server::start(link, ip, Cookie::None);
     let alpn = (0..20u8).map(|i| vec![b'a' + i; 20]).collect();
     let options = Options { cookie: Cookie::None, alpn, resumption: false, ..server.options() };
-    let stream = exchange(&link, &Connector::new(options).unwrap(), server.address);
-    let outcome = stream.outcome();
-    assert!(matches!(outcome.skipped, Some(Skipped::TooLarge { budget: 1420, .. })), "{outcome:?}");
-    assert_eq!((outcome.how, syns(&link)), (How::Sequential, vec![0]));
+    link.take_trace();
+    exchange(link, &Connector::new(options).unwrap(), server.address)
+}
+
+#[test]
+fn loss_costs_time_and_no_request() {
+    let Some(mut link) = up(|_| ()) else { return };
+    let server = Server::start(&link, v4(&link), Cookie::None);
+    // Early data may come twice where the answer to it was lost: what is counted here may not.
+    let timeout = Duration::from_secs(60);
+    let options = Options { cookie: Cookie::None, early_data: false, timeout, ..server.options() };
+    let connector = Connector::new(options).unwrap();
+    link.set(&LinkConfig { loss: 0.1, trace: true, ..LinkConfig::with_rtt(Duration::from_millis(4)) }).unwrap();
+    let embedded = (0..10).filter(|_| exchange(&link, &connector, server.address).outcome().embedded()).count();
+    let report = link.report();
+    assert!(embedded > 0 && report.to_server.lost + report.to_client.lost > 0, "{embedded} embedded, {report}");
+    assert_eq!(server.requests(), 10);
 }
 
 #[test]

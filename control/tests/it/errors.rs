@@ -92,6 +92,11 @@ fn messages() {
         (tls("early_data = \"16KiB\"\nresumption = false") + &respond, "early data needs resumption"),
         (tls("early_data = 1\nversions = [\"1.2\"]") + &respond, "early data needs TLS 1.3"),
         (tls("alpn = [\"h3\"]") + &respond, "protocol \"h3\" is not served"),
+        (listener("syn_tls = \"open\"") + &respond, "plain requests are never taken from a SYN"),
+        (
+            tls("").replace("[listener.tls]", "syn_tls = \"on\"\n[listener.tls]") + &respond,
+            "\"on\" is no value for \"syn_tls\"",
+        ),
         (
             tls("").replace("[listener.tls]", "h2c = true\n[listener.tls]") + &respond,
             "\"h2c\" is for listeners without TLS",

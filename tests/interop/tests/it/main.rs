@@ -40,6 +40,7 @@ mod routing;
 mod service_manager;
 mod smuggling;
 mod storm;
+mod syn_client;
 mod syn_cookies;
 mod syn_tls;
 mod syn_upstream;
