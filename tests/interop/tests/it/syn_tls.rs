@@ -128,6 +128,29 @@ fn the_gateway_takes_hellos_from_syns_with_a_cookie_in_both_families() {
         let fresh = Connector::new(options(&site)).expect("good options");
         let third = get(&link, &fresh, gateway.address);
         assert!(third.outcome().embedded() && third.outcome().hello > 1250, "{ip}: {:?}", third.outcome());
+        let hellos = link.server().run(|| gateway.metric("sealane_syn_hellos_total")).expect("a namespace");
+        assert_eq!(hellos, Some(2.0), "{ip}: one that another lane has the ticket of counts once");
+    }
+}
+
+#[test]
+fn the_setting_follows_a_reload() {
+    let link = need_link!(|_| ());
+    let site = Site::new();
+    let ip = IpAddr::from(link.server().address());
+    let (backend, gateway) = gateway(&link, &site, ip, |s| s.listener("syn_tls = \"off\""));
+    let connector = Connector::new(Options { resumption: false, ..options(&site) }).expect("good options");
+    let how = || get(&link, &connector, gateway.address).outcome().how;
+    assert_eq!((how(), how()), (How::NoCookie, How::NoCookie));
+    for (generation, mode, now) in
+        [(2.0, "cookie", [How::NoCookie, How::Embedded]), (3.0, "off", [How::NotTaken, How::NotTaken])]
+    {
+        let setup = before(&site, [backend.url()]).listener(&format!("syn_tls = \"{mode}\""));
+        site.file("gateway.toml", setup.file(gateway.address, gateway.admin));
+        gateway.server.hang_up();
+        let at = || link.server().run(|| gateway.metric("sealane_config_generation")).expect("a namespace");
+        assert!(eventually(|| at() == Some(generation)), "{}", gateway.server.log());
+        assert_eq!([how(), how()], now, "{mode}");
     }
 }
 
