@@ -39,6 +39,14 @@ fn curl_through(link: &Link, site: &Site, curl: &Path, connect_to: &str) -> Stri
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
+/// Whether curl's hello was in its SYN. The first is not, for it asks for a cookie, nor is one that curl, on a busy machine,
+/// has made too late.
+fn opens_fast(link: &Link, site: &Site, curl: &Path, connect_to: &str) -> bool {
+    link.take_trace();
+    assert_eq!(curl_through(link, site, curl, connect_to), "hello");
+    matches!(syns(link)[..], [n] if n > 200)
+}
+
 #[test]
 fn unmodified_programs_open_fast_through_the_client() {
     let curl = need!("curl");
@@ -47,10 +55,8 @@ fn unmodified_programs_open_fast_through_the_client() {
     for ip in both(&link) {
         let (_backend, gateway) = gateway(&link, &site, ip, |s| s);
         let forward = sealane_client(&link, &site, &["--to", &gateway.address.to_string()]);
-        assert_eq!(curl_through(&link, &site, &curl, &format!("{NAME}:7443:127.0.0.1")), "hello");
-        link.take_trace();
-        assert_eq!(curl_through(&link, &site, &curl, &format!("{NAME}:7443:127.0.0.1")), "hello");
-        assert!(matches!(syns(&link)[..], [n] if n > 200), "{ip}: {}", forward.log());
+        let fast = || opens_fast(&link, &site, &curl, &format!("{NAME}:7443:127.0.0.1"));
+        assert!(eventually(fast), "{ip}: {}", forward.log());
         assert!(eventually(|| forward.log().contains("hello in the SYN")), "{ip}: {}", forward.log());
     }
 }
@@ -64,12 +70,8 @@ fn unmodified_programs_are_redirected_and_reach_where_they_meant_to_go() {
     let mut redirect = sealane_client(&link, &site, &["--redirect", &GATEWAY.to_string()]);
     for ip in both(&link) {
         let (_backend, _gateway) = gateway(&link, &site, ip, |s| s);
-        for _ in 0..2 {
-            link.take_trace();
-            let to = format!("{NAME}:{GATEWAY}:{}", bracketed(ip));
-            assert_eq!(curl_through(&link, &site, &curl, &to), "hello", "{ip}: {}", redirect.log());
-        }
-        assert!(matches!(syns(&link)[..], [n] if n > 200), "{ip}: {}", redirect.log());
+        let fast = || opens_fast(&link, &site, &curl, &format!("{NAME}:{GATEWAY}:{}", bracketed(ip)));
+        assert!(eventually(fast), "{ip}: {}", redirect.log());
     }
     // Its rules go with it.
     redirect.terminate();
@@ -94,11 +96,18 @@ fn the_client_survives_paths_that_dislike_data_in_syns_and_remembers_them() {
             assert_eq!(text, "hello", "{path:?}: {}", forward.log());
             syns(&link).into_iter().map(|len| len > 0).collect::<Vec<bool>>()
         };
-        let first = if path == SynData::Strip { vec![true] } else { vec![true, false] };
-        assert_eq!((fetch(), fetch()), (first.clone(), first), "{path:?}");
-        // Lines are written when connections are over.
-        assert!(eventually(|| forward.log().matches(said).count() == 2), "{path:?}: {}", forward.log());
-        let third = vec![path == SynData::Strip];
-        assert_eq!(fetch(), third, "{path:?}: two in a row are taken for the path");
+        let strips = path == SynData::Strip;
+        let tries = || forward.log().matches(said).count();
+        // Lines are written when connections are over; and a hello that curl has made too late is not tried with.
+        assert!(eventually(|| {
+            let kinds = fetch();
+            assert!(!kinds[0] || kinds.contains(&false) != strips, "{path:?}: {kinds:?}");
+            tries() >= 2
+        }));
+        if strips {
+            assert!(eventually(|| fetch() == [true]), "that costs nothing, and is tried again");
+        } else {
+            assert_eq!((fetch(), tries()), (vec![false], 2), "{path:?}: two in a row are taken for the path");
+        }
     }
 }
