@@ -149,6 +149,11 @@ impl Netlink {
         Self::open(Some(rustix::net::netlink::GENERIC))
     }
 
+    /// Takes over a socket, as handed over by another process.
+    pub fn adopt(fd: OwnedFd) -> Self {
+        Self { fd, sequence: 0 }
+    }
+
     fn open(protocol: Option<rustix::net::Protocol>) -> io::Result<Self> {
         let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, 0))?;
@@ -179,10 +184,10 @@ impl Netlink {
                     continue;
                 }
                 match message.kind {
-                    DONE => return Ok(answers),
-                    ERROR => {
+                    // A refused dump ends with its error as a finished one does with none.
+                    DONE | ERROR => {
                         let code = message.body.first_chunk().map_or(0, |c| i32::from_ne_bytes(*c));
-                        return if code == 0 { Ok(answers) } else { Err(io::Error::from_raw_os_error(-code)) };
+                        return if code < 0 { Err(io::Error::from_raw_os_error(-code)) } else { Ok(answers) };
                     }
                     _ => answers.push(message),
                 }
@@ -235,6 +240,12 @@ impl Netlink {
 impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl From<Netlink> for OwnedFd {
+    fn from(netlink: Netlink) -> Self {
+        netlink.fd
     }
 }
 

@@ -1,6 +1,6 @@
 //! Links, addresses and routes of this network namespace, by rtnetlink.
 
-use crate::netlink::{CREATE, EXCLUSIVE, Netlink, REPLACE, Request};
+use crate::netlink::{Attributes, CREATE, DUMP, EXCLUSIVE, Netlink, REPLACE, Request};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,8 +10,12 @@ const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
+
+/// Of `IFLA_LINKINFO`.
+const INFO_KIND: u16 = 1;
 
 /// What an interface is set to; `None` leaves it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,9 +43,28 @@ impl Netlink {
         index.map(u32::from_ne_bytes).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// The kind of an interface; `None` for those of hardware, the loopback and their like.
+    pub fn link_kind(&mut self, index: u32) -> io::Result<Option<String>> {
+        let answers = self.ask(&Request::new(RTM_GETLINK, 0, &link_message(index, 0, 0)))?;
+        let about = answers.first().and_then(|m| m.attributes(16).value(libc::IFLA_LINKINFO));
+        let kind = about.and_then(|about| Attributes::new(about).value(INFO_KIND));
+        Ok(kind.map(|kind| String::from_utf8_lossy(kind).trim_end_matches('\0').to_owned()))
+    }
+
+    /// The indices of the interfaces that have an address.
+    pub fn links_with(&mut self, address: IpAddr) -> io::Result<Vec<u32>> {
+        let answers = self.ask(&Request::new(RTM_GETADDR, DUMP, &[family(address), 0, 0, 0, 0, 0, 0, 0]))?;
+        let wanted = octets(address);
+        // `struct ifaddrmsg`: eight bytes, the index in the last four. Of two ends the local one is ours.
+        let has = answers.iter().filter(|m| {
+            let found = m.attributes(8);
+            found.value(libc::IFA_LOCAL).or_else(|| found.value(libc::IFA_ADDRESS)) == Some(&wanted[..])
+        });
+        Ok(has.filter_map(|m| m.body.get(4..8)?.first_chunk().copied().map(u32::from_ne_bytes)).collect())
+    }
+
     /// Makes an interface of a kind (`ovpn`), with what its kind wants to know.
     pub fn link_add(&mut self, name: &str, kind: &str, data: &[(u16, Vec<u8>)]) -> io::Result<()> {
-        const INFO_KIND: u16 = 1;
         const INFO_DATA: u16 = 2;
         let request = Request::new(RTM_NEWLINK, CREATE | EXCLUSIVE, &link_message(0, 0, 0))
             .with(libc::IFLA_IFNAME, &zero_ended(name))
@@ -172,6 +195,9 @@ mod tests {
     fn loopback_is_found_and_a_stranger_is_not() {
         let mut netlink = Netlink::route().unwrap();
         assert_eq!(netlink.link_index("lo").unwrap(), 1);
+        assert_eq!(netlink.link_kind(1).unwrap(), None);
+        assert_eq!(netlink.links_with(IpAddr::from([127, 0, 0, 1])).unwrap(), [1]);
+        assert!(netlink.links_with(IpAddr::from([192, 0, 2, 254])).unwrap().is_empty());
         assert_eq!(netlink.link_index("no-such-link").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

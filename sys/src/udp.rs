@@ -354,6 +354,7 @@ pub struct Meta {
 pub struct Batch {
     bytes: Box<[u8]>,
     each: usize,
+    stride: usize,
     // Only the kernel looks at these, through the messages' pointers.
     _pieces: Box<[libc::iovec]>,
     names: Box<[libc::sockaddr_storage]>,
@@ -376,9 +377,10 @@ impl Batch {
     pub fn new(messages: usize, each: usize) -> Self {
         let messages = messages.clamp(1, MAX_BATCH);
         let each = each.max(1);
-        let mut bytes = vec![0u8; messages * each].into_boxed_slice();
+        let stride = stride(each);
+        let mut bytes = vec![0u8; messages * stride].into_boxed_slice();
         let mut pieces: Box<[libc::iovec]> =
-            bytes.chunks_mut(each).map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() }).collect();
+            bytes.chunks_mut(stride).map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: each }).collect();
         let mut names: Box<[libc::sockaddr_storage]> = (0..messages)
             // SAFETY: all zeroes is a valid sockaddr_storage of no family.
             .map(|_| unsafe { zeroed() })
@@ -395,7 +397,7 @@ impl Batch {
                 m
             })
             .collect();
-        Self { bytes, each, _pieces: pieces, names, _controls: controls, messages: headers, filled: 0 }
+        Self { bytes, each, stride, _pieces: pieces, names, _controls: controls, messages: headers, filled: 0 }
     }
 
     /// How many buffers were filled.
@@ -410,13 +412,20 @@ impl Batch {
 
     /// The filled buffers, each with what came with it.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Meta, &mut [u8])> {
-        let Self { bytes, each, names, messages, filled, .. } = self;
-        let filled = *filled;
-        bytes.chunks_mut(*each).zip(messages.iter().zip(names.iter())).take(filled).filter_map(|(buffer, (m, name))| {
-            let meta = meta(m, name, buffer.len())?;
+        let Self { bytes, each, stride, names, messages, filled, .. } = self;
+        let (received, each) = (messages.iter().zip(names.iter()).take(*filled), *each);
+        bytes.chunks_mut(*stride).zip(received).filter_map(move |(buffer, (m, name))| {
+            let meta = meta(m, name, each)?;
             Some((meta, &mut buffer[..meta.len]))
         })
     }
+}
+
+/// Bytes from one buffer's beginning to the next one's. Large buffers are mostly filled at their beginnings only; were
+/// those a power of two apart, all of them would have to share a few sets of every cache.
+const fn stride(each: usize) -> usize {
+    const LINE: usize = 64;
+    if each < 4096 { each } else { each.next_multiple_of(4096) + 33 * LINE }
 }
 
 fn meta(message: &libc::mmsghdr, name: &libc::sockaddr_storage, room: usize) -> Option<Meta> {
