@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 use sealane_proxy::{Channel, Elder};
 use sealane_sys::inherit::{MAX_DESCRIPTORS, receive_descriptors, send_descriptors};
 use sealane_tls::policy::TicketKeys;
-use sealane_tunnel::user::HandOver;
+use sealane_tunnel::HandOver;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::net::SocketAddr;

@@ -49,6 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         queue: number(given("queue"), 1000),
         addresses: vec![(address.parse()?, len.parse()?)],
         offload,
+        gather: Duration::from_micros(number(given("gather"), 250)),
         ..Config::default()
     };
     let mut sockets = Sockets::open(&[local], &[], config.lanes)?;

@@ -5,9 +5,12 @@
 //! [`kernel`] where Linux has `ovpn`.
 
 mod fields;
+mod handed;
 pub mod kernel;
 pub mod plane;
 pub mod user;
+
+pub use handed::{HandOver, Prepared};
 
 use plane::{Plane, Sink};
 use std::io;

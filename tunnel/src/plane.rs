@@ -498,7 +498,7 @@ pub trait Plane: Send + Sync {
 
     /// Stops, and gives everything to another process (or to this one again). Packets that come from now on wait for
     /// the plane that goes on.
-    fn hand_over(&self) -> std::io::Result<crate::user::HandOver> {
+    fn hand_over(&self) -> std::io::Result<crate::HandOver> {
         Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "this data plane cannot be handed over"))
     }
 

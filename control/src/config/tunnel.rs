@@ -15,6 +15,7 @@ use sealane_ovpn::wrap::v2::ServerKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
 use sealane_tunnel::Choice;
 use sealane_tunnel::plane::{Keepalive, Prefix, Transport};
+use sealane_tunnel::user::GATHER;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -85,6 +86,7 @@ pub(super) fn read(section: Section, base: &Path, lanes: usize) -> Option<Settin
             decode::choice(&[("auto", Choice::Auto), ("user", Choice::User), ("kernel", Choice::Kernel)]),
         ),
         lanes: section.or("lanes", lanes as u64, decode::count(1..=64)) as u16,
+        gather: gather(&section),
         mtu,
         network4: network4.flatten().and_then(four),
         network6: network6.flatten().and_then(six),
@@ -111,6 +113,19 @@ pub(super) fn read(section: Section, base: &Path, lanes: usize) -> Option<Settin
     };
     section.finish();
     Some(settings)
+}
+
+/// How long lanes gather: beyond some milliseconds it would be felt.
+fn gather(section: &Section) -> Duration {
+    const MOST: Duration = Duration::from_millis(10);
+    match section.optional_at("gather", decode::duration) {
+        Some(at) if at.value > MOST => {
+            section.sink.error(&at.span, "\"gather\" is at most 10ms", Some("\"0s\" switches it off".to_owned()));
+            GATHER
+        }
+        Some(at) => at.value,
+        None => GATHER,
+    }
 }
 
 fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)> {

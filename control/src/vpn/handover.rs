@@ -13,8 +13,8 @@
 use super::peer::SavedPeer;
 use super::settings::Settings;
 use anyhow::{Context as _, Result, bail};
+use sealane_tunnel::HandOver;
 use sealane_tunnel::plane::Transport;
-use sealane_tunnel::user::HandOver;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::sync::oneshot;

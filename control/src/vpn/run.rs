@@ -6,9 +6,9 @@ use super::server::{self, Ended, Order, Start};
 use super::settings::Settings;
 use super::status::Board;
 use anyhow::{Context as _, Result, anyhow};
-use sealane_tunnel::Started;
 use sealane_tunnel::plane::{Feature, Plane, Transport};
-use sealane_tunnel::user::{self, Config, Role, Sockets};
+use sealane_tunnel::user::{Config, Role, Sockets};
+use sealane_tunnel::{Prepared as PreparedPlane, Started};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -32,7 +32,7 @@ pub struct Vpn {
 pub struct Prepared {
     settings: Settings,
     saved: SavedServer,
-    plane: user::Prepared,
+    plane: PreparedPlane,
 }
 
 /// The way to a running VPN for another thread.
@@ -73,7 +73,7 @@ impl Vpn {
     /// Reads what another process has left. Nothing has happened yet when this fails.
     pub fn prepare(settings: Settings, estate: Estate) -> Result<Prepared> {
         let saved = SavedServer::read(&estate.control, &settings)?;
-        let plane = user::Prepared::read(estate.plane).context("the tunnel's data plane is not understood")?;
+        let plane = PreparedPlane::read(estate.plane).context("the tunnel's data plane is not understood")?;
         Ok(Prepared { settings, saved, plane })
     }
 
@@ -114,6 +114,11 @@ impl Vpn {
         self.fixed.differs(&Fixed::of(settings))
     }
 
+    /// Whether it is over: stopped by itself, or gone on in another process.
+    pub fn has_ended(&self) -> bool {
+        self.orders.is_closed()
+    }
+
     /// For the thread that waits for a successor.
     pub fn door(&self) -> VpnDoor {
         VpnDoor(self.orders.clone())
@@ -145,7 +150,7 @@ impl Prepared {
         let (sink, outlet) = server::inbox();
         let plane = self.plane.start(&config(&self.settings), sink).context("the tunnel's lanes do not start")?;
         let notes = self.saved.notes.clone();
-        Ok(Start { plane: Arc::new(plane), notes, settings: self.settings, outlet, board, legacy: Some(self.saved) })
+        Ok(Start { plane: Arc::from(plane), notes, settings: self.settings, outlet, board, legacy: Some(self.saved) })
     }
 }
 
@@ -180,6 +185,7 @@ fn config(settings: &Settings) -> Config {
         interface: settings.device.clone(),
         lanes: settings.lanes,
         mtu: settings.mtu,
+        gather: settings.gather,
         addresses: four.into_iter().chain(six).collect(),
         routes: settings.clients.values().flat_map(|c| c.routes.iter().copied()).collect(),
         ..Config::default()

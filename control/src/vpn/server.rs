@@ -167,7 +167,7 @@ pub async fn serve(start: Start, orders: &mut mpsc::UnboundedReceiver<Order>) ->
                 Some(Order::Reload(settings)) => server.reload(*settings),
                 Some(Order::Reopen) => server.log = EventLog::open(server.settings.log.as_deref()),
                 Some(Order::HandOver(asker)) if !server.plane.supports(Feature::HandOver) => {
-                    let why = anyhow!("a tunnel in the kernel cannot be handed over yet; restart, and its clients connect again");
+                    let why = anyhow!("this data plane cannot be handed over; restart, and its clients connect again");
                     // Whoever asked has gone: nobody wants it any more.
                     let _ = asker.send(Err(why));
                 }

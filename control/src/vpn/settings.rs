@@ -23,6 +23,8 @@ pub struct Settings {
     pub data_plane: sealane_tunnel::Choice,
     /// Start: lanes of the data plane.
     pub lanes: u16,
+    /// Start: the longest time that a lane of the user-space plane gathers packets which come fast and singly.
+    pub gather: Duration,
     /// Start: the tunnel's MTU.
     pub mtu: u16,
     /// Start: our address and the clients' network.

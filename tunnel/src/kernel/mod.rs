@@ -2,12 +2,16 @@
 //!
 //! Data packets never leave the kernel; one thread reads what it leaves on the sockets (control packets) and its
 //! notifications. What this plane cannot do is refused by name: TCP, DATA_V1, the epoch format, packets between peers
-//! that the system shall not see, in-band messages. The kernel does not change TCP's segment size either: `mssfix` is
+//! that the system shall not see, in-band messages. Everything of it outlives a process (`handover.rs`). The kernel does not change TCP's segment size either: `mssfix` is
 //! for the firewall (`nft … tcp option maxseg size set`).
 
 mod family;
+mod handover;
 mod reader;
 
+pub use handover::Prepared;
+
+use crate::HandOver;
 use crate::plane::{
     Command, Event, Feature, KeyNew, PeerCounters, PeerId, PeerNew, PeerSet, Plane, Refused, Sink, Transport,
 };
@@ -23,11 +27,11 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// The kernel's plane as control sees it. Peers, keys and the interface go when it is dropped.
+/// The kernel's plane as control sees it. Peers, keys and the interface go when it is dropped, unless it was handed over.
 pub struct KernelPlane {
     state: Arc<Mutex<State>>,
     /// Duplicates of the thread's sockets, for the kernel to take.
@@ -37,13 +41,26 @@ pub struct KernelPlane {
     sink: Arc<dyn Sink>,
     mailbox: Mailbox<Message>,
     counts: Arc<Counts>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<Option<Reader>>>>,
+    /// It goes on elsewhere: nothing more is done to it from here.
+    handed: AtomicBool,
 }
 
 impl std::fmt::Debug for KernelPlane {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KernelPlane").field("interface", &self.interface).finish_non_exhaustive()
     }
+}
+
+/// What a plane begins or goes on with: its link is there.
+struct Parts {
+    interface: String,
+    requests: Requests,
+    generic: Netlink,
+    route: Netlink,
+    notices: Netlink,
+    udp: Vec<Socket>,
+    peers: HashMap<PeerId, PeerNew>,
 }
 
 struct State {
@@ -89,27 +106,40 @@ impl KernelPlane {
         if let Some((_, group)) = groups.iter().find(|(name, _)| name == GROUP) {
             notices.join(*group)?;
         }
-        let duplicate = || -> io::Result<Vec<OwnedFd>> {
-            sockets.udp.iter().flatten().map(|s| s.as_fd().try_clone_to_owned()).collect()
-        };
         let mut udp = Vec::new();
-        for fd in duplicate()? {
+        // The first lane's are enough; others would get packets of peers that the kernel expects at these.
+        for socket in sockets.udp.first().into_iter().flatten() {
             // The kernel takes data packets out one by one; what is left comes one by one.
+            let fd = socket.as_fd().try_clone_to_owned()?;
             udp.push(Socket::adopt(fd, &Options::default())?.without_offload());
         }
+        Self::begin(Parts { interface, requests, generic, route, notices, udp, peers: HashMap::new() }, sink)
+    }
+
+    /// Begins to listen.
+    fn begin(parts: Parts, sink: Arc<dyn Sink>) -> io::Result<Self> {
+        let Parts { interface, requests, generic, route, notices, udp, peers } = parts;
+        let sockets = udp.iter().map(|s| s.as_fd().try_clone_to_owned()).collect::<io::Result<_>>()?;
         let (door, inbox) = mailbox()?;
         let counts = Arc::new(Counts::default());
-        let state = Arc::new(Mutex::new(State { generic, route, peers: HashMap::new() }));
+        let state = Arc::new(Mutex::new(State { generic, route, peers }));
         let reader = Reader::new(udp, notices, requests, sink.clone(), state.clone(), counts.clone());
         let cx = Context::new()?;
         reader.watch(&cx)?;
         let run = move || {
-            if let Err(e) = sealane_lane::run(cx, reader, &inbox) {
-                eprintln!("sealane: tunnel: the kernel plane's reader has ended: {e}");
-            }
+            let ended = sealane_lane::run(cx, reader, &inbox);
+            ended.inspect_err(|e| eprintln!("sealane: tunnel: the kernel plane's reader has ended: {e}")).ok()
         };
-        let thread = Some(std::thread::Builder::new().name("tunnel-kernel".into()).spawn(run)?);
-        Ok(Self { state, sockets: duplicate()?, requests, interface, sink, mailbox: door, counts, thread })
+        let thread = Mutex::new(Some(std::thread::Builder::new().name("tunnel-kernel".into()).spawn(run)?));
+        let handed = AtomicBool::new(false);
+        Ok(Self { state, sockets, requests, interface, sink, mailbox: door, counts, thread, handed })
+    }
+
+    /// Ends the thread and takes what it had.
+    fn stop(&self) -> Option<Reader> {
+        let _ = self.mailbox.send(Message::Stop);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        thread.and_then(|thread| thread.join().ok().flatten())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -205,11 +235,14 @@ impl Plane for KernelPlane {
         &self.interface
     }
 
-    fn supports(&self, _: Feature) -> bool {
-        false
+    fn supports(&self, feature: Feature) -> bool {
+        feature == Feature::HandOver
     }
 
     fn command(&self, command: Command) -> Result<(), Refused> {
+        if self.handed.load(Ordering::Acquire) {
+            return Err(Refused::Gone);
+        }
         match command {
             Command::PeerNew(new) => self.peer_new(new),
             Command::PeerSet(id, set) => self.peer_set(id, &set),
@@ -248,6 +281,13 @@ impl Plane for KernelPlane {
         answers.iter().find_map(counters).map(|(_, counters)| counters)
     }
 
+    fn hand_over(&self) -> io::Result<HandOver> {
+        let reader = self.stop().ok_or_else(|| io::Error::other("the reader has ended before"))?;
+        self.handed.store(true, Ordering::Release);
+        let (notices, udp) = reader.into_parts();
+        Ok(handover::write(&self.interface, notices, udp, self.state().peers.values()))
+    }
+
     fn totals(&self) -> Vec<(&'static str, u64)> {
         let c = &self.counts;
         let values = [
@@ -264,12 +304,11 @@ impl Plane for KernelPlane {
 
 impl Drop for KernelPlane {
     fn drop(&mut self) {
-        let _ = self.mailbox.send(Message::Stop);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        drop(self.stop());
+        if !self.handed.load(Ordering::Acquire) {
+            let interface = self.requests.interface;
+            let _ = self.state().route.link_del(interface);
         }
-        let interface = self.requests.interface;
-        let _ = self.state().route.link_del(interface);
     }
 }
 
@@ -284,9 +323,27 @@ fn cannot(config: &Config, sockets: &Sockets) -> Option<&'static str> {
     None
 }
 
+/// Removes what a process that died has left: its interface outlives it, and would keep the routes to our network. Of
+/// this kind, with our address, and without peers, since those go with their sockets.
+fn forget_orphans(config: &Config, route: &mut Netlink, generic: &mut Netlink) -> io::Result<()> {
+    let Some(family) = generic.family(NAME)? else { return Ok(()) };
+    for (address, _) in &config.addresses {
+        for interface in route.links_with(*address)? {
+            let peers = Requests { family: family.id, interface }.peers_get();
+            if route.link_kind(interface)?.as_deref() == Some(NAME)
+                && generic.ask(&peers).is_ok_and(|peers| peers.is_empty())
+            {
+                route.link_del(interface)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Makes the interface; the kernel loads the module when it has one.
 fn make_link(config: &Config) -> io::Result<(String, Requests, Netlink, Netlink)> {
     let (mut route, mut generic) = (Netlink::route()?, Netlink::generic()?);
+    forget_orphans(config, &mut route, &mut generic)?;
     let mode = u8::from(config.role != Role::Client);
     // Netlink completes no names, as TUN does.
     let name = match config.interface.split_once("%d") {

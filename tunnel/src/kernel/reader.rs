@@ -53,6 +53,11 @@ impl Reader {
         Self { udp, batch: Batch::new(16, 65_535), notices, requests, sink, state, counts, stopping: false }
     }
 
+    /// Its sockets for notifications and for control packets.
+    pub(super) fn into_parts(self) -> (Netlink, Vec<Socket>) {
+        (self.notices, self.udp)
+    }
+
     pub(super) fn watch(&self, cx: &Context) -> io::Result<()> {
         for (i, socket) in self.udp.iter().enumerate() {
             cx.watch_listener(socket, i as u64)?;

@@ -1,8 +1,7 @@
 //! Handing a plane over to another process: sockets, TUN queues, peers, keys, packet ids and replay windows.
 //!
 //! The lanes stop first. What comes meanwhile waits in the kernel's queues, whose descriptors go along, so nothing is
-//! lost; and since the ids that go along are those after the last packet, none is issued twice. The bytes hold keys:
-//! they belong into a pipe or a Unix socket between the two processes, never into a file.
+//! lost; and since the ids that go along are those after the last packet, none is issued twice.
 
 use super::counters::PeerStats;
 use super::lane::Lane;
@@ -10,26 +9,15 @@ use super::peer::{Key, Peer};
 use super::sockets::Sockets;
 use super::stream::Stream;
 use crate::fields::{Malformed, Reader, Writer};
-use crate::plane::{
-    Keepalive, KeyNew, KeyPair, KeySlot, PeerCounters, PeerId, PeerNew, Prefix, SocketId, Transport, VERSION,
-};
+use crate::handed::{HandOver, invalid, read_about, write_about};
+use crate::plane::{KeyNew, KeyPair, KeySlot, PeerCounters, PeerId, PeerNew, SocketId, VERSION};
 use sealane_ovpn::data::{Cipher, DirectionKey, Format, ReplayWindow};
 use sealane_sys::tun::Queue;
 use sealane_sys::udp::{Options, Socket};
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-
-/// A stopped plane: bytes and descriptors, to be sent together.
-#[derive(Debug)]
-pub struct HandOver {
-    /// What to know, with the keys.
-    pub bytes: Vec<u8>,
-    /// The descriptors that the bytes speak of, in their order.
-    pub descriptors: Vec<OwnedFd>,
-}
 
 /// What a plane goes on with.
 pub(super) struct Legacy {
@@ -140,28 +128,11 @@ pub(super) fn read(from: HandOver) -> io::Result<Legacy> {
     Ok(legacy)
 }
 
-fn invalid(e: Malformed) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, e)
-}
-
 fn write_peer(w: Writer, peer: &Peer) -> Writer {
     let about = &peer.about;
     // Times are told from each plane's own start: what the other one needs is how long ago.
     let c = peer.stats.read(0);
-    let w = w
-        .number(1, about.peer.get().into())
-        .optional(about.sent_peer, |w, id| w.number(2, id.get().into()))
-        .number(3, about.socket.to_bits())
-        .number(4, (about.transport == Transport::Tcp).into())
-        .socket(5, about.remote)
-        .optional(about.local, |w, ip| w.ip(6, ip))
-        .optional(about.vpn_ip4, |w, ip| w.ip(7, ip.into()))
-        .optional(about.vpn_ip6, |w, ip| w.ip(8, ip.into()))
-        .each(9, &about.routes, |w, route| w.ip(0, route.address()).number(1, route.len().into()))
-        .number(10, about.mtu.into())
-        .number(11, about.max_segment.into())
-        .number(12, about.keepalive.ping.into())
-        .number(13, about.keepalive.ping_restart.into());
+    let w = write_about(w, about);
     let counters = [c.rx_packets, c.rx_bytes, c.tx_packets, c.tx_bytes, c.link_rx_bytes, c.link_tx_bytes, c.dropped];
     let mut w = w.each(14, counters, |w, n| w.number(0, n));
     for slot in [KeySlot::Primary, KeySlot::Secondary] {
@@ -193,23 +164,7 @@ fn write_key(w: Writer, slot: KeySlot, key: &Key) -> Writer {
 }
 
 fn read_peer(fields: Reader<'_>) -> Result<Inherited, Malformed> {
-    let id = |n: u64| u32::try_from(n).ok().and_then(PeerId::new).ok_or(Malformed("a peer id"));
-    let socket = SocketId::from_bits(fields.number(3, "a peer's socket")?);
-    let transport = if fields.number::<u8>(4, "a transport")? == 1 { Transport::Tcp } else { Transport::Udp };
-    let peer = id(fields.number(1, "a peer id")?)?;
-    let mut about = PeerNew::new(peer, socket, transport, fields.socket(5, "a peer's address")?);
-    about.sent_peer = fields.optional_number(2)?.map(id).transpose()?;
-    about.local = fields.optional_ip(6)?;
-    about.vpn_ip4 = fields.optional_ip(7)?.and_then(|ip| if let IpAddr::V4(ip) = ip { Some(ip) } else { None });
-    about.vpn_ip6 = fields.optional_ip(8)?.and_then(|ip| if let IpAddr::V6(ip) = ip { Some(ip) } else { None });
-    for route in fields.each(9) {
-        let route = route?;
-        let address = route.optional_ip(0)?.ok_or(Malformed("a route"))?;
-        about.routes.push(Prefix::new(address, route.number(1, "a route")?).ok_or(Malformed("a route"))?);
-    }
-    about.mtu = fields.number(10, "a peer's MTU")?;
-    about.max_segment = fields.number(11, "a peer's segment size")?;
-    about.keepalive = Keepalive { ping: fields.number(12, "a ping")?, ping_restart: fields.number(13, "a ping")? };
+    let about = read_about(fields)?;
     let counters: Vec<u64> = fields.each(14).map(|c| c?.number(0, "a counter")).collect::<Result<_, _>>()?;
     let at = |i: usize| counters.get(i).copied().unwrap_or(0);
     let stats = PeerStats::resume(&PeerCounters {
@@ -222,7 +177,7 @@ fn read_peer(fields: Reader<'_>) -> Result<Inherited, Malformed> {
         dropped: at(6),
         idle_ms: None,
     });
-    let keys = fields.each(15).map(|key| read_key(peer, key?)).collect::<Result<_, _>>()?;
+    let keys = fields.each(15).map(|key| read_key(about.peer, key?)).collect::<Result<_, _>>()?;
     Ok(Inherited { about, stats: Arc::new(stats), keys })
 }
 

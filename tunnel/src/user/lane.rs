@@ -14,6 +14,7 @@ use super::coalesce::Coalescer;
 use super::core::{Core, TunWriter};
 use super::counters::LaneCounters;
 use super::handover::Inherited;
+use super::pace::Pace;
 use super::peer::Key;
 use super::shared::{Message, Origin, Shared};
 use super::stream::{SCRATCH, Stream, whole};
@@ -44,7 +45,7 @@ const ACCEPTS: usize = 16;
 /// Connections of one lane.
 const STREAMS: usize = 16_384;
 /// Buffers per receive, each for a train of datagrams.
-const BUFFERS: usize = MAX_BATCH;
+pub(super) const BUFFERS: usize = MAX_BATCH;
 
 /// A lane of the plane.
 pub(super) struct Lane {
@@ -56,6 +57,7 @@ pub(super) struct Lane {
     /// The TUN is not read while a socket takes no more.
     paused: Option<usize>,
     stopping: bool,
+    pace: Pace,
 }
 
 impl Lane {
@@ -77,6 +79,7 @@ impl Lane {
         let trains = udp.iter().any(Socket::receives_trains);
         let routes: Subscription<_> = shared.routes.subscribe();
         let offset = cx.started().saturating_duration_since(shared.started).as_millis() as u64;
+        let pace = Pace::new(shared.gather, cx.instant());
         Ok(Self {
             core: Core::new(number, shared, tun, udp, routes, offset),
             batch: if trains { Batch::new(BUFFERS, 65_535) } else { Batch::new(MAX_BATCH, 4096) },
@@ -85,6 +88,7 @@ impl Lane {
             next_stream: FIRST_STREAM,
             paused: None,
             stopping: false,
+            pace,
         })
     }
 
@@ -119,12 +123,13 @@ impl Lane {
     }
 
     fn udp_ready(&mut self, cx: &Context, index: usize) {
-        let Self { core, batch, .. } = self;
+        let Self { core, batch, pace, .. } = self;
         for _ in 0..RECEIVES {
             let Some(socket) = core.udp.get(index) else { return };
             // An error is one of the past (an ICMP message): the next call goes on.
             let Ok(filled) = socket.receive(batch) else { return };
             core.routes.changed();
+            pace.arrived(filled);
             let mut coalescer = Coalescer::new();
             for (meta, bytes) in batch.iter_mut() {
                 let from =
@@ -173,13 +178,14 @@ impl Lane {
 
     /// False when the connection is over.
     fn read_stream(&mut self, cx: &Context, id: u64, stream: &mut Stream) -> bool {
-        let Self { core, scratch, .. } = self;
+        let Self { core, scratch, pace, .. } = self;
         let n = match stream.read(scratch) {
             Ok(Some(n)) => n,
             Ok(None) => return false,
             Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
         };
         core.routes.changed();
+        pace.arrived(1);
         let from = Origin { socket: SocketId::new(core.number, id), remote: stream.remote, local: stream.local };
         core.stream_peer = stream.peer;
         let mut coalescer = Coalescer::new();
@@ -395,7 +401,14 @@ impl Service for Lane {
             let _ = cx.rewatch(&core.tun, TUN, blocked.is_none(), false);
             self.paused = blocked;
         }
-        if self.stopping { After::Stop } else { After::Sleep }
+        if self.stopping {
+            return After::Stop;
+        }
+        let wait = self.pace.wait(|| cx.instant());
+        if !wait.is_zero() {
+            std::thread::sleep(wait);
+        }
+        After::Sleep
     }
 }
 

@@ -11,6 +11,7 @@ mod handover;
 mod ip;
 mod lane;
 mod outbox;
+mod pace;
 mod peer;
 mod routes;
 mod segment;
@@ -18,10 +19,10 @@ mod shared;
 mod sockets;
 mod stream;
 
-pub use handover::HandOver;
 pub use shared::Role;
 pub use sockets::Sockets;
 
+use crate::HandOver;
 use crate::plane::{
     Command, DelReason, Event, Feature, PeerCounters, PeerId, PeerNew, PeerSet, Plane, Prefix, Refused, Sink, Transport,
 };
@@ -39,7 +40,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// What [`Config::gather`] is where nobody says otherwise: some ten packets of a stock client's bulk transfer, and less
+/// than what a scheduler's whim adds to any of them.
+pub const GATHER: Duration = Duration::from_micros(250);
 
 /// What a plane is started with.
 #[derive(Debug)]
@@ -62,6 +67,9 @@ pub struct Config {
     pub routes: Vec<Prefix>,
     /// Super-packets from and to the TUN. Off: for tests, and where something breaks them.
     pub offload: bool,
+    /// The longest time that a lane gathers packets which come fast and singly (more than 20,000 a second); zero: every
+    /// packet is handled when it comes.
+    pub gather: Duration,
 }
 
 impl Default for Config {
@@ -76,6 +84,7 @@ impl Default for Config {
             addresses: Vec::new(),
             routes: Vec::new(),
             offload: true,
+            gather: GATHER,
         }
     }
 }
@@ -96,7 +105,7 @@ impl Prepared {
         handover::read(from).map(Self)
     }
 
-    /// Goes on. Of the configuration only role and cores count.
+    /// Goes on. Of the configuration only role, cores and `gather` count.
     pub fn start(self, config: &Config, sink: Arc<dyn Sink>) -> io::Result<UserPlane> {
         UserPlane::run(config, self.0, sink)
     }
@@ -170,7 +179,7 @@ impl UserPlane {
     }
 
     /// Goes on where another process's plane has stopped, with its lanes, sockets, peers, keys and counters. Of the
-    /// configuration only role and cores count.
+    /// configuration only role, cores and `gather` count.
     pub fn resume(config: &Config, from: HandOver, sink: Arc<dyn Sink>) -> io::Result<Self> {
         Prepared::read(from)?.start(config, sink)
     }
@@ -197,7 +206,14 @@ impl UserPlane {
             registry.peers.insert(peer.about.peer, known);
         }
         let routes = Published::new(registry.table.routes());
-        let shared = Arc::new(Shared { role: config.role, sink, routes, lanes: doors, started: Instant::now() });
+        let shared = Arc::new(Shared {
+            role: config.role,
+            gather: config.gather,
+            sink,
+            routes,
+            lanes: doors,
+            started: Instant::now(),
+        });
         let mut plane = Self {
             shared: shared.clone(),
             registry: Mutex::new(registry),

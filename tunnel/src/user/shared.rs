@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a plane is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ const FORWARDED: usize = 1024;
 /// What all lanes of a plane know.
 pub(super) struct Shared {
     pub role: Role,
+    /// See [`super::Config::gather`].
+    pub gather: Duration,
     pub sink: Arc<dyn Sink>,
     pub routes: Arc<Published<Routes>>,
     pub lanes: Vec<LaneDoor>,

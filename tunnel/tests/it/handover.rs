@@ -2,8 +2,9 @@
 
 use super::rig::*;
 use sealane_ovpn::data::{Cipher, Format};
+use sealane_tunnel::HandOver;
 use sealane_tunnel::plane::{Command, Event, KeySlot, PeerNew, Plane, Transport};
-use sealane_tunnel::user::{Config, HandOver, Role, UserPlane};
+use sealane_tunnel::user::{Config, Role, UserPlane};
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

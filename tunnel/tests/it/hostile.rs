@@ -3,9 +3,10 @@
 use super::rig::*;
 use sealane_sys::netlink::Netlink;
 use sealane_sys::netlink_route::LinkSet;
-use sealane_tunnel::plane::Plane;
+use sealane_tunnel::plane::{Command, Event, KeySlot, PeerNew, Plane, Transport};
 use sealane_tunnel::user::Config;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Instant;
 
 /// The packet still passes: nothing that came before has done harm.
 fn still_works(rig: &Rig, peer: &mut Peer, service: &std::net::UdpSocket) {
@@ -179,5 +180,32 @@ fn a_tun_that_takes_nothing_loses_and_counts() {
         let service = service(7);
         peer.send(&peer.datagram(SERVER, b"back"));
         assert_eq!(service.recv_from(&mut [0; 100]).unwrap().0, 4);
+    });
+}
+
+/// It reads nothing of what is sent to it over TCP: what nothing has room for is lost and counted, others are served.
+#[test]
+fn a_stuck_client_loses_its_own_packets_only() {
+    in_namespace(|| {
+        let rig = Rig::new(1, false);
+        let service = service(7);
+        let stuck = TcpStream::connect(rig.tcp).unwrap();
+        let socket = rig.sink.wait("SocketOpened", |e| match e {
+            Event::SocketOpened { socket, .. } => Some(*socket),
+            _ => None,
+        });
+        let slow = Peer::new(&rig, 1);
+        let mut about = PeerNew::new(slow.id, socket, Transport::Tcp, stuck.local_addr().unwrap());
+        about.vpn_ip4 = Some(slow.ip());
+        rig.do_it(Command::PeerNew(about)).unwrap();
+        rig.install(&slow, KeySlot::Primary, &slow.key);
+        let mut other = Peer::new(&rig, 2);
+        rig.admit(&other);
+        let end = Instant::now() + PATIENCE;
+        while rig.total("link_lost") == 0 {
+            assert!(Instant::now() < end, "everything is taken: {:?}", rig.plane.totals());
+            (0..100).for_each(|_| drop(service.send_to(&[7; 1400], (slow.ip(), 4000))));
+        }
+        still_works(&rig, &mut other, &service);
     });
 }

@@ -5,7 +5,7 @@ use super::pair::{CLIENT, OUTER, PEER, config, install, introduce, joined, trans
 use super::rig::*;
 use sealane_ovpn::data::{Format, KeySlot, PeerId};
 use sealane_sys::netns::NetNs;
-use sealane_tunnel::kernel::KernelPlane;
+use sealane_tunnel::kernel::{KernelPlane, Prepared};
 use sealane_tunnel::plane::{
     Command, DelReason, Event, Keepalive, KeyNew, PeerNew, PeerSet, Plane, Refused, SocketId, Transport,
 };
@@ -94,6 +94,55 @@ fn no_packet_is_lost_across_key_swaps() {
         ends.server.command(Command::KeySwap(PEER)).unwrap();
         exchange(&server, &client, CLIENT.into(), &mut number);
     }
+}
+
+/// As in an upgrade of the program. Data packets pass even while nobody has it.
+#[test]
+fn another_process_goes_on_with_the_same_peers_and_keys() {
+    let Some(ends) = ends() else { return };
+    let [server, client] = ends.inside();
+    let exchange = |number: u32| {
+        for (from, to, address) in [(&server, &client, CLIENT), (&client, &server, SERVER)] {
+            from.send_to(&number.to_be_bytes(), (address, 7)).unwrap();
+            let mut got = [0; 4];
+            to.recv_from(&mut got).unwrap();
+            assert_eq!(u32::from_be_bytes(got), number);
+        }
+    };
+    exchange(1);
+    let left = ends.server.hand_over().unwrap();
+    exchange(2);
+    assert!(matches!(ends.server.command(Command::PeerDel(PEER)), Err(Refused::Gone)));
+    let Ends { ns, server: old, client: other, .. } = ends;
+    drop(old);
+    exchange(3);
+    // A control packet that comes meanwhile waits.
+    let to: SocketAddr = OUTER[0].parse().unwrap();
+    let out = |bytes: Vec<u8>| Command::ControlOut { socket: SocketId::new(0, 0), remote: to, local: None, bytes };
+    other.command(out(vec![5 << 3; 22])).unwrap();
+    let sink = Arc::new(Collector::default());
+    let plane = ns[0].run(|| Prepared::read(left).unwrap().start(sink.clone()).unwrap()).unwrap();
+    assert_eq!(sink.control().bytes, [5 << 3; 22]);
+    exchange(4);
+    assert!(plane.counters(PEER).unwrap().rx_packets >= 4);
+    install(&plane, &sink, true, KeySlot::Secondary, 2, Format::Stock);
+    plane.command(Command::KeySwap(PEER)).unwrap();
+    plane.command(Command::PeerDel(PEER)).unwrap();
+    sink.wait("PeerGone", |e| matches!(e, Event::PeerGone { peer: PEER, .. }).then_some(()));
+}
+
+/// A process that dies leaves its interface, with the routes to the clients' network; the next one begins anew.
+#[test]
+fn what_a_dead_process_has_left_is_removed() {
+    let Some(ends) = ends() else { return };
+    let name = ends.server.interface().to_owned();
+    ends.server.command(Command::PeerDel(PEER)).unwrap();
+    // Nobody comes for it.
+    drop(ends.server.hand_over().unwrap());
+    let sink = Arc::new(Collector::default());
+    let open = || Sockets::open(&["192.0.2.1:1195".parse().unwrap()], &[], 1).unwrap();
+    let plane = ends.ns[0].run(|| KernelPlane::start(&config(true), &open(), sink).unwrap()).unwrap();
+    assert_eq!(plane.interface(), name);
 }
 
 #[test]

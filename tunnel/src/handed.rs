@@ -1,0 +1,100 @@
+//! A plane that goes on in another process: what both planes have of it.
+
+use crate::fields::{Malformed, Reader, Writer};
+use crate::kernel;
+use crate::plane::{Keepalive, PeerId, PeerNew, Plane, Prefix, Sink, SocketId, Transport};
+use crate::user::{self, Config};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A stopped plane: bytes and descriptors, to be sent together. The bytes may hold keys: they belong into a pipe or a
+/// Unix socket between the two processes, never into a file.
+#[derive(Debug)]
+pub struct HandOver {
+    /// What to know.
+    pub bytes: Vec<u8>,
+    /// The descriptors that the bytes speak of, in their order.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// A plane that another process has left: read and found good, but not begun. Nothing is sent or received before
+/// [`Prepared::start`], so that it can still be dropped, and the other process go on instead.
+#[derive(Debug)]
+pub enum Prepared {
+    /// The user-space one.
+    User(user::Prepared),
+    /// The kernel's.
+    Kernel(kernel::Prepared),
+}
+
+impl Prepared {
+    /// Reads it.
+    pub fn read(from: HandOver) -> io::Result<Self> {
+        if kernel::Prepared::is_in(&from) {
+            kernel::Prepared::read(from).map(Self::Kernel)
+        } else {
+            user::Prepared::read(from).map(Self::User)
+        }
+    }
+
+    /// Goes on. Of the configuration only role, cores and `gather` count.
+    pub fn start(self, config: &Config, sink: Arc<dyn Sink>) -> io::Result<Box<dyn Plane>> {
+        let plane: Box<dyn Plane> = match self {
+            Self::User(plane) => Box::new(plane.start(config, sink)?),
+            Self::Kernel(plane) => Box::new(plane.start(sink)?),
+        };
+        Ok(plane)
+    }
+
+    /// The addresses of its sockets: UDP's, then TCP's.
+    pub fn addresses(&self) -> Vec<(Transport, SocketAddr)> {
+        match self {
+            Self::User(plane) => plane.addresses(),
+            Self::Kernel(plane) => plane.addresses(),
+        }
+    }
+}
+
+/// What control has said of a peer, in fields 1 to 13.
+pub(crate) fn write_about(w: Writer, about: &PeerNew) -> Writer {
+    w.number(1, about.peer.get().into())
+        .optional(about.sent_peer, |w, id| w.number(2, id.get().into()))
+        .number(3, about.socket.to_bits())
+        .number(4, (about.transport == Transport::Tcp).into())
+        .socket(5, about.remote)
+        .optional(about.local, |w, ip| w.ip(6, ip))
+        .optional(about.vpn_ip4, |w, ip| w.ip(7, ip.into()))
+        .optional(about.vpn_ip6, |w, ip| w.ip(8, ip.into()))
+        .each(9, &about.routes, |w, route| w.ip(0, route.address()).number(1, route.len().into()))
+        .number(10, about.mtu.into())
+        .number(11, about.max_segment.into())
+        .number(12, about.keepalive.ping.into())
+        .number(13, about.keepalive.ping_restart.into())
+}
+
+pub(crate) fn read_about(fields: Reader<'_>) -> Result<PeerNew, Malformed> {
+    let id = |n: u64| u32::try_from(n).ok().and_then(PeerId::new).ok_or(Malformed("a peer id"));
+    let socket = SocketId::from_bits(fields.number(3, "a peer's socket")?);
+    let transport = if fields.number::<u8>(4, "a transport")? == 1 { Transport::Tcp } else { Transport::Udp };
+    let peer = id(fields.number(1, "a peer id")?)?;
+    let mut about = PeerNew::new(peer, socket, transport, fields.socket(5, "a peer's address")?);
+    about.sent_peer = fields.optional_number(2)?.map(id).transpose()?;
+    about.local = fields.optional_ip(6)?;
+    about.vpn_ip4 = fields.optional_ip(7)?.and_then(|ip| if let IpAddr::V4(ip) = ip { Some(ip) } else { None });
+    about.vpn_ip6 = fields.optional_ip(8)?.and_then(|ip| if let IpAddr::V6(ip) = ip { Some(ip) } else { None });
+    for route in fields.each(9) {
+        let route = route?;
+        let address = route.optional_ip(0)?.ok_or(Malformed("a route"))?;
+        about.routes.push(Prefix::new(address, route.number(1, "a route")?).ok_or(Malformed("a route"))?);
+    }
+    about.mtu = fields.number(10, "a peer's MTU")?;
+    about.max_segment = fields.number(11, "a peer's segment size")?;
+    about.keepalive = Keepalive { ping: fields.number(12, "a ping")?, ping_restart: fields.number(13, "a ping")? };
+    Ok(about)
+}
+
+pub(crate) fn invalid(e: Malformed) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, e)
+}
