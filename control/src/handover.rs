@@ -15,6 +15,7 @@
 //! process fail, the old one sees the end of the pair and goes on as if nothing had been; should the old one die, the
 //! new one has all it needs, or opens the sockets itself.
 
+use crate::kept;
 use crate::vpn::VpnDoor;
 use crate::vpn::handover::{Estate as Tunnel, Handed};
 use anyhow::{Context, Result, bail};
@@ -117,6 +118,8 @@ pub struct Legacy {
     /// Ticket keys, so that clients resume their sessions here.
     pub tickets: Option<Tickets>,
     tunnel: bool,
+    /// What the service manager has kept of the tunnel of the process before.
+    pub kept: Option<UnixStream>,
     /// UDP sockets.
     pub udp: Vec<Inherited>,
     /// Whose connections are at those, the last predecessor first.
@@ -296,7 +299,8 @@ fn take_tunnel(mut pair: &UnixStream) -> Result<Tunnel> {
     Ok(Tunnel { control, plane: HandOver { bytes, descriptors } })
 }
 
-fn take_descriptors(pair: &UnixStream, wanted: usize) -> Result<Vec<OwnedFd>> {
+/// So many descriptors, a message of one byte for every [`MAX_DESCRIPTORS`].
+pub fn take_descriptors(pair: &UnixStream, wanted: usize) -> Result<Vec<OwnedFd>> {
     let mut descriptors = Vec::new();
     while descriptors.len() < wanted {
         let mut byte = [0; 1];
@@ -310,7 +314,8 @@ fn take_descriptors(pair: &UnixStream, wanted: usize) -> Result<Vec<OwnedFd>> {
 /// What this process was given at its start, by a predecessor or by the service manager (socket activation).
 pub fn receive() -> Result<Legacy> {
     if std::env::var_os(VARIABLE).is_none_or(|v| v != VERSION.to_string().as_str()) {
-        return Ok(Legacy { listeners: passed_at_start(), ..Legacy::default() });
+        let (listeners, kept) = passed_at_start();
+        return Ok(Legacy { listeners, kept, ..Legacy::default() });
     }
     let pair = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     // Whatever reads the standard input later finds nothing there.
@@ -356,13 +361,19 @@ fn take(mut pair: &UnixStream) -> Result<Legacy> {
     let elders = inventory.generations.iter().zip(channels);
     let elders = elders.map(|(generation, channel)| Elder { generation: *generation, channel }).collect();
     let tickets = inventory.tickets.filter(|t| !t.masters.is_empty());
-    Ok(Legacy { listeners, admin, tickets, udp, elders, tunnel: inventory.tunnel, predecessor: None })
+    let tunnel = inventory.tunnel;
+    Ok(Legacy { listeners, admin, tickets, udp, elders, tunnel, kept: None, predecessor: None })
 }
 
-/// The TCP listeners that the service manager has passed; anything else is closed, and said.
-fn passed_at_start() -> Vec<Inherited> {
-    let mut found: Vec<Inherited> = Vec::new();
-    for socket in sealane_sys::inherit::passed_at_start() {
+/// The TCP listeners that the service manager has passed, and what it has kept of a tunnel; anything else is closed, and
+/// said.
+fn passed_at_start() -> (Vec<Inherited>, Option<UnixStream>) {
+    let (mut found, mut kept) = (Vec::<Inherited>::new(), None);
+    for (socket, name) in sealane_sys::inherit::passed_at_start() {
+        if name == kept::NAME {
+            kept = Some(UnixStream::from(socket));
+            continue;
+        }
         let listens = rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(false);
         let bound = rustix::net::getsockname(&socket).ok().and_then(|a| SocketAddr::try_from(a).ok());
         let (true, Some(bound)) = (listens, bound) else {
@@ -379,7 +390,7 @@ fn passed_at_start() -> Vec<Inherited> {
             None => found.push(Inherited { configured: None, bound, sockets: vec![Arc::new(socket)] }),
         }
     }
-    found
+    (found, kept)
 }
 
 impl Legacy {

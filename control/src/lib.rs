@@ -12,6 +12,7 @@ pub mod devca;
 pub mod dns;
 mod handover;
 pub mod health;
+mod kept;
 mod lanes;
 mod listeners;
 mod memory;

@@ -8,6 +8,7 @@ use crate::admin::{self, Admin};
 use crate::config::{AccessLogTarget, Config, Origin};
 use crate::handover::{self, Estate, Legacy, Program, Successor};
 use crate::health::LiveUpstreams;
+use crate::kept;
 use crate::lanes::{LaneEvent, Lanes};
 use crate::listeners::Listeners;
 use crate::memory::{self, MemoryWatch};
@@ -68,7 +69,7 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
     let legacy = handover::receive()?;
     sockets::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(async move {
+    let ended = runtime.block_on(async move {
         let mut running = Running::start(config, program, legacy).await?;
         ready(&running.ready());
         let result = running.mind().await;
@@ -77,6 +78,10 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
         }
         running.admin.close().await;
         eprintln!("sealane: {}", running.metrics.summary());
+        anyhow::Ok((result, running.vpn, running.notifier))
+    });
+    let result = ended.and_then(|(result, vpn, notifier)| {
+        vpn.iter().for_each(|vpn| kept::keep(vpn, &notifier));
         result
     });
     // Nothing that still waits (for a successor that says nothing) delays the end.
@@ -153,7 +158,7 @@ impl Running {
         // A predecessor's is taken at the very end, since its packets wait meanwhile.
         let (vpn, inherits) = match tunnel {
             Some(settings) if legacy.has_tunnel() => (None, Some(settings)),
-            Some(settings) => (Some(Vpn::start(*settings)?), None),
+            Some(settings) => (Some(kept::start(*settings, legacy.kept.take(), &notifier)?), None),
             None => (None, None),
         };
         user::become_user(&config)?;

@@ -2,6 +2,9 @@
 //! (sd_notify(3)). Without one nothing happens.
 
 use rustix::time::{ClockId, clock_gettime};
+use sealane_sys::inherit::send_descriptors;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
@@ -13,10 +16,12 @@ pub struct Notifier {
     socket: Option<(UnixDatagram, SocketAddr)>,
     /// Half the watchdog's time, if it is on.
     pub heartbeat: Option<Duration>,
+    /// It keeps descriptors between two processes of the service (`FileDescriptorStoreMax=`).
+    store: bool,
 }
 
 impl Notifier {
-    /// By `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`.
+    /// By `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID` and `FDSTORE`, which systemd says from version 254 on.
     pub fn from_environment() -> Self {
         let address = std::env::var("NOTIFY_SOCKET").ok().and_then(|name| match name.strip_prefix('@') {
             Some(name) => SocketAddr::from_abstract_name(name).ok(),
@@ -26,7 +31,8 @@ impl Notifier {
         let number = |name| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
         let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let watchdog = number("WATCHDOG_USEC").filter(|us| ours && *us > 0);
-        Self { heartbeat: watchdog.filter(|_| socket.is_some()).map(|us| Duration::from_micros(us / 2)), socket }
+        let store = number("FDSTORE").is_some_and(|most| most > 0);
+        Self { heartbeat: watchdog.filter(|_| socket.is_some()).map(|us| Duration::from_micros(us / 2)), socket, store }
     }
 
     fn say(&self, text: &str) {
@@ -34,6 +40,26 @@ impl Notifier {
             // A service manager that does not listen is its own problem.
             let _ = socket.send_to_addr(text.as_bytes(), address);
         }
+    }
+
+    /// Whether descriptors can be left with it.
+    pub fn keeps(&self) -> bool {
+        self.store && self.socket.is_some()
+    }
+
+    /// Leaves a descriptor, which the next process of the service is passed under this name. Whether its other end is
+    /// closed is not to be looked at.
+    pub fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        let (_, address) = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(address)?;
+        let text = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}\n");
+        send_descriptors(&socket, text.as_bytes(), &[descriptor]).map(drop)
+    }
+
+    /// What was left under this name has been used.
+    pub fn keep_no_more(&self, name: &str) {
+        self.say(&format!("FDSTOREREMOVE=1\nFDNAME={name}\n"));
     }
 
     /// Everything is listened on.

@@ -14,9 +14,10 @@ const LISTEN_FDS_START: i32 = 3;
 /// So many descriptors go in one message; the kernel's limit is 253 (unix(7)).
 pub const MAX_DESCRIPTORS: usize = 128;
 
-/// Takes over the descriptors that a service manager has passed to this process (`LISTEN_PID` and `LISTEN_FDS`, see
-/// sd_listen_fds(3)). Gives them once; a second call gives none.
-pub fn passed_at_start() -> Vec<OwnedFd> {
+/// Takes over the descriptors that a service manager has passed to this process (`LISTEN_PID`, `LISTEN_FDS` and
+/// `LISTEN_FDNAMES`, see sd_listen_fds_with_names(3)), each with its name, which may be empty. Gives them once; a second
+/// call gives none.
+pub fn passed_at_start() -> Vec<(OwnedFd, String)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name| std::env::var(name).ok().and_then(|v| v.parse::<u32>().ok());
     let ours = number("LISTEN_PID") == Some(std::process::id());
@@ -31,9 +32,11 @@ pub fn passed_at_start() -> Vec<OwnedFd> {
         let flags = rustix::io::fcntl_getfd(fd);
         flags.is_ok_and(|f| rustix::io::fcntl_setfd(fd, f | rustix::io::FdFlags::CLOEXEC).is_ok())
     });
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let name = |fd: i32| names.split(':').nth((fd - LISTEN_FDS_START) as usize).unwrap_or_default().to_owned();
     // SAFETY: by the protocol of sd_listen_fds(3) these descriptors belong to this process and to nobody within it, and
     // the flag above makes sure that they are taken once.
-    open.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect()
+    open.map(|fd| (unsafe { OwnedFd::from_raw_fd(fd) }, name(fd))).collect()
 }
 
 /// Sends bytes and descriptors (at most [`MAX_DESCRIPTORS`]) as one message. `bytes` must not be empty.
