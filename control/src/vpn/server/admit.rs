@@ -7,6 +7,7 @@ use super::super::pool::Addresses;
 use super::super::settings::Settings;
 use super::{FAREWELL, Key, Server, unix};
 use sealane_ovpn::data::{KeySlot as Slot, PeerId};
+use sealane_ovpn::peer_info::{PeerInfo, proto};
 use sealane_tunnel::plane::{Command, Feature, Keepalive, KeyNew, PeerNew, PeerSet, lane_of};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -45,7 +46,10 @@ impl Server {
         self.say("refuse", key, &more);
         let Some(peer) = self.peers.get_mut(&key) else { return };
         peer.stage = Stage::Leaving(now + FAREWELL);
-        let has_temporary = peer.info.has(sealane_ovpn::peer_info::proto::AUTH_FAIL_TEMP);
+        // Who is refused has not been agreed with yet: what it knows is in its message.
+        let message = peer.session.message(key_id).map(|m| PeerInfo::parse(&m.peer_info));
+        let has_temporary =
+            [message.as_ref(), Some(&peer.info)].into_iter().flatten().any(|i| i.has(proto::AUTH_FAIL_TEMP));
         let text = match temporary && has_temporary {
             true => format!("AUTH_FAILED,TEMP:{reason}\0"),
             false => format!("AUTH_FAILED,{reason}\0"),
@@ -119,7 +123,7 @@ impl Server {
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
         let id = free_id(&self.by_id, &mut self.next_id, peer.socket.lane(), lanes).ok_or("no peer id is left")?;
         let mut new = PeerNew::new(id, peer.socket, peer.transport, peer.remote);
-        if !peer.info.has(sealane_ovpn::peer_info::proto::DATA_V2) {
+        if !peer.info.has(proto::DATA_V2) {
             if !self.plane.supports(Feature::Unnumbered) {
                 return Err("Data channel negotiation failed (missing DATA_V2)".to_owned());
             }
