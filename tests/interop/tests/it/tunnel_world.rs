@@ -128,12 +128,24 @@ impl World {
     /// The gateway as another file.
     #[track_caller]
     pub fn serve_with(&self, program: &Path) -> Server {
+        self.serve_until(program, "OpenVPN clients at tcp://")
+    }
+
+    /// The gateway with the kernel's data plane, which serves UDP only.
+    #[track_caller]
+    pub fn serve_in_kernel(&self) -> Server {
+        let toml = self.read("vpn/tunnel.toml").replace(", \"tcp://:1194\"", "");
+        self.write("vpn/tunnel.toml", &toml);
+        self.serve_until(binary::sealane(), "OpenVPN clients at udp://")
+    }
+
+    #[track_caller]
+    fn serve_until(&self, program: &Path, said: &str) -> Server {
         let mut command = self.command(End::Server, program);
         command.args(["serve", "-c", "vpn/tunnel.toml"]);
         let mut server = Server::start(command, self.folder.path());
         let log = server.log_file();
-        server
-            .wait_until(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains("OpenVPN clients at tcp://")));
+        server.wait_until(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains(said)));
         server
     }
 
@@ -152,6 +164,22 @@ impl World {
         let pids = self.serving();
         let &[pid] = pids.as_slice() else { panic!("one gateway is to be there, not {pids:?}") };
         self.signal(pid, Signal::USR2);
+    }
+
+    /// A process at the server's end is asked to end.
+    pub fn terminate(&self, pid: u32) {
+        self.signal(pid, Signal::TERM);
+    }
+
+    /// The gateway dies at once.
+    pub fn kill(&self) {
+        self.serving().into_iter().for_each(|pid| self.signal(pid, Signal::KILL));
+    }
+
+    /// Whether the kernel has `ovpn`.
+    pub fn has_kernel_plane(&self) -> bool {
+        let [a, _] = &self.names;
+        ip(&format!("-n {a} link add ovpn-tried type ovpn")) && ip(&format!("-n {a} link del ovpn-tried"))
     }
 
     fn signal(&self, pid: u32, signal: Signal) {
@@ -186,23 +214,30 @@ impl World {
         assert!(ip(&format!("-n {b} addr del 10.99.0.2/24 dev {device}")), "the address goes");
     }
 
+    /// The client's end has an address more, as of a network behind it.
+    #[track_caller]
+    pub fn has_behind_client(&self, address: &str) {
+        let [_, b] = &self.names;
+        assert!(ip(&format!("-n {b} addr add {address}/32 dev lo")), "{address}");
+    }
+
     /// How many of `count` pings from one end were answered.
     #[track_caller]
     pub fn pings(&self, end: End, address: &str, count: u32, interval: &str, size: u32) -> u32 {
+        let (count, size) = (count.to_string(), size.to_string());
+        self.ping(end, &["-i", interval, "-c", &count, "-s", &size, address])
+    }
+
+    /// How many of `count` pings from one of an end's addresses were answered.
+    #[track_caller]
+    pub fn pings_as(&self, end: End, from: &str, address: &str, count: u32) -> u32 {
+        self.ping(end, &["-I", from, "-i", "0.05", "-c", &count.to_string(), address])
+    }
+
+    #[track_caller]
+    fn ping(&self, end: End, arguments: &[&str]) -> u32 {
         let mut command = self.command(end, &peers::find("ping").expect("looked for before"));
-        command.args([
-            "-n",
-            "-q",
-            "-W",
-            "2",
-            "-i",
-            interval,
-            "-c",
-            &count.to_string(),
-            "-s",
-            &size.to_string(),
-            address,
-        ]);
+        command.args(["-n", "-q", "-W", "2"]).args(arguments);
         let said: peers::Said = process::run(&mut command, b"").into();
         let received = said.text().split(", ").find_map(|part| part.strip_suffix(" received")?.parse().ok());
         received.unwrap_or_else(|| panic!("ping says\n{}", said.all()))

@@ -1,0 +1,67 @@
+//! What one client is given and another is not, as Debian's OpenVPN sees it.
+
+use crate::tunnel_world::{End, INSIDE, World, said};
+use sealane_interop::{eventually, skip};
+use std::os::unix::fs::PermissionsExt;
+
+macro_rules! world {
+    () => {
+        match World::new() {
+            Ok(world) => world,
+            Err(why) => skip!("{why}"),
+        }
+    };
+}
+
+/// A certificate and a password, which a program looks at: it says yes, no, or not now.
+#[test]
+fn a_program_decides_who_may_come_in() {
+    let world = world!();
+    let program = world.write(
+        "decide",
+        "#!/bin/sh\nread -r name; read -r password\ncase \"$common_name:$name:$password\" in\nalice:al:right) exit 0;;\n\
+         alice:al:early) exit 75;;\nesac\nexit 1\n",
+    );
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).expect("a file can be made a program");
+    world.init(&format!("auth_command = [\"{}\"]", program.display()));
+    let (alice, bob) = (world.profile("alice"), world.profile("bob"));
+    let server = world.serve();
+    for word in ["right", "early", "wrong"] {
+        world.write(word, &format!("al\n{word}\n"));
+    }
+    for (profile, password, answer) in [
+        (&alice, "wrong", "AUTH_FAILED,wrong user name or password"),
+        (&alice, "early", "AUTH_FAILED,TEMP:authentication is not possible just now"),
+        (&bob, "right", "AUTH_FAILED,wrong user name or password"),
+    ] {
+        let client = world.openvpn(End::Client, profile, &["--auth-user-pass", password]);
+        assert!(said(&client, answer), "{password}: {}\n{}", client.log(), server.log());
+    }
+    let _client = world.connected(&alice, &["--auth-user-pass", "right"]);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+}
+
+/// A network behind a client is reached through it and may speak; one that is nobody's is not, and may not.
+#[test]
+fn a_network_behind_a_client_is_reached() {
+    let world = world!();
+    world.init("[[tunnel.client]]\nname = \"alice\"\nroutes = [\"10.123.0.0/24\"]");
+    world.has_behind_client("10.123.0.5");
+    world.has_behind_client("10.124.0.5");
+    let profile = world.profile("alice");
+    let _server = world.serve();
+    let _client = world.connected(&profile, &[]);
+    assert_eq!(world.pings(End::Server, "10.123.0.5", 3, "0.05", 1400), 3);
+    assert_eq!(world.pings_as(End::Client, "10.123.0.5", INSIDE, 3), 3);
+    // Whatever else the client's system says meanwhile under an address that is nobody's.
+    let before = dropped(&world);
+    assert_eq!(world.pings_as(End::Client, "10.124.0.5", INSIDE, 20), 0);
+    assert!(eventually(|| dropped(&world) >= before + 20), "{before} and then {}", dropped(&world));
+}
+
+/// Packets dropped for their source, as the status says.
+fn dropped(world: &World) -> u64 {
+    let status: String = world.read("vpn/status.json").split_whitespace().collect();
+    let count = status.split("\"drop_source\",").nth(1).and_then(|rest| rest.split(']').next()?.parse().ok());
+    count.unwrap_or_else(|| panic!("no such count: {status}"))
+}

@@ -1,0 +1,82 @@
+//! The whole gateway with the kernel's data plane, and Debian's OpenVPN at the other end, unchanged. `cargo xtask ovpn-vm`
+//! runs these in a virtual machine where this machine's kernel has no `ovpn`; there everything is slow, and renewals are
+//! spaced accordingly.
+
+use crate::tunnel_world::{End, INSIDE, World, said};
+use sealane_interop::process::Server;
+use sealane_interop::{eventually, skip};
+
+macro_rules! world {
+    () => {
+        match World::new() {
+            Ok(world) if world.has_kernel_plane() => world,
+            Ok(_) => skip!("this kernel has no `ovpn` (Linux 6.16 has); `cargo xtask ovpn-vm` runs this"),
+            Err(why) => skip!("{why}"),
+        }
+    };
+}
+
+const EXIT: [&str; 2] = ["--explicit-exit-notify", "1"];
+
+/// A gateway that is told to use the kernel, or not to start.
+fn serve(world: &World, more: &str) -> Server {
+    world.init(&format!("data_plane = \"kernel\"\n{more}"));
+    world.serve_in_kernel()
+}
+
+/// Packets of all sizes and both ways; the client renews its key under them and then leaves.
+#[test]
+fn a_stock_client_is_served_and_renews_its_key() {
+    let world = world!();
+    let server = serve(&world, "network6 = \"fd00:88::/64\"");
+    let client = world.connected(&world.profile("alice"), &[&EXIT[..], &["--reneg-sec", "8"][..]].concat());
+    assert_eq!(world.pings(End::Client, INSIDE, 5, "0.1", 56), 5);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.1", 5000), 3);
+    assert_eq!(world.pings(End::Client, "fd00:88::1", 3, "0.1", 56), 3);
+    assert_eq!(world.pings(End::Server, "10.88.0.2", 3, "0.1", 1400), 3);
+    let status = world.sealane(End::Server, &["tunnel", "status", "-c", "vpn/tunnel.toml"], b"").text();
+    assert!(status.contains("data plane: kernel"), "{status}");
+    assert_eq!(world.pings(End::Client, INSIDE, 400, "0.05", 200), 400, "{}\n{}", client.log(), server.log());
+    let keys = client.log().matches("Control Channel: TLSv1").count();
+    assert!(keys >= 3, "{}\n{}", client.log(), server.log());
+    client.terminate();
+    assert!(said(&server, "is gone: it has left"), "{}", server.log());
+}
+
+/// The link, the peers and their keys stay in the kernel while the program is replaced.
+#[test]
+fn a_client_does_not_notice_an_upgrade() {
+    let world = world!();
+    let server = serve(&world, "");
+    let client = world.connected(&world.profile("alice"), &[&EXIT[..], &["--reneg-sec", "15"][..]].concat());
+    std::thread::scope(|scope| {
+        let pings = scope.spawn(|| world.pings(End::Client, INSIDE, 300, "0.05", 56));
+        world.upgrade();
+        let done = eventually(|| server.log().contains("taken over") && world.serving().len() == 1);
+        assert!(done, "{}", server.log());
+        assert_eq!(pings.join().expect("ping ends"), 300, "{}", server.log());
+    });
+    // A key is renewed inside a TLS session that was made by another process.
+    let renewed = || client.log().matches("Control Channel: TLSv1").count() >= 2;
+    assert!(eventually(renewed), "{}\n{}", client.log(), server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 20, "0.05", 56), 20);
+    let log = client.log();
+    assert_eq!(log.matches("Initialization Sequence Completed").count(), 1, "{log}");
+    client.terminate();
+    assert!(said(&server, "is gone: it has left"), "{}", server.log());
+}
+
+/// The interface of a process that died outlives it, and is not in the way of the next one.
+#[test]
+fn a_gateway_that_died_leaves_nothing_in_the_way() {
+    let world = world!();
+    let first = serve(&world, "");
+    let profile = world.profile("alice");
+    let client = world.connected(&profile, &[]);
+    world.kill();
+    assert!(eventually(|| world.serving().is_empty()), "{}", first.log());
+    drop(client);
+    let _second = world.serve_in_kernel();
+    let _client = world.connected(&profile, &[]);
+    assert_eq!(world.pings(End::Client, INSIDE, 5, "0.1", 56), 5);
+}
