@@ -1,7 +1,8 @@
 //! The kernel's data plane, tested where this machine's kernel has no `ovpn`: a Debian kernel that has it boots under
-//! qemu's software emulation, with the tunnel's tests as all that it runs. About two minutes.
+//! qemu's software emulation, with the tests of the kernel's plane as all that it runs: the plane by itself, and the
+//! whole gateway with Debian's OpenVPN as its client. Some minutes.
 //!
-//! Everything comes from Debian's packages: qemu, busybox and the kernel, which is fetched from the mirror that this
+//! Everything comes from Debian's packages: qemu, busybox, OpenVPN and the kernel, which is fetched from the mirror that this
 //! machine's apt uses already, or given with `--kernel FILE.deb` (several, where Debian has split it). What is missing is named, and the job is skipped.
 
 use crate::metadata::{Workspace, cargo};
@@ -20,6 +21,8 @@ const NEEDS: &[(&str, &str)] = &[
     ("dpkg-deb", "dpkg"),
     ("ldd", "libc-bin"),
 ];
+/// Programs that run in the machine, and their packages.
+const TOOLS: &[(&str, &str)] = &[("openvpn", "openvpn"), ("ip", "iproute2"), ("ping", "iputils-ping")];
 
 /// A suite whose kernels have `ovpn`.
 const SUITE: &str = "trixie-backports";
@@ -42,10 +45,15 @@ const PASSED: &str = "ovpn-vm: exit 0";
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs tmp /tmp
-export PATH=/bin:/sbin
+mkdir -p /run /var/run
+# What is in /tools comes before busybox's own of the same name.
+export PATH=/tools:/bin:/sbin
+ip link set lo up
 depmod -a; modprobe tun; modprobe veth; modprobe ovpn
 # One processor, emulated: one test at a time.
-/bin/it --test-threads=1 --nocapture kernel::; echo "ovpn-vm: exit $?"
+/tools/plane --test-threads=1 --nocapture kernel::; plane=$?
+SEALANE_BIN=/tools/sealane /tools/gateway --test-threads=1 --nocapture tunnel_kernel::; gateway=$?
+echo "ovpn-vm: exit $((plane + gateway))"
 poweroff -f
 "#;
 
@@ -54,8 +62,8 @@ pub fn run(kernel: &[PathBuf]) -> anyhow::Result<u8> {
     if !cfg!(target_arch = "x86_64") {
         return skip("the job is made for x86-64");
     }
-    for (program, package) in NEEDS {
-        if !present(program) {
+    for (program, package) in NEEDS.iter().chain(TOOLS) {
+        if find(program).is_none() {
             return skip(&format!("`{program}` is missing (Debian package {package})"));
         }
     }
@@ -70,8 +78,13 @@ pub fn run(kernel: &[PathBuf]) -> anyhow::Result<u8> {
     } else {
         kernel.to_vec()
     };
-    let test = build_test(&workspace)?;
-    let (image, initrd) = pack(&folder, &packages, &test)?;
+    let mut programs = vec![
+        ("plane", build(&workspace, TESTS, "tunnel/tests/it.rs")?),
+        ("gateway", build(&workspace, TESTS, "interop/tests/it/main.rs")?),
+        ("sealane", build(&workspace, &["build", "-p", "sealane", "--bin", "sealane"], "sealane/src/main.rs")?),
+    ];
+    programs.extend(TOOLS.iter().filter_map(|(name, _)| Some((*name, find(name)?))));
+    let (image, initrd) = pack(&folder, &packages, &programs)?;
     boot(&folder, &image, &initrd)
 }
 
@@ -80,9 +93,11 @@ fn skip(why: &str) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn present(program: &str) -> bool {
+/// Finds a program, also where only root looks for it.
+fn find(program: &str) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&paths).any(|p| p.join(program).is_file())
+    let folders = std::env::split_paths(&paths).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// Runs a program to its end and returns what it said.
@@ -157,20 +172,24 @@ fn version(name: &str) -> Vec<u32> {
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
 }
 
-/// Builds the tunnel's tests and returns their program.
-fn build_test(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+/// Both in one build, so that what they share is built once.
+const TESTS: &[&str] = &["test", "-p", "sealane-tunnel", "-p", "sealane-interop", "--test", "it", "--no-run"];
+
+/// Has cargo build programs and returns that which is made from this source.
+fn build(workspace: &Workspace, arguments: &[&str], source: &str) -> anyhow::Result<PathBuf> {
     let mut command = cargo();
-    command.args(["test", "--release", "-p", "sealane-tunnel", "--test", "it", "--no-run", "--message-format=json"]);
+    command.args(arguments).args(["--release", "--message-format=json"]);
     let messages = output(command.current_dir(workspace.root()))?;
     let executable = |line: &str| -> Option<PathBuf> {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["target"]["src_path"].as_str().filter(|path| path.ends_with(source))?;
         Some(message.get("executable")?.as_str()?.into())
     };
-    messages.lines().filter_map(executable).next_back().context("cargo named no test program")
+    messages.lines().filter_map(executable).next_back().context("cargo named no program")
 }
 
-/// Unpacks the kernel and packs the first file system: busybox, modules, the tests and their libraries.
-fn pack(folder: &Path, packages: &[PathBuf], test: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
+/// Unpacks the kernel and packs the first file system: busybox, modules, programs and their libraries.
+fn pack(folder: &Path, packages: &[PathBuf], programs: &[(&str, PathBuf)]) -> anyhow::Result<(PathBuf, PathBuf)> {
     let (unpacked, root) = (folder.join("kernel"), folder.join("root"));
     for old in [&unpacked, &root] {
         if old.exists() {
@@ -182,17 +201,19 @@ fn pack(folder: &Path, packages: &[PathBuf], test: &Path) -> anyhow::Result<(Pat
     }
     let images = output(Command::new("find").arg(&unpacked).args(["-name", "vmlinuz*", "-type", "f"]))?;
     let image = PathBuf::from(images.lines().next().context("the packages have no kernel")?);
-    for name in ["bin", "sbin", "proc", "sys", "dev", "tmp"] {
+    for name in ["bin", "sbin", "tools", "proc", "sys", "dev", "tmp"] {
         fs::create_dir_all(root.join(name))?;
     }
     let busybox = output(Command::new("sh").args(["-c", "command -v busybox"]))?;
     fs::copy(busybox.trim(), root.join("bin/busybox"))?;
     symlink("/bin/busybox", root.join("sbin/modprobe"))?;
-    fs::copy(test, root.join("bin/it"))?;
-    for library in output(Command::new("ldd").arg(test))?.split_whitespace().filter(|w| w.starts_with('/')) {
-        let to = root.join(library.trim_start_matches('/'));
-        fs::create_dir_all(to.parent().context("a library's folder")?)?;
-        fs::copy(library, to)?;
+    for (name, program) in programs {
+        fs::copy(program, root.join("tools").join(name))?;
+        for library in output(Command::new("ldd").arg(program))?.split_whitespace().filter(|w| w.starts_with('/')) {
+            let to = root.join(library.trim_start_matches('/'));
+            fs::create_dir_all(to.parent().context("a library's folder")?)?;
+            fs::copy(library, to)?;
+        }
     }
     let kinds = output(Command::new("find").arg(&unpacked).args(["-path", "*/lib/modules/*/kernel", "-type", "d"]))?;
     let from = kinds.lines().next().and_then(|k| Path::new(k).parent()).context("the packages have no modules")?;
