@@ -1,5 +1,6 @@
 //! The experiment `tunnel`: OpenVPN in user space and Sealane, against each other's clients, over a veth pair.
 
+mod datagrams;
 mod measure;
 mod verdict;
 mod world;
@@ -8,7 +9,7 @@ use sealane_lab_experiment::programs::look_up;
 use sealane_lab_experiment::{Bench, Experiment, Options, Spec};
 use sealane_lab_report::Page;
 use sealane_sys::netns::NetNs;
-use world::{Wire, World};
+use world::{Seal, Wire, World};
 
 /// The experiment.
 #[derive(Debug)]
@@ -40,8 +41,11 @@ impl Experiment for Tunnel {
     }
 
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
-        let world = World::build(bench)?;
-        parts(bench, &world)
+        let world = World::build(bench, Seal::USUAL)?;
+        parts(bench, &world)?;
+        // Others are built for the parts below; this one's tunnels need not be kept alive beside them.
+        drop(world);
+        seals(bench)
     }
 
     fn conclude(&self, page: &mut Page) {
@@ -53,5 +57,10 @@ fn parts(bench: &mut Bench<'_>, world: &World) -> anyhow::Result<()> {
     bench.part("tcp-segmented", |b, p| measure::tcp(b, p, world, Wire::Segmented, 1))?;
     bench.part("tcp-whole", |b, p| measure::tcp(b, p, world, Wire::Whole, 1))?;
     bench.part("tcp-four", |b, p| measure::tcp(b, p, world, Wire::Segmented, 4))?;
-    bench.part("udp", |b, p| measure::udp(b, p, world))
+    bench.part("udp", |b, p| datagrams::measure(b, p, world))
+}
+
+fn seals(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    bench.part("tcp-chacha20", |b, p| measure::sealed(b, p, Seal::CHACHA20))?;
+    bench.part("tcp-software", |b, p| measure::sealed(b, p, Seal::SOFTWARE))
 }

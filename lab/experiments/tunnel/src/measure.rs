@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::world::{SEALANE, TUNED, VETH, Way, Wire, World};
+use crate::world::{KERNEL, Seal, TUNED, VETH, Way, Wire, World};
 
 /// What arrives.
 pub const THROUGHPUT: &str = "throughput";
@@ -17,13 +17,27 @@ pub const SERVER_CPU: &str = "server CPU";
 /// The client's.
 pub const CLIENT_CPU: &str = "client CPU";
 
-/// More than this share of datagrams lost: the rate did not pass.
-const LOSS: f64 = 0.005;
+/// One stream in a world of its own, whose packets are sealed otherwise.
+pub fn sealed(bench: &mut Bench<'_>, part: &mut Part, seal: Seal) -> anyhow::Result<()> {
+    let world = World::build(bench, seal)?;
+    let rounds = bench.size("seal_rounds")?;
+    streams_in(bench, part, &world, (Wire::Segmented, 1, rounds))
+}
 
 /// Streams from client to server.
 pub fn tcp(bench: &mut Bench<'_>, part: &mut Part, world: &World, wire: Wire, streams: u32) -> anyhow::Result<()> {
+    let rounds = bench.size("rounds")?;
+    streams_in(bench, part, world, (wire, streams, rounds))
+}
+
+fn streams_in(
+    bench: &mut Bench<'_>,
+    part: &mut Part,
+    world: &World,
+    (wire, streams, rounds): (Wire, u32, usize),
+) -> anyhow::Result<()> {
     world.set(wire)?;
-    let (rounds, seconds): (usize, u64) = (bench.size("rounds")?, bench.size("seconds")?);
+    let seconds: u64 = bench.size("seconds")?;
     let names: Vec<String> = world.ways.iter().map(|w| w.name.to_owned()).collect();
     let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
         let way = &world.ways[i];
@@ -35,7 +49,9 @@ pub fn tcp(bench: &mut Bench<'_>, part: &mut Part, world: &World, wire: Wire, st
         let gigabytes = number("bytes")? / 1e9;
         let mut sample = Sample::of(THROUGHPUT, number("bits_per_second")? / 1e9);
         for (name, (after, before)) in [SERVER_CPU, CLIENT_CPU].into_iter().zip(after.iter().zip(&before)) {
-            if way.name != VETH && gigabytes > 0.0 {
+            // What the kernel does by itself is no process's time.
+            let told = way.name != VETH && (way.name != KERNEL || name == CLIENT_CPU);
+            if told && gigabytes > 0.0 {
                 sample = sample.with(name, after.since(before) as f64 / 1e9 / gigabytes);
             }
         }
@@ -62,66 +78,6 @@ pub fn tcp(bench: &mut Bench<'_>, part: &mut Part, world: &World, wire: Wire, st
 /// The name of a figure's ratio to tuned OpenVPN.
 pub fn times(measure: &str) -> String {
     format!("{measure}, times OpenVPN tuned")
-}
-
-/// The name of the figure for datagrams of a size.
-pub fn passed(size: u32) -> String {
-    format!("{size}-byte datagrams without loss")
-}
-
-/// Datagrams at rising rates.
-pub fn udp(bench: &mut Bench<'_>, part: &mut Part, world: &World) -> anyhow::Result<()> {
-    world.set(Wire::Segmented)?;
-    let (rounds, seconds): (usize, u64) = (bench.size("udp_rounds")?, bench.size("udp_seconds")?);
-    let ways: Vec<&Way> = world.ways.iter().filter(|w| w.name != VETH).collect();
-    let names: Vec<String> = ways.iter().map(|w| w.name.to_owned()).collect();
-    for size in bench.sizes::<u32>("sizes")? {
-        let measure = passed(size);
-        let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
-            Ok(Sample::of(&measure, highest(world, ways[i], size, seconds)?))
-        })?;
-        for name in &names {
-            part.rounds(name, &measure, &held.values(name, &measure), "1/s");
-            if name != TUNED {
-                part.rounds(name, &times(&measure), &held.ratios(name, TUNED, &measure), "×");
-            }
-        }
-        part.bars(&format!("Datagrams of {size} bytes a second, without loss"), &[&measure], "higher");
-        part.table("Against OpenVPN tuned, paired rounds", &[&times(&measure)]);
-        if part.value(SEALANE, &measure).is_none() {
-            part.note(format!("No rate of {size}-byte datagrams passed whole through every tunnel."));
-        }
-    }
-    Ok(())
-}
-
-/// The highest rate that passes whole: up by half until one does not, then twice between.
-fn highest(world: &World, way: &Way, size: u32, seconds: u64) -> anyhow::Result<f64> {
-    let passes = |rate: f64| -> anyhow::Result<Option<f64>> {
-        let bits = (rate * f64::from(size) * 8.0).round().to_string();
-        let end = iperf(world, way, seconds, &["-u", "-l", &size.to_string(), "-b", &bits])?;
-        let sum = &end["sum"];
-        let number = |key: &str| sum[key].as_f64().with_context(|| format!("iperf3 said no {key}"));
-        let (packets, lost, time) = (number("packets")?, number("lost_packets")?, number("seconds")?);
-        // A sender that cannot keep the rate has found its own limit, not the tunnel's.
-        let whole = packets > 0.0 && lost / packets <= LOSS && packets / time > rate * 0.9;
-        Ok(whole.then_some((packets - lost) / time))
-    };
-    let (mut best, mut rate, mut step) = (0.0, 5_000.0, 1.5);
-    while rate < 2e6 {
-        match passes(rate)? {
-            Some(arrived) => {
-                best = arrived;
-                rate *= step;
-            }
-            None if step > 1.2 => {
-                rate = rate / step * 1.15;
-                step = 1.15;
-            }
-            None => break,
-        }
-    }
-    Ok(best)
 }
 
 /// Ends the iperf3 server whatever happens.

@@ -2,7 +2,8 @@
 
 use sealane_lab_report::{Page, number};
 
-use crate::measure::{SERVER_CPU, THROUGHPUT, passed, times};
+use crate::datagrams::passed;
+use crate::measure::{SERVER_CPU, THROUGHPUT, times};
 use crate::world::{MIXED, SEALANE, TUNED};
 
 /// Fills verdict and advice.
@@ -10,6 +11,8 @@ pub fn conclude(page: &mut Page) {
     let said: Vec<String> = [
         stream(page, "tcp-segmented", "with outer packets segmented on the wire"),
         stream(page, "tcp-whole", "over a wire that takes super-packets"),
+        stream(page, "tcp-chacha20", "with ChaCha20-Poly1305"),
+        stream(page, "tcp-software", "with AES computed without the CPU's instructions for it"),
         server(page),
         datagrams(page),
     ]

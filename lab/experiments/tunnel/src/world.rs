@@ -31,6 +31,9 @@ pub const SEALANE: &str = "Sealane";
 /// Sealane's server, OpenVPN's client.
 pub const MIXED: &str = "Sealane with OpenVPN's client";
 
+/// Sealane's server with the kernel's data plane, Sealane's client: where the kernel has `ovpn` (Linux 6.16).
+pub const KERNEL: &str = "Sealane in the kernel";
+
 /// What the wire takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
@@ -38,6 +41,29 @@ pub enum Wire {
     Segmented,
     /// Super-packets.
     Whole,
+}
+
+/// What seals packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Seal {
+    cipher: &'static str,
+    /// Whether the CPU's own instructions for AES and GCM may be used.
+    instructions: bool,
+}
+
+impl Seal {
+    /// AES-256-GCM as fast as the CPU can.
+    pub const USUAL: Self = Self { cipher: "AES-256-GCM", instructions: true };
+    /// ChaCha20-Poly1305.
+    pub const CHACHA20: Self = Self { cipher: "CHACHA20-POLY1305", instructions: true };
+    /// AES-256-GCM on a CPU that knows nothing of it.
+    pub const SOFTWARE: Self = Self { cipher: "AES-256-GCM", instructions: false };
+
+    /// What OpenSSL and aws-lc read at their start: without AES and carry-less multiplication, of 128 bits and wider.
+    fn env(self) -> Vec<(String, OsString)> {
+        const MASK: &str = "~0x200000200000000:~0x60000000000";
+        if self.instructions { Vec::new() } else { vec![("OPENSSL_ia32cap".to_owned(), MASK.into())] }
+    }
 }
 
 /// One way to get from one namespace to the other.
@@ -75,7 +101,10 @@ pub struct World {
 
 impl World {
     /// Makes namespaces, wire and tunnels, and waits until packets pass.
-    pub fn build(bench: &mut Bench<'_>) -> anyhow::Result<Self> {
+    pub fn build(bench: &mut Bench<'_>, seal: Seal) -> anyhow::Result<Self> {
+        if !seal.instructions && !cfg!(target_arch = "x86_64") {
+            bail!("there is a switch for the CPU's instructions on x86-64 only");
+        }
         let program = |kind: &str| -> anyhow::Result<Program> {
             bench.programs.iter().find(|p| p.kind == kind).cloned().with_context(|| format!("no {kind}"))
         };
@@ -87,15 +116,19 @@ impl World {
         said(Command::new(&sealane.path).args(["tunnel", "init", "192.0.2.1:1194", "--folder"]).arg(&pki))?;
         let profile = said(Command::new(&sealane.path).args(["tunnel", "client-config", "lab", "--folder"]).arg(&pki))?;
         let mut ways = vec![Way { name: VETH, address: OUTER[0], server: None, client: None }];
-        let makers: [(&'static str, bool, bool, bool); 4] = [
+        let mut makers: Vec<(&'static str, bool, bool, bool)> = vec![
             (OPENVPN, false, false, false),
             (TUNED, false, false, true),
             (SEALANE, true, true, true),
             (MIXED, true, false, true),
         ];
+        if ends[0].run(kernel_has_ovpn)? {
+            makers.push((KERNEL, true, true, true));
+        }
         for (i, (name, our_server, our_client, tuned)) in makers.into_iter().enumerate() {
             let number = i as u8 + 1;
-            let setup = Setup { folder: folder.path(), pki: &pki, number, tuned };
+            let plane = if name == KERNEL { "kernel" } else { "user" };
+            let setup = Setup { folder: folder.path(), pki: &pki, number, tuned, seal, plane };
             let (server, text) =
                 if our_server { setup.sealane_server(&sealane)? } else { setup.openvpn_server(&openvpn)? };
             bench.show_configuration(if our_server { "sealane" } else { "openvpn" }, &text);
@@ -133,6 +166,9 @@ struct Setup<'a> {
     pki: &'a Path,
     number: u8,
     tuned: bool,
+    seal: Seal,
+    /// Sealane's data plane.
+    plane: &'static str,
 }
 
 const TUNING: &str = "sndbuf 8388608\nrcvbuf 8388608\ntxqueuelen 1000\n";
@@ -147,7 +183,7 @@ impl Setup<'_> {
             name: format!("{} {role}", program.name),
             program: program.path.clone(),
             args,
-            env: Vec::new(),
+            env: self.seal.env(),
             cpus: Vec::new(),
             ports: Vec::new(),
             output: self.folder.join(format!("{}-{role}.log", self.number)),
@@ -166,8 +202,9 @@ impl Setup<'_> {
         let text = format!(
             "dev ovpn{n}\ndev-type tun\nproto udp\nlocal {}\nport {port}\nserver 10.90.{n}.0 255.255.255.0\n\
              topology subnet\nca {pki}/ca.crt\ncert {pki}/server.crt\nkey {pki}/server.key\ndh none\n\
-             tls-crypt-v2 {pki}/tls-crypt-v2.key\ndata-ciphers AES-256-GCM\nkeepalive 10 60\ndisable-dco\n{}",
+             tls-crypt-v2 {pki}/tls-crypt-v2.key\ndata-ciphers {}\nkeepalive 10 60\ndisable-dco\n{}",
             OUTER[0],
+            self.seal.cipher,
             if self.tuned { TUNING } else { "" },
         );
         let path = self.write("server.conf", &text)?;
@@ -179,8 +216,8 @@ impl Setup<'_> {
         let text = format!(
             "lanes = 1\n\n[tunnel]\nlisten = [\"udp://{}:{port}\"]\nnetwork = \"10.90.{n}.0/24\"\ndevice = \"ovpn{n}\"\n\
              ca = \"{pki}/ca.crt\"\ncert = \"{pki}/server.crt\"\nkey = \"{pki}/server.key\"\n\
-             tls_crypt_v2 = \"{pki}/tls-crypt-v2.key\"\nciphers = [\"AES-256-GCM\"]\n",
-            OUTER[0],
+             tls_crypt_v2 = \"{pki}/tls-crypt-v2.key\"\nciphers = [\"{}\"]\ndata_plane = \"{}\"\n",
+            OUTER[0], self.seal.cipher, self.plane,
         );
         let path = self.write("server.toml", &text)?;
         Ok((self.launch(program, "server", vec!["serve".into(), "-c".into(), path.into()]), text))
@@ -198,7 +235,7 @@ impl Setup<'_> {
 
     fn openvpn_client(&self, program: &Program, profile: &str) -> anyhow::Result<Launch> {
         let tuning = if self.tuned { TUNING } else { "" };
-        let text = format!("{}data-ciphers AES-256-GCM\ndisable-dco\n{tuning}", self.profile(profile));
+        let text = format!("{}data-ciphers {}\ndisable-dco\n{tuning}", self.profile(profile), self.seal.cipher);
         let path = self.write("client.conf", &text)?;
         Ok(self.launch(program, "client", vec!["--config".into(), path.into()]))
     }
@@ -207,6 +244,17 @@ impl Setup<'_> {
         let path = self.write("client.ovpn", &self.profile(profile))?;
         Ok(self.launch(program, "client", vec!["tunnel".into(), "connect".into(), path.into()]))
     }
+}
+
+/// Whether this kernel makes interfaces of the kind.
+fn kernel_has_ovpn() -> bool {
+    let try_one = || -> std::io::Result<()> {
+        let mut netlink = Netlink::route()?;
+        netlink.link_add("ovpn-tried", "ovpn", &[])?;
+        let index = netlink.link_index("ovpn-tried")?;
+        netlink.link_del(index)
+    };
+    try_one().is_ok()
 }
 
 /// Two namespaces with a veth pair between them.
