@@ -114,8 +114,8 @@ fn the_least_busy_server_gets_the_next_request() {
     let site = Site::new();
     let go_on = Arc::new(AtomicBool::new(false));
     let held = Arc::clone(&go_on);
-    let slow = Backend::answering(move |_| {
-        while !held.load(Ordering::SeqCst) {
+    let slow = Backend::answering(move |request| {
+        while request.target() == "/slow" && !held.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(5));
         }
         ok(b"slow")
@@ -124,11 +124,12 @@ fn the_least_busy_server_gets_the_next_request() {
     let servers = format!("servers = [\"{}\", \"{}\"]\nbalance = \"least_connections\"", slow.url(), quick.url());
     let gateway = start(&site, 1, &servers);
     std::thread::scope(|scope| {
-        // One of two finds the slow server.
-        for _ in 0..2 {
-            scope.spawn(|| gateway.plain_get("/", ""));
+        // Until one is held there, and no other is under way.
+        let mut found = true;
+        while found && slow.requests().is_empty() {
+            let asked = scope.spawn(|| gateway.plain_get("/slow", ""));
+            found = eventually(|| asked.is_finished() || !slow.requests().is_empty());
         }
-        let found = eventually(|| !slow.requests().is_empty());
         let all: Vec<String> = (0..20).map(|_| gateway.plain_get("/", "").text()).collect();
         go_on.store(true, Ordering::SeqCst);
         assert!(found && all.iter().all(|text| text == "quick"), "{found} {all:?}");
