@@ -264,6 +264,7 @@ impl Proxy {
     fn front_open(&mut self, cx: &mut Context, key: Key) {
         for turn in 0.. {
             self.take_early(key);
+            self.note_certificate(key);
             let mut input = std::mem::take(&mut self.scratch.plain);
             let ended = match self.decide(cx, key, &mut input) {
                 Speaks::Unknown => false,
@@ -344,6 +345,18 @@ impl Proxy {
         early.extend_from_slice(&scratch.plain);
         std::mem::swap(early, &mut scratch.plain);
         early.clear();
+    }
+
+    /// Notes the client's certificate before anything is done with what it says: both may have come in one read.
+    fn note_certificate(&mut self, key: Key) {
+        let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
+        if front.established || front.wire.is_handshaking() {
+            return;
+        }
+        let Some(tls) = &front.wire.tls else { return };
+        if let Some(certificates) = tls.peer_certificates() {
+            front.client.cert = certificates.first().map(|c| crate::forwarded::client_cert(c));
+        }
     }
 
     /// Notes the end of the handshake, once. False if the connection is gone.
