@@ -12,7 +12,8 @@
 //! gets the successor's stateless reset: the key is the same.
 //!
 //! Where the successor is to have no HTTP/3 ([`Follower::not_read`]), the elder reads on, as after a reload that has taken
-//! HTTP/3 out: for the connections it has, and to refuse new ones, so that clients turn to TCP at once.
+//! HTTP/3 out: for the connections it has. A lane that has some refuses new ones; a lane that has none has ended, and what
+//! comes to its socket is not answered.
 
 use super::Datagram;
 use bytes::BytesMut;

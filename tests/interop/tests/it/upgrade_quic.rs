@@ -128,12 +128,6 @@ fn downloads_go_on_where_http3_goes() {
         }
         order(&gateway.socket, "upgrade").expect("the same program can be started again");
         let _other = Other::of(&gateway);
-        if !reload_first {
-            // Who comes now is told so, and need not wait for a time-out.
-            let mut late = Client::begin(gateway.gateway.address, &over_quic(gateway.gateway.config(), false));
-            late.until(|c| c.lost.is_some());
-            assert!(!matches!(late.lost, None | Some(quinn_proto::ConnectionError::TimedOut)), "{:?}", late.lost);
-        }
         let_go.send(()).expect("the backend waits");
         let response = client.response(id).expect("the download goes on");
         assert!(response.status == 200 && response.body == body, "{} bytes", response.body.len());
