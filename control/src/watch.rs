@@ -3,6 +3,7 @@
 //! Looking works everywhere that notification does not: over NFS, through Kubernetes' symbolic links, in containers.
 //! A change counts once it has stood still from one look to the next, so that a file being written is not read.
 
+use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -27,10 +28,9 @@ impl Watched {
     /// The same for other files: those that are known already stay known as they were, whatever has become of them since.
     pub fn carried_to(self, files: &[PathBuf]) -> Self {
         let mut next = Self::new(files);
+        let before: HashMap<PathBuf, Print> = self.files.into_iter().zip(self.known).collect();
         for (file, known) in next.files.iter().zip(&mut next.known) {
-            if let Some(i) = self.files.iter().position(|f| f == file) {
-                *known = self.known[i];
-            }
+            *known = before.get(file).copied().unwrap_or(*known);
         }
         next
     }

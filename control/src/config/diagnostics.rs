@@ -144,8 +144,8 @@ pub(super) struct Sink<'t> {
     /// Lines that did not parse: what else seems to be wrong there is the parser's guess.
     broken_lines: HashSet<usize>,
     found: RefCell<Vec<(usize, Diagnostic)>>,
-    /// Files that the configuration names to be read.
-    files: RefCell<Vec<PathBuf>>,
+    /// Files that the configuration names to be read: there may be two for each of 10,000 certificates.
+    files: RefCell<HashSet<PathBuf>>,
 }
 
 impl<'t> Sink<'t> {
@@ -161,15 +161,12 @@ impl<'t> Sink<'t> {
 
     /// Notes a file that is read for the configuration.
     pub fn names_file(&self, path: &Path) {
-        let mut files = self.files.borrow_mut();
-        if !files.iter().any(|f| f == path) {
-            files.push(path.to_path_buf());
-        }
+        self.files.borrow_mut().insert(path.to_path_buf());
     }
 
-    /// The files noted so far.
+    /// The files noted so far, in no order.
     pub fn files(&self) -> Vec<PathBuf> {
-        self.files.borrow().clone()
+        self.files.borrow().iter().cloned().collect()
     }
 
     /// Reports text that is no TOML. To be called before anything else is reported.
