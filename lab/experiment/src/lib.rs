@@ -11,6 +11,7 @@ pub mod bench;
 pub mod client;
 pub mod cores;
 pub mod foreign;
+pub mod interruptions;
 pub mod latency;
 pub mod machine;
 pub mod options;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
+use hdrhistogram::Histogram;
+use sealane_lab_experiment::foreign::Watch;
+use sealane_lab_experiment::interruptions::{Interruptions, real_time};
 use sealane_lab_experiment::room::Key;
 use sealane_lab_experiment::rounds::Quiet;
 use sealane_lab_experiment::web::{Answer, Server, Site};
@@ -10,13 +12,15 @@ use sealane_lab_experiment::{Bench, Sample, latency};
 use sealane_lab_load::plan::{Kind, Pace};
 use sealane_lab_load::record::{histogram, merge};
 use sealane_lab_load::schedule::Arrivals;
-use sealane_lab_report::Part;
+use sealane_lab_report::{Figure, Part};
 
 use crate::{Cast, Scene, Tls, load, site};
 
 /// The smallest rate that leaves twelve samples beyond p99.9 in twelve seconds.
 const RATE: f64 = 1000.0;
 const WILD: usize = 64;
+/// What is left out at least when the hypervisor takes a CPU away.
+const SLICE: Duration = Duration::from_millis(100);
 
 /// Each subject has one CPU; both loads share the others.
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
@@ -26,8 +30,8 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
     cast.check(&Tls::V13.options(Key::Rsa))?;
     let names = cast.names();
     let mut all: Vec<_> = names.iter().map(|_| histogram()).collect();
-    let mut first = true;
-    let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+    let mut ordinary = true;
+    let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |i, _| {
         let (sample, calm) = storm(bench, &cast.servers[i])?;
         if sample.void.is_empty() {
             merge(&mut all[i], &calm);
@@ -35,16 +39,25 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
         Ok(sample)
     })?;
     for (name, histogram) in names.iter().zip(&all) {
-        part.rounds(name, "p99.9 of the calm", &rounds.values(name, "p99.9"), "ms");
-        part.rounds(name, "p99 of the calm", &rounds.values(name, "p99"), "ms");
-        part.rounds(name, "handshakes of the storm", &rounds.values(name, "storm"), "/s");
-        if !histogram.is_empty() {
-            latency::spectrum(part, name, "latency beside a storm", histogram);
+        // From all rounds together: what is left of one may be too little for so high a percentile.
+        for (measure, p) in [("p99.9 of the calm", 99.9), ("p99 of the calm", 99.0)] {
+            if let Some(value) = latency::percentile(histogram, p) {
+                part.push(Figure::new(name, measure, value, "ms").samples(histogram.len()));
+            }
         }
-        if rounds.values(name, "fifo").contains(&0.0) && std::mem::take(&mut first) {
+        part.rounds(name, "handshakes of the storm", &rounds.values(name, "storm"), "/s");
+        latency::spectrum(part, name, "latency beside a storm", histogram);
+        let left_out = rounds.values(name, "left out");
+        let share = 100.0 * left_out.iter().sum::<f64>() / left_out.len().max(1) as f64;
+        part.note(format!(
+            "{name}: {} requests count; {share:.0} % of the slices are left out, since a CPU was interrupted in or beside \
+             them.",
+            histogram.len()
+        ));
+        if rounds.values(name, "first").contains(&0.0) && std::mem::take(&mut ordinary) {
             part.note(
                 "The calm client could not be given real-time priority (that needs root): where both loads share a CPU, \
-                 its latencies contain its own waiting.",
+                 its latencies contain its own waiting, and nothing was left out.",
             );
         }
     }
@@ -57,7 +70,9 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
     Ok(())
 }
 
-fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, hdrhistogram::Histogram<u64>)> {
+/// One storm. Where a hypervisor takes the CPUs away, the highest percentiles of any server are its doing: the calm
+/// client's latencies are taken slice by slice, and only those count in and around which no CPU was interrupted.
+fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, Histogram<u64>)> {
     let tls = Tls::V13.options(Key::Rsa);
     let seconds: f64 = bench.size("storm_seconds")?;
     let mut wild = load::connections(load::plan(bench, server, "/", &tls)?, Kind::Full);
@@ -67,22 +82,47 @@ fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, hdrhisto
     calm.threads = 1;
     calm.pace = Pace::Open { rate: RATE, arrivals: Arrivals::Uniform };
     calm.duration = Some(Duration::from_secs_f64(seconds));
+    calm.interval = Some(SLICE);
+    // Slices tell better when it was kept from running; and what it is late in one that counts is in its latencies.
+    calm.honesty.lag = Duration::MAX;
+    let cpus: Vec<usize> = bench.cores.server.iter().take(1).chain(&bench.cores.client).copied().collect();
+    let interruptions = Interruptions::watch(&cpus);
     std::thread::scope(|scope| {
         let other = scope.spawn(|| load::run(bench, &wild));
         std::thread::sleep(Duration::from_secs(1));
-        let (fifo, report) = scope
-            .spawn(|| (go_first(), load::run(bench, &calm)))
-            .join()
-            .map_err(|_| anyhow::anyhow!("the calm load was lost"))?;
+        let watch = Watch::start();
+        let (seen, mut before) = (|| interruptions.as_ref().map_or(0, Interruptions::seen), 0);
+        let calm = scope.spawn(move || {
+            let first = real_time(10);
+            let mut disturbed = Vec::new();
+            let report = sealane_lab_load::run(&calm, &bench.options.cancel, |live| {
+                disturbed.push(live.warming || seen() > before);
+                before = seen();
+            });
+            (first, report, disturbed)
+        });
+        let calm = calm.join();
+        let foreign = watch.foreign_but_stolen();
+        let (first, report, disturbed) = calm.map_err(|_| anyhow::anyhow!("the calm load was lost"))?;
         let wild = other.join().map_err(|_| anyhow::anyhow!("the storm was lost"))??;
         let report = report?;
-        let latencies = report.record.overall();
-        let mut sample =
-            Sample::of("p99.9", latency::percentile(&latencies, 99.9).context("too few requests for p99.9")?)
-                .with("p99", latency::percentile(&latencies, 99.0).unwrap_or(f64::NAN))
-                .with("storm", wild.rate)
-                .with("fifo", f64::from(u8::from(fifo)));
+        let mut latencies = histogram();
+        undisturbed(&disturbed).for_each(|i| merge(&mut latencies, &report.intervals[i].1));
+        let left_out = 1.0 - undisturbed(&disturbed).count() as f64 / disturbed.len().max(1) as f64;
+        let mut sample = Sample::default()
+            .with("storm", wild.rate)
+            .with("left out", left_out)
+            .with("first", f64::from(u8::from(first)));
+        for (name, p) in [("p99.9", 99.9), ("p99", 99.0)] {
+            if let Some(value) = latency::percentile(&latencies, p) {
+                sample = sample.with(name, value);
+            }
+        }
         sample.void = load::void(&report);
+        // What was stolen is in no slice that counts, and no reason to repeat all of it.
+        if foreign > bench.options.max_foreign {
+            sample.void.push(format!("others used {foreign:.2} CPUs (at most {:.2})", bench.options.max_foreign));
+        }
         if wild.completed == 0 {
             sample.void.push("there was no storm".to_owned());
         }
@@ -90,10 +130,24 @@ fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, hdrhisto
     })
 }
 
-/// Gives the calling thread, and those that it starts, precedence over all ordinary ones: what the calm client measures
-/// is then the server and not the storm's load beside it. By util-linux' `chrt`, since it is a system call of its own.
-fn go_first() -> bool {
-    let me = rustix::thread::gettid().as_raw_nonzero().to_string();
-    let done = std::process::Command::new("chrt").args(["-f", "-p", "10", &me]).output();
-    done.is_ok_and(|output| output.status.success())
+/// The slices that count: neither they nor their neighbours are disturbed, since what is counted
+/// at its end may end in the slice after. The last one does not, its neighbour being unknown.
+fn undisturbed(disturbed: &[bool]) -> impl Iterator<Item = usize> {
+    (0..disturbed.len()).filter(|i| {
+        let around = i.saturating_sub(1)..(i + 2).min(disturbed.len());
+        i + 1 < disturbed.len() && !disturbed[around].contains(&true)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interruption_takes_its_neighbours_along() {
+        let counting = |disturbed: &[bool]| undisturbed(disturbed).collect::<Vec<_>>();
+        assert_eq!(counting(&[]), Vec::<usize>::new());
+        assert_eq!(counting(&[false; 4]), [0, 1, 2]);
+        assert_eq!(counting(&[true, false, false, false, true, false, false, false]), [2, 6]);
+    }
 }
