@@ -57,6 +57,8 @@ pub struct Lateness {
     pub packets: u64,
     /// In microseconds.
     pub mean: f64,
+    /// In microseconds.
+    pub median: f64,
     /// In microseconds: 99 of 100 packets were no later.
     pub p99: f64,
     /// In microseconds.
@@ -308,16 +310,19 @@ impl Late {
         if self.packets == 0 {
             return Lateness::default();
         }
-        let wanted = self.packets - self.packets / 100;
-        let mut seen = 0;
-        let p99 = self.micros.iter().position(|n| {
-            seen += u64::from(*n);
-            seen >= wanted
-        });
+        let no_later = |wanted: u64| {
+            let mut seen = 0;
+            let micros = self.micros.iter().position(|n| {
+                seen += u64::from(*n);
+                seen >= wanted
+            });
+            micros.unwrap_or(LATENESS_MICROS) as f64
+        };
         Lateness {
             packets: self.packets,
             mean: self.sum as f64 / self.packets as f64 / 1e3,
-            p99: p99.unwrap_or(LATENESS_MICROS) as f64,
+            median: no_later(self.packets.div_ceil(2)),
+            p99: no_later(self.packets - self.packets / 100),
             max: self.max as f64 / 1e3,
         }
     }
@@ -336,7 +341,7 @@ mod tests {
         }
         late.note(90_000_000);
         let s = late.summary();
-        assert_eq!((s.packets, s.p99, s.max), (101, 100.0, 90_000.0));
+        assert_eq!((s.packets, s.median, s.p99, s.max), (101, 51.0, 100.0, 90_000.0));
         assert!((s.mean - (5050.0 + 90_000.0) / 101.0).abs() < 1e-6);
     }
 }

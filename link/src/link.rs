@@ -291,16 +291,26 @@ pub struct Report {
 
 impl Report {
     fn judge(&self) -> Option<String> {
+        self.judge_by("mean", "on average", |rtt| rtt.mean, self.lateness.mean)
+    }
+
+    /// Why medians that were measured over this link do not count, if so. They stand where [`Report::void`] is set
+    /// only because the machine was taken away for some milliseconds now and then, which moves means.
+    pub fn void_for_medians(&self) -> Option<String> {
+        self.judge_by("median", "at the median", |rtt| rtt.median, self.lateness.median)
+    }
+
+    fn judge_by(&self, which: &str, when: &str, of: impl Fn(&Rtt) -> f64, late: f64) -> Option<String> {
         let off = |what: &str, rtt: &Rtt| {
-            let error = rtt.mean - self.target;
+            let error = of(rtt) - self.target;
             (rtt.samples == 0 || error.abs() > self.tolerance)
-                .then(|| format!("the mean RTT {what} was off by {error:+.3} ms, more than {} ms", self.tolerance))
+                .then(|| format!("the {which} RTT {what} was off by {error:+.3} ms, more than {} ms", self.tolerance))
         };
         // Half of the tolerance each way.
-        let late = self.lateness.mean / 1e3 > self.tolerance / 2.0;
+        let late = (late / 1e3 > self.tolerance / 2.0).then(|| format!("packets came {late:.0} µs late {when}"));
         off("before the run", &self.before)
             .or_else(|| self.after.as_ref().and_then(|r| off("after the run", r)))
-            .or_else(|| late.then(|| format!("packets came {:.0} µs late on average", self.lateness.mean)))
+            .or(late)
     }
 
     /// How far the mean RTT was off, the worse of before and after, in milliseconds.
@@ -354,13 +364,13 @@ mod tests {
     use super::*;
 
     fn report(before: f64, after: f64, late: f64) -> Report {
-        let rtt = |mean| Rtt { samples: 10, mean, ..Rtt::default() };
+        let rtt = |mean| Rtt { samples: 10, mean, median: 10.0, ..Rtt::default() };
         let mut r = Report {
             target: 10.0,
             tolerance: 0.1,
             before: rtt(before),
             after: Some(rtt(after)),
-            lateness: Lateness { packets: 5, mean: late, p99: late, max: late },
+            lateness: Lateness { packets: 5, mean: late, median: 1.0, p99: late, max: late },
             to_server: Counts::default(),
             to_client: Counts::default(),
             real_time: true,
@@ -381,7 +391,11 @@ mod tests {
         ] {
             assert!(bad.void.as_ref().is_some_and(|v| v.contains(why)), "{bad:?}");
             assert!(bad.to_string().contains("void: "), "{bad}");
+            assert_eq!(bad.void_for_medians(), None);
         }
+        let mut bad = report(10.0, 10.0, 1.0);
+        bad.after.as_mut().unwrap().median = 10.2;
+        assert!(bad.void_for_medians().unwrap().starts_with("the median RTT after the run was off by +0.200 ms"));
         assert!((report(10.05, 9.93, 1.0).error() + 0.07).abs() < 1e-9);
     }
 }

@@ -82,7 +82,7 @@ fn over(
         }
     }
     let report = place.link.finish();
-    Ok((figures, report.to_string().lines().next().unwrap_or_default().to_owned(), report.void.clone()))
+    Ok((figures, report.to_string().lines().next().unwrap_or_default().to_owned(), report.void_for_medians()))
 }
 
 fn at(part: &Part, measure: &str, subject: &str, rtt: f64) -> Option<f64> {
