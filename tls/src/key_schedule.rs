@@ -3,10 +3,12 @@
 //! A handshake derives some thirty values over TCP and twice as many over QUIC, each of a few blocks of SHA-2. Through
 //! aws-lc-rs a derivation sets up and tears down HMAC contexts on the heap, and one from an extracted secret repeats the
 //! extraction (*measured*: 9 % of a QUIC handshake). Here a secret's two inner states are made once and lie beside each
-//! other, and are wiped when dropped. Records, packets, signatures and key exchange stay with aws-lc.
+//! other, and are wiped when dropped; [`hkdf_sha256`](crate::hkdf_sha256) is the usual case. Records, packets,
+//! signatures and key exchange stay with aws-lc.
 //!
 //! SHA-2 takes no branch and no address from what it hashes, so all of this runs in constant time.
 
+use crate::hkdf_sha256::HkdfSha256;
 use hkdf::HmacImpl;
 use hkdf::hmac::Hmac;
 use hkdf::hmac::digest::Output;
@@ -19,7 +21,7 @@ use sha2::{Digest, Sha256, Sha384};
 use std::marker::PhantomData;
 use zeroize::Zeroize;
 
-/// A suite with its hashes from here. `records`, where given, are its record keys.
+/// A suite with its hashes from here. `records`, where given, stand in for its record keys, which are not derived then.
 ///
 /// The result lives as long as the process: this is called once per suite.
 pub(crate) fn suite(
@@ -29,7 +31,8 @@ pub(crate) fn suite(
     let Some(base) = theirs.tls13() else { return theirs };
     let (hash_provider, hkdf_provider): (&dyn hash::Hash, &dyn Hkdf) = match base.common.hash_provider.algorithm() {
         HashAlgorithm::SHA256 => {
-            (&Sha::<Sha256>(HashAlgorithm::SHA256, PhantomData), &Derive::<Hmac<Sha256>>(PhantomData))
+            let hkdf: &dyn Hkdf = if records.is_some() { &HkdfSha256::<false> } else { &HkdfSha256::<true> };
+            (&Sha::<Sha256>(HashAlgorithm::SHA256, PhantomData), hkdf)
         }
         HashAlgorithm::SHA384 => {
             (&Sha::<Sha384>(HashAlgorithm::SHA384, PhantomData), &Derive::<Hmac<Sha384>>(PhantomData))
@@ -179,7 +182,12 @@ mod tests {
 
     #[test]
     fn rfc_5869_s_examples() {
-        let hkdf = Derive::<Hmac<Sha256>>(PhantomData);
+        rfc_5869_s_examples_with(&Derive::<Hmac<Sha256>>(PhantomData));
+        rfc_5869_s_examples_with(&HkdfSha256::<true>);
+        rfc_5869_s_examples_with(&HkdfSha256::<false>);
+    }
+
+    fn rfc_5869_s_examples_with(hkdf: &dyn Hkdf) {
         // §A.1 and §A.2, whose output is of several blocks.
         let mut out = [0; 42];
         let salt: Vec<u8> = (0..=0x0c).collect();

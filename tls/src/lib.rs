@@ -6,6 +6,7 @@
 
 mod client;
 pub mod hello;
+mod hkdf_sha256;
 mod key_schedule;
 mod keylog;
 mod no_records;

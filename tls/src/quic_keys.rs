@@ -1,26 +1,22 @@
 //! QUIC's keys that lanes share: for stateless resets and for address validation tokens, derived from the ring.
 
+use crate::hkdf_sha256::Keyed;
 use crate::policy::TicketKeys;
 use aws_lc_rs::{aead, constant_time};
-use hkdf::hmac::Hmac;
-use hkdf::{Hkdf, HmacImpl};
 use quinn_proto::crypto::{AeadKey, CryptoError, HandshakeTokenKey, HmacKey};
-use sha2::Sha256;
 use std::sync::Arc;
 use zeroize::Zeroize;
 
 /// Makes stateless reset tokens. Its hash is begun once, for every connection id there is takes a token.
-pub(crate) struct ResetKey(Hmac<Sha256>);
+pub(crate) struct ResetKey(Keyed);
 
 impl ResetKey {
     pub fn new(keys: &TicketKeys) -> Self {
-        Self(HmacImpl::new_from_slice(&keys.reset))
+        Self(Keyed::new(&keys.reset))
     }
 
     fn tag(&self, data: &[u8]) -> [u8; 32] {
-        let mut hmac = self.0.clone();
-        HmacImpl::update(&mut hmac, data);
-        HmacImpl::finalize(hmac).into()
+        self.0.mac([data])
     }
 }
 
@@ -42,13 +38,13 @@ impl HmacKey for ResetKey {
 
 /// Seals address validation tokens, each under a key of its own (derived from its nonce).
 pub(crate) struct TokenKey {
-    masters: Arc<[Hkdf<Sha256>]>,
+    masters: Arc<[Keyed]>,
 }
 
 impl TokenKey {
     pub fn new(keys: &TicketKeys) -> Self {
         let salt = &b"sealane quic token v1"[..];
-        Self { masters: keys.masters.iter().map(|master| Hkdf::<Sha256>::new(Some(salt), master)).collect() }
+        Self { masters: keys.masters.iter().map(|master| Keyed::extracted(salt, master)).collect() }
     }
 }
 
@@ -60,15 +56,14 @@ impl HandshakeTokenKey for TokenKey {
 
 /// One token's keys, by master, newest first: derived when needed, since sealing takes the first alone.
 struct OneToken {
-    masters: Arc<[Hkdf<Sha256>]>,
+    masters: Arc<[Keyed]>,
     nonce: Box<[u8]>,
 }
 
 impl OneToken {
     fn keys(&self) -> impl Iterator<Item = aead::LessSafeKey> {
         self.masters.iter().filter_map(|master| {
-            let mut key = [0; 32];
-            master.expand(&self.nonce, &mut key).ok()?;
+            let mut key = master.first_block(&[&self.nonce[..]]);
             let made = aead::UnboundKey::new(&aead::AES_256_GCM, &key).ok().map(aead::LessSafeKey::new);
             key.zeroize();
             made
