@@ -182,6 +182,8 @@ impl Proxy {
             Ok((handle, quic)) => {
                 self.quic.out.scratch = answer;
                 self.counters.accepted.inc();
+                let all_streams = listener.listener.quic.as_ref().map(|q| q.settings.max_streams);
+                let all_streams = all_streams.filter(|all| *all > config::FIRST_STREAMS);
                 let client = Client {
                     listener,
                     policy: 0,
@@ -202,6 +204,7 @@ impl Proxy {
                     q.raw = raw;
                     q.foreign = foreign;
                     q.brief_until = Some(now + BRIEF);
+                    q.all_streams = all_streams;
                     q.open_control(&settings);
                     q.deadline.after(cx, key, limits.handshake_timeout);
                 }
@@ -252,6 +255,8 @@ impl Proxy {
             counted_out: false,
             leave_at: None,
             brief_until: None,
+            all_streams: None,
+            answer_at: None,
         };
         let key = self.conns.insert(Conn::Quic(Box::new(q)));
         if let Some(Some(endpoint)) = self.quic.endpoints.get_mut(endpoint) {
@@ -310,6 +315,8 @@ impl Proxy {
             q.phase = Phase::Open;
         }
         q.established = true;
+        // The client is told at once.
+        q.answer_at = Some(cx.instant());
         if q.brief_until.is_none() {
             q.prepare_key_update();
         }

@@ -15,6 +15,10 @@ use std::time::Duration;
 pub(crate) const CID_LEN: usize = sealane_sys::steer::CID_LEN;
 /// The client's streams of its own: control, QPACK's two, and some grease.
 const UNI_STREAMS: u32 = 8;
+/// Requests that a client may have under way until it has begun a second one, or has stayed: quinn-proto makes entries for
+/// each of them, on every connection. With the other streams they fill its tables of 32, and their answers fill a first
+/// round trip's window; by the end of that the client knows of the rest (RFC 9114 §6.1 wants 100).
+pub(super) const FIRST_STREAMS: u32 = 20;
 /// Packets that a peer need not acknowledge one by one: of half a round trip at most, for the rest of it is bounded by
 /// the acknowledgement's delay.
 const ACK_EVERY: u32 = 9;
@@ -105,7 +109,7 @@ pub(crate) fn server(
 pub(crate) fn transport(settings: &QuicSettings, silence: Option<Duration>) -> TransportConfig {
     let mut config = TransportConfig::default();
     let window = |n: u64| VarInt::from_u64(n).unwrap_or(VarInt::MAX);
-    config.max_concurrent_bidi_streams(VarInt::from_u32(settings.max_streams));
+    config.max_concurrent_bidi_streams(VarInt::from_u32(settings.max_streams.min(FIRST_STREAMS)));
     config.max_concurrent_uni_streams(VarInt::from_u32(UNI_STREAMS));
     config.stream_receive_window(window(settings.stream_window));
     config.receive_window(window(settings.connection_window));

@@ -75,6 +75,9 @@ impl Proxy {
         let stream = Stream::new(id, MessageReader::new(Side::Server, limits.http.head), due);
         let index = q.streams.insert(stream) as u32;
         q.by_id.insert(id, index);
+        if id.index() > 0 {
+            q.allow_all_streams();
+        }
         self.h3_read(cx, key, index);
     }
 

@@ -228,7 +228,10 @@ impl Proxy {
                 // A train is one allocation; its datagrams are parts of it.
                 let mut train = BytesMut::from(&bytes[..]);
                 while !train.is_empty() {
-                    let data = train.split_to(meta.segment.min(train.len()));
+                    let data = match meta.segment < train.len() {
+                        true => train.split_to(meta.segment),
+                        false => std::mem::take(&mut train),
+                    };
                     let arrival =
                         Arrival { remote: meta.remote, local: meta.local, ecn: meta.ecn, counted: false, fresh: false };
                     self.quic_datagram(cx, index, now, arrival, data);
@@ -456,6 +459,10 @@ impl Proxy {
                 continue;
             }
             q.armed = None;
+            if q.established {
+                // What is due now has waited long enough.
+                q.answer_at = Some(now);
+            }
             q.quic.handle_timeout(now);
             self.quic_drive(cx, key);
         }
@@ -484,7 +491,8 @@ impl Proxy {
     /// Notes when a connection's protocol wants to be woken.
     pub(crate) fn quic_arm(&mut self, key: Key) {
         let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
-        let Some(at) = q.quic.poll_timeout().into_iter().chain(q.hold).chain(q.brief_until).min() else { return };
+        let own = [q.hold, q.brief_until, q.answer_at];
+        let Some(at) = q.quic.poll_timeout().into_iter().chain(own.into_iter().flatten()).min() else { return };
         // A timer that has moved back is found out when the old entry comes up.
         if q.armed.is_none_or(|armed| at < armed) {
             q.armed = Some(at);

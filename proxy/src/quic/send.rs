@@ -26,11 +26,19 @@ const SEGMENTS: usize = 32;
 const TRAIN: usize = 8 * 1024;
 /// Such buffers kept for the next ones.
 const SPARE: usize = 8;
-/// A lone datagram that is shorter had room left, so nothing waits behind it: those that are full have 1,200 bytes or
-/// more (RFC 9000 §14).
+/// The last datagram of a message, if it is shorter than this, had room left, so nothing waits behind it: those that are
+/// full have 1,200 bytes or more (RFC 9000 §14), and what is not cut to fit (a token, an id) is shorter than the difference.
 const FULL: usize = 1100;
 /// Rounds of flushing per turn.
 const ROUNDS: usize = 8;
+
+/// The length of a message's last datagram.
+fn last_datagram(transmit: &Transmit) -> usize {
+    match transmit.segment_size {
+        Some(segment @ 1..) => transmit.size.saturating_sub(1) % segment + 1,
+        _ => transmit.size,
+    }
+}
 
 struct Message {
     endpoint: usize,
@@ -158,6 +166,9 @@ impl Proxy {
             return self.quic_arm(key);
         }
         let brief = q.is_brief(now);
+        if q.may_wait(now, brief) {
+            return self.quic_arm(key);
+        }
         q.flush_control();
         let mut resume: Vec<Later> = Vec::new();
         for index in q.take_staged() {
@@ -213,7 +224,9 @@ impl Proxy {
                 self.quic.out.scratch = scratch;
             }
             let Some(transmit) = transmit else { break };
-            if brief && segments > 1 && transmit.segment_size.is_none() && transmit.size < FULL {
+            // A flight of a handshake that took one datagram, padded to its length, would have taken another.
+            let whole = !q.established && q.is_client() && transmit.segment_size.is_none();
+            if brief && segments > 1 && (whole || last_datagram(&transmit) < FULL) {
                 // Asked once more, the protocol would look for a larger MTU.
                 break;
             }
@@ -294,5 +307,21 @@ impl Proxy {
             }
         }
         out.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_datagram_is_what_is_left_of_the_message() {
+        let of = |size, segment_size| {
+            let destination = SocketAddr::from(([127, 0, 0, 1], 9));
+            last_datagram(&Transmit { destination, ecn: None, size, segment_size, src_ip: None })
+        };
+        assert_eq!((of(1200, None), of(35, None), of(0, None)), (1200, 35, 0));
+        assert_eq!((of(1568, Some(1200)), of(2400, Some(1200)), of(2401, Some(1200))), (368, 1200, 1));
+        assert_eq!((of(1200, Some(0)), of(0, Some(1200))), (1200, 1));
     }
 }

@@ -1,7 +1,7 @@
 //! HTTP/3 from clients: requests, bodies both ways, trailers, early data, WebSocket, drain, migration, many lanes.
 
 use quinn_proto::crypto::rustls::QuicClientConfig;
-use quinn_proto::{TokenMemoryCache, TransportConfig, VarInt};
+use quinn_proto::{Dir, TokenMemoryCache, TransportConfig, VarInt};
 use sealane_http::h3::Code;
 use sealane_http::{BodyLength, Scheme};
 use sealane_interop::backend::{Backend, chunked, in_chunks, ok};
@@ -285,7 +285,7 @@ fn spare_connection_ids_come_later_and_a_close_is_not_answered() {
     // The probe for a larger MTU is a PING.
     let lasting = |c: &mut Client| {
         let frames = c.quic.stats().frame_rx;
-        frames.new_connection_id >= 4 && frames.ping > 0
+        frames.new_connection_id >= 4 && frames.ping > 0 && frames.max_streams_bidi > 0
     };
     assert!(client.until(lasting), "{:?}", client.quic.stats().frame_rx);
     assert_eq!(client.get("/").body, b"hello");
@@ -293,6 +293,43 @@ fn spare_connection_ids_come_later_and_a_close_is_not_answered() {
     assert!(eventually(|| gateway.metric("sealane_connections_open") == Some(0.0)));
     client.pump();
     assert_eq!(client.quic.stats().frame_rx.connection_close, 0);
+}
+
+/// Not all of the requests that RFC 9114 §6.1 wants allowed at a time are from the first moment.
+#[test]
+fn who_makes_more_than_one_request_may_make_many_at_a_time() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = served(&site, &backend).start();
+    let mut client = connect(&gateway);
+    assert_eq!(client.get("/").body, b"hello");
+    assert_eq!(client.get("/").body, b"hello");
+    let mut streams = 0;
+    let all = client.until(|c| {
+        // Those that are only opened, and say nothing, are known to the client alone.
+        while c.quic.streams().open(Dir::Bi).is_some() {
+            streams += 1;
+        }
+        // Of 100; ends of single ones are not worth a frame.
+        streams >= 88
+    });
+    assert!(all, "{streams} streams");
+}
+
+/// A packet that wants nothing but to be acknowledged may wait for another, but not for ever.
+#[test]
+fn a_ping_is_acknowledged_when_nothing_else_is_said() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = served(&site, &backend).start();
+    let mut client = connect(&gateway);
+    assert_eq!(client.get("/").body, b"hello");
+    for _ in 0..3 {
+        // Before the connection has lasted, for the first at least on a machine that is not too slow.
+        let before = client.quic.stats().frame_rx.acks;
+        client.quic.ping();
+        assert!(client.until(|c| c.quic.stats().frame_rx.acks > before), "{:?}", client.quic.stats().frame_rx);
+    }
 }
 
 #[test]
