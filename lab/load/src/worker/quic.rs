@@ -61,6 +61,8 @@ pub struct Link {
     conn: quic::Connection,
     socket: usize,
     streams: Vec<Stream>,
+    /// Opened, for the next request: only so does the protocol say whether the server allows one more.
+    next: Option<StreamId>,
     server_streams: Vec<(StreamId, h3::ServerStream)>,
     /// When the protocol wants to be woken.
     armed: Nanos,
@@ -96,8 +98,12 @@ impl Link {
         self.streams.drain(..).map(|s| s.op).collect()
     }
 
-    fn has_room(&self, streams: usize) -> bool {
-        !self.leaving && self.streams.len() < streams
+    fn has_room(&mut self, streams: usize) -> bool {
+        if self.leaving || self.streams.len() >= streams {
+            return false;
+        }
+        self.next = self.next.or_else(|| self.conn.streams().open(Dir::Bi));
+        self.next.is_some()
     }
 }
 
@@ -109,6 +115,14 @@ impl Quic {
         transport.max_idle_timeout(timeout.ok());
         // Our datagrams go out one by one.
         transport.enable_segmentation_offload(false);
+        // A server opens a few streams of its own and no others (RFC 9114 §6.1), and each that it might open is made room
+        // for on every connection.
+        transport.max_concurrent_bidi_streams(quic::VarInt::from_u32(0));
+        transport.max_concurrent_uni_streams(quic::VarInt::from_u32(8));
+        if plan.operation != Operation::KeepAlive {
+            // What is over after one request does not look for a larger MTU.
+            transport.mtu_discovery_config(None);
+        }
         // Large enough never to hold a server back; the body is only counted.
         transport.receive_window(quic::VarInt::from_u32(1 << 30));
         transport.stream_receive_window(quic::VarInt::from_u32(1 << 28));
@@ -236,6 +250,7 @@ impl Worker<'_> {
             conn,
             socket,
             streams: Vec::with_capacity(self.plan.streams),
+            next: None,
             server_streams: Vec::new(),
             armed: crate::clock::NEVER,
             full: false,
@@ -265,8 +280,8 @@ impl Worker<'_> {
     /// Starts an operation on a connection that is kept.
     pub(super) fn begin_quic(&mut self, i: usize, op: Op, now: Nanos) {
         self.request_quic(i, op, now);
-        let seat = &self.seats[i];
-        let room = seat.quic.as_ref().is_some_and(|link| link.has_room(self.plan.streams));
+        let seat = &mut self.seats[i];
+        let room = seat.quic.as_mut().is_some_and(|link| link.has_room(self.plan.streams));
         if room && seat.phase == Phase::Open {
             self.offer(i, now);
         }
@@ -280,8 +295,8 @@ impl Worker<'_> {
     fn request_quic(&mut self, i: usize, op: Op, now: Nanos) {
         let seat = &mut self.seats[i];
         let Some(link) = &mut seat.quic else { return };
-        let Some(id) = link.conn.streams().open(Dir::Bi) else {
-            // The server allows fewer streams at once than were asked for.
+        let Some(id) = link.next.take().or_else(|| link.conn.streams().open(Dir::Bi)) else {
+            // The server allows none at all.
             if self.plan.operation == Operation::KeepAlive {
                 self.in_flight -= 1;
                 self.note_failed(Some(&op), Failure::Reset, now, || "the server allows no more streams".to_owned());
@@ -463,6 +478,13 @@ impl Worker<'_> {
                         self.push_request(i, at);
                     }
                 }
+                Some(quic::Event::Stream(StreamEvent::Available { dir: Dir::Bi })) => {
+                    // The server allows more requests at once.
+                    let room = link.has_room(self.plan.streams);
+                    if room && seat.phase == Phase::Open && self.plan.operation == Operation::KeepAlive {
+                        self.offer(i, now);
+                    }
+                }
                 Some(quic::Event::Stream(StreamEvent::Opened { dir: Dir::Uni })) => {
                     while let Some(id) = self.seats[i].quic.as_mut().and_then(|l| l.conn.streams().accept(Dir::Uni)) {
                         if let Some(link) = &mut self.seats[i].quic {
@@ -506,6 +528,7 @@ impl Worker<'_> {
         if early_sent && !early_accepted {
             // The protocol has forgotten these streams, and so do we: everything is sent again.
             link.streams.clear();
+            link.next = None;
             link.server_streams.clear();
             seat.requested = false;
         }
@@ -589,7 +612,7 @@ impl Worker<'_> {
                     }
                     Err((failure, why)) => self.note_failed(Some(&stream.op), failure, now, || why),
                 }
-                if self.seats[i].quic.as_ref().is_some_and(|link| link.has_room(self.plan.streams)) {
+                if self.seats[i].quic.as_mut().is_some_and(|link| link.has_room(self.plan.streams)) {
                     self.offer(i, now);
                 }
             }
