@@ -78,7 +78,7 @@ const AWS_LC_OUT: &[(&str, &str)] = &[("out/ssl/libssl.so", "libssl.so"), ("out/
 /// The recipe of a name, for this machine.
 pub fn recipe(name: &str, jobs: usize) -> Result<Recipe, String> {
     let recipe = match name {
-        "openssl" | "openssl-1.1.1" => {
+        "openssl" | "openssl-1.1.1" | "openssl-3.0.2" => {
             let target = match std::env::consts::ARCH {
                 "x86_64" => "linux-x86_64",
                 "aarch64" => "linux-aarch64",
@@ -88,10 +88,12 @@ pub fn recipe(name: &str, jobs: usize) -> Result<Recipe, String> {
             // the way its own makefile would: the newer crates lack the script that writes the list of exports.
             let mut configure =
                 step("perl", true, &["Configure", target, "no-shared", "no-tests", "--openssldir=/etc/ssl", "-fPIC"]);
-            if name == "openssl" {
+            if name != "openssl-1.1.1" {
                 // Since 3.0: the crates lack what the modules (the legacy provider) are made from.
                 configure.arguments.push("no-module".into());
             }
+            // 3.0.2 has DES in libcrypto.a twice when there are no modules, the same both times.
+            let twice: &[&str] = if name == "openssl-3.0.2" { &["-Wl,--allow-multiple-definition"] } else { &[] };
             let link = |from: &str, to: &str, with: &[&str]| {
                 let soname = format!("-Wl,-soname,{to}");
                 let all = ["-shared", "-o", to, &soname, "-Wl,-Bsymbolic", "-Wl,--whole-archive", from];
@@ -103,7 +105,7 @@ pub fn recipe(name: &str, jobs: usize) -> Result<Recipe, String> {
                 steps: vec![
                     configure,
                     make(jobs, &["build_libs"]),
-                    link("libcrypto.a", "libcrypto.so", &[]),
+                    link("libcrypto.a", "libcrypto.so", twice),
                     link("libssl.a", "libssl.so", &["-L.", "-lcrypto"]),
                 ],
                 outputs: &[("libssl.so", "libssl.so"), ("libcrypto.so", "libcrypto.so")],
