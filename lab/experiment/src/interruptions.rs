@@ -4,8 +4,8 @@
 //! much too late nobody could run there. Stolen time in `/proc/stat` tells the same, but in ticks of 10 ms, and many
 //! takings are shorter.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,13 @@ const NAP: Duration = Duration::from_millis(1);
 /// Beyond what interrupts and their work take on a busy machine.
 const LATE: Duration = Duration::from_micros(500);
 
-/// Counts interruptions of some CPUs until it is dropped.
+/// From when to when a CPU was away.
+pub type Away = (Instant, Instant);
+
+/// Notes interruptions of some CPUs until it is dropped.
 #[derive(Debug)]
 pub struct Interruptions {
-    seen: Arc<AtomicU64>,
+    seen: Arc<Mutex<Vec<Away>>>,
     end: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -24,7 +27,7 @@ pub struct Interruptions {
 impl Interruptions {
     /// Of these CPUs; `None` without the right to real-time priority, since then a thread is late for other reasons.
     pub fn watch(cpus: &[usize]) -> Option<Self> {
-        let (seen, end) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (seen, end) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         let mut watch = Self { seen, end, threads: Vec::new() };
         for cpu in cpus.iter().copied() {
             let (seen, end) = (Arc::clone(&watch.seen), Arc::clone(&watch.end));
@@ -43,9 +46,11 @@ impl Interruptions {
         Some(watch)
     }
 
-    /// How many there were so far.
-    pub fn seen(&self) -> u64 {
-        self.seen.load(Ordering::Relaxed)
+    /// Those so far, in the order of their beginnings.
+    pub fn seen(&self) -> Vec<Away> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        seen.sort_unstable();
+        seen
     }
 }
 
@@ -58,14 +63,23 @@ impl Drop for Interruptions {
     }
 }
 
-fn nap(seen: &AtomicU64, end: &AtomicBool) {
+fn nap(seen: &Mutex<Vec<Away>>, end: &AtomicBool) {
     while !end.load(Ordering::Relaxed) {
         let before = Instant::now();
         std::thread::sleep(NAP);
-        if before.elapsed() > NAP + LATE {
-            seen.fetch_add(1, Ordering::Relaxed);
+        let now = Instant::now();
+        if now - before > NAP + LATE {
+            // It may have begun anywhere in the nap.
+            seen.lock().unwrap_or_else(PoisonError::into_inner).push((before, now));
         }
     }
+}
+
+/// Whether none of these (in order) touches the time from `from` to `to`.
+pub fn undisturbed(seen: &[Away], from: Instant, to: Instant) -> bool {
+    // They may overlap, being of several CPUs, though hardly for longer than a second.
+    let first = seen.partition_point(|(begin, _)| *begin + Duration::from_secs(1) < from);
+    !seen[first..].iter().take_while(|(begin, _)| *begin <= to).any(|(_, end)| *end >= from)
 }
 
 /// Gives the calling thread, and those that it starts, precedence over all ordinary ones and over real-time ones of a
@@ -81,6 +95,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_touches_an_interruption_is_disturbed() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let seen = [(at(10), at(2000)), (at(20), at(25)), (at(30), at(31))];
+        assert!(undisturbed(&[], at(0), at(100)));
+        assert!(undisturbed(&seen[1..], at(0), at(19)) && undisturbed(&seen[1..], at(26), at(29)));
+        assert!(!undisturbed(&seen, at(24), at(26)) && !undisturbed(&seen, at(5), at(40)));
+        assert!(!undisturbed(&seen, at(26), at(29)), "in the first");
+    }
+
+    #[test]
     fn watching_ends_with_the_watch() {
         let Some(watch) = Interruptions::watch(&[0]) else {
             eprintln!("skipped: no right to real-time priority, or CPU 0 is not ours");
@@ -88,9 +113,9 @@ mod tests {
         };
         std::thread::sleep(Duration::from_millis(20));
         let seen = watch.seen();
-        let counter = Arc::clone(&watch.seen);
+        assert!(seen.iter().all(|(from, to)| *to - *from > NAP), "{seen:?}");
+        let shared = Arc::clone(&watch.seen);
         drop(watch);
-        assert!(counter.load(Ordering::Relaxed) >= seen);
-        assert_eq!(Arc::strong_count(&counter), 1, "its threads are gone");
+        assert_eq!(Arc::strong_count(&shared), 1, "its threads are gone");
     }
 }

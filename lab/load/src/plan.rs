@@ -208,6 +208,8 @@ pub struct Plan {
     pub honesty: Honesty,
     /// Whether histograms per interval are kept (for live views, logs and charts), and how long one is.
     pub interval: Option<Duration>,
+    /// Whether the moments of each operation are kept ([`crate::record::Record::trace`]): 32 bytes each.
+    pub trace: bool,
 }
 
 impl Origin {
@@ -275,6 +277,7 @@ impl Plan {
             servers: Vec::new(),
             honesty: Honesty::default(),
             interval: None,
+            trace: false,
         }
     }
 

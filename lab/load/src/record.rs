@@ -1,5 +1,7 @@
 //! What a thread writes down while the load runs, and how the threads' records become one.
 
+use std::time::Instant;
+
 use hdrhistogram::Histogram;
 use rustix::io::Errno;
 
@@ -232,6 +234,8 @@ pub struct Record {
     pub bytes_out: u64,
     /// When the last operation completed.
     pub last: Nanos,
+    /// When each was meant to start (in a closed loop: started) and when it was complete, if the plan asks for it.
+    pub trace: Vec<(Instant, Instant)>,
 }
 
 impl Record {
@@ -252,6 +256,7 @@ impl Record {
             bytes_in: 0,
             bytes_out: 0,
             last: 0,
+            trace: Vec::new(),
         }
     }
 
@@ -262,7 +267,8 @@ impl Record {
     }
 
     /// Adds another thread's record.
-    pub fn add(&mut self, other: Self) {
+    pub fn add(&mut self, mut other: Self) {
+        self.trace.append(&mut other.trace);
         for (mine, theirs) in self.times.iter_mut().zip(other.times) {
             match (mine.as_mut(), theirs) {
                 (_, None) => {}

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use sealane_lab_experiment::foreign::Watch;
-use sealane_lab_experiment::interruptions::{Interruptions, real_time};
+use sealane_lab_experiment::interruptions::{Interruptions, real_time, undisturbed};
 use sealane_lab_experiment::room::Key;
 use sealane_lab_experiment::rounds::Quiet;
 use sealane_lab_experiment::web::{Answer, Server, Site};
 use sealane_lab_experiment::{Bench, Sample, latency};
+use sealane_lab_load::clock::nanos;
 use sealane_lab_load::plan::{Kind, Pace};
-use sealane_lab_load::record::{histogram, merge};
+use sealane_lab_load::record::{histogram, merge, note};
 use sealane_lab_load::schedule::Arrivals;
 use sealane_lab_report::{Figure, Part};
 
@@ -19,8 +20,9 @@ use crate::{Cast, Scene, Tls, load, site};
 /// The smallest rate that leaves twelve samples beyond p99.9 in twelve seconds.
 const RATE: f64 = 1000.0;
 const WILD: usize = 64;
-/// What is left out at least when the hypervisor takes a CPU away.
-const SLICE: Duration = Duration::from_millis(100);
+/// How close to an interruption a request must have been due to be left out. A fixed time, so that slow answers are left
+/// out no more often than fast ones.
+const AROUND: Duration = Duration::from_millis(10);
 
 /// Each subject has one CPU; both loads share the others.
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
@@ -50,8 +52,8 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
         let left_out = rounds.values(name, "left out");
         let share = 100.0 * left_out.iter().sum::<f64>() / left_out.len().max(1) as f64;
         part.note(format!(
-            "{name}: {} requests count; {share:.0} % of the slices are left out, since a CPU was interrupted in or beside \
-             them.",
+            "{name}: {} requests count; {share:.0} % are left out, since a CPU was interrupted within 10 ms of when they \
+             were due.",
             histogram.len()
         ));
         if rounds.values(name, "first").contains(&0.0) && std::mem::take(&mut ordinary) {
@@ -70,8 +72,8 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
     Ok(())
 }
 
-/// One storm. Where a hypervisor takes the CPUs away, the highest percentiles of any server are its doing: the calm
-/// client's latencies are taken slice by slice, and only those count in and around which no CPU was interrupted.
+/// One storm. Where a hypervisor takes the CPUs away, the highest percentiles of any server are its doing: of the calm
+/// client's requests only those count that were not due close to an interruption of a CPU.
 fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, Histogram<u64>)> {
     let tls = Tls::V13.options(Key::Rsa);
     let seconds: f64 = bench.size("storm_seconds")?;
@@ -82,8 +84,8 @@ fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, Histogra
     calm.threads = 1;
     calm.pace = Pace::Open { rate: RATE, arrivals: Arrivals::Uniform };
     calm.duration = Some(Duration::from_secs_f64(seconds));
-    calm.interval = Some(SLICE);
-    // Slices tell better when it was kept from running; and what it is late in one that counts is in its latencies.
+    calm.trace = true;
+    // What it is late is in its latencies, and no reason to repeat all of it where the hypervisor kept it from running.
     calm.honesty.lag = Duration::MAX;
     let cpus: Vec<usize> = bench.cores.server.iter().take(1).chain(&bench.cores.client).copied().collect();
     let interruptions = Interruptions::watch(&cpus);
@@ -91,24 +93,20 @@ fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, Histogra
         let other = scope.spawn(|| load::run(bench, &wild));
         std::thread::sleep(Duration::from_secs(1));
         let watch = Watch::start();
-        let (seen, mut before) = (|| interruptions.as_ref().map_or(0, Interruptions::seen), 0);
-        let calm = scope.spawn(move || {
-            let first = real_time(10);
-            let mut disturbed = Vec::new();
-            let report = sealane_lab_load::run(&calm, &bench.options.cancel, |live| {
-                disturbed.push(live.warming || seen() > before);
-                before = seen();
-            });
-            (first, report, disturbed)
-        });
+        let calm = scope.spawn(|| (real_time(10), load::run(bench, &calm)));
         let calm = calm.join();
         let foreign = watch.foreign_but_stolen();
-        let (first, report, disturbed) = calm.map_err(|_| anyhow::anyhow!("the calm load was lost"))?;
+        let (first, report) = calm.map_err(|_| anyhow::anyhow!("the calm load was lost"))?;
         let wild = other.join().map_err(|_| anyhow::anyhow!("the storm was lost"))??;
         let report = report?;
+        let seen = interruptions.map_or_else(Vec::new, |i| i.seen());
         let mut latencies = histogram();
-        undisturbed(&disturbed).for_each(|i| merge(&mut latencies, &report.intervals[i].1));
-        let left_out = 1.0 - undisturbed(&disturbed).count() as f64 / disturbed.len().max(1) as f64;
+        for (intended, end) in &report.record.trace {
+            if undisturbed(&seen, *intended - AROUND, *intended + AROUND) {
+                note(&mut latencies, nanos(*end - *intended));
+            }
+        }
+        let left_out = 1.0 - latencies.len() as f64 / report.record.trace.len().max(1) as f64;
         let mut sample = Sample::default()
             .with("storm", wild.rate)
             .with("left out", left_out)
@@ -128,26 +126,4 @@ fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, Histogra
         }
         Ok((sample, latencies))
     })
-}
-
-/// The slices that count: neither they nor their neighbours are disturbed, since what is counted
-/// at its end may end in the slice after. The last one does not, its neighbour being unknown.
-fn undisturbed(disturbed: &[bool]) -> impl Iterator<Item = usize> {
-    (0..disturbed.len()).filter(|i| {
-        let around = i.saturating_sub(1)..(i + 2).min(disturbed.len());
-        i + 1 < disturbed.len() && !disturbed[around].contains(&true)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_interruption_takes_its_neighbours_along() {
-        let counting = |disturbed: &[bool]| undisturbed(disturbed).collect::<Vec<_>>();
-        assert_eq!(counting(&[]), Vec::<usize>::new());
-        assert_eq!(counting(&[false; 4]), [0, 1, 2]);
-        assert_eq!(counting(&[true, false, false, false, true, false, false, false]), [2, 6]);
-    }
 }

@@ -85,6 +85,10 @@ impl Worker<'_> {
         if op.first_byte != 0 {
             note(&mut times.first_byte, op.first_byte - op.started);
         }
+        if self.plan.trace {
+            let begin = if open_loop { op.intended } else { op.started };
+            self.record.trace.push((self.clock.instant(begin), self.clock.instant(now)));
+        }
     }
 
     /// An operation, or the connection for later ones, failed.
