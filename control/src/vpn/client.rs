@@ -189,11 +189,13 @@ async fn open(
     let tcp = remote.transport == Transport::Tcp;
     let cipher = profile.ciphers[0].name();
     let auth = matches!(profile.wrap, WrapKey::Auth { .. });
-    let old = proto::DATA_V2 | proto::REQUEST_PUSH;
-    let bits = match profile.before_2_6 {
-        true => old,
-        false => {
-            old | proto::TLS_KEY_EXPORT
+    let bits = match profile {
+        Profile { before_2_4: true, .. } => proto::REQUEST_PUSH,
+        Profile { before_2_6: true, .. } => proto::DATA_V2 | proto::REQUEST_PUSH,
+        _ => {
+            proto::DATA_V2
+                | proto::REQUEST_PUSH
+                | proto::TLS_KEY_EXPORT
                 | proto::AUTH_PENDING_KW
                 | proto::DNS_OPTION
                 | proto::CC_EXIT_NOTIFY

@@ -12,7 +12,7 @@ use super::settings::{ClientSettings, Settings};
 use super::verify::common_name;
 use anyhow::Context as _;
 use sealane_ovpn::data::{Cipher, Format, Header, PeerId};
-use sealane_ovpn::peer_info::{PeerInfo, proto};
+use sealane_ovpn::peer_info::{self, PeerInfo, proto};
 use sealane_ovpn::push::{self, Flags};
 use sealane_tunnel::plane::{Keepalive, Prefix, SocketId, Transport};
 use serde::{Deserialize, Serialize};
@@ -69,6 +69,9 @@ pub(super) struct SavedPeer {
     key_id: u8,
     keys: u64,
     key_age: u64,
+    /// 0 from a process that did not know it.
+    #[serde(default)]
+    key_made_age: u64,
     connected_for: u64,
     lame_duck_in: Option<u64>,
     push_sent: bool,
@@ -100,7 +103,10 @@ pub(super) struct Peer {
     /// Under the plane's primary slot.
     pub key_id: u8,
     pub keys: u64,
+    /// When it was installed, or was last tried to be renewed.
     pub key_since: Instant,
+    /// When it was installed.
+    pub key_made: Instant,
     pub connected_at: Instant,
     /// The old key is dropped then.
     pub lame_duck: Option<Instant>,
@@ -140,6 +146,7 @@ impl Peer {
             key_id: 0,
             keys: 0,
             key_since: now,
+            key_made: now,
             connected_at: now,
             lame_duck: None,
             push_requested: false,
@@ -175,6 +182,7 @@ impl Peer {
             key_id: self.key_id,
             keys: self.keys,
             key_age: ms(now.saturating_duration_since(self.key_since)),
+            key_made_age: ms(now.saturating_duration_since(self.key_made)),
             connected_for: ms(now.saturating_duration_since(self.connected_at)),
             lame_duck_in: self.lame_duck.map(|at| ms(at.saturating_duration_since(now))),
             push_sent: self.push_sent,
@@ -206,6 +214,7 @@ impl Peer {
         };
         (peer.key_id, peer.keys) = (saved.key_id, saved.keys);
         (peer.key_since, peer.connected_at) = (before(saved.key_age), before(saved.connected_for));
+        peer.key_made = before(saved.key_made_age);
         peer.lame_duck = saved.lame_duck_in.map(|ms| now + Duration::from_millis(ms));
         peer.push_sent = saved.push_sent;
         Ok(peer)
@@ -222,9 +231,12 @@ impl Peer {
         })
     }
 
-    /// Agrees on cipher and features; the reason when there is no common cipher.
+    /// Agrees on cipher and features; the reason when there is no common cipher, or packets that are not ours.
     pub fn agree(&mut self, settings: &Settings) -> Result<(), &'static str> {
         let message = self.session.message(0).ok_or("the key exchange is not complete")?;
+        if let Some(why) = peer_info::impossible(&message.options) {
+            return Err(why);
+        }
         self.info = PeerInfo::parse(&message.peer_info);
         self.cipher = self
             .info
@@ -239,6 +251,12 @@ impl Peer {
         };
         self.push_requested |= has(proto::REQUEST_PUSH);
         Ok(())
+    }
+
+    /// Whether its key should have been another long ago: OpenVPN lets an old key live for `tran-window` longer.
+    pub fn is_overdue(&self, settings: &Settings, now: Instant) -> bool {
+        let allowed = settings.renegotiate.saturating_add(settings.transition);
+        !settings.renegotiate.is_zero() && now.saturating_duration_since(self.key_made) > allowed
     }
 
     pub const fn format(&self) -> Format {

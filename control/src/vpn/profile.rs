@@ -126,6 +126,8 @@ pub struct Profile {
     pub ping_restart: Option<u16>,
     /// `compat-mode` of a version before 2.6: say that we know nothing that came with it.
     pub before_2_6: bool,
+    /// `compat-mode` of a version before 2.4: nor of peer ids, so that packets are DATA_V1.
+    pub before_2_4: bool,
     /// What was not understood and is left, with its line.
     pub ignored: Vec<String>,
 }
@@ -246,6 +248,7 @@ impl Profile {
             mtu: number(argument("tun-mtu")).unwrap_or(1500).clamp(576, 9000),
             route_nopull: last("route-nopull").is_some(),
             before_2_6: argument("compat-mode").is_some_and(|v| before(v, [2, 6])),
+            before_2_4: argument("compat-mode").is_some_and(|v| before(v, [2, 4])),
             ping: number(argument("ping")).or_else(|| number(keepalive.first().copied())),
             ping_restart: number(argument("ping-restart")).or_else(|| number(keepalive.get(1).copied())),
             ignored: ignored.collect(),

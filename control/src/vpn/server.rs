@@ -40,6 +40,8 @@ const TICK: Duration = Duration::from_millis(100);
 const STATUS: Duration = Duration::from_secs(1);
 /// How long a client that was refused may take to hear of it.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How long a client whose key exchange failed may take to hear TLS' alert.
+const ALERT: Duration = Duration::from_secs(1);
 /// Sessions that are not through their handshake, at a time.
 const MAX_HANDSHAKES: usize = 1024;
 /// How long handshakes under way may take when the tunnel is to go on elsewhere.
@@ -318,13 +320,17 @@ impl Server {
                 eprintln!("sealane: tunnel: {}: the key exchange has failed: {e:#}", self.shown(key));
                 self.say("key_exchange_failed", key, &[("reason", format!("{e:#}").into())]);
                 match self.peers.get_mut(&key) {
+                    // Revoked meanwhile, or run out: the key of before must not outlive that.
+                    Some(peer) if peer.stage == Stage::Connected && not_accepted(&e) => {
+                        let peer = &self.peers[&key];
+                        self.say_gone(peer, "its certificate is no longer accepted");
+                        self.dismiss(key, now + ALERT, now);
+                    }
                     Some(peer) if key_id != 0 && peer.stage == Stage::Connected => {
                         peer.session.abandon(key_id);
-                        peer.renewal = None;
-                        peer.key_since = now;
+                        self.not_renewed(key, now);
                     }
-                    // It may still hear TLS' alert.
-                    Some(peer) => peer.stage = Stage::Leaving(now + Duration::from_secs(1)),
+                    Some(peer) => peer.stage = Stage::Leaving(now + ALERT),
                     None => {}
                 }
             }
@@ -360,9 +366,7 @@ impl Server {
                         Some(renewal) if renewal.deadline <= now => {
                             self.counts.failed += 1;
                             peer.session.abandon(renewal.key_id);
-                            peer.renewal = None;
-                            // The old key is good for a while yet: try again then.
-                            peer.key_since = now;
+                            self.not_renewed(key, now);
                         }
                         None if !renegotiate.is_zero() && peer.key_since + renegotiate <= now => {
                             self.renegotiate(key, now);
@@ -375,22 +379,36 @@ impl Server {
         }
     }
 
+    /// A key was not renewed: the old one is good for a while yet, and then there is another try; but not for ever.
+    fn not_renewed(&mut self, key: Key, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        (peer.renewal, peer.key_since) = (None, now);
+        if peer.is_overdue(&self.settings, now) {
+            self.forget(key, "its key has not been renewed for too long");
+        }
+    }
+
+    /// Says that a client goes.
+    fn say_gone(&self, peer: &Peer, why: &str) {
+        eprintln!("sealane: tunnel: {} ({}) is gone: {why}", peer.name, peer.remote);
+        let counters = peer.id.and_then(|id| self.plane.counters(id)).unwrap_or_default();
+        let seconds = peer.connected_at.elapsed().as_secs();
+        let more = [
+            ("remote", peer.remote.to_string().into()),
+            ("addresses", inside(peer.addresses).into()),
+            ("reason", why.into()),
+            ("seconds", seconds.into()),
+            ("received_bytes", counters.rx_bytes.into()),
+            ("sent_bytes", counters.tx_bytes.into()),
+        ];
+        self.log.say("disconnect", &peer.name, &more);
+    }
+
     /// Drops a client. An empty reason is not logged: it was before.
     fn forget(&mut self, key: Key, why: &str) {
         let Some(peer) = self.peers.remove(&key) else { return };
         if !why.is_empty() && (peer.id.is_some() || peer.stage == Stage::Connected) {
-            eprintln!("sealane: tunnel: {} ({}) is gone: {why}", peer.name, peer.remote);
-            let counters = peer.id.and_then(|id| self.plane.counters(id)).unwrap_or_default();
-            let seconds = peer.connected_at.elapsed().as_secs();
-            let more = [
-                ("remote", peer.remote.to_string().into()),
-                ("addresses", inside(peer.addresses).into()),
-                ("reason", why.into()),
-                ("seconds", seconds.into()),
-                ("received_bytes", counters.rx_bytes.into()),
-                ("sent_bytes", counters.tx_bytes.into()),
-            ];
-            self.log.say("disconnect", &peer.name, &more);
+            self.say_gone(&peer, why);
         }
         if let Some(session) = peer.session.remote()
             && self.by_session.get(&(peer.remote, session)) == Some(&key)
@@ -436,6 +454,11 @@ impl Server {
             None => "a client".to_owned(),
         }
     }
+}
+
+/// Whether an exchange failed for the client's certificate.
+fn not_accepted(e: &anyhow::Error) -> bool {
+    matches!(e.downcast_ref::<rustls::Error>(), Some(rustls::Error::InvalidCertificate(_)))
 }
 
 fn inside(addresses: Addresses) -> Vec<String> {

@@ -297,3 +297,15 @@ fn a_client_that_is_no_longer_allowed_is_dropped_by_a_reload() {
     assert_eq!(again[0].refused.as_deref(), Some("disabled"));
     assert!(world.plane.keys.lock().unwrap().is_empty(), "its keys are gone");
 }
+
+/// An old key is not good for ever: as long as until it should have been another, and for the transition.
+#[test]
+fn a_client_that_does_not_renew_its_key_is_dropped() {
+    let world = World::new("renegotiate = \"500ms\"\ntransition = \"500ms\"\nhandshake_timeout = \"3s\"\n");
+    let mut clients = [Client::new(&world.profile("alice"), 1)];
+    world.run(&mut clients, 0);
+    assert_eq!(world.plane.keys.lock().unwrap().len(), 1);
+    // From now on it says nothing, and hears nothing.
+    wait(|| world.plane.keys.lock().unwrap().is_empty(), "its keys go");
+    wait(|| world.board.read().clients.is_empty(), "it is gone");
+}

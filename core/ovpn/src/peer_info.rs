@@ -41,9 +41,6 @@ pub struct PeerInfo {
     pub platform: String,
     /// `IV_MTU`, the largest it takes.
     pub mtu: Option<u16>,
-    /// Compression is not optional for it (`IV_LZO` and kin without a stub are only abilities, so this is never set by
-    /// those).
-    pub wants_compression: bool,
 }
 
 impl PeerInfo {
@@ -90,6 +87,18 @@ impl PeerInfo {
     }
 }
 
+/// What an options string says of the peer's configuration that makes its packets others than ours: the reason to refuse
+/// it, which names the option.
+pub fn impossible(options: &str) -> Option<&'static str> {
+    options.split(',').find_map(|option| match option {
+        "dev-type tap" => Some("layer 2 (`dev tap`) is not supported"),
+        // Said of every kind of compression, and of its framing alone.
+        "comp-lzo" => Some("compression is not supported: take `comp-lzo` and `compress` out of the configuration"),
+        "mtu-dynamic" => Some("`fragment` is not supported: take it out of the configuration"),
+        _ => None,
+    })
+}
+
 /// A word of the peer's for logs and status: short and printable.
 fn shown(value: &str) -> String {
     value.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(64).collect()
@@ -123,6 +132,15 @@ mod tests {
         let none = PeerInfo::parse("");
         assert_eq!(none.choose(&Cipher::ALL, "V4,cipher AES-256-GCM,x"), Some(Cipher::Aes256Gcm));
         assert_eq!(none.choose(&Cipher::ALL, "V4,cipher AES-256-CBC"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_named() {
+        let string = |more: &str| format!("V4,dev-type tun,link-mtu 1549,tun-mtu 1500{more},key-method 2,tls-client");
+        assert_eq!(impossible(&string("")), None);
+        assert!(impossible(&string(",comp-lzo")).is_some_and(|why| why.contains("compress")));
+        assert!(impossible(&string(",mtu-dynamic")).is_some_and(|why| why.contains("fragment")));
+        assert!(impossible(&string("").replace("tun,", "tap,")).is_some_and(|why| why.contains("tap")));
     }
 
     #[test]

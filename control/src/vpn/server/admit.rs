@@ -45,7 +45,6 @@ impl Server {
         ];
         self.say("refuse", key, &more);
         let Some(peer) = self.peers.get_mut(&key) else { return };
-        peer.stage = Stage::Leaving(now + FAREWELL);
         // Who is refused has not been agreed with yet: what it knows is in its message.
         let message = peer.session.message(key_id).map(|m| PeerInfo::parse(&m.peer_info));
         let has_temporary =
@@ -58,6 +57,15 @@ impl Server {
         if let Err(e) = said {
             eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
         }
+        self.dismiss(key, now + FAREWELL, now);
+    }
+
+    /// Nothing more of a client passes. It goes at this time; until then it may hear why.
+    pub(super) fn dismiss(&mut self, key: Key, at: Instant, now: Instant) {
+        // Over TCP the plane closes the connection with its peer, so what there is to say leaves before.
+        self.transmit(key, now);
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        peer.stage = Stage::Leaving(at);
         if let Some(id) = peer.id.take() {
             let addresses = std::mem::take(&mut peer.addresses);
             self.by_id.remove(&id);

@@ -3,6 +3,7 @@
 use super::super::peer::{Peer, Renewal, Stage};
 use super::{Key, Server, inside, unix};
 use sealane_ovpn::data::{PeerId, magic};
+use sealane_ovpn::peer_info::proto;
 use sealane_ovpn::push;
 use sealane_tunnel::plane::{Command, Event, Transport};
 use std::net::SocketAddr;
@@ -86,7 +87,7 @@ impl Server {
             return;
         }
         peer.stage = Stage::Connected;
-        (peer.key_since, peer.connected_at, peer.keys) = (now, now, 1);
+        (peer.key_since, peer.key_made, peer.connected_at, peer.keys) = (now, now, now, 1);
         if peer.flags.dyn_tls_crypt
             && let Err(e) = peer.session.use_dynamic_wrap(unix() as u32)
         {
@@ -96,7 +97,7 @@ impl Server {
         let peer = &self.peers[&key];
         let addresses: Vec<String> = inside(peer.addresses);
         eprintln!(
-            "sealane: tunnel: {} is connected from {} as {} ({}, {}, {}{})",
+            "sealane: tunnel: {} is connected from {} as {} ({}, {}, {}{}{})",
             peer.name,
             peer.remote,
             addresses.join(" and "),
@@ -104,6 +105,7 @@ impl Server {
             peer.session.tls_described(0),
             if peer.info.version.is_empty() { "an old client" } else { &peer.info.version },
             if peer.flags.aead_epoch { ", epoch format" } else { "" },
+            if peer.info.has(proto::DATA_V2) { "" } else { ", without peer ids" },
         );
         let more = [
             ("addresses", addresses.into()),
@@ -152,7 +154,7 @@ impl Server {
             return eprintln!("sealane: tunnel: {}: the new key is not used: {e}", peer.name);
         }
         peer.session.retire_before(key_id);
-        (peer.renewal, peer.key_id, peer.key_since) = (None, key_id, now);
+        (peer.renewal, peer.key_id, peer.key_since, peer.key_made) = (None, key_id, now, now);
         peer.keys += 1;
         peer.lame_duck = Some(now + self.settings.transition);
         let keys = peer.keys;

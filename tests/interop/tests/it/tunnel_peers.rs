@@ -1,0 +1,105 @@
+//! Peers at the edge: old ones, silent ones, and those whose configuration asks for what there is not.
+
+use crate::tunnel_world::{End, INSIDE, World, said};
+use sealane_interop::process::Server;
+use sealane_interop::{binary, eventually, skip};
+
+macro_rules! world {
+    () => {
+        match World::new() {
+            Ok(world) => world,
+            Err(why) => skip!("{why}"),
+        }
+    };
+}
+
+/// Our client, playing one before 2.4: packets without peer ids (DATA_V1), data keys by the TLS 1.0 PRF, and a key renewed
+/// underway. At Debian's server and at ours, over both transports.
+#[test]
+fn a_client_without_peer_ids_is_served() {
+    let world = world!();
+    world.init("log = \"events.json\"");
+    world.profile("alice");
+    let profile = world.read("alice.ovpn");
+    let config = "dev tun\ntopology subnet\nserver 10.88.0.0 255.255.255.0\nca vpn/ca.crt\ncert vpn/server.crt\nkey \
+                  vpn/server.key\ndh none\ntls-crypt-v2 vpn/tls-crypt-v2.key\nkeepalive 10 60\n";
+    let config = world.write("server.conf", config);
+    for (proto, stock) in [("udp", true), ("tcp", true), ("udp", false), ("tcp", false)] {
+        let server = if stock {
+            let proto = if proto == "udp" { "udp" } else { "tcp-server" };
+            let server = world.openvpn(End::Server, &config, &["--proto", proto, "--data-ciphers", "AES-256-GCM"]);
+            assert!(said(&server, "Initialization Sequence Completed"), "{}", server.log());
+            server
+        } else {
+            world.serve()
+        };
+        let text = profile.replace("proto udp", &format!("proto {proto}"));
+        let renewals = if proto == "udp" { "2" } else { "0" };
+        let text = format!("{text}compat-mode 2.3.0\nreneg-sec {renewals}\n");
+        let mut command = world.command(End::Client, binary::sealane());
+        command.args(["tunnel", "connect"]).arg(world.write("old.ovpn", &text));
+        let client = Server::start(command, &world.path(""));
+        assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
+        assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 1300), 3, "{proto} {stock}");
+        assert_eq!(world.pings(End::Server, "10.88.0.2", 3, "0.05", 56), 3, "{proto} {stock}");
+        if stock {
+            // It has said what it gives, and no peer id is among it.
+            let log = server.log();
+            assert!(log.contains("PUSH_REPLY") && !log.contains("peer-id"), "{log}");
+        } else {
+            assert!(said(&server, "without peer ids"), "{}", server.log());
+        }
+        if proto == "udp" {
+            let renewed = || match stock {
+                true => server.log().matches("Control Channel: TLSv1").count() >= 2,
+                false => world.read("vpn/events.json").contains("\"renew\""),
+            };
+            assert_eq!(world.pings(End::Client, INSIDE, 150, "0.01", 56), 150, "{stock}: while a key is renewed");
+            assert!(eventually(renewed), "{}\n{}", client.log(), server.log());
+            assert_eq!(world.pings(End::Client, INSIDE, 20, "0.01", 56), 20, "{stock}: with the new key");
+        }
+        client.terminate();
+        let left = || ["SIGTERM", "remote-exit", "is gone: "].iter().any(|word| server.log().contains(word));
+        assert!(eventually(left), "{}", server.log());
+    }
+}
+
+/// Packets that are not ours are refused where they are asked for, not dropped one by one.
+#[test]
+fn what_is_not_supported_is_refused_by_name() {
+    let world = world!();
+    world.init("");
+    let profile = world.profile("alice");
+    let _server = world.serve();
+    for (arguments, reason) in [
+        (&["--comp-lzo", "no"][..], "take `comp-lzo` and `compress` out of the configuration"),
+        (&["--fragment", "1300"], "`fragment` is not supported"),
+        (&["--dev", "tap", "--dev-type", "tap"], "layer 2 (`dev tap`) is not supported"),
+    ] {
+        let client = world.openvpn(End::Client, &profile, arguments);
+        assert!(said(&client, reason), "{}", client.log());
+        assert!(client.log().contains("AUTH_FAILED"), "{}", client.log());
+    }
+}
+
+/// A client that is dead is missed, and a dead server is; the log for programs says what became of whom.
+#[test]
+fn who_falls_silent_is_missed() {
+    let world = world!();
+    world.init("ping = \"1s\"\nping_restart = \"2s\"\nlog = \"events.json\"");
+    let profile = world.profile("alice");
+    let server = world.serve();
+    // Killed, so that it says nothing.
+    drop(world.connected(&profile, &[]));
+    assert!(said(&server, "is gone: nothing has come from it for too long"), "{}", server.log());
+    let client = world.connected(&profile, &[]);
+    world.kill();
+    assert!(said(&client, "Inactivity timeout (--ping-restart)"), "{}", client.log());
+    let events = world.read("vpn/events.json");
+    let events: Vec<serde_json::Value> =
+        events.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect();
+    let has = |event: &str, field: &str, value: &str| events.iter().any(|e| e["event"] == event && e[field] == value);
+    assert!(has("connect", "cipher", "AES-256-GCM"), "{events:?}");
+    assert!(has("disconnect", "reason", "nothing has come from it for too long"), "{events:?}");
+    assert!(events.iter().all(|e| e["client"] == "alice"), "{events:?}");
+}
