@@ -22,6 +22,7 @@ use sealane_tunnel::user::{Config, Role, Sockets, UserPlane};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 const TICK: Duration = Duration::from_millis(100);
 /// A server that has not been asked well enough is asked again.
@@ -29,6 +30,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Pauses between attempts, which double.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long the last word may take to leave.
+const FAREWELL: Duration = Duration::from_millis(50);
 /// The peer in the plane: the plane of a client has but one.
 const SERVER: PeerId = PeerId::UNSET;
 
@@ -56,8 +59,7 @@ async fn run(mut profile: Profile) -> Result<()> {
     for what in &profile.ignored {
         eprintln!("sealane: not understood, and left: {what}");
     }
-    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut stop = Stop::new()?;
     let (sink, mut outlet) = super::server::inbox();
     let any = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))];
     let sockets = any.iter().find_map(|a| Sockets::open(&[*a], &[], 1).ok()).context("cannot open a UDP socket")?;
@@ -71,14 +73,11 @@ async fn run(mut profile: Profile) -> Result<()> {
         let remote = profile.remotes[attempt as usize % profile.remotes.len()].clone();
         attempt += 1;
         let started = Instant::now();
-        let ended = tokio::select! {
-            ended = one(&plane, &mut profile, &remote, &mut outlet, &mut interface, attempt) => ended,
-            _ = interrupt.recv() => End::Stopped,
-            _ = terminate.recv() => End::Stopped,
-        };
-        let (why, wait) = match ended {
+        let (why, wait) = match one(&plane, &mut profile, &remote, &mut outlet, &mut interface, attempt, &mut stop).await {
             End::Stopped => {
-                leave(&plane);
+                // The lane sends what there is to say before it hears of this.
+                let _ = plane.command(Command::PeerDel(SERVER));
+                tokio::time::sleep(FAREWELL).await;
                 return Ok(());
             }
             End::Fatal(e) => return Err(e),
@@ -94,18 +93,27 @@ async fn run(mut profile: Profile) -> Result<()> {
         eprintln!("sealane: {}: {why}; again in {} s", remote.host, wait.as_secs());
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            _ = interrupt.recv() => return Ok(()),
-            _ = terminate.recv() => return Ok(()),
+            () = stop.asked() => return Ok(()),
         }
     }
 }
 
-/// Says goodbye on the data channel, where every server listens for it.
-fn leave(plane: &Arc<dyn Plane>) {
-    if plane.command(Command::InbandOut(SERVER, magic::exit_message().to_vec())).is_ok() {
-        // The lane sends it before it hears of anything else.
-        let _ = plane.command(Command::PeerDel(SERVER));
-        std::thread::sleep(Duration::from_millis(50));
+/// The signals by which a user ends it.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn new() -> Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
     }
 }
 
@@ -143,8 +151,12 @@ async fn one(
     outlet: &mut Outlet,
     interface: &mut Interface,
     number: u64,
+    stop: &mut Stop,
 ) -> End {
-    let opened = open(plane, profile, remote, number).await;
+    let opened = tokio::select! {
+        opened = open(plane, profile, remote, number) => opened,
+        () = stop.asked() => return End::Stopped,
+    };
     let (session, socket, address) = match opened {
         Ok(opened) => opened,
         Err(e) => return End::Lost(format!("{e:#}"), None),
@@ -167,7 +179,7 @@ async fn one(
         renewal: None,
         lame_duck: None,
     };
-    let ended = attempt.run(outlet).await;
+    let ended = attempt.run(outlet, stop).await;
     if remote.transport == Transport::Tcp {
         let _ = plane.command(Command::SocketClose(socket));
     }
@@ -228,7 +240,7 @@ async fn open(
 }
 
 impl Attempt<'_> {
-    async fn run(&mut self, outlet: &mut Outlet) -> Result<End> {
+    async fn run(&mut self, outlet: &mut Outlet, stop: &mut Stop) -> Result<End> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -251,7 +263,25 @@ impl Attempt<'_> {
                     }
                 },
                 _ = tick.tick() => self.tick(Instant::now())?,
+                () = stop.asked() => {
+                    self.leave();
+                    return Ok(End::Stopped);
+                }
             }
+        }
+    }
+
+    /// Says goodbye: on the control channel to servers that listen for it there, else on the data channel.
+    fn leave(&mut self) {
+        if self.stage != Stage::Connected {
+            return;
+        }
+        // Nobody is left to be told that it could not be said.
+        if self.pushed.flags.cc_exit {
+            let _ = self.session.send_command(b"EXIT\0");
+            self.transmit(Instant::now());
+        } else {
+            let _ = self.plane.command(Command::InbandOut(SERVER, magic::exit_message().to_vec()));
         }
     }
 

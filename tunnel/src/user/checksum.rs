@@ -14,7 +14,11 @@ pub(super) fn sum(bytes: &[u8], start: u64) -> u64 {
         }
     }
     let mut total = lanes.iter().sum::<u64>() + start;
-    let mut words = blocks.remainder().chunks_exact(2);
+    let mut words = blocks.remainder().chunks_exact(4);
+    for word in &mut words {
+        total += u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+    }
+    let mut words = words.remainder().chunks_exact(2);
     for word in &mut words {
         total += u64::from(u16::from_ne_bytes([word[0], word[1]]));
     }

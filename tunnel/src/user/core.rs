@@ -314,7 +314,7 @@ impl Core {
             ip::clamp_mss(packet, peer.about.max_segment, vnet.flags & NEEDS_CHECKSUM != 0);
         }
         let Some(plan) = prepare(vnet, packet) else { return counters.drop_inner.inc() };
-        let (head, around) = (key.sealer.head(), key.sealer.head() + key.sealer.tail());
+        let around = key.sealer.head() + key.sealer.tail();
         let about = &peer.about;
         let to = Destination { socket: about.socket.number() as usize, remote: about.remote, local: about.local };
         let most = udp.get(to.socket).map_or(1, Socket::segments);
@@ -330,8 +330,8 @@ impl Core {
             let length = plan.len(number);
             let sealer = &mut key.sealer;
             let mut write = |out: &mut [u8]| {
-                plan.write(packet, number, &mut out[head..head + length]);
-                sealer.seal_in_place(out)
+                let segment = plan.place(packet, number);
+                sealer.seal_into(&packet[segment], out).map(|_| ())
             };
             let result = match &mut stream {
                 None => {

@@ -91,7 +91,11 @@ impl Transport {
 /// `partial`: the checksum field holds only the pseudo-header's sum, which does not cover the option.
 pub(super) fn clamp_mss(packet: &mut [u8], max: u16, partial: bool) {
     const SYN: u8 = 2;
-    // Most packets are sorted out by two bytes.
+    // Most packets are sorted out by one byte, where TCP's flags are if it is TCP.
+    let flags = 13 + packet.first().map_or(0, |first| if first >> 4 == 4 { usize::from(first & 15) * 4 } else { 40 });
+    if packet.get(flags).is_none_or(|flags| flags & SYN == 0) {
+        return;
+    }
     let Some(t) = Transport::find(packet) else { return };
     if t.protocol != TCP || packet[t.at + 13] & SYN == 0 {
         return;

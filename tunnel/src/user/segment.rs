@@ -2,17 +2,34 @@
 //!
 //! A TUN with offload hands out up to 64 KB of one flow at a time. Each segment becomes a packet of its own: stock
 //! peers want each sealed separately.
+//!
+//! Nothing is copied for it: a segment's headers are written in front of its payload, over the end of the segment before,
+//! which has been sealed into its message by then. So segments are made in their order, and each once.
 
 use super::checksum::{finish, pseudo, sum};
 use super::ip::{TCP, TCP_CHECKSUM, UDP, UDP_CHECKSUM, be16, be32};
 use sealane_sys::tun::{NEEDS_CHECKSUM, Vnet, gso};
+use std::ops::Range;
 
 /// IPv4 with options and TCP with options: 60 each; IPv6's extension headers may be longer, then it is not cut.
 const MAX_HEADERS: usize = 160;
 
+const FIN_AND_PSH: u8 = 0x09;
+const CWR: u8 = 0x80;
+
 /// How one packet from the TUN becomes packets for the peer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Plan {
+    /// How many segments there are.
+    pub count: usize,
+    len: usize,
+    /// `None`: it is one packet, and complete.
+    cut: Option<Cut>,
+}
+
+/// What all segments of a super-packet have in common.
+#[derive(Debug)]
+struct Cut {
     v6: bool,
     tcp: bool,
     /// Where the transport header begins.
@@ -21,9 +38,14 @@ pub(super) struct Plan {
     payload: usize,
     /// Payload bytes per segment.
     segment: usize,
-    /// How many segments there are.
-    pub count: usize,
-    len: usize,
+    /// The headers as they came, but zero where segments differ from each other.
+    header: [u8; MAX_HEADERS],
+    /// The sum over the IPv4 header, and that over pseudo-header and transport header.
+    sums: [u64; 2],
+    /// What they differ in, as it came: identification, sequence number, flags.
+    identification: u16,
+    sequence: u32,
+    flags: u8,
 }
 
 /// Makes a packet that is no super-packet complete, or plans how a super-packet is cut. `None` when its header
@@ -31,7 +53,7 @@ pub(super) struct Plan {
 #[inline]
 pub(super) fn prepare(vnet: &Vnet, packet: &mut [u8]) -> Option<Plan> {
     let (at, offset) = (usize::from(vnet.checksum_start), usize::from(vnet.checksum_offset));
-    let kind = vnet.gso & !gso::ECN;
+    let (kind, len) = (vnet.gso & !gso::ECN, packet.len());
     if kind == gso::NONE {
         if vnet.flags & NEEDS_CHECKSUM != 0 {
             packet.get(at + offset..at + offset + 2)?;
@@ -42,81 +64,115 @@ pub(super) fn prepare(vnet: &Vnet, packet: &mut [u8]) -> Option<Plan> {
             }
             packet[at + offset..at + offset + 2].copy_from_slice(&checksum);
         }
-        let len = packet.len();
-        return Some(Plan { v6: false, tcp: false, at: 0, payload: 0, segment: len, count: 1, len });
+        return Some(Plan { count: 1, len, cut: None });
     }
-    let v6 = packet.first()? >> 4 == 6;
-    let tcp = match kind {
-        gso::TCP4 if !v6 => true,
-        gso::TCP6 if v6 => true,
-        gso::UDP => false,
-        _ => return None,
-    };
-    let payload = at + if tcp { usize::from(packet.get(at + 12)? >> 4) * 4 } else { 8 };
-    let least = if v6 { 40 } else { 20 };
-    let fixed = if tcp { at + 20 } else { at + 8 };
-    let segment = usize::from(vnet.segment);
-    if at < least || payload < fixed || payload > MAX_HEADERS || payload >= packet.len() || segment == 0 {
-        return None;
+    let cut = Cut::new(kind, at, usize::from(vnet.segment), packet)?;
+    Some(Plan { count: (len - cut.payload).div_ceil(cut.segment), len, cut: Some(cut) })
+}
+
+impl Cut {
+    fn new(kind: u8, at: usize, segment: usize, packet: &[u8]) -> Option<Self> {
+        let v6 = packet.first()? >> 4 == 6;
+        let tcp = match kind {
+            gso::TCP4 if !v6 => true,
+            gso::TCP6 if v6 => true,
+            gso::UDP => false,
+            _ => return None,
+        };
+        let payload = at + if tcp { usize::from(packet.get(at + 12)? >> 4) * 4 } else { 8 };
+        let least = if v6 { 40 } else { 20 };
+        let fixed = if tcp { at + 20 } else { at + 8 };
+        if at < least || payload < fixed || payload > MAX_HEADERS || payload >= packet.len() || segment == 0 {
+            return None;
+        }
+        let mut header = [0; MAX_HEADERS];
+        let h = &mut header[..payload];
+        h.copy_from_slice(&packet[..payload]);
+        let (mut sums, mut identification) = ([0; 2], 0);
+        if !v6 {
+            // IPv4's options end before the transport header.
+            let end = usize::from(h[0] & 15) * 4;
+            if end < 20 || end > at {
+                return None;
+            }
+            identification = be16(h, 4);
+            h[2..6].fill(0);
+            h[10..12].fill(0);
+            sums[0] = sum(&h[..end], 0);
+        } else {
+            h[4..6].fill(0);
+        }
+        let (mut sequence, mut flags) = (0, 0);
+        let (protocol, offset) = if tcp {
+            (sequence, flags) = (be32(h, at + 4), h[at + 13]);
+            h[at + 4..at + 8].fill(0);
+            h[at + 13] = 0;
+            (TCP, TCP_CHECKSUM)
+        } else {
+            h[at + 4..at + 6].fill(0);
+            (UDP, UDP_CHECKSUM)
+        };
+        h[at + offset..at + offset + 2].fill(0);
+        sums[1] = sum(&h[at..], pseudo(h, v6, protocol, 0));
+        Some(Self { v6, tcp, at, payload, segment, header, sums, identification, sequence, flags })
     }
-    let len = packet.len();
-    Some(Plan { v6, tcp, at, payload, segment, count: (len - payload).div_ceil(segment), len })
+
+    /// Writes a segment's headers into `h`, which end where its payload begins.
+    #[inline]
+    fn write(&self, number: usize, last: bool, h: &mut [u8], body: &[u8]) {
+        let at = self.at;
+        let word = |value: u16| u64::from(u16::from_ne_bytes(value.to_be_bytes()));
+        h.copy_from_slice(&self.header[..self.payload]);
+        let total = self.payload + body.len();
+        let length = (total - at) as u16;
+        if self.v6 {
+            h[4..6].copy_from_slice(&((total - 40) as u16).to_be_bytes());
+        } else {
+            // Each segment is a packet of its own, so each has its own identification.
+            let (total, id) = (total as u16, self.identification.wrapping_add(number as u16));
+            h[2..4].copy_from_slice(&total.to_be_bytes());
+            h[4..6].copy_from_slice(&id.to_be_bytes());
+            h[10..12].copy_from_slice(&finish(self.sums[0] + word(total) + word(id)));
+        }
+        let (differs, offset) = if self.tcp {
+            let sequence = self.sequence.wrapping_add((number * self.segment) as u32);
+            h[at + 4..at + 8].copy_from_slice(&sequence.to_be_bytes());
+            // FIN and PSH belong to the last segment, CWR to the first (RFC 3168 §6.1.2).
+            let end = if last { 0 } else { FIN_AND_PSH };
+            let begin = if number == 0 { 0 } else { CWR };
+            let flags = self.flags & !(end | begin);
+            h[at + 13] = flags;
+            (word((sequence >> 16) as u16) + word(sequence as u16) + word(u16::from(flags)), TCP_CHECKSUM)
+        } else {
+            h[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
+            (word(length), UDP_CHECKSUM)
+        };
+        let mut checksum = finish(sum(body, self.sums[1] + word(length) + differs));
+        if checksum == [0, 0] && !self.tcp {
+            checksum = [0xff, 0xff];
+        }
+        h[at + offset..at + offset + 2].copy_from_slice(&checksum);
+    }
 }
 
 impl Plan {
     /// Bytes of a segment with its headers.
     #[inline]
     pub(super) fn len(&self, number: usize) -> usize {
-        let begin = self.payload + number * self.segment;
-        self.payload + self.segment.min(self.len.saturating_sub(begin))
+        let Some(cut) = &self.cut else { return self.len };
+        let begin = cut.payload + number * cut.segment;
+        cut.payload + cut.segment.min(self.len.saturating_sub(begin))
     }
 
-    /// Writes a segment with its headers to `out`, which is [`Plan::len`] long.
+    /// Makes a segment with its headers, and says where it lies. Those before it are destroyed.
     #[inline]
-    pub(super) fn write(&self, packet: &[u8], number: usize, out: &mut [u8]) {
-        if self.payload == 0 {
-            return out.copy_from_slice(packet);
-        }
-        let (at, payload) = (self.at, self.payload);
-        let begin = payload + number * self.segment;
-        let piece = &packet[begin..begin + out.len() - payload];
-        let (h, body) = out.split_at_mut(payload);
-        h.copy_from_slice(&packet[..payload]);
-        body.copy_from_slice(piece);
-        let total = payload + piece.len();
-        if self.v6 {
-            h[4..6].copy_from_slice(&((total - 40) as u16).to_be_bytes());
-        } else {
-            h[2..4].copy_from_slice(&(total as u16).to_be_bytes());
-            // Each segment is a packet of its own, so each has its own identification.
-            let id = be16(packet, 4).wrapping_add(number as u16);
-            h[4..6].copy_from_slice(&id.to_be_bytes());
-            h[10..12].fill(0);
-            let checksum = finish(sum(&h[..usize::from(h[0] & 15) * 4], 0));
-            h[10..12].copy_from_slice(&checksum);
-        }
-        let (protocol, offset) = if self.tcp {
-            let sequence = be32(packet, at + 4).wrapping_add((number * self.segment) as u32);
-            h[at + 4..at + 8].copy_from_slice(&sequence.to_be_bytes());
-            // FIN and PSH belong to the last segment, CWR to the first (RFC 3168 §6.1.2).
-            if number + 1 != self.count {
-                h[at + 13] &= !0x09;
-            }
-            if number != 0 {
-                h[at + 13] &= !0x80;
-            }
-            (TCP, TCP_CHECKSUM)
-        } else {
-            h[at + 4..at + 6].copy_from_slice(&((total - at) as u16).to_be_bytes());
-            (UDP, UDP_CHECKSUM)
-        };
-        h[at + offset..at + offset + 2].fill(0);
-        let header = sum(&h[at..], pseudo(h, self.v6, protocol, total - at));
-        let mut checksum = finish(sum(body, header));
-        if checksum == [0, 0] && !self.tcp {
-            checksum = [0xff, 0xff];
-        }
-        h[at + offset..at + offset + 2].copy_from_slice(&checksum);
+    pub(super) fn place(&self, packet: &mut [u8], number: usize) -> Range<usize> {
+        let Some(cut) = &self.cut else { return 0..self.len };
+        let begin = number * cut.segment;
+        let range = begin..begin + self.len(number);
+        let (h, body) = packet[range.clone()].split_at_mut(cut.payload);
+        cut.write(number, number + 1 == self.count, h, body);
+        range
     }
 }
 
@@ -130,9 +186,9 @@ mod tests {
         let plan = prepare(vnet, p).unwrap();
         (0..plan.count)
             .map(|i| {
-                let mut out = vec![0; plan.len(i)];
-                plan.write(p, i, &mut out);
-                out
+                let range = plan.place(p, i);
+                assert_eq!(range.len(), plan.len(i));
+                p[range].to_vec()
             })
             .collect()
     }

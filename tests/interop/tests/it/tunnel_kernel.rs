@@ -4,7 +4,7 @@
 
 use crate::tunnel_world::{End, INSIDE, World, said};
 use sealane_interop::process::Server;
-use sealane_interop::{eventually, skip};
+use sealane_interop::{binary, eventually, skip};
 
 macro_rules! world {
     () => {
@@ -39,6 +39,23 @@ fn a_stock_client_is_served_and_renews_its_key() {
     assert_eq!(world.pings(End::Client, INSIDE, 400, "0.05", 200), 400, "{}\n{}", client.log(), server.log());
     let keys = client.log().matches("Control Channel: TLSv1").count();
     assert!(keys >= 3, "{}\n{}", client.log(), server.log());
+    client.terminate();
+    assert!(said(&server, "is gone: it has left"), "{}", server.log());
+}
+
+/// Ours at both ends: the server's packets in the kernel, the client's in user space.
+#[test]
+fn our_client_is_served() {
+    let world = world!();
+    let server = serve(&world, "network6 = \"fd00:88::/64\"");
+    let mut command = world.command(End::Client, binary::sealane());
+    command.args(["tunnel", "connect"]).arg(world.profile("alice"));
+    let client = Server::start(command, &world.path(""));
+    assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 5, "0.1", 56), 5);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.1", 5000), 3);
+    assert_eq!(world.pings(End::Client, "fd00:88::1", 3, "0.1", 56), 3);
+    assert_eq!(world.pings(End::Server, "10.88.0.2", 3, "0.1", 1400), 3);
     client.terminate();
     assert!(said(&server, "is gone: it has left"), "{}", server.log());
 }
