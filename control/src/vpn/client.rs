@@ -73,16 +73,17 @@ async fn run(mut profile: Profile) -> Result<()> {
         let remote = profile.remotes[attempt as usize % profile.remotes.len()].clone();
         attempt += 1;
         let started = Instant::now();
-        let (why, wait) = match one(&plane, &mut profile, &remote, &mut outlet, &mut interface, attempt, &mut stop).await {
-            End::Stopped => {
-                // The lane sends what there is to say before it hears of this.
-                let _ = plane.command(Command::PeerDel(SERVER));
-                tokio::time::sleep(FAREWELL).await;
-                return Ok(());
-            }
-            End::Fatal(e) => return Err(e),
-            End::Lost(why, wait) => (why, wait),
-        };
+        let (why, wait) =
+            match one(&plane, &mut profile, &remote, &mut outlet, &mut interface, attempt, &mut stop).await {
+                End::Stopped => {
+                    // The lane sends what there is to say before it hears of this.
+                    let _ = plane.command(Command::PeerDel(SERVER));
+                    tokio::time::sleep(FAREWELL).await;
+                    return Ok(());
+                }
+                End::Fatal(e) => return Err(e),
+                End::Lost(why, wait) => (why, wait),
+            };
         let _ = plane.command(Command::PeerDel(SERVER));
         // Whoever stayed connected for a while did not fail at once.
         if started.elapsed() > LONGEST_PAUSE {

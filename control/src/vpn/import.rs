@@ -59,7 +59,6 @@ const IDLE: &[&str] = &[
     "syslog",
     "ifconfig-pool-persist",
     "explicit-exit-notify",
-    "username-as-common-name",
     "auth-gen-token-secret",
     "persist-local-ip",
 ];
@@ -219,10 +218,9 @@ fn take(
     let mut note = |why: &str| out.notes.push(format!("line {}: {}: {why}", d.line, d.words.join(" ")));
     let mut set = |key: &str, value: String| lines.push(format!("{key} = {value}"));
     if let Some((_, why)) = IMPOSSIBLE.iter().find(|(name, _)| *name == d.name()) {
-        let harmless = d.name() == "comp-lzo" && arguments.first() == Some(&"no");
-        return if harmless {
-        } else {
-            note(why)
+        return match (d.name(), arguments.first()) {
+            ("comp-lzo", Some(&"no")) => note("clients that have a `comp-lzo`, too, must take it out"),
+            _ => note(why),
         };
     }
     match (d.name(), arguments.as_slice()) {
@@ -272,6 +270,9 @@ fn take(
         ("max-clients", [n, ..]) => set("max_clients", (*n).to_owned()),
         ("client-to-client", _) => set("client_to_client", "true".to_owned()),
         ("duplicate-cn", _) => set("duplicate_names", "true".to_owned()),
+        ("username-as-common-name", _) => {
+            note("clients are known by their certificate, and by their user name only where they have none")
+        }
         ("ccd-exclusive", _) => set("known_clients_only", "true".to_owned()),
         ("verify-client-cert", [mode, ..]) => set("client_certificate", quoted(mode)),
         ("auth-gen-token", [n, ..]) if *n != "0" => set("token_lifetime", quoted(&format!("{n}s"))),

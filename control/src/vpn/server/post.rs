@@ -27,7 +27,7 @@ impl Server {
                     version: format!("{} {}", p.info.version, p.info.platform).trim().to_owned(),
                     peer_id: p.id.map_or(0, PeerId::get),
                     connected_s: seconds(p.connected_at),
-                    key_age_s: seconds(p.key_since),
+                    key_age_s: seconds(p.key_made),
                     keys: p.keys,
                     rx_bytes: counters.rx_bytes,
                     tx_bytes: counters.tx_bytes,

@@ -52,6 +52,7 @@ mod tunnel_kernel;
 mod tunnel_peers;
 mod tunnel_restart;
 mod tunnel_upgrade;
+mod tunnel_ways_in;
 mod tunnel_world;
 mod upgrade;
 mod upgrade_quic;

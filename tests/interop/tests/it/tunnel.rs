@@ -29,7 +29,9 @@ fn a_stock_client_connects_in_every_way_that_it_knows() {
         let log = client.log();
         assert!(log.contains(&format!("Data Channel: cipher '{cipher}'")), "{arguments:?}\n{log}");
         assert!(log.contains("route 10.77.0.0 255.255.0.0") && log.contains("dhcp-option DNS 10.88.0.1"), "{log}");
-        for word in ["topology subnet", "ping 10", "ping-restart 60", "peer-id ", "tun-mtu 1500", "ifconfig-ipv6 fd00:88::"] {
+        for word in
+            ["topology subnet", "ping 10", "ping-restart 60", "peer-id ", "tun-mtu 1500", "ifconfig-ipv6 fd00:88::"]
+        {
             assert!(log.contains(&format!(",{word}")), "{word}: {log}");
         }
         // Exit on the control channel, data keys by the exporter, renewals wrapped with a key of this session's.

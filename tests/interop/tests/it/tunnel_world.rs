@@ -136,6 +136,12 @@ impl World {
     pub fn serve_in_kernel(&self) -> Server {
         let toml = self.read("vpn/tunnel.toml").replace(", \"tcp://:1194\"", "");
         self.write("vpn/tunnel.toml", &toml);
+        self.serve_udp()
+    }
+
+    /// The gateway, where `vpn/tunnel.toml` has UDP alone.
+    #[track_caller]
+    pub fn serve_udp(&self) -> Server {
         self.serve_until(binary::sealane(), "OpenVPN clients at udp://")
     }
 
