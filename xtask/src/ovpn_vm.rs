@@ -2,9 +2,14 @@
 //! qemu's software emulation, with the tests of the kernel's plane as all that it runs: the plane by itself, and the
 //! whole gateway with Debian's OpenVPN as its client. Some minutes.
 //!
-//! Everything comes from Debian's packages: qemu, busybox, OpenVPN and the kernel, which is fetched from the mirror that this
-//! machine's apt uses already, or given with `--kernel FILE.deb` (several, where Debian has split it). What is missing is named, and the job is skipped.
+//! Everything comes from Debian's packages: qemu, busybox, OpenVPN and the kernel, which is fetched from the mirror that
+//! this machine's apt uses already, or given with `--kernel FILE.deb` (several, where Debian has split it). What is
+//! missing is named, and the job is skipped. From the same mirror comes an OpenVPN that uses the kernel's `ovpn` itself,
+//! with its own C library; where it cannot be had, the rest goes on without.
 
+mod suite;
+
+use self::suite::Suite;
 use crate::metadata::{Workspace, cargo};
 use anyhow::{Context, bail, ensure};
 use std::fs;
@@ -25,8 +30,9 @@ const NEEDS: &[(&str, &str)] = &[
 const TOOLS: &[(&str, &str)] = &[("openvpn", "openvpn"), ("ip", "iproute2"), ("ping", "iputils-ping")];
 
 /// A suite whose kernels have `ovpn`.
-const SUITE: &str = "trixie-backports";
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const KERNELS: &str = "trixie-backports";
+/// A suite whose OpenVPN uses it: 2.7.
+const OFFLOADED: &str = "sid";
 /// Of the kernel's modules: what `ovpn`, TUN, veth and their ciphers need.
 const MODULES: &[&str] = &[
     "crypto",
@@ -84,7 +90,11 @@ pub fn run(kernel: &[PathBuf]) -> anyhow::Result<u8> {
         ("sealane", build(&workspace, &["build", "-p", "sealane", "--bin", "sealane"], "sealane/src/main.rs")?),
     ];
     programs.extend(TOOLS.iter().filter_map(|(name, _)| Some((*name, find(name)?))));
-    let (image, initrd) = pack(&folder, &packages, &programs)?;
+    let newer = Suite::open(&folder, OFFLOADED).and_then(|suite| suite.unpack_with_all("openvpn"));
+    if let Err(error) = &newer {
+        println!("ovpn-vm: without an offloaded peer: {error:#}");
+    }
+    let (image, initrd) = pack(&folder, &packages, &programs, newer.ok().as_deref())?;
     boot(&folder, &image, &initrd)
 }
 
@@ -108,63 +118,17 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Fetches the suite's newest kernel with lists and caches of its own, so that this machine's apt stays as it is.
+/// Fetches the suite's newest kernel.
 fn fetch_kernel(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let targets = output(Command::new("apt-get").args([
-        "indextargets",
-        "--format",
-        "$(REPO_URI)",
-        "Created-By: Packages",
-        "Origin: Debian",
-    ]))?;
-    let mirror = targets.lines().find(|uri| !uri.contains("security")).context("apt knows no Debian mirror")?;
-    let apt = folder.join("apt");
-    fs::create_dir_all(apt.join("lists/partial"))?;
-    fs::create_dir_all(apt.join("cache/archives/partial"))?;
-    fs::write(apt.join("sources.list"), format!("deb [signed-by={KEYRING}] {mirror} {SUITE} main\n"))?;
-    let root = apt.display();
-    fs::write(
-        apt.join("apt.conf"),
-        format!(
-            "Dir::State::lists \"{root}/lists\";\nDir::Cache \"{root}/cache\";\n\
-             Dir::Etc::sourcelist \"{root}/sources.list\";\nDir::Etc::sourceparts \"-\";\nAPT::Sandbox::User \"root\";\n"
-        ),
-    )?;
-    let private = |program: &str| {
-        let mut command = Command::new(program);
-        command.env("APT_CONFIG", apt.join("apt.conf")).current_dir(folder);
-        command
-    };
-    output(private("apt-get").args(["-q", "update"]))?;
-    let names = "^linux-(image|binary|modules)-[0-9].*-cloud-amd64$";
-    let found = output(private("apt-cache").args(["search", "--names-only", names]))?;
-    let found: Vec<&str> = found.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let suite = Suite::open(folder, KERNELS)?;
+    let found = suite.search("^linux-(image|binary|modules)-[0-9].*-cloud-amd64$")?;
     let newest = found
         .iter()
         .filter_map(|name| name.strip_prefix("linux-image-"))
         .max_by_key(|release| version(release))
         .context("the suite has no kernel for virtual machines")?;
     // From Linux 7 on Debian has the kernel and its modules in packages of their own.
-    let mut files = Vec::new();
-    for name in found.iter().filter(|name| name.ends_with(&format!("-{newest}"))) {
-        files.push(fetch_package(folder, name, &mut private("apt-get"))?);
-    }
-    Ok(files)
-}
-
-/// Fetches one package, unless it lies there already.
-fn fetch_package(folder: &Path, name: &str, apt_get: &mut Command) -> anyhow::Result<PathBuf> {
-    let file = |folder: &Path| -> anyhow::Result<Option<PathBuf>> {
-        let entries = fs::read_dir(folder)?.filter_map(Result::ok).map(|e| e.path());
-        let ours = |p: &PathBuf| p.file_name().is_some_and(|f| f.to_string_lossy().starts_with(&format!("{name}_")));
-        Ok(entries.into_iter().find(ours))
-    };
-    if let Some(file) = file(folder)? {
-        return Ok(file);
-    }
-    println!("ovpn-vm: fetching {name}");
-    output(apt_get.args(["-q", "download", name]))?;
-    file(folder)?.with_context(|| format!("apt said that it fetched {name}, but there is none"))
+    found.iter().filter(|name| name.ends_with(&format!("-{newest}"))).map(|name| suite.fetch(name)).collect()
 }
 
 /// The numbers in a package's name, for comparing.
@@ -188,8 +152,33 @@ fn build(workspace: &Workspace, arguments: &[&str], source: &str) -> anyhow::Res
     messages.lines().filter_map(executable).next_back().context("cargo named no program")
 }
 
+/// OpenVPN of another suite, with that suite's libraries and their loader: `openvpn-dco` in the machine.
+fn pack_newer(unpacked: &Path, root: &Path) -> anyhow::Result<()> {
+    let libraries = unpacked.join("usr/lib/x86_64-linux-gnu");
+    let (loader, program) = (libraries.join("ld-linux-x86-64.so.2"), unpacked.join("usr/sbin/openvpn"));
+    let mut list = Command::new(&loader);
+    list.arg("--library-path").arg(&libraries).arg("--list").arg(&program);
+    let listed = output(&mut list)?;
+    let needed = listed.split_whitespace().map(Path::new).filter(|path| path.starts_with(unpacked));
+    let to = root.join("newer");
+    fs::create_dir_all(&to)?;
+    for file in needed.chain([loader.as_path(), program.as_path()]) {
+        fs::copy(file, to.join(file.file_name().context("a file's name")?))?;
+    }
+    let script = root.join("tools/openvpn-dco");
+    let line = "exec /newer/ld-linux-x86-64.so.2 --library-path /newer /newer/openvpn \"$@\"";
+    fs::write(&script, format!("#!/bin/sh\n{line}\n"))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
 /// Unpacks the kernel and packs the first file system: busybox, modules, programs and their libraries.
-fn pack(folder: &Path, packages: &[PathBuf], programs: &[(&str, PathBuf)]) -> anyhow::Result<(PathBuf, PathBuf)> {
+fn pack(
+    folder: &Path,
+    packages: &[PathBuf],
+    programs: &[(&str, PathBuf)],
+    newer: Option<&Path>,
+) -> anyhow::Result<(PathBuf, PathBuf)> {
     let (unpacked, root) = (folder.join("kernel"), folder.join("root"));
     for old in [&unpacked, &root] {
         if old.exists() {
@@ -214,6 +203,9 @@ fn pack(folder: &Path, packages: &[PathBuf], programs: &[(&str, PathBuf)]) -> an
             fs::create_dir_all(to.parent().context("a library's folder")?)?;
             fs::copy(library, to)?;
         }
+    }
+    if let Some(newer) = newer {
+        pack_newer(newer, &root)?;
     }
     let kinds = output(Command::new("find").arg(&unpacked).args(["-path", "*/lib/modules/*/kernel", "-type", "d"]))?;
     let from = kinds.lines().next().and_then(|k| Path::new(k).parent()).context("the packages have no modules")?;

@@ -4,7 +4,7 @@
 
 use crate::tunnel_world::{End, INSIDE, World, said};
 use sealane_interop::process::Server;
-use sealane_interop::{binary, eventually, skip};
+use sealane_interop::{binary, eventually, say, skip};
 
 macro_rules! world {
     () => {
@@ -58,6 +58,49 @@ fn our_client_is_served() {
     assert_eq!(world.pings(End::Server, "10.88.0.2", 3, "0.1", 1400), 3);
     client.terminate();
     assert!(said(&server, "is gone: it has left"), "{}", server.log());
+}
+
+/// OpenVPN 2.7 with its own packets in the kernel: as the server of our client, and at our server with either plane.
+#[test]
+fn an_offloaded_peer_is_met() {
+    let world = world!();
+    world.init("data_plane = \"user\"");
+    let profile = world.profile("alice");
+    let config = "dev tun\ntopology subnet\nserver 10.88.0.0 255.255.255.0\nca vpn/ca.crt\ncert vpn/server.crt\nkey \
+                  vpn/server.key\ndh none\ntls-crypt-v2 vpn/tls-crypt-v2.key\nkeepalive 10 60\n";
+    let config = world.write("server.conf", config);
+    let Some(mut server) = world.openvpn_offloaded(End::Server, &config, &[]) else {
+        return say(&format!("{}: an offloaded peer was not met: there is none here", module_path!()));
+    };
+    assert!(said(&server, "Initialization Sequence Completed"), "{}", server.log());
+    assert!(world.has_offloaded_link(End::Server), "{}", server.log());
+    let mut command = world.command(End::Client, binary::sealane());
+    command.args(["tunnel", "connect"]).arg(&profile);
+    let mut client = Server::start(command, &world.path(""));
+    assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 5, "0.1", 56), 5, "{}", server.log());
+    assert_eq!(world.pings(End::Server, "10.88.0.2", 3, "0.1", 1400), 3, "{}", server.log());
+    client.terminate();
+    client.wait();
+    server.terminate();
+    server.wait();
+    for plane in ["user", "kernel"] {
+        let toml = world.read("vpn/tunnel.toml");
+        world.write("vpn/tunnel.toml", &toml.replace("\"user\"", &format!("\"{plane}\"")));
+        let server = world.serve_in_kernel();
+        let client = world.openvpn_offloaded(End::Client, &profile, &EXIT);
+        let mut client = client.expect("there was one a moment ago");
+        assert!(said(&client, "Initialization Sequence Completed"), "{}\n{}", client.log(), server.log());
+        assert!(world.has_offloaded_link(End::Client), "{}", client.log());
+        assert_eq!(world.pings(End::Client, INSIDE, 5, "0.1", 56), 5, "{plane}: {}", server.log());
+        assert_eq!(world.pings(End::Client, INSIDE, 3, "0.1", 5000), 3, "{plane}: {}", server.log());
+        assert_eq!(world.pings(End::Server, "10.88.0.2", 3, "0.1", 1400), 3, "{plane}: {}", server.log());
+        let status = world.sealane(End::Server, &["tunnel", "status", "-c", "vpn/tunnel.toml"], b"").text();
+        assert!(status.contains(&format!("data plane: {plane}")), "{status}");
+        client.terminate();
+        assert!(said(&server, "is gone: it has left"), "{}", server.log());
+        client.wait();
+    }
 }
 
 /// The link, the peers and their keys stay in the kernel while the program is replaced.

@@ -201,6 +201,22 @@ impl World {
         Server::start(command, self.folder.path())
     }
 
+    /// An OpenVPN whose own packets are in the kernel, at one end. `None`: there is none (2.7 it would be; in the machine of
+    /// `cargo xtask ovpn-vm` there is).
+    pub fn openvpn_offloaded(&self, end: End, config: &Path, arguments: &[&str]) -> Option<Server> {
+        let mut command = self.command(end, &peers::find("openvpn-dco")?);
+        command.arg("--config").arg(config).args(["--verb", "3"]).args(arguments);
+        Some(Server::start(command, self.folder.path()))
+    }
+
+    /// Whether one end has an interface of the kernel's `ovpn`.
+    pub fn has_offloaded_link(&self, end: End) -> bool {
+        let mut command = Command::new(peers::find("ip").expect("looked for before"));
+        command.args(["-n", &self.names[end as usize], "link", "show", "type", "ovpn"]);
+        let said: peers::Said = process::run(&mut command, b"").into();
+        !said.text().trim().is_empty()
+    }
+
     /// OpenVPN as a client, connected.
     #[track_caller]
     pub fn connected(&self, config: &Path, arguments: &[&str]) -> Server {

@@ -1,0 +1,97 @@
+//! Packages of a Debian suite that this machine does not use, with lists and caches of their own, so that its apt stays
+//! as it is.
+
+use super::output;
+use anyhow::Context;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// A suite of the mirror that this machine's apt uses already.
+pub(super) struct Suite {
+    root: PathBuf,
+}
+
+impl Suite {
+    /// Reads what the suite has.
+    pub(super) fn open(folder: &Path, name: &str) -> anyhow::Result<Self> {
+        let targets = output(Command::new("apt-get").args([
+            "indextargets",
+            "--format",
+            "$(REPO_URI)",
+            "Created-By: Packages",
+            "Origin: Debian",
+        ]))?;
+        let mirror = targets.lines().find(|uri| !uri.contains("security")).context("apt knows no Debian mirror")?;
+        let suite = Self { root: folder.join(format!("apt-{name}")) };
+        let root = suite.root.display();
+        fs::create_dir_all(suite.root.join("lists/partial"))?;
+        fs::create_dir_all(suite.root.join("cache/archives/partial"))?;
+        fs::write(suite.root.join("sources.list"), format!("deb [signed-by={KEYRING}] {mirror} {name} main\n"))?;
+        // No package is installed, as far as it knows.
+        fs::write(suite.root.join("status"), "")?;
+        fs::write(
+            suite.root.join("apt.conf"),
+            format!(
+                "Dir::State::lists \"{root}/lists\";\nDir::State::status \"{root}/status\";\nDir::Cache \
+                 \"{root}/cache\";\nDir::Etc::sourcelist \"{root}/sources.list\";\nDir::Etc::sourceparts \
+                 \"-\";\nAPT::Sandbox::User \"root\";\n"
+            ),
+        )?;
+        output(suite.command("apt-get").args(["-q", "update"]))?;
+        Ok(suite)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("APT_CONFIG", self.root.join("apt.conf")).current_dir(&self.root);
+        command
+    }
+
+    /// Packages whose names a regular expression finds.
+    pub(super) fn search(&self, names: &str) -> anyhow::Result<Vec<String>> {
+        let found = output(self.command("apt-cache").args(["search", "--names-only", names]))?;
+        Ok(found.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+    }
+
+    /// Fetches one package, unless it lies there already.
+    pub(super) fn fetch(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let file = || -> anyhow::Result<Option<PathBuf>> {
+            let ours =
+                |p: &PathBuf| p.file_name().is_some_and(|f| f.to_string_lossy().starts_with(&format!("{name}_")));
+            Ok(fs::read_dir(&self.root)?.filter_map(Result::ok).map(|e| e.path()).find(ours))
+        };
+        if let Some(file) = file()? {
+            return Ok(file);
+        }
+        println!("ovpn-vm: fetching {name}");
+        output(self.command("apt-get").args(["-q", "download", name]))?;
+        file()?.with_context(|| format!("apt said that it fetched {name}, but there is none"))
+    }
+
+    /// Unpacks a package and everything that it needs, down to the C library, into a folder of its own.
+    pub(super) fn unpack_with_all(&self, name: &str) -> anyhow::Result<PathBuf> {
+        println!("ovpn-vm: fetching {name} and its libraries");
+        let archives = self.root.join("cache/archives");
+        let debs = || -> anyhow::Result<Vec<PathBuf>> {
+            let files = fs::read_dir(&archives)?.filter_map(Result::ok).map(|e| e.path());
+            Ok(files.filter(|f| f.extension().is_some_and(|e| e == "deb")).collect())
+        };
+        // Those of another day may be other versions.
+        for old in debs()? {
+            fs::remove_file(old)?;
+        }
+        let install = ["-qq", "-y", "--no-install-recommends", "--download-only", "install", name];
+        output(self.command("apt-get").args(install))?;
+        let unpacked = self.root.join("unpacked");
+        if unpacked.exists() {
+            fs::remove_dir_all(&unpacked)?;
+        }
+        for deb in debs()? {
+            output(Command::new("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
+        }
+        Ok(unpacked)
+    }
+}
