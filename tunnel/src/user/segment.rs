@@ -230,6 +230,26 @@ mod tests {
         }
     }
 
+    /// Each is written over several of those before.
+    #[test]
+    fn segments_shorter_than_their_headers_are_whole_too() {
+        let data: Vec<u8> = (0..100).collect();
+        let mut p = packet(false, TCP, &tcp(1, 0x10, &[]), &data);
+        let vnet = Vnet {
+            flags: NEEDS_CHECKSUM,
+            gso: gso::TCP4,
+            header_len: 40,
+            segment: 7,
+            checksum_start: 20,
+            checksum_offset: 16,
+        };
+        let segments = cut(&vnet, &mut p);
+        assert_eq!(segments.len(), 15);
+        let stream: Vec<u8> = segments.iter().flat_map(|s| s[40..].to_vec()).collect();
+        assert_eq!(stream, data);
+        assert!(segments.iter().all(|s| Transport::find(s).unwrap().checksum_right(s)));
+    }
+
     #[test]
     fn udp_segments_are_datagrams() {
         for v6 in [false, true] {
@@ -285,6 +305,10 @@ mod tests {
             assert!(prepare(&vnet, &mut whole.clone()).is_none(), "{vnet:?}");
         }
         assert!(prepare(&good, &mut []).is_none());
+        // IPv4's options would reach into the transport header.
+        let mut options = whole.clone();
+        options[0] = 0x4f;
+        assert!(prepare(&good, &mut options).is_none());
         assert_eq!(prepare(&good, &mut whole.clone()).unwrap().count, 3);
     }
 }
