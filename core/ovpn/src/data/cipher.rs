@@ -1,6 +1,6 @@
 //! The ciphers, and the two keys of a data-channel key.
 
-use aws_lc_rs::aead;
+use super::aead::Ready as Aead;
 
 /// A cipher of the data channel. There are no others: all are AEADs that the kernel's data channel has, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,18 +53,9 @@ impl Cipher {
     /// Failed openings after which a key must not be used any more (the same draft: 2^36 with a margin).
     pub const FORGERY_LIMIT: u64 = 1 << 36;
 
-    pub(super) fn algorithm(self) -> &'static aead::Algorithm {
-        match self {
-            Self::Aes128Gcm => &aead::AES_128_GCM,
-            Self::Aes256Gcm => &aead::AES_256_GCM,
-            Self::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
-        }
-    }
-
     /// The key made ready. `None` when `key` is too short.
-    pub(super) fn ready(self, key: &[u8]) -> Option<aead::LessSafeKey> {
-        let key = key.get(..self.key_len())?;
-        aead::UnboundKey::new(self.algorithm(), key).ok().map(aead::LessSafeKey::new)
+    pub(super) fn ready(self, key: &[u8]) -> Option<Aead> {
+        Aead::new(self, key)
     }
 }
 

@@ -1,9 +1,10 @@
 //! The epoch format's keys (OpenVPN 2.7): one secret per direction, from which each epoch's key and nonce mask are
 //! derived, and the next epoch's secret. A direction moves on without its peer being asked.
 
+use super::aead::Ready as Aead;
 use super::cipher::{Cipher, wipe};
 use super::{DirectionKey, NONCE};
-use aws_lc_rs::{aead, hkdf};
+use aws_lc_rs::hkdf;
 
 /// The last packet id of an epoch.
 pub const MAX_ID: u64 = (1 << 48) - 1;
@@ -63,7 +64,7 @@ impl EpochSecret {
     }
 
     /// The epoch's key and what its nonces are XORed with.
-    pub(super) fn derive(&self, cipher: Cipher) -> (aead::LessSafeKey, [u8; NONCE]) {
+    pub(super) fn derive(&self, cipher: Cipher) -> (Aead, [u8; NONCE]) {
         let (mut key, mut mask) = ([0; 32], [0; NONCE]);
         let length = cipher.key_len();
         expand_label(&self.secret, b"data_key", &mut key[..length]);

@@ -9,6 +9,7 @@
 //! A [`Sealer`] issues the packet ids of one key, an [`Opener`] keeps its replay window; both belong to one lane, so
 //! that neither needs a lock and no id is issued twice. [`KeySlots`] finds the opener of a packet by its key id.
 
+mod aead;
 pub mod cipher;
 pub mod epoch;
 pub mod layout;

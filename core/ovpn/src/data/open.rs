@@ -1,11 +1,11 @@
 //! Opening: authenticate, then look into the replay window.
 
+use super::aead::Ready as Aead;
 use super::cipher::{Cipher, DirectionKey};
 use super::epoch::{AHEAD, EpochSecret, MAX_ID};
 use super::layout::{Format, Header};
 use super::replay::{Replay, ReplayWindow};
 use super::{NONCE, TAG};
-use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
 use std::collections::VecDeque;
 
 /// Why a packet was dropped. Each has a counter of its own in the planes.
@@ -46,7 +46,7 @@ impl std::error::Error for OpenError {}
 /// A key that opens, ready.
 struct Ready {
     epoch: u16,
-    key: LessSafeKey,
+    key: Aead,
     mask: [u8; NONCE],
     forged: u64,
 }
@@ -153,10 +153,9 @@ impl Opener {
         let length = parts.text.len();
         let out = out.get_mut(..length).ok_or(OpenError::NoRoom)?;
         let ready = self.ready(which);
-        let aad = Aad::from(&packet[parts.aad()]);
-        let (text, tag) = (&packet[parts.text.clone()], &packet[parts.tag.clone()]);
-        let opened = ready.key.open_separate_gather(parts.nonce_with(&ready.mask), aad, text, tag, out);
-        self.judge(opened.is_ok(), which, parts.id)?;
+        let (aad, text, tag) = (&packet[parts.aad()], &packet[parts.text.clone()], parts.tag(packet));
+        let opened = ready.key.open(parts.nonce_with(&ready.mask), aad, text, &tag, out).is_ok();
+        self.judge(opened, which, parts.id)?;
         Ok(length)
     }
 
@@ -165,11 +164,9 @@ impl Opener {
         let (parts, which) = self.locate(packet)?;
         let ready = self.ready(which);
         let nonce = parts.nonce_with(&ready.mask);
-        let mut tag = [0; TAG];
-        tag.copy_from_slice(&packet[parts.tag.clone()]);
+        let tag = parts.tag(packet);
         let (front, text) = packet[..parts.text.end].split_at_mut(parts.text.start);
-        let aad = Aad::from(&front[parts.aad()]);
-        let opened = ready.key.open_in_place_separate_tag(nonce, aad, &tag, text).is_ok();
+        let opened = ready.key.open_in_place(nonce, &front[parts.aad()], text, &tag).is_ok();
         self.judge(opened, which, parts.id)?;
         Ok(parts.text)
     }
@@ -289,9 +286,15 @@ impl Parts {
         self.header.unauthenticated()..self.header.len() + self.nonce_len
     }
 
-    fn nonce_with(&self, mask: &[u8; NONCE]) -> Nonce {
+    fn tag(&self, packet: &[u8]) -> [u8; TAG] {
+        let mut tag = [0; TAG];
+        tag.copy_from_slice(&packet[self.tag.clone()]);
+        tag
+    }
+
+    fn nonce_with(&self, mask: &[u8; NONCE]) -> [u8; NONCE] {
         let mut nonce = *mask;
         nonce.iter_mut().zip(&self.nonce[..self.nonce_len]).for_each(|(n, b)| *n ^= b);
-        Nonce::assume_unique_for_key(nonce)
+        nonce
     }
 }

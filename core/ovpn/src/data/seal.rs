@@ -1,10 +1,10 @@
 //! Sealing: packet ids are issued here and nowhere else.
 
+use super::aead::Ready as Aead;
 use super::cipher::{Cipher, DirectionKey};
 use super::epoch::{EpochSecret, MAX_ID};
 use super::layout::{Format, Header};
 use super::{NONCE, TAG};
-use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
 
 /// Why a packet was not sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Sealer {
     cipher: Cipher,
     format: Format,
     header: Header,
-    key: LessSafeKey,
+    key: Aead,
     /// XORed with the packet id to make a nonce.
     mask: [u8; NONCE],
     next: u64,
@@ -136,11 +136,8 @@ impl Sealer {
         let (front, rest) = packet.split_at_mut(head);
         let (text, back) = rest.split_at_mut(length);
         let (aad, tag_room) = self.split_front(front);
-        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(aad), text);
-        let tag = tag.map_err(|_| SealError::NoRoom)?;
         let room = if self.format == Format::Stock { tag_room } else { back };
-        room.copy_from_slice(tag.as_ref());
-        Ok(())
+        self.key.seal_in_place(nonce, aad, text, room).map_err(|_| SealError::NoRoom)
     }
 
     /// Seals `plaintext` into the front of `out` and returns the packet's length.
@@ -153,8 +150,7 @@ impl Sealer {
         let (text, back) = rest.split_at_mut(length);
         let (aad, tag_room) = self.split_front(front);
         let room = if self.format == Format::Stock { tag_room } else { back };
-        let sealed = self.key.seal_out_of_place_scatter(nonce, Aad::from(aad), plaintext, text, &[], room);
-        sealed.map(|()| total).map_err(|_| SealError::NoRoom)
+        self.key.seal(nonce, aad, plaintext, text, room).map(|()| total).map_err(|_| SealError::NoRoom)
     }
 
     /// What is authenticated of the bytes before the ciphertext, and the tag's place in the stock format.
@@ -164,7 +160,7 @@ impl Sealer {
     }
 
     /// Takes a packet id, writes it and the header, and makes the nonce.
-    fn begin(&mut self, packet: &mut [u8], length: usize) -> Result<Nonce, SealError> {
+    fn begin(&mut self, packet: &mut [u8], length: usize) -> Result<[u8; NONCE], SealError> {
         // A block is 16 bytes; the header, which is authenticated, is counted as OpenVPN counts it, with the text.
         let cost = 1 + (length + self.header.len() + self.format.id_len()).div_ceil(16) as u64;
         let over = |used: u64| self.cipher.usage_limit().is_some_and(|limit| used.saturating_add(cost) > limit);
@@ -190,7 +186,7 @@ impl Sealer {
             Format::Stock => write(&(id as u32).to_be_bytes()),
             Format::Epoch => write(&(u64::from(self.epoch()) << 48 | id).to_be_bytes()),
         }
-        Ok(Nonce::assume_unique_for_key(nonce))
+        Ok(nonce)
     }
 }
 

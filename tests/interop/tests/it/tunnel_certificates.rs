@@ -67,13 +67,15 @@ fn a_revoked_client_is_out_with_its_next_key() {
     revoke(&world, &openssl, Some(&certificate(&world, "alice.ovpn")));
     server.hang_up();
     assert!(said(&server, "is gone: its certificate is no longer accepted"), "{}\n{}", client.log(), server.log());
-    let before = server.log().matches("is connected from").count();
-    // It tries again by itself.
-    let refused = || server.log().matches("the key exchange has failed: ").count() >= 2;
-    assert!(eventually(refused), "{}\n{}", client.log(), server.log());
-    assert!(server.log().contains("Revoked"), "{}", server.log());
-    assert_eq!(server.log().matches("is connected from").count(), before, "{}", server.log());
+    assert!(said(&client, "alert: certificate revoked"), "{}", client.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 0);
     drop(client);
+    let again = world.openvpn(End::Client, &alice, &[]);
+    let refused =
+        || server.log().matches("the key exchange has failed: invalid peer certificate: Revoked").count() >= 2;
+    assert!(eventually(refused), "{}\n{}", again.log(), server.log());
+    assert_eq!(server.log().matches("is connected from").count(), 1, "{}", server.log());
+    drop(again);
     let _bob = world.connected(&bob, &[]);
     assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
 }

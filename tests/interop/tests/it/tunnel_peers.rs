@@ -59,7 +59,9 @@ fn a_client_without_peer_ids_is_served() {
             assert_eq!(world.pings(End::Client, INSIDE, 20, "0.01", 56), 20, "{stock}: with the new key");
         }
         client.terminate();
-        let left = || ["SIGTERM", "remote-exit", "is gone: "].iter().any(|word| server.log().contains(word));
+        let left = || {
+            ["SIGTERM", "remote-exit", "Connection reset", "is gone: "].iter().any(|word| server.log().contains(word))
+        };
         assert!(eventually(left), "{}", server.log());
     }
 }
