@@ -32,7 +32,7 @@ pub enum Group {
 }
 
 /// A cipher suite, in the names of the IANA registry without the `TLS_` prefix.
-#[allow(missing_docs, non_camel_case_types)] // The names say all there is.
+#[allow(missing_docs, non_camel_case_types, reason = "these are the registry's names, and say all there is")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Suite {
     TLS13_AES_128_GCM_SHA256,

@@ -10,17 +10,25 @@ use crate::scan;
 
 /// A request's method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub enum Method {
+    /// RFC 9110 §9.3.1.
     #[default]
     Get,
+    /// RFC 9110 §9.3.2: its response has no body, whatever its fields say.
     Head,
+    /// RFC 9110 §9.3.3.
     Post,
+    /// RFC 9110 §9.3.4.
     Put,
+    /// RFC 9110 §9.3.5.
     Delete,
+    /// RFC 9110 §9.3.6: makes a tunnel; HTTP/2 and HTTP/3 extend it (RFC 8441, RFC 9220).
     Connect,
+    /// RFC 9110 §9.3.7; its target may be `*`.
     Options,
+    /// RFC 9110 §9.3.8.
     Trace,
+    /// RFC 5789.
     Patch,
     /// Any other; its name is in the head.
     Other,
@@ -76,12 +84,16 @@ impl Method {
 
 /// The version a message came in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
 pub enum Version {
+    /// HTTP/1.0 (RFC 1945): neither chunks nor interim responses, and a connection ends with its message unless asked
+    /// to stay.
     Http10,
+    /// HTTP/1.1 (RFC 9112).
     #[default]
     Http11,
+    /// HTTP/2 (RFC 9113).
     Http2,
+    /// HTTP/3 (RFC 9114).
     Http3,
 }
 
@@ -99,9 +111,10 @@ impl Version {
 
 /// The scheme of an absolute target, or of HTTP/2's `:scheme`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub enum Scheme {
+    /// RFC 9110 §4.2.1.
     Http,
+    /// RFC 9110 §4.2.2.
     Https,
 }
 

@@ -6,17 +6,26 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
 /// Frame types.
-#[allow(missing_docs)]
 pub mod kind {
+    /// A piece of a body (RFC 9113 §6.1).
     pub const DATA: u8 = 0;
+    /// A head, or its beginning (§6.2).
     pub const HEADERS: u8 = 1;
+    /// Of RFC 7540's priorities, which nobody follows any more (§6.3).
     pub const PRIORITY: u8 = 2;
+    /// A stream ends early (§6.4).
     pub const RST_STREAM: u8 = 3;
+    /// What the sender allows (§6.5).
     pub const SETTINGS: u8 = 4;
+    /// To be sent back (§6.7).
     pub const PING: u8 = 6;
+    /// The connection takes no more streams (§6.8).
     pub const GOAWAY: u8 = 7;
+    /// Leave to send more (§6.9).
     pub const WINDOW_UPDATE: u8 = 8;
+    /// A head goes on (§6.10).
     pub const CONTINUATION: u8 = 9;
+    /// RFC 9218 §7.1.
     pub const PRIORITY_UPDATE: u8 = 16;
 }
 
