@@ -71,6 +71,10 @@ To try
         files.trust_help(),
         record = https_record("localhost", port),
     );
+    let _ = writeln!(
+        out,
+        "  measuring        sealane-lab load --ca {ca} --rate 1000 https://localhost:{port}/   (cargo build --release -p sealane-lab)"
+    );
     if let Some(admin) = ready.admin {
         let _ = writeln!(out, "  what it is doing http://{admin}/ in a browser, or: sealane top --admin {admin}");
         let _ = writeln!(out, "  metrics          curl http://{admin}/metrics");
@@ -95,5 +99,6 @@ mod tests {
         assert!(text.starts_with("Port 8443 is taken; using 8444.\nSealane serves https://localhost:8444 on 1 lane, "));
         assert!(text.contains("curl http://127.0.0.1:9902/metrics"));
         assert!(text.contains(&format!("--cacert {}", files.ca.display())));
+        assert!(text.contains(&format!("load --ca {} --rate 1000 https://localhost:8444/", files.ca.display())));
     }
 }
