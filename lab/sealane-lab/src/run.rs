@@ -106,12 +106,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let all = args.experiment == "all";
-    let chosen: Vec<&Box<dyn Experiment>> = known.iter().filter(|e| all || e.spec().name == args.experiment).collect();
-    if chosen.is_empty() {
-        let names: Vec<&str> = known.iter().map(|e| e.spec().name.as_str()).collect();
-        bail!("there is no experiment {:?}; there are {}, and `all`", args.experiment, names.join(", "));
-    }
     let shared = options(args)?;
+    let chosen = choose(&known, &args.experiment, &shared)?;
     let signals = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM];
     for signal in signals {
         signal_hook::flag::register(signal, shared.cancel.clone()).context("cannot listen for signals")?;
@@ -141,8 +137,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if !args.quiet {
             eprintln!("══ {name}");
         }
-        let own = narrow(&shared, experiment.as_ref(), all);
-        report.pages.push(sealane_lab_experiment::run(experiment.as_ref(), &own));
+        let own = narrow(&shared, experiment, all);
+        report.pages.push(sealane_lab_experiment::run(experiment, &own));
         report.seconds = start.elapsed().as_secs_f64();
         report.verdict = verdict(&report);
         if args.max_foreign > DISTURBED {
@@ -240,7 +236,7 @@ const DISTURBED: f64 = 0.5;
 /// What a report says of itself that was made beside other work.
 fn disturbed(foreign: f64) -> String {
     format!(
-        "Made on a busy machine: rounds were accepted although others used up to {foreign:.0} CPUs (--max-foreign). CPU time \
+        "Made on a busy machine: rounds were accepted although others used up to {foreign} CPUs (--max-foreign). CPU time \
          per operation still compares, roughly; rates, knees and latencies do not."
     )
 }
@@ -306,18 +302,51 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     })
 }
 
+/// The experiment of this name; with `all`, every one, or those that `--only` has parts of. What then concerns none of
+/// them is a mistake: it would be passed over without a word.
+fn choose<'a>(
+    known: &'a [Box<dyn Experiment>],
+    name: &str,
+    options: &Options,
+) -> anyhow::Result<Vec<&'a dyn Experiment>> {
+    let each = || known.iter().map(|e| &**e);
+    let names = || each().map(|e| e.spec().name.as_str()).collect::<Vec<_>>().join(", ");
+    if name != "all" {
+        let one: Vec<_> = each().filter(|e| e.spec().name == name).collect();
+        if one.is_empty() {
+            bail!("there is no experiment {name:?}; there are {}, and `all`", names());
+        }
+        return Ok(one);
+    }
+    let keys = options.set.iter().map(|(key, _)| key);
+    if let Some(what) = options.only.iter().chain(keys).find(|what| !each().any(|e| within(e, what).is_some())) {
+        bail!("{what:?} with `all` must say of which experiment, such as proxies.{what}; there are {}", names());
+    }
+    if let Some((peer, _)) = options.peers.iter().find(|(peer, _)| !each().any(|e| takes(e, peer))) {
+        bail!("--peer {peer}: no experiment has such a subject");
+    }
+    Ok(each().filter(|e| options.only.is_empty() || options.only.iter().any(|o| within(*e, o).is_some())).collect())
+}
+
+/// What follows the experiment's name in `EXPERIMENT.PART` or `EXPERIMENT.KEY`; nothing where it is another's.
+fn within<'a>(experiment: &dyn Experiment, what: &'a str) -> Option<&'a str> {
+    what.strip_prefix(experiment.spec().name.as_str())?.strip_prefix('.')
+}
+
+/// Whether a `--peer` is one of the experiment's subjects, or one more of their kinds.
+fn takes(experiment: &dyn Experiment, peer: &str) -> bool {
+    experiment.spec().subjects.iter().any(|s| s.name == peer || peer.starts_with(&format!("{}-", s.kind)))
+}
+
 /// With `all`, what concerns one experiment only is kept from the others.
 fn narrow(options: &Options, experiment: &dyn Experiment, all: bool) -> Options {
     let mut own = options.clone();
     if !all {
         return own;
     }
-    let spec = experiment.spec();
-    let prefix = format!("{}.", spec.name);
-    own.only = options.only.iter().filter_map(|o| o.strip_prefix(&prefix).map(str::to_owned)).collect();
-    own.set = options.set.iter().filter_map(|(k, v)| Some((k.strip_prefix(&prefix)?.to_owned(), v.clone()))).collect();
-    own.peers
-        .retain(|(name, _)| spec.subjects.iter().any(|s| s.name == *name || name.starts_with(&format!("{}-", s.kind))));
+    own.only = options.only.iter().filter_map(|o| within(experiment, o).map(str::to_owned)).collect();
+    own.set = options.set.iter().filter_map(|(k, v)| Some((within(experiment, k)?.to_owned(), v.clone()))).collect();
+    own.peers.retain(|(name, _)| takes(experiment, name));
     own
 }
 
@@ -369,5 +398,25 @@ mod tests {
         let own = narrow(&options, known[0].as_ref(), true);
         assert_eq!((own.only, own.set[0].0.as_str(), own.peers.len()), (vec!["bulk".to_owned()], "rounds", 1));
         assert!(narrow(&options, known[1].as_ref(), true).peers.is_empty());
+        let chosen = choose(&known, "all", &options).unwrap();
+        let names: Vec<&str> = chosen.iter().map(|e| e.spec().name.as_str()).collect();
+        assert_eq!(names, ["proxies", "tls-versions"], "only those that have a part in it");
+        assert_eq!(choose(&known, "all", &Options::default()).unwrap().len(), known.len());
+    }
+
+    #[test]
+    fn with_all_nothing_is_passed_over() {
+        let known = experiments().unwrap();
+        for options in [
+            Options { only: vec!["bulk".into()], ..Options::default() },
+            Options { only: vec!["proxies".into()], ..Options::default() },
+            Options { set: vec![("rounds".into(), "1".into())], ..Options::default() },
+            Options { peers: vec![("apache".into(), "/x".into())], ..Options::default() },
+        ] {
+            assert!(choose(&known, "all", &options).is_err(), "{options:?}");
+            // Of one experiment, its own checks tell.
+            assert_eq!(choose(&known, "proxies", &options).unwrap().len(), 1);
+        }
+        assert!(choose(&known, "none", &Options::default()).err().unwrap().to_string().contains("syn-tls"));
     }
 }
