@@ -2,6 +2,7 @@
 //! that one thing is measured, the cost of resuming sessions on both sides while threads share them.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use sealane_lab_experiment::room::Key;
 use sealane_lab_experiment::rounds::Quiet;
@@ -9,6 +10,7 @@ use sealane_lab_experiment::web::{self, Answer, Server, Site};
 use sealane_lab_experiment::{Bench, study};
 use sealane_lab_load::plan::Kind;
 use sealane_lab_report::{Axis, Figure, Part, Source};
+use sealane_lab_stacks::builder::Builder;
 
 use crate::{Scene, Tls, load, site, threads};
 
@@ -22,10 +24,11 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
     cpus.extend(bench.cores.client.iter().chain(&bench.cores.backend).filter(|c| !bench.cores.server.contains(c)));
     cpus.dedup();
     let hops: usize = bench.size("hops")?;
+    let light = light_locks(bench, part)?;
     let mut points: Vec<(String, f64, f64)> = Vec::new();
     for count in threads::counts(bench, cpus.len())? {
         let own = &cpus[..count.min(cpus.len())];
-        let servers = start(bench, part, scene, hops, count, own)?;
+        let servers = start(bench, part, scene, hops, count, own, &light)?;
         let names: Vec<String> = servers.iter().map(|s| s.name.clone()).collect();
         let rounds = bench
             .rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| one(bench, scene, &servers[i], hops))?;
@@ -55,6 +58,36 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
     Ok(())
 }
 
+/// What a HAProxy with light locks has in its environment; nothing where none is wanted or to be had.
+fn light_locks(bench: &Bench<'_>, part: &mut Part) -> anyhow::Result<Vec<(String, OsString)>> {
+    let preload = |library: OsString| ("LD_PRELOAD".to_owned(), library);
+    Ok(match bench.size::<String>("light_locks")?.as_str() {
+        "" | "off" => Vec::new(),
+        // What `sealane-lab locks --light --no-count` gives to any program.
+        "own" => match Builder::new(None).and_then(|builder| builder.lock_counter()) {
+            Ok(library) => vec![preload(library.into()), ("SEALANE_LOCKS_LIGHT".to_owned(), "1".into())],
+            Err(why) => {
+                part.note(format!("Light locks are left out: {why}"));
+                Vec::new()
+            }
+        },
+        library => vec![preload(library.into())],
+    })
+}
+
+/// A server that really has loaded what was preloaded: a program that is linked statically, or may not be preloaded
+/// into, would go on with its usual locks.
+fn preloaded(server: Server, light: &[(String, OsString)]) -> anyhow::Result<Server> {
+    for (_, library) in light.iter().filter(|(name, _)| name == "LD_PRELOAD") {
+        let name = Path::new(library).file_name().unwrap_or(library).to_string_lossy();
+        for pid in server.running.pids() {
+            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+            anyhow::ensure!(maps.contains(&*name), "it has not loaded {name}");
+        }
+    }
+    Ok(server)
+}
+
 /// Everybody, and every HAProxy once more with light locks.
 fn start(
     bench: &mut Bench<'_>,
@@ -63,6 +96,7 @@ fn start(
     hops: usize,
     threads: usize,
     cpus: &[usize],
+    light: &[(String, OsString)],
 ) -> anyhow::Result<Vec<Server>> {
     let site = Site {
         threads,
@@ -70,16 +104,15 @@ fn start(
         tickets: 1,
         ..site(bench, Answer::Chain { hops, to: scene.backend.tls_port })?
     };
-    let light: String = bench.size("light_locks")?;
     let mut servers = Vec::new();
     for program in bench.programs.clone() {
         let mut ways = vec![(program.name.clone(), site.clone())];
         if program.kind == "haproxy" && !light.is_empty() {
-            let env = vec![("LD_PRELOAD".to_owned(), OsString::from(&light))];
-            ways.push((format!("{}, light locks", program.name), Site { env, ..site.clone() }));
+            ways.push((format!("{}, light locks", program.name), Site { env: light.to_vec(), ..site.clone() }));
         }
         for (name, site) in ways {
-            match web::start(&program, &name, &scene.room, &site, cpus).and_then(|s| works(scene, s)) {
+            let started = web::start(&program, &name, &scene.room, &site, cpus);
+            match started.and_then(|s| preloaded(s, &site.env)).and_then(|s| works(scene, s)) {
                 Ok(server) => servers.push(server),
                 Err(error) => part.note(format!("{name} with {threads} threads is left out: {error:#}")),
             }
