@@ -11,6 +11,7 @@ use sealane_lab_stacks::wire::Case;
 use serde_json::Value;
 
 use crate::speed::rounds;
+use crate::verdict::ENOUGH;
 use crate::{Stacks, counts};
 
 /// What is run at each number of threads.
@@ -21,7 +22,7 @@ struct Kind {
     own_context: bool,
 }
 
-const RESUMED: &str = "resumed";
+pub const RESUMED: &str = "resumed";
 const KINDS: [Kind; 4] = [
     Kind { measure: "full", resumed: false, light: false, own_context: false },
     Kind { measure: RESUMED, resumed: true, light: false, own_context: false },
@@ -71,7 +72,7 @@ pub fn scaling(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyho
     }
     limits(bench, part, stacks, to);
     published(part)?;
-    if cpus < 8 {
+    if (cpus as f64) < ENOUGH {
         part.note(format!(
             "This machine has {cpus} CPUs: a library's collapse under its own locks, which the study saw from a dozen \
              threads on, cannot be seen here. The counts above are exact all the same, and decide how far it scales."

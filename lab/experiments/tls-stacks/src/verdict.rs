@@ -3,7 +3,10 @@
 use sealane_lab_report::Page;
 use sealane_lab_stacks::catalogue::{self, Support};
 
-use crate::{counts, speed};
+use crate::{counts, scaling, speed};
+
+/// With fewer threads than this a collapse under locks does not show; the study saw it from a dozen on.
+pub const ENOUGH: f64 = 8.0;
 
 /// Writes verdict and advice.
 pub fn conclude(page: &mut Page) {
@@ -32,6 +35,13 @@ pub fn conclude(page: &mut Page) {
                 ));
             }
         }
+    }
+    let threads = page.part("scaling").and_then(|p| p.of(scaling::RESUMED).filter_map(|f| f.x).reduce(f64::max));
+    if let Some(threads) = threads.filter(|n| *n < ENOUGH) {
+        said.push(format!(
+            "With at most {threads} threads nobody can see a library collapse under its own locks, which takes a dozen and \
+             more: the counts say how far each will go."
+        ));
     }
     if said.is_empty() {
         said.push("Nothing was measured that allows a verdict.".into());
