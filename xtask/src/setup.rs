@@ -22,7 +22,6 @@ const NEEDS: &[Need] = &[
     need("openssl", "openssl", "a TLS stack that is not ours"),
     need("nginx", "nginx-light", "backend and client in chain"),
     need("haproxy", "haproxy", "backend and client in chain"),
-    need("ip", "iproute2", "networks of a test's own"),
     need("nft", "nftables", "redirecting programs' connections"),
     need("h2load", "nghttp2-client", "pipelined load, HTTP/2"),
     need("wrk", "wrk", "keep-alive load"),

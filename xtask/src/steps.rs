@@ -5,6 +5,7 @@ use crate::{again, layers, licences};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::io::{IsTerminal, Write, stdout};
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -99,22 +100,51 @@ fn line(paint: &Paint, step: Step, status: u8, time: Duration) -> String {
     format!("  {}  {name:<9} {time:>8}   exit {status}; repeat: {repeat}", paint.red("failed"))
 }
 
+/// The lab's workers for TLS libraries, each a workspace of its own: those that load their library at run time and so
+/// compile in seconds.
+const LIGHT_WORKERS: [&str; 5] = ["frame", "gnutls", "mbedtls", "openssl", "wolfssl"];
+/// The others, which bring a TLS library along.
+const HEAVY_WORKERS: [&str; 3] = ["peer", "rustls", "s2n"];
+
+fn worker(workspace: &Workspace, name: &str) -> PathBuf {
+    workspace.root().join("lab/stacks/workers").join(name).join("Cargo.toml")
+}
+
 /// Formats, or only looks.
 pub fn format(workspace: &Workspace, check: bool) -> anyhow::Result<u8> {
-    let mut command = cargo();
-    command.args(["fmt", "--all"]);
-    if check {
-        command.arg("--check");
+    let mut all = cargo();
+    all.args(["fmt", "--all"]);
+    let workers = LIGHT_WORKERS.iter().chain(&HEAVY_WORKERS).map(|name| {
+        let mut one = cargo();
+        one.args(["fmt", "--manifest-path"]).arg(worker(workspace, name));
+        one
+    });
+    let mut worst = 0;
+    for mut command in std::iter::once(all).chain(workers) {
+        if check {
+            command.arg("--check");
+        }
+        worst = worst.max(run(command, workspace)?);
     }
-    run(command, workspace)
+    Ok(worst)
 }
 
 fn lint(workspace: &Workspace) -> anyhow::Result<u8> {
-    let mut command = cargo();
-    command.args(["clippy", "--release", "--workspace", "--all-targets", "--"]);
-    // Each `unsafe` says why it is sound.
-    command.args(["-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"]);
-    run(command, workspace)
+    let mut all = cargo();
+    all.args(["clippy", "--release", "--workspace", "--all-targets"]);
+    let workers = LIGHT_WORKERS.iter().map(|name| {
+        let mut one = cargo();
+        one.args(["clippy", "--release", "--locked", "--all-targets", "--manifest-path"]).arg(worker(workspace, name));
+        one.arg("--target-dir").arg(workspace.target());
+        one
+    });
+    let mut worst = 0;
+    for mut command in std::iter::once(all).chain(workers) {
+        // Each `unsafe` says why it is sound.
+        command.args(["--", "-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"]);
+        worst = worst.max(run(command, workspace)?);
+    }
+    Ok(worst)
 }
 
 fn doc(workspace: &Workspace) -> anyhow::Result<u8> {
@@ -124,13 +154,18 @@ fn doc(workspace: &Workspace) -> anyhow::Result<u8> {
 }
 
 /// Builds the stacks that tests run and that take least: minutes on two cores from nothing, seconds when they are in the
-/// cache. Workers are compiled beside the workspace, which has their costly dependencies (AWS-LC) already. Then their
-/// tests, so that the step means something by itself, unless all tests come anyway.
+/// cache. Workers are compiled beside the workspace, which has their costly dependencies (AWS-LC) already. Before them the
+/// tests of what all workers share (is a handshake that differs from what was asked for refused?), which are outside of
+/// the workspace. Then those of the stacks, so that the step means something by itself, unless all tests come anyway.
 fn stacks(workspace: &Workspace, tests: bool) -> anyhow::Result<u8> {
     const NAMES: [&str; 6] = ["openssl-3.0", "openssl-1.1.1", "aws-lc", "rustls-aws-lc", "rustls-ring", "gnutls"];
-    let status = build_all(workspace)?;
-    if status != 0 {
-        return Ok(status);
+    let mut shared = cargo();
+    shared.args(["test", "--release", "--locked", "--manifest-path"]).arg(worker(workspace, "frame"));
+    shared.arg("--target-dir").arg(workspace.target());
+    for status in [run(shared, workspace)?, build_all(workspace)?] {
+        if status != 0 {
+            return Ok(status);
+        }
     }
     let lab = workspace.target().join("release").join(format!("sealane-lab{}", std::env::consts::EXE_SUFFIX));
     let mut build = Command::new(lab);
