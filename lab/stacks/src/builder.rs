@@ -350,7 +350,8 @@ impl Builder {
     pub fn clean(&self) -> Result<u64, BuildError> {
         let freed = size(&self.root);
         // Only what this builder makes: the folder may have been chosen badly.
-        for name in ["built", "bin", "target", "src", "certs", "certs-2", "tmp", "src.lock"] {
+        for name in ["built", "bin", "target", "src", "certs", "certs-2", "certs.new", "certs.lock", "tmp", "src.lock"]
+        {
             let path = self.root.join(name);
             let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             match removed {

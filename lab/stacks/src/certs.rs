@@ -1,6 +1,7 @@
 //! The certificates of the tests: an authority and a leaf for `localhost` per kind of key, and a list that revokes the
 //! leaf. Made once and kept, so that every run uses the same.
 
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use rcgen::{
@@ -15,16 +16,34 @@ pub const KEYS: [&str; 3] = ["p256", "rsa2048", "rsa4096"];
 /// Where they lie: another folder for each change of what they are.
 const FOLDER: &str = "certs-2";
 
-/// The folder of the certificates below `root`, made where it is not there yet.
+/// The folder of the certificates below `root`, made where it is not there yet. Of several who come at once one makes it,
+/// and nobody sees half of it: a key beside another one's certificate would be no pair.
 pub fn folder(root: &Path) -> Result<PathBuf, String> {
     let folder = root.join(FOLDER);
-    if KEYS.iter().all(|key| folder.join(format!("{key}.crl")).is_file()) {
+    let there = || KEYS.iter().all(|key| folder.join(format!("{key}.crl")).is_file());
+    if there() {
         return Ok(folder);
     }
-    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    for key in KEYS {
-        make(&folder, key).map_err(|e| format!("{key} certificate: {e}"))?;
+    let fails = |e: std::io::Error| format!("{}: {e}", folder.display());
+    fs::create_dir_all(root).map_err(fails)?;
+    let lock = File::create(root.join("certs.lock")).map_err(fails)?;
+    lock.lock().map_err(fails)?;
+    if there() {
+        return Ok(folder);
     }
+    let fresh = root.join("certs.new");
+    // What is left of an earlier attempt.
+    for old in [&fresh, &folder] {
+        match fs::remove_dir_all(old) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fails(e)),
+            _ => {}
+        }
+    }
+    fs::create_dir(&fresh).map_err(fails)?;
+    for key in KEYS {
+        make(&fresh, key).map_err(|e| format!("{key} certificate: {e}"))?;
+    }
+    fs::rename(&fresh, &folder).map_err(fails)?;
     Ok(folder)
 }
 
@@ -79,11 +98,10 @@ fn make(folder: &Path, kind: &str) -> Result<(), Box<dyn std::error::Error>> {
     }
     .signed_by(&issuer)?;
 
-    let write = |name: String, text: String| std::fs::write(folder.join(name), text);
+    let write = |name: String, text: String| fs::write(folder.join(name), text);
     write(format!("{kind}-ca.pem"), authority_cert.pem())?;
     write(format!("{kind}.crt"), leaf_cert.pem())?;
     write(format!("{kind}.key"), leaf_key.serialize_pem())?;
-    // Last: its presence says that the others are there.
     write(format!("{kind}.crl"), list.pem()?)?;
     Ok(())
 }
@@ -95,7 +113,13 @@ mod tests {
     #[test]
     fn certificates_are_made_once() {
         let root = tempfile::tempdir().expect("a folder");
-        let made = folder(root.path()).expect("made");
+        // By several at once, as tests are.
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| folder(root.path()).expect("made"));
+            }
+        });
+        let made = folder(root.path()).expect("found");
         let first = std::fs::read(made.join("rsa2048.key")).expect("there");
         assert_eq!(folder(root.path()).expect("found"), made);
         assert_eq!(std::fs::read(made.join("rsa2048.key")).expect("there"), first);
@@ -105,5 +129,7 @@ mod tests {
                 assert!(text.starts_with("-----BEGIN"), "{file}");
             }
         }
+        let left = std::fs::read_dir(root.path()).expect("there").count();
+        assert_eq!(left, 2, "the folder and the lock, and nothing half made");
     }
 }
