@@ -82,6 +82,7 @@ pub const FILES: &[(&str, &str)] = files![
     "workers/s2n/src/main.rs",
     "workers/wolfssl/Cargo.lock",
     "workers/wolfssl/Cargo.toml",
+    "workers/wolfssl/src/features.rs",
     "workers/wolfssl/src/main.rs",
 ];
 

@@ -1,5 +1,7 @@
 //! The worker for wolfSSL, through its own interface, the library opened at run time.
 
+mod features;
+
 use std::ffi::{CStr, c_char, c_int, c_long, c_uchar, c_uint, c_ushort, c_void};
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,10 +9,7 @@ use std::sync::Arc;
 
 use stack_worker::ffi::Library;
 use stack_worker::functions;
-use stack_worker::{
-    Cipher, Connection, Context, Facts, Group, OldSuite, Outcome, Pipe, Settings, Sides, Stack, connect, exchange,
-    hello_asks_for, pipe,
-};
+use stack_worker::{Cipher, Connection, Context, Facts, Group, OldSuite, Outcome, Pipe, Settings, Sides, Stack};
 
 fn main() -> ExitCode {
     stack_worker::main::<Wolf>()
@@ -18,6 +17,7 @@ fn main() -> ExitCode {
 
 type P = *mut c_void;
 type Io = unsafe extern "C" fn(P, *mut c_char, c_int, P) -> c_int;
+type StatusCb = unsafe extern "C" fn(P, P) -> c_int;
 
 functions! {
     /// The library.
@@ -79,6 +79,11 @@ functions! {
         fn wolfSSL_set_quic_method(P, P) -> c_int;
         fn wolfSSL_CTX_EnableOCSPStapling(P) -> c_int;
         fn wolfSSL_UseOCSPStapling(P, c_uchar, c_uchar) -> c_int;
+        fn wolfSSL_CTX_set_tlsext_status_cb(P, StatusCb) -> c_int;
+        fn wolfSSL_CTX_set_tlsext_status_arg(P, P) -> c_long;
+        fn wolfSSL_set_tlsext_status_ocsp_resp(P, *mut c_uchar, c_int) -> c_long;
+        fn wolfSSL_Malloc(usize) -> P;
+        fn wolfSSL_CTX_SetTmpDH(P, *const c_uchar, c_int, *const c_uchar, c_int) -> c_int;
         fn wolfCrypt_GetStatus_fips() -> c_int;
     }
 }
@@ -148,36 +153,11 @@ impl Stack for Wolf {
     }
 
     fn feature(&self, name: &str, settings: &Settings) -> Outcome {
-        match name {
-            "sni" => Outcome::of(self.sni(settings)),
-            "alpn" => Outcome::of(self.alpn(settings)),
-            "crl" => Outcome::of(self.crl(settings)),
-            "quic" => Outcome::of(self.quic(settings)),
-            "early-data" => Outcome::of(self.early_data(settings)),
-            "ocsp" => Outcome::of(self.asks_for_staple(settings)),
-            "ct" => Outcome::of(self.hello(settings, 18, "time stamps")),
-            "fips" => match self.api.wolfCrypt_GetStatus_fips {
-                // SAFETY: the call takes nothing.
-                Some(status) if unsafe { status() } == 0 => Outcome::Yes("wolfCrypt_GetStatus_fips says so".into()),
-                Some(_) => Outcome::No("its module is not ready (wolfCrypt_GetStatus_fips)".into()),
-                None => Outcome::No("not in this build, which has no wolfCrypt_GetStatus_fips; it is sold".into()),
-            },
-            _ => Outcome::Unknown,
-        }
+        features::try_out(self, name, settings)
     }
 
     fn with_suite(&self, suite: &OldSuite, settings: &Settings) -> Option<Result<Sides<Self>, String>> {
-        // Its servers want parameters for DHE from the application, and have none of their own to try it with.
-        (!suite.openssl.starts_with("DHE")).then(|| -> Result<Sides<Self>, String> {
-            let sides = (self.server(settings)?, self.client(settings)?);
-            let name = std::ffi::CString::new(suite.openssl).map_err(|e| e.to_string())?;
-            for context in [&sides.0, &sides.1] {
-                // SAFETY: the context is alive, the name a C string.
-                let set = unsafe { (self.api.wolfSSL_CTX_set_cipher_list)(context.ctx, name.as_ptr()) };
-                expect("setting the suite", set)?;
-            }
-            Ok(sides)
-        })
+        Some(features::only_suite(self, suite, settings))
     }
 }
 
@@ -275,157 +255,6 @@ impl Wolf {
             Ok(context)
         }
     }
-
-    fn pair(&self, server: &Ctx, client: &Ctx) -> Result<(Ssl, Ssl), String> {
-        let mut pair = connect(server, client, None, None)?;
-        exchange(&mut pair, None)?;
-        Ok((pair.server, pair.client))
-    }
-
-    fn sni(&self, settings: &Settings) -> Result<&'static str, String> {
-        let get = self.api.wolfSSL_SNI_GetRequest.ok_or("no function for it")?;
-        let (server, _client) = self.pair(&self.server(settings)?, &self.client(settings)?)?;
-        let mut at = std::ptr::null_mut();
-        // SAFETY: the connection is alive and the name lives as long.
-        let seen = unsafe {
-            let n = get(server.ssl, 0, &mut at);
-            !at.is_null() && std::slice::from_raw_parts(at.cast::<u8>(), usize::from(n)) == b"localhost"
-        };
-        if seen { Ok("the server saw the name") } else { Err("the server saw no name".into()) }
-    }
-
-    fn alpn(&self, settings: &Settings) -> Result<&'static str, String> {
-        let (Some(offer), Some(get)) = (self.api.wolfSSL_UseALPN, self.api.wolfSSL_ALPN_GetProtocol) else {
-            return Err("no functions for it".into());
-        };
-        let (server, client) = (self.server(settings)?, self.client(settings)?);
-        let (c, s) = pipe();
-        let (mut c, mut s) = (client.open(c, None)?, server.open(s, None)?);
-        const FAILED_ON_MISMATCH: c_uchar = 4;
-        let mut list = *b"h2\0";
-        // SAFETY: connections are alive; the list is a C string that the library copies.
-        unsafe {
-            expect("offering", offer(c.ssl, list.as_mut_ptr().cast(), 2, FAILED_ON_MISMATCH))?;
-            expect("offering", offer(s.ssl, list.as_mut_ptr().cast(), 2, FAILED_ON_MISMATCH))?;
-            shake(&mut c, &mut s)?;
-            let (mut at, mut len) = (std::ptr::null_mut(), 0);
-            let got = get(c.ssl, &mut at, &mut len);
-            if got == SUCCESS && std::slice::from_raw_parts(at.cast::<u8>(), usize::from(len)) == b"h2" {
-                Ok("h2 was agreed on")
-            } else {
-                Err("nothing was agreed on".into())
-            }
-        }
-    }
-
-    fn crl(&self, settings: &Settings) -> Result<&'static str, String> {
-        let (Some(enable), Some(load)) = (self.api.wolfSSL_CTX_EnableCRL, self.api.wolfSSL_CTX_LoadCRLBuffer) else {
-            return Err("no functions for it".into());
-        };
-        let (server, client) = (self.server(settings)?, self.client(settings)?);
-        // Without the list the same certificate must pass, or the refusal would prove nothing.
-        self.pair(&server, &client)?;
-        let client = self.client(settings)?;
-        let list = settings.read("crl")?;
-        // SAFETY: the context is alive and the buffer as long as it says.
-        unsafe {
-            expect("enabling", enable(client.ctx, 0))?;
-            expect("loading the list", load(client.ctx, list.as_ptr(), list.len() as c_long, PEM))?;
-        }
-        const CRL_CERT_REVOKED: &str = "-361";
-        match self.pair(&server, &client) {
-            Err(why) if why.contains(CRL_CERT_REVOKED) => Ok("a revoked certificate was refused"),
-            Err(why) => Err(format!("refused, but not as revoked: {why}")),
-            Ok(_) => Err("a revoked certificate was accepted".into()),
-        }
-    }
-
-    /// What it has no call for: its hello says whether it asks by itself.
-    fn hello(&self, settings: &Settings, extension: u16, what: &str) -> Result<String, String> {
-        let client = self.client(settings)?;
-        let (ours, theirs) = pipe();
-        client.open(ours, None)?.handshake()?;
-        hello_asks_for(&theirs, extension, what)
-    }
-
-    /// A server of its kind staples only what a responder has signed, so that the client's side is all that is tried.
-    fn asks_for_staple(&self, settings: &Settings) -> Result<&'static str, String> {
-        let (Some(server), Some(ask)) = (self.api.wolfSSL_CTX_EnableOCSPStapling, self.api.wolfSSL_UseOCSPStapling)
-        else {
-            return Err("no functions for it".into());
-        };
-        let client = self.client(settings)?;
-        let (ours, theirs) = pipe();
-        let mut connection = client.open(ours, None)?;
-        const OCSP: c_uchar = 1;
-        // SAFETY: context and connection are alive.
-        unsafe {
-            expect("allowing it", server(client.ctx))?;
-            expect("asking for it", ask(connection.ssl, OCSP, 0))?;
-        }
-        connection.handshake()?;
-        hello_asks_for(&theirs, 5, "staples")
-            .map(|_| "its client asks for a staple; that a server staples was not tried")
-    }
-
-    fn quic(&self, settings: &Settings) -> Result<&'static str, String> {
-        let set = self.api.wolfSSL_set_quic_method.ok_or("no interface for QUIC in this build")?;
-        unsafe extern "C" fn nothing() -> c_int {
-            1
-        }
-        let methods = [nothing as *const (); 8];
-        let client = self.client(&Settings { tls: 0x304, ..settings.clone() })?;
-        let (c, _s) = pipe();
-        let connection = client.open(c, None)?;
-        // SAFETY: the table outlives the connection, which never starts a handshake, so none of it is called.
-        let taken = unsafe { set(connection.ssl, methods.as_ptr().cast_mut().cast()) };
-        drop(connection);
-        expect("wolfSSL_set_quic_method", taken).map(|()| "BoringSSL's interface (wolfSSL_set_quic_method)")
-    }
-
-    fn early_data(&self, settings: &Settings) -> Result<&'static str, String> {
-        let api = &self.api;
-        let (Some(most), Some(write), Some(read)) =
-            (api.wolfSSL_CTX_set_max_early_data, api.wolfSSL_write_early_data, api.wolfSSL_read_early_data)
-        else {
-            return Err("no functions for it".into());
-        };
-        let settings = Settings { tls: 0x304, ..settings.clone() };
-        // Its protection against replay takes a session out of the cache, and refuses where there is none.
-        let (server, client) = (self.server_with(&settings, true)?, self.client(&settings)?);
-        // SAFETY: contexts and connections are alive, buffers as long as they say.
-        unsafe {
-            most(server.ctx, 1024);
-            let (_, mut first) = self.pair(&server, &client)?;
-            let session = first.session().ok_or("no session to resume from")?;
-            let (c, s) = pipe();
-            let (mut c, mut s) = (client.open(c, Some(&session))?, server.open(s, None)?);
-            let (mut n, mut got) = (0, [0u8; 5]);
-            write(c.ssl, b"early".as_ptr().cast(), 5, &mut n);
-            if n != 5 {
-                return Err("the client sends none".into());
-            }
-            n = 0;
-            read(s.ssl, got.as_mut_ptr().cast(), 5, &mut n);
-            if n != 5 || &got != b"early" {
-                return Err("not accepted".into());
-            }
-            shake(&mut c, &mut s)?;
-        }
-        Ok("early data arrived")
-    }
-}
-
-fn shake(client: &mut Ssl, server: &mut Ssl) -> Result<(), String> {
-    let (mut c, mut s) = (false, false);
-    for _ in 0..12 {
-        c = c || client.handshake()?;
-        s = s || server.handshake()?;
-        if c && s {
-            return Ok(());
-        }
-    }
-    Err("the handshake does not end".into())
 }
 
 /// A `WOLFSSL_CTX`.
