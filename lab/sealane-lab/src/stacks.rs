@@ -50,6 +50,9 @@ enum Command {
     Doctor {
         /// A program, a process's number, a libssl.so, or the name of a stack that is built
         what: String,
+        /// Seconds of sampling for each kind of work; the comparison with light locks takes a quarter of it per turn
+        #[arg(long, default_value_t = 2.0, value_parser = positive)]
+        seconds: f64,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -68,7 +71,7 @@ enum Command {
         #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
         threads: u16,
         /// Seconds per stack
-        #[arg(long, default_value_t = 3.0)]
+        #[arg(long, default_value_t = 3.0, value_parser = positive)]
         seconds: f64,
         /// Write a flame graph per stack into this folder
         #[arg(long, value_name = "FOLDER")]
@@ -99,7 +102,7 @@ struct RunArgs {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds of each run
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, default_value_t = 0.5, value_parser = positive)]
     seconds: f64,
     /// Numbers of threads [default: 1, 2, 4 … as many as CPUs]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
@@ -130,7 +133,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::List { json } => list(json),
         Command::Build { names, all, jobs } => build(&names, all, jobs),
         Command::Run(args) => measure(&args),
-        Command::Doctor { what, json } => examine(&what, json),
+        Command::Doctor { what, seconds, json } => examine(&what, seconds, json),
         Command::Profile { names, full, client, threads, seconds, out, json } => {
             let case = Case {
                 test: if client { "client" } else { "server" },
@@ -242,7 +245,13 @@ fn measure(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if void { 3 } else { 0 }))
 }
 
-fn examine(what: &str, json: bool) -> anyhow::Result<ExitCode> {
+/// A time that something can be measured in.
+fn positive(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|s: &f64| s.is_finite() && (0.01..=3600.0).contains(s));
+    seconds.ok_or_else(|| "a number of seconds, 0.01 to 3600".to_owned())
+}
+
+fn examine(what: &str, seconds: f64, json: bool) -> anyhow::Result<ExitCode> {
     let builder = Builder::new(None)?;
     let known = catalogue::catalogue().stacks.into_iter().find(|stack| stack.name == what);
     let found = match known {
@@ -280,7 +289,7 @@ fn examine(what: &str, json: bool) -> anyhow::Result<ExitCode> {
     };
     let mut say = |text: &str| eprintln!("{text}");
     let bench = Bench::new(builder, &mut say).map_err(|why| anyhow!(why))?;
-    let report = doctor::examine(&bench, &library, &mut say).map_err(|why| anyhow!(why))?;
+    let report = doctor::examine(&bench, &library, seconds, &mut say).map_err(|why| anyhow!(why))?;
     if json {
         outln!("{}", serde_json::to_string_pretty(&report)?);
     } else {

@@ -78,12 +78,103 @@ fn a_quick_run_writes_a_report_whose_forms_agree() {
     assert_eq!(both[1]["figures"][0]["value"], 12_345.0);
 }
 
+/// A run as JSON, with the gateway that CI names; its exit code must be 0.
+fn page(args: &[&str], sizes: &[&str]) -> Value {
+    let gateway = std::env::var("SEALANE_BIN").ok().filter(|p| Path::new(p).is_file());
+    let peer = gateway.map(|p| format!("sealane={p}"));
+    let mut all = [&["run"][..], args, &ANYHOW[..], &["--json"][..]].concat();
+    all.extend(sizes.iter().flat_map(|size| ["--set", size]));
+    all.extend(peer.iter().flat_map(|p| ["--peer", p]));
+    let output = lab(&all);
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn figures<'a>(part: &'a Value, measure: &'a str, subject: &'a str) -> impl Iterator<Item = f64> + 'a {
+    let of = part["figures"].as_array().into_iter().flatten();
+    of.filter(move |f| f["measure"] == measure && f["subject"] == subject).filter_map(|f| f["value"].as_f64())
+}
+
+#[test]
+fn a_chain_resumes_with_usual_and_with_light_locks_and_http2_is_compared() {
+    if !here("nginx") || !here("haproxy") || !here("setpriv") || !here("cc") {
+        println!("skipped: no nginx, haproxy, setpriv or C compiler on this machine");
+        return;
+    }
+    let sizes = ["rounds=1", "seconds=0.3", "connections=4", "chain_connections=1", "threads=1", "light_locks=own"];
+    let json = page(&["proxies", "--only", "chain,http2"], &sizes);
+    let parts = json["pages"][0]["parts"].as_array().unwrap();
+    assert!(parts.len() == 2 && parts.iter().all(|p| p["skipped"].is_null()), "{parts:?}");
+    // On a busy machine a round may be void; that everybody was started and took part does not depend on it.
+    let took_part = |part: &Value, measure: &str, subject: &str| {
+        let void = part["voids"].as_array().into_iter().flatten().any(|v| v["subject"] == subject);
+        assert!(void || figures(part, measure, subject).all(|v| v > 0.0), "{subject}: {part}");
+        assert!(void || figures(part, measure, subject).next().is_some(), "{subject}: {part}");
+    };
+    for subject in ["nginx", "haproxy", "haproxy, light locks"] {
+        took_part(&parts[0], "end-to-end connections per second", subject);
+    }
+    for subject in ["nginx", "haproxy"] {
+        took_part(&parts[1], "CPU per operation", subject);
+    }
+}
+
+#[test]
+fn versions_of_tls_are_compared_in_every_way() {
+    if !here("nginx") || !here("setpriv") {
+        println!("skipped: no nginx or no setpriv on this machine");
+        return;
+    }
+    let json = page(&["tls-versions", "--only", "loopback,study"], &["rounds=1", "attempts=3"]);
+    let parts = json["pages"][0]["parts"].as_array().unwrap();
+    for way in ["TLS 1.2 full", "TLS 1.2 resumed", "TLS 1.3 full", "TLS 1.3 resumed", "TLS 1.3 0-RTT"] {
+        assert!(figures(&parts[0], "total, nginx", way).all(|ms| ms > 0.0), "{way}: {}", parts[0]);
+        assert!(figures(&parts[0], "total, nginx", way).next().is_some(), "{way}: {}", parts[0]);
+    }
+    let study = parts[1]["figures"].as_array().unwrap();
+    assert!(!study.is_empty() && study.iter().all(|f| f["source"] == "published"), "{study:?}");
+}
+
+#[test]
+fn fewer_segments_cross_where_the_hello_is_in_the_syn() {
+    let output = lab(&[&["run", "syn-tls", "--only", "messages", "--json"][..], &ANYHOW[..]].concat());
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    if let Some(why) = json["pages"][0]["obstacle"].as_str() {
+        println!("skipped: {why}");
+        return;
+    }
+    let part = &json["pages"][0]["parts"][0];
+    assert!(output.status.success() && part["skipped"].is_null(), "{part}");
+    let sent = |way: &str| figures(part, "segments from the client, ECDSA P-256", way).next().unwrap();
+    // SYN with the hello, third packet with Finished; in sequence the hello has a segment of its own.
+    assert!(sent("TLS 1.3 in the SYN") < sent("TLS 1.3 in sequence"), "{part}");
+    assert!(sent("TLS 1.2 in the SYN") < sent("TLS 1.2 in sequence"), "{part}");
+}
+
+#[test]
+fn all_is_one_report_in_which_what_cannot_run_says_why() {
+    if !here("nginx") {
+        println!("skipped: no nginx on this machine");
+        return;
+    }
+    let nowhere = ["--peer", "haproxy=/nowhere/haproxy"];
+    let json = page(&[&["all", "--only", "proxies.keepalive,tls-versions.study"][..], &nowhere[..]].concat(), &[]);
+    assert_eq!(json["title"], "The state of secure transport on this machine");
+    let pages = json["pages"].as_array().unwrap();
+    assert_eq!(pages.iter().map(|p| p["name"].as_str().unwrap()).collect::<Vec<_>>(), ["proxies", "tls-versions"]);
+    assert!(pages[0]["obstacle"].as_str().unwrap().contains("/nowhere/haproxy"), "{}", pages[0]);
+    assert!(json["verdict"].as_str().unwrap().contains("not run here"), "{}", json["verdict"]);
+    assert!(!pages[1]["parts"][0]["figures"].as_array().unwrap().is_empty(), "{}", pages[1]);
+}
+
 #[test]
 fn what_cannot_be_run_is_refused_or_said() {
     let code = |args: &[&str]| lab(args).status.code();
     assert_eq!(code(&["run", "no-such-experiment"]), Some(2));
     assert_eq!(code(&["run", "proxies", "--peer", "nginx"]), Some(2));
     assert_eq!(code(&["run", "proxies", "--tries", "0"]), Some(2));
+    assert_eq!(code(&["run", "all", "--only", "bulk"]), Some(2));
     assert_eq!(code(&["report", "/nowhere.json", "--out", "/tmp"]), Some(2));
     let list = lab(&["run", "list"]);
     let text = String::from_utf8_lossy(&list.stdout).into_owned();

@@ -157,8 +157,9 @@ pub struct Report {
     pub light_skipped: Option<String>,
 }
 
-/// Looks at a library.
-pub fn examine(bench: &Bench, library: &Path, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
+/// Looks at a library. Each kind of work is sampled for so many seconds, and each turn of the comparison with light locks
+/// takes a quarter of that; counts do not depend on it.
+pub fn examine(bench: &Bench, library: &Path, seconds: f64, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
     let stack = Stack::installed(library);
     let worker = bench.builder.worker(&stack.worker, say).map_err(|e| e.to_string())?;
     let built = Built { stack, worker, library: Some(library.to_owned()) };
@@ -178,12 +179,12 @@ pub fn examine(bench: &Bench, library: &Path, say: &mut dyn FnMut(&str)) -> Resu
     }
     say("sampling which instructions it runs");
     let cpu = cpu();
-    let (taken, taken_skipped) = match bench.paths(&built, base.tls, 2.0) {
+    let (taken, taken_skipped) = match bench.paths(&built, base.tls, seconds) {
         Ok(taken) => (taken, None),
         Err(why) => (Vec::new(), Some(why)),
     };
     say("as it is against light locks");
-    let (light, light_skipped) = match compare_light(bench, &built, &base) {
+    let (light, light_skipped) = match compare_light(bench, &built, &base, seconds / 4.0) {
         Ok(figures) => (Some(figures), None),
         Err(why) => (None, Some(why)),
     };
@@ -264,11 +265,11 @@ fn cpu() -> Vec<String> {
 }
 
 /// Resumed handshakes on all CPUs, as it is and with light locks in turn; both without counting.
-fn compare_light(bench: &Bench, built: &Built, base: &Case) -> Result<(Figure, Figure), String> {
+fn compare_light(bench: &Bench, built: &Built, base: &Case, seconds: f64) -> Result<(Figure, Figure), String> {
     let counter = bench.builder.lock_counter().map_err(|e| e.to_string())?;
     let case = Case { resumed: true, ..base.clone() };
     let mut arguments = case.arguments();
-    arguments.extend(["--seconds", "0.5", "--unsplit"].map(str::to_owned));
+    arguments.extend(["--unsplit".to_owned(), "--seconds".to_owned(), seconds.to_string()]);
     let (mut plain, mut light) = (Vec::new(), Vec::new());
     for round in 0..5 {
         for turn in 0..2 {

@@ -1,10 +1,11 @@
 //! Real stacks, as far as they are built (`cargo xtask test --only stacks` builds some): every case on both sides,
 //! counts that repeat, features that are tried.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sealane_lab_stacks::builder::{Builder, Built};
-use sealane_lab_stacks::catalogue;
+use sealane_lab_stacks::catalogue::{self, Stack};
+use sealane_lab_stacks::doctor::{self, Found};
 use sealane_lab_stacks::elf::Images;
 use sealane_lab_stacks::study::Bench;
 use sealane_lab_stacks::wire::{self, Case, Line};
@@ -39,15 +40,19 @@ const SOME: [&str; 9] = [
     "gnutls",
 ];
 
-fn handshakes(bench: &Bench, built: &Built, case: &Case) -> wire::Handshakes {
+fn tried(bench: &Bench, built: &Built, case: &Case) -> Result<wire::Handshakes, String> {
     let mut arguments = case.arguments();
     arguments.extend(["--count", "8", "--warmup", "2"].map(str::to_owned));
-    let lines = wire::run(wire::command(built, &bench.peer, &bench.certs, &arguments));
-    let lines = lines.unwrap_or_else(|why| panic!("{}, {} of {}: {why}", built.stack.name, case.test, case.name()));
+    let lines = wire::run(wire::command(built, &bench.peer, &bench.certs, &arguments))?;
     match lines.into_iter().next() {
-        Some(Line::Handshakes(h)) => *h,
+        Some(Line::Handshakes(h)) => Ok(*h),
         other => panic!("{other:?}"),
     }
+}
+
+fn handshakes(bench: &Bench, built: &Built, case: &Case) -> wire::Handshakes {
+    let done = tried(bench, built, case);
+    done.unwrap_or_else(|why| panic!("{}, {} of {}: {why}", built.stack.name, case.test, case.name()))
 }
 
 #[test]
@@ -68,6 +73,43 @@ fn every_stack_does_every_handshake_on_each_side() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn large_keys_are_used_and_the_hybrid_group_where_there_is_one() {
+    let Some((bench, all)) = bench(&SOME) else { return };
+    for built in &all {
+        for test in ["server", "client"] {
+            handshakes(&bench, built, &Case { test, key: "rsa4096", ..Case::BASE });
+            let hybrid = tried(&bench, built, &Case { test, group: "x25519mlkem768", ..Case::BASE });
+            let wanted = match built.stack.name.as_str() {
+                "openssl-3.5" | "aws-lc" | "wolfssl" | "rustls-aws-lc" => true,
+                "openssl-1.1.1" | "openssl-3.0" | "rustls-ring" => false,
+                _ => continue,
+            };
+            // The worker itself sees that it was this group and no other, where the library says.
+            assert_eq!(hybrid.is_ok(), wanted, "{}, {test}: {hybrid:?}", built.stack.name);
+        }
+    }
+}
+
+#[test]
+fn the_library_that_the_system_ships_is_found_and_run_by_its_path() {
+    let Some((bench, _)) = bench(&["openssl-3.0"]) else { return };
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
+    let Some(path) = folders.map(|f| Path::new(f).join("libssl.so.3")).into_iter().find(|p| p.is_file()) else {
+        println!("skipped: no libssl.so.3 is installed");
+        return;
+    };
+    let built = bench.builder.ready(&Stack::installed(&path)).expect("it needs the worker alone, and that is built");
+    handshakes(&bench, &built, &Case { resumed: true, ..Case::BASE });
+    assert!(bench.describe(&built).expect("it says what it is").version.starts_with("OpenSSL 3."));
+    // The same by the name of a program that uses it.
+    if Path::new("/usr/bin/openssl").is_file() {
+        let Ok(Found::Library(used)) = doctor::find("/usr/bin/openssl") else { panic!("openssl without its library") };
+        let real = |path: &Path| -> PathBuf { path.canonicalize().expect("it is there") };
+        assert_eq!(real(&used), real(&path));
     }
 }
 
