@@ -150,6 +150,12 @@ fn counted_cases() -> Vec<Case> {
     ["server", "client"].into_iter().flat_map(side).collect()
 }
 
+/// Where threads meet in locks: resumed, one context, on so many CPUs. What comes of it differs from run to run.
+pub fn meeting_cases(cpus: usize) -> Vec<Case> {
+    let sides = ["server", "client"].into_iter().filter(|_| cpus > 1);
+    sides.map(|test| Case { test, resumed: true, threads: cpus, ..Case::BASE }).collect()
+}
+
 /// What every command about built stacks needs.
 #[derive(Debug)]
 pub struct Bench {
@@ -269,6 +275,11 @@ pub fn run(bench: &Bench, stacks: &[Stack], options: &Options, say: &mut dyn FnM
                 say(&format!("counting instructions: {stack}, {} ({})", case.name(), case.test));
                 instructions.push(counted(stack, &case, bench.instructions(built, &case, &mut images)));
             }
+            for case in meeting_cases(Machine::this().cpus) {
+                let stack = &built.stack.name;
+                say(&format!("waiting for locks: {stack}, {} threads ({})", case.threads, case.test));
+                locks.push(counted(stack, &case, bench.locks(built, &case, &mut images)));
+            }
         }
         say("what an atomic costs");
         atomics = Some(ceiling::calibrate(Machine::this().cpus));
@@ -314,5 +325,16 @@ mod tests {
         assert_eq!(main.len(), 12);
         assert!(main.iter().all(|case| full.contains(case)));
         assert!(full.iter().any(|case| case.record == Some(1024)) && full.iter().any(|case| case.own_context));
+    }
+
+    #[test]
+    fn threads_meet_on_both_sides_where_there_are_cpus_for_it() {
+        assert!(meeting_cases(1).is_empty());
+        let all = meeting_cases(4);
+        assert_eq!(
+            all.iter().map(|case| (case.test, case.threads)).collect::<Vec<_>>(),
+            [("server", 4), ("client", 4)]
+        );
+        assert!(all.iter().all(|case| case.resumed && !case.own_context));
     }
 }

@@ -92,7 +92,7 @@ fn counts(results: &Results, out: &mut String) {
             "\nPer handshake with TLS 1.3, ECDSA P-256, X25519; the {side}'s side, 64 bytes each way included:"
         );
         let find = |stack: &str, resumed: bool| {
-            let same = |case: &Case| case.test == side && case.resumed == resumed;
+            let same = |case: &Case| case.test == side && case.resumed == resumed && case.threads == 1;
             let locks = results.locks.iter().find(|c| c.stack == stack && same(&c.case));
             let instructions = results.instructions.iter().find(|c| c.stack == stack && same(&c.case));
             (locks.and_then(|c| c.count.as_ref()), instructions.and_then(|c| c.count.as_ref()))
@@ -120,6 +120,7 @@ fn counts(results: &Results, out: &mut String) {
         let head = ["stack", "locks", "resumed", "hottest", "LOCK", "resumed", "instructions", "resumed", "ceiling/s"];
         out.push_str(&table(&head, &rows));
     }
+    waiting(results, out);
     if let Some(atomics) = results.atomics {
         let _ = writeln!(
             out,
@@ -136,6 +137,29 @@ fn counts(results: &Results, out: &mut String) {
     for why in skipped {
         let _ = writeln!(out, "instructions not counted: {why}");
     }
+}
+
+/// How often threads met in a lock, and how long they waited in it.
+fn waiting(results: &Results, out: &mut String) {
+    let Some(threads) = results.locks.iter().map(|c| c.case.threads).max().filter(|n| *n > 1) else { return };
+    let _ = writeln!(
+        out,
+        "\nWaiting for locks, {threads} threads on one context, resumed; per handshake, and not the same in every run:"
+    );
+    let mut rows = Vec::new();
+    for subject in &results.subjects {
+        let mut row = vec![subject.stack.name.clone()];
+        for side in ["server", "client"] {
+            let same = |case: &Case| case.test == side && case.threads == threads;
+            let found = results.locks.iter().find(|c| c.stack == subject.stack.name && same(&c.case));
+            let count = found.and_then(|c| c.count.as_ref());
+            row.push(count.map_or_else(|| "-".into(), |l| format!("{:.2}", l.contended)));
+            row.push(count.map_or_else(|| "-".into(), |l| format!("{:.2}", l.waited_us)));
+        }
+        rows.push(row);
+    }
+    let head = ["stack", "server: contended", "us waited", "client: contended", "us waited"];
+    out.push_str(&table(&head, &rows));
 }
 
 fn measured(results: &Results, out: &mut String) {

@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use sealane_lab_experiment::Bench;
 use sealane_lab_report::{Figure, Part, Source};
 use sealane_lab_stacks::ceiling;
-use sealane_lab_stacks::study::Machine;
+use sealane_lab_stacks::study::{Machine, meeting_cases};
 use sealane_lab_stacks::wire::Case;
 
 use crate::Stacks;
@@ -15,7 +15,8 @@ pub const LOCKS_RESUMED: &str = "lock calls, resumed, server";
 pub const CEILING: &str = "ceiling by the hottest lock, resumed";
 
 pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
-    let atomics = ceiling::calibrate(Machine::this().cpus);
+    let cpus = Machine::this().cpus;
+    let atomics = ceiling::calibrate(cpus);
     part.push(Figure::new("this machine", "atomic, alone", atomics.alone_ns, "ns"));
     part.push(Figure::new("this machine", "atomic, contended", atomics.contended_ns, "ns"));
     if !atomics.met() {
@@ -74,6 +75,18 @@ pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow:
                 Err(why) => why_not = Some(why),
             }
         }
+        for case in meeting_cases(cpus) {
+            match stacks.lab.locks(built, &case, &mut stacks.images.borrow_mut()) {
+                Ok(locks) => {
+                    let of = |measure: &str, value, unit| {
+                        Figure::new(name, &format!("{measure}, {}", case.test), value, unit).samples(locks.handshakes)
+                    };
+                    part.push(of("contended lock calls", locks.contended, ""));
+                    part.push(of("waited in locks", locks.waited_us, "µs"));
+                }
+                Err(why) => part.note(format!("{name}, {} threads, {}: {why}", case.threads, case.test)),
+            }
+        }
     }
     if let Some(why) = why_not {
         part.note(format!("Some instructions were not counted: {why}."));
@@ -86,6 +99,19 @@ pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow:
         part.bars(&format!("Lock calls per handshake, the {test}"), &measures[..2], "lower");
         part.bars(&format!("LOCK-prefixed instructions per handshake, the {test}"), &measures[2..4], "lower");
         part.table(&format!("All counts, the {test}"), &measures);
+    }
+    let waiting: Vec<String> = meeting_cases(cpus)
+        .iter()
+        .flat_map(|case| ["contended lock calls", "waited in locks"].map(|what| format!("{what}, {}", case.test)))
+        .collect();
+    if waiting.is_empty() {
+        part.note("With one CPU no thread meets another in a lock.");
+    } else {
+        let waiting: Vec<&str> = waiting.iter().map(String::as_str).collect();
+        let title = format!(
+            "Waiting for locks per resumed handshake, {cpus} threads on one context; not the same in every run"
+        );
+        part.table(&title, &waiting);
     }
     part.table("Ceiling", &[CEILING, "atomic, alone", "atomic, contended"]);
     part.note("Read and write locks, mutexes and spin locks of pthread; Rust's own locks are no pthread calls and show as LOCK instructions. The figures include the exchange of 64 bytes and the connection's end.");
