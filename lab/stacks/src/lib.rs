@@ -23,6 +23,7 @@ pub mod energy;
 pub mod flame;
 pub mod instructions;
 pub mod locks;
+mod logged;
 pub mod measure;
 pub mod paths;
 pub mod profile;
