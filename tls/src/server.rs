@@ -2,7 +2,7 @@
 //!
 //! Nothing here is shared with another lane: not the keys, not the rustls configuration, not a reference count.
 
-use crate::policy::{ClientAuthMode, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, TicketKeys, Version};
+use crate::policy::{ClientAuthMode, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, TicketKeys};
 use crate::provider::{provider, versions};
 use crate::sessions::PolicySessions;
 use crate::ticket::Ticketer;
@@ -114,11 +114,6 @@ impl ServerContext {
     /// The policy that this was made from.
     pub fn policy(&self) -> &Arc<ServerPolicy> {
         &self.policy
-    }
-
-    /// Whether TLS 1.3 sessions are stateful here, so that a foreign ticket's connection must go to its owner.
-    pub fn is_stateful(&self) -> bool {
-        self.policy.resumption && self.policy.early_data > 0 && self.policy.versions.contains(&Version::Tls13)
     }
 }
 

@@ -78,11 +78,6 @@ impl Code {
     pub fn index(self) -> usize {
         Code::ALL.iter().position(|c| *c == self).unwrap_or(0)
     }
-
-    /// The code with this value, if it is one of ours.
-    pub fn from_value(value: u64) -> Option<Code> {
-        Code::ALL.iter().copied().find(|c| u64::from(c.value()) == value)
-    }
 }
 
 /// A fault of the peer's, by how far it reaches.

@@ -244,11 +244,6 @@ impl Peer {
         let goaway = u64::MAX;
         Self { side, control: false, encoder: false, decoder: false, settings: false, goaway, max_push_id: 0 }
     }
-
-    /// Its settings have come.
-    pub fn has_settings(&self) -> bool {
-        self.settings
-    }
 }
 
 /// Reads one of the peer's unidirectional streams.
