@@ -54,9 +54,8 @@ fn measure(
     let cpus = [bench.cores.server[0]];
     let tls = Tls::V13.options(site.key);
     let mut cast = Cast::start(bench, part, scene, site, &cpus)?;
-    if site.http == Http::One {
-        cast.check(&tls)?;
-    }
+    // Over HTTP/1.1, which all speak at the same port beside what is measured.
+    cast.check(&tls)?;
     // The first run of each is thrown away: caches, pools and the first tickets come about in it. It also finds out
     // who does not speak what is asked for.
     let mut able = Vec::new();
