@@ -1,7 +1,8 @@
 //! `sealane-lab locks -- PROGRAM`: which locks a program takes, how hot they are and how long it waits.
 
 use std::ffi::OsString;
-use std::process::{Command, ExitCode};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -76,8 +77,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::thread::sleep(Duration::from_millis(20));
     };
     let wall = start.elapsed();
+    let code = exit_code(status, interrupted.load(Ordering::Relaxed));
     if args.no_count {
-        return Ok(exit_code(status));
+        return Ok(code);
     }
     let counts = Counts::read(&folder.0).map_err(|why| anyhow!(why))?;
     let mut images = Images::default();
@@ -91,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "hottest_shared": counts.hottest(Whose::All, true), "places": places,
         });
         outln!("{}", serde_json::to_string_pretty(&document)?);
-        return Ok(exit_code(status));
+        return Ok(code);
     }
     outln!(
         "{} lock calls in {:.1} s by {} threads of {} processes; {} contended, {:.3} ms waited",
@@ -134,9 +136,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if counts.overflow > 0 {
         outln!("{} calls were of locks beyond the table, which holds 8192 per thread", counts.overflow);
     }
-    Ok(exit_code(status))
+    Ok(code)
 }
 
-fn exit_code(status: std::process::ExitStatus) -> ExitCode {
-    ExitCode::from(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(0))
+/// The program's own, as a shell would give it; a program that was ended by Ctrl-C here has done what was wanted.
+fn exit_code(status: ExitStatus, interrupted: bool) -> ExitCode {
+    let code = match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        (None, _) if interrupted => 0,
+        (None, signal) => 128 + signal.unwrap_or(0),
+    };
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }

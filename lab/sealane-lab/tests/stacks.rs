@@ -70,6 +70,9 @@ fn locks_of_any_program_are_counted_and_its_status_is_passed_on() {
     assert_eq!((json["total"]["calls"].as_u64(), json["kinds"]["mutex"].as_u64()), (Some(500), Some(500)), "{json}");
     let output = lab(&["locks", "--light", "--no-count", "--", program], Some(folder.path()));
     assert!(output.status.code() == Some(7) && output.stdout.is_empty(), "{}", said(&output));
+    // One that a signal ended has not ended well.
+    let output = lab(&["locks", "--", "sh", "-c", "kill -9 $$"], Some(folder.path()));
+    assert_eq!(output.status.code(), Some(128 + 9), "{}", said(&output));
 }
 
 #[test]
