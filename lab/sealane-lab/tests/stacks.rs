@@ -166,11 +166,10 @@ fn a_profile_is_a_table_and_a_graph() {
     }
     let folder = tempfile::tempdir().unwrap();
     let graphs = folder.path().join("graphs");
-    let output =
-        lab(&["stacks", "profile", "rustls-ring", "--seconds", "0.5", "--out", graphs.to_str().unwrap()], None);
+    let output = lab(&["stacks", "profile", "rustls-ring", "--seconds", "1", "--out", graphs.to_str().unwrap()], None);
     let text = said(&output);
     if output.status.code() == Some(3) {
-        assert!(text.contains("perf"), "it must say what it lacks: {text}");
+        assert!(text.contains("perf") || text.contains("too few"), "it must say what it lacks: {text}");
         println!("skipped: {text}");
         return;
     }
