@@ -145,13 +145,26 @@ fn limits(bench: &Bench<'_>, part: &mut Part, stacks: &Stacks, to: f64) {
     if part.of(AT_MOST).next().is_none() {
         return;
     }
-    let title = "Resumed handshakes per second at most: linear growth, up to what the hottest lock lets through";
+    beside(part);
+    let title = "Resumed handshakes per second at most: linear growth, up to what the hottest lock lets through; hollow: what the \
+                 study measured, end-to-end connections of HAProxy on 64 Arm cores, each two handshakes";
     part.lines(title, AT_MOST, Axis::log("threads"), Axis::log("per second, extrapolated"));
     part.table("Resumed handshakes per second, extrapolated", &[straight.as_str(), counts::CEILING]);
     part.note(
         "A thread here does both sides of each handshake: a server whose clients are elsewhere comes to its ceiling with \
          fewer threads. A library without a shared lock has no ceiling here; its atomics may still be one.",
     );
+}
+
+/// The study's resumed throughputs with the libraries' own locks, at its number of threads.
+fn beside(part: &mut Part) {
+    let Ok(study) = sealane_lab_experiment::study::data("ssl-stacks") else { return };
+    let resumed = &study["resumed_end_to_end_connections_per_second_64_threads"]["default locks"];
+    for (stack, value) in resumed.as_object().into_iter().flatten() {
+        if let Some(rate) = value.as_f64() {
+            part.push(Figure::new(&format!("study: {stack}"), AT_MOST, rate, "/s").at(64.0).from(Source::Published));
+        }
+    }
 }
 
 /// The study's throughputs, as far as they are numbers; what it gives in words stands among its facts.
