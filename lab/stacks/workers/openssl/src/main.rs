@@ -377,10 +377,11 @@ impl Connection for Ssl {
     }
 
     fn session(&mut self) -> Option<Session> {
-        // SAFETY: as above; both ways give a reference that is ours.
+        // Both ways give a reference that is ours.
         let session = if self.by_callback {
             SESSION.replace(std::ptr::null_mut())
         } else {
+            // SAFETY: the connection is alive.
             unsafe { (self.api.SSL_get1_session)(self.ssl) }
         };
         (!session.is_null()).then(|| Session { api: self.api.clone(), session })
