@@ -256,7 +256,6 @@ impl Proxy {
             leave_at: None,
             brief_until: None,
             all_streams: None,
-            answer_at: None,
         };
         let key = self.conns.insert(Conn::Quic(Box::new(q)));
         if let Some(Some(endpoint)) = self.quic.endpoints.get_mut(endpoint) {
@@ -315,8 +314,6 @@ impl Proxy {
             q.phase = Phase::Open;
         }
         q.established = true;
-        // The client is told at once.
-        q.answer_at = Some(cx.instant());
         if q.brief_until.is_none() {
             q.prepare_key_update();
         }

@@ -18,8 +18,6 @@ use std::time::{Duration, Instant};
 const GRACE: Millis = 1000;
 /// How long a connection is taken for one that is over soon.
 pub(super) const BRIEF: Duration = Duration::from_millis(100);
-/// How long a packet that asks for nothing but its acknowledgement waits for the next one.
-const ANSWER: Duration = Duration::from_millis(1);
 /// Places for responses of one urgency.
 const LEVEL: i32 = 1 << 28;
 /// Priorities that are kept of requests that have not come yet.
@@ -106,8 +104,6 @@ pub(crate) struct QuicConn {
     pub brief_until: Option<Instant>,
     /// How many requests the client may have under way, if it has not been told of all of them.
     pub all_streams: Option<u32>,
-    /// Until when it may keep silent although packets have come: see [`QuicConn::may_wait`].
-    pub answer_at: Option<Instant>,
 }
 
 /// One request and its response.
@@ -216,26 +212,6 @@ impl QuicConn {
         if let Some(all) = self.all_streams.take() {
             self.quic.set_max_concurrent_streams(Dir::Bi, VarInt::from_u32(all));
         }
-    }
-
-    /// Whether all that can be said now is that packets have come. On a connection that is over soon that waits for a
-    /// moment, much shorter than an acknowledgement may take (RFC 9000 §13.2.1): mostly the client's close comes meanwhile.
-    pub fn may_wait(&mut self, now: Instant, brief: bool) -> bool {
-        let done = brief
-            && self.established
-            && self.phase == Phase::Open
-            && self.streams.is_empty()
-            && self.control.is_some()
-            && self.control_out.is_empty()
-            // All that is left to be acknowledged is our control stream, which never ends.
-            && self.quic.streams().send_streams() <= 1;
-        match self.answer_at {
-            _ if !done => self.answer_at = None,
-            None => self.answer_at = Some(now + ANSWER),
-            Some(at) if at > now => {}
-            Some(_) => self.answer_at = None,
-        }
-        self.answer_at.is_some()
     }
 
     /// It does not go to another lane any more, whatever its hello says.

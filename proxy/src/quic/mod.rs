@@ -39,7 +39,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use succession::{Channel, Follower, Sent};
 
 /// Tokens of UDP sockets: the lower bits are the endpoint's index.
@@ -50,6 +50,8 @@ const MESSAGES: usize = 16;
 const READS: usize = 4;
 /// A train of datagrams.
 const TRAIN: usize = 65_535;
+/// How much later than they may be the ids of ended connections are forgotten, where nothing else happens meanwhile.
+const FORGETTING: Duration = Duration::from_millis(100);
 /// The kernel's buffers, wished for: a lane that is busy for a millisecond at 10 Gbit/s.
 const SOCKET_BUFFER: usize = 2 << 20;
 
@@ -459,10 +461,6 @@ impl Proxy {
                 continue;
             }
             q.armed = None;
-            if q.established {
-                // What is due now has waited long enough.
-                q.answer_at = Some(now);
-            }
             q.quic.handle_timeout(now);
             self.quic_drive(cx, key);
         }
@@ -476,10 +474,7 @@ impl Proxy {
         }
         self.quic_admit(cx);
         let more = self.quic_flush_all(cx);
-        let alarms = [
-            self.quic.timers.peek().map(|Reverse((at, _))| *at),
-            self.quic.closing.peek().map(|Reverse((at, ..))| *at),
-        ];
+        let alarms = [self.quic_first_timer(), self.quic.closing.peek().map(|Reverse((at, ..))| *at + FORGETTING)];
         cx.alarm = alarms.into_iter().flatten().min();
         if self.quic.out.is_blocked() {
             let soon = now + send::PATIENCE;
@@ -488,10 +483,22 @@ impl Proxy {
         more || !self.quic.waiting.is_empty()
     }
 
+    /// When the first connection wants to be woken. Nobody wakes for those that have ended, or want it at another time now:
+    /// in a storm of short connections each would cost a turn or two.
+    fn quic_first_timer(&mut self) -> Option<Instant> {
+        while let Some(Reverse((at, token))) = self.quic.timers.peek().copied() {
+            if matches!(self.conns.get(Key::from_u64(token)), Some(Conn::Quic(q)) if q.armed == Some(at)) {
+                return Some(at);
+            }
+            self.quic.timers.pop();
+        }
+        None
+    }
+
     /// Notes when a connection's protocol wants to be woken.
     pub(crate) fn quic_arm(&mut self, key: Key) {
         let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
-        let own = [q.hold, q.brief_until, q.answer_at];
+        let own = [q.hold, q.brief_until];
         let Some(at) = q.quic.poll_timeout().into_iter().chain(own.into_iter().flatten()).min() else { return };
         // A timer that has moved back is found out when the old entry comes up.
         if q.armed.is_none_or(|armed| at < armed) {

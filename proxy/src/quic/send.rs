@@ -166,9 +166,6 @@ impl Proxy {
             return self.quic_arm(key);
         }
         let brief = q.is_brief(now);
-        if q.may_wait(now, brief) {
-            return self.quic_arm(key);
-        }
         q.flush_control();
         let mut resume: Vec<Later> = Vec::new();
         for index in q.take_staged() {

@@ -316,7 +316,6 @@ fn who_makes_more_than_one_request_may_make_many_at_a_time() {
     assert!(all, "{streams} streams");
 }
 
-/// A packet that wants nothing but to be acknowledged may wait for another, but not for ever.
 #[test]
 fn a_ping_is_acknowledged_when_nothing_else_is_said() {
     let site = Site::new();
@@ -325,7 +324,6 @@ fn a_ping_is_acknowledged_when_nothing_else_is_said() {
     let mut client = connect(&gateway);
     assert_eq!(client.get("/").body, b"hello");
     for _ in 0..3 {
-        // Before the connection has lasted, for the first at least on a machine that is not too slow.
         let before = client.quic.stats().frame_rx.acks;
         client.quic.ping();
         assert!(client.until(|c| c.quic.stats().frame_rx.acks > before), "{:?}", client.quic.stats().frame_rx);
