@@ -112,6 +112,8 @@ pub(super) struct Peer {
     pub lame_duck: Option<Instant>,
     pub push_requested: bool,
     pub push_sent: bool,
+    /// By this process.
+    pub pushed_at: Option<Instant>,
     /// In place of the password, to be pushed.
     pub token: Option<String>,
 }
@@ -151,6 +153,7 @@ impl Peer {
             lame_duck: None,
             push_requested: false,
             push_sent: false,
+            pushed_at: None,
             token: None,
         }
     }
@@ -249,7 +252,7 @@ impl Peer {
             dyn_tls_crypt: has(proto::DYN_TLS_CRYPT),
             aead_epoch: settings.epoch && has(proto::DATA_EPOCH),
         };
-        self.push_requested |= has(proto::REQUEST_PUSH);
+        self.push_requested |= self.info.takes_unasked_push();
         Ok(())
     }
 

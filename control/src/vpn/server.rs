@@ -309,7 +309,6 @@ impl Server {
             }
             session::Event::Command(Said::PushRequest) => {
                 peer.push_requested = true;
-                // Asked again: the answer is on its way or was lost with the client's patience.
                 self.push(key);
             }
             session::Event::Command(Said::Exit) => self.forget(key, "it has left"),

@@ -323,6 +323,9 @@ impl Link {
         }
         let mut channel = Channel::new(key_id, Outgoing::new(0, self.repeat), Incoming::new(0));
         channel.outgoing.push(Opcode::SoftResetV1, Vec::new());
+        // A server may hear TLS at once: OpenVPN 3 answers its reset with the ClientHello as message 0, and with no reset
+        // of its own.
+        channel.begun = self.server;
         self.channels.push(channel);
     }
 

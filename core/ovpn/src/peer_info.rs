@@ -76,6 +76,12 @@ impl PeerInfo {
         self.proto & bit != 0
     }
 
+    /// Whether it may be sent its configuration together with the key exchange's last message, before it asks. OpenVPN 3
+    /// says so, too, but leaves lying whatever comes in one packet with that message: it has to be waited for.
+    pub fn takes_unasked_push(&self) -> bool {
+        self.has(proto::REQUEST_PUSH) && !self.version.starts_with("3.")
+    }
+
     /// The first of `ours` that the peer has. A peer that does not negotiate is taken by the `cipher` of its options
     /// string.
     pub fn choose(&self, ours: &[Cipher], options: &str) -> Option<Cipher> {
@@ -127,6 +133,8 @@ mod tests {
         assert_eq!(info.ciphers, [Cipher::Aes256Gcm, Cipher::Aes128Gcm]);
         assert_eq!(info.choose(&[Cipher::ChaCha20Poly1305, Cipher::Aes128Gcm], ""), Some(Cipher::Aes128Gcm));
         assert_eq!(info.choose(&[Cipher::ChaCha20Poly1305], "cipher CHACHA20-POLY1305"), None);
+        assert!(info.takes_unasked_push());
+        assert!(!PeerInfo::parse("IV_VER=3.11.7\nIV_PROTO=8094\n").takes_unasked_push());
         let old = PeerInfo::parse("IV_NCP=2\n");
         assert_eq!(old.choose(&[Cipher::Aes128Gcm], ""), Some(Cipher::Aes128Gcm));
         let none = PeerInfo::parse("");

@@ -57,6 +57,19 @@ struct Net {
 const FROM: ([u8; 4], u16) = ([192, 0, 2, 7], 999);
 
 impl Net {
+    fn new(seed: u64, gate: Gate, client: Link) -> Self {
+        Self {
+            gate,
+            client,
+            server: None,
+            wire: Wire::default(),
+            now: Instant::now(),
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            got: [Vec::new(), Vec::new()],
+            key_id: 0,
+        }
+    }
+
     /// What both have to send leaves, and time goes on to what comes next. False when nothing does.
     fn step(&mut self) -> bool {
         let mut out = Vec::new();
@@ -150,16 +163,8 @@ fn everything_arrives_once_and_in_order() {
             _ => (WrapKey::None, WrapKey::None, Some(&v2)),
         };
         let own = SessionId::new([3; 8]).expect("not zero");
-        let mut net = Net {
-            gate: Gate::new(server, keys.map(|_| server_key.clone()), &[1; 32]),
-            client: Link::client(own, &client, keys, true, 900),
-            server: None,
-            wire: Wire::default(),
-            now: Instant::now(),
-            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
-            got: [Vec::new(), Vec::new()],
-            key_id: 0,
-        };
+        let gate = Gate::new(server, keys.map(|_| server_key.clone()), &[1; 32]);
+        let mut net = Net::new(seed, gate, Link::client(own, &client, keys, true, 900));
         let text = |n: usize| -> Vec<u8> { (0..n).map(|i| (i * 31 % 251) as u8).collect() };
         net.exchange(seed, 0, &text(9_000), &text(7_000));
         // A renegotiation by either side, under a key that both have from TLS.
@@ -175,4 +180,31 @@ fn everything_arrives_once_and_in_order() {
         }
         net.exchange(seed, 1, &text(3_000), &text(3_000));
     }
+}
+
+/// As OpenVPN 3's client does.
+#[test]
+fn a_server_hears_a_client_that_answers_its_reset_without_one() {
+    const OWN: [u8; 8] = [3; 8];
+    let own = SessionId::new(OWN).expect("not zero");
+    let gate = Gate::new(WrapKey::None, None, &[1; 32]);
+    let mut net = Net::new(1, gate, Link::client(own, &WrapKey::None, None, true, 900));
+    net.exchange(1, 0, b"hello", b"welcome");
+    let mut server = net.server.take().expect("it is there");
+    let mut out = Vec::new();
+    while server.poll_transmit(net.now, &mut out) {}
+    assert_eq!(server.renegotiate(), Some(1));
+    assert!(server.poll_transmit(net.now, &mut out));
+    // SOFT_RESET_V1 under key id 1, then the server's session.
+    assert_eq!(out[0], 3 << 3 | 1);
+    // CONTROL_V1: our session, one acknowledgement (of message 0 of the server's session), message 0.
+    let mut packet = vec![4 << 3 | 1];
+    packet.extend(OWN);
+    packet.extend([1, 0, 0, 0, 0]);
+    packet.extend(&out[1..9]);
+    packet.extend([0, 0, 0, 0]);
+    packet.extend(b"ClientHello");
+    server.handle(&packet).expect("it belongs to the exchange");
+    assert!(server.is_open(1));
+    assert_eq!(server.read(1).as_deref(), Some(&b"ClientHello"[..]));
 }

@@ -7,7 +7,10 @@ use sealane_ovpn::peer_info::proto;
 use sealane_ovpn::push;
 use sealane_tunnel::plane::{Command, Event, Transport};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// A client that asks for its configuration again is given it again after so long, as OpenVPN's server does.
+const PUSH_AGAIN: Duration = Duration::from_secs(30);
 
 impl Server {
     /// What the plane says.
@@ -126,7 +129,9 @@ impl Server {
     /// Gives a client its configuration.
     pub(super) fn push(&mut self, key: Key) {
         let Some(peer) = self.peers.get_mut(&key) else { return };
-        if peer.stage != Stage::Connected || peer.push_sent {
+        let now = Instant::now();
+        let again = peer.pushed_at.is_none_or(|at| now.saturating_duration_since(at) >= PUSH_AGAIN);
+        if peer.stage != Stage::Connected || peer.push_sent && !again {
             return;
         }
         match push::replies(&peer.push_options(&self.settings)) {
@@ -136,7 +141,7 @@ impl Server {
                         eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
                     }
                 }
-                peer.push_sent = true;
+                (peer.push_sent, peer.pushed_at) = (true, Some(now));
             }
             Err(option) => eprintln!("sealane: tunnel: {}: the option cannot be pushed: {option}", peer.name),
         }
