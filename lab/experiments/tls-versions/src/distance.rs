@@ -80,5 +80,5 @@ fn over(bench: &Bench<'_>, part: &mut Part, room: &Room, config: &LinkConfig) ->
     let all = attempt_all(bench, part, &at, rounds, attempts, &mut |attempts| link.client().run(attempts)?)?;
     drop(running);
     let report = link.finish();
-    Ok((all, report.to_string(), report.void_for_medians()))
+    Ok((all, report.to_string().lines().next().unwrap_or_default().to_owned(), report.void_for_medians()))
 }
