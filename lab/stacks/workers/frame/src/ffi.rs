@@ -44,7 +44,7 @@ macro_rules! functions {
         optional { $(fn $of:ident($($oa:ty),* $(,)?) $(-> $or:ty)?;)* }
     ) => {
         $(#[$about])*
-        #[allow(non_snake_case, dead_code)]
+        #[allow(non_snake_case, dead_code, reason = "the library's names; a worker need not call all of them")]
         #[derive(Clone, Copy)]
         pub(crate) struct $name {
             $(pub(crate) $f: unsafe extern "C" fn($($a),*) $(-> $r)?,)*
