@@ -19,10 +19,6 @@ use std::sync::atomic::Ordering;
 pub(crate) const LISTENER: u64 = 1 << 63;
 /// Their lower bits are the listener's index, those above which of its sockets it is.
 pub(crate) const LISTENER_BITS: u32 = 32;
-/// Connections accepted per event; the rest waits in the kernel for the next turn.
-const ACCEPTS: usize = 16;
-/// Hellos that may wait for admission before accepting pauses.
-const MAX_WAITING: usize = 512;
 /// Clients that a lane takes even while memory is short: it may be so for reasons that have nothing to do with them.
 const ALWAYS: usize = 64;
 /// How long accepting pauses when descriptors have run out.
@@ -55,17 +51,18 @@ impl Proxy {
         })
     }
 
-    /// Accepts from the socket that a token of [`Self::own_sockets`] names.
-    pub(crate) fn accept(&mut self, cx: &mut Context, token: u64) {
+    /// Accepts at most so many connections from the socket that a token of [`Self::own_sockets`] names. Whether more may
+    /// be waiting that can be taken.
+    pub(crate) fn accept(&mut self, cx: &mut Context, token: u64, most: usize) -> bool {
         let (index, at) = (token & ((1 << LISTENER_BITS) - 1), (token & !LISTENER) >> LISTENER_BITS);
-        let Some(listener) = self.lane.listeners.get(index as usize).cloned() else { return };
+        let Some(listener) = self.lane.listeners.get(index as usize).cloned() else { return false };
         let Some(socket) = self.lane.snapshot.sockets.get(index as usize).and_then(|s| s.get(at as usize)) else {
-            return;
+            return false;
         };
         let socket = socket.clone();
-        for _ in 0..ACCEPTS {
-            if self.admission.len() >= MAX_WAITING {
-                return; // The hellos that wait come first; the listener stays ready.
+        for _ in 0..most {
+            if self.newcomers.is_full() {
+                return false; // Those that wait come first; the listener stays ready.
             }
             if self.is_full() {
                 if self.fronts < self.lane.snapshot.limits.max_connections {
@@ -75,39 +72,45 @@ impl Proxy {
                 } else {
                     self.counters.paused_connections.inc();
                 }
-                return self.pause_accepting(cx);
+                self.pause_accepting(cx);
+                return false;
             }
             match acceptfrom_with(&socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok((fd, address)) => {
                     let Some(peer) = address.and_then(|a| SocketAddr::try_from(a).ok()) else { continue };
-                    self.counters.accepted.inc();
-                    let phase = match () {
-                        () if listener.listener.proxy_protocol => FrontPhase::ProxyHeader,
-                        () => first_phase(&listener.listener),
-                    };
-                    // Behind a PROXY header stands who it is.
-                    if phase != FrontPhase::ProxyHeader && !self.routing.connection(cx, peer.ip()) {
-                        self.counters.connections_limited.inc();
-                        continue;
-                    }
-                    let allowance = self.examine_syn(&fd, &listener);
-                    if let Some(key) = self.adopt(cx, fd, listener.clone(), peer, phase, allowance) {
-                        if phase == FrontPhase::Open && listener.listener.relays == Relays::Everything {
-                            self.relay_all(cx, key);
-                        }
-                        self.front_ready(cx, key);
-                        self.settle(cx);
-                    }
+                    self.accepted(cx, fd, peer, &listener);
                 }
-                Err(Errno::AGAIN) => return,
+                Err(Errno::AGAIN) => return false,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     self.counters.paused_descriptors.inc();
                     cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
-                    return self.pause_accepting(cx);
+                    self.pause_accepting(cx);
+                    return false;
                 }
                 // The connection was gone before it was accepted (accept(2)): the next one may be well.
                 Err(_) => {}
             }
+        }
+        true
+    }
+
+    fn accepted(&mut self, cx: &mut Context, fd: OwnedFd, peer: SocketAddr, listener: &Rc<LaneListener>) {
+        self.counters.accepted.inc();
+        let phase = match () {
+            () if listener.listener.proxy_protocol => FrontPhase::ProxyHeader,
+            () => first_phase(&listener.listener),
+        };
+        // Behind a PROXY header stands who it is.
+        if phase != FrontPhase::ProxyHeader && !self.routing.connection(cx, peer.ip()) {
+            return self.counters.connections_limited.inc();
+        }
+        let allowance = self.examine_syn(&fd, listener);
+        if let Some(key) = self.adopt(cx, fd, listener.clone(), peer, phase, allowance) {
+            if phase == FrontPhase::Open && listener.listener.relays == Relays::Everything {
+                self.relay_all(cx, key);
+            }
+            self.front_ready(cx, key);
+            self.settle(cx);
         }
     }
 
@@ -168,6 +171,7 @@ impl Proxy {
             deadline: Deadline::default(),
             in_head: false,
             established: false,
+            put_off: None,
             lingered: 0,
             awaits_proof: false,
             early_offered: false,

@@ -6,7 +6,7 @@ use crate::h2::front::H2Front;
 use crate::lane_state::{LaneListener, LaneUpstream};
 use crate::quic::conn::QuicConn;
 use crate::wire::Wire;
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key, Millis, Ready};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -69,6 +69,8 @@ pub(crate) struct Front {
     pub in_head: bool,
     /// The handshake has been counted (or there is none).
     pub established: bool,
+    /// What has come while its handshake was going on and waits for the newcomers' share of the turn.
+    pub put_off: Option<Ready>,
     /// Bytes thrown away while lingering.
     pub lingered: usize,
     /// The hello is whole, and its client must prove its address before it is answered.

@@ -207,7 +207,7 @@ impl Proxy {
             && let Some(front) = self.front(key)
         {
             front.phase = FrontPhase::Admission;
-            self.admission.push_back(key);
+            self.newcomers.hello(key);
         }
     }
 
@@ -223,7 +223,7 @@ impl Proxy {
         // A duplicate of the descriptor travels; ours is closed, and with it the watch.
         let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&front.wire.fd, 0) else {
             front.phase = FrontPhase::Admission;
-            self.admission.push_back(key);
+            self.newcomers.hello(key);
             return;
         };
         cx.unwatch(&front.wire.fd);

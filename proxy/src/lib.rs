@@ -27,6 +27,7 @@ mod h1_front;
 mod h2;
 mod lane_state;
 pub mod limits;
+mod newcomers;
 mod passthrough;
 mod proxy_protocol;
 mod quic;

@@ -13,6 +13,7 @@ use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::lane_state::LaneSnapshot;
 use crate::limits::{LaneLimits, Passed, ROUTING_TIMER};
+use crate::newcomers::{Newcomers, is_newcomer};
 use crate::quic::succession::Follower;
 use crate::quic::{Datagram, Quic, UDP};
 use crate::scratch::Scratch;
@@ -22,7 +23,6 @@ use crate::syn::Signatures;
 use crate::wire::WireError;
 use sealane_lane::{After, Context, Key, Mailbox, Millis, Ready, Service, Slots, Subscription};
 use sealane_tls::sessions::{self, Shelf};
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -32,8 +32,8 @@ use std::time::Duration;
 
 /// The access log's timer.
 const LOG_TIMER: u64 = (1 << 63) | (1 << 62);
-/// At most so many batches of connections are taken from the kernel's queue when draining.
-const QUEUE_ROUNDS: usize = 64;
+/// At most so many connections are taken from the kernel's queue when draining.
+const MAX_QUEUED: usize = 1024;
 /// How long a lingering connection is read.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -99,8 +99,8 @@ pub struct Proxy {
     pub(crate) signatures: Signatures,
     /// What is known of the paths to upstreams, for hellos in SYNs.
     pub(crate) dialled: sealane_dial::Memory,
-    /// Hellos that wait for crypto time, oldest first.
-    pub(crate) admission: VecDeque<Key>,
+    /// New clients, whose turn comes after those already connected.
+    pub(crate) newcomers: Newcomers,
     pub(crate) dirty: Vec<Key>,
     /// The same of connections that many exchanges share.
     pub(crate) batch: Vec<Key>,
@@ -136,7 +136,7 @@ impl Proxy {
             log: AccessLog::new(setup.log),
             signatures: Signatures::default(),
             dialled: sealane_dial::Memory::new(DESTINATIONS),
-            admission: VecDeque::new(),
+            newcomers: Newcomers::default(),
             dirty: Vec::new(),
             batch: Vec::new(),
             later: Vec::new(),
@@ -238,29 +238,6 @@ impl Proxy {
         }
     }
 
-    /// Admits hellos until the turn's crypto time is spent, or would be by one more like the last. At least one, so that a
-    /// small budget still gets on.
-    fn admit(&mut self, cx: &mut Context) {
-        if self.admission.is_empty() {
-            return;
-        }
-        let budget = self.lane.snapshot.limits.handshake_budget;
-        let mut before = cx.instant();
-        let start = before;
-        while let Some(key) = self.admission.pop_front() {
-            self.start_session(cx, key);
-            self.settle(cx);
-            let after = cx.instant();
-            let took = after - before;
-            self.counters.handshake_nanos.add(took.as_nanos() as u64);
-            before = after;
-            if after - start + took > budget {
-                break;
-            }
-        }
-        self.counters.hellos_waiting.set(self.admission.len() as u64);
-    }
-
     fn refresh_snapshot(&mut self, cx: &mut Context) {
         if !self.snapshots.changed() {
             return;
@@ -305,13 +282,7 @@ impl Proxy {
             if !self.lane.listeners.get(index).is_some_and(|l| of(&l.listener)) {
                 continue;
             }
-            for _ in 0..QUEUE_ROUNDS {
-                let before = self.counters.accepted.value();
-                self.accept(cx, token);
-                if self.counters.accepted.value() == before {
-                    break;
-                }
-            }
+            self.accept(cx, token, MAX_QUEUED);
         }
     }
 
@@ -393,8 +364,7 @@ impl Service for Proxy {
             return self.settle(cx);
         }
         if token & LISTENER != 0 {
-            self.accept(cx, token);
-            return;
+            return self.newcomers.knock(token);
         }
         let key = Key::from_u64(token);
         match self.conns.get_mut(key) {
@@ -407,7 +377,11 @@ impl Service for Proxy {
                 if unproven {
                     self.maybe_proven(cx, key);
                 }
-                self.front_event(cx, key, ready);
+                let Self { conns, newcomers, .. } = self;
+                match conns.get_mut(key) {
+                    Some(Conn::Front(front)) if is_newcomer(front) => newcomers.event(key, front, ready),
+                    _ => self.front_event(cx, key, ready),
+                }
             }
             Some(Conn::Back(back)) => {
                 // Of two sockets that race, either may be meant.
@@ -478,7 +452,7 @@ impl Service for Proxy {
 
     fn turn(&mut self, cx: &mut Context) -> After {
         self.clock.refresh(cx.now());
-        self.admit(cx);
+        self.mind_newcomers(cx);
         self.mind_queues(cx);
         if !self.later.is_empty() {
             let later = std::mem::take(&mut self.later);
@@ -496,7 +470,7 @@ impl Service for Proxy {
             self.log.hand_over(true);
             return After::Stop;
         }
-        if self.admission.is_empty() && self.later.is_empty() && self.batch.is_empty() && !more {
+        if self.newcomers.is_empty() && self.later.is_empty() && self.batch.is_empty() && !more {
             After::Sleep
         } else {
             After::Again
