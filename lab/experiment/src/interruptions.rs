@@ -1,15 +1,22 @@
-//! Moments in which a CPU ran nothing of ours: what a hypervisor, or firmware, took.
+//! Moments in which a CPU did not serve what is measured, though it should have: a hypervisor, or firmware, had taken it,
+//! or the scheduler gave it to somebody else.
 //!
-//! As cyclictest does: a thread of real-time priority sleeps for a millisecond at a time on each CPU. Where it wakes
-//! much too late nobody could run there. Stolen time in `/proc/stat` tells the same, but in ticks of 10 ms, and many
-//! takings are shorter.
+//! As cyclictest does: a thread of real-time priority sleeps for a moment at a time on each CPU. Where it wakes much too
+//! late nobody could run there. Stolen time in `/proc/stat` tells the same, but in ticks of 10 ms, and many takings are
+//! shorter. Whether others ran in place of a server's busiest thread is in that thread's `schedstat`.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const NAP: Duration = Duration::from_millis(1);
+use sealane_lab_load::accounting;
+
+/// What is over before a nap is, is not seen, so naps are short beside what matters.
+const NAP: Duration = Duration::from_micros(250);
 /// Beyond what interrupts and their work take on a busy machine.
 const LATE: Duration = Duration::from_micros(500);
 
@@ -25,19 +32,22 @@ pub struct Interruptions {
 }
 
 impl Interruptions {
-    /// Of these CPUs; `None` without the right to real-time priority, since then a thread is late for other reasons.
-    pub fn watch(cpus: &[usize]) -> Option<Self> {
+    /// Of these CPUs, on the first of which the processes of a server run, of whose threads one is busy already; `None`
+    /// without the right to real-time priority, since then a thread is late for other reasons.
+    pub fn watch(cpus: &[usize], server: &[u32]) -> Option<Self> {
         let (seen, end) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         let mut watch = Self { seen, end, threads: Vec::new() };
+        let mut waiting = Waiting::of(server);
         for cpu in cpus.iter().copied() {
             let (seen, end) = (Arc::clone(&watch.seen), Arc::clone(&watch.end));
             let (tell, ready) = std::sync::mpsc::channel();
+            let mut waiting = waiting.take();
             let thread = std::thread::Builder::new().name(format!("watch-{cpu}")).spawn(move || {
                 let mut set = rustix::thread::CpuSet::new();
                 set.set(cpu);
                 let fit = rustix::thread::sched_setaffinity(None, &set).is_ok() && real_time(20);
                 if tell.send(fit).is_ok() && fit {
-                    nap(&seen, &end);
+                    nap(&seen, &end, waiting.as_mut());
                 }
             });
             watch.threads.push(thread.ok()?);
@@ -63,16 +73,71 @@ impl Drop for Interruptions {
     }
 }
 
-fn nap(seen: &Mutex<Vec<Away>>, end: &AtomicBool) {
+fn nap(seen: &Mutex<Vec<Away>>, end: &AtomicBool, mut waiting: Option<&mut Waiting>) {
+    let note = |away| seen.lock().unwrap_or_else(PoisonError::into_inner).push(away);
     while !end.load(Ordering::Relaxed) {
         let before = Instant::now();
         std::thread::sleep(NAP);
         let now = Instant::now();
         if now - before > NAP + LATE {
             // It may have begun anywhere in the nap.
-            seen.lock().unwrap_or_else(PoisonError::into_inner).push((before, now));
+            note((before, now));
+        }
+        if let Some(waited) = waiting.as_mut().map(|w| w.for_others()).filter(|waited| *waited > LATE) {
+            // The kernel counts it when it is over, which was in the nap.
+            note((before.checked_sub(waited).unwrap_or(before), now));
         }
     }
+}
+
+/// How long a server's busiest thread could have run and did not, since others than the server's own threads ran.
+#[derive(Debug)]
+struct Waiting {
+    busiest: File,
+    waited: u64,
+    /// The server's other threads, and how long each had run when it was looked at last.
+    others: Vec<(File, u64)>,
+    next: usize,
+}
+
+impl Waiting {
+    fn of(pids: &[u32]) -> Option<Self> {
+        let pids = accounting::family(pids);
+        let threads = pids.iter().flat_map(|pid| std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten());
+        let files = threads.flatten().map(|thread| thread.path().join("schedstat"));
+        let open = |path: PathBuf| File::open(path).ok().map(|file| (ran_and_waited(&file).0, file));
+        let mut all: Vec<(u64, File)> = files.filter_map(open).collect();
+        all.sort_by_key(|(ran, _)| *ran);
+        let (_, busiest) = all.pop()?;
+        let waited = ran_and_waited(&busiest).1;
+        Some(Self { busiest, waited, others: all.into_iter().map(|(ran, file)| (file, ran)).collect(), next: 0 })
+    }
+
+    /// Since it was asked last.
+    fn for_others(&mut self) -> Duration {
+        let (_, waited) = ran_and_waited(&self.busiest);
+        let for_all = Duration::from_nanos(waited.saturating_sub(std::mem::replace(&mut self.waited, waited)));
+        if for_all <= LATE {
+            // One at a time, so that watching many threads costs no more than watching few.
+            self.next = (self.next + 1) % self.others.len().max(1);
+            if let Some((file, ran)) = self.others.get_mut(self.next) {
+                *ran = ran_and_waited(file).0;
+            }
+            return for_all;
+        }
+        let own = self.others.iter_mut().map(|(file, ran)| {
+            let now = ran_and_waited(file).0;
+            now.saturating_sub(std::mem::replace(ran, now))
+        });
+        for_all.saturating_sub(Duration::from_nanos(own.sum()))
+    }
+}
+
+/// Nanoseconds that a thread has run, and has waited for a CPU; nothing of one that has ended.
+fn ran_and_waited(file: &File) -> (u64, u64) {
+    let mut buffer = [0; 96];
+    let read = file.read_at(&mut buffer, 0).unwrap_or(0);
+    accounting::ran_and_waited(&String::from_utf8_lossy(&buffer[..read])).unwrap_or_default()
 }
 
 /// Whether none of these (in order) touches the time from `from` to `to`.
@@ -93,6 +158,7 @@ pub fn real_time(priority: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn what_touches_an_interruption_is_disturbed() {
@@ -107,7 +173,7 @@ mod tests {
 
     #[test]
     fn watching_ends_with_the_watch() {
-        let Some(watch) = Interruptions::watch(&[0]) else {
+        let Some(watch) = Interruptions::watch(&[0], &[]) else {
             eprintln!("skipped: no right to real-time priority, or CPU 0 is not ours");
             return;
         };
@@ -117,5 +183,36 @@ mod tests {
         let shared = Arc::clone(&watch.seen);
         drop(watch);
         assert_eq!(Arc::strong_count(&shared), 1, "its threads are gone");
+    }
+
+    #[test]
+    fn a_server_that_waits_for_others_is_interrupted_and_one_that_waits_for_itself_is_not() {
+        let spin = "while :; do :; done";
+        let spinning = |script: &str| Command::new("taskset").args(["-c", "0", "sh", "-c", script]).spawn();
+        let Ok(mut server) = spinning(spin) else {
+            eprintln!("skipped: no taskset");
+            return;
+        };
+        let mut sibling = spinning(spin).expect("the second is started as the first was");
+        let seen_of = |pids: &[u32]| {
+            std::thread::sleep(Duration::from_millis(100));
+            let mut waiting = Waiting::of(pids).expect("it runs");
+            let end = Instant::now() + Duration::from_secs(1);
+            let mut all = Duration::ZERO;
+            while Instant::now() < end {
+                std::thread::sleep(NAP);
+                all += waiting.for_others();
+            }
+            all
+        };
+        let foreign = seen_of(&[server.id()]);
+        let own = seen_of(&[server.id(), sibling.id()]);
+        for child in [&mut server, &mut sibling] {
+            child.kill().expect("it runs until it is killed");
+            child.wait().expect("it has ended");
+        }
+        // Each got about a half of the CPU, so the one waited for the other about half of the time.
+        assert!(foreign > Duration::from_millis(200), "{foreign:?}");
+        assert!(own < foreign / 2, "{own:?} of {foreign:?}");
     }
 }

@@ -91,11 +91,19 @@ impl ProcessSample {
     }
 }
 
-/// Nanoseconds on a CPU and waiting for one, from a `schedstat` file.
 fn run_time(path: &std::path::Path) -> Option<(u64, u64)> {
-    let text = fs::read_to_string(path).ok()?;
+    ran_and_waited(&fs::read_to_string(path).ok()?)
+}
+
+/// Nanoseconds on a CPU and waiting for one, from what a `schedstat` file says.
+pub fn ran_and_waited(text: &str) -> Option<(u64, u64)> {
     let mut parts = text.split_ascii_whitespace().map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+/// These processes and all below them.
+pub fn family(pids: &[u32]) -> Vec<u32> {
+    CpuSample::take(pids).processes.into_keys().collect()
 }
 
 /// Nanoseconds that a thread of this process was on a CPU, and that it waited for one.

@@ -88,10 +88,11 @@ fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, Histogra
     // What it is late is in its latencies, and no reason to repeat all of it where the hypervisor kept it from running.
     calm.honesty.lag = Duration::MAX;
     let cpus: Vec<usize> = bench.cores.server.iter().take(1).chain(&bench.cores.client).copied().collect();
-    let interruptions = Interruptions::watch(&cpus);
     std::thread::scope(|scope| {
         let other = scope.spawn(|| load::run(bench, &wild));
         std::thread::sleep(Duration::from_secs(1));
+        // Now that the server is busy.
+        let interruptions = Interruptions::watch(&cpus, &server.running.pids());
         let watch = Watch::start();
         let calm = scope.spawn(|| (real_time(10), load::run(bench, &calm)));
         let calm = calm.join();
