@@ -16,15 +16,9 @@ pub fn conclude(page: &mut Page) {
             said.push(text);
         }
     }
-    page.verdict = if said.is_empty() {
-        "No part gave figures to compare.".to_owned()
-    } else {
-        format!("CPU time, lowest first. {}.", said.join("; "))
-    };
-    if let Some(text) = first_out(page) {
-        page.verdict.push(' ');
-        page.verdict.push_str(&text);
-    }
+    let costs = (!said.is_empty()).then(|| format!("CPU time, lowest first. {}.", said.join("; ")));
+    let said: Vec<String> = costs.into_iter().chain(first_out(page)).collect();
+    page.verdict = if said.is_empty() { "No part gave figures to compare.".to_owned() } else { said.join(" ") };
     page.advice = advice(page);
 }
 
