@@ -74,7 +74,6 @@ pub(super) struct SavedPeer {
     key_made_age: u64,
     connected_for: u64,
     lame_duck_in: Option<u64>,
-    push_sent: bool,
     token: Option<String>,
 }
 
@@ -111,8 +110,7 @@ pub(super) struct Peer {
     /// The old key is dropped then.
     pub lame_duck: Option<Instant>,
     pub push_requested: bool,
-    pub push_sent: bool,
-    /// By this process.
+    /// When it was last given its configuration, by this process.
     pub pushed_at: Option<Instant>,
     /// In place of the password, to be pushed.
     pub token: Option<String>,
@@ -152,7 +150,6 @@ impl Peer {
             connected_at: now,
             lame_duck: None,
             push_requested: false,
-            push_sent: false,
             pushed_at: None,
             token: None,
         }
@@ -188,7 +185,6 @@ impl Peer {
             key_made_age: ms(now.saturating_duration_since(self.key_made)),
             connected_for: ms(now.saturating_duration_since(self.connected_at)),
             lame_duck_in: self.lame_duck.map(|at| ms(at.saturating_duration_since(now))),
-            push_sent: self.push_sent,
             token: self.token,
         }))
     }
@@ -219,7 +215,6 @@ impl Peer {
         (peer.key_since, peer.connected_at) = (before(saved.key_age), before(saved.connected_for));
         peer.key_made = before(saved.key_made_age);
         peer.lame_duck = saved.lame_duck_in.map(|ms| now + Duration::from_millis(ms));
-        peer.push_sent = saved.push_sent;
         Ok(peer)
     }
 

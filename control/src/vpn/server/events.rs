@@ -131,7 +131,7 @@ impl Server {
         let Some(peer) = self.peers.get_mut(&key) else { return };
         let now = Instant::now();
         let again = peer.pushed_at.is_none_or(|at| now.saturating_duration_since(at) >= PUSH_AGAIN);
-        if peer.stage != Stage::Connected || peer.push_sent && !again {
+        if peer.stage != Stage::Connected || !again {
             return;
         }
         match push::replies(&peer.push_options(&self.settings)) {
@@ -141,7 +141,7 @@ impl Server {
                         eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
                     }
                 }
-                (peer.push_sent, peer.pushed_at) = (true, Some(now));
+                peer.pushed_at = Some(now);
             }
             Err(option) => eprintln!("sealane: tunnel: {}: the option cannot be pushed: {option}", peer.name),
         }
