@@ -121,6 +121,68 @@ fn a_chain_resumes_with_usual_and_with_light_locks_and_http2_is_compared() {
 }
 
 #[test]
+fn knees_storms_threads_memory_and_http3_are_measured_in_small() {
+    if !here("nginx") || !here("haproxy") || !here("setpriv") {
+        println!("skipped: no nginx, haproxy or setpriv on this machine");
+        return;
+    }
+    let rounds = ["rounds=1", "seconds=0.3", "warmup=0.1", "connections=4", "threads=1,2", "streams=4", "idle=50"];
+    let knee = ["knee_connections=4", "knee_seconds=0.3", "knee_precision=1", "latency_requests=500"];
+    let after = ["latency_rounds=1", "fractions=0.5", "fraction_requests=300", "storm_seconds=1.5"];
+    let parts = "knee-1.3,knee-1.2,full-rsa,resumed,threads,storm,memory,http3";
+    let json = page(&["proxies", "--only", parts], &[&rounds[..], &knee, &after].concat());
+    let measured = json["pages"][0]["parts"].as_array().unwrap();
+    assert_eq!(measured.len(), parts.split(',').count(), "{measured:?}");
+    let gateway = std::env::var("SEALANE_BIN").is_ok_and(|p| Path::new(&p).is_file());
+    for part in measured {
+        let measure = match part["id"].as_str().unwrap() {
+            "knee-1.3" | "knee-1.2" => "knee",
+            "threads" => "full handshakes per second",
+            "storm" => "handshakes of the storm",
+            "memory" => "memory per idle connection",
+            _ => "CPU per operation",
+        };
+        // Of Debian's servers none speaks HTTP/3.
+        let peers = if part["id"] == "http3" { &[][..] } else { &["nginx", "haproxy"] };
+        let ours = gateway.then_some(&"sealane");
+        for subject in peers.iter().chain(ours) {
+            let void = part["voids"].as_array().into_iter().flatten().any(|v| v["subject"] == *subject);
+            let values: Vec<f64> = figures(part, measure, subject).collect();
+            assert!(void || !values.is_empty() && values.iter().all(|v| *v >= 0.0), "{subject}: {part}");
+            assert!(part["skipped"].is_null(), "{part}");
+        }
+    }
+}
+
+#[test]
+fn tunnels_carry_streams_and_datagrams_in_turns() {
+    let Ok(gateway) = std::env::var("SEALANE_BIN") else {
+        println!("skipped: SEALANE_BIN does not say where the gateway is");
+        return;
+    };
+    let only = ["run", "tunnel", "--only", "tcp-segmented,udp", "--json", "--peer"];
+    let sizes = ["rounds=1", "seconds=1", "udp_rounds=1", "udp_seconds=1", "sizes=512"];
+    let sizes: Vec<&str> = sizes.iter().flat_map(|size| ["--set", size]).collect();
+    let peer = format!("sealane={gateway}");
+    let output = lab(&[&only[..], &[&peer], &ANYHOW, &sizes].concat());
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    if let Some(why) = json["pages"][0]["obstacle"].as_str() {
+        println!("skipped: {why}");
+        return;
+    }
+    let parts = json["pages"][0]["parts"].as_array().unwrap();
+    assert!(output.status.success() && parts.len() == 2, "{json}");
+    for part in parts {
+        assert!(part["skipped"].is_null(), "{part}");
+        for subject in ["OpenVPN", "OpenVPN tuned", "Sealane", "Sealane with OpenVPN's client"] {
+            let of = part["figures"].as_array().unwrap().iter().filter(|f| f["subject"] == subject);
+            assert!(of.clone().next().is_some(), "{subject}: {part}");
+            assert!(of.clone().all(|f| f["value"].as_f64() >= Some(0.0)), "{subject}: {part}");
+        }
+    }
+}
+
+#[test]
 fn versions_of_tls_are_compared_in_every_way() {
     if !here("nginx") || !here("setpriv") {
         println!("skipped: no nginx or no setpriv on this machine");
