@@ -18,7 +18,7 @@ use sealane_lab_load::accounting;
 /// What is over before a nap is, is not seen, so naps are short beside what matters.
 const NAP: Duration = Duration::from_micros(250);
 /// Beyond what interrupts and their work take on a busy machine.
-const LATE: Duration = Duration::from_micros(500);
+const LATE: Duration = Duration::from_micros(250);
 
 /// From when to when a CPU was away.
 pub type Away = (Instant, Instant);

@@ -7,6 +7,7 @@
 //! them ([`rounds`]). The way of the data: [`Spec`] + [`Options`] → [`Bench`] → `Experiment::run` → the page of
 //! `sealane-lab-report`.
 
+pub mod awake;
 pub mod bench;
 pub mod client;
 pub mod cores;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use sealane_lab_experiment::awake::Awake;
 use sealane_lab_experiment::foreign::Watch;
 use sealane_lab_experiment::interruptions::{Interruptions, real_time, undisturbed};
 use sealane_lab_experiment::room::Key;
@@ -88,6 +89,8 @@ fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, Histogra
     // What it is late is in its latencies, and no reason to repeat all of it where the hypervisor kept it from running.
     calm.honesty.lag = Duration::MAX;
     let cpus: Vec<usize> = bench.cores.server.iter().take(1).chain(&bench.cores.client).copied().collect();
+    // The server's are busy anyhow.
+    let _awake = Awake::keep(&bench.cores.client);
     std::thread::scope(|scope| {
         let other = scope.spawn(|| load::run(bench, &wild));
         std::thread::sleep(Duration::from_secs(1));
