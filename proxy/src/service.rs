@@ -1,8 +1,8 @@
-//! The proxy as a lane's service: admitting handshakes, timeouts, mail, snapshots, the end.
+//! The proxy as a lane's service: events, timeouts, mail, snapshots, the end.
 //!
-//! Where things go from here: new clients come by `accepting`, what is staged leaves by `settling`; bytes of clients go
-//! to `front`, bytes of upstreams to `back`, what a request and its response have to do with each other to
-//! `exchange_loop`.
+//! Where things go from here: new clients come by `accepting` when `newcomers` lets them, what is staged leaves by
+//! `settling`; bytes of clients go to `front`, bytes of upstreams to `back`, what a request and its response have to do
+//! with each other to `exchange_loop`.
 
 use crate::accepting::{LISTENER, LISTENER_BITS};
 use crate::access_log::{AccessLog, Entry, FLUSH_MS, LogSink};
