@@ -146,10 +146,15 @@ fn knees_storms_threads_memory_and_http3_are_measured_in_small() {
         let peers = if part["id"] == "http3" { &[][..] } else { &["nginx", "haproxy"] };
         let ours = gateway.then_some(&"sealane");
         for subject in peers.iter().chain(ours) {
+            assert!(part["skipped"].is_null(), "{part}");
             let void = part["voids"].as_array().into_iter().flatten().any(|v| v["subject"] == *subject);
             let values: Vec<f64> = figures(part, measure, subject).collect();
-            assert!(void || !values.is_empty() && values.iter().all(|v| *v >= 0.0), "{subject}: {part}");
-            assert!(part["skipped"].is_null(), "{part}");
+            assert!(values.iter().all(|v| *v >= 0.0), "{subject}: {part}");
+            // On a busy machine a subject may hold no rate; that it was tried is said either way.
+            let held = format!("{subject}: held ");
+            let tried = |n: &Value| n.as_str().is_some_and(|n| n.starts_with(&held));
+            let told = measure == "knee" && part["notes"].as_array().into_iter().flatten().any(tried);
+            assert!(void || told || !values.is_empty(), "{subject}: {part}");
         }
     }
 }
