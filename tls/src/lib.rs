@@ -19,6 +19,7 @@ mod quic_padding;
 mod quic_session;
 pub mod random;
 mod records;
+mod rsa;
 mod server;
 mod session;
 pub mod sessions;

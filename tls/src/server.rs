@@ -4,11 +4,12 @@
 
 use crate::policy::{ClientAuthMode, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, TicketKeys};
 use crate::provider::{provider, versions};
+use crate::rsa::RsaKey;
 use crate::sessions::PolicySessions;
 use crate::ticket::Ticketer;
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerConfig, WebPkiClientVerifier};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{RootCertStore, SignatureAlgorithm};
 use std::sync::{Arc, OnceLock};
 
@@ -188,7 +189,10 @@ impl Identities {
 }
 
 pub(crate) fn certified_key(identity: &Identity) -> Option<Arc<CertifiedKey>> {
-    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&identity.key).ok()?;
+    let key: Arc<dyn SigningKey> = match identity.kind {
+        KeyKind::Rsa => Arc::new(RsaKey::new(&identity.key)?),
+        KeyKind::Ecdsa | KeyKind::Ed25519 => rustls::crypto::aws_lc_rs::sign::any_supported_type(&identity.key).ok()?,
+    };
     let mut certified = CertifiedKey::new(identity.chain.clone(), key);
     certified.ocsp = identity.ocsp.clone();
     Some(Arc::new(certified))

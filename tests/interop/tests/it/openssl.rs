@@ -4,7 +4,7 @@ use sealane_interop::backend::Backend;
 use sealane_interop::client::get;
 use sealane_interop::gateway::{before, launch};
 use sealane_interop::peers::s_client;
-use sealane_interop::site::Site;
+use sealane_interop::site::{Identity, Site};
 use sealane_interop::{base64, binary, eventually, need, ports, sha256};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -169,6 +169,46 @@ fn a_name_picks_its_certificate() {
     let options = ["-servername", "one.other.test", "-tls1_3", "-sigalgs", "rsa_pss_rsae_sha256"];
     let said = s_client(&gateway, options, &get("/")).all();
     assert!(said.contains("subject=CN = rsa"), "{said}");
+}
+
+/// Sizes that one of the two libraries which sign does not take, and both forms of a key's file.
+#[test]
+fn rsa_keys_of_every_size_sign_in_every_scheme() {
+    need!("openssl");
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    for (bits, traditional) in [(2048, true), (2560, false), (3072, false), (4096, true)] {
+        let rsa = Identity { cert: site.path().join("own.pem"), key: site.path().join("own-key.pem") };
+        let (cert, key) = (rsa.cert.display().to_string(), rsa.key.display().to_string());
+        let size = format!("rsa:{bits}");
+        let made = ["req", "-x509", "-nodes", "-subj", "/CN=own", "-newkey", &size, "-keyout", &key, "-out", &cert];
+        openssl(&[&made[..], &["-addext", "subjectAltName=DNS:localhost"]].concat());
+        if traditional {
+            openssl(&["rsa", "-in", &key, "-traditional", "-out", &key]);
+            let text = std::fs::read_to_string(&key).expect("it was written");
+            assert!(text.starts_with("-----BEGIN RSA PRIVATE KEY-----"), "{text:.40}");
+        }
+        let gateway = before(&site, [backend.url()]).identities(&[&rsa]).start();
+        for (version, scheme, digest, kind) in [
+            ("-tls1_3", "rsa_pss_rsae_sha256", "SHA256", "RSA-PSS"),
+            ("-tls1_3", "rsa_pss_rsae_sha384", "SHA384", "RSA-PSS"),
+            ("-tls1_3", "rsa_pss_rsae_sha512", "SHA512", "RSA-PSS"),
+            ("-tls1_3", "rsa_pss_rsae_sha512:rsa_pss_rsae_sha256", "SHA256", "RSA-PSS"),
+            ("-tls1_2", "rsa_pkcs1_sha256", "SHA256", "RSA"),
+            ("-tls1_2", "rsa_pkcs1_sha384", "SHA384", "RSA"),
+            ("-tls1_2", "rsa_pkcs1_sha512", "SHA512", "RSA"),
+        ] {
+            let said = s_client(&gateway, [version, "-sigalgs", scheme], &get("/")).all();
+            assert!(said.contains("\r\n\r\nhello"), "{bits} {scheme}: {said}");
+            assert!(said.contains(&format!("Peer signing digest: {digest}\n")), "{bits} {scheme}: {said}");
+            assert!(said.contains(&format!("Peer signature type: {kind}\n")), "{bits} {scheme}: {said}");
+        }
+    }
+}
+
+fn openssl(arguments: &[&str]) {
+    let done = Command::new("openssl").args(arguments).output().expect("openssl runs");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 #[test]
