@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""What a request costs, all subjects at once on the one core: what disturbs one disturbs all.
+
+run.py measures one subject after the other; where a neighbour on the host takes a part of the core's speed for some
+seconds, that falls on whoever is measured then. Here all servers are loaded at the same time, pinned to the same core, and
+the kernel gives it to each in turn for some milliseconds, so that a slow second is slow for all. They also disturb each
+other's caches, alike. Where a process comes to lie in memory makes a difference of some per cent to it: each round starts all
+of them anew, each time in another order. What comes out is the CPU time of each per operation, and Sealane's part of
+each peer's.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from run import CASES, Lab, version
+from subjects import Room, Subject, cpu_model, cpu_ns, end
+
+FITTING = ("full-ecdsa", "full-rsa", "resumed", "keepalive")
+
+
+def one_round(case, subjects, load, seconds, options):
+    """µs per operation of each subject, while all are loaded."""
+    kind = {"full-ecdsa": ["--handshake", "full"], "full-rsa": ["--handshake", "full"],
+            "resumed": ["--handshake", "resumed"], "keepalive": []}[case]  # fmt: skip
+    before = {subject.name: cpu_ns(subject.pids()) for subject in subjects}
+    loads = {
+        subject.name: subprocess.Popen(load.command(subject, seconds, options.connections, *kind),
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for subject in subjects
+    }  # fmt: skip
+    reports = {name: load.read(process.communicate()[0]) for name, process in loads.items()}
+    row = {}
+    for subject in subjects:
+        report = reports[subject.name]
+        spent = (cpu_ns(subject.pids()) - before[subject.name]) / 1e3
+        row[subject.name] = {"value": spent / max(report["completed"], 1), "operations": report["completed"],
+                             "failed": report["failed"], "share": spent / 1e6 / seconds}  # fmt: skip
+        shakes = report["handshakes"]
+        if shakes and (made := shakes["full"] + shakes["resumed"]):
+            row[subject.name]["tickets_per_handshake"] = round(shakes["tickets"] / made, 2)
+    return row
+
+
+def table(result):
+    """Markdown: medians, and Sealane's part of each peer's figure, round by round, with its quartiles."""
+    names = list(result["subjects"])
+    head = ["", *names] + [f"sealane ÷ {name}" for name in names if name != "sealane"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for case, rows in result["cases"].items():
+        good = [row for row in rows if not any(cell["failed"] for cell in row.values())]
+        cells = [f"{CASES[case][4]} ({CASES[case][3]})"]
+        cells += [f"{statistics.median(row[name]['value'] for row in good):.1f}" for name in names]
+        for name in names:
+            if name != "sealane":
+                ratios = sorted(row["sealane"]["value"] / row[name]["value"] for row in good)
+                low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+                cells.append(f"{statistics.median(ratios):.3f} ({low:.3f}–{high:.3f})")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--print", metavar="FILE", help="print the table of an earlier run, and nothing else")
+    parser.add_argument("--cases", default=",".join(FITTING), help="default: %(default)s")
+    parser.add_argument("--sealane", metavar="BINARY", default="target/release/sealane", help="default: %(default)s")
+    parser.add_argument("--sealane-old", metavar="BINARY", help="another build of it, as one more subject")
+    parser.add_argument("--lab", metavar="BINARY", default="target/release/sealane-lab", help="default: %(default)s")
+    parser.add_argument("--nginx", metavar="BINARY", default="/usr/sbin/nginx", help="Debian's; default: %(default)s")
+    parser.add_argument("--haproxy", metavar="BINARY", default="/usr/sbin/haproxy", help="default: %(default)s")
+    parser.add_argument("--no-debian", dest="debian", action="store_false", help="without Debian's two")
+    parser.add_argument("--nginx-awslc", metavar="BINARY", help="a newest NGINX, built with AWS-LC")
+    parser.add_argument("--haproxy-awslc", metavar="BINARY", help="a newest HAProxy, built with AWS-LC")
+    parser.add_argument("--no-logs", dest="logs", action="store_false", help="access logs off, for all")
+    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--seconds", type=int, default=4, help="of each round; default: %(default)s")
+    parser.add_argument("--connections", type=int, default=16, help="to each subject; default: %(default)s")
+    parser.add_argument("--json", metavar="FILE", help="where the raw figures go")
+    options = parser.parse_args()
+    if options.print:
+        print(table(json.loads(Path(options.print).read_text())))
+        return
+    cases = options.cases.split(",")
+    if unknown := set(cases) - set(FITTING):
+        parser.error(f"not for this: {', '.join(sorted(unknown))}")
+    subjects = [Subject("sealane", "sealane", options.sealane)]
+    if options.sealane_old:
+        subjects.append(Subject("sealane-old", "sealane", options.sealane_old))
+    if options.debian:
+        subjects.append(Subject("nginx-debian", "nginx", options.nginx))
+        subjects.append(Subject("haproxy-debian", "haproxy", options.haproxy))
+    if options.nginx_awslc:
+        subjects.append(Subject("nginx-awslc", "nginx", options.nginx_awslc, own_tls=True))
+    if options.haproxy_awslc:
+        subjects.append(Subject("haproxy-awslc", "haproxy", options.haproxy_awslc, own_tls=True))
+    result = {
+        "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "kernel": platform.release(), "cpu": cpu_model(), "logs": options.logs,
+        "rounds": options.rounds, "seconds": options.seconds, "connections": options.connections,
+        "subjects": {subject.name: version(subject) for subject in subjects}, "cases": {},
+    }  # fmt: skip
+    # Whoever ends the rig ends its servers too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with tempfile.TemporaryDirectory(prefix="gateway-") as path:
+        room = Room(path, options.nginx)
+        try:
+            load = Lab(options.lab)
+            for case in cases:
+                rows = result["cases"][case] = []
+                for number in range(options.rounds):
+                    turn = number // 2 % len(subjects)
+                    order = subjects[turn:] + subjects[:turn]
+                    order = order if number % 2 == 0 else order[::-1]
+                    try:
+                        for subject in order:
+                            subject.start(room, *CASES[case][:3], options.logs)
+                        one_round(case, order, load, 1, options)  # Warm.
+                        row = one_round(case, order, load, options.seconds, options)
+                    finally:
+                        for subject in subjects:
+                            subject.stop()
+                    rows.append(row)
+                    note = "  ".join(f"{name} {cell['value']:.1f} ({cell['share']:.2f})" for name, cell in row.items())
+                    print(f"{case:10} round {number + 1}  {note}", file=sys.stderr)
+                    if options.json:
+                        Path(options.json).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        finally:
+            end(room.process)
+    print(table(result))
+
+
+if __name__ == "__main__":
+    main()
