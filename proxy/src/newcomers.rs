@@ -94,8 +94,9 @@ impl Proxy {
         let mut answered = false;
         if std::mem::take(&mut self.newcomers.owed)
             && let Some(key) = self.newcomers.hellos.pop_front()
+            && let Some(after) = self.answer_hello(cx, key, now)
         {
-            now = self.answer_hello(cx, key, now);
+            now = after;
             (begun, answered) = (true, true);
         }
         while (!begun || now - start < budget)
@@ -119,8 +120,10 @@ impl Proxy {
                 self.newcomers.owed = !answered;
                 break;
             }
-            now = self.answer_hello(cx, key, now);
-            (begun, answered) = (true, true);
+            if let Some(after) = self.answer_hello(cx, key, now) {
+                now = after;
+                (begun, answered) = (true, true);
+            }
         }
         self.counters.hellos_waiting.set(self.newcomers.hellos.len() as u64);
     }
@@ -133,12 +136,17 @@ impl Proxy {
         }
     }
 
-    fn answer_hello(&mut self, cx: &mut Context, key: Key, before: Instant) -> Instant {
+    /// `None`: the client is gone, and what it did not take says nothing of how long the next will.
+    fn answer_hello(&mut self, cx: &mut Context, key: Key, before: Instant) -> Option<Instant> {
+        let waits = |conn: &Conn| matches!(conn, Conn::Front(front) if front.phase == FrontPhase::Admission);
+        if !self.conns.get(key).is_some_and(waits) {
+            return None;
+        }
         self.start_session(cx, key);
         self.settle(cx);
         let now = cx.instant();
         self.newcomers.last = now - before;
         self.counters.handshake_nanos.add(self.newcomers.last.as_nanos() as u64);
-        now
+        Some(now)
     }
 }
