@@ -3,7 +3,7 @@
 //! A virtual CPU that halts wakes only when the hypervisor gets round to it, which can take milliseconds; that is then in
 //! the latency of whoever answered a client on it. Latency tests on real machines forbid deep sleep for the same reason.
 
-use std::process::Command;
+use crate::precedence::last_of_all;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -43,12 +43,6 @@ impl Drop for Awake {
             drop(thread.join());
         }
     }
-}
-
-/// Lets the calling thread run only where no other wants to; whether that was allowed.
-fn last_of_all() -> bool {
-    let me = rustix::thread::gettid().as_raw_nonzero().to_string();
-    Command::new("chrt").args(["--idle", "-p", "0", &me]).output().is_ok_and(|output| output.status.success())
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::precedence::real_time;
 use sealane_lab_load::accounting;
 
 /// What is over before a nap is, is not seen, so naps are short beside what matters.
@@ -145,14 +146,6 @@ pub fn undisturbed(seen: &[Away], from: Instant, to: Instant) -> bool {
     // They may overlap, being of several CPUs, though hardly for longer than a second.
     let first = seen.partition_point(|(begin, _)| *begin + Duration::from_secs(1) < from);
     !seen[first..].iter().take_while(|(begin, _)| *begin <= to).any(|(_, end)| *end >= from)
-}
-
-/// Gives the calling thread, and those that it starts, precedence over all ordinary ones and over real-time ones of a
-/// lower priority; whether that was allowed. By util-linux' `chrt`, since it is a system call of its own.
-pub fn real_time(priority: u8) -> bool {
-    let me = rustix::thread::gettid().as_raw_nonzero().to_string();
-    let done = std::process::Command::new("chrt").args(["-f", "-p", &priority.to_string(), &me]).output();
-    done.is_ok_and(|output| output.status.success())
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ pub mod interruptions;
 pub mod latency;
 pub mod machine;
 pub mod options;
+pub mod precedence;
 pub mod process;
 pub mod programs;
 pub mod room;
