@@ -307,25 +307,51 @@ def version(subject):
     return [line.partition(" -Wall")[0] for line in lines if line.startswith(wanted)]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+def common_options(parser, cases):
+    """What together.py asks, too."""
     parser.add_argument("--print", metavar="FILE", help="print the table of an earlier run, and nothing else")
-    parser.add_argument("--cases", default=",".join(CASES), help="default: %(default)s")
+    parser.add_argument("--cases", default=",".join(cases), help="default: %(default)s")
     parser.add_argument("--sealane", metavar="BINARY", help="the gateway; left out: the peers alone")
     parser.add_argument("--lab", metavar="BINARY", default="target/release/sealane-lab", help="default: %(default)s")
-    parser.add_argument("--h1load", metavar="BINARY", help="load with this instead (full and keepalive only)")
     parser.add_argument("--nginx", metavar="BINARY", default="/usr/sbin/nginx", help="Debian's; default: %(default)s")
     parser.add_argument("--haproxy", metavar="BINARY", default="/usr/sbin/haproxy", help="default: %(default)s")
     parser.add_argument("--nginx-awslc", metavar="BINARY", help="a newest NGINX, built with AWS-LC")
     parser.add_argument("--haproxy-awslc", metavar="BINARY", help="a newest HAProxy, built with AWS-LC")
     parser.add_argument("--no-logs", dest="logs", action="store_false", help="access logs off, for all")
+    parser.add_argument("--json", metavar="FILE", help="where the raw figures go")
+
+
+def chosen_subjects(options):
+    subjects = [Subject("nginx-debian", "nginx", options.nginx), Subject("haproxy-debian", "haproxy", options.haproxy)]
+    if options.nginx_awslc:
+        subjects.append(Subject("nginx-awslc", "nginx", options.nginx_awslc, own_tls=True))
+    if options.haproxy_awslc:
+        subjects.append(Subject("haproxy-awslc", "haproxy", options.haproxy_awslc, own_tls=True))
+    if options.sealane:
+        subjects.insert(0, Subject("sealane", "sealane", options.sealane))
+    return subjects
+
+
+def record(options, subjects, **more):
+    """What the figures were made of; they come into `cases`."""
+    return {
+        "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "kernel": platform.release(), "cpu": cpu_model(), "logs": options.logs,
+        "rounds": options.rounds, "seconds": options.seconds, **more,
+        "subjects": {subject.name: version(subject) for subject in subjects}, "cases": {},
+    }  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    common_options(parser, CASES)
+    parser.add_argument("--h1load", metavar="BINARY", help="load with this instead (full and keepalive only)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=int, default=3, help="of each load; default: %(default)s")
     parser.add_argument("--max-foreign", type=float, default=0.05, help="CPUs for others; default: %(default)s")
     parser.add_argument("--patience", type=int, default=60, metavar="SECONDS",
                         help="how long each round waits for others to finish; default: %(default)s")  # fmt: skip
     parser.add_argument("--tries", type=int, default=3, help="of a round that was void; default: %(default)s")
-    parser.add_argument("--json", metavar="FILE", help="where the raw figures go")
     options = parser.parse_args()
     if options.print:
         print(table(json.loads(Path(options.print).read_text())))
@@ -335,21 +361,9 @@ def main():
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     if options.h1load and (unfit := set(cases) - {"full-ecdsa", "full-rsa", "keepalive"}):
         parser.error(f"h1load is of no use for {', '.join(sorted(unfit))}")
-    subjects = [Subject("nginx-debian", "nginx", options.nginx), Subject("haproxy-debian", "haproxy", options.haproxy)]
-    if options.nginx_awslc:
-        subjects.append(Subject("nginx-awslc", "nginx", options.nginx_awslc, own_tls=True))
-    if options.haproxy_awslc:
-        subjects.append(Subject("haproxy-awslc", "haproxy", options.haproxy_awslc, own_tls=True))
-    if options.sealane:
-        subjects.insert(0, Subject("sealane", "sealane", options.sealane))
-    result = {
-        "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "kernel": platform.release(),
-        "cpu": cpu_model(),
-        "loader": "h1load" if options.h1load else "sealane-lab",
-        "logs": options.logs, "rounds": options.rounds, "seconds": options.seconds, "max_foreign": options.max_foreign,
-        "subjects": {subject.name: version(subject) for subject in subjects}, "cases": {},
-    }  # fmt: skip
+    subjects = chosen_subjects(options)
+    result = record(options, subjects, loader="h1load" if options.h1load else "sealane-lab",
+                    max_foreign=options.max_foreign)  # fmt: skip
     # Whoever ends the rig ends its servers too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="gateway-") as path:

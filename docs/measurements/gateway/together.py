@@ -10,9 +10,7 @@ each peer's.
 """
 
 import argparse
-import datetime
 import json
-import platform
 import signal
 import statistics
 import subprocess
@@ -20,8 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from run import CASES, Lab, version
-from subjects import Room, Subject, cpu_model, cpu_ns, end
+from run import CASES, Lab, chosen_subjects, common_options, record
+from subjects import Room, Subject, cpu_ns, end
 
 FITTING = ("full-ecdsa", "full-rsa", "resumed", "keepalive")
 
@@ -69,21 +67,12 @@ def table(result):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--print", metavar="FILE", help="print the table of an earlier run, and nothing else")
-    parser.add_argument("--cases", default=",".join(FITTING), help="default: %(default)s")
-    parser.add_argument("--sealane", metavar="BINARY", default="target/release/sealane", help="default: %(default)s")
+    common_options(parser, FITTING)
     parser.add_argument("--sealane-old", metavar="BINARY", help="another build of it, as one more subject")
-    parser.add_argument("--lab", metavar="BINARY", default="target/release/sealane-lab", help="default: %(default)s")
-    parser.add_argument("--nginx", metavar="BINARY", default="/usr/sbin/nginx", help="Debian's; default: %(default)s")
-    parser.add_argument("--haproxy", metavar="BINARY", default="/usr/sbin/haproxy", help="default: %(default)s")
     parser.add_argument("--no-debian", dest="debian", action="store_false", help="without Debian's two")
-    parser.add_argument("--nginx-awslc", metavar="BINARY", help="a newest NGINX, built with AWS-LC")
-    parser.add_argument("--haproxy-awslc", metavar="BINARY", help="a newest HAProxy, built with AWS-LC")
-    parser.add_argument("--no-logs", dest="logs", action="store_false", help="access logs off, for all")
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--seconds", type=int, default=4, help="of each round; default: %(default)s")
     parser.add_argument("--connections", type=int, default=16, help="to each subject; default: %(default)s")
-    parser.add_argument("--json", metavar="FILE", help="where the raw figures go")
     options = parser.parse_args()
     if options.print:
         print(table(json.loads(Path(options.print).read_text())))
@@ -91,22 +80,12 @@ def main():
     cases = options.cases.split(",")
     if unknown := set(cases) - set(FITTING):
         parser.error(f"not for this: {', '.join(sorted(unknown))}")
-    subjects = [Subject("sealane", "sealane", options.sealane)]
+    if not options.sealane:
+        parser.error("--sealane names the gateway, with which all are compared")
+    subjects = [s for s in chosen_subjects(options) if options.debian or not s.name.endswith("-debian")]
     if options.sealane_old:
-        subjects.append(Subject("sealane-old", "sealane", options.sealane_old))
-    if options.debian:
-        subjects.append(Subject("nginx-debian", "nginx", options.nginx))
-        subjects.append(Subject("haproxy-debian", "haproxy", options.haproxy))
-    if options.nginx_awslc:
-        subjects.append(Subject("nginx-awslc", "nginx", options.nginx_awslc, own_tls=True))
-    if options.haproxy_awslc:
-        subjects.append(Subject("haproxy-awslc", "haproxy", options.haproxy_awslc, own_tls=True))
-    result = {
-        "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "kernel": platform.release(), "cpu": cpu_model(), "logs": options.logs,
-        "rounds": options.rounds, "seconds": options.seconds, "connections": options.connections,
-        "subjects": {subject.name: version(subject) for subject in subjects}, "cases": {},
-    }  # fmt: skip
+        subjects.insert(1, Subject("sealane-old", "sealane", options.sealane_old))
+    result = record(options, subjects, connections=options.connections)
     # Whoever ends the rig ends its servers too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="gateway-") as path:
