@@ -5,6 +5,7 @@ README.md beside this file says what is asked and how it is answered; `run.py --
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -342,6 +343,23 @@ def record(options, subjects, **more):
     }  # fmt: skip
 
 
+@contextlib.contextmanager
+def a_room(options):
+    # Whoever ends the rig ends its servers too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with tempfile.TemporaryDirectory(prefix="gateway-") as path:
+        room = Room(path, options.nginx)
+        try:
+            yield room
+        finally:
+            end(room.process)
+
+
+def keep(result, options):
+    if options.json:
+        Path(options.json).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     common_options(parser, CASES)
@@ -364,18 +382,11 @@ def main():
     subjects = chosen_subjects(options)
     result = record(options, subjects, loader="h1load" if options.h1load else "sealane-lab",
                     max_foreign=options.max_foreign)  # fmt: skip
-    # Whoever ends the rig ends its servers too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with tempfile.TemporaryDirectory(prefix="gateway-") as path:
-        room = Room(path, options.nginx)
-        try:
-            load = H1load(options.h1load, room) if options.h1load else Lab(options.lab)
-            for case in cases:
-                result["cases"][case] = run_case(case, subjects, load, options, room)
-                if options.json:
-                    Path(options.json).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-        finally:
-            end(room.process)
+    with a_room(options) as room:
+        load = H1load(options.h1load, room) if options.h1load else Lab(options.lab)
+        for case in cases:
+            result["cases"][case] = run_case(case, subjects, load, options, room)
+            keep(result, options)
     print(table(result))
 
 

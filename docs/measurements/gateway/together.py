@@ -11,15 +11,13 @@ each peer's.
 
 import argparse
 import json
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from run import CASES, Lab, chosen_subjects, common_options, record
-from subjects import Room, Subject, cpu_ns, end
+from run import CASES, Lab, a_room, chosen_subjects, common_options, keep, record
+from subjects import Subject, cpu_ns
 
 FITTING = ("full-ecdsa", "full-rsa", "resumed", "keepalive")
 
@@ -47,13 +45,34 @@ def one_round(case, subjects, load, seconds, options):
     return row
 
 
+def whole_round(case, order, load, options, room):
+    """The subjects started, warmed, measured and stopped."""
+    try:
+        for subject in order:
+            subject.start(room, *CASES[case][:3], options.logs)
+        one_round(case, order, load, 1, options)
+        return one_round(case, order, load, options.seconds, options)
+    finally:
+        for subject in order:
+            subject.stop()
+
+
+def is_good(case, row):
+    """Nothing failed, and everybody sent the tickets that were asked for."""
+    wanted = CASES[case][2]
+    return not any(c["failed"] or abs(c.get("tickets_per_handshake", wanted) - wanted) > 0.2 for c in row.values())
+
+
 def table(result):
     """Markdown: medians, and Sealane's part of each peer's figure, round by round, with its quartiles."""
     names = list(result["subjects"])
     head = ["", *names] + [f"sealane ÷ {name}" for name in names if name != "sealane"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for case, rows in result["cases"].items():
-        good = [row for row in rows if not any(cell["failed"] for cell in row.values())]
+        good = [row for row in rows if is_good(case, row)]
+        if not good:
+            lines.append(f"| {CASES[case][4]} ({CASES[case][3]}) | void |")
+            continue
         cells = [f"{CASES[case][4]} ({CASES[case][3]})"]
         cells += [f"{statistics.median(row[name]['value'] for row in good):.1f}" for name in names]
         for name in names:
@@ -86,33 +105,18 @@ def main():
     if options.sealane_old:
         subjects.insert(1, Subject("sealane-old", "sealane", options.sealane_old))
     result = record(options, subjects, connections=options.connections)
-    # Whoever ends the rig ends its servers too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with tempfile.TemporaryDirectory(prefix="gateway-") as path:
-        room = Room(path, options.nginx)
-        try:
-            load = Lab(options.lab)
-            for case in cases:
-                rows = result["cases"][case] = []
-                for number in range(options.rounds):
-                    turn = number // 2 % len(subjects)
-                    order = subjects[turn:] + subjects[:turn]
-                    order = order if number % 2 == 0 else order[::-1]
-                    try:
-                        for subject in order:
-                            subject.start(room, *CASES[case][:3], options.logs)
-                        one_round(case, order, load, 1, options)  # Warm.
-                        row = one_round(case, order, load, options.seconds, options)
-                    finally:
-                        for subject in subjects:
-                            subject.stop()
-                    rows.append(row)
-                    note = "  ".join(f"{name} {cell['value']:.1f} ({cell['share']:.2f})" for name, cell in row.items())
-                    print(f"{case:10} round {number + 1}  {note}", file=sys.stderr)
-                    if options.json:
-                        Path(options.json).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-        finally:
-            end(room.process)
+    with a_room(options) as room:
+        load = Lab(options.lab)
+        for case in cases:
+            rows = result["cases"][case] = []
+            for number in range(options.rounds):
+                turn = number // 2 % len(subjects)
+                order = subjects[turn:] + subjects[:turn]
+                row = whole_round(case, order if number % 2 == 0 else order[::-1], load, options, room)
+                rows.append(row)
+                note = "  ".join(f"{name} {cell['value']:.1f} ({cell['share']:.2f})" for name, cell in row.items())
+                print(f"{case:10} round {number + 1}  {note}{'' if is_good(case, row) else '  void'}", file=sys.stderr)
+                keep(result, options)
     print(table(result))
 
 
