@@ -2,8 +2,8 @@
 //!
 //! AWS-LC does where the CPU has AVX-512 IFMA, for which only it has code, and on all CPUs but x86-64's. On other x86-64
 //! CPUs it and ring compute with the same routines, but AWS-LC blinds first, with values that threads take from a pool
-//! under a lock, and allocates; ring does without, its exponentiation taking the same time for every key and input. Both
-//! check the signature with the public key before they hand it out. Measured: `docs/measurements/gateway`.
+//! under a lock; ring does without, its exponentiation taking the same time for every key and input. Both check the
+//! signature with the public key before they hand it out. Measured: `docs/measurements/gateway`.
 
 use aws_lc_rs::rsa as aws;
 use aws_lc_rs::signature as aws_signature;
