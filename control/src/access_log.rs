@@ -10,9 +10,10 @@
 //!   └───────────────── bounded channel of empty buffers (per lane) ◀───┘
 //! ```
 
-use crate::config::AccessLogTarget;
+use crate::config::{AccessLogTarget, RunAs};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -112,14 +113,18 @@ impl LaneLog {
 }
 
 impl AccessLog {
-    /// Starts the writer. `None` when the log is off.
+    /// Starts the writer. `None` when the log is off. `owner`: to whom a new file is given.
     ///
     /// Errors: the file cannot be opened.
-    pub fn start(target: &AccessLogTarget, lanes: usize) -> io::Result<Option<(AccessLog, Vec<LaneLog>)>> {
+    pub fn start(
+        target: &AccessLogTarget,
+        lanes: usize,
+        owner: Option<&RunAs>,
+    ) -> io::Result<Option<(AccessLog, Vec<LaneLog>)>> {
         let output = match target {
             AccessLogTarget::Off => return Ok(None),
             AccessLogTarget::Stdout => Output::Stdout,
-            AccessLogTarget::File(path) => Output::File(open(path)?, path.clone()),
+            AccessLogTarget::File(path) => Output::File(open(path, owner)?, path.clone()),
         };
         Self::start_on(output, lanes, lanes * BUFFERS_PER_LANE).map(Some)
     }
@@ -174,8 +179,21 @@ enum Output {
     Test(Box<dyn Write + Send>),
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+/// Opens the file; a new one is for its owner (`owner`, if that is not this process's user), and for its group to read:
+/// it names clients and what they asked for.
+fn open(path: &Path, owner: Option<&RunAs>) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).mode(0o640);
+    match options.create_new(true).open(path) {
+        Ok(file) => {
+            if let Some(owner) = owner {
+                fchown(&file, Some(owner.user.uid), Some(owner.gid))?;
+            }
+            Ok(file)
+        }
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => options.create_new(false).create(true).open(path),
+        Err(e) => Err(e),
+    }
 }
 
 impl Output {
@@ -194,7 +212,7 @@ impl Output {
 
     fn reopen(&mut self) -> io::Result<()> {
         if let Self::File(file, path) = self {
-            *file = open(path)?;
+            *file = open(path, None)?;
         }
         Ok(())
     }
@@ -275,7 +293,7 @@ mod tests {
     fn lines_arrive_and_buffers_come_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access.log");
-        let (log, mut lanes) = AccessLog::start(&AccessLogTarget::File(path.clone()), 2).unwrap().unwrap();
+        let (log, mut lanes) = AccessLog::start(&AccessLogTarget::File(path.clone()), 2, None).unwrap().unwrap();
         lanes[0].hand_over(b"one\n".to_vec());
         lanes[1].hand_over(b"two\nthree\n".to_vec());
         assert!(log.finish(Duration::from_secs(60)));
@@ -321,7 +339,7 @@ mod tests {
     fn reopening_goes_on_in_a_new_file() {
         let folder = tempfile::tempdir().unwrap();
         let (path, moved) = (folder.path().join("access.log"), folder.path().join("access.log.1"));
-        let (log, mut lanes) = AccessLog::start(&AccessLogTarget::File(path.clone()), 1).unwrap().unwrap();
+        let (log, mut lanes) = AccessLog::start(&AccessLogTarget::File(path.clone()), 1, None).unwrap().unwrap();
         lanes[0].hand_over(b"old\n".to_vec());
         while log.stats().bytes() < 4 {
             std::thread::yield_now();

@@ -24,14 +24,16 @@ use sealane_sys::inherit::{MAX_DESCRIPTORS, receive_descriptors, send_descriptor
 use sealane_tls::policy::TicketKeys;
 use sealane_tunnel::HandOver;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Set for a successor; its value is the version of the inventory's form.
 const VARIABLE: &str = "SEALANE_HANDOVER";
@@ -62,6 +64,9 @@ struct Inventory {
     /// There is one to be asked for.
     #[serde(default)]
     tunnel: bool,
+    /// The last good answers of DNS, by name.
+    #[serde(default)]
+    names: HashMap<String, Vec<IpAddr>>,
     /// UDP sockets, by the address as bound; their descriptors follow the admin listener's.
     #[serde(default)]
     udp: Vec<Entry>,
@@ -69,6 +74,9 @@ struct Inventory {
     /// the process of each is the last of the descriptors.
     #[serde(default)]
     generations: Vec<u8>,
+    /// Those of them whose connection ids carry MACs, under a key derived from the tickets' `reset`.
+    #[serde(default)]
+    generations_with_macs: Vec<u8>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -88,6 +96,16 @@ pub struct Tickets {
     /// Of QUIC's stateless resets and tokens; a predecessor that knows none makes do without.
     #[serde(default)]
     pub reset: Option<[u8; 32]>,
+    /// How old the newest master is, in seconds. A predecessor that does not say it counts as one that has just made it.
+    #[serde(default)]
+    pub age: u64,
+}
+
+impl Drop for Tickets {
+    fn drop(&mut self) {
+        self.masters.zeroize();
+        self.reset.zeroize();
+    }
 }
 
 impl std::fmt::Debug for Tickets {
@@ -118,6 +136,8 @@ pub struct Legacy {
     /// Ticket keys, so that clients resume their sessions here.
     pub tickets: Option<Tickets>,
     tunnel: bool,
+    /// The last good answers of DNS, so that a server stays in use whose name does not resolve just now.
+    pub names: HashMap<String, Vec<IpAddr>>,
     /// What the service manager has kept of the tunnel of the process before.
     pub kept: Option<UnixStream>,
     /// UDP sockets.
@@ -136,8 +156,12 @@ pub struct Estate<'e> {
     pub admin: Option<(SocketAddr, BorrowedFd<'e>)>,
     /// The newest ticket keys.
     pub tickets: Arc<TicketKeys>,
+    /// How old the newest of them is.
+    pub tickets_age: Duration,
     /// There is a tunnel, which the successor may ask for.
     pub tunnel: bool,
+    /// The last good answers of DNS.
+    pub names: HashMap<String, Vec<IpAddr>>,
     /// UDP sockets.
     pub udp: Vec<Inherited>,
     /// Whose connections are at those, this process first.
@@ -247,14 +271,21 @@ fn send(mut pair: &UnixStream, estate: &Estate) -> Result<()> {
     let tickets = &estate.tickets;
     let entry =
         |l: &Inherited| Entry { configured: l.configured.unwrap_or(l.bound), bound: l.bound, sockets: l.sockets.len() };
-    let inventory = serde_json::to_vec(&Inventory {
+    let inventory = Zeroizing::new(serde_json::to_vec(&Inventory {
         listeners: estate.listeners.iter().map(entry).collect(),
         admin: estate.admin.map(|(address, _)| address),
-        tickets: Some(Tickets { epoch: tickets.epoch, masters: tickets.masters.clone(), reset: Some(tickets.reset) }),
+        tickets: Some(Tickets {
+            epoch: tickets.epoch,
+            masters: tickets.masters.clone(),
+            reset: Some(tickets.reset),
+            age: estate.tickets_age.as_secs(),
+        }),
         tunnel: estate.tunnel,
+        names: estate.names.clone(),
         udp: estate.udp.iter().map(entry).collect(),
         generations: estate.elders.iter().map(|e| e.generation).collect(),
-    })?;
+        generations_with_macs: estate.elders.iter().filter(|e| e.ids_have_macs).map(|e| e.generation).collect(),
+    })?);
     pair.write_all(&u32::try_from(inventory.len())?.to_be_bytes())?;
     pair.write_all(&inventory)?;
     let sockets = estate.listeners.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
@@ -339,7 +370,7 @@ fn take(mut pair: &UnixStream) -> Result<Legacy> {
     if length > MAX_INVENTORY {
         bail!("an inventory of {length} bytes");
     }
-    let mut text = vec![0; length];
+    let mut text = Zeroizing::new(vec![0; length]);
     pair.read_exact(&mut text)?;
     let inventory: Inventory = serde_json::from_slice(&text)?;
     let sockets = inventory.listeners.iter().chain(&inventory.udp).fold(0usize, |n, l| n.saturating_add(l.sockets));
@@ -359,10 +390,16 @@ fn take(mut pair: &UnixStream) -> Result<Legacy> {
     let udp = inherit(&inventory.udp, &mut descriptors);
     let channels = descriptors.map(|fd| Arc::new(Channel::from(fd)));
     let elders = inventory.generations.iter().zip(channels);
-    let elders = elders.map(|(generation, channel)| Elder { generation: *generation, channel }).collect();
+    let with_macs = &inventory.generations_with_macs;
+    let elders = elders.map(|(generation, channel)| {
+        let generation = *generation;
+        Elder { generation, ids_have_macs: with_macs.contains(&generation), channel }
+    });
+    let elders = elders.collect();
     let tickets = inventory.tickets.filter(|t| !t.masters.is_empty());
     let tunnel = inventory.tunnel;
-    Ok(Legacy { listeners, admin, tickets, udp, elders, tunnel, kept: None, predecessor: None })
+    let names = inventory.names;
+    Ok(Legacy { listeners, admin, tickets, udp, elders, tunnel, names, kept: None, predecessor: None })
 }
 
 /// The TCP listeners that the service manager has passed, and what it has kept of a tunnel; anything else is closed, and
@@ -444,7 +481,9 @@ mod tests {
             listeners,
             admin: None,
             tickets: Arc::new(tickets),
+            tickets_age: Duration::from_secs(77),
             tunnel: false,
+            names: HashMap::new(),
             udp: Vec::new(),
             elders: Vec::new(),
         }
@@ -456,7 +495,7 @@ mod tests {
         let bound = socket.local_addr().unwrap();
         let (ours, theirs) = Channel::pair().unwrap();
         let udp = Inherited { configured: None, bound, sockets: vec![Arc::new(socket.into())] };
-        let elders = vec![Elder { generation: 200, channel: Arc::new(theirs) }];
+        let elders = vec![Elder { generation: 200, ids_have_macs: true, channel: Arc::new(theirs) }];
         let (here, there) = UnixStream::pair().unwrap();
         send(&here, &Estate { udp: vec![udp], elders, ..estate(Vec::new()) }).unwrap();
         let legacy = take(&there).unwrap();
@@ -503,7 +542,8 @@ mod tests {
             assert_eq!(SocketAddr::try_from(bound).unwrap(), sent.local_addr().unwrap());
         }
         let tickets = legacy.tickets.unwrap();
-        assert_eq!((tickets.epoch, tickets.masters, tickets.reset), (3, vec![[7; 32], [8; 32]], Some([9; 32])));
+        assert_eq!((tickets.epoch, tickets.reset, tickets.age), (3, Some([9; 32]), 77));
+        assert_eq!(tickets.masters, [[7; 32], [8; 32]]);
     }
 
     #[test]

@@ -4,8 +4,9 @@ use crate::access_log::LaneLog;
 use anyhow::{Result, bail};
 use sealane_lane::{Inbox, Mailbox, Published, mailbox};
 use sealane_proxy::counters::Counters;
+use sealane_proxy::limits::ClientConnections;
 use sealane_proxy::snapshot::Snapshot;
-use sealane_proxy::{Channel, Message, Proxy, Setup};
+use sealane_proxy::{Channel, MAIL_CAPACITY, Message, Proxy, Setup};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,12 +44,13 @@ impl Lanes {
         let count = logs.len();
         let cores = sealane_sys::cpu::allowed();
         let boxes: Vec<(Mailbox<Message>, Inbox<Message>)> =
-            (0..count).map(|_| mailbox()).collect::<std::io::Result<_>>()?;
+            (0..count).map(|_| mailbox(MAIL_CAPACITY)).collect::<std::io::Result<_>>()?;
         let mailboxes: Vec<Mailbox<Message>> = boxes.iter().map(|(m, _)| m.clone()).collect();
         let counters: Vec<Arc<Counters>> = (0..count).map(|_| Arc::default()).collect();
         let (tell, mut events) = mpsc::unbounded_channel();
         let mut threads = Vec::new();
         let short_of_memory = Arc::new(AtomicBool::new(false));
+        let clients = Arc::new(ClientConnections::new(count));
         let shelves = sealane_tls::sessions::shelves(count);
         for (slot, (((_, inbox), log), sessions)) in boxes.into_iter().zip(logs).zip(shelves).enumerate() {
             let setup = Setup {
@@ -58,6 +60,7 @@ impl Lanes {
                 snapshots: published.subscribe(),
                 counters: counters[slot].clone(),
                 short_of_memory: short_of_memory.clone(),
+                clients: clients.clone(),
                 log: log.map(|mut l| Box::new(move |lines| l.hand_over(lines)) as sealane_proxy::LogSink),
             };
             // A core each; more lanes than cores are left to the scheduler.
@@ -109,7 +112,7 @@ impl Lanes {
         thread.spawn(move || {
             while let Some(datagram) = channel.receive(|address| listeners.get(&address).copied()) {
                 let owner = datagram.slot() % mailboxes.len();
-                // A lane that has ended takes none: the packet is lost, as its connection is.
+                // A lane that has ended takes none, nor does one whose mailbox is full: the packet is lost, and counted there.
                 let _ = mailboxes[owner].send(Message::Datagram(Box::new(datagram)));
             }
         })?;

@@ -1,7 +1,8 @@
 //! Noticing that memory runs short, before the system ends the process for it.
 //!
-//! Control looks at how much the process holds and tells the lanes when that is too much: they accept nobody new until
-//! it is less again, and go on with those whom they have. What a connection may hold is bounded anyway.
+//! Control looks at how much the process holds and tells the lanes when that is too much: until it is less again they accept
+//! nobody new, and reset the connections that hold the most, if these hold much. What a connection may hold is bounded
+//! anyway.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,26 +13,32 @@ use std::time::Duration;
 pub const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Without a setting: so much of what the control group may have. The rest is the kernel's, for our sockets.
-const SHARE: (u64, u64) = (9, 10);
+const OF_GROUP: (u64, u64) = (9, 10);
+/// Without a control group: so much of the machine's memory, which others need as well.
+const OF_MACHINE: (u64, u64) = (3, 4);
 
 /// The watch over the process's memory.
 #[derive(Debug)]
 pub struct MemoryWatch {
     /// What the lanes read.
     short: Arc<AtomicBool>,
-    group: Option<u64>,
+    /// The limit where none is configured.
+    default: Option<u64>,
 }
 
 impl MemoryWatch {
     /// Tells the lanes by `short`.
     pub fn new(short: Arc<AtomicBool>) -> Self {
         let group = std::fs::read_to_string("/proc/self/cgroup").ok();
-        Self { short, group: group.and_then(|text| group_limit(Path::new("/sys/fs/cgroup"), &text)) }
+        let group = group.and_then(|text| group_limit(Path::new("/sys/fs/cgroup"), &text));
+        let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| line_bytes(&text, "MemTotal:"));
+        Self { short, default: default_limit(group, machine) }
     }
 
-    /// Looks. `configured`: the most bytes that the process is to hold; 0: by its control group.
-    pub fn look(&self, configured: u64) {
-        let limit = if configured > 0 { Some(configured) } else { self.group.map(|g| g / SHARE.1 * SHARE.0) };
+    /// Looks, and says whether memory is short. `configured`: the most bytes that the process is to hold; 0: by its control
+    /// group, or by the machine.
+    pub fn look(&self, configured: u64) -> bool {
+        let limit = if configured > 0 { Some(configured) } else { self.default };
         let short = matches!((limit, resident()), (Some(limit), Some(held)) if held > limit);
         if self.short.swap(short, Relaxed) != short {
             let mib = limit.unwrap_or_default() >> 20;
@@ -40,14 +47,28 @@ impl MemoryWatch {
                 false => eprintln!("sealane: less than {mib} MiB are in use again: new connections are accepted"),
             }
         }
+        short
     }
 }
 
 /// Bytes that the process holds in memory; `None` where the system does not say.
 fn resident() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line_bytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
+/// Bytes on a line of the kernel's, such as `MemTotal:  16384 kB`.
+fn line_bytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// What the process may hold where nothing is configured, by what its control group and the machine have.
+fn default_limit(group: Option<u64>, machine: Option<u64>) -> Option<u64> {
+    let share = |bytes: u64, (part, whole): (u64, u64)| bytes / whole * part;
+    // A group may be allowed more than there is.
+    let of_group = group.map(|bytes| share(bytes, OF_GROUP));
+    let of_machine = machine.map(|bytes| share(bytes, OF_MACHINE));
+    of_group.into_iter().chain(of_machine).min()
 }
 
 /// The lowest limit of a control group (version 2) and of those above it. `membership`: `/proc/self/cgroup`.
@@ -78,12 +99,20 @@ mod tests {
 
     #[test]
     fn what_is_held_is_compared() {
-        let watch = MemoryWatch { short: Arc::default(), group: None };
-        watch.look(0);
-        assert!(!watch.short.load(Relaxed));
-        watch.look(1);
-        assert!(watch.short.load(Relaxed));
-        watch.look(u64::MAX);
-        assert!(!watch.short.load(Relaxed));
+        let watch = MemoryWatch { short: Arc::default(), default: None };
+        assert!(!watch.look(0) && !watch.short.load(Relaxed));
+        assert!(watch.look(1) && watch.short.load(Relaxed));
+        assert!(!watch.look(u64::MAX) && !watch.short.load(Relaxed));
+        let watch = MemoryWatch { short: Arc::default(), default: Some(1) };
+        assert!(watch.look(0));
+    }
+
+    #[test]
+    fn without_a_setting_the_group_and_the_machine_set_the_limit() {
+        assert_eq!(default_limit(None, None), None);
+        assert_eq!(default_limit(None, Some(4000)), Some(3000));
+        assert_eq!(default_limit(Some(1000), Some(4000)), Some(900));
+        assert_eq!(default_limit(Some(1 << 60), Some(4000)), Some(3000));
+        assert_eq!(line_bytes("MemFree: 1 kB\nMemTotal:       16384 kB\n", "MemTotal:"), Some(16 << 20));
     }
 }

@@ -36,6 +36,11 @@ pub struct Given {
 }
 
 impl Given {
+    /// Whether somebody waits for the reply.
+    pub fn is_awaited(&self) -> bool {
+        self.reply.is_some()
+    }
+
     /// Answers whoever gave the order, and says it on the standard error as well.
     pub fn reply(self, reply: Reply) {
         match &reply {

@@ -5,7 +5,8 @@
 
 use crate::access_log::AccessLog;
 use crate::admin::{self, Admin};
-use crate::config::{AccessLogTarget, Config, Origin};
+use crate::config::{AccessLogTarget, Config, Origin, Warning};
+use crate::dns;
 use crate::handover::{self, Estate, Legacy, Program, Successor};
 use crate::health::LiveUpstreams;
 use crate::kept;
@@ -28,7 +29,11 @@ use anyhow::{Context as _, Result, bail};
 use sealane_lane::Published;
 use sealane_proxy::snapshot::Snapshot;
 use sealane_proxy::{Channel, Elder, Follower, Message};
+use sealane_sys::privileges;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -38,6 +43,7 @@ use tokio::time::Instant;
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
 /// Processes before this one to whom a successor can pass on what is theirs; those before them end their connections.
 const MAX_ELDERS: usize = 16;
+const NO_UPGRADE_NOW: &str = "not upgraded: an upgrade or the end is under way";
 /// How often files are looked at when changes of them are to be noticed.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
@@ -89,6 +95,35 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
     result
 }
 
+/// A configuration that was read beside everything else that control does, and the files as they were before.
+struct Loaded {
+    config: Result<(Config, Vec<Warning>), String>,
+    /// The files that one with errors names: when they come, it is read again.
+    wanted: Vec<PathBuf>,
+    before: Watched,
+}
+
+/// Reads a configuration again, and resolves its names if it is to be served here. Files are read on a thread where
+/// waiting for a disk hurts nobody, names are given [`dns::LOAD_LIMIT`]: heartbeats and orders go on meanwhile.
+async fn load(origin: Origin, files: Vec<PathBuf>, resolve: bool) -> Loaded {
+    let read = move || {
+        // As the files are before they are read: what changes meanwhile has changed since.
+        let before = Watched::new(&files);
+        let config = Config::reload(&origin);
+        let wanted = config.as_ref().err().map_or_else(Vec::new, |e| e.files.clone());
+        Loaded { config: config.map_err(|e| e.to_string()), wanted, before }
+    };
+    let mut loaded = tokio::task::spawn_blocking(read).await.unwrap_or_else(|e| Loaded {
+        config: Err(format!("it cannot be read: {e}; this is a bug")),
+        wanted: Vec::new(),
+        before: Watched::new(&[]),
+    });
+    if let (Ok((config, warnings)), true) = (&mut loaded.config, resolve) {
+        warnings.extend(config.resolve(dns::LOAD_LIMIT).await);
+    }
+    loaded
+}
+
 /// Everything that is up.
 struct Running {
     config: Config,
@@ -104,9 +139,16 @@ struct Running {
     admin: Admin,
     notifier: Notifier,
     watched: Option<Watched>,
+    /// Files that a configuration named which could not be read: the next try may be better once one of them is there.
+    wanted: Vec<PathBuf>,
     signals: Signals,
     orders: Orders,
     given: mpsc::Receiver<Given>,
+    /// The order for which a configuration is being read, and orders that wait for theirs.
+    loading: Option<Given>,
+    waiting: VecDeque<Given>,
+    tell_loaded: mpsc::Sender<Loaded>,
+    loaded: mpsc::Receiver<Loaded>,
     /// An order to upgrade that waits for the successor.
     upgrading: Option<Given>,
     /// Its end of what the successor and this process pass each other, and the listeners whose UDP sockets stay here.
@@ -119,24 +161,30 @@ impl Running {
     /// Opens everything, becomes who it should be, starts the lanes; in this order.
     async fn start(mut config: Config, program: Program, mut legacy: Legacy) -> Result<Self> {
         let signals = Signals::new()?;
+        let heir = user::to_become(&config).cloned();
+        let keep = user::kept_capabilities(&config);
+        if heir.is_some() {
+            // Before there are other threads, which would keep what they may gain.
+            privileges::gain_nothing_more(keep).context("cannot give up rights")?;
+        }
         let notifier = Notifier::from_environment();
         let mut ring = TicketRing::new(config.ticket_lifetime)?;
         if let Some(keys) = legacy.tickets.take() {
-            ring.inherit(keys);
+            ring.inherit(&keys);
         }
         let mut listeners = Listeners::of(&mut legacy);
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
+        // Clients that come meanwhile wait to be accepted. Whose name does not resolve is down until it does.
+        dns::inherit(std::mem::take(&mut legacy.names));
+        for warning in config.resolve(dns::LOAD_LIMIT).await {
+            eprintln!("{warning}");
+        }
         let upstreams = LiveUpstreams::new(&config);
         snapshot.upstreams = upstreams.current();
         for address in listeners.forget_inherited() {
             eprintln!("sealane: no listener is configured for {address}, which was passed to this process");
         }
-        let heir = user::to_become(&config).cloned();
-        let new_log = match &config.access_log {
-            AccessLogTarget::File(path) if !path.exists() => Some(path.clone()),
-            _ => None,
-        };
-        let log = AccessLog::start(&config.access_log, config.lanes);
+        let log = AccessLog::start(&config.access_log, config.lanes, heir.as_ref());
         let log = log.with_context(|| match &config.access_log {
             AccessLogTarget::File(path) => format!("cannot write the access log {}", path.display()),
             AccessLogTarget::Off | AccessLogTarget::Stdout => "cannot start the access log".to_owned(),
@@ -148,9 +196,6 @@ impl Running {
         let mut opened =
             admin::open(config.admin, legacy.admin.take(), config.admin_socket.as_deref(), legacy.is_successor())?;
         if let Some(heir) = &heir {
-            if let Some(log) = new_log {
-                user::give(&log, heir)?;
-            }
             opened.give(heir)?;
         }
         // Its interface takes more rights than the configured user has.
@@ -161,7 +206,7 @@ impl Running {
             Some(settings) => (Some(kept::start(*settings, legacy.kept.take(), &notifier)?), None),
             None => (None, None),
         };
-        user::become_user(&config)?;
+        user::become_user(&config, keep)?;
         let published = Published::new(snapshot);
         let lanes = Lanes::start(&published, lane_logs).await?;
         for elder in listeners.elders().iter() {
@@ -174,6 +219,7 @@ impl Running {
         board.configured(&config, &listeners, 1);
         let (orders, given) = Orders::channel();
         let admin = opened.serve(&metrics, &board, &orders)?;
+        admin.answer_to(&config.admin_names);
         let watched = config.reload_on_change.then(|| Watched::new(&config.files));
         let inherits = inherits.map(|settings| Vpn::prepare(*settings, legacy.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
@@ -193,6 +239,7 @@ impl Running {
             eprintln!("sealane: {note}");
         }
         notifier.ready(&board.sentence());
+        let (tell_loaded, loaded) = mpsc::channel(1);
         Ok(Self {
             config,
             program,
@@ -207,9 +254,14 @@ impl Running {
             admin,
             notifier,
             watched,
+            wanted: Vec::new(),
             signals,
             orders,
             given,
+            loading: None,
+            waiting: VecDeque::new(),
+            tell_loaded,
+            loaded,
             upgrading: None,
             follower: None,
             draining: false,
@@ -225,7 +277,7 @@ impl Running {
 
     /// Minds signals, orders, files and time until the lanes are done.
     async fn mind(&mut self) -> Result<()> {
-        let mut rotation = every(Some(self.ring.period()));
+        let mut rotation = next_rotation(&self.ring);
         let mut heartbeat = every(self.notifier.heartbeat);
         let mut memory_look = every(Some(memory::LOOK_EVERY));
         let memory = MemoryWatch::new(self.lanes.short_of_memory.clone());
@@ -259,26 +311,30 @@ impl Running {
                     let orders = self.orders.clone();
                     tokio::spawn(async move { orders.tell(order).await });
                 }
-                Some(given) = self.given.recv() => {
+                Some(given) = self.given.recv() => self.obey(given),
+                Some(loaded) = self.loaded.recv() => {
                     let (period, watching) = (self.ring.period(), self.watched.is_some());
-                    self.obey(given);
+                    self.loaded(loaded);
                     if self.ring.period() != period {
-                        rotation = every(Some(self.ring.period()));
+                        rotation = next_rotation(&self.ring);
                     }
-                    // Not with each order: orders that come often would put it off for ever.
+                    // Not with each reload: reloads that come often would put it off for ever.
                     if self.watched.is_some() != watching {
                         look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
                     }
                 }
-                _ = rotation.tick() => {
+                () = &mut rotation => {
                     self.ring.rotate()?;
+                    rotation = next_rotation(&self.ring);
                     let generation = self.published.newest().generation + 1;
                     let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
                     self.publish(snapshot);
                     self.board.keys_rotated();
                 }
                 _ = memory_look.tick() => {
-                    memory.look(self.config.limits.max_memory);
+                    if memory.look(self.config.limits.max_memory) {
+                        self.lanes.send_all(|| Message::FreeMemory);
+                    }
                     for line in shortages.look(self.metrics.shortages(), std::time::Instant::now()) {
                         eprintln!("sealane: {line}");
                     }
@@ -320,12 +376,7 @@ impl Running {
                 };
                 given.reply(Ok(said.to_owned()));
             }
-            // What the configuration's errors are has been said on the standard error; the asker gets them too.
-            Order::Reload => match self.reload() {
-                Ok(line) => given.reply(Ok(line)),
-                Err(e) => given.reply(Err(e)),
-            },
-            Order::Upgrade => self.upgrade(given),
+            Order::Reload | Order::Upgrade => self.load(given),
             Order::ReadUdp => {
                 self.listeners.read_udp();
                 let generation = self.published.newest().generation + 1;
@@ -381,18 +432,61 @@ impl Running {
         self.lanes.wake();
     }
 
-    /// Reads the configuration again, from its file or the files that the command line names. All or nothing: an error
-    /// leaves everything as it was.
-    fn reload(&mut self) -> Reply {
+    /// Starts to read the configuration again, for a reload or an upgrade; [`Running::loaded`] goes on. One at a time.
+    fn load(&mut self, given: Given) {
+        if self.loading.is_some() {
+            // A signal while one like it waits already asks for nothing more.
+            let same = |g: &Given| matches!(g.order, Order::Upgrade) == matches!(given.order, Order::Upgrade);
+            if given.is_awaited() || !self.waiting.iter().any(same) {
+                self.waiting.push_back(given);
+            }
+            return;
+        }
+        let upgrade = matches!(given.order, Order::Upgrade);
+        match (upgrade, self.draining, &self.config.origin) {
+            (false, true, _) => return given.reply(Err("not reloaded: the gateway is ending".to_owned())),
+            (false, false, _) => self.notifier.reloading(),
+            // It starts with the same arguments again.
+            (true, _, Origin::CommandLine(_)) => return self.upgrade(given, None),
+            (true, true, _) => return given.reply(Err(NO_UPGRADE_NOW.to_owned())),
+            (true, false, Origin::File(_)) => {}
+        }
+        self.loading = Some(given);
+        let (origin, files) = (self.config.origin.clone(), self.files());
+        let tell = self.tell_loaded.clone();
+        tokio::spawn(async move {
+            // Nobody takes it only when the process ends.
+            let _ = tell.send(load(origin, files, !upgrade).await).await;
+        });
+    }
+
+    /// Goes on with what a configuration was read for.
+    fn loaded(&mut self, loaded: Loaded) {
+        let Some(given) = self.loading.take() else { return };
+        match (&given.order, loaded.config) {
+            // What the configuration's errors are is said on the standard error; the asker gets them too.
+            (Order::Reload, config) => {
+                let reply = self.reload(Loaded { config, ..loaded });
+                given.reply(reply);
+            }
+            // A configuration that is wrong is found here, where it costs nothing.
+            (_, Err(e)) => given.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}"))),
+            (_, Ok((config, _))) => self.upgrade(given, Some(&config)),
+        }
+        while let (None, Some(next)) = (&self.loading, self.waiting.pop_front()) {
+            self.load(next);
+        }
+    }
+
+    /// Takes a configuration in that was read again. All or nothing: an error leaves everything as it was.
+    fn reload(&mut self, loaded: Loaded) -> Reply {
         if self.draining {
             return Err("not reloaded: the gateway is ending".to_owned());
         }
-        self.notifier.reloading();
-        // As the files are before they are read: what changes meanwhile has changed since.
-        let before = Watched::new(&self.config.files);
-        let result = self.try_reload();
+        self.wanted = loaded.wanted;
+        let result = loaded.config.map_err(anyhow::Error::msg).and_then(|(config, said)| self.try_reload(config, said));
         // What has been looked at, good or bad, is not looked at again until it changes again.
-        self.watched = self.config.reload_on_change.then(|| before.carried_to(&self.config.files));
+        self.watched = self.config.reload_on_change.then(|| loaded.before.carried_to(&self.files()));
         let reply = match result {
             Ok(()) => Ok("reloaded".to_owned()),
             Err(e) => Err(format!("not reloaded; the running configuration stays:\n{e:#}")),
@@ -402,8 +496,12 @@ impl Running {
         reply
     }
 
-    fn try_reload(&mut self) -> Result<()> {
-        let (mut config, warnings) = self.config.reload().map_err(|e| anyhow::anyhow!("{e}"))?;
+    /// The files whose changes matter.
+    fn files(&self) -> Vec<PathBuf> {
+        self.config.files.iter().chain(&self.wanted).cloned().collect()
+    }
+
+    fn try_reload(&mut self, mut config: Config, warnings: Vec<Warning>) -> Result<()> {
         for warning in warnings {
             eprintln!("{warning}");
         }
@@ -440,26 +538,19 @@ impl Running {
             (None, None) => {}
             (Some(_), None) | (None, Some(_)) => eprintln!("sealane: [tunnel] comes and goes with the next start"),
         }
+        self.admin.answer_to(&config.admin_names);
         self.config = config;
         self.board.configured(&self.config, &self.listeners, generation);
         Ok(())
     }
 
-    /// Starts a successor; the rest follows when it has said that it serves.
-    fn upgrade(&mut self, given: Given) {
+    /// Starts a successor, which will serve `next` (`None`: the same as this process); the rest follows when it has said
+    /// that it serves.
+    fn upgrade(&mut self, given: Given, next: Option<&Config>) {
         if self.upgrading.is_some() || self.draining {
-            return given.reply(Err("not upgraded: an upgrade or the end is under way".to_owned()));
+            return given.reply(Err(NO_UPGRADE_NOW.to_owned()));
         }
-        // A configuration that is wrong is found here, where it costs nothing.
-        let next = match &self.config.origin {
-            Origin::File(_) => match self.config.reload() {
-                Ok((config, _)) => Some(config),
-                Err(e) => return given.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}"))),
-            },
-            // The same arguments again.
-            Origin::CommandLine(_) => None,
-        };
-        let next = next.as_ref().unwrap_or(&self.config);
+        let next = next.unwrap_or(&self.config);
         let obstacle = match (&self.vpn, &next.tunnel) {
             (Some(vpn), Some(settings)) => vpn.obstacle(settings),
             (Some(_), None) => Some("[tunnel] goes with a restart only".to_owned()),
@@ -475,13 +566,16 @@ impl Running {
         };
         let (udp, not_read) = self.listeners.udp_estate(next);
         self.follower = Some((Arc::new(ours), not_read.into()));
-        let myself = Elder { generation: self.listeners.generation(), channel: Arc::new(theirs) };
+        let generation = self.listeners.generation();
+        let myself = Elder { generation, ids_have_macs: true, channel: Arc::new(theirs) };
         let elders = self.listeners.elders();
         let estate = Estate {
             listeners: self.listeners.estate(),
             admin: self.admin.descriptor(),
             tickets: self.ring.current(),
+            tickets_age: self.ring.age(),
             tunnel: self.vpn.is_some(),
+            names: dns::all_known(),
             udp,
             elders: std::iter::once(myself).chain(elders.iter().take(MAX_ELDERS).cloned()).collect(),
         };
@@ -503,6 +597,11 @@ impl Running {
             }
         }
     }
+}
+
+/// Waits until the ticket keys are to be replaced.
+fn next_rotation(ring: &TicketRing) -> Pin<Box<tokio::time::Sleep>> {
+    Box::pin(tokio::time::sleep(ring.remaining()))
 }
 
 /// Ticks every so often, the first time after that time; never for `None`.

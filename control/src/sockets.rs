@@ -176,6 +176,16 @@ pub fn next_free(address: SocketAddr) -> Result<SocketAddr, SocketError> {
     Err(SocketError { address, errno: last, holder: None, udp: false })
 }
 
+/// Whether this machine has an address at all, whoever has its port.
+pub fn has_address(address: SocketAddr) -> Result<(), SocketError> {
+    match bound(SocketAddr::new(address.ip(), 0), false) {
+        Err(errno @ (Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT | Errno::INVAL)) => {
+            Err(SocketError { address, errno, holder: None, udp: false })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Raises the soft limit of open files to the hard one, and returns it. A connection needs a descriptor, proxied two.
 pub fn raise_open_files() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

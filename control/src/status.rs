@@ -90,7 +90,7 @@ pub struct UpstreamStatus {
 pub struct ServerStatus {
     /// As configured.
     pub name: String,
-    /// As resolved.
+    /// As resolved; empty while its name does not resolve.
     pub address: String,
     /// `up`, `backup`, `draining`, `ejected`, or `down` with the reason.
     pub state: String,
@@ -257,13 +257,13 @@ impl Board {
             };
             let server = ServerStatus {
                 name: s.server,
-                address: s.address.to_string(),
+                address: s.address.map(|a| a.to_string()).unwrap_or_default(),
                 state,
                 weight: s.weight,
                 in_use: s.in_use,
                 requests: s.requests,
                 failures: s.failures,
-                failing: s.last_failure.unwrap_or_default().to_owned(),
+                failing: s.last_failure.unwrap_or_default().into_owned(),
             };
             match groups.iter_mut().find(|g| g.name == s.upstream) {
                 Some(group) => group.servers.push(server),

@@ -10,6 +10,9 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::Duration;
 
+/// How long the service manager may leave a word unread when its queue is full.
+const LISTENS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Where the service manager listens, and how often it wants to hear from us.
 #[derive(Debug)]
 pub struct Notifier {
@@ -28,6 +31,10 @@ impl Notifier {
             None => SocketAddr::from_pathname(Path::new(&name)).ok(),
         });
         let socket = address.and_then(|a| Some((UnixDatagram::unbound().ok()?, a)));
+        if let Some((socket, _)) = &socket {
+            // A service manager that does not read holds nothing up for longer; it fails only for a time of zero.
+            let _ = socket.set_write_timeout(Some(LISTENS_WITHIN));
+        }
         let number = |name| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
         let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let watchdog = number("WATCHDOG_USEC").filter(|us| ours && *us > 0);
@@ -84,8 +91,14 @@ impl Notifier {
         self.say(&format!("MAINPID={pid}\n"));
     }
 
-    /// Control is alive; to be said every [`Notifier::heartbeat`].
+    /// Control is alive; to be said every [`Notifier::heartbeat`]. Never waits: where the queue is full, others like it wait
+    /// to be read.
     pub fn alive(&self) {
-        self.say("WATCHDOG=1\n");
+        if let Some((socket, _)) = &self.socket {
+            // Neither fails for a socket that is open.
+            let _ = socket.set_nonblocking(true);
+            self.say("WATCHDOG=1\n");
+            let _ = socket.set_nonblocking(false);
+        }
     }
 }

@@ -6,6 +6,7 @@
 use crate::config::{AccessLogTarget, Config, RunAs};
 use anyhow::{Context as _, Result};
 use rustix::fs::{Access, access};
+use sealane_sys::privileges::CapabilitySet;
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 
@@ -14,17 +15,27 @@ pub(crate) fn to_become(config: &Config) -> Option<&RunAs> {
     config.user.as_ref().filter(|_| sealane_sys::privileges::is_root())
 }
 
-/// Lets that user have a file that this process has made.
+/// The capabilities that are kept without root: reloads and successors bind low ports, and with `[tunnel]` set up the
+/// VPN's interface and its routes.
+pub(crate) fn kept_capabilities(config: &Config) -> CapabilitySet {
+    match config.tunnel.is_some() {
+        true => CapabilitySet::NET_BIND_SERVICE | CapabilitySet::NET_ADMIN,
+        false => CapabilitySet::NET_BIND_SERVICE,
+    }
+}
+
+/// Lets that user have a file that this process has made. Links are not followed: the folder may be the user's.
 pub(crate) fn give(path: &Path, to: &RunAs) -> Result<()> {
-    std::os::unix::fs::chown(path, Some(to.user.uid), Some(to.gid))
+    std::os::unix::fs::lchown(path, Some(to.user.uid), Some(to.gid))
         .with_context(|| format!("cannot give {} to {}", path.display(), to.user.name))
 }
 
 /// Becomes the configured user, if this is root; what only root could open is open by now.
-pub(crate) fn become_user(config: &Config) -> Result<()> {
+pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
     let Some(run_as) = to_become(config) else { return Ok(()) };
     let name = &run_as.user.name;
-    sealane_sys::privileges::become_user(&run_as.user, run_as.gid).with_context(|| format!("cannot become {name}"))?;
+    sealane_sys::privileges::become_user(&run_as.user, run_as.gid, keep)
+        .with_context(|| format!("cannot become {name}"))?;
     for file in config.files.iter().filter(|f| File::open(f).is_err()) {
         let file = file.display();
         eprintln!(
@@ -57,6 +68,11 @@ pub(crate) fn become_user(config: &Config) -> Result<()> {
 
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether this process may write a file, or make it.
+pub(crate) fn may_write(path: &Path) -> bool {
+    access(path, Access::WRITE_OK).is_ok() || (!path.exists() && may_create_beside(path))
 }
 
 fn may_create_beside(path: &Path) -> bool {

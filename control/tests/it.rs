@@ -5,6 +5,7 @@ mod it {
     pub mod errors;
     pub mod files;
     pub mod good;
+    pub mod names;
     pub mod origin;
     pub mod tunnel;
     pub mod vpn;

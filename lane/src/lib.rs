@@ -10,9 +10,11 @@ mod published;
 mod run;
 mod slots;
 mod timers;
+mod write_queue;
 
-pub use mailbox::{Inbox, Mailbox, mailbox};
+pub use mailbox::{Inbox, Load, Mail, Mailbox, Undelivered, mailbox};
 pub use published::{Published, Subscription};
 pub use run::{After, Context, Ready, Service, run};
 pub use slots::{Key, Slots};
-pub use timers::{Millis, TICK, Timers};
+pub use timers::{Deadline, Millis, TICK, Timers};
+pub use write_queue::{Full, WriteQueue};

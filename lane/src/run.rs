@@ -1,9 +1,9 @@
 //! The loop of a lane.
 //!
-//! One turn: wait for events → hand each to the service → fire timers → pick up mail → let the service do what it has
-//! put off (admitted handshakes, sends). The service owns everything; the loop only says what is ready.
+//! One turn: wait for events → hand each to the service → pick up mail, within a budget → fire timers → let the service do
+//! what it has put off (admitted handshakes, sends). The service owns everything; the loop only says what is ready.
 
-use crate::mailbox::Inbox;
+use crate::mailbox::{Inbox, Mail};
 use crate::timers::{Millis, Timers};
 use rustix::event::epoll;
 use rustix::event::epoll::EventFlags;
@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Most events taken from the kernel at a time.
 const EVENTS: usize = 256;
+/// Most messages taken from the mailbox per turn. The rest waits for the next turn, so that a flood of mail delays the
+/// lane's own connections by this many messages at most.
+const MAIL_PER_TURN: usize = 64;
 /// The mailbox's token. The top bit is never set in a connection's key.
 const MAIL: u64 = u64::MAX;
 
@@ -35,7 +38,7 @@ pub struct Ready {
 /// What a lane does. One type per kind of lane; a value per thread.
 pub trait Service {
     /// What can be mailed to it.
-    type Message;
+    type Message: Mail;
 
     /// Something is ready on the descriptor watched under `token`.
     fn ready(&mut self, cx: &mut Context, token: u64, ready: Ready);
@@ -71,6 +74,8 @@ pub struct Context {
     pub timers: Timers,
     /// Turns of the loop so far.
     pub turns: u64,
+    /// This turn has taken as much mail as it may: more may wait, for the next turn.
+    pub mail_left: bool,
     /// The loop wakes at this time at the latest, for what wants to be more exact than the timers. The service sets it
     /// anew in every turn.
     pub alarm: Option<Instant>,
@@ -80,13 +85,26 @@ impl Context {
     /// Makes the lane's poll.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, started: Instant::now(), now: 0, timers: Timers::default(), turns: 0, alarm: None })
+        Ok(Self {
+            epoll,
+            started: Instant::now(),
+            now: 0,
+            timers: Timers::default(),
+            turns: 0,
+            mail_left: false,
+            alarm: None,
+        })
     }
 
     /// Milliseconds since the lane started, as of the beginning of this turn.
     #[inline]
     pub fn now(&self) -> Millis {
         self.now
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_now(&mut self, now: Millis) {
+        self.now = now;
     }
 
     /// The clock itself, for measuring.
@@ -135,23 +153,29 @@ pub fn run<S: Service>(mut cx: Context, mut service: S, inbox: &Inbox<S::Message
     let mut after = After::Again;
     while after != After::Stop {
         let timeout = match after {
-            After::Sleep => cx.timers.next(cx.now),
+            After::Sleep if !cx.mail_left => cx.timers.next(cx.now),
             _ => Some(0),
         };
         let mut timeout = timeout.map(Duration::from_millis);
-        if let Some(alarm) = cx.alarm.take() {
+        // The alarm stays set until the wait is over: a signal may interrupt the wait, which then begins again.
+        if let Some(alarm) = cx.alarm {
             let wait = alarm.saturating_duration_since(Instant::now());
             timeout = Some(timeout.map_or(wait, |t| t.min(wait)));
         }
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         let (ready, _) = match epoll::wait(&cx.epoll, &mut events, timeout.as_ref()) {
             Ok(ready) => ready,
-            Err(rustix::io::Errno::INTR) => continue,
+            Err(rustix::io::Errno::INTR) => {
+                // Timers and the alarm are waited for from here on, however often signals come.
+                cx.now = cx.started.elapsed().as_millis() as Millis;
+                continue;
+            }
             Err(e) => return Err(e.into()),
         };
+        cx.alarm = None;
         cx.now = cx.started.elapsed().as_millis() as Millis;
         cx.turns += 1;
-        let mut mail = false;
+        let mut mail = std::mem::take(&mut cx.mail_left);
         for event in ready.iter() {
             let token = event.data.u64();
             if token == MAIL {
@@ -170,8 +194,13 @@ pub fn run<S: Service>(mut cx: Context, mut service: S, inbox: &Inbox<S::Message
         }
         if mail {
             inbox.acknowledge();
-            while let Some(message) = inbox.receive() {
+            for taken in 1.. {
+                let Some(message) = inbox.receive() else { break };
                 service.message(&mut cx, message);
+                if taken == MAIL_PER_TURN {
+                    cx.mail_left = true;
+                    break;
+                }
             }
         }
         let now = cx.now;

@@ -22,6 +22,12 @@ impl Key {
     }
 }
 
+impl From<Key> for u64 {
+    fn from(key: Key) -> Self {
+        key.to_u64()
+    }
+}
+
 #[derive(Debug)]
 struct Entry<T> {
     generation: u32,

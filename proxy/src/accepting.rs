@@ -1,14 +1,15 @@
 //! How clients over TCP come in: the lane's listening sockets, and when they are left alone.
 
-use crate::conn::{Client, Conn, Deadline, Front, FrontPhase};
+use crate::conn::{Client, Conn, Front, FrontPhase};
 use crate::front::first_phase;
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
 use crate::snapshot::Relays;
+use crate::waste::WasteBudget;
 use crate::wire::Wire;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Deadline, Key, Millis};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -31,6 +32,7 @@ impl Proxy {
             cx.watch_listener(socket, token)?;
         }
         self.listening = true;
+        self.mailboxes[self.slot].set_closed(false);
         Ok(())
     }
 
@@ -68,7 +70,7 @@ impl Proxy {
                 if self.fronts < self.lane.snapshot.limits.max_connections {
                     self.counters.paused_memory.inc();
                     // Memory can be enough again without one of ours being closed.
-                    cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
+                    self.accept_again(cx);
                 } else {
                     self.counters.paused_connections.inc();
                 }
@@ -83,7 +85,7 @@ impl Proxy {
                 Err(Errno::AGAIN) => return false,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     self.counters.paused_descriptors.inc();
-                    cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
+                    self.accept_again(cx);
                     self.pause_accepting(cx);
                     return false;
                 }
@@ -100,12 +102,19 @@ impl Proxy {
             () if listener.listener.proxy_protocol => FrontPhase::ProxyHeader,
             () => first_phase(&listener.listener),
         };
+        let trusted = &listener.listener.trusted_proxies;
+        if phase == FrontPhase::ProxyHeader && !trusted.is_empty() && !trusted.contains(peer.ip()) {
+            return self.counters.untrusted_proxies.inc();
+        }
         // Behind a PROXY header stands who it is.
         if phase != FrontPhase::ProxyHeader && !self.routing.connection(cx, peer.ip()) {
             return self.counters.connections_limited.inc();
         }
         let allowance = self.examine_syn(&fd, listener);
         if let Some(key) = self.adopt(cx, fd, listener.clone(), peer, phase, allowance) {
+            if phase != FrontPhase::ProxyHeader && !self.count_in(key) {
+                return self.close(cx, key);
+            }
             if phase == FrontPhase::Open && listener.listener.relays == Relays::Everything {
                 self.relay_all(cx, key);
             }
@@ -114,9 +123,24 @@ impl Proxy {
         }
     }
 
+    /// Looks again soon whether there is room.
+    pub(crate) fn accept_again(&mut self, cx: &mut Context) {
+        let at = cx.now() + EXHAUSTED_MS;
+        self.accept_timer.set_no_later(cx, LISTENER, at);
+    }
+
     pub(crate) fn pause_accepting(&mut self, cx: &Context) {
         if self.listening {
             self.unlisten(cx);
+        }
+        // Nor do other lanes hand connections over.
+        self.mailboxes[self.slot].set_closed(true);
+    }
+
+    /// The timer of a pause has fired, or another one of the listeners'.
+    pub(crate) fn accept_timeout(&mut self, cx: &mut Context) {
+        if self.accept_timer.fired(cx, LISTENER) {
+            self.resume_accepting(cx);
         }
     }
 
@@ -128,7 +152,7 @@ impl Proxy {
             // It worked before; if it fails now the timer of the next pause tries again.
             let _ = self.listen(cx);
         } else if self.fronts < self.lane.snapshot.limits.max_connections {
-            cx.timers.arm(LISTENER, cx.now() + EXHAUSTED_MS);
+            self.accept_again(cx);
         }
     }
 
@@ -154,16 +178,20 @@ impl Proxy {
         let wait = if phase == FrontPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
         let mut wire = Wire::new(fd);
         wire.allowance = allowance;
+        let policy = listener.listener.tls.is_none().then_some(0);
         let front = Front {
             wire,
             client: Client {
                 listener,
-                policy: 0,
+                policy,
                 peer,
                 peer_text: peer.ip().to_canonical().to_string().into(),
                 cert: None,
                 requests: 0,
+                waste: WasteBudget::default(),
                 server_name: None,
+                counted: None,
+                held: 0,
             },
             phase,
             exchange: None,
@@ -172,6 +200,7 @@ impl Proxy {
             in_head: false,
             established: false,
             put_off: None,
+            large_hello: None,
             lingered: 0,
             awaits_proof: false,
             early_offered: false,

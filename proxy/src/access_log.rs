@@ -4,6 +4,7 @@
 //! received, upstream server, SHA-256 fingerprint of the client's certificate. JSON: one object per line with the same,
 //! the host as well, and why the upstream server failed; what is absent is left out.
 
+use crate::Failure;
 use crate::clock::Clock;
 use crate::conn::Client;
 use crate::exchange::Exchange;
@@ -104,7 +105,11 @@ fn seconds(b: &mut Vec<u8>, millis: u64) {
 
 fn combined(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
     let Entry { x, client, .. } = entry;
-    b.extend_from_slice(client.peer_text.as_bytes());
+    match x.told {
+        // A vector takes all that is written to it.
+        Some(ip) => drop(write!(b, "{ip}")),
+        None => b.extend_from_slice(client.peer_text.as_bytes()),
+    }
     b.extend_from_slice(b" - - [");
     b.extend_from_slice(clock.log.as_bytes());
     b.extend_from_slice(b"] \"");
@@ -151,7 +156,8 @@ fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
         escape_json(b, value);
         b.push(b'"');
     };
-    text(b, "remote", Some(client.peer_text.as_bytes()));
+    let told = x.told.map(|ip| ip.to_string());
+    text(b, "remote", Some(told.as_deref().unwrap_or(&client.peer_text).as_bytes()));
     text(b, "method", Some(x.request.method_name()));
     text(b, "host", Some(x.request.authority()).filter(|a| !a.is_empty()));
     text(b, "target", Some(x.request.target()));
@@ -161,7 +167,8 @@ fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
     text(b, "referer", x.request.fields.get(Known::Referer));
     text(b, "user_agent", x.request.fields.get(Known::UserAgent));
     text(b, "client_certificate", client.cert.as_ref().map(|c| c.fingerprint.as_bytes()));
-    text(b, "error", x.routed.failure.map(|f| f.text().as_bytes()));
+    let failure = x.routed.failure.map(Failure::text);
+    text(b, "error", failure.as_ref().map(|f| f.as_bytes()));
     for (name, number) in [("status", u64::from(x.status)), ("bytes_in", x.up.bytes), ("bytes_out", x.down.bytes)] {
         b.extend_from_slice(b",\"");
         b.extend_from_slice(name.as_bytes());

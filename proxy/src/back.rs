@@ -1,8 +1,7 @@
 //! Connections to upstreams: choosing, making, pooling and giving them up. `h1_back` is what is spoken on them.
 
 use crate::Failure;
-use crate::conn::{Back, BackPhase, Conn, Deadline};
-use crate::exchange::FlowState;
+use crate::conn::{Back, BackPhase, Conn};
 use crate::lane_state::LaneUpstream;
 use crate::proxy_protocol;
 use crate::response_flow::Loss;
@@ -12,31 +11,35 @@ use crate::snapshot::UpstreamHttp;
 use crate::wire::{Wire, WireError};
 use rustix::io::Errno;
 use rustix::net::{getsockname, sockopt};
-use sealane_lane::{Context, Key, Ready};
+use sealane_lane::{Context, Deadline, Key, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 impl Proxy {
-    /// Finds a connection for an exchange: one that is kept open, or (always if `fresh`) a new one.
+    /// Finds a connection for an exchange: one that is kept open, or a new one. `fresh`: a kept connection was just lost
+    /// under it, and only one that was begun since will do, shared or new.
     pub(crate) fn dispatch(&mut self, cx: &mut Context, exchange: Key, fresh: bool) {
         loop {
             let Some(x) = self.exchanges.get_mut(exchange) else { return };
             let Some(upstream) = x.upstream.clone() else { return };
+            x.sent = false;
+            x.down.progress.begin(cx.now());
             // A relayed connection needs one of its own.
             let relayed = x.routed.relayed;
             // Auto with a request that HTTP/2 might not carry: an upgrade is HTTP/1.1's own.
             let upgrade = x.upgrade;
             let Some(server) = self.choose(cx, exchange, &upstream) else { return };
-            if !fresh && !relayed && self.h3_dispatch(cx, exchange) {
+            // A shared connection that was lost has left its upstream's list: what is found there is another.
+            if !relayed && self.h3_dispatch(cx, exchange) {
                 return;
             }
             let auto = matches!(upstream.upstream.http, UpstreamHttp::Auto | UpstreamHttp::Three);
             let shared = !relayed && upstream.expects_h2(server) && !(auto && upgrade);
             let fresh = fresh || relayed;
             if shared {
-                if !fresh && self.h2_join(cx, exchange) {
+                if self.h2_join(cx, exchange) {
                     return;
                 }
             } else if !fresh {
@@ -140,9 +143,9 @@ impl Proxy {
     fn upstream_header(&mut self, upstream: &LaneUpstream, server: usize, exchange: Option<Key>) -> Option<Vec<u8>> {
         let version = upstream.upstream.proxy_protocol?;
         let Self { conns, exchanges, .. } = self;
-        let front = exchange.and_then(|x| exchanges.get(x)).map(|x| x.front.conn());
+        let x = exchange.and_then(|x| exchanges.get(x))?;
         // Where the client came to, as it will be told.
-        let (source, destination) = match front.and_then(|f| conns.get(f)) {
+        let (source, destination) = match conns.get(x.front.conn()) {
             Some(Conn::Front(front)) => {
                 let own = getsockname(&front.wire.fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
                 (front.client.peer, own)
@@ -154,6 +157,8 @@ impl Proxy {
             }
             _ => return None,
         };
+        // Proxies tell of no port.
+        let source = x.told.map_or(source, |ip| SocketAddr::new(ip, 0));
         let mut header = Vec::new();
         let destination = destination.unwrap_or(upstream.upstream.servers.get(server)?.address);
         proxy_protocol::encode(&mut header, version, source, destination);
@@ -192,9 +197,8 @@ impl Proxy {
         let upstream = back.upstream.clone();
         if upstream.upstream.proxy_protocol.is_some() {
             let Some(header) = self.upstream_header(&upstream, server, exchange) else { return self.close(cx, key) };
-            let Self { conns, scratch, .. } = self;
-            let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
-            back.wire.send_raw(&header, scratch);
+            let Some(back) = self.back(key) else { return };
+            back.wire.send_raw(&header);
         }
         let Self { conns, scratch, .. } = self;
         let context = upstream.context(only_h1);
@@ -349,18 +353,9 @@ impl Proxy {
         if back.syn.is_some() && self.syn_timeout(cx, key) {
             return;
         }
-        let Some(back) = self.back(key) else { return };
-        // While the client is what is slow, the upstream is not to blame.
-        let idle = back.upstream.upstream.idle_timeout;
-        let exchange = back.exchange;
-        if let Some(x) = exchange.and_then(|x| self.exchanges.get(x)) {
-            let waits_for_client = x.down.blocked || x.up.state == FlowState::Open && !x.up.raw && !x.up.blocked;
-            if waits_for_client {
-                if let Some(back) = self.back(key) {
-                    back.deadline.after(cx, key, idle);
-                }
-                return;
-            }
+        // Of one that is busy the exchange has the deadlines.
+        if self.back(key).is_none_or(|b| b.phase == BackPhase::Busy) {
+            return;
         }
         self.counters.upstream_timeouts.inc();
         self.back_lost(cx, key, true);

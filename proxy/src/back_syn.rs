@@ -91,7 +91,7 @@ impl Proxy {
         let mut wire = Wire::new(opened.fd);
         scratch.records.clear();
         wire.start_client(made.session, scratch);
-        wire.send_raw(&data[opened.sent..], scratch);
+        wire.send_raw(&data[opened.sent..]);
         let mut dial = Dial::embedded(now, dialled.patience(address.ip()));
         // The connection is open already.
         let _ = dial.poll_action();

@@ -5,6 +5,7 @@ use crate::Failure;
 use crate::balance::{HashKey, Lease, Pick, Tried, Wish, fields_value, mix};
 use crate::exchange::Exchange;
 use crate::lane_state::{LaneListener, LaneUpstream};
+use crate::limits::Passed;
 use crate::response_flow::Loss;
 use crate::rules::{Redirect, Request, RouteRef};
 use crate::service::{Message, Proxy};
@@ -12,7 +13,7 @@ use crate::sides::client_of;
 use crate::snapshot::Action;
 use rustix::io::Errno;
 use sealane_http::Known;
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key, Millis, Undelivered};
 use sealane_route::RouteTable;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -40,6 +41,8 @@ pub(crate) struct Routed {
     location: Option<Vec<u8>>,
     /// It is a connection that is relayed, not a request.
     pub relayed: bool,
+    /// When a kept connection was lost under it. It is sent again once for that, over a connection that was begun since.
+    pub lost_at: Option<Millis>,
     /// More than the loss itself will tell about the server that is about to be lost.
     pub hint: Option<Failure>,
     /// Why the last try failed.
@@ -90,11 +93,9 @@ impl Routed {
         }
     }
 
-    /// How long the try under way may go on until the response's head.
-    pub fn try_left(&self, upstream: &LaneUpstream, now: Millis) -> Option<std::time::Duration> {
-        let limit = upstream.upstream.try_timeout?;
-        let spent = std::time::Duration::from_millis(now.saturating_sub(self.began));
-        Some(limit.saturating_sub(spent))
+    /// When the try under way must have led to a response's head.
+    pub fn try_until(&self, upstream: &LaneUpstream) -> Option<Millis> {
+        Some(self.began + upstream.upstream.try_timeout?.as_millis() as Millis)
     }
 }
 
@@ -161,7 +162,7 @@ impl Proxy {
         let mut wait = None;
         for limit in &route.rate_limits {
             let field = |name: &str| x.request.fields.get_named(name.as_bytes());
-            if let Err(ms) = routing.request(cx, *limit, client.peer.ip(), name, field) {
+            if let Err(ms) = routing.request(cx, *limit, x.client_ip(client), name, field) {
                 wait = wait.max(Some(ms));
             }
         }
@@ -187,6 +188,10 @@ impl Proxy {
         expects: bool,
     ) {
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        if redirect.names_host() && x.request.host_name().is_empty() {
+            // HTTP/1.0 without Host: there is nowhere to send the client to.
+            return self.refuse(cx, exchange, 400);
+        }
         let mut location = Vec::with_capacity(128);
         redirect.location(&x.request, secure, matched, &mut location);
         x.routed.location = Some(location);
@@ -261,7 +266,7 @@ impl Proxy {
     /// A server was lost for a request before it answered: whether the request goes to one again. Accounts for both.
     pub(crate) fn tries_again(&mut self, cx: &Context, exchange: Key, why: Loss) -> bool {
         let Some(x) = self.exchanges.get_mut(exchange) else { return false };
-        let failed = !matches!(why, Loss::Stale | Loss::Unprocessed);
+        let failed = !matches!(why, Loss::Stale | Loss::Unprocessed | Loss::Limited | Loss::Cancelled);
         let failure = x.routed.lost(why);
         if failed {
             x.routed.tried.note(x.server);
@@ -277,10 +282,11 @@ impl Proxy {
         let idempotent = x.request.method().is_idempotent();
         match why {
             // RFC 9110 §9.2.2: most likely it has not seen the request. It is the connection that was old, not the
-            // server that failed, and it happens once per request: this is nobody's budget.
-            Loss::Stale => idempotent,
+            // server that failed: the same server may be tried, but only once per request.
+            Loss::Stale => idempotent && x.routed.lost_at.is_none() && self.budget_allows(cx, exchange),
             Loss::Unreachable { .. } | Loss::Unprocessed => self.may_try_again(cx, exchange),
-            Loss::Broken => idempotent && self.may_try_again(cx, exchange),
+            Loss::Broken | Loss::Limited => idempotent && self.may_try_again(cx, exchange),
+            Loss::Cancelled => false,
             // Waiting as long again would help nobody, unless tries were meant to be short.
             Loss::Timeout => {
                 let short = x.upstream.as_ref().is_some_and(|u| u.upstream.try_timeout.is_some());
@@ -296,6 +302,12 @@ impl Proxy {
         if x.attempts >= upstream.upstream.tries || !upstream.balancer.has_untried(x.routed.tried) {
             return false;
         }
+        self.budget_allows(cx, exchange)
+    }
+
+    /// Takes a retry from the budget, if there is one.
+    fn budget_allows(&mut self, cx: &Context, exchange: Key) -> bool {
+        let Some(upstream) = self.exchanges.get(exchange).and_then(|x| x.upstream.as_ref()) else { return false };
         let granted = upstream.retries.take(cx.now());
         if !granted {
             self.counters.retries_denied.inc();
@@ -340,12 +352,13 @@ impl Proxy {
         let until = firsts.filter_map(|key| self.exchanges.get(key)?.routed.waits_until).min();
         // Those that are due are answered in this turn.
         let until = until.map(|at| at.max(cx.now() + 1));
-        for passed in self.routing.fired(cx, until) {
-            let passed = Arc::new(passed);
-            for (slot, mailbox) in self.mailboxes.iter().enumerate() {
-                if slot != self.slot {
-                    // A lane that has ended lets nothing pass.
-                    let _ = mailbox.send(Message::Passed(passed.clone()));
+        let news: Vec<Arc<Passed>> = self.routing.fired(cx, until).into_iter().map(Arc::new).collect();
+        for (slot, mailbox) in self.mailboxes.iter().enumerate().filter(|(slot, _)| *slot != self.slot) {
+            let earlier = self.routing.take_untold(slot).into_iter().map(Arc::new);
+            for passed in earlier.chain(news.iter().cloned()) {
+                // A lane that has ended lets nothing pass.
+                if let Err(Undelivered::Full(Message::Passed(passed))) = mailbox.send(Message::Passed(passed)) {
+                    self.counters.rate_news_lost.add(self.routing.keep(cx, slot, &passed));
                 }
             }
         }

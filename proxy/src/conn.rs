@@ -4,9 +4,12 @@ use crate::back_syn::BackSyn;
 use crate::h2::back::H2Back;
 use crate::h2::front::H2Front;
 use crate::lane_state::{LaneListener, LaneUpstream};
+use crate::limits::Counted;
 use crate::quic::conn::QuicConn;
+use crate::waste::WasteBudget;
 use crate::wire::Wire;
-use sealane_lane::{Context, Key, Millis, Ready};
+use sealane_lane::{Deadline, Key, Ready};
+use sealane_tls::hello::LargeHello;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -43,8 +46,9 @@ pub(crate) enum FrontPhase {
 /// it.
 pub(crate) struct Client {
     pub listener: Rc<LaneListener>,
-    /// Index into the listener's policies.
-    pub policy: usize,
+    /// Index into the listener's policies: the rules that its connection was made under. `None` before the hello has
+    /// been read; 0 without TLS.
+    pub policy: Option<usize>,
     /// The client, as the PROXY protocol tells or as connected.
     pub peer: SocketAddr,
     /// The client's address as text.
@@ -53,8 +57,14 @@ pub(crate) struct Client {
     pub cert: Option<Box<ClientCert>>,
     /// Requests that have come on its connection.
     pub requests: u64,
+    /// How many more of them it may waste.
+    pub waste: WasteBudget,
     /// The name that it asked for in its hello, where some rate limit counts by it.
     pub server_name: Option<Box<str>>,
+    /// It counts among the connections of its address.
+    pub counted: Option<Counted>,
+    /// Bytes read of responses that wait for room, of all its requests.
+    pub held: usize,
 }
 
 pub(crate) struct Front {
@@ -71,6 +81,8 @@ pub(crate) struct Front {
     pub established: bool,
     /// What has come while its handshake was going on and waits for the newcomers' share of the turn.
     pub put_off: Option<Ready>,
+    /// Its hello is large, and not whole yet.
+    pub large_hello: Option<LargeHello>,
     /// Bytes thrown away while lingering.
     pub lingered: usize,
     /// The hello is whole, and its client must prove its address before it is answered.
@@ -164,6 +176,15 @@ impl Conn {
         }
     }
 
+    /// When it is looked at again.
+    pub fn deadline(&self) -> &Deadline {
+        match self {
+            Self::Front(f) => &f.deadline,
+            Self::Back(b) => &b.deadline,
+            Self::Quic(q) => &q.deadline,
+        }
+    }
+
     /// The version of TLS that it speaks, once that is known.
     pub fn tls_version(&self) -> Option<sealane_tls::policy::Version> {
         let wire = match self {
@@ -182,41 +203,5 @@ impl Conn {
             Self::Back(b) => Some(&mut b.wire),
             Self::Quic(_) => None,
         }
-    }
-}
-
-/// When a connection is looked at again, and the earliest time for which the lane's timers know of it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Deadline {
-    at: Millis,
-    armed: Millis,
-}
-
-impl Deadline {
-    /// Moves the deadline. Moving it back costs nothing: the timer looks again when it fires.
-    #[inline]
-    pub fn set(&mut self, cx: &mut Context, key: Key, at: Millis) {
-        self.at = at;
-        if self.armed == 0 || at < self.armed {
-            self.armed = at;
-            cx.timers.arm(key.to_u64(), at);
-        }
-    }
-
-    /// Sets the deadline some time from now.
-    #[inline]
-    pub fn after(&mut self, cx: &mut Context, key: Key, wait: std::time::Duration) {
-        let at = cx.now() + wait.as_millis() as Millis;
-        self.set(cx, key, at);
-    }
-
-    /// The timer has fired: whether it is time. If not, it is armed again.
-    pub fn fired(&mut self, cx: &mut Context, key: Key) -> bool {
-        self.armed = 0;
-        let due = self.at <= cx.now();
-        if !due {
-            self.set(cx, key, self.at);
-        }
-        due
     }
 }

@@ -60,6 +60,7 @@ pub const TLS_FAILURES: &[&str] = &[
     "not_tls",
     "malformed_hello",
     "oversize_hello",
+    "too_many_large_hellos",
     "unknown_name",
     "timeout",
     "closed",
@@ -91,6 +92,16 @@ counters! {
     paused_descriptors, counter, "sealane_accept_paused_total", "reason=\"descriptors\"";
     /// Connections handed to the lane that owns the session.
     handed_over, counter, "sealane_connections_handed_over_total", "";
+    /// Connections with a session of another lane that were not taken there, by why.
+    handover_no_room, counter, "sealane_connections_handover_refused_total", "reason=\"no_room\"";
+    /// Connections with a session of another lane that were not taken there, by why.
+    handover_limit, counter, "sealane_connections_handover_refused_total", "reason=\"limit\"";
+    /// Ids that name another lane or process and that neither this process nor a predecessor has made.
+    forged_session_ids, counter, "sealane_forged_ids_total", "kind=\"session\"";
+    /// Ids that name another lane or process and that neither this process nor a predecessor has made.
+    forged_connection_ids, counter, "sealane_forged_ids_total", "kind=\"connection\"";
+    /// Keys of rate limits of which another lane could not be told what has passed.
+    rate_news_lost, counter, "sealane_rate_limit_news_lost_total", "";
     /// Handshakes by version and kind.
     full_tls13, counter, "sealane_handshakes_total", "version=\"1.3\",kind=\"full\"";
     /// Handshakes by version and kind.
@@ -139,8 +150,14 @@ counters! {
     client_aborts, counter, "sealane_aborted_exchanges_total", "by=\"client\"";
     /// Exchanges that ended before their time, by who gave up.
     upstream_aborts, counter, "sealane_aborted_exchanges_total", "by=\"upstream\"";
+    /// Exchanges ended early, by whom.
+    gateway_aborts, counter, "sealane_aborted_exchanges_total", "by=\"gateway\"";
     /// Client connections closed for their slowness.
     client_timeouts, counter, "sealane_client_timeouts_total", "";
+    /// Bodies that were given up because too few bytes moved (`min_body_rate`), by who was too slow.
+    slow_clients, counter, "sealane_slow_bodies_total", "party=\"client\"";
+    /// Bodies that were given up because too few bytes moved (`min_body_rate`), by who was too slow.
+    slow_upstreams, counter, "sealane_slow_bodies_total", "party=\"upstream\"";
     /// Connections to upstreams opened.
     upstream_connects, counter, "sealane_upstream_connects_total", "";
     /// Connections to upstreams that failed or timed out.
@@ -190,7 +207,11 @@ counters! {
     /// What was refused because a client did too much of it.
     connections_limited, counter, "sealane_rate_limited_total", "what=\"connection\"";
     /// What was refused because a client did too much of it.
+    clients_limited, counter, "sealane_rate_limited_total", "what=\"open_connection\"";
+    /// What was refused because a client did too much of it.
     handshakes_limited, counter, "sealane_rate_limited_total", "what=\"handshake\"";
+    /// Connections that were reset because they held the most while memory was short.
+    memory_resets, counter, "sealane_memory_resets_total", "";
     /// Connections relayed without being read.
     relays, counter, "sealane_relayed_connections_total", "";
     /// Connections closed because no upstream is configured for what they ask for.
@@ -199,8 +220,14 @@ counters! {
     relayed_up, counter, "sealane_relayed_bytes_total", "to=\"upstream\"";
     /// Bytes of relayed connections, by where they went.
     relayed_down, counter, "sealane_relayed_bytes_total", "to=\"client\"";
-    /// Requests answered 400 because no rule can be looked up for their path.
+    /// Requests answered 421: the host stands under other TLS rules than the connection.
+    misdirected, counter, "sealane_misdirected_requests_total", "";
+    /// Requests answered 400 because servers read their path in different ways, or because it has dot segments.
     bad_paths, counter, "sealane_bad_paths_total", "";
+    /// Requests answered 405 because their listener does not allow their method.
+    connects_refused, counter, "sealane_methods_refused_total", "method=\"CONNECT\"";
+    /// Requests answered 405 because their listener does not allow their method.
+    traces_refused, counter, "sealane_methods_refused_total", "method=\"TRACE\"";
     /// Idle connections to upstreams.
     pooled, gauge, "sealane_upstream_idle_connections", "";
     /// Connections switched to another protocol (WebSocket, CONNECT).
@@ -213,8 +240,12 @@ counters! {
     h2_floods, counter, "sealane_http2_connection_errors_total", "kind=\"flood\"";
     /// HTTP/2 connections with clients closed for what the client did.
     h2_errors, counter, "sealane_http2_connection_errors_total", "kind=\"protocol\"";
+    /// HTTP/2 connections to upstreams that the gateway closed at a limit of its own.
+    h2_upstream_limits, counter, "sealane_http2_upstream_limits_total", "";
     /// HTTP/2 streams that clients have reset.
     h2_resets, counter, "sealane_http2_streams_reset_total", "";
+    /// HTTP/2 streams refused because clients opened them after a GOAWAY.
+    h2_refused, counter, "sealane_http2_streams_refused_total", "";
     /// QUIC connections whose handshake came to its end.
     quic_connections, counter, "sealane_quic_connections_total", "";
     /// Datagrams that have come.
@@ -223,8 +254,14 @@ counters! {
     quic_datagrams_out, counter, "sealane_quic_datagrams_total", "direction=\"out\"";
     /// Datagrams passed on to the lane that owns their connection.
     quic_forwarded, counter, "sealane_quic_datagrams_forwarded_total", "";
-    /// Datagrams dropped unread: larger than any that may come.
-    quic_dropped, counter, "sealane_quic_datagrams_dropped_total", "";
+    /// Datagrams dropped unread, by why.
+    quic_dropped_oversize, counter, "sealane_quic_datagrams_dropped_total", "reason=\"oversize\"";
+    /// Datagrams dropped unread, by why.
+    quic_dropped_mailbox, counter, "sealane_quic_datagrams_dropped_total", "reason=\"mailbox_full\"";
+    /// Datagrams dropped unread, by why.
+    quic_dropped_process, counter, "sealane_quic_datagrams_dropped_total", "reason=\"process_full\"";
+    /// Datagrams dropped unread, by why.
+    quic_dropped_misdirected, counter, "sealane_quic_datagrams_dropped_total", "reason=\"misdirected\"";
     /// Datagrams that the kernel refused to send.
     quic_send_errors, counter, "sealane_quic_send_errors_total", "";
     /// Clients sent back with Retry to show that they are where they say they are.
@@ -247,6 +284,8 @@ counters! {
     h3_resets, counter, "sealane_http3_streams_reset_total", "";
     /// PROXY protocol headers refused.
     bad_proxy_headers, counter, "sealane_proxy_protocol_errors_total", "";
+    /// Connections closed because PROXY protocol headers are taken from trusted_proxies alone.
+    untrusted_proxies, counter, "sealane_untrusted_proxies_total", "";
 }
 
 impl Counters {

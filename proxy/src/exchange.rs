@@ -9,12 +9,19 @@
 //! ```
 
 use crate::choose::Routed;
+use crate::conn::Client;
+use crate::deadlines::{Party, Progress};
 use crate::lane_state::LaneUpstream;
+use crate::scratch::READ_SIZE;
 use crate::sides::{ClientSide, ServerSide};
 use sealane_http::h1::{BodyDecoder, Limits};
 use sealane_http::{BodyLength, Fields, RequestHead, ResponseHead};
 use sealane_lane::Millis;
+use std::net::IpAddr;
 use std::rc::Rc;
+
+/// See [`Flow::read_size`].
+const FIRST_READ: usize = 8 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlowState {
@@ -34,30 +41,65 @@ pub(crate) struct Flow {
     pub trailers: Fields,
     /// The source has more than the sink had credit for.
     pub blocked: bool,
+    /// Bytes to read at once for a sink that does not tell its room before: twice as many with each read, and few again
+    /// once it had no room for all.
+    pub read_size: usize,
+    /// Whose bytes these are.
+    source: Party,
+    pub progress: Progress,
     pub bytes: u64,
     /// Bytes pass as they are (after an upgrade).
     pub raw: bool,
 }
 
 impl Flow {
-    fn new() -> Self {
+    fn new(source: Party) -> Self {
         Self {
+            source,
+            progress: Progress::default(),
             state: FlowState::Waiting,
             decoder: BodyDecoder::new(BodyLength::None, &Limits::default()),
             framing: BodyLength::None,
             trailers: Fields::new(),
             blocked: false,
+            read_size: FIRST_READ,
             bytes: 0,
             raw: false,
         }
     }
 
+    /// The sink has no room: the source is resumed when it has.
+    pub fn block(&mut self, now: Millis) {
+        if !std::mem::replace(&mut self.blocked, true) {
+            self.progress.turn(now, self.source);
+        }
+        self.read_size = FIRST_READ;
+    }
+
+    /// The sink has room again. Whether the source waits for that.
+    pub fn unblock(&mut self, now: Millis) -> bool {
+        let blocked = std::mem::take(&mut self.blocked);
+        if blocked {
+            self.progress.turn(now, self.source.other());
+        }
+        blocked
+    }
+
+    /// See `read_size`.
+    pub fn next_read(&mut self) -> usize {
+        let size = self.read_size;
+        self.read_size = (size * 2).min(READ_SIZE);
+        size
+    }
+
     fn reset(&mut self) {
+        self.progress = Progress::default();
         self.state = FlowState::Waiting;
         self.framing = BodyLength::None;
         self.trailers.clear();
         self.trailers.shrink_to(4096);
         self.blocked = false;
+        self.read_size = FIRST_READ;
         self.bytes = 0;
         self.raw = false;
     }
@@ -73,8 +115,14 @@ pub(crate) struct Exchange {
     pub routed: Routed,
     pub up: Flow,
     pub down: Flow,
+    /// The server has the request's head.
+    pub sent: bool,
     /// What the request's body is like, as it came.
     pub body: BodyLength,
+    /// The connection's peer is a proxy that may say who the client is.
+    pub trusted: bool,
+    /// The client, as trusted proxies tell.
+    pub told: Option<IpAddr>,
     /// The client lets the connection stay open.
     pub keep_alive: bool,
     /// The client asks to switch protocols.
@@ -93,10 +141,12 @@ pub(crate) struct Exchange {
     pub server: usize,
     pub interim: u8,
     pub started: Millis,
-    /// When the response had been sent; from then on the rest of the request is read and thrown away.
+    /// The response has been sent. The rest of the request is read and thrown away, up to this time.
     pub lingers: Option<Millis>,
     /// Bytes thrown away so far.
     pub lingered: usize,
+    /// Bytes of the response that were read and wait with the upstream's connection.
+    pub held: usize,
 }
 
 impl Exchange {
@@ -108,9 +158,12 @@ impl Exchange {
             back: None,
             upstream: None,
             routed: Routed::default(),
-            up: Flow::new(),
-            down: Flow::new(),
+            up: Flow::new(Party::Client),
+            down: Flow::new(Party::Upstream),
+            sent: false,
             body: BodyLength::None,
+            trusted: false,
+            told: None,
             keep_alive: false,
             upgrade: false,
             answered: false,
@@ -123,7 +176,15 @@ impl Exchange {
             started: 0,
             lingers: None,
             lingered: 0,
+            held: 0,
         }
+    }
+
+    /// The address of the request's client: what trusted proxies tell, else the connection's. Limits, hashing, the access
+    /// log and what upstreams are told go by it.
+    #[inline]
+    pub fn client_ip(&self, client: &Client) -> IpAddr {
+        self.told.unwrap_or(client.peer.ip())
     }
 
     /// Makes it as new, keeping the memory of its heads within reason.
@@ -137,6 +198,9 @@ impl Exchange {
         self.routed = Routed::default();
         self.up.reset();
         self.down.reset();
+        self.trusted = false;
+        self.told = None;
+        self.sent = false;
         self.answered = false;
         self.upgrade = false;
         self.status = 0;
@@ -146,5 +210,6 @@ impl Exchange {
         self.interim = 0;
         self.lingers = None;
         self.lingered = 0;
+        self.held = 0;
     }
 }

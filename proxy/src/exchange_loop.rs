@@ -10,20 +10,22 @@
 //! | upstream is silent | 504 | client's connection cut |
 //! | response ends before the request's body | response sent, then both closed (the client's lingering) | |
 
+use crate::Failure;
 use crate::choose::Routed;
 use crate::exchange::{Exchange, FlowState};
+use crate::failure::tolerated_by;
 use crate::forwarded;
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
 use crate::sides::{ClientSide, Later, client_of};
 use crate::snapshot::Action;
 use sealane_http::{BodyLength, Known, Method};
-use sealane_lane::{Context, Key};
+use sealane_lane::{Context, Key, Millis};
+use sealane_route::Decision;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// How long, and for how many bytes, a client is read on that has been answered before its request was through.
-const LINGER: Duration = Duration::from_secs(2);
+const LINGER: Millis = 2000;
 pub(crate) const LINGER_BYTES: usize = 512 * 1024;
 /// Exchanges kept for reuse.
 const SPARE: usize = 1024;
@@ -32,18 +34,27 @@ impl Proxy {
     /// A request's head is whole: decides what is done with it.
     pub(crate) fn begin(&mut self, cx: &mut Context, exchange: Key, expects: bool) {
         let max_body = self.lane.snapshot.limits.max_body;
-        let Self { conns, exchanges, .. } = self;
+        let Self { conns, exchanges, scratch, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };
         let Some(client) = client_of(conns, x.front) else { return };
         let listener = client.listener.clone();
-        let host = x.request.host_name();
-        if let Some(tls) = &listener.listener.tls {
-            // RFC 9110 §15.5.20: this name has other rules, and they have not been applied to this connection.
-            if tls.policies.len() > 1 && tls.policy_for(Some(host)) != client.policy {
-                return self.refuse(cx, exchange, 421);
-            }
+        if forwarded::receive(x, client, &mut scratch.joined).is_err() {
+            return self.refuse(cx, exchange, 431);
         }
-        if x.request.method() == Method::Connect && !listener.listener.allow_connect {
+        let decision = listener.listener.sites.decide(client.policy, x.request.host_name());
+        if decision == Decision::Misdirected {
+            // RFC 9110 §15.5.20: this name has other rules, and they have not been applied to this connection.
+            self.counters.misdirected.inc();
+            return self.refuse(cx, exchange, 421);
+        }
+        let refused = match x.request.method() {
+            Method::Connect if !listener.listener.allow_connect => Some(&self.counters.connects_refused),
+            // RFC 9110 §9.3.8: it shows whoever made a browser send it what the browser has added.
+            Method::Trace if !listener.listener.allow_trace => Some(&self.counters.traces_refused),
+            _ => None,
+        };
+        if let Some(counter) = refused {
+            counter.inc();
             return self.refuse(cx, exchange, 405);
         }
         if matches!(x.body, BodyLength::Known(n) if n > max_body) {
@@ -54,9 +65,8 @@ impl Proxy {
             self.counters.too_early.inc();
             return self.respond(cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
         }
-        let Some(action) = listener.listener.hosts.find(host) else {
-            return self.refuse(cx, exchange, 404);
-        };
+        let Decision::Host(host) = decision else { return self.refuse(cx, exchange, 404) };
+        let Some(action) = listener.listener.actions.get(host) else { return self.refuse(cx, exchange, 500) };
         self.act(cx, exchange, &listener, action, expects);
     }
 
@@ -88,7 +98,7 @@ impl Proxy {
                     return self.refuse(cx, exchange, 500);
                 };
                 let early = x.early;
-                Routed::wish(x, upstream, client.peer.ip());
+                Routed::wish(x, upstream, x.client_ip(client));
                 if forwarded::prepare(x, client, early, &mut scratch.joined).is_err() {
                     return self.refuse(cx, exchange, 431);
                 }
@@ -133,6 +143,7 @@ impl Proxy {
         }
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
         x.awaits_handshake = true;
+        x.down.progress.begin(cx.now());
         if !x.body.is_empty() {
             x.up.state = FlowState::Waiting;
         }
@@ -151,7 +162,13 @@ impl Proxy {
             return self.relay_failed(cx, exchange, status);
         }
         let phrase = sealane_http::message::reason_phrase(status);
-        let body = format!("{status} {phrase}\n");
+        let body = match x.routed.failure {
+            // Its server is old rather than ill, and somebody looks for the reason.
+            Some(Failure::Nonsense(error)) if status == 502 && tolerated_by(error).is_some() => {
+                format!("502 {phrase}: the upstream server's answer breaks the rules of HTTP: {error}\n")
+            }
+            _ => format!("{status} {phrase}\n"),
+        };
         let close = !matches!(status, 404 | 405 | 421 | 502 | 503 | 504) || x.up.state != FlowState::Done;
         self.respond(cx, exchange, status, b"text/plain", body.as_bytes(), close);
     }
@@ -181,7 +198,7 @@ impl Proxy {
             let _ = x.response.fields.push_known(Known::ContentType, content_type);
         }
         if status == 405 {
-            let _ = x.response.fields.push(b"Allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH, TRACE");
+            let _ = x.response.fields.push(b"Allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH");
         }
         let length = match () {
             () if empty => BodyLength::None,
@@ -193,6 +210,7 @@ impl Proxy {
         };
         if x.up.state != FlowState::Done {
             x.up.state = FlowState::Dropped;
+            x.up.progress.begin(cx.now());
         }
         self.finish_response(exchange, true);
         self.client_head(exchange, front, length, false);
@@ -222,6 +240,7 @@ impl Proxy {
         if self.linger(cx, exchange) {
             return;
         }
+        self.note_held(exchange, 0);
         let Some(mut x) = self.exchanges.remove(exchange) else { return };
         x.down.state = FlowState::Done;
         let complete = x.up.state == FlowState::Done;
@@ -231,6 +250,9 @@ impl Proxy {
             } else {
                 self.server_finish(cx, back, complete && !x.up.raw);
             }
+        }
+        if complete && x.lingers.is_none() {
+            self.client_served(x.front);
         }
         self.count(&x);
         self.log_exchange(cx, &x);
@@ -247,14 +269,15 @@ impl Proxy {
         if matches!(front, ClientSide::H1(_)) || !open || x.lingers.is_some() {
             return false;
         }
-        x.lingers = Some(cx.now());
+        x.lingers = Some(cx.now() + LINGER);
         x.up.state = FlowState::Dropped;
+        x.up.progress.begin(cx.now());
         x.up.blocked = false;
         x.down.state = FlowState::Done;
         if let Some(back) = x.back.take() {
             self.server_reset(cx, back);
         }
-        self.client_lingers(cx, front, LINGER);
+        self.client_look_by(cx, front, cx.now() + LINGER);
         self.later.push(Later::Client(exchange));
         true
     }
@@ -274,6 +297,7 @@ impl Proxy {
     }
 
     fn call_off(&mut self, cx: &mut Context, exchange: Key) -> Option<Box<Exchange>> {
+        self.note_held(exchange, 0);
         let mut x = self.exchanges.remove(exchange)?;
         if let Some(back) = x.back.take() {
             self.server_reset(cx, back);
@@ -306,7 +330,7 @@ impl Proxy {
         self.spare.pop().unwrap_or_else(|| Box::new(Exchange::new(front)))
     }
 
-    fn recycle(&mut self, mut x: Box<Exchange>) {
+    pub(crate) fn recycle(&mut self, mut x: Box<Exchange>) {
         if self.spare.len() < SPARE {
             x.recycle();
             self.spare.push(x);

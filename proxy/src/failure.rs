@@ -1,11 +1,12 @@
 //! Why a server failed a request, in words for people: a line in the log, `sealane status`, and the access log as JSON.
 
 use crate::response_flow::Loss;
+use sealane_http::ParseError;
 use sealane_tls::TlsError;
+use std::borrow::Cow;
 
 /// What a server did, or we could not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Failure {
     /// Refused, or there is no way to it.
     Unreachable,
@@ -25,15 +26,18 @@ pub enum Failure {
     NoHttp2,
     /// The connection ended before the response did.
     Closed,
-    /// What came is no response.
-    Nonsense,
+    /// What came is no response, for this reason.
+    Nonsense(ParseError),
     /// No answer in time.
     Silent,
     /// It is us: ports, descriptors or memory are used up.
     Exhausted,
+    /// It sent too many frames that carry nothing.
+    TooManyFrames,
 }
 
 impl Failure {
+    /// All but [`Self::Nonsense`].
     const ALL: [Self; 12] = [
         Self::Unreachable,
         Self::NoConnection,
@@ -44,14 +48,14 @@ impl Failure {
         Self::Revoked,
         Self::NoHttp2,
         Self::Closed,
-        Self::Nonsense,
         Self::Silent,
         Self::Exhausted,
+        Self::TooManyFrames,
     ];
 
     /// What is said of it.
-    pub fn text(self) -> &'static str {
-        match self {
+    pub fn text(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Self::Unreachable => "it cannot be reached",
             Self::NoConnection => "no connection within connect_timeout",
             Self::Tls => "the TLS handshake failed; it may not speak TLS",
@@ -61,10 +65,11 @@ impl Failure {
             Self::Revoked => "its certificate is revoked",
             Self::NoHttp2 => "it does not speak HTTP/2",
             Self::Closed => "it closed the connection before its answer was whole",
-            Self::Nonsense => "its answer breaks the rules of HTTP",
+            Self::Nonsense(error) => return Cow::Owned(format!("its answer breaks the rules of HTTP: {}", why(error))),
             Self::Silent => "no answer in time",
             Self::Exhausted => "ports, descriptors or memory of this machine are used up",
-        }
+            Self::TooManyFrames => "the gateway closed the connection: too many HTTP/2 frames that carry nothing",
+        })
     }
 
     pub(crate) fn of_tls(error: &TlsError) -> Self {
@@ -82,29 +87,55 @@ impl Failure {
             Loss::Unreachable { timeout: true } => Self::NoConnection,
             Loss::Unreachable { timeout: false } => Self::Unreachable,
             Loss::Timeout => Self::Silent,
-            Loss::Unprocessed | Loss::Stale | Loss::Broken => Self::Closed,
+            Loss::Limited => Self::TooManyFrames,
+            Loss::Unprocessed | Loss::Stale | Loss::Broken | Loss::Cancelled => Self::Closed,
         }
     }
 
     /// As a lane notes it; 0 is none.
     pub(crate) fn code(self) -> u64 {
-        self as u64 + 1
+        let at = match self {
+            Self::Nonsense(error) => Self::ALL.len() + error.index(),
+            other => Self::ALL.iter().position(|f| *f == other).unwrap_or_default(),
+        };
+        at as u64 + 1
     }
 
     pub(crate) fn from_code(code: u64) -> Option<Self> {
-        Self::ALL.get(usize::try_from(code).ok()?.checked_sub(1)?).copied()
+        let at = usize::try_from(code).ok()?.checked_sub(1)?;
+        let nonsense = |at| ParseError::ALL.get(at).copied().map(Self::Nonsense);
+        Self::ALL.get(at).copied().or_else(|| nonsense(at.checked_sub(Self::ALL.len())?))
+    }
+}
+
+/// What is wrong with an answer, and what can be done where its server cannot be mended.
+fn why(error: ParseError) -> String {
+    match tolerated_by(error) {
+        Some(setting) => format!("{error} (see \"{setting}\" of \"tolerate\" in [[upstream]])"),
+        None => error.to_string(),
+    }
+}
+
+/// What to write into `tolerate` of an upstream whose servers may be old rather than ill.
+pub(crate) fn tolerated_by(error: ParseError) -> Option<&'static str> {
+    match error {
+        ParseError::ContentLength | ParseError::ContentLengthDuplicate => Some("equal_content_lengths"),
+        ParseError::BareLf => Some("bare_lf"),
+        ParseError::Status => Some("any_status"),
+        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Failure;
+    use super::{Failure, ParseError};
 
     #[test]
     fn codes_are_read_as_they_were_noted() {
-        for failure in Failure::ALL {
+        for failure in Failure::ALL.into_iter().chain(ParseError::ALL.iter().copied().map(Failure::Nonsense)) {
             assert_eq!(Failure::from_code(failure.code()), Some(failure));
         }
-        assert_eq!([0, 13, u64::MAX].map(Failure::from_code), [None; 3]);
+        let beyond = (Failure::ALL.len() + ParseError::ALL.len()) as u64 + 1;
+        assert_eq!([0, beyond, u64::MAX].map(Failure::from_code), [None; 3]);
     }
 }

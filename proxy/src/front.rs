@@ -4,22 +4,21 @@ use crate::conn::{Conn, FrontPhase};
 use crate::h2::guard::PREFACE;
 use crate::passthrough::passthrough_for;
 use crate::proxy_protocol;
+use crate::scratch::READ_SIZE;
 use crate::service::{HandedOver, Message, Proxy};
 use crate::sides::Later;
 use crate::snapshot::{Listener, Relays};
 use crate::syn::signs_cheaply;
 use crate::wire::{ReadResult, WireError};
 use sealane_lane::{Context, Key, Ready};
-use sealane_tls::hello::{self, HelloError, fatal_alert};
+use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert};
 use sealane_tls::policy::Version;
 use sealane_tls::{Session, sessions};
 
 /// RFC 8446 §6.2.
-const PROTOCOL_VERSION: u8 = 70;
 const UNRECOGNIZED_NAME: u8 = 112;
 const INTERNAL_ERROR: u8 = 80;
 const ACCESS_DENIED: u8 = 49;
-const TLS12: u16 = 0x0303;
 /// Most bytes of a refused client that are read and thrown away.
 const LINGER_BYTES: usize = 512 * 1024;
 /// Reads per event before other connections get their turn.
@@ -87,7 +86,7 @@ impl Proxy {
                 FrontPhase::Lingering => {
                     front.wire.tls = None;
                     front.wire.unread.clear();
-                    match front.wire.read(scratch) {
+                    match front.wire.read(scratch, READ_SIZE) {
                         Ok(ReadResult::Progress) => {
                             front.lingered += scratch.plain.len();
                             if front.lingered > LINGER_BYTES {
@@ -119,6 +118,9 @@ impl Proxy {
                     self.counters.connections_limited.inc();
                     return self.close(cx, key);
                 }
+                if !self.count_in(key) {
+                    return self.close(cx, key);
+                }
                 let Some(front) = self.front(key) else { return };
                 front.phase = first_phase(&listener.listener);
                 match front.phase {
@@ -137,44 +139,33 @@ impl Proxy {
 
     /// Looks at the hello: refuses it, hands it to the lane that owns its session, or queues it for crypto time.
     pub(crate) fn hello_arrived(&mut self, cx: &mut Context, key: Key, may_hand_over: bool) {
-        let slots = self.mailboxes.len();
-        let slot = self.slot;
         let Self { conns, scratch, .. } = self;
         let Some(Conn::Front(front)) = conns.get_mut(key) else { return };
         let hello = match hello::parse(&front.wire.unread, &mut scratch.joined) {
-            Ok(None) => return,
+            Ok(None) if front.wire.unread.len() <= SMALL_HELLO || front.large_hello.is_some() => return,
+            Ok(None) => {
+                front.large_hello = LargeHello::acquire();
+                match front.large_hello {
+                    Some(_) => return,
+                    None => return self.refuse_hello(cx, key, HelloError::TooManyLarge),
+                }
+            }
             Ok(Some(hello)) => hello,
             Err(_) if front.client.listener.listener.tls.is_none() => {
                 // No hello, so no name: for whoever takes everything.
                 return self.relay_all(cx, key);
             }
-            Err(e) => {
-                let alert = e.alert();
-                self.counters.tls_failure(match e {
-                    HelloError::NotTls => "not_tls",
-                    HelloError::Malformed | HelloError::UnexpectedMessage => "malformed_hello",
-                    HelloError::TooLarge | HelloError::RecordOverflow => "oversize_hello",
-                });
-                // Somebody typed http:// in front of an https port: say so in their language.
-                let http = front.wire.unread.first().is_some_and(u8::is_ascii_uppercase);
-                let answer = alert.as_ref().map_or(if http { SPEAKS_TLS } else { &[][..] }, |a| &a[..]);
-                return self.refuse_raw(cx, key, answer);
-            }
+            Err(e) => return self.refuse_hello(cx, key, e),
         };
         let listener = front.client.listener.clone();
+        let name = hello.name();
         if listener.listener.relays != Relays::Never {
-            let name = hello.server_name.and_then(|n| std::str::from_utf8(n).ok()).map(str::to_ascii_lowercase);
             let upstream = passthrough_for(&listener.listener, name.as_deref());
             if upstream.is_some() || listener.listener.tls.is_none() {
                 return self.relay(cx, key, upstream, name.as_deref());
             }
         }
         let Some(tls) = &listener.listener.tls else { return };
-        if !hello.offers_tls13 && hello.legacy_version < TLS12 {
-            self.counters.tls_failure("incompatible");
-            return self.refuse_raw(cx, key, &fatal_alert(PROTOCOL_VERSION));
-        }
-        let name = hello.server_name.and_then(|n| std::str::from_utf8(n).ok()).map(str::to_ascii_lowercase);
         let policy = tls.policy_for(name.as_deref());
         let identities = &tls.policies[policy].identities;
         let known = name.as_deref().map_or(&identities.default[..], |n| identities.find(n));
@@ -182,7 +173,10 @@ impl Proxy {
             self.counters.tls_failure("unknown_name");
             return self.refuse_raw(cx, key, &fatal_alert(UNRECOGNIZED_NAME));
         }
-        let stateful = tls.policies[policy].early_data > 0 && tls.policies[policy].resumption;
+        if let Err(e) = hello.check(&tls.policies[policy].versions, identities, known) {
+            return self.refuse_hello(cx, key, e);
+        }
+        let stateful = tls.policies[policy].early_data() > 0;
         let id = match hello.psk_identity {
             Some(id) if stateful => Some(id),
             _ if !hello.offers_tls13 && !hello.session_id.is_empty() && !hello.has_ticket => Some(hello.session_id),
@@ -196,19 +190,35 @@ impl Proxy {
             self.counters.handshakes_limited.inc();
             return self.refuse_raw(cx, key, &fatal_alert(ACCESS_DENIED));
         }
-        let owner = id.map_or(slot, |id| sessions::owner(id, slots));
+        let owner = id.filter(|_| may_hand_over).and_then(|id| sessions::owner(id).elsewhere());
         front.early_offered = hello.early_data;
-        front.client.policy = policy;
-        if owner != slot && may_hand_over {
-            return self.hand_over(cx, key, owner);
+        front.client.policy = Some(policy);
+        let cheap = signs_cheaply(identities, known, hello.offers_ecdsa());
+        self.counters.forged_session_ids.set(sessions::forged());
+        if let Some(owner) = owner {
+            if self.hand_over(cx, key, owner) {
+                return;
+            }
+            // A full handshake here, then.
+            self.counters.handover_no_room.inc();
         }
-        let cheap = signs_cheaply(identities, known, hello.offers_ecdsa);
         if self.may_answer(cx, key, cheap)
             && let Some(front) = self.front(key)
         {
             front.phase = FrontPhase::Admission;
             self.newcomers.hello(key);
         }
+    }
+
+    fn refuse_hello(&mut self, cx: &mut Context, key: Key, error: HelloError) {
+        self.counters.tls_failure(error.label());
+        let Some(front) = self.front(key) else { return };
+        // Somebody typed http:// in front of an https port: say so in their language.
+        let http = front.wire.unread.first().is_some_and(u8::is_ascii_uppercase);
+        let alert = error.alert();
+        let answer = alert.as_ref().map_or(if http { SPEAKS_TLS } else { &[][..] }, |a| &a[..]);
+        front.large_hello = None;
+        self.refuse_raw(cx, key, answer);
     }
 
     /// Relays a connection that names nobody.
@@ -218,21 +228,29 @@ impl Proxy {
         self.relay(cx, key, upstream, None);
     }
 
-    fn hand_over(&mut self, cx: &mut Context, key: Key, owner: usize) {
-        let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
+    /// Hands a connection to the lane that has its session. False if that one has no room, or cannot be reached: nothing
+    /// has happened then.
+    fn hand_over(&mut self, cx: &mut Context, key: Key, owner: usize) -> bool {
+        let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return true };
+        let Some(mailbox) = self.mailboxes.get(owner).filter(|m| !m.is_closed()) else { return false };
         // A duplicate of the descriptor travels; ours is closed, and with it the watch.
-        let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&front.wire.fd, 0) else {
-            front.phase = FrontPhase::Admission;
-            self.newcomers.hello(key);
-            return;
-        };
-        cx.unwatch(&front.wire.fd);
+        let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&front.wire.fd, 0) else { return false };
         let bytes = std::mem::take(&mut front.wire.unread);
-        let message = HandedOver { fd, bytes, listener: front.client.listener.listener.id, peer: front.client.peer };
-        self.counters.handed_over.inc();
-        // A lane that has ended drops the connection, as it would its own.
-        let _ = self.mailboxes[owner].send(Message::Connection(message));
-        self.close(cx, key);
+        let (listener, peer) = (front.client.listener.listener.id, front.client.peer);
+        match mailbox.send(Message::Connection(HandedOver { fd, bytes, listener, peer })) {
+            Ok(()) => {
+                cx.unwatch(&front.wire.fd);
+                self.counters.handed_over.inc();
+                self.close(cx, key);
+                true
+            }
+            Err(undelivered) => {
+                if let Message::Connection(c) = undelivered.into_message() {
+                    front.wire.unread = c.bytes;
+                }
+                false
+            }
+        }
     }
 
     /// Spends crypto time: makes the session and answers the hello.
@@ -243,8 +261,9 @@ impl Proxy {
         if front.phase != FrontPhase::Admission {
             return;
         }
-        let session = match front.client.listener.context(front.client.policy, &lane.snapshot) {
-            Ok(Some(context)) => Session::server(&context).ok(),
+        let context = front.client.policy.map(|policy| front.client.listener.context(policy, &lane.snapshot));
+        let session = match context {
+            Some(Ok(Some(context))) => Session::server(&context, front.early_offered).ok(),
             _ => None,
         };
         let Some(session) = session else {
@@ -252,6 +271,7 @@ impl Proxy {
             return self.refuse_raw(cx, key, &fatal_alert(INTERNAL_ERROR));
         };
         front.phase = FrontPhase::Open;
+        front.large_hello = None;
         let result = front.wire.start_server(session, scratch);
         self.touch(key);
         match result {
@@ -286,12 +306,17 @@ impl Proxy {
                 self.later.push(Later::Conn(key));
                 return;
             }
+            let size = self.front_read_size(cx, key);
+            if size == 0 {
+                return;
+            }
             let Self { conns, scratch, .. } = self;
             let Some(Conn::Front(front)) = conns.get_mut(key) else { return };
-            let handshaking = front.wire.is_handshaking();
-            match front.wire.read(scratch) {
+            match front.wire.read(scratch, size) {
+                // What the session has to say to what it has read leaves now: it may be the end of the handshake, or an
+                // alert that no response follows.
                 Ok(ReadResult::Progress) => {
-                    if handshaking {
+                    if !front.wire.is_flushed() {
                         self.touch(key);
                     }
                 }
@@ -313,11 +338,15 @@ impl Proxy {
             Some(tls) if input.is_empty() && tls.is_handshaking() => return Speaks::Unknown,
             Some(tls) => tls.alpn() == Some(b"h2"),
             None if front.client.listener.listener.h2c => {
-                front.inbuf.append(input);
-                std::mem::swap(&mut front.inbuf, input);
+                if !front.inbuf.is_empty() {
+                    let begun = std::mem::take(&mut front.inbuf);
+                    input.splice(..0, begun);
+                }
                 let start = &input[..input.len().min(PREFACE.len())];
                 if start.len() < PREFACE.len() && PREFACE.starts_with(start) {
-                    std::mem::swap(&mut front.inbuf, input);
+                    // The buffer is the lane's.
+                    front.inbuf = input.to_vec();
+                    input.clear();
                     return Speaks::Unknown;
                 }
                 start == PREFACE
@@ -434,12 +463,11 @@ impl Proxy {
 
     /// Sends bytes as they are and closes; for connections without a session.
     fn refuse_raw(&mut self, cx: &mut Context, key: Key, answer: &[u8]) {
-        let Self { conns, scratch, .. } = self;
-        let Some(Conn::Front(front)) = conns.get_mut(key) else { return };
+        let Some(front) = self.front(key) else { return };
         if answer.is_empty() {
             return self.close(cx, key);
         }
-        front.wire.send_raw(answer, scratch);
+        front.wire.send_raw(answer);
         front.phase = FrontPhase::Closing { linger: true };
         self.touch(key);
     }

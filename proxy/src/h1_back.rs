@@ -3,11 +3,12 @@
 use crate::conn::{BackPhase, Conn};
 use crate::exchange::FlowState;
 use crate::h1_front::{stage_data, stage_end};
+use crate::scratch::{HEAD_READ, READ_SIZE, keep_rest};
 use crate::service::Proxy;
 use crate::sides::{Later, ServerSide};
 use crate::wire::ReadResult;
 use sealane_http::BodyLength;
-use sealane_http::h1::{ConnectionOption, What, encode_request, parse_response};
+use sealane_http::h1::{ConnectionOption, What, encode_request, parse_response_tolerating};
 use sealane_lane::{Context, Key};
 
 /// Reads per event before other connections get their turn.
@@ -20,7 +21,7 @@ impl Proxy {
         let Self { conns, scratch, .. } = self;
         let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
         let tickets = back.wire.tls.is_some();
-        match back.wire.read(scratch) {
+        match back.wire.read(scratch, HEAD_READ) {
             Ok(ReadResult::Blocked) => {}
             Ok(ReadResult::Progress) if tickets && scratch.plain.is_empty() => {}
             _ => self.close(cx, key),
@@ -64,9 +65,13 @@ impl Proxy {
                 self.later.push(Later::Conn(key));
                 return;
             }
+            let size = self.back_read_size(cx, key);
+            if size == 0 {
+                return;
+            }
             let Self { conns, scratch, .. } = self;
             let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
-            match back.wire.read(scratch) {
+            match back.wire.read(scratch, size) {
                 Ok(ReadResult::Progress) => {
                     if back.phase == BackPhase::Handshake {
                         self.syn_heard(cx, key);
@@ -91,18 +96,28 @@ impl Proxy {
         };
         let from_rest = !rest.is_empty();
         let used = self.consume_back(cx, key, if from_rest { &rest } else { input });
-        let Self { conns, scratch, .. } = self;
-        if let Some(Conn::Back(back)) = conns.get_mut(key) {
+        if let Some(back) = self.back(key) {
             if from_rest {
-                rest.drain(..used);
+                keep_rest(&mut rest, used);
                 back.inbuf = rest;
             } else if used < input.len() {
-                scratch.pool.equip(&mut back.inbuf);
                 back.inbuf.extend_from_slice(&input[used..]);
             }
-            scratch.pool.reclaim(&mut back.inbuf);
+            let (exchange, held) = (back.exchange, back.inbuf.capacity());
+            if let Some(exchange) = exchange {
+                self.note_held(exchange, held);
+            }
         }
         input.clear();
+    }
+
+    /// How many bytes to read from an upstream at once; 0: none, and the source is resumed when there is room for them.
+    fn back_read_size(&mut self, cx: &Context, key: Key) -> usize {
+        let Some(Conn::Back(back)) = self.conns.get(key) else { return 0 };
+        match back.exchange {
+            Some(exchange) if back.h2.is_none() && back.phase == BackPhase::Busy => self.down_read_size(cx, exchange),
+            _ => READ_SIZE,
+        }
     }
 
     /// Whether more of this upstream's bytes could be used now.
@@ -136,7 +151,8 @@ impl Proxy {
                 }
                 back.answered = true;
                 let limits = &self.lane.snapshot.limits.http;
-                match parse_response(rest, limits, x.request.method(), &mut x.response) {
+                let tolerance = back.upstream.upstream.tolerance;
+                match parse_response_tolerating(tolerance, rest, limits, x.request.method(), &mut x.response) {
                     Ok(None) => return used,
                     Ok(Some(info)) => {
                         used += info.consumed;
@@ -166,7 +182,7 @@ impl Proxy {
         loop {
             let mut rest = &input[used..];
             if !rest.is_empty() {
-                let room = self.down_room(exchange, rest.len())?;
+                let room = self.down_room(cx, exchange, rest.len())?;
                 if room == 0 {
                     return Some(used);
                 }
@@ -241,12 +257,11 @@ impl Proxy {
 
 /// The sink of requests: the operations of `sides`.
 impl Proxy {
-    pub(crate) fn h1_server_data(&mut self, cx: &mut Context, key: Key, framing: BodyLength, data: &[u8]) {
+    pub(crate) fn h1_server_data(&mut self, key: Key, framing: BodyLength, data: &[u8]) {
         let Self { conns, scratch, .. } = self;
         let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
         scratch.pool.equip(&mut back.wire.stage);
         stage_data(&mut back.wire.stage, framing, data);
-        back.deadline.after(cx, key, back.upstream.upstream.idle_timeout);
         self.touch(key);
     }
 

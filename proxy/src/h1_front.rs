@@ -2,6 +2,7 @@
 
 use crate::conn::{Conn, FrontPhase};
 use crate::exchange::{Exchange, FlowState};
+use crate::scratch::{HEAD_READ, READ_SIZE, keep_rest};
 use crate::service::Proxy;
 use crate::sides::{ClientSide, Later};
 use sealane_http::h1::{
@@ -20,10 +21,8 @@ impl Proxy {
                 return false;
             }
             let used = self.consume_front(cx, key, input);
-            let Self { conns, scratch, .. } = self;
-            let Some(Conn::Front(front)) = conns.get_mut(key) else { return true };
+            let Some(front) = self.front(key) else { return true };
             if used < input.len() {
-                scratch.pool.equip(&mut front.inbuf);
                 front.inbuf.extend_from_slice(&input[used..]);
             }
             return false;
@@ -38,11 +37,9 @@ impl Proxy {
         }
         let mut inbuf = std::mem::take(&mut front.inbuf);
         let used = self.consume_front(cx, key, &inbuf);
-        inbuf.drain(..used);
-        let Self { conns, scratch, .. } = self;
-        let Some(Conn::Front(front)) = conns.get_mut(key) else { return true };
+        keep_rest(&mut inbuf, used);
+        let Some(front) = self.front(key) else { return true };
         front.inbuf = inbuf;
-        scratch.pool.reclaim(&mut front.inbuf);
         false
     }
 
@@ -56,7 +53,7 @@ impl Proxy {
         if let Some(h2) = &front.h2 {
             return h2.is_drained();
         }
-        let Some(exchange) = front.exchange else { return true };
+        let Some(exchange) = front.exchange else { return !front.wire.is_backed_up() };
         if front.wire.is_handshaking() {
             return front.inbuf.len() < crate::wire::HIGH_WATER;
         }
@@ -65,6 +62,16 @@ impl Proxy {
             FlowState::Dropped => true,
             FlowState::Waiting | FlowState::Done => false,
         })
+    }
+
+    /// How many bytes to read from a client at once; 0: none, and the connection goes on when there is room for them.
+    pub(crate) fn front_read_size(&mut self, cx: &Context, key: Key) -> usize {
+        let Some(Conn::Front(front)) = self.conns.get(key) else { return 0 };
+        match front.exchange {
+            _ if front.h2.is_some() || front.wire.is_handshaking() => READ_SIZE,
+            None => HEAD_READ,
+            Some(exchange) => self.up_read_size(cx, exchange),
+        }
     }
 
     /// Takes as much as can be used of a client's plaintext; returns how much.
@@ -78,7 +85,8 @@ impl Proxy {
             let rest = &input[used..];
             match front.exchange {
                 None => {
-                    if rest.is_empty() {
+                    // A client that does not read its responses gets no more of them.
+                    if rest.is_empty() || front.wire.is_backed_up() {
                         return used;
                     }
                     let mut x = self.spare.pop().unwrap_or_else(|| Box::new(Exchange::new(ClientSide::H1(key))));
@@ -134,8 +142,11 @@ impl Proxy {
         self.counters.requests.inc();
         self.counters.active.set(self.exchanges.len() as u64 + 1);
         let exchange = self.exchanges.insert(x);
+        let wait = self.first_look();
         if let Some(front) = self.front(key) {
             front.exchange = Some(exchange);
+            // What was awaited before is here.
+            front.deadline.set(cx, key, cx.now() + wait);
         }
         self.begin(cx, exchange, info.expect_continue);
     }
@@ -147,7 +158,7 @@ impl Proxy {
             if used == input.len() {
                 return Some(used);
             }
-            let room = self.up_room(exchange, input.len() - used)?;
+            let room = self.up_room(cx, exchange, input.len() - used)?;
             if room == 0 {
                 return Some(used);
             }
@@ -261,19 +272,11 @@ impl Proxy {
             let x = self.spare_exchange(ClientSide::H1(key));
             return self.refuse_unread(cx, key, x, 408);
         };
-        let Some(x) = self.exchanges.get(exchange) else { return };
-        let uploads = matches!(x.up.state, FlowState::Open | FlowState::Dropped) && !x.up.blocked && !x.up.raw;
-        if uploads && !x.answered {
-            self.counters.client_timeouts.inc();
-            return self.refuse(cx, exchange, 408);
+        if let Some(next) = self.check_deadlines(cx, exchange)
+            && let Some(front) = self.front(key).filter(|f| f.exchange == Some(exchange))
+        {
+            front.deadline.set(cx, key, next);
         }
-        if front.wire.is_flushed() {
-            // It is the upstream that is slow, and it has timers of its own.
-            front.deadline.after(cx, key, idle);
-            return;
-        }
-        self.counters.client_timeouts.inc();
-        self.front_gone(cx, key);
     }
 }
 
@@ -314,13 +317,11 @@ impl Proxy {
         self.touch(key);
     }
 
-    pub(crate) fn h1_client_data(&mut self, cx: &mut Context, key: Key, framing: BodyLength, data: &[u8]) {
-        let idle = self.lane.snapshot.limits.idle_timeout;
+    pub(crate) fn h1_client_data(&mut self, key: Key, framing: BodyLength, data: &[u8]) {
         let Self { conns, scratch, .. } = self;
         let Some(Conn::Front(front)) = conns.get_mut(key) else { return };
         scratch.pool.equip(&mut front.wire.stage);
         stage_data(&mut front.wire.stage, framing, data);
-        front.deadline.after(cx, key, idle);
         self.touch(key);
     }
 

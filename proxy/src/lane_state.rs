@@ -75,7 +75,7 @@ impl LaneListener {
 
     /// Whether this listener's tickets are single-use, so that hellos may have to go to the lane that owns theirs.
     pub fn has_stateful_tickets(&self) -> bool {
-        self.listener.tls.as_ref().is_some_and(|t| t.policies.iter().any(|p| p.resumption && p.early_data > 0))
+        self.listener.tls.as_ref().is_some_and(|t| t.policies.iter().any(|p| p.early_data() > 0))
     }
 }
 

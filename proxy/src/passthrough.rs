@@ -14,14 +14,14 @@ use crate::choose::Routed;
 use crate::conn::{BackPhase, Conn, FrontPhase};
 use crate::exchange::FlowState;
 use crate::service::Proxy;
-use crate::sides::{ClientSide, Later, ServerSide, Wait};
+use crate::sides::{ClientSide, Later, ServerSide};
 use crate::snapshot::{Action, Listener};
 use sealane_http::BodyLength;
 use sealane_lane::{Context, Key};
 
 /// The upstream group for connections that ask for a name, if they are not ours to read.
 pub(crate) fn passthrough_for(listener: &Listener, name: Option<&str>) -> Option<usize> {
-    match &**listener.hosts.find(name.unwrap_or(""))? {
+    match listener.actions.get(listener.sites.host_for(name)?)? {
         Action::Passthrough { upstream } => Some(*upstream),
         _ => None,
     }
@@ -31,6 +31,7 @@ impl Proxy {
     /// Relays a client's connection, with what has been read of it so far. Without an upstream it is closed.
     pub(crate) fn relay(&mut self, cx: &mut Context, key: Key, upstream: Option<usize>, name: Option<&str>) {
         let Some(front) = self.front(key) else { return };
+        front.large_hello = None;
         let upstream = upstream.and_then(|u| front.client.listener.upstreams.get(u).cloned());
         let Some(upstream) = upstream else {
             self.counters.relays_refused.inc();
@@ -58,7 +59,8 @@ impl Proxy {
         front.phase = FrontPhase::Open;
         front.established = true;
         front.inbuf = std::mem::take(&mut front.wire.unread);
-        front.deadline.after(cx, key, self.lane.snapshot.limits.idle_timeout);
+        let limits = &self.lane.snapshot.limits;
+        front.deadline.after(cx, key, limits.idle_timeout);
         let exchange = self.exchanges.insert(x);
         front.exchange = Some(exchange);
         self.counters.relays.inc();
@@ -81,7 +83,10 @@ impl Proxy {
         (x.up.state, x.down.state) = (FlowState::Open, FlowState::Open);
         x.up.framing = BodyLength::UntilClose;
         x.down.framing = BodyLength::UntilClose;
-        self.server_wait(cx, side, Wait::Idle);
+        x.sent = true;
+        x.up.progress.begin(cx.now());
+        x.down.progress.begin(cx.now());
+        self.look_soon(cx, exchange);
         // What came before there was anybody to take it.
         self.later.push(Later::Client(exchange));
         self.later.push(Later::Conn(key));

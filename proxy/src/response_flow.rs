@@ -3,8 +3,9 @@
 use crate::Failure;
 use crate::exchange::FlowState;
 use crate::h2::websocket;
+use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
-use crate::sides::{ClientSide, Later, Wait};
+use crate::sides::{ClientSide, Later};
 use sealane_http::{BodyLength, ParseError};
 use sealane_lane::{Context, Key};
 
@@ -27,6 +28,11 @@ pub(crate) enum Loss {
     Broken,
     /// It was silent for too long.
     Timeout,
+    /// The server has cancelled a gRPC call, as servers do when its deadline is over. It is not retried, and the client
+    /// gets the same reset: by it clients tell a deadline from a failure.
+    Cancelled,
+    /// The gateway ended the connection at a limit of its own: this says nothing about the server's health.
+    Limited,
 }
 
 impl Proxy {
@@ -55,19 +61,9 @@ impl Proxy {
             self.too_early(cx, exchange);
             return false;
         }
-        if upgrade && status == 101 && !x.upgrade {
-            // RFC 9110 §7.8: it switches to what nobody asked for.
+        if !websocket::may_pass(x, upgrade) {
             self.server_lost(cx, exchange, Loss::Broken);
             return false;
-        }
-        if let (true, ClientSide::H2(..)) = (x.upgrade, front) {
-            // RFC 8441 §5: to the client every 2xx would be WebSocket's beginning. And only the answer to our key says
-            // that the server has meant to speak it (RFC 6455 §4.1).
-            let meant = upgrade && status == 101 && websocket::is_answered(x);
-            if !meant && (upgrade || (200..300).contains(&status)) {
-                self.server_lost(cx, exchange, Loss::Broken);
-                return false;
-            }
         }
         x.routed.succeeded();
         self.finish_response(exchange, false);
@@ -76,16 +72,14 @@ impl Proxy {
         x.answered = true;
         x.status = status;
         x.down.state = FlowState::Open;
-        let back = x.back;
+        x.down.progress.begin(cx.now());
         if upgrade {
             self.counters.tunnels.inc();
             x.keep_alive = false;
             (x.up.raw, x.down.raw) = (true, true);
             x.up.state = FlowState::Open;
+            x.up.progress.begin(cx.now());
             self.later.push(Later::Client(exchange));
-        }
-        if let Some(back) = back {
-            self.server_wait(cx, back, Wait::Idle);
         }
         true
     }
@@ -93,27 +87,38 @@ impl Proxy {
     /// How many of `want` bytes of the response's body can be taken now. 0: none, and the source is resumed when that
     /// changes. `None` if there is no such exchange any more.
     #[inline]
-    pub(crate) fn down_room(&mut self, exchange: Key, want: usize) -> Option<usize> {
+    pub(crate) fn down_room(&mut self, cx: &Context, exchange: Key, want: usize) -> Option<usize> {
         let front = self.exchanges.get(exchange)?.front;
         let room = self.client_credit(front, want);
         if room == 0 {
-            self.exchanges.get_mut(exchange)?.down.blocked = true;
+            self.exchanges.get_mut(exchange)?.down.block(cx.now());
         }
         Some(room)
+    }
+
+    /// How many bytes of the response to read at once. 0: none now, and the source is resumed when that changes.
+    pub(crate) fn down_read_size(&mut self, cx: &Context, exchange: Key) -> usize {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return 0 };
+        match (x.down.state, x.front) {
+            (FlowState::Open, ClientSide::H1(_)) => self.down_room(cx, exchange, READ_SIZE).unwrap_or(0),
+            (_, ClientSide::H1(_)) => HEAD_READ,
+            (state, front) => {
+                let size = if state == FlowState::Open { x.down.next_read() } else { HEAD_READ };
+                self.read_within_budget(front, size)
+            }
+        }
     }
 
     /// A piece of the response's body, no larger than the room that there was. False if the exchange is over.
     pub(crate) fn down_data(&mut self, cx: &mut Context, exchange: Key, data: &[u8], last: bool) -> bool {
         let Some(x) = self.exchanges.get_mut(exchange) else { return false };
         x.down.bytes += data.len() as u64;
-        let (front, back, framing) = (x.front, x.back, x.down.framing);
+        x.down.progress.note(cx.now());
+        let (front, framing) = (x.front, x.down.framing);
         self.client_data(cx, front, framing, data, last);
         if last {
             self.down_end(cx, exchange);
             return false;
-        }
-        if let Some(back) = back {
-            self.server_wait(cx, back, Wait::Idle);
         }
         true
     }
@@ -122,6 +127,9 @@ impl Proxy {
     pub(crate) fn down_end(&mut self, cx: &mut Context, exchange: Key) {
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
         x.down.state = FlowState::Done;
+        if let (false, Some(route)) = (x.down.trailers.is_empty(), &x.routed.route) {
+            route.clean_response_trailers(&mut x.down.trailers);
+        }
         let front = x.front;
         if self.half_closes(exchange) {
             return;
@@ -134,7 +142,7 @@ impl Proxy {
     pub(crate) fn down_broken(&mut self, cx: &mut Context, exchange: Key, error: ParseError) {
         self.counters.parse_errors[error.index()].inc();
         if let Some(x) = self.exchanges.get_mut(exchange) {
-            x.routed.hint = Some(Failure::Nonsense);
+            x.routed.hint = Some(Failure::Nonsense(error));
         }
         self.server_lost(cx, exchange, Loss::Broken);
     }
@@ -149,7 +157,11 @@ impl Proxy {
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
         if x.answered {
             x.routed.lost(why);
-            self.counters.upstream_aborts.inc();
+            self.count_loss(why);
+            return self.cut(cx, exchange);
+        }
+        if why == Loss::Cancelled {
+            self.count_loss(why);
             return self.cut(cx, exchange);
         }
         if why == Loss::Unprocessed {
@@ -161,7 +173,12 @@ impl Proxy {
             self.counters.upstream_connect_failures.inc();
         }
         if again {
+            let now = cx.now();
             let Some(x) = self.exchanges.get_mut(exchange) else { return };
+            if why == Loss::Stale {
+                // Other kept connections may be as old.
+                x.routed.lost_at = Some(now);
+            }
             if !x.body.is_empty() {
                 x.up.state = FlowState::Waiting;
             }
@@ -169,12 +186,20 @@ impl Proxy {
             return self.dispatch(cx, exchange, why == Loss::Stale);
         }
         if !matches!(why, Loss::Unreachable { .. }) {
-            self.counters.upstream_aborts.inc();
+            self.count_loss(why);
         }
         let status = match why {
             Loss::Timeout | Loss::Unreachable { timeout: true } => 504,
             _ => 502,
         };
         self.refuse(cx, exchange, status);
+    }
+
+    /// Counts an exchange that ends early because its server's side is lost.
+    fn count_loss(&self, why: Loss) {
+        match why {
+            Loss::Limited => self.counters.gateway_aborts.inc(),
+            _ => self.counters.upstream_aborts.inc(),
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::lane_state::LaneListener;
 use crate::snapshot::Action;
+use sealane_http::claims::is_alike;
 use sealane_http::{FieldError, Fields, Known, RequestHead};
 use sealane_route::{Subject, path};
 use std::rc::Rc;
@@ -39,17 +40,21 @@ pub struct FieldEdits {
 
 impl FieldEdits {
     fn apply(&self, fields: &mut Fields) -> Result<(), FieldError> {
-        for name in &self.remove {
-            fields.remove_named(name.as_bytes());
-        }
+        self.clean(fields);
         for (name, value) in &self.set {
-            fields.remove_named(name.as_bytes());
             fields.push(name.as_bytes(), value.as_bytes())?;
         }
         for (name, value) in &self.add {
             fields.push(name.as_bytes(), value.as_bytes())?;
         }
         Ok(())
+    }
+
+    /// Removes what is removed or set, in every spelling that a server may take for it.
+    fn clean(&self, fields: &mut Fields) {
+        for name in self.remove.iter().chain(self.set.iter().map(|(name, _)| name)) {
+            fields.remove_alike(name.as_bytes());
+        }
     }
 }
 
@@ -82,6 +87,11 @@ pub struct Redirect {
 }
 
 impl Redirect {
+    /// Whether the target takes its host from the request.
+    pub(crate) fn names_host(&self) -> bool {
+        self.to.iter().any(|piece| matches!(piece, Piece::Host))
+    }
+
     /// The value of `Location`; `matched` is what the rule took of the path.
     pub(crate) fn location(&self, head: &RequestHead, tls: bool, matched: usize, out: &mut Vec<u8>) {
         out.clear();
@@ -119,7 +129,7 @@ fn push_path(out: &mut Vec<u8>, path: &[u8]) {
 pub(crate) struct RouteRef {
     listener: Rc<LaneListener>,
     index: usize,
-    /// What the rule took of the path's normal form.
+    /// What the rule took of the path's literal reading.
     pub matched: usize,
 }
 
@@ -140,6 +150,16 @@ impl RouteRef {
         if let (Some(hsts), true) = (&route.hsts, secure) {
             let _ = fields.set(Known::StrictTransportSecurity, hsts.as_bytes());
         }
+    }
+
+    /// Removes from a request's trailers what is removed from its head.
+    pub fn clean_request_trailers(&self, trailers: &mut Fields) {
+        self.route().into_iter().flat_map(|route| &route.request).for_each(|edits| edits.clean(trailers));
+    }
+
+    /// Removes from a response's trailers what is removed from its head.
+    pub fn clean_response_trailers(&self, trailers: &mut Fields) {
+        self.route().into_iter().flat_map(|route| &route.response).for_each(|edits| edits.clean(trailers));
     }
 
     /// Changes a request for the upstream.
@@ -179,7 +199,7 @@ impl Subject for Request<'_> {
         if name.eq_ignore_ascii_case("host") {
             return !self.0.authority().is_empty() && accepts(self.0.authority());
         }
-        self.0.fields.iter().any(|(_, n, value)| n.eq_ignore_ascii_case(name.as_bytes()) && accepts(value))
+        self.0.fields.iter().any(|(_, n, value)| is_alike(n, name.as_bytes()) && accepts(value))
     }
 }
 

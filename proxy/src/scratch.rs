@@ -1,14 +1,15 @@
 //! Buffers that one lane lends to whichever connection it is working on.
 //!
-//! A connection that is idle owns no buffer. What it must keep (half a record, an unsent rest) is taken from the pool
-//! and given back when it is empty.
+//! A connection that is idle owns no buffer. One that stages bytes takes a buffer from the pool, and gives it back when
+//! they have been sent or queued, in the same turn. What a connection must keep for longer (half a record, what its sink
+//! has no room for) lies in memory of its own, as large as what is kept.
 
 use sealane_tls::Records;
 
 /// Bytes read at a time.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
 /// Buffers kept for reuse; larger or more ones are freed.
-const POOLED: usize = 256;
+const POOLED: usize = 32;
 const POOLED_CAPACITY: usize = 64 * 1024;
 
 pub(crate) struct Scratch {
@@ -23,6 +24,18 @@ pub(crate) struct Scratch {
     /// For hellos that are spread over several records.
     pub joined: Vec<u8>,
     pub pool: Pool,
+}
+
+/// Bytes read at a time where nobody has asked yet for what they may turn out to be: a message's head, and what follows it.
+pub(crate) const HEAD_READ: usize = 16 * 1024;
+
+/// Keeps what was not used of some bytes, and no more memory than that takes.
+pub(crate) fn keep_rest(buffer: &mut Vec<u8>, used: usize) {
+    match buffer.get(used..) {
+        Some(rest) if used > 0 && !rest.is_empty() => *buffer = rest.to_vec(),
+        Some([]) | None => *buffer = Vec::new(),
+        Some(_) => {}
+    }
 }
 
 impl Scratch {

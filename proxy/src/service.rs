@@ -12,7 +12,7 @@ use crate::conn::{Back, BackPhase, Conn, Front, FrontPhase};
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::lane_state::LaneSnapshot;
-use crate::limits::{LaneLimits, Passed, ROUTING_TIMER};
+use crate::limits::{ClientConnections, LaneLimits, Passed, ROUTING_TIMER};
 use crate::newcomers::{Newcomers, is_newcomer};
 use crate::quic::succession::Follower;
 use crate::quic::{Datagram, Quic, UDP};
@@ -21,7 +21,7 @@ use crate::sides::{Later, client_of};
 use crate::snapshot::{Listener, Snapshot};
 use crate::syn::Signatures;
 use crate::wire::WireError;
-use sealane_lane::{After, Context, Key, Mailbox, Millis, Ready, Service, Slots, Subscription};
+use sealane_lane::{After, Context, Deadline, Key, Load, Mail, Mailbox, Millis, Ready, Service, Slots, Subscription};
 use sealane_tls::sessions::{self, Shelf};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -34,8 +34,19 @@ use std::time::Duration;
 const LOG_TIMER: u64 = (1 << 63) | (1 << 62);
 /// At most so many connections are taken from the kernel's queue when draining.
 const MAX_QUEUED: usize = 1024;
+/// Entries of the timer wheel, beside a few per connection, above which those that are stale are removed.
+const STALE_TIMERS: usize = 1024;
 /// How long a lingering connection is read.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// The capacity of a lane's mailbox, by the kinds below: what clients can cause to be there.
+pub const MAIL_CAPACITY: &[usize] = &[1 << 20, 256, 1 << 16];
+/// Datagrams, in bytes.
+pub(crate) const DATAGRAMS: usize = 0;
+/// Connections that are handed over.
+const CONNECTIONS: usize = 1;
+/// Keys of rate limits.
+const RATE_NEWS: usize = 2;
 
 /// What can be mailed to a lane of the proxy.
 #[derive(Debug)]
@@ -51,8 +62,21 @@ pub enum Message {
     Connection(HandedOver),
     /// What another lane has let pass of a rate limit.
     Passed(Arc<Passed>),
+    /// The process holds more memory than it should: those who hold the most of it are to give it back.
+    FreeMemory,
     /// A datagram of a QUIC connection that this lane owns, or whose session it owns.
     Datagram(Box<Datagram>),
+}
+
+impl Mail for Message {
+    fn load(&self) -> Load {
+        match self {
+            Self::Drain { .. } | Self::FreeMemory => Load::Free,
+            Self::Datagram(datagram) => Load::Counted { kind: DATAGRAMS, amount: datagram.load() },
+            Self::Connection(_) => Load::Counted { kind: CONNECTIONS, amount: 1 },
+            Self::Passed(passed) => Load::Counted { kind: RATE_NEWS, amount: passed.len() },
+        }
+    }
 }
 
 /// A connection on its way to another lane, before it has a session.
@@ -78,6 +102,8 @@ pub struct Setup {
     pub counters: Arc<Counters>,
     /// Set by control while the process holds more memory than it should: nobody new is accepted then.
     pub short_of_memory: Arc<AtomicBool>,
+    /// How many connections each client has, in all lanes.
+    pub clients: Arc<ClientConnections>,
     /// Where access log lines go; `None` writes none.
     pub log: Option<LogSink>,
 }
@@ -109,7 +135,9 @@ pub struct Proxy {
     /// Clients that are connected.
     pub(crate) fronts: usize,
     pub(crate) short_of_memory: Arc<AtomicBool>,
+    pub(crate) clients: Arc<ClientConnections>,
     pub(crate) listening: bool,
+    pub(crate) accept_timer: Deadline,
     pub(crate) draining: Option<Millis>,
     /// What holds over lanes, and queues.
     pub(crate) routing: LaneLimits,
@@ -142,7 +170,9 @@ impl Proxy {
             later: Vec::new(),
             fronts: 0,
             short_of_memory: setup.short_of_memory,
+            clients: setup.clients,
             listening: false,
+            accept_timer: Deadline::default(),
             draining: None,
             routing: LaneLimits::default(),
             quic: Quic::default(),
@@ -207,11 +237,9 @@ impl Proxy {
         }
         match self.conns.remove(key) {
             Some(Conn::Front(front)) => {
+                self.count_out(front.client.counted);
                 self.fronts -= 1;
                 self.counters.open.set(self.fronts as u64);
-                let mut inbuf = front.inbuf;
-                inbuf.clear();
-                self.scratch.pool.reclaim(&mut inbuf);
                 front.wire.dismantle(&mut self.scratch);
                 if !self.listening {
                     self.resume_accepting(cx);
@@ -229,9 +257,6 @@ impl Proxy {
                 {
                     shared.retain(|k| *k != key);
                 }
-                let mut inbuf = back.inbuf;
-                inbuf.clear();
-                self.scratch.pool.reclaim(&mut inbuf);
                 back.wire.dismantle(&mut self.scratch);
             }
             Some(Conn::Quic(_)) | None => {}
@@ -262,12 +287,24 @@ impl Proxy {
         // Connections that are open go on under the new settings of their listener. One whose listener or TLS policy
         // is gone has been promised other rules: it closes with its next response.
         for key in self.conns.keys().collect::<Vec<_>>() {
-            let Some(client) = self.conns.get_mut(key).and_then(Conn::client) else { continue };
+            let Some(conn) = self.conns.get_mut(key) else { continue };
+            let over_quic = matches!(conn, Conn::Quic(_));
+            let Some(client) = conn.client() else { continue };
             let old = client.listener.clone();
             let new = self.lane.listeners.iter().find(|l| l.listener.id == old.listener.id);
+            // A QUIC hello is judged by the settings that its connection began with, so those stay its rules.
+            let new = new.filter(|_| client.policy.is_some() || !over_quic);
             match new.and_then(|n| Some((n, same_policy(&old.listener, client.policy, &n.listener)?))) {
                 Some((new, policy)) => (client.listener, client.policy) = (new.clone(), policy),
-                None => client.requests = u64::MAX,
+                None => {
+                    client.requests = u64::MAX;
+                    if let Some(Conn::Front(front)) = self.conns.get_mut(key)
+                        && let Some(h2) = &mut front.h2
+                    {
+                        h2.shut_down(cx.now());
+                        self.touch(key);
+                    }
+                }
             }
         }
         self.carry_pools(cx);
@@ -313,7 +350,7 @@ impl Proxy {
             match self.conns.get_mut(key) {
                 Some(Conn::Front(f)) if f.h2.is_some() => {
                     if let Some(h2) = &mut f.h2 {
-                        h2.shut_down();
+                        h2.shut_down(cx.now());
                     }
                     self.touch(key);
                 }
@@ -332,6 +369,18 @@ impl Proxy {
         self.settle(cx);
     }
 
+    /// Removes what deadlines that were moved forward have left in the timer wheel, once that is most of what is there.
+    fn forget_stale_timers(&mut self, cx: &mut Context) {
+        if cx.timers.len() <= STALE_TIMERS + 4 * self.conns.len() {
+            return;
+        }
+        let conns = &self.conns;
+        cx.timers.retain(|token, tick| {
+            token & LISTENER != 0
+                || conns.get(Key::from_u64(token)).is_some_and(|conn| conn.deadline().is_armed_for(tick))
+        });
+    }
+
     /// Writes the access log line of a finished exchange.
     pub(crate) fn log_exchange(&mut self, cx: &mut Context, x: &Exchange) {
         let Some(format) = self.lane.snapshot.access_log.filter(|_| self.log.is_on()) else { return };
@@ -346,11 +395,15 @@ impl Proxy {
     }
 }
 
-/// The index that a policy has in the new snapshot, if it is still there.
-fn same_policy(old: &Listener, policy: usize, new: &Listener) -> Option<usize> {
-    match (&old.tls, &new.tls) {
-        (None, None) => Some(0),
-        (Some(old), Some(new)) => new.policies.iter().position(|p| p.id == old.policies[policy].id),
+/// The index that a policy has in the new snapshot, if it is still there. `None` inside: the hello has yet to choose.
+fn same_policy(old: &Listener, policy: Option<usize>, new: &Listener) -> Option<Option<usize>> {
+    match (&old.tls, &new.tls, policy) {
+        (None, None, _) => Some(Some(0)),
+        (Some(_), Some(_), None) => Some(None),
+        (Some(old), Some(new), Some(policy)) => {
+            let id = old.policies.get(policy)?.id;
+            Some(Some(new.policies.iter().position(|p| p.id == id)?))
+        }
         _ => None,
     }
 }
@@ -407,8 +460,7 @@ impl Service for Proxy {
             return self.routing_timer(cx);
         }
         if token & LISTENER != 0 {
-            self.resume_accepting(cx);
-            return;
+            return self.accept_timeout(cx);
         }
         let key = Key::from_u64(token);
         let due = match self.conns.get_mut(key) {
@@ -432,17 +484,29 @@ impl Service for Proxy {
         match message {
             Message::Drain { limit, successor } => self.drain(cx, limit, successor),
             Message::Passed(passed) => self.routing.heard(cx, &passed),
+            Message::FreeMemory => self.free_memory(cx),
             Message::Datagram(datagram) => {
+                self.counters.quic_dropped_mailbox.set(self.mailboxes[self.slot].refused(DATAGRAMS));
                 self.quic_forwarded(cx, *datagram);
                 self.settle(cx);
             }
             Message::Connection(c) => {
                 let found = self.lane.listeners.iter().find(|l| l.listener.id == c.listener).cloned();
                 let Some(listener) = found else { return };
+                // The same limits as at accepting. The other lane has looked (`Mailbox::is_closed`), but not in this moment.
+                if self.is_full() || self.newcomers.is_full() {
+                    self.pause_accepting(cx);
+                    self.accept_again(cx);
+                    return self.counters.handover_limit.inc();
+                }
                 let allowance = Self::examine_handed_over(&c.fd, &listener);
                 let Some(key) = self.adopt(cx, c.fd, listener, c.peer, FrontPhase::Hello, allowance) else { return };
                 if let Some(front) = self.front(key) {
                     front.wire.unread = c.bytes;
+                }
+                // Its lane has counted it in, and out.
+                if !self.count_in(key) {
+                    return self.close(cx, key);
                 }
                 self.hello_arrived(cx, key, false);
                 self.settle(cx);
@@ -452,6 +516,7 @@ impl Service for Proxy {
 
     fn turn(&mut self, cx: &mut Context) -> After {
         self.clock.refresh(cx.now());
+        self.forget_stale_timers(cx);
         self.mind_newcomers(cx);
         self.mind_queues(cx);
         if !self.later.is_empty() {

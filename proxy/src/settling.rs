@@ -45,7 +45,7 @@ impl Proxy {
         if allowed > Some(0) && wire.allowance == Some(0) && !wire.is_flushed() {
             counters.syn_capped.inc();
         }
-        let credit = wire.credit();
+        let has_room = wire.has_room();
         let flushed = wire.is_flushed();
         if let Conn::Front(front) = conn
             && let FrontPhase::Closing { linger } = front.phase
@@ -63,14 +63,14 @@ impl Proxy {
             }
             return;
         }
-        if credit < crate::wire::HIGH_WATER / 2 {
+        if !has_room {
             return;
         }
         match self.conns.get(key) {
             Some(Conn::Front(front)) if front.h2.is_some() => self.h2_front_room(cx, key),
             Some(Conn::Back(back)) if back.h2.is_some() => self.h2_back_room(cx, key),
             _ => {
-                if let Some(source) = self.blocked_source(key) {
+                if let Some(source) = self.blocked_source(cx, key) {
                     *resumes += 1;
                     if *resumes > RESUMES {
                         self.later.push(source);
@@ -112,17 +112,22 @@ impl Proxy {
     }
 
     /// The source that waits for room on this connection.
-    fn blocked_source(&mut self, sink: Key) -> Option<Later> {
+    fn blocked_source(&mut self, cx: &Context, sink: Key) -> Option<Later> {
         let exchange = match self.conns.get(sink)? {
+            // Requests that wait here because their predecessors' answers have.
+            Conn::Front(f) if f.exchange.is_none() => {
+                let more = f.wire.readable || !f.inbuf.is_empty() && !f.in_head;
+                return (more && f.phase == FrontPhase::Open && f.established).then_some(Later::Conn(sink));
+            }
             Conn::Front(f) => f.exchange?,
             Conn::Back(b) => b.exchange?,
             Conn::Quic(_) => return None,
         };
         let x = self.exchanges.get_mut(exchange)?;
         if x.front == ClientSide::H1(sink) {
-            std::mem::take(&mut x.down.blocked).then_some(Later::Server(exchange))
+            x.down.unblock(cx.now()).then_some(Later::Server(exchange))
         } else {
-            let waits = x.back == Some(ServerSide::H1(sink)) && std::mem::take(&mut x.up.blocked);
+            let waits = x.back == Some(ServerSide::H1(sink)) && x.up.unblock(cx.now());
             waits.then_some(Later::Client(exchange))
         }
     }

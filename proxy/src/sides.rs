@@ -32,8 +32,7 @@ use crate::conn::{Client, Conn};
 use crate::exchange::Exchange;
 use crate::service::Proxy;
 use sealane_http::{BodyLength, Known};
-use sealane_lane::{Context, Key, Slots};
-use std::time::Duration;
+use sealane_lane::{Context, Key, Millis, Slots};
 
 /// Where a request comes from and its response goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,15 +67,6 @@ pub(crate) enum Later {
     Client(Key),
     /// The source of an exchange's response.
     Server(Key),
-}
-
-/// What an upstream is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// The response's first byte; the request is through.
-    FirstByte,
-    /// The next piece of either flow.
-    Idle,
 }
 
 impl ClientSide {
@@ -143,8 +133,8 @@ impl Proxy {
     #[inline]
     pub(crate) fn client_credit(&mut self, side: ClientSide, want: usize) -> usize {
         match side {
-            ClientSide::H1(key) => match self.conns.get(key) {
-                Some(Conn::Front(front)) => front.wire.room(want),
+            ClientSide::H1(key) => match self.conns.get_mut(key) {
+                Some(Conn::Front(front)) => front.wire.room(0, want),
                 _ => 0,
             },
             ClientSide::H2(key, stream) => self.h2_client_credit(key, stream, want),
@@ -163,9 +153,9 @@ impl Proxy {
         last: bool,
     ) {
         match side {
-            ClientSide::H1(key) => self.h1_client_data(cx, key, framing, data),
+            ClientSide::H1(key) => self.h1_client_data(key, framing, data),
             ClientSide::H2(key, stream) => self.h2_client_data(cx, key, stream, data, last),
-            ClientSide::H3(key, stream) => self.h3_client_data(cx, key, stream, data, last),
+            ClientSide::H3(key, stream) => self.h3_client_data(key, stream, data, last),
         }
     }
 
@@ -219,32 +209,18 @@ impl Proxy {
                 self.close(cx, key);
             }
             ClientSide::H2(key, stream) => self.h2_client_reset(cx, key, stream, stuck),
-            ClientSide::H3(key, stream) => self.h3_client_reset(key, stream),
+            ClientSide::H3(key, stream) => self.h3_client_reset(key, stream, stuck),
         }
     }
 
-    /// Something has moved: the client's patience begins anew.
+    /// The deadlines of a client's exchanges are looked at at this time or before.
     #[inline]
-    pub(crate) fn client_alive(&mut self, cx: &mut Context, side: ClientSide) {
-        let idle = self.lane.snapshot.limits.idle_timeout;
-        match side {
-            ClientSide::H1(key) => {
-                if let Some(Conn::Front(front)) = self.conns.get_mut(key) {
-                    front.deadline.after(cx, key, idle);
-                }
-            }
-            ClientSide::H2(key, stream) => self.h2_client_alive(cx, key, stream),
-            ClientSide::H3(key, stream) => self.h3_client_alive(cx, key, stream),
-        }
-    }
-
-    /// The client has been answered, and has so long to come to its end.
-    pub(crate) fn client_lingers(&mut self, cx: &mut Context, side: ClientSide, time: Duration) {
-        match side {
-            // Its connection lingers when the exchange is over.
-            ClientSide::H1(_) => {}
-            ClientSide::H2(key, stream) => self.h2_client_lingers(cx, key, stream, time),
-            ClientSide::H3(key, stream) => self.h3_client_lingers(cx, key, stream, time),
+    pub(crate) fn client_look_by(&mut self, cx: &mut Context, side: ClientSide, at: Millis) {
+        let key = side.conn();
+        match self.conns.get_mut(key) {
+            Some(Conn::Front(front)) => front.deadline.set_no_later(cx, key, at),
+            Some(Conn::Quic(q)) => q.deadline.set_no_later(cx, key, at),
+            Some(Conn::Back(_)) | None => {}
         }
     }
 
@@ -264,8 +240,8 @@ impl Proxy {
     #[inline]
     pub(crate) fn server_credit(&mut self, side: ServerSide, want: usize) -> usize {
         match side {
-            ServerSide::H1(key) => match self.conns.get(key) {
-                Some(Conn::Back(back)) => back.wire.room(want),
+            ServerSide::H1(key) => match self.conns.get_mut(key) {
+                Some(Conn::Back(back)) => back.wire.room(0, want),
                 _ => 0,
             },
             ServerSide::Waiting(_) => 0,
@@ -285,10 +261,10 @@ impl Proxy {
         last: bool,
     ) {
         match side {
-            ServerSide::H1(key) => self.h1_server_data(cx, key, framing, data),
+            ServerSide::H1(key) => self.h1_server_data(key, framing, data),
             ServerSide::Waiting(_) => {}
             ServerSide::H2(key, stream) => self.h2_server_data(cx, key, stream, data, last),
-            ServerSide::H3(key, stream) => self.h3_server_data(cx, key, stream, data, last),
+            ServerSide::H3(key, stream) => self.h3_server_data(key, stream, data, last),
         }
     }
 
@@ -323,30 +299,6 @@ impl Proxy {
             ServerSide::Waiting(_) => {}
             ServerSide::H2(key, stream) => self.h2_server_reset(cx, key, stream),
             ServerSide::H3(key, stream) => self.h3_server_reset(key, stream),
-        }
-    }
-
-    /// The server's patience begins anew.
-    #[inline]
-    pub(crate) fn server_wait(&mut self, cx: &mut Context, side: ServerSide, wait: Wait) {
-        match side {
-            ServerSide::H1(key) => {
-                if let Some(Conn::Back(back)) = self.conns.get_mut(key) {
-                    let upstream = &back.upstream.upstream;
-                    let x = back.exchange.and_then(|x| self.exchanges.get(x));
-                    let left = x.and_then(|x| x.routed.try_left(&back.upstream, cx.now()));
-                    let time = match wait {
-                        Wait::FirstByte => {
-                            left.map_or(upstream.first_byte_timeout, |t| t.min(upstream.first_byte_timeout))
-                        }
-                        Wait::Idle => upstream.idle_timeout,
-                    };
-                    back.deadline.after(cx, key, time);
-                }
-            }
-            ServerSide::Waiting(_) => {}
-            ServerSide::H2(key, stream) => self.h2_server_wait(cx, key, stream, wait),
-            ServerSide::H3(key, stream) => self.h3_server_wait(cx, key, stream, wait),
         }
     }
 }

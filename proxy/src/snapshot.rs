@@ -10,8 +10,9 @@ use crate::limits::RateLimit;
 use crate::quic::succession::Elder;
 use crate::rules::{Redirect, Route};
 use crate::server_state::{GroupState, ServerState};
-use sealane_http::h1::Limits;
-use sealane_route::{HostTable, RouteTable};
+use sealane_http::h1::{Limits, Tolerance};
+use sealane_route::proxies::TrustedProxies;
+use sealane_route::{RouteTable, SiteMap};
 use sealane_sys::fastopen::Cookie;
 use sealane_tls::policy::{ClientPolicy, ListenerTls, TicketKeys};
 use std::net::SocketAddr;
@@ -71,18 +72,37 @@ pub struct Listener {
     pub quic: Option<Quic>,
     /// Whether clients start with a PROXY protocol header (v1 or v2). A connection without one is refused.
     pub proxy_protocol: bool,
-    /// Believe `Forwarded` and `X-Forwarded-*` that arrive here (else they are replaced).
+    /// Proxies that may say who the client is, in a PROXY protocol header or, with `trust_forwarded`, in fields. Empty:
+    /// everybody may.
+    pub trusted_proxies: TrustedProxies,
+    /// Believe `Forwarded` and `X-Forwarded-*` that arrive here from trusted proxies (else they are replaced).
     pub trust_forwarded: bool,
+    /// In which field trusted proxies say who the client is.
+    pub address_header: AddressHeader,
     /// CONNECT is allowed (else 405).
     pub allow_connect: bool,
+    /// TRACE is allowed (else 405).
+    pub allow_trace: bool,
     /// What its sockets take from SYNs.
     pub syn_tls: SynData,
     /// HTTP/2 by prior knowledge (RFC 9113 §3.3); for listeners without TLS, where there is no ALPN.
     pub h2c: bool,
     /// Which connections are relayed without being read.
     pub relays: Relays,
-    /// Host name to action. Looked up by the request's host.
-    pub hosts: HostTable<Arc<Action>>,
+    /// Which policy a server name has, and which of `actions` a request gets.
+    pub sites: Arc<SiteMap>,
+    /// What is done with requests, by host; the same for all listeners.
+    pub actions: Arc<[Action]>,
+}
+
+/// The field in which trusted proxies say who the client is. The other one may be the client's own, and is not believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AddressHeader {
+    /// Nearly all write it.
+    #[default]
+    XForwardedFor,
+    /// RFC 7239.
+    Forwarded,
 }
 
 /// Which connections of a listener go to an [`Action::Passthrough`].
@@ -203,9 +223,13 @@ pub struct Upstream {
     pub first_byte_timeout: Duration,
     /// Longest silence while a message is under way.
     pub idle_timeout: Duration,
+    /// The least bytes per second that a body moves at, averaged over `idle_timeout`, while the server is waited for. 0: any.
+    pub min_body_rate: u64,
     /// Sends a PROXY protocol header (1 or 2) at the start of each connection; such connections are not pooled over
     /// clients, so `keepalive` is 0 with it.
     pub proxy_protocol: Option<u8>,
+    /// What is accepted of HTTP/1.1 responses that break the rules.
+    pub tolerance: Tolerance,
     /// The `Host` sent; `None` passes the client's on.
     pub host_header: Option<String>,
 }
@@ -257,7 +281,11 @@ pub struct ClientLimits {
     pub max_body: u64,
     /// Most connections per lane; at the limit accepting pauses.
     pub max_connections: usize,
-    /// Bytes that the process may hold in memory; above that nobody new is accepted. 0: by its control group.
+    /// The most connections that one client may have open, over all lanes and versions of HTTP. 0: any number.
+    pub max_per_client: u32,
+    /// Bits of an IPv4 and of an IPv6 address that make a client.
+    pub client_prefixes: (u8, u8),
+    /// Bytes that the process may hold in memory; above that nobody new is accepted. 0: by its control group or the machine.
     pub max_memory: u64,
     /// From accept to the end of the TLS handshake.
     pub handshake_timeout: Duration,
@@ -267,6 +295,8 @@ pub struct ClientLimits {
     pub keepalive_timeout: Duration,
     /// Longest silence while a message is under way.
     pub idle_timeout: Duration,
+    /// The least bytes per second that a body moves at, averaged over `idle_timeout`, while the client is waited for. 0: any.
+    pub min_body_rate: u64,
     /// HTTP/2: most streams that a client may have open on a connection.
     pub max_streams: u32,
     /// Requests served on one connection before it is closed.

@@ -1,26 +1,38 @@
 //! A connection's socket with its TLS session: plaintext in, plaintext out.
 //!
 //! Reading: [`Wire::read`] takes what the socket has, once, and leaves plaintext in the lane's scratch buffers.
-//! Writing: callers append to [`Wire::stage`]; [`Wire::flush`] encrypts it all and sends it in one call. What the socket
-//! does not take stays in `unsent`, which is how a slow peer's back-pressure is seen ([`Wire::credit`]).
+//! Writing: callers append to [`Wire::stage`]; [`Wire::flush`] encrypts it all and sends it in one call, straight from the
+//! lane's records. Only what the socket does not take is kept, in `queue`.
+//!
+//! A source asks [`Wire::room`] before it reads. A socket with a lot of space takes 64 KiB at a time. One that is full, or
+//! nearly so, takes 8 KiB at a time: that is what a slow reader can make the proxy hold.
 
 use crate::scratch::Scratch;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
-use sealane_lane::Ready;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown};
+use sealane_lane::{Ready, WriteQueue};
+use sealane_sys::sockopt::send_space;
 use sealane_tls::{Session, TlsError};
+use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 
-/// Most bytes that wait to be sent on a connection; sources push no more than what is left of it.
+/// The most bytes that are staged on a connection whose socket has space for them.
 pub(crate) const HIGH_WATER: usize = 64 * 1024;
-/// A sink with less room than this is full: pieces stay large, and a trailer section always fits.
-pub(crate) const MIN_CREDIT: usize = 8 * 1024;
+/// The most bytes that wait on a connection whose socket has no space.
+pub(crate) const LOW_WATER: usize = 8 * 1024;
+/// A sink with less room than this takes no part of a longer piece, so that pieces stay large.
+pub(crate) const MIN_CREDIT: usize = 4 * 1024;
+/// The bound of a connection's write queue. Sources stop long before it; what they do not decide fits as well: heads, a
+/// configured response body, the answers of the TLS session.
+const QUEUE_LIMIT: usize = 16 << 20;
+/// Chunks of the queue that are sent in one call.
+const SLICES: usize = 16;
 
 #[derive(Debug)]
 pub(crate) enum WireError {
-    /// The socket failed or was reset.
+    /// The socket failed or was reset, or the peer takes nothing of far too much.
     Io,
-    /// The TLS session failed; an alert may wait in `unsent`.
+    /// The TLS session failed; an alert may wait in the queue.
     Tls(TlsError),
 }
 
@@ -42,8 +54,10 @@ pub(crate) struct Wire {
     pub unread: Vec<u8>,
     /// Plaintext to send.
     pub stage: Vec<u8>,
-    unsent: Vec<u8>,
-    sent: usize,
+    /// Encrypted (under TLS) and not taken by the socket yet.
+    queue: WriteQueue,
+    /// At least so many bytes would be taken by the socket: what it said when it was last asked, less what was sent.
+    space: usize,
     pub readable: bool,
     pub writable: bool,
     rdhup: bool,
@@ -68,8 +82,8 @@ impl Wire {
             tls: None,
             unread: Vec::new(),
             stage: Vec::new(),
-            unsent: Vec::new(),
-            sent: 0,
+            queue: WriteQueue::new(QUEUE_LIMIT),
+            space: 0,
             readable: true,
             writable: true,
             rdhup: false,
@@ -91,17 +105,56 @@ impl Wire {
         self.rdhup |= ready.peer_closed;
     }
 
-    /// How many more bytes may be staged.
+    /// Bytes that wait to be sent.
     #[inline]
-    pub fn credit(&self) -> usize {
-        HIGH_WATER.saturating_sub(self.stage.len() + self.unsent.len() - self.sent)
+    pub fn waiting(&self) -> usize {
+        self.stage.len() + self.queue.len()
     }
 
-    /// How many of `want` bytes may be staged; 0 when there is so little room that waiting is better.
+    /// Bytes of memory that wait with the connection: to be sent, or to be read on.
+    pub fn held(&self) -> usize {
+        self.stage.capacity() + self.queue.held() + self.unread.capacity()
+    }
+
+    /// How many of `want` bytes may be staged; 0 when there is so little room that waiting is better. `given`: bytes that
+    /// were accepted before and have not been staged yet.
     #[inline]
-    pub fn room(&self, want: usize) -> usize {
-        let credit = self.credit();
-        if credit < MIN_CREDIT { 0 } else { credit.min(want) }
+    pub fn room(&mut self, given: usize, want: usize) -> usize {
+        let waiting = self.waiting() + given;
+        let credit = self.limit(waiting + want).saturating_sub(waiting);
+        if credit < want.min(MIN_CREDIT) { 0 } else { credit.min(want) }
+    }
+
+    /// How many bytes may wait here, as far as that matters to who wants `need` of them to.
+    #[inline]
+    fn limit(&mut self, need: usize) -> usize {
+        if need <= LOW_WATER || !self.writable || !self.queue.is_empty() {
+            return LOW_WATER;
+        }
+        if self.space < 2 * need.min(HIGH_WATER) {
+            self.space = send_space(&self.fd).unwrap_or(HIGH_WATER);
+        }
+        // Half of it: what the kernel counts is more than the bytes, and it may run short of memory.
+        (self.space / 2).clamp(LOW_WATER, HIGH_WATER)
+    }
+
+    /// How many bytes of frames may be staged of what was accepted before.
+    #[inline]
+    pub fn frame_room(&self) -> usize {
+        let limit = if self.queue.is_empty() { HIGH_WATER } else { LOW_WATER };
+        limit.saturating_sub(self.waiting())
+    }
+
+    /// So much waits that nothing new is begun whose answer would have to wait as well.
+    #[inline]
+    pub fn is_backed_up(&self) -> bool {
+        self.waiting() >= if self.queue.is_empty() { HIGH_WATER } else { LOW_WATER }
+    }
+
+    /// What waited has left: sources may go on.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.waiting() <= MIN_CREDIT
     }
 
     /// The peer has sent, or is known to be sending, its end.
@@ -113,7 +166,7 @@ impl Wire {
     /// Nothing waits to be sent.
     #[inline]
     pub fn is_flushed(&self) -> bool {
-        self.stage.is_empty() && self.unsent.is_empty() && (!self.finish || self.finished)
+        self.stage.is_empty() && self.queue.is_empty() && (!self.finish || self.finished)
     }
 
     /// Reads raw bytes into `unread`, for what comes before TLS.
@@ -135,7 +188,6 @@ impl Wire {
             Err(_) => return Err(WireError::Io),
         };
         self.note_short_read(n, s.input.len());
-        s.pool.equip(&mut self.unread);
         self.unread.extend_from_slice(&s.input[..n]);
         Ok(ReadResult::Progress)
     }
@@ -149,8 +201,8 @@ impl Wire {
         }
     }
 
-    /// Reads once. Plaintext is left in `s.plain`, 0-RTT data in `s.early`.
-    pub fn read(&mut self, s: &mut Scratch) -> Result<ReadResult, WireError> {
+    /// Reads once, at most `limit` bytes. Plaintext is left in `s.plain`, 0-RTT data in `s.early`.
+    pub fn read(&mut self, s: &mut Scratch, limit: usize) -> Result<ReadResult, WireError> {
         s.plain.clear();
         s.early.clear();
         if self.ended {
@@ -166,7 +218,8 @@ impl Wire {
             return Err(WireError::Io);
         }
         s.input[..kept].copy_from_slice(&self.unread);
-        let n = match recv(&self.fd, &mut s.input[kept..], RecvFlags::empty()) {
+        let limit = s.input.len().min(kept.saturating_add(limit.max(1)));
+        let n = match recv(&self.fd, &mut s.input[kept..limit], RecvFlags::empty()) {
             Ok((n, _)) => n,
             Err(Errno::AGAIN) => {
                 self.readable = false;
@@ -180,7 +233,7 @@ impl Wire {
             // RFC 8446 §6.1: an end without close_notify may be an attacker's.
             return Ok(ReadResult::End { clean: self.tls.is_none() || self.tls_closed });
         }
-        self.note_short_read(n, s.input.len() - kept);
+        self.note_short_read(n, limit - kept);
         let Some(tls) = &mut self.tls else {
             s.plain.extend_from_slice(&s.input[..n]);
             return Ok(ReadResult::Progress);
@@ -188,10 +241,7 @@ impl Wire {
         let end = kept + n;
         s.records.clear();
         let result = tls.read(&mut s.input[..end], &mut s.plain, &mut s.early, &mut s.records);
-        if !s.records.is_empty() {
-            s.pool.equip(&mut self.unsent);
-            self.unsent.extend_from_slice(s.records.filled());
-        }
+        self.enqueue(s.records.filled())?;
         let done = result.map_err(WireError::Tls)?;
         self.keep_unread(done.consumed, end, s);
         if done.closed {
@@ -205,13 +255,8 @@ impl Wire {
     }
 
     fn keep_unread(&mut self, consumed: usize, end: usize, s: &mut Scratch) {
-        self.unread.clear();
-        if consumed < end {
-            s.pool.equip(&mut self.unread);
-            self.unread.extend_from_slice(&s.input[consumed..end]);
-        } else {
-            s.pool.reclaim(&mut self.unread);
-        }
+        // As large as what it keeps, and no larger: a peer that stops in the middle of a record holds it.
+        self.unread = s.input[consumed..end].to_vec();
     }
 
     /// Starts TLS as a server with the hello that was read raw.
@@ -222,28 +267,29 @@ impl Wire {
         let mut hello = std::mem::take(&mut self.unread);
         s.records.clear();
         let result = tls.read(&mut hello, &mut s.plain, &mut s.early, &mut s.records);
-        s.pool.equip(&mut self.unsent);
-        self.unsent.extend_from_slice(s.records.filled());
+        self.enqueue(s.records.filled())?;
         let done = result.map_err(WireError::Tls);
         if let Ok(done) = &done {
             hello.drain(..done.consumed.min(hello.len()));
         }
-        self.unread = hello;
-        s.pool.reclaim(&mut self.unread);
+        self.unread = if hello.is_empty() { Vec::new() } else { hello };
         done.map(|_| ())
     }
 
     /// Starts TLS as a client; the hello waits to be sent.
-    pub fn start_client(&mut self, session: Session, s: &mut Scratch) {
+    pub fn start_client(&mut self, session: Session, s: &Scratch) {
         self.tls = Some(Box::new(session));
-        s.pool.equip(&mut self.unsent);
-        self.unsent.extend_from_slice(s.records.filled());
+        self.send_raw(s.records.filled());
     }
 
     /// Bytes to send as they are: a PROXY header, an alert without a session.
-    pub fn send_raw(&mut self, bytes: &[u8], s: &mut Scratch) {
-        s.pool.equip(&mut self.unsent);
-        self.unsent.extend_from_slice(bytes);
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        // They come first, so there is room.
+        let _ = self.enqueue(bytes);
+    }
+
+    fn enqueue(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+        self.queue.push(bytes).map_err(|_| WireError::Io)
     }
 
     /// Whether the TLS handshake (if there is TLS) is not over yet.
@@ -269,47 +315,44 @@ impl Wire {
         if let Some(tls) = &mut self.tls {
             if !self.stage.is_empty() || notify {
                 s.records.clear();
-                let mut plain = &self.stage[..];
                 // A session that cannot write (a handshake that is not over) has nothing to notify either.
-                if !(plain.is_empty() && tls.is_handshaking()) {
-                    tls.write(plain, notify, &mut s.records).map_err(WireError::Tls)?;
-                    plain = &[];
+                if !(self.stage.is_empty() && tls.is_handshaking()) {
+                    tls.write(&self.stage, notify, &mut s.records).map_err(WireError::Tls)?;
                 }
-                debug_assert!(plain.is_empty());
                 self.stage.clear();
                 self.finished |= notify;
-                if self.unsent.is_empty() {
-                    return self.send_records(s);
-                }
-                self.unsent.extend_from_slice(s.records.filled());
+                self.send(s.records.filled())?;
             }
         } else {
             self.finished |= notify;
             if !self.stage.is_empty() {
-                if self.unsent.is_empty() {
-                    std::mem::swap(&mut self.unsent, &mut self.stage);
-                } else {
-                    self.unsent.extend_from_slice(&self.stage);
-                    self.stage.clear();
-                }
+                let mut stage = std::mem::take(&mut self.stage);
+                let sent = self.send(&stage);
+                stage.clear();
+                self.stage = stage;
+                sent?;
             }
         }
-        self.send_unsent(s)
+        s.pool.reclaim(&mut self.stage);
+        self.send_queue()?;
+        if self.queue.is_empty() {
+            self.half_close();
+        }
+        Ok(self.queue.is_empty())
     }
 
-    /// Sends straight from the lane's records; only the rest is kept.
-    fn send_records(&mut self, s: &mut Scratch) -> Result<bool, WireError> {
-        s.pool.reclaim(&mut self.stage);
-        let mut at = 0;
-        while self.writable && at < s.records.filled().len() {
-            let bytes = self.allowed(&s.records.filled()[at..]);
-            if bytes.is_empty() {
+    /// Sends straight from where the bytes are; only the rest is kept. Behind what waits already, all of them wait.
+    fn send(&mut self, mut bytes: &[u8]) -> Result<(), WireError> {
+        while self.queue.is_empty() && self.writable && !bytes.is_empty() {
+            let allowed = self.allowed(bytes);
+            if allowed.is_empty() {
                 break;
             }
-            match send(&self.fd, bytes, SendFlags::NOSIGNAL) {
+            match send(&self.fd, allowed, SendFlags::NOSIGNAL) {
                 Ok(n) => {
-                    at += n;
-                    self.writable = n == bytes.len();
+                    // A short send means that the socket is full; an event follows.
+                    self.writable = n == allowed.len();
+                    bytes = &bytes[n..];
                     self.spend(n);
                 }
                 Err(Errno::AGAIN) => self.writable = false,
@@ -317,14 +360,7 @@ impl Wire {
                 Err(_) => return Err(WireError::Io),
             }
         }
-        if at < s.records.filled().len() {
-            s.pool.equip(&mut self.unsent);
-            self.unsent.extend_from_slice(&s.records.filled()[at..]);
-        }
-        if self.unsent.is_empty() {
-            self.half_close();
-        }
-        Ok(self.unsent.is_empty())
+        self.enqueue(bytes)
     }
 
     /// As much of the bytes as may be sent to this client now.
@@ -338,6 +374,7 @@ impl Wire {
 
     #[inline]
     fn spend(&mut self, sent: usize) {
+        self.space = self.space.saturating_sub(sent);
         if let Some(left) = &mut self.allowance {
             *left -= sent;
         }
@@ -351,17 +388,23 @@ impl Wire {
         }
     }
 
-    fn send_unsent(&mut self, s: &mut Scratch) -> Result<bool, WireError> {
-        while self.writable && self.sent < self.unsent.len() {
-            let bytes = self.allowed(&self.unsent[self.sent..]);
-            if bytes.is_empty() {
-                break;
+    fn send_queue(&mut self) -> Result<(), WireError> {
+        while self.writable && !self.queue.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut count = self.queue.slices(&mut slices);
+            if self.allowance.is_some() {
+                let allowed = self.allowed(self.queue.first());
+                if allowed.is_empty() {
+                    break;
+                }
+                (slices[0], count) = (IoSlice::new(allowed), 1);
             }
-            match send(&self.fd, bytes, SendFlags::NOSIGNAL) {
+            let slices = &slices[..count];
+            let length: usize = slices.iter().map(|s| s.len()).sum();
+            match sendmsg(&self.fd, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
                 Ok(n) => {
-                    // A short send means that the socket is full; an event follows.
-                    self.writable = n == bytes.len();
-                    self.sent += n;
+                    self.writable = n == length;
+                    self.queue.consume(n);
                     self.spend(n);
                 }
                 Err(Errno::AGAIN) => self.writable = false,
@@ -369,22 +412,12 @@ impl Wire {
                 Err(_) => return Err(WireError::Io),
             }
         }
-        if self.sent == self.unsent.len() {
-            self.sent = 0;
-            self.unsent.clear();
-            s.pool.reclaim(&mut self.unsent);
-            s.pool.reclaim(&mut self.stage);
-            self.half_close();
-            return Ok(true);
-        }
-        Ok(false)
+        Ok(())
     }
 
-    /// Gives the buffers back; called when the connection is let go of.
+    /// Gives the stage's buffer back; called when the connection is let go of.
     pub fn dismantle(mut self, s: &mut Scratch) {
-        for buffer in [&mut self.unread, &mut self.stage, &mut self.unsent] {
-            buffer.clear();
-            s.pool.reclaim(buffer);
-        }
+        self.stage.clear();
+        s.pool.reclaim(&mut self.stage);
     }
 }

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use sealane_control::client::{self, ClientSettings};
-use sealane_control::config::{self, Answer, CommandLine, Config, Diagnostic, Errors, Warning, https_record};
-use sealane_control::{demo, run, syn_tls};
+use sealane_control::config::{self, Answer, CommandLine, Config, Diagnostic, Errors, Severity, Warning, https_record};
+use sealane_control::{demo, dns, run, syn_tls};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -125,11 +125,18 @@ requests are finished, `sealane status` and `sealane top` show what it is doing.
     },
     /// Check a configuration file and everything that it names, without serving
     #[command(after_help = "\
-Exit code 0: it is good, perhaps with warnings. 1: every mistake is printed, with its place and what to write instead.")]
+Exit code 0: it is good, perhaps with warnings. 1: every mistake is printed, with its place and what to write instead.
+
+Examples:
+  sealane check -c sealane.toml
+  sealane config example | sealane check --offline -c /dev/stdin")]
     Check {
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
+        /// Check the file alone: no file that it names is read, no name resolved
+        #[arg(long)]
+        offline: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -317,7 +324,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             client::run(&ClientSettings { listen, to, redirect, no_cookie, verbose })?;
         }
         Command::Serve { config } => serve(Config::load(&config))?,
-        Command::Check { config, json } => return check(&config, json),
+        Command::Check { config, offline, json } => return check(&config, offline, json),
         Command::Tunnel(command) => tunnel::execute(command)?,
         Command::Config(ConfigCommand::Example) => print(config::example())?,
         Command::Config(ConfigCommand::Schema) => print(&config::schema())?,
@@ -352,10 +359,19 @@ fn serve(loaded: Result<(Config, Vec<Warning>), Errors>) -> Result<()> {
     run::serve(config)
 }
 
-fn check(path: &Path, json: bool) -> Result<ExitCode> {
-    let (config, errors, warnings) = match Config::load(path) {
-        Ok((config, warnings)) => (Some(config), Vec::new(), warnings),
-        Err(Errors { errors, warnings }) => (None, errors, warnings),
+fn check(path: &Path, offline: bool, json: bool) -> Result<ExitCode> {
+    let loaded = if offline { Config::load_offline(path) } else { Config::load(path) };
+    let (config, errors, warnings) = match loaded {
+        Ok((config, warnings)) if offline => (Some(config), Vec::new(), warnings),
+        Ok((mut config, mut warnings)) => {
+            // What `serve` does before it serves.
+            warnings.extend(config.resolve_and_wait(dns::LOAD_LIMIT)?);
+            let (errors, more): (Vec<Diagnostic>, Vec<Warning>) =
+                config.refused_here().into_iter().partition(|d| d.severity == Severity::Error);
+            warnings.extend(more);
+            (errors.is_empty().then_some(config), errors, warnings)
+        }
+        Err(Errors { errors, warnings, .. }) => (None, errors, warnings),
     };
     if json {
         print(&(as_json(&errors, &warnings)? + "\n"))?;
@@ -368,11 +384,11 @@ fn check(path: &Path, json: bool) -> Result<ExitCode> {
                 let counts = [(c.listeners.len(), "listening address", "es"), (c.upstreams.len(), "upstream", "s")]
                     .map(|(n, what, plural)| format!("{n} {what}{}", if n == 1 { "" } else { plural }));
                 print(&format!("{}: good ({})\n", path.display(), counts.join(", ")))?;
-                if let Some(note) = syn_tls::note(c) {
+                if let Some(note) = syn_tls::note(c).filter(|_| !offline) {
                     eprintln!("{}: note: {note}", path.display());
                 }
-                for l in c.listeners.iter().filter(|l| l.http3.is_some()) {
-                    let record = https_record("example.com", l.address.port());
+                for (l, http3) in c.listeners.iter().filter_map(|l| Some((l, l.http3.as_ref()?))) {
+                    let record = https_record("example.com", http3.port(l.address.port()));
                     print(&format!("HTTP/3 at {}; in DNS, with your names: {record}\n", l.address))?;
                 }
             }

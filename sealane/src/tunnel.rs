@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
-use sealane_control::config::Config;
+use sealane_control::config;
 use sealane_control::vpn::status::Status;
 use sealane_control::vpn::{auth, client, import, pki, profile};
 use std::io::{BufRead as _, Write as _};
@@ -67,7 +67,10 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
         TunnelCommand::Import { file, out } => {
             let imported = import::import(&file)?;
             for note in &imported.notes {
-                eprintln!("{}: {note}", file.display());
+                eprintln!("{}: note: {note}", file.display());
+            }
+            for what in &imported.undecided {
+                eprintln!("{}: undecided: {what}", file.display());
             }
             match out {
                 Some(out) => import::write_all(&imported, &out)?,
@@ -78,7 +81,13 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
                     print(&imported.toml)?;
                 }
             }
-            Ok(())
+            match imported.undecided.len() {
+                0 => Ok(()),
+                n => bail!(
+                    "{n} of its options decide who may connect, or how, and have no translation; the configuration does \
+                     not start before you have decided about each (\"undecided\" in it)"
+                ),
+            }
         }
         TunnelCommand::Status { config, json } => status(&config, json),
         TunnelCommand::Connect { profile } => client::connect(profile::Profile::load(&profile)?),
@@ -101,10 +110,8 @@ fn print(text: &str) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes()).context("cannot print")
 }
 
-fn status(config: &Path, json: bool) -> Result<()> {
-    let (config, _) = Config::load(config)?;
-    let tunnel = config.tunnel.context("there is no [tunnel] in it")?;
-    let path = tunnel.status.context("[tunnel] has no \"status\": add status = \"/run/sealane/tunnel.json\"")?;
+fn status(config_file: &Path, json: bool) -> Result<()> {
+    let path = config::tunnel_status_file(config_file)?;
     let text =
         std::fs::read_to_string(&path).with_context(|| format!("{} (is the gateway running?)", path.display()))?;
     if json {

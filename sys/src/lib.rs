@@ -13,7 +13,7 @@ pub mod netlink_route;
 pub mod netns;
 pub mod privileges;
 pub mod realtime;
-mod sockopt;
+pub mod sockopt;
 pub mod steer;
 pub mod tun;
 pub mod udp;

@@ -1,9 +1,10 @@
 //! Giving up root: everything that needs it is open by then.
 
 use rustix::io::Errno;
+pub use rustix::thread::CapabilitySet;
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities,
-    set_keep_capabilities,
+    CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities, set_keep_capabilities,
+    set_no_new_privs,
 };
 use std::ffi::CString;
 use std::io;
@@ -46,11 +47,34 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Becomes `user` for good, with the groups that the system lists for it and `gid` as the first. Only the capability
-/// to bind ports below 1024 is kept (for a reload that adds one, and for a successor after an upgrade).
+/// No program that this process starts has more rights than this process, whatever its file says (no_new_privs), and
+/// the bounding set is emptied. To be called as root, before threads start: both are each thread's own, and inherited.
 ///
-/// To be called by the thread that will bind, before threads start that should not have more than it.
-pub fn become_user(user: &User, gid: u32) -> io::Result<()> {
+/// `keep` can still be passed to [`become_user`].
+pub fn gain_nothing_more(keep: CapabilitySet) -> io::Result<()> {
+    let mut sets = capabilities(None)?;
+    // Only what is in the bounding set can become inheritable, and only what is inheritable can become ambient.
+    sets.inheritable = keep & sets.permitted;
+    set_capabilities(None, sets)?;
+    // The kernel may know capabilities that we have no name for. The first unknown number ends them.
+    for number in 0..64u32 {
+        // SAFETY: PR_CAPBSET_DROP takes numbers only.
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(number), 0, 0, 0) } != 0 {
+            match io::Error::last_os_error() {
+                e if e.raw_os_error() == Some(libc::EINVAL) => break,
+                // A root that may not do this (in containers): programs still gain nothing, by what follows.
+                e if e.raw_os_error() == Some(libc::EPERM) => break,
+                e => return Err(e),
+            }
+        }
+    }
+    set_no_new_privs(true)?;
+    Ok(())
+}
+
+/// Becomes `user` for good, with the groups that the system lists for it and `gid` as the first. Of the capabilities
+/// only those in `keep` stay, for this thread and for programs that it starts (a successor after an upgrade).
+pub fn become_user(user: &User, gid: u32, keep: CapabilitySet) -> io::Result<()> {
     let name = CString::new(user.name.as_str())?;
     // Else the change of user takes all capabilities along.
     set_keep_capabilities(true)?;
@@ -64,12 +88,13 @@ pub fn become_user(user: &User, gid: u32) -> io::Result<()> {
     if failed {
         return Err(io::Error::last_os_error());
     }
-    let had = capabilities(None)?.permitted;
-    let keep = had & CapabilitySet::NET_BIND_SERVICE;
-    set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: keep })?;
-    if !keep.is_empty() {
-        // So that a program started by us may bind as well. Refused by hardened systems, and then it may not.
-        match configure_capability_in_ambient_set(CapabilitySet::NET_BIND_SERVICE, true) {
+    let had = capabilities(None)?;
+    let keep = had.permitted & keep;
+    let inheritable = had.inheritable & keep;
+    set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable })?;
+    for capability in inheritable.iter() {
+        // Refused by hardened systems, and then a successor may not.
+        match configure_capability_in_ambient_set(capability, true) {
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
             Err(e) => return Err(e.into()),
         }

@@ -25,3 +25,33 @@ pub(crate) fn read_bytes(
     let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut len) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(len as usize) }
 }
+
+/// Bytes that a stream socket would take now, as far as its buffer goes (`SO_MEMINFO`). `None` where the kernel does not say.
+pub fn send_space(fd: impl AsFd) -> Option<usize> {
+    /// Places in the kernel's answer, of 32 bits each (`linux/sock_diag.h`).
+    const SNDBUF: usize = 3;
+    const WMEM_QUEUED: usize = 5;
+    let mut memory = [0u8; 36];
+    let n = read_bytes(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, &mut memory).ok()?;
+    let (words, _) = memory.get(..n)?.as_chunks::<4>();
+    let word = |i: usize| words.get(i).map(|w| u32::from_ne_bytes(*w) as usize);
+    Some(word(SNDBUF)?.saturating_sub(word(WMEM_QUEUED)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_socket_that_is_full_has_no_space() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _peer = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        assert!(send_space(&stream).unwrap() > 4096);
+        while stream.write(&[0; 65_536]).is_ok() {}
+        assert!(send_space(&stream).unwrap() < 4096);
+    }
+}

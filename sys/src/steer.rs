@@ -10,8 +10,9 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Length of the connection ids that are steered by: generation (1), slot (2, big-endian), random (7).
-pub const CID_LEN: usize = 10;
+/// Length of the connection ids that are steered by: generation (1), slot (2, big-endian), random (8), MAC (5). Generation
+/// and slot are where they have always been: a program that a predecessor attached steers short headers all the same.
+pub const CID_LEN: usize = 16;
 
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
@@ -233,7 +234,7 @@ mod tests {
             for slot in 0..4u8 {
                 // A new address each time, as after a migration.
                 let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-                let id = [7, 0, slot, round, 1, 2, 3, 4, 5, 6];
+                let id = [7, 0, slot, round, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
                 let short = [&[0x40][..], &id, &[9; 20]].concat();
                 let long = [&[0xe0, 0, 0, 0, 1, CID_LEN as u8][..], &id, &[9; 20]].concat();
                 for datagram in [short, long] {

@@ -280,35 +280,49 @@ impl Socket {
         }
         // SAFETY: the first `count` messages are initialised, and what they point to (names, pieces, controls, the
         // callers' bytes) outlives the call.
-        let n =
-            unsafe { libc::sendmmsg(self.fd.as_raw_fd(), messages[0].as_mut_ptr(), count as u32, libc::MSG_NOSIGNAL) };
+        let n = unsafe {
+            libc::sendmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr().cast(), count as u32, libc::MSG_NOSIGNAL)
+        };
         if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
     }
 
     /// Receives what is there into the batch, replacing what it held. `WouldBlock` when there is nothing.
     pub fn receive(&self, batch: &mut Batch) -> io::Result<usize> {
-        batch.filled = 0;
-        for slot in 0..batch.messages.len() {
-            let header = &mut batch.messages[slot].msg_hdr;
+        let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_BATCH];
+        let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_BATCH];
+        let Batch { bytes, each, stride, places, filled } = batch;
+        *filled = 0;
+        let count = places.len();
+        for (i, (buffer, place)) in bytes.chunks_mut(*stride).zip(places.iter_mut()).enumerate() {
+            let iov = pieces[i].write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: *each });
+            // SAFETY: all zeroes is a valid msghdr: null pointers with zero lengths.
+            let mut header: libc::msghdr = unsafe { zeroed() };
+            header.msg_name = (&raw mut place.name).cast();
             header.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
+            header.msg_iov = iov;
+            header.msg_iovlen = 1;
+            header.msg_control = place.control.as_mut_ptr().cast();
             header.msg_controllen = Control::room();
-            header.msg_flags = 0;
+            messages[i].write(libc::mmsghdr { msg_hdr: header, msg_len: 0 });
         }
         loop {
-            // SAFETY: the headers point into the batch's own boxes, which live as long as it and never move; the batch
-            // is borrowed exclusively, so nobody reads them meanwhile.
+            // SAFETY: the first `count` messages are initialised. They point to `pieces`, and to buffers and places of the
+            // batch, which is borrowed exclusively for as long as the kernel writes there; nothing of it moves meanwhile.
             let n = unsafe {
-                libc::recvmmsg(
-                    self.fd.as_raw_fd(),
-                    batch.messages.as_mut_ptr(),
-                    batch.messages.len() as u32,
-                    libc::MSG_DONTWAIT,
-                    std::ptr::null_mut(),
-                )
+                let messages = messages.as_mut_ptr().cast();
+                libc::recvmmsg(self.fd.as_raw_fd(), messages, count as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
             };
             if n >= 0 {
-                batch.filled = n as usize;
-                return Ok(n as usize);
+                let n = n as usize;
+                for (message, place) in messages.iter().zip(places.iter_mut()).take(n) {
+                    // SAFETY: initialised above, as all of the first `count` are.
+                    let libc::mmsghdr { msg_hdr: header, msg_len } = unsafe { message.assume_init_ref() };
+                    place.len = *msg_len as usize;
+                    place.flags = header.msg_flags;
+                    place.control_len = header.msg_controllen;
+                }
+                *filled = n;
+                return Ok(n);
             }
             let error = io::Error::last_os_error();
             if error.kind() != io::ErrorKind::Interrupted {
@@ -350,25 +364,30 @@ pub struct Meta {
     pub truncated: bool,
 }
 
-/// Buffers for one call's worth of datagrams, made once and used again.
+/// Buffers for one call's worth of datagrams, made once and used again. It holds no pointers: [`Socket::receive`] makes
+/// those that the kernel needs for each call, so a batch may move between calls.
 pub struct Batch {
     bytes: Box<[u8]>,
     each: usize,
     stride: usize,
-    // Only the kernel looks at these, through the messages' pointers.
-    _pieces: Box<[libc::iovec]>,
-    names: Box<[libc::sockaddr_storage]>,
-    _controls: Box<[Control]>,
-    messages: Box<[libc::mmsghdr]>,
+    places: Box<[Place]>,
     filled: usize,
 }
 
-// SAFETY: the raw pointers in `messages` and `_pieces` point into boxes that the batch owns and that move with it.
-unsafe impl Send for Batch {}
+/// What the kernel says of one buffer.
+struct Place {
+    name: libc::sockaddr_storage,
+    control: Control,
+    /// Bytes of control messages.
+    control_len: usize,
+    /// Bytes in the buffer.
+    len: usize,
+    flags: libc::c_int,
+}
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Batch").field("messages", &self.messages.len()).field("each", &self.each).finish()
+        f.debug_struct("Batch").field("messages", &self.places.len()).field("each", &self.each).finish()
     }
 }
 
@@ -378,26 +397,16 @@ impl Batch {
         let messages = messages.clamp(1, MAX_BATCH);
         let each = each.max(1);
         let stride = stride(each);
-        let mut bytes = vec![0u8; messages * stride].into_boxed_slice();
-        let mut pieces: Box<[libc::iovec]> =
-            bytes.chunks_mut(stride).map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: each }).collect();
-        let mut names: Box<[libc::sockaddr_storage]> = (0..messages)
+        let place = || Place {
             // SAFETY: all zeroes is a valid sockaddr_storage of no family.
-            .map(|_| unsafe { zeroed() })
-            .collect();
-        let mut controls: Box<[Control]> = (0..messages).map(|_| Control::new()).collect();
-        let headers = (0..messages)
-            .map(|i| {
-                // SAFETY: all zeroes is a valid mmsghdr.
-                let mut m: libc::mmsghdr = unsafe { zeroed() };
-                m.msg_hdr.msg_name = (&raw mut names[i]).cast();
-                m.msg_hdr.msg_iov = &raw mut pieces[i];
-                m.msg_hdr.msg_iovlen = 1;
-                m.msg_hdr.msg_control = controls[i].as_mut_ptr().cast();
-                m
-            })
-            .collect();
-        Self { bytes, each, stride, _pieces: pieces, names, _controls: controls, messages: headers, filled: 0 }
+            name: unsafe { zeroed() },
+            control: Control::new(),
+            control_len: 0,
+            len: 0,
+            flags: 0,
+        };
+        let bytes = vec![0u8; messages * stride].into_boxed_slice();
+        Self { bytes, each, stride, places: (0..messages).map(|_| place()).collect(), filled: 0 }
     }
 
     /// How many buffers were filled.
@@ -412,10 +421,10 @@ impl Batch {
 
     /// The filled buffers, each with what came with it.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Meta, &mut [u8])> {
-        let Self { bytes, each, stride, names, messages, filled, .. } = self;
-        let (received, each) = (messages.iter().zip(names.iter()).take(*filled), *each);
-        bytes.chunks_mut(*stride).zip(received).filter_map(move |(buffer, (m, name))| {
-            let meta = meta(m, name, each)?;
+        let each = self.each;
+        let places = self.places.iter().take(self.filled);
+        self.bytes.chunks_mut(self.stride).zip(places).filter_map(move |(buffer, place)| {
+            let meta = meta(place, each)?;
             Some((meta, &mut buffer[..meta.len]))
         })
     }
@@ -428,14 +437,18 @@ const fn stride(each: usize) -> usize {
     if each < 4096 { each } else { each.next_multiple_of(4096) + 33 * LINE }
 }
 
-fn meta(message: &libc::mmsghdr, name: &libc::sockaddr_storage, room: usize) -> Option<Meta> {
-    let remote = decode_address(name)?;
-    let len = (message.msg_len as usize).min(room);
-    let truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+fn meta(place: &Place, room: usize) -> Option<Meta> {
+    let remote = decode_address(&place.name)?;
+    let len = place.len.min(room);
+    let truncated = place.flags & libc::MSG_TRUNC != 0;
     let mut meta = Meta { remote, local: None, segment: len.max(1), len, ecn: 0, truncated };
-    // SAFETY: the header was filled by the kernel: its control pointer and length describe initialised memory of this
-    // batch, which is borrowed.
-    let mut next = unsafe { libc::CMSG_FIRSTHDR(&message.msg_hdr) };
+    // SAFETY: all zeroes is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    // The control messages are only read through this.
+    message.msg_control = place.control.as_ptr().cast_mut().cast();
+    message.msg_controllen = place.control_len.min(Control::room());
+    // SAFETY: pointer and length describe initialised memory of the place, which is borrowed.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     while !next.is_null() {
         // SAFETY: not null, so CMSG_FIRSTHDR or CMSG_NXTHDR found a whole header inside the control bytes.
         let header = unsafe { *next };
@@ -463,7 +476,7 @@ fn meta(message: &libc::mmsghdr, name: &libc::sockaddr_storage, room: usize) -> 
             _ => {}
         }
         // SAFETY: as for CMSG_FIRSTHDR; `next` is a header inside this message's control bytes.
-        next = unsafe { libc::CMSG_NXTHDR(&message.msg_hdr, next) };
+        next = unsafe { libc::CMSG_NXTHDR(&raw const message, next) };
     }
     Some(meta)
 }

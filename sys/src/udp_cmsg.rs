@@ -28,6 +28,11 @@ impl Control {
         self.bytes.as_mut_ptr()
     }
 
+    /// The same for reading.
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+
     /// How many bytes the kernel may fill.
     pub(crate) const fn room() -> usize {
         ROOM

@@ -114,3 +114,20 @@ fn a_program_steers_by_the_first_byte() {
         assert_eq!(got.len(), 8);
     }
 }
+
+/// A batch points to nothing: where it lies when it is filled, and from which thread, does not matter.
+#[test]
+fn a_batch_may_move_between_calls() {
+    let receiver = Socket::bind("127.0.0.1:0".parse().unwrap(), &Options::default()).unwrap();
+    let sender = Socket::bind("127.0.0.1:0".parse().unwrap(), &Options::default()).unwrap();
+    let mut batch = Batch::new(4, 100);
+    for round in 0..4u8 {
+        sender.send(&transmit(&receiver, &[round; 30], 0)).unwrap();
+        let got = receive_all(&receiver, &mut batch, 1);
+        assert_eq!((got.len(), &got[0].1[..]), (1, &[round; 30][..]));
+        assert_eq!(got[0].0.remote, sender.address());
+        // Each time it lies elsewhere.
+        let boxed = Box::new(batch);
+        batch = *std::thread::spawn(move || boxed).join().unwrap();
+    }
+}

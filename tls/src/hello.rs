@@ -1,10 +1,20 @@
 //! Reads a `ClientHello` before a session exists: which policy is asked for, and which lane owns the ticket.
 //!
-//! Called by the proxy on the first bytes of a connection. It looks, it does not decide whether the hello is valid as
-//! a whole: rustls does that afterwards, on the same bytes. Everything is bounded by [`MAX_HELLO`].
+//! Called by the proxy on the first bytes of a connection. It does not decide whether the hello is valid as a whole:
+//! rustls does that afterwards, on the same bytes. What RFCs demand and rustls lets pass, [`ClientHello::check`] refuses.
+//! Everything is bounded by [`MAX_HELLO`], and the number of large hellos by [`LargeHello`].
 
-/// Most bytes of a `ClientHello` with its record headers. A post-quantum hello has under 2 KiB.
-pub const MAX_HELLO: usize = 16 * 1024;
+use crate::policy::{Identities, KeyKind, Version};
+use std::cell::Cell;
+
+/// Most bytes of a `ClientHello`'s body; rustls takes no longer message.
+pub const MAX_HELLO: usize = 0xffff;
+/// A hello is large, and needs a [`LargeHello`], once it has taken so many bytes. A post-quantum hello has under 2 KiB.
+pub const SMALL_HELLO: usize = 16 * 1024;
+/// Most bytes of a hello with its record headers: one of the largest size may come in records of 10 bytes.
+const MAX_RECORDS: usize = MAX_HELLO + MAX_HELLO / 2;
+/// Large hellos that a lane collects at once.
+const MAX_LARGE: usize = 32;
 
 const RECORD_HEADER: usize = 5;
 const MAX_RECORD: u16 = 1 << 14;
@@ -12,11 +22,40 @@ const CONTENT_ALERT: u8 = 21;
 const CONTENT_HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const EXT_SERVER_NAME: u16 = 0;
+const EXT_SUPPORTED_GROUPS: u16 = 10;
 const EXT_SIGNATURE_ALGORITHMS: u16 = 13;
 const EXT_SESSION_TICKET: u16 = 35;
 const EXT_PRE_SHARED_KEY: u16 = 41;
 const EXT_EARLY_DATA: u16 = 42;
 const EXT_SUPPORTED_VERSIONS: u16 = 43;
+const EXT_KEY_SHARE: u16 = 51;
+const EXT_RENEGOTIATION_INFO: u16 = 0xff01;
+
+const TLS12: u16 = 0x0303;
+
+thread_local! {
+    static LARGE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Room for one large hello on this lane, until it is dropped.
+#[derive(Debug)]
+pub struct LargeHello(());
+
+impl LargeHello {
+    /// `None` while too many are being collected.
+    pub fn acquire() -> Option<Self> {
+        LARGE.get().lt(&MAX_LARGE).then(|| {
+            LARGE.set(LARGE.get() + 1);
+            Self(())
+        })
+    }
+}
+
+impl Drop for LargeHello {
+    fn drop(&mut self) {
+        LARGE.set(LARGE.get().saturating_sub(1));
+    }
+}
 
 /// What a hello says that matters before a session exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,8 +70,14 @@ pub struct ClientHello<'a> {
     pub legacy_version: u16,
     /// TLS 1.3 is among `supported_versions`.
     pub offers_tls13: bool,
-    /// `signature_algorithms` has one of ECDSA or Ed25519.
-    pub offers_ecdsa: bool,
+    /// `signature_algorithms` (RFC 8446 §4.2.3), two bytes each.
+    pub signature_schemes: Option<&'a [u8]>,
+    /// There is `supported_groups`.
+    pub has_groups: bool,
+    /// There is `key_share`.
+    pub has_key_share: bool,
+    /// `renegotiation_info` (RFC 5746) says that this is no first handshake.
+    pub renegotiates: bool,
     /// A non-empty TLS 1.2 session ticket (RFC 5077).
     pub has_ticket: bool,
     /// The client has sent early data, or is about to (RFC 8446 §4.2.10).
@@ -52,6 +97,16 @@ pub enum HelloError {
     RecordOverflow,
     /// More than [`MAX_HELLO`] bytes.
     TooLarge,
+    /// Large, and [`LargeHello`] has no room.
+    TooManyLarge,
+    /// TLS 1.3 without an extension that it cannot do without (RFC 8446 §9.2).
+    MissingExtension,
+    /// TLS 1.3 with another `legacy_version` than TLS 1.2's (§4.1.2), or only versions before TLS 1.2.
+    ProtocolVersion,
+    /// A first handshake that claims to be a later one (RFC 5746 §3.6).
+    Renegotiation,
+    /// No certificate's key can sign as the client asks.
+    NoSignatureScheme,
 }
 
 impl HelloError {
@@ -62,9 +117,74 @@ impl HelloError {
             Self::NotTls => None,
             Self::UnexpectedMessage => Some(fatal_alert(10)),
             Self::RecordOverflow => Some(fatal_alert(22)),
-            Self::TooLarge => Some(fatal_alert(47)),  // illegal_parameter
-            Self::Malformed => Some(fatal_alert(50)), // decode_error
+            Self::Renegotiation | Self::NoSignatureScheme => Some(fatal_alert(40)), // handshake_failure
+            Self::TooLarge => Some(fatal_alert(47)),                                // illegal_parameter
+            Self::Malformed => Some(fatal_alert(50)),                               // decode_error
+            Self::ProtocolVersion => Some(fatal_alert(70)),
+            Self::TooManyLarge => Some(fatal_alert(80)), // internal_error
+            Self::MissingExtension => Some(fatal_alert(109)),
         }
+    }
+
+    /// A short, stable name for counters.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::NotTls => "not_tls",
+            Self::Malformed | Self::UnexpectedMessage | Self::MissingExtension | Self::Renegotiation => {
+                "malformed_hello"
+            }
+            Self::TooLarge | Self::RecordOverflow => "oversize_hello",
+            Self::TooManyLarge => "too_many_large_hellos",
+            Self::ProtocolVersion | Self::NoSignatureScheme => "incompatible",
+        }
+    }
+}
+
+impl ClientHello<'_> {
+    /// The server name in lower case. `None` without one, and for bytes that no name has.
+    pub fn name(&self) -> Option<String> {
+        self.server_name.and_then(|name| std::str::from_utf8(name).ok()).map(str::to_ascii_lowercase)
+    }
+
+    /// What rustls would let pass, or refuse with another alert. `versions` are the policy's, `identities` those with
+    /// indices `known` are for the server name.
+    pub fn check(&self, versions: &[Version], identities: &Identities, known: &[u32]) -> Result<(), HelloError> {
+        if self.renegotiates {
+            return Err(HelloError::Renegotiation);
+        }
+        if !(self.offers_tls13 && versions.contains(&Version::Tls13)) {
+            let old = !self.offers_tls13 && self.legacy_version < TLS12;
+            return if old { Err(HelloError::ProtocolVersion) } else { Ok(()) };
+        }
+        if self.legacy_version != TLS12 {
+            return Err(HelloError::ProtocolVersion);
+        }
+        let resumes = self.psk_identity.is_some();
+        if self.has_groups != self.has_key_share || !(resumes || self.has_groups && self.signature_schemes.is_some()) {
+            return Err(HelloError::MissingExtension);
+        }
+        let schemes = self.signature_schemes.unwrap_or_default();
+        let signs = |kind| known.iter().any(|i| identities.all.get(*i as usize).is_some_and(|x| x.kind == kind));
+        let usable = schemes.chunks_exact(2).any(|scheme| kind_of(scheme).is_some_and(signs));
+        if usable || resumes { Ok(()) } else { Err(HelloError::NoSignatureScheme) }
+    }
+
+    /// `signature_algorithms` has one of ECDSA or Ed25519, which are cheap to sign with.
+    pub fn offers_ecdsa(&self) -> bool {
+        let cheap = |s| matches!(kind_of(s), Some(KeyKind::Ecdsa | KeyKind::Ed25519));
+        self.signature_schemes.is_some_and(|all| all.chunks_exact(2).any(cheap))
+    }
+}
+
+/// The kind of key that signs by a scheme of TLS 1.3 (RFC 8446 §4.2.3).
+fn kind_of(scheme: &[u8]) -> Option<KeyKind> {
+    match scheme {
+        // ecdsa_secp256r1_sha256, ecdsa_secp384r1_sha384, ecdsa_secp521r1_sha512
+        [4..=6, 3] => Some(KeyKind::Ecdsa),
+        // rsa_pss_rsae_sha256, …_sha384, …_sha512
+        [8, 4..=6] => Some(KeyKind::Rsa),
+        [8, 7] => Some(KeyKind::Ed25519),
+        _ => None,
     }
 }
 
@@ -84,28 +204,43 @@ pub fn parse<'a>(bytes: &'a [u8], joined: &'a mut Vec<u8>) -> Result<Option<Clie
             return Err(HelloError::TooLarge);
         }
     }
-    let Some(first) = record(bytes)? else { return Ok(None) };
+    let Some(first) = record(bytes)? else { return whole_or_more(bytes) };
     if first.first().is_some_and(|t| *t != CLIENT_HELLO) {
         return Err(HelloError::UnexpectedMessage);
     }
-    let message = if first.len() >= 4 && first.len() >= 4 + u24(first) {
-        &first[4..4 + u24(first)]
-    } else {
-        let mut at = 0;
-        loop {
-            let Some(piece) = record(&bytes[at..])? else { return Ok(None) };
-            at += RECORD_HEADER + piece.len();
-            joined.extend_from_slice(piece);
-            if joined.len() > MAX_HELLO {
-                return Err(HelloError::TooLarge);
-            }
-            if joined.len() >= 4 && joined.len() >= 4 + u24(joined) {
-                break;
-            }
+    if first.len() >= 4 && first.len() >= 4 + u24(first) {
+        return read_hello(&first[4..4 + u24(first)]).map(Some).ok_or(HelloError::Malformed);
+    }
+    // The records are walked over before anything is copied, for each further piece of a hello leads here again.
+    let mut header = [0; 4];
+    let (mut at, mut len) = (0, 0);
+    loop {
+        let Some(piece) = record(&bytes[at..])? else { return whole_or_more(bytes) };
+        if len < header.len() {
+            let n = piece.len().min(header.len() - len);
+            header[len..len + n].copy_from_slice(&piece[..n]);
         }
-        &joined[4..4 + u24(joined)]
-    };
-    read_hello(message).map(Some).ok_or(HelloError::Malformed)
+        at += RECORD_HEADER + piece.len();
+        len += piece.len();
+        if len >= header.len() && u24(&header) > MAX_HELLO {
+            return Err(HelloError::TooLarge);
+        }
+        if len >= header.len() && len >= header.len() + u24(&header) {
+            break;
+        }
+    }
+    let mut from = 0;
+    while from < at {
+        let Some(piece) = record(&bytes[from..])? else { return Ok(None) };
+        from += RECORD_HEADER + piece.len();
+        joined.extend_from_slice(piece);
+    }
+    read_hello(&joined[4..4 + u24(joined)]).map(Some).ok_or(HelloError::Malformed)
+}
+
+/// For a hello that is not whole yet: whether more of it may come.
+fn whole_or_more<'a>(bytes: &[u8]) -> Result<Option<ClientHello<'a>>, HelloError> {
+    if bytes.len() > MAX_RECORDS { Err(HelloError::TooLarge) } else { Ok(None) }
 }
 
 /// Reads a hello that comes without records, as in QUIC (RFC 9001 §4.1.3); `Ok(None)` if it has not all come yet.
@@ -203,11 +338,10 @@ fn read_hello(message: &[u8]) -> Option<ClientHello<'_>> {
                     hello.server_name = Some(names.vec16()?);
                 }
             }
-            EXT_SIGNATURE_ALGORITHMS => {
-                // ecdsa_secp256r1_sha256, ecdsa_secp384r1_sha384, ecdsa_secp521r1_sha512, ed25519 (RFC 8446 §4.2.3)
-                let cheap = |s: &[u8]| matches!(s, [4..=6, 3] | [8, 7]);
-                hello.offers_ecdsa = Reader(body).vec16()?.chunks_exact(2).any(cheap);
-            }
+            EXT_SUPPORTED_GROUPS => hello.has_groups = true,
+            EXT_SIGNATURE_ALGORITHMS => hello.signature_schemes = Some(Reader(body).vec16()?),
+            EXT_KEY_SHARE => hello.has_key_share = true,
+            EXT_RENEGOTIATION_INFO => hello.renegotiates = body != [0],
             EXT_SESSION_TICKET => hello.has_ticket = !body.is_empty(),
             EXT_PRE_SHARED_KEY => hello.psk_identity = Some(Reader(Reader(body).vec16()?).vec16()?),
             EXT_EARLY_DATA => hello.early_data = true,
@@ -281,6 +415,8 @@ mod tests {
         assert_eq!(parse(&[22, 3, 3, 0, 0], &mut j), Err(HelloError::Malformed));
         assert_eq!(parse(&[22, 3, 3, 0, 4, 2, 0, 0, 0], &mut j), Err(HelloError::UnexpectedMessage));
         assert_eq!(parse(&[22, 3, 3, 64, 0, 1, 1, 0, 0], &mut j), Err(HelloError::TooLarge));
+        assert_eq!(parse(&records(&[1, 1, 0, 0, 0, 0], 1), &mut j), Err(HelloError::TooLarge));
+        assert_eq!(parse_message(&[1, 1, 0, 0]), Err(HelloError::TooLarge));
         // Lengths that go past the end, at every place where there is one.
         let good = records(&sample(), 5000);
         for at in 9..good.len() {
@@ -288,5 +424,65 @@ mod tests {
             bad[at] = 0xff;
             let _ = parse(&bad, &mut j); // Must not panic; may be a hello still.
         }
+    }
+
+    #[test]
+    fn large_hellos() {
+        let padding = extension(21, &vec![0; 0xf000]);
+        let hello = hello_message(&[extension(0, &[0, 7, 0, 0, 4, b'a', b'.', b'b', b'c']), padding].concat());
+        for size in [16, 1000, 16_384] {
+            let bytes = records(&hello, size);
+            let mut joined = Vec::new();
+            let read = parse(&bytes, &mut joined).unwrap().unwrap();
+            assert_eq!(read.server_name, Some(&b"a.bc"[..]));
+            assert_eq!(parse(&bytes[..bytes.len() - 1], &mut joined), Ok(None));
+        }
+        // In records so small that their headers are most of it.
+        assert_eq!(parse(&records(&hello, 1)[..200_000], &mut Vec::new()), Err(HelloError::TooLarge));
+        let held: Vec<_> = std::iter::from_fn(LargeHello::acquire).collect();
+        assert_eq!(held.len(), MAX_LARGE);
+        drop(held);
+        assert!(LargeHello::acquire().is_some());
+    }
+
+    #[test]
+    fn what_rustls_lets_pass_is_checked() {
+        let identity = |kind| {
+            let key = rustls::pki_types::PrivateKeyDer::Pkcs8(vec![].into());
+            std::sync::Arc::new(crate::policy::Identity { chain: vec![], key, ocsp: None, kind, source: "".into() })
+        };
+        let identities =
+            Identities { all: vec![identity(KeyKind::Rsa), identity(KeyKind::Ecdsa)], ..Default::default() };
+        let check =
+            |hello: &ClientHello<'_>, known: &[u32]| hello.check(&[Version::Tls13, Version::Tls12], &identities, known);
+        let good = ClientHello {
+            legacy_version: TLS12,
+            offers_tls13: true,
+            signature_schemes: Some(&[4, 3, 4, 1]),
+            has_groups: true,
+            has_key_share: true,
+            ..Default::default()
+        };
+        assert_eq!(check(&good, &[0, 1]), Ok(()));
+        // rsa_pkcs1_sha256 signs nothing in TLS 1.3.
+        assert_eq!(check(&good, &[0]), Err(HelloError::NoSignatureScheme));
+        let with = |change: fn(&mut ClientHello<'_>)| {
+            let mut hello = good.clone();
+            change(&mut hello);
+            check(&hello, &[0, 1])
+        };
+        assert_eq!(with(|h| h.legacy_version = 0x0304), Err(HelloError::ProtocolVersion));
+        assert_eq!(with(|h| h.legacy_version = 0x0300), Err(HelloError::ProtocolVersion));
+        assert_eq!(with(|h| h.renegotiates = true), Err(HelloError::Renegotiation));
+        assert_eq!(with(|h| h.has_key_share = false), Err(HelloError::MissingExtension));
+        assert_eq!(with(|h| h.has_groups = false), Err(HelloError::MissingExtension));
+        assert_eq!(with(|h| h.signature_schemes = None), Err(HelloError::MissingExtension));
+        assert_eq!(with(|h| (h.signature_schemes, h.psk_identity) = (None, Some(&[1][..]))), Ok(()));
+        assert_eq!(with(|h| (h.offers_tls13, h.has_key_share) = (false, false)), Ok(()));
+        assert_eq!(with(|h| (h.offers_tls13, h.legacy_version) = (false, 0x0302)), Err(HelloError::ProtocolVersion));
+        // Where TLS 1.3 is switched off it is a hello for TLS 1.2.
+        let mut old = good.clone();
+        (old.legacy_version, old.has_key_share) = (0x0304, false);
+        assert_eq!(old.check(&[Version::Tls12], &identities, &[0]), Ok(()));
     }
 }

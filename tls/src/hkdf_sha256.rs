@@ -172,12 +172,14 @@ impl<const RECORDS: bool> HkdfExpander for Expander<RECORDS> {
         }
         let mut last = [0; HASH];
         let mut used = 0;
-        for (piece, number) in output.chunks_mut(HASH).zip(1u8..) {
+        for (piece, number) in output.chunks_mut(HASH).zip(1..=u8::MAX) {
             let number = [number];
             let parts = [&last[..used]].into_iter().chain(info.iter().copied()).chain([&number[..]]);
-            let block = self.0.mac(parts);
+            let mut block = self.0.mac(parts);
             piece.copy_from_slice(&block[..piece.len()]);
             (last, used) = (block, HASH);
+            block = [0; HASH];
+            optimization_barrier(&block);
         }
         last = [0; HASH];
         optimization_barrier(&last);

@@ -8,7 +8,9 @@
 //!
 //! SHA-2 takes no branch and no address from what it hashes, so all of this runs in constant time.
 
+use crate::early_skip::WatchedAead;
 use crate::hkdf_sha256::HkdfSha256;
+use aws_lc_rs::aead;
 use hkdf::HmacImpl;
 use hkdf::hmac::Hmac;
 use hkdf::hmac::digest::Output;
@@ -16,7 +18,7 @@ use rustls::crypto::cipher::Tls13AeadAlgorithm;
 use rustls::crypto::hash::{self, HashAlgorithm};
 use rustls::crypto::tls13::{Hkdf, HkdfExpander, OkmBlock, OutputLengthError};
 use rustls::crypto::{CipherSuiteCommon, hmac};
-use rustls::{SupportedCipherSuite, Tls13CipherSuite};
+use rustls::{CipherSuite, SupportedCipherSuite, Tls13CipherSuite};
 use sha2::{Digest, Sha256, Sha384};
 use std::marker::PhantomData;
 use zeroize::Zeroize;
@@ -39,6 +41,14 @@ pub(crate) fn suite(
         }
         _ => return theirs,
     };
+    let algorithm = match base.common.suite {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => &aead::AES_128_GCM,
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => &aead::AES_256_GCM,
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => &aead::CHACHA20_POLY1305,
+        _ => return theirs,
+    };
+    let over_tcp =
+        || -> &dyn Tls13AeadAlgorithm { Box::leak(Box::new(WatchedAead { inner: base.aead_alg, algorithm })) };
     SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
         common: CipherSuiteCommon {
             suite: base.common.suite,
@@ -46,7 +56,7 @@ pub(crate) fn suite(
             confidentiality_limit: base.common.confidentiality_limit,
         },
         hkdf_provider,
-        aead_alg: records.unwrap_or(base.aead_alg),
+        aead_alg: records.unwrap_or_else(over_tcp),
         quic: base.quic,
     })))
 }
@@ -132,16 +142,17 @@ impl<H: HmacImpl + Send + Sync + 'static> HkdfExpander for Expander<H> {
             return Err(OutputLengthError);
         }
         let mut previous: Option<Output<H>> = None;
-        for (piece, number) in output.chunks_mut(self.hash_len()).zip(1u8..) {
+        for (piece, number) in output.chunks_mut(self.hash_len()).zip(1..=u8::MAX) {
             let mut hmac = self.0.clone();
             if let Some(previous) = &previous {
                 hmac.update(previous);
             }
             info.iter().for_each(|part| hmac.update(part));
             hmac.update(&[number]);
-            let block = hmac.finalize();
+            let mut block = hmac.finalize();
             piece.copy_from_slice(&block[..piece.len()]);
-            previous = Some(block);
+            previous.get_or_insert_default().copy_from_slice(&block);
+            block.as_mut_slice().zeroize();
         }
         if let Some(last) = &mut previous {
             last.as_mut_slice().zeroize();

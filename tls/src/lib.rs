@@ -4,9 +4,12 @@
 //! through it: [`hello::parse`] on the first bytes → the proxy chooses a policy and admits the hello →
 //! [`Session::server`] under the lane's own [`ServerContext`] → [`Session::read`] and [`Session::write`].
 
+mod authentication;
 mod client;
+mod early_skip;
 pub mod hello;
 mod hkdf_sha256;
+pub mod ids;
 mod key_schedule;
 mod keylog;
 mod no_records;
@@ -26,6 +29,7 @@ pub mod sessions;
 pub mod syn;
 mod ticket;
 
+pub use authentication::REAUTHENTICATE_AFTER;
 pub use client::ClientContext;
 pub use records::Records;
 pub use rustls::pki_types::CertificateDer;

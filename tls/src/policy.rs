@@ -5,9 +5,11 @@
 //! between lanes.
 
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use std::collections::HashMap;
+use sealane_route::{NameMap, SiteMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+use zeroize::Zeroize;
 
 /// A TLS protocol version that may be negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,10 +79,8 @@ pub enum KeyKind {
 pub struct Identities {
     /// All of them, each once.
     pub all: Vec<Arc<Identity>>,
-    /// Exact names, lower case, to indices into `all` (ECDSA and RSA side by side).
-    pub exact: HashMap<Box<str>, Vec<u32>>,
-    /// Wildcards by what follows `*.`, lower case: `*.example.com` is found under `example.com`.
-    pub wildcard: HashMap<Box<str>, Vec<u32>>,
+    /// The certificates' DNS names, to indices into `all` (ECDSA and RSA side by side).
+    pub names: NameMap<Vec<u32>>,
     /// Used for no or unknown SNI. Empty: such a client gets `unrecognized_name`.
     pub default: Vec<u32>,
 }
@@ -103,6 +103,8 @@ pub struct ClientAuth {
     pub roots: Vec<CertificateDer<'static>>,
     /// Revocation lists; empty means that revocation is not checked.
     pub crls: Vec<CertificateRevocationListDer<'static>>,
+    /// How long a client may resume sessions after its certificate was verified.
+    pub reauthenticate_after: Duration,
 }
 
 /// TLS settings that apply to all the names of a listener, or to those listed for a policy.
@@ -127,12 +129,22 @@ pub struct ServerPolicy {
     pub tickets: u8,
     /// Resumption by stateless tickets (TLS 1.2 and 1.3) and stateful sessions.
     pub resumption: bool,
-    /// Most bytes of 0-RTT data accepted; 0 is off. When on, sessions are stateful and single-use.
-    pub early_data: u32,
+    /// Most bytes of 0-RTT data accepted, as configured; 0 is off. [`ServerPolicy::early_data`] says what holds.
+    pub max_early_data: u32,
     /// Client certificates, if asked for.
     pub client_auth: Option<ClientAuth>,
     /// `dangerous_key_log`: a file in NSS format to which secrets are appended.
     pub dangerous_key_log: Option<PathBuf>,
+}
+
+impl ServerPolicy {
+    /// Most bytes of 0-RTT data accepted; 0 is off. When on, sessions are stateful and single-use.
+    ///
+    /// It is off where a client certificate is asked for: early data comes before the client has shown that it holds
+    /// the certificate's key.
+    pub fn early_data(&self) -> u32 {
+        if self.resumption && self.client_auth.is_none() { self.max_early_data } else { 0 }
+    }
 }
 
 /// The TLS policies of one listener: the default, and others by server name (other client-certificate rules, say).
@@ -140,10 +152,8 @@ pub struct ServerPolicy {
 pub struct ListenerTls {
     /// All policies; index 0 is the default.
     pub policies: Vec<Arc<ServerPolicy>>,
-    /// Exact names, lower case, to an index into `policies`.
-    pub exact: HashMap<Box<str>, u32>,
-    /// Wildcards by what follows `*.`, to an index into `policies`.
-    pub wildcard: HashMap<Box<str>, u32>,
+    /// Which policy a server name has, and which requests may follow under it.
+    pub sites: Arc<SiteMap>,
 }
 
 /// How we connect to a TLS upstream.
@@ -185,6 +195,13 @@ pub struct TicketKeys {
     pub lifetime: u32,
     /// For QUIC's stateless resets. It outlives rotations: a peer may be told after days that its connection is gone.
     pub reset: [u8; 32],
+}
+
+impl Drop for TicketKeys {
+    fn drop(&mut self) {
+        self.masters.zeroize();
+        self.reset.zeroize();
+    }
 }
 
 impl std::fmt::Debug for TicketKeys {

@@ -5,7 +5,8 @@
 //!           └────► Foreign (another lane's ticket; nothing is ever said)
 //! ```
 
-use crate::hello::{self, HelloError};
+use crate::authentication::{self, Authentication};
+use crate::hello::{self, HelloError, LargeHello, SMALL_HELLO};
 use crate::policy::Version;
 use crate::quic::{Handshake, QuicServer, moves_to, retry_tag};
 use crate::quic_packets::{self, NextKeys};
@@ -27,8 +28,6 @@ pub(crate) const RETRY_NONCE: [u8; 12] = [0x46, 0x15, 0x99, 0xd3, 0x5d, 0x63, 0x
 
 // RFC 8446 §6.2.
 const UNEXPECTED_MESSAGE: u8 = 10;
-const ILLEGAL_PARAMETER: u8 = 47;
-const DECODE_ERROR: u8 = 50;
 const INTERNAL_ERROR: u8 = 80;
 const UNRECOGNIZED_NAME: u8 = 112;
 
@@ -37,6 +36,7 @@ enum State {
     Hello {
         server: Arc<QuicServer>,
         bytes: Vec<u8>,
+        large: Option<LargeHello>,
         params: Vec<u8>,
     },
     /// The hello's ticket is another lane's.
@@ -53,6 +53,8 @@ pub(crate) struct QuicSession {
     told: bool,
     policy: usize,
     early_offered: bool,
+    /// Of the client, where it has shown a certificate.
+    authentication: Option<Authentication>,
 }
 
 fn alert(description: u8, reason: &str) -> TransportError {
@@ -66,9 +68,22 @@ fn encoded(params: &TransportParameters) -> Vec<u8> {
 }
 
 impl QuicSession {
+    fn with(state: State, initial: Suite) -> Self {
+        Self {
+            state,
+            initial,
+            next_secrets: None,
+            next_keys: None,
+            told: false,
+            policy: 0,
+            early_offered: false,
+            authentication: None,
+        }
+    }
+
     pub fn server(server: Arc<QuicServer>, params: &TransportParameters, initial: Suite) -> Self {
-        let state = State::Hello { server, bytes: Vec::new(), params: encoded(params) };
-        Self { state, initial, next_secrets: None, next_keys: None, told: false, policy: 0, early_offered: false }
+        let state = State::Hello { server, bytes: Vec::new(), large: None, params: encoded(params) };
+        Self::with(state, initial)
     }
 
     /// The error is the name, where it is no server's.
@@ -81,7 +96,7 @@ impl QuicSession {
         let text = name.to_str().into_owned();
         let connection = quic::ClientConnection::new(config, quic::Version::V1, name, encoded(params));
         let state = State::Running(Box::new(Connection::Client(connection.map_err(|_| text)?)));
-        Ok(Self { state, initial, next_secrets: None, next_keys: None, told: false, policy: 0, early_offered: false })
+        Ok(Self::with(state, initial))
     }
 
     fn running(&self) -> Option<&Connection> {
@@ -93,16 +108,18 @@ impl QuicSession {
 
     /// Collects the hello; once it is whole chooses the policy and starts rustls with it.
     fn read_hello(&mut self, buf: &[u8]) -> Result<(), TransportError> {
-        let State::Hello { server, bytes, params } = &mut self.state else { return Ok(()) };
+        let State::Hello { server, bytes, large, params } = &mut self.state else { return Ok(()) };
         bytes.extend_from_slice(buf);
         let hello = match hello::parse_message(bytes) {
-            Ok(None) => return Ok(()),
+            Ok(None) if bytes.len() <= SMALL_HELLO || large.is_some() => return Ok(()),
+            Ok(None) => {
+                *large = Some(LargeHello::acquire().ok_or_else(|| refused(HelloError::TooManyLarge))?);
+                return Ok(());
+            }
             Ok(Some(hello)) => hello,
-            Err(HelloError::TooLarge) => return Err(alert(ILLEGAL_PARAMETER, "the hello is too large")),
-            Err(HelloError::Malformed) => return Err(alert(DECODE_ERROR, "the hello is malformed")),
-            Err(_) => return Err(alert(UNEXPECTED_MESSAGE, "no hello")),
+            Err(e) => return Err(refused(e)),
         };
-        let name = hello.server_name.and_then(|n| std::str::from_utf8(n).ok()).map(str::to_ascii_lowercase);
+        let name = hello.name();
         self.policy = server.tls.policy_for(name.as_deref());
         self.early_offered = hello.early_data;
         let policy = &server.tls.policies[self.policy];
@@ -110,8 +127,9 @@ impl QuicSession {
         if known.is_empty() {
             return Err(alert(UNRECOGNIZED_NAME, "no certificate for this name"));
         }
-        if let (true, Some(id)) = (policy.resumption && policy.early_data > 0, hello.psk_identity)
-            && let Some(owner) = sessions::foreign_owner(id)
+        hello.check(&[Version::Tls13], &policy.identities, known).map_err(refused)?;
+        if let (true, Some(id)) = (policy.early_data() > 0, hello.psk_identity)
+            && let Some(owner) = sessions::owner(id).elsewhere()
             && moves_to(owner)
         {
             self.state = State::Foreign;
@@ -119,14 +137,26 @@ impl QuicSession {
         }
         let config = server.config(self.policy).ok_or_else(|| alert(INTERNAL_ERROR, "no configuration"))?;
         let connection = quic::ServerConnection::new(config, quic::Version::V1, std::mem::take(params));
-        let mut connection = connection.map_err(|_| alert(INTERNAL_ERROR, "no session"))?;
+        let connection = connection.map_err(|_| alert(INTERNAL_ERROR, "no session"))?;
         let bytes = std::mem::take(bytes);
-        let result = connection.read_hs(&bytes);
-        let mut connection = Connection::Server(connection);
-        let result = result.map_err(|e| failed(&mut connection, &e));
-        self.state = State::Running(Box::new(connection));
-        result
+        self.state = State::Running(Box::new(Connection::Server(connection)));
+        self.read(&bytes)
     }
+
+    /// Lets rustls take a part of the handshake.
+    fn read(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
+        let State::Running(connection) = &mut self.state else { return Ok(()) };
+        let result = authentication::during(&mut self.authentication, || connection.read_hs(bytes));
+        if connection.handshake_kind().is_some_and(|kind| kind != HandshakeKind::Resumed) {
+            authentication::forget_unused_ticket(&mut self.authentication);
+        }
+        result.map_err(|e| failed(connection, &e))
+    }
+}
+
+fn refused(error: HelloError) -> TransportError {
+    // Each error of a message without records has an alert.
+    alert(error.alert().map_or(UNEXPECTED_MESSAGE, |record| record[6]), "the hello is refused")
 }
 
 fn failed(connection: &mut Connection, e: &rustls::Error) -> TransportError {
@@ -191,10 +221,7 @@ impl crypto::Session for QuicSession {
         match &mut self.state {
             State::Hello { .. } => self.read_hello(buf)?,
             State::Foreign => {}
-            State::Running(connection) => {
-                let read = connection.read_hs(buf);
-                read.map_err(|e| failed(connection, &e))?;
-            }
+            State::Running(_) => self.read(buf)?,
         }
         let ready = self.running().is_some_and(|c| c.alpn_protocol().is_some() || !c.is_handshaking());
         Ok(ready && !std::mem::replace(&mut self.told, true))

@@ -2,12 +2,14 @@
 //!
 //! Nothing here is shared with another lane: not the keys, not the rustls configuration, not a reference count.
 
+use crate::authentication::{Limits, NotesAuthentication};
 use crate::policy::{ClientAuthMode, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, TicketKeys};
 use crate::provider::{provider, versions};
+use crate::random::LaneRandom;
 use crate::rsa::RsaKey;
-use crate::sessions::PolicySessions;
+use crate::sessions::{PolicySessions, SessionRandom};
 use crate::ticket::Ticketer;
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, SecureRandom};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerConfig, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{RootCertStore, SignatureAlgorithm};
@@ -57,6 +59,9 @@ impl ServerContext {
         keys: &TicketKeys,
         provider: Arc<CryptoProvider>,
     ) -> Result<Self, BuildError> {
+        // rustls makes the ids of stateful sessions from the provider's random numbers; see there.
+        let secure_random: &'static dyn SecureRandom = if policy.resumption { &SessionRandom } else { &LaneRandom };
+        let provider = Arc::new(CryptoProvider { secure_random, ..CryptoProvider::clone(&provider) });
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&versions(&policy.versions))?;
         let builder = match &policy.client_auth {
@@ -73,7 +78,8 @@ impl ServerContext {
                 if auth.mode == ClientAuthMode::Optional {
                     verifier = verifier.allow_unauthenticated();
                 }
-                builder.with_client_cert_verifier(verifier.build().map_err(|e| BuildError(e.to_string()))?)
+                let verifier = verifier.build().map_err(|e| BuildError(e.to_string()))?;
+                builder.with_client_cert_verifier(Arc::new(NotesAuthentication(verifier)))
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(policy.identities.clone())));
@@ -84,14 +90,11 @@ impl ServerContext {
         config.cert_compressors = Vec::new();
         config.cert_decompressors = Vec::new();
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        if policy.resumption {
-            config.session_storage = Arc::new(PolicySessions::new(policy.id));
-            if policy.early_data > 0 {
-                // 0-RTT: rustls gives early data to stateful sessions only, so no ticketer. Half-RTT data lets the
-                // answer leave before the client's Finished has come.
-                config.max_early_data_size = policy.early_data;
-                config.send_half_rtt_data = true;
-            }
+        if policy.early_data() > 0 {
+            // 0-RTT: rustls gives early data to stateful sessions only, so no ticketer. Half-RTT data lets the answer
+            // leave before the client's Finished has come.
+            config.max_early_data_size = policy.early_data();
+            config.send_half_rtt_data = true;
         }
         if let Some(path) = &policy.dangerous_key_log {
             config.key_log = crate::keylog::open(path).map_err(|e| BuildError(format!("{}: {e}", path.display())))?;
@@ -103,12 +106,16 @@ impl ServerContext {
     /// The same configuration under another epoch's ticket keys.
     pub fn with_ticket_keys(&self, keys: &TicketKeys) -> Result<Self, BuildError> {
         let policy = self.policy.clone();
-        if !policy.resumption || policy.early_data > 0 {
+        if !policy.resumption {
             return Ok(Self { config: self.config.clone(), policy });
         }
         let mut config = (*self.config).clone();
-        let ticketer = Ticketer::new(keys, &policy.id).ok_or_else(|| BuildError("no ticket keys".into()))?;
-        config.ticketer = Arc::new(ticketer);
+        let limits = policy.client_auth.as_ref().map(|auth| Limits::new(auth.reauthenticate_after));
+        config.session_storage = Arc::new(PolicySessions::new(policy.id, keys.lifetime, limits));
+        if policy.early_data() == 0 {
+            let ticketer = Ticketer::new(keys, &policy.id, limits);
+            config.ticketer = Arc::new(ticketer.ok_or_else(|| BuildError("no ticket keys".into()))?);
+        }
         Ok(Self { config: Arc::new(config), policy })
     }
 
@@ -121,12 +128,7 @@ impl ServerContext {
 impl ListenerTls {
     /// The policy for a server name (lower case), or the default one.
     pub fn policy_for(&self, server_name: Option<&str>) -> usize {
-        let Some(name) = server_name else { return 0 };
-        if self.exact.is_empty() && self.wildcard.is_empty() {
-            return 0;
-        }
-        let wild = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
-        self.exact.get(name).or_else(wild).map_or(0, |i| *i as usize)
+        self.sites.policy_for(server_name)
     }
 }
 
@@ -181,10 +183,9 @@ impl ResolvesServerCert for Resolver {
 }
 
 impl Identities {
-    /// Indices of the identities for a name (lower case): exact, wildcard (one label, RFC 6125 §6.4.3), default.
+    /// Indices of the identities for a name (lower case): exact, wildcard (one label, RFC 9525 §6.3), default.
     pub fn find(&self, name: &str) -> &[u32] {
-        let wild = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
-        self.exact.get(name).or_else(wild).unwrap_or(&self.default)
+        self.names.find(name).unwrap_or(&self.default)
     }
 }
 

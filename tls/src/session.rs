@@ -3,7 +3,10 @@
 //! The proxy feeds it what it has read and sends what it finds in [`Records`]; all the records that one input leads to
 //! (a server's whole flight, an answer with its close_notify) leave in one send.
 
+use crate::authentication::{self, Authentication};
 use crate::client::ClientContext;
+use crate::early_skip::{EarlySkip, Step};
+use crate::hello::fatal_alert;
 use crate::policy::Version;
 use crate::records::Records;
 use crate::server::ServerContext;
@@ -112,6 +115,32 @@ enum Side {
 /// A TLS session without a socket.
 pub struct Session {
     side: Side,
+    /// A server's handshake is under way.
+    accepts: bool,
+    /// Of the client, where it has shown a certificate; kept until the handshake is over.
+    authentication: Option<Authentication>,
+    early_skip: Option<Box<EarlySkip>>,
+}
+
+/// The alert for an error that rustls has none for (RFC 8446 §6.2).
+fn description(error: &rustls::Error) -> u8 {
+    use rustls::{Error, PeerMisbehaved};
+    match error {
+        Error::InappropriateMessage { .. }
+        | Error::InappropriateHandshakeMessage { .. }
+        | Error::PeerMisbehaved(
+            PeerMisbehaved::MessageInterleavedWithHandshakeMessage
+            | PeerMisbehaved::KeyEpochWithPendingFragment
+            | PeerMisbehaved::IllegalMiddleboxChangeCipherSpec
+            | PeerMisbehaved::TooManyEmptyFragments,
+        ) => 10, // unexpected_message
+        Error::DecryptError => 20,            // bad_record_mac
+        Error::PeerSentOversizedRecord => 22, // record_overflow
+        Error::PeerIncompatible(_) => 40,     // handshake_failure
+        Error::PeerMisbehaved(_) => 47,       // illegal_parameter
+        Error::InvalidMessage(_) => 50,       // decode_error
+        _ => 80,                              // internal_error
+    }
 }
 
 impl std::fmt::Debug for Session {
@@ -124,17 +153,22 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session with a client.
-    pub fn server(context: &ServerContext) -> Result<Self, TlsError> {
+    /// A session with a client. `early_offered`: its hello says that early data follow it.
+    pub fn server(context: &ServerContext, early_offered: bool) -> Result<Self, TlsError> {
         let connection = UnbufferedServerConnection::new(context.config.clone()).map_err(TlsError::Handshake)?;
-        Ok(Self { side: Side::Server(connection) })
+        let early_skip = early_offered.then(|| Box::new(EarlySkip::new()));
+        Ok(Self { side: Side::Server(connection), accepts: true, authentication: None, early_skip })
+    }
+
+    fn from_client(connection: UnbufferedClientConnection) -> Self {
+        Self { side: Side::Client(connection), accepts: false, authentication: None, early_skip: None }
     }
 
     /// A session with a server. The `ClientHello` is in `out` when this returns.
     pub fn client(context: &ClientContext, out: &mut Records) -> Result<Self, TlsError> {
         let name = context.server_name.clone();
         let connection = UnbufferedClientConnection::new(context.config.clone(), name).map_err(TlsError::Handshake)?;
-        let mut session = Self { side: Side::Client(connection) };
+        let mut session = Self::from_client(connection);
         session.read(&mut [], &mut Vec::new(), &mut Vec::new(), out)?;
         Ok(session)
     }
@@ -156,7 +190,7 @@ impl Session {
         let config = if ticket { &configs.with_ticket } else { &configs.alone };
         let make = || UnbufferedClientConnection::new(config.clone(), context.server_name.clone());
         let connection = if ticket { make() } else { syn::make(make) }.map_err(TlsError::Handshake)?;
-        let mut session = Self { side: Side::Client(connection) };
+        let mut session = Self::from_client(connection);
         session.read(&mut [], &mut Vec::new(), &mut Vec::new(), out)?;
         Ok(Some(SynSession { session, trimmed }))
     }
@@ -171,8 +205,73 @@ impl Session {
         early: &mut Vec<u8>,
         out: &mut Records,
     ) -> Result<Read, TlsError> {
+        if !self.accepts {
+            return self.handle(input, plain, early, out);
+        }
+        let mut authentication = self.authentication.take();
+        let result = authentication::during(&mut authentication, || self.read_handshake(input, plain, early, out));
+        if self.common().handshake_kind().is_some_and(|kind| kind != HandshakeKind::Resumed) {
+            authentication::forget_unused_ticket(&mut authentication);
+        }
+        self.authentication = authentication;
+        self.accepts = self.common().is_handshaking();
+        result
+    }
+
+    /// Takes a server's part of a handshake, without the early data that are not accepted.
+    fn read_handshake(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Vec<u8>,
+        early: &mut Vec<u8>,
+        out: &mut Records,
+    ) -> Result<Read, TlsError> {
+        // What rustls is done with, and how far it has seen.
+        let (mut consumed, mut seen) = (0, 0);
+        while let Some(mut skip) = self.early_skip.take() {
+            match skip.next(&input[seen..]) {
+                Step::Wait => {
+                    self.early_skip = Some(skip);
+                    return Ok(Read { consumed, closed: false });
+                }
+                Step::Pass(n) => {
+                    seen += n;
+                    let part = &mut input[consumed..seen];
+                    let (read, skips) = skip.watch(|| {
+                        let read = self.handle(part, plain, early, out);
+                        (read, self.common().handshake_kind())
+                    });
+                    let read: Read = read?;
+                    consumed += read.consumed;
+                    if read.closed {
+                        return Ok(Read { consumed, closed: true });
+                    }
+                    self.early_skip = skips.then_some(skip);
+                }
+                Step::Drop(n) => {
+                    seen += n;
+                    consumed = seen;
+                    self.early_skip = Some(skip);
+                }
+                Step::Done => {}
+            }
+        }
+        let read = self.handle(&mut input[consumed..], plain, early, out)?;
+        Ok(Read { consumed: consumed + read.consumed, closed: read.closed })
+    }
+
+    /// Lets rustls take ciphertext.
+    #[inline]
+    fn handle(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Vec<u8>,
+        early: &mut Vec<u8>,
+        out: &mut Records,
+    ) -> Result<Read, TlsError> {
         let mut done = Read::default();
-        let mut failure = None;
+        let mut failure: Option<rustls::Error> = None;
+        let (mut errors, mut before) = (0, 0);
         loop {
             let rest = &mut input[done.consumed..];
             // The two sides have the same states under different types; only a server reads early data.
@@ -211,13 +310,16 @@ impl Session {
                             false
                         }
                         Ok(_) => false, // WriteTraffic, BlockedHandshake
-                        // rustls queues the alert before it returns the error, and gives it out on the next call; then
-                        // comes the error again.
-                        Err(e) if failure.is_none() => {
-                            failure = Some(e);
-                            true
+                        // rustls queues the alert before it returns the error, and gives it out on the next call. For some
+                        // errors it has none; it then reads the same record again, and may have one for that.
+                        Err(e) => {
+                            if failure.is_none() {
+                                failure = Some(e);
+                                before = out.filled().len();
+                            }
+                            errors += 1;
+                            errors < 3
                         }
-                        Err(_) => false,
                     };
                     (discard, go_on)
                 }};
@@ -232,14 +334,20 @@ impl Session {
                 Side::Client(c) => step!(c),
             };
             done.consumed = (done.consumed + discard).min(input.len());
-            if !go_on {
+            let alerted = failure.is_some() && out.filled().len() > before && !self.common().wants_write();
+            if !go_on || alerted {
                 break;
             }
         }
         match failure {
             None => Ok(done),
             Some(rustls::Error::AlertReceived(alert)) => Err(TlsError::PeerAlert(alert)),
-            Some(e) => Err(TlsError::Handshake(e)),
+            Some(e) => {
+                if out.filled().len() == before && self.sends_plaintext() {
+                    out.extend(&fatal_alert(description(&e)));
+                }
+                Err(TlsError::Handshake(e))
+            }
         }
     }
 
@@ -282,6 +390,19 @@ impl Session {
             if written {
                 return Ok(());
             }
+        }
+    }
+
+    /// Nothing that was sent so far is encrypted, so that an alert of our own need not be, either.
+    fn sends_plaintext(&self) -> bool {
+        let common = self.common();
+        match common.protocol_version() {
+            None => true,
+            Some(ProtocolVersion::TLSv1_2) => {
+                common.is_handshaking() && common.handshake_kind() != Some(HandshakeKind::Resumed)
+            }
+            // It is known once the ServerHello is made.
+            Some(_) => common.handshake_kind().is_none(),
         }
     }
 

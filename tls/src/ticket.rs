@@ -4,14 +4,17 @@
 //! ticketer shared by policies with different client-certificate rules would let a client resume around them. When
 //! control publishes a new epoch, the lane makes new ones.
 //!
-//! A ticket is `key name (16) ‖ nonce (12) ‖ AES-256-GCM(state) ‖ tag (16)`.
+//! A ticket is `key name (16) ‖ nonce (12) ‖ AES-256-GCM(state) ‖ tag (16)`. Where clients show certificates, the state
+//! begins with when that was and how long it is good for ([`Limits`]).
 
+use crate::authentication::Limits;
 use crate::policy::TicketKeys;
 use crate::random::LaneRandom;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::hkdf;
 use rustls::crypto::SecureRandom;
 use rustls::server::ProducesTickets;
+use zeroize::{Zeroize, Zeroizing};
 
 const NAME_LEN: usize = 16;
 const TAG_LEN: usize = 16;
@@ -28,14 +31,17 @@ struct Key {
 pub(crate) struct Ticketer {
     keys: Vec<Key>,
     lifetime: u32,
+    limits: Option<Limits>,
 }
 
 impl Ticketer {
-    /// Derives the keys of a policy. `None` if there is no master or the library refuses (it does not).
-    pub(crate) fn new(ring: &TicketKeys, policy: &[u8; 16]) -> Option<Self> {
-        let keys: Option<Vec<Key>> = ring.masters.iter().map(|master| derive(master, policy)).collect();
+    /// Derives the keys of a policy; `limits` where it asks for client certificates. `None` if there is no master or the
+    /// library refuses (it does not).
+    pub(crate) fn new(ring: &TicketKeys, policy: &[u8; 16], limits: Option<Limits>) -> Option<Self> {
+        let keys: Option<Vec<Key>> =
+            ring.masters.iter().map(|master| derive(master, policy, limits.is_some())).collect();
         let keys = keys.filter(|k| !k.is_empty())?;
-        Some(Self { keys, lifetime: ring.lifetime })
+        Some(Self { keys, lifetime: ring.lifetime, limits })
     }
 }
 
@@ -47,13 +53,17 @@ impl hkdf::KeyType for Len {
     }
 }
 
-fn derive(master: &[u8; 32], policy: &[u8; 16]) -> Option<Key> {
-    let prk = hkdf::Salt::new(hkdf::HKDF_SHA256, b"sealane ticket v1").extract(master);
+/// Each form of ticket has keys of its own, so that none is read as another.
+fn derive(master: &[u8; 32], policy: &[u8; 16], authenticated: bool) -> Option<Key> {
+    let form: &[u8] = if authenticated { b"sealane ticket v2" } else { b"sealane ticket v1" };
+    let prk = hkdf::Salt::new(hkdf::HKDF_SHA256, form).extract(master);
     let mut okm = [0; NAME_LEN + 32];
     prk.expand(&[policy], Len(okm.len())).ok()?.fill(&mut okm).ok()?;
     let mut name = [0; NAME_LEN];
     name.copy_from_slice(&okm[..NAME_LEN]);
-    Some(Key { name, aead: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &okm[NAME_LEN..]).ok()?) })
+    let key = UnboundKey::new(&AES_256_GCM, &okm[NAME_LEN..]).ok();
+    okm.zeroize();
+    Some(Key { name, aead: LessSafeKey::new(key?) })
 }
 
 impl ProducesTickets for Ticketer {
@@ -69,6 +79,8 @@ impl ProducesTickets for Ticketer {
         let key = self.keys.first()?;
         let mut nonce = [0; NONCE_LEN];
         LaneRandom.fill(&mut nonce).ok()?;
+        let wrapped = self.limits.map(|limits| Zeroizing::new(limits.wrap(plain)));
+        let plain = wrapped.as_ref().map_or(plain, |w| &w[..]);
         let mut ticket = Vec::with_capacity(NAME_LEN + NONCE_LEN + plain.len() + TAG_LEN);
         ticket.extend_from_slice(&key.name);
         ticket.extend_from_slice(&nonce);
@@ -89,7 +101,9 @@ impl ProducesTickets for Ticketer {
         let mut state = sealed.to_vec();
         let len = key.aead.open_in_place(nonce, Aad::from(&key.name), &mut state).ok()?.len();
         state.truncate(len);
-        Some(state)
+        let Some(limits) = self.limits else { return Some(state) };
+        let state = Zeroizing::new(state);
+        limits.unwrap(&state).map(<[u8]>::to_vec)
     }
 }
 
@@ -103,12 +117,12 @@ mod tests {
 
     #[test]
     fn opened_by_every_lane_and_by_the_next_epoch_only() {
-        let a = Ticketer::new(&ring(&[1]), &[0; 16]).unwrap();
+        let a = Ticketer::new(&ring(&[1]), &[0; 16], None).unwrap();
         let ticket = a.encrypt(b"state").unwrap();
-        let other_lane = Ticketer::new(&ring(&[1]), &[0; 16]).unwrap();
-        let next_epoch = Ticketer::new(&ring(&[2, 1]), &[0; 16]).unwrap();
-        let later = Ticketer::new(&ring(&[3, 2]), &[0; 16]).unwrap();
-        let other_policy = Ticketer::new(&ring(&[1]), &[1; 16]).unwrap();
+        let other_lane = Ticketer::new(&ring(&[1]), &[0; 16], None).unwrap();
+        let next_epoch = Ticketer::new(&ring(&[2, 1]), &[0; 16], None).unwrap();
+        let later = Ticketer::new(&ring(&[3, 2]), &[0; 16], None).unwrap();
+        let other_policy = Ticketer::new(&ring(&[1]), &[1; 16], None).unwrap();
         assert_eq!(other_lane.decrypt(&ticket).as_deref(), Some(&b"state"[..]));
         assert_eq!(next_epoch.decrypt(&ticket).as_deref(), Some(&b"state"[..]));
         assert_eq!(later.decrypt(&ticket), None);
@@ -118,7 +132,7 @@ mod tests {
 
     #[test]
     fn every_changed_or_missing_byte_is_noticed() {
-        let t = Ticketer::new(&ring(&[1]), &[0; 16]).unwrap();
+        let t = Ticketer::new(&ring(&[1]), &[0; 16], None).unwrap();
         let ticket = t.encrypt(b"some state").unwrap();
         for at in 0..ticket.len() {
             let mut bad = ticket.clone();

@@ -18,6 +18,7 @@
 
 pub use sealane_ovpn::data::{Cipher, Format, KeyPair, KeySlot, PeerId};
 
+use sealane_lane::Undelivered;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -287,6 +288,8 @@ pub enum Command {
         /// The connection.
         fd: OwnedFd,
     },
+    /// A session has begun on a TCP connection: it may stay for as long as control wants it.
+    SocketConfirm(SocketId),
     /// Close a TCP connection, once what was given to it is sent.
     SocketClose(SocketId),
     /// Ask for the counters of one peer or of all; answered by one [`Event::Counters`] each.
@@ -370,14 +373,14 @@ pub enum Event {
     },
     /// A message on the data channel that is neither an IP packet nor a ping (OCC).
     InbandIn(PeerId, Vec<u8>),
-    /// A TCP client has connected.
+    /// A TCP client has connected. Its connection is closed soon, unless control confirms or uses it.
     SocketOpened {
         /// Its connection.
         socket: SocketId,
         /// From where.
         remote: SocketAddr,
     },
-    /// A TCP connection is gone.
+    /// A TCP connection that control has confirmed is gone.
     SocketClosed(SocketId),
     /// Counters, as asked for.
     Counters {
@@ -400,7 +403,9 @@ pub trait Sink: Send + Sync {
     /// Takes a control packet; false when too many wait already: then it is lost, as on a full link, and counted.
     fn control_in(&self, packet: ControlIn) -> bool;
 
-    /// Takes an event. They are never more than a few per peer and command, so none is lost.
+    /// Takes an event. Most are answers to commands, or happen once in a peer's life, so none may be lost. Clients cause
+    /// [`Event::FloatTo`], [`Event::InbandIn`] and [`Event::SocketOpened`] as often as they like: whoever keeps events
+    /// merges or drops these.
     fn event(&self, event: Event);
 }
 
@@ -422,10 +427,21 @@ pub enum Refused {
     Invalid(&'static str),
     /// This plane cannot do it: an interface newer than the plane, or a limit of the kernel.
     Unsupported(&'static str),
+    /// Too many control packets wait to be sent already.
+    Full,
     /// The plane has ended.
     Gone,
     /// The system said no.
     Io(std::io::Error),
+}
+
+impl<M> From<Undelivered<M>> for Refused {
+    fn from(undelivered: Undelivered<M>) -> Self {
+        match undelivered {
+            Undelivered::Full(_) => Self::Full,
+            Undelivered::Ended(_) => Self::Gone,
+        }
+    }
 }
 
 impl fmt::Display for Refused {
@@ -437,6 +453,7 @@ impl fmt::Display for Refused {
             Self::NoSocket(socket) => write!(f, "lane {} has no socket {}", socket.lane(), socket.number()),
             Self::NoKey(peer, slot) => write!(f, "peer {} has no {slot:?} key", peer.get()),
             Self::Invalid(what) | Self::Unsupported(what) => f.write_str(what),
+            Self::Full => f.write_str("too many control packets wait to be sent"),
             Self::Gone => f.write_str("the data plane has ended"),
             Self::Io(e) => e.fmt(f),
         }

@@ -36,7 +36,7 @@ const NEEDS: &[Need] = &[
     need("perl", "perl", "TLS stacks"),
     need("gnutls-cli", "gnutls-bin", "a TLS stack of the system's"),
     need("valgrind", "valgrind", "instructions per handshake"),
-    need("go", "golang-go", "h2spec and quic-go, which Go builds from their modules"),
+    need("go", "golang-go", "h2spec, quic-go and grpc-go, which Go builds from their modules"),
     CHROMIUM,
 ];
 

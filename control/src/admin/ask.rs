@@ -2,15 +2,17 @@
 //! like do.
 
 use anyhow::{Context, Result, bail};
+use rustix::net::sockopt::Timeout;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fmt;
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Longest answer that is read.
-const MAX_ANSWER: u64 = 64 << 20;
+const MAX_ANSWER: usize = 64 << 20;
 
 /// Where a running gateway is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,34 +50,36 @@ pub fn ask(at: &Where, method: &str, path: &str, patience: Duration) -> Result<S
 pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, patience: Duration) -> Result<String> {
     // What may be asked by address is said where it may: orders are taken at the socket alone.
     let other = if method == "GET" { ", or its admin address with --admin" } else { "" };
-    let unreachable = || format!("no gateway answers at {at}; name its admin socket with --socket{other}");
-    match at {
-        Where::Socket(socket) => {
-            let stream = match UnixStream::connect(socket) {
-                Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-                    bail!("permission denied: {at} is for the gateway's user and root")
-                }
-                connected => connected.with_context(unreachable)?,
-            };
-            stream.set_read_timeout(Some(patience))?;
-            exchange(stream, method, path, body)
+    let deadline = Instant::now() + patience;
+    let ask = |host: &str| {
+        let length = body.len();
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        )
+    };
+    let asked = match at {
+        Where::Socket(socket) => connect(socket, patience).and_then(|s| exchange(s, &ask("localhost"), deadline)),
+        Where::Address(address) => TcpStream::connect_timeout(address, patience)
+            .and_then(|s| exchange(s, &ask(&address.to_string()), deadline)),
+    };
+    let answer = match asked {
+        Ok(answer) => answer,
+        // A time limit of a socket shows as this.
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            let waited = patience.as_secs();
+            bail!("the gateway at {at} has not answered within {waited} s: it is busy; ask again, or see its log")
         }
-        Where::Address(address) => {
-            let stream = TcpStream::connect_timeout(address, patience).with_context(unreachable)?;
-            stream.set_read_timeout(Some(patience))?;
-            exchange(stream, method, path, body)
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            bail!("permission denied: {at} is for the gateway's user and root")
         }
-    }
-}
-
-fn exchange(mut stream: impl Read + Write, method: &str, path: &str, body: &str) -> Result<String> {
-    let length = body.len();
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: sealane\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    );
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER).read_to_end(&mut answer).context("the gateway does not answer")?;
+        Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+            bail!("the gateway at {at} closed the connection before it answered; is it ending? ask again")
+        }
+        Err(e) => {
+            let message = format!("no gateway answers at {at}; name its admin socket with --socket{other}");
+            return Err(e).context(message);
+        }
+    };
     let answer = String::from_utf8(answer).context("the answer is not text")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("the gateway ended before it answered")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
@@ -83,4 +87,51 @@ fn exchange(mut stream: impl Read + Write, method: &str, path: &str, body: &str)
         bail!("{}", body.trim_end());
     }
     Ok(body.to_owned())
+}
+
+/// Connects to a Unix socket. A gateway whose queue of connections is full is waited for, no longer than `patience`.
+fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+/// A stream with time limits.
+trait Limited: Read + Write {
+    fn limit(&self, left: Duration) -> io::Result<()>;
+}
+
+impl Limited for UnixStream {
+    fn limit(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left)).and_then(|()| self.set_write_timeout(Some(left)))
+    }
+}
+
+impl Limited for TcpStream {
+    fn limit(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left)).and_then(|()| self.set_write_timeout(Some(left)))
+    }
+}
+
+/// Asks and reads to the end of the answer, whose bytes may come as slowly as they like until `deadline`.
+fn exchange(mut stream: impl Limited, request: &str, deadline: Instant) -> io::Result<Vec<u8>> {
+    let left = || {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::Error::from(ErrorKind::TimedOut)) } else { Ok(left) }
+    };
+    stream.limit(left()?)?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    let mut piece = [0; 16 * 1024];
+    while answer.len() < MAX_ANSWER {
+        stream.limit(left()?)?;
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => answer.extend_from_slice(&piece[..n]),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(answer)
 }

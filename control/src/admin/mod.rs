@@ -1,6 +1,7 @@
 //! The admin listeners: metrics, health, status.
 //!
-//! Over TCP, plain HTTP/1.1 for machines that are trusted: it can be read only. Over a Unix socket, whose file says who
+//! Over TCP, plain HTTP/1.1 for machines that are trusted: it can be read only, under addresses and known names
+//! (`addressed`). Over a Unix socket, whose file says who
 //! may connect, orders are taken as well.
 //!
 //! | | |
@@ -12,6 +13,7 @@
 //! | `POST /v1/server` | [`ServerChange`] as JSON: drain a server, set its weight; Unix socket only |
 //! | `POST /v1/reload`, `/v1/upgrade`, `/v1/drain`, `/v1/reopen-logs` | Unix socket only |
 
+mod addressed;
 pub mod ask;
 mod unix;
 
@@ -28,25 +30,30 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use unix::SocketFile;
 
-/// Most connections at a time, of each listener; further ones wait to be accepted.
-const MAX_CONNECTIONS: u32 = 32;
+/// Most connections at a time, of each listener. Further ones wait at the Unix socket; over TCP they take the place of
+/// others ([`Connections::make_room`]).
+const MAX_CONNECTIONS: u32 = 64;
+
+/// Most of them from one client address (IPv6: /64).
+const MAX_PER_CLIENT: usize = 16;
 
 /// Most bytes of a request's head. Bodies are not read.
 const MAX_HEAD: usize = 16 * 1024;
 
 /// From accept or the last response to the end of a request's head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection's longest life: no scraper needs one longer, and slow readers are gone by then.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
@@ -102,24 +109,35 @@ impl Opened {
 
     /// Serves, until [`Admin::close`].
     pub fn serve(self, metrics: &Arc<LaneMetrics>, board: &Arc<Board>, orders: &Orders) -> Result<Admin> {
-        let site = |orders| Arc::new(Site { metrics: metrics.clone(), board: board.clone(), orders });
-        let mut admin = Admin { tcp: None, unix: None, stage: watch::Sender::new(Stage::Serving), slots: Vec::new() };
+        let names = Names::default();
+        let displaced = Arc::new(AtomicU64::new(0));
+        let site = |orders| {
+            let (metrics, board) = (metrics.clone(), board.clone());
+            Arc::new(Site { metrics, board, orders, names: names.clone(), displaced: displaced.clone() })
+        };
+        let stage = watch::Sender::new(Stage::Serving);
+        let mut admin = Admin { tcp: None, unix: None, stage, slots: Vec::new(), names: names.clone() };
         if let Some((address, listener)) = self.tcp {
             admin.tcp = Some((address, listener.try_clone()?.into()));
             let listener = tokio::net::TcpListener::from_std(listener)?;
             // A successor listens on the same socket: what comes after its start is for it.
-            admin.accept(site(None), Stage::Left, move |cx| listener.poll_accept(cx).map_ok(|(stream, _)| stream));
+            admin.accept(site(None), Stage::Left, move |cx| {
+                listener.poll_accept(cx).map_ok(|(stream, from)| (stream, Some(network(from.ip()))))
+            });
         }
         if let Some((mut file, listener)) = self.unix {
             let listener = tokio::net::UnixListener::from_std(listener)?;
             file.publish()?;
             admin.unix = Some(file);
             let site = site(Some(orders.clone()));
-            admin.accept(site, Stage::Ending, move |cx| listener.poll_accept(cx).map_ok(|(stream, _)| stream));
+            admin.accept(site, Stage::Ending, move |cx| listener.poll_accept(cx).map_ok(|(stream, _)| (stream, None)));
         }
         Ok(admin)
     }
 }
+
+/// The names under which the TCP listener answers, in lower case.
+type Names = Arc<RwLock<Vec<String>>>;
 
 /// How far the end has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,12 +161,18 @@ pub struct Admin {
     stage: watch::Sender<Stage>,
     /// Of each listener; all are back when all its connections are done.
     slots: Vec<Arc<Semaphore>>,
+    names: Names,
 }
 
 impl Admin {
     /// Where metrics are, if they are.
     pub fn address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().map(|(address, _)| *address)
+    }
+
+    /// Sets the names under which the TCP listener answers, besides addresses.
+    pub fn answer_to(&self, names: &[String]) {
+        *self.names.write().unwrap_or_else(PoisonError::into_inner) = names.to_vec();
     }
 
     /// The TCP listener, to be handed over.
@@ -183,25 +207,97 @@ impl Admin {
         &mut self,
         site: Arc<Site>,
         until: Stage,
-        mut accept: impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<S>> + Send + 'static,
+        mut accept: impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<(S, Option<IpAddr>)>> + Send + 'static,
     ) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
         self.slots.push(slots.clone());
         let mut stage = self.stage.subscribe();
         tokio::spawn(async move {
+            let mut open = Connections::default();
             loop {
-                let Ok(slot) = slots.clone().acquire_owned().await else { return };
-                tokio::select! {
+                // Over TCP a place is made below, so that a connection is there to be given it.
+                let free = site.orders.is_none() || slots.available_permits() > 0;
+                if !free {
+                    let Ok(slot) = slots.acquire().await else { return };
+                    drop(slot);
+                }
+                let (stream, from) = tokio::select! {
                     () = reached(&mut stage, until) => return,
                     accepted = poll_fn(&mut accept) => match accepted {
-                        Ok(stream) => drop(tokio::spawn(connection(stream, site.clone(), stage.clone(), slot))),
-                        Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
+                        Ok(accepted) => accepted,
+                        Err(_) => {
+                            tokio::time::sleep(ACCEPT_AGAIN).await;
+                            continue;
+                        }
                     },
+                };
+                if let Some(from) = from {
+                    let displaced = open.make_room(from);
+                    site.displaced.fetch_add(displaced, Ordering::Relaxed);
                 }
+                let Ok(slot) = slots.clone().acquire_owned().await else { return };
+                let client = open.enter(from);
+                drop(tokio::spawn(connection(stream, site.clone(), stage.clone(), client, slot)));
+                // Before the next one takes a place, this one may read what is there.
+                tokio::task::yield_now().await;
             }
         });
     }
 }
+
+/// Whose share a connection counts against.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (!0 << 64))),
+        v4 => v4,
+    }
+}
+
+/// One open connection.
+#[derive(Default)]
+struct Client {
+    from: Option<IpAddr>,
+    /// Its last request among all connections'; 0: none has been complete.
+    asked: AtomicU64,
+    displaced: Notify,
+}
+
+/// The open connections of a listener, the oldest first.
+#[derive(Default)]
+struct Connections {
+    open: Vec<Arc<Client>>,
+}
+
+impl Connections {
+    /// Closes a connection when `from` has its share, and one when there are too many. It is one that has not sent a
+    /// complete request, the oldest first; else the one whose last request is the oldest. Returns how many were closed.
+    fn make_room(&mut self, from: IpAddr) -> u64 {
+        // Those that are done are held here only.
+        self.open.retain(|client| Arc::strong_count(client) > 1);
+        let of_client = self.open.iter().filter(|client| client.from == Some(from)).count();
+        let own = of_client >= MAX_PER_CLIENT;
+        if !own && self.open.len() < MAX_CONNECTIONS as usize {
+            return 0;
+        }
+        let last = (0..self.open.len())
+            .filter(|i| !own || self.open[*i].from == Some(from))
+            .min_by_key(|i| self.open[*i].asked.load(Ordering::Relaxed));
+        let Some(last) = last else { return 0 };
+        self.open.remove(last).displaced.notify_one();
+        1
+    }
+
+    fn enter(&mut self, from: Option<IpAddr>) -> Arc<Client> {
+        let client = Arc::new(Client { from, ..Client::default() });
+        if from.is_some() {
+            self.open.push(client.clone());
+        }
+        client
+    }
+}
+
+/// Numbers complete requests, for [`Client::asked`].
+static REQUESTS: AtomicU64 = AtomicU64::new(1);
 
 /// What connections are answered from.
 struct Site {
@@ -209,15 +305,20 @@ struct Site {
     board: Arc<Board>,
     /// `None` where orders are not taken.
     orders: Option<Orders>,
+    names: Names,
+    /// Connections over TCP that were closed in favour of new ones.
+    displaced: Arc<AtomicU64>,
 }
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
     site: Arc<Site>,
     mut stage: watch::Receiver<Stage>,
+    client: Arc<Client>,
     slot: tokio::sync::OwnedSemaphorePermit,
 ) {
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+    let service = hyper::service::service_fn(|request: Request<Incoming>| {
+        client.asked.store(REQUESTS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         let site = site.clone();
         async move { Ok::<_, Infallible>(answer(request, &site).await) }
     });
@@ -230,6 +331,7 @@ async fn connection(
         let mut connection = pin!(connection);
         tokio::select! {
             result = connection.as_mut() => return result,
+            () = client.displaced.notified() => return Ok(()),
             () = reached(&mut stage, Stage::Ending) => {}
         }
         connection.as_mut().graceful_shutdown();
@@ -242,7 +344,16 @@ async fn connection(
 
 const NOT_FOUND: &str = "not found; there are / /metrics /healthz /v1/status\n";
 
+const NOT_ADDRESSED: &str = "this listener answers under its IP address and \"localhost\" only, lest web pages read it \
+                             through a name of theirs; for another name, add names = [\"that.name\"] to [admin]\n";
+
 async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>> {
+    // Who may connect to the socket's file is no web page.
+    if site.orders.is_none()
+        && !addressed::is_addressed(&request, &site.names.read().unwrap_or_else(PoisonError::into_inner))
+    {
+        return text(StatusCode::MISDIRECTED_REQUEST, NOT_ADDRESSED.to_owned());
+    }
     let order = match request.uri().path() {
         "/v1/reload" => Order::Reload,
         "/v1/upgrade" => Order::Upgrade,
@@ -294,6 +405,11 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
             let mut page = Writer::new();
             site.metrics.render(&mut page);
             site.board.render(&mut page);
+            page.counter(
+                "sealane_admin_connections_displaced_total",
+                "Connections to the admin listener over TCP closed in favour of new ones.",
+            )
+            .sample(&[], site.displaced.load(Ordering::Relaxed));
             typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.finish())
         }
         "/healthz" if site.metrics.healthy() => text(StatusCode::OK, "ok\n".to_owned()),

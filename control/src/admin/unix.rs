@@ -2,9 +2,14 @@
 
 use crate::config::RunAs;
 use anyhow::{Context, Result, bail};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use rustix::fs::Mode;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+
+/// Orders that wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// A bound socket whose file waits under another name until it is published.
 #[derive(Debug)]
@@ -34,9 +39,7 @@ impl SocketFile {
         let waiting = PathBuf::from(waiting);
         // Left behind by a process of this number that was killed.
         let _ = std::fs::remove_file(&waiting);
-        let listener = UnixListener::bind(&waiting).with_context(|| format!("cannot make the admin socket {shown}"))?;
-        std::fs::set_permissions(&waiting, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
+        let listener = bind(&waiting).with_context(|| format!("cannot make the admin socket {shown}"))?;
         Ok((Self { path: path.to_path_buf(), waiting: Some(waiting) }, listener))
     }
 
@@ -62,9 +65,21 @@ impl SocketFile {
     }
 }
 
+/// Binds a socket whose file is its owner's alone from the moment it is there: Linux makes the file with the mode that the
+/// socket has.
+fn bind(path: &Path) -> Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_live_socket_is_respected_and_a_stale_one_replaced() {
@@ -79,6 +94,10 @@ mod tests {
         second.publish().unwrap();
         drop(listener);
         second.remove();
+        // The mode is the file's from the start, whatever the umask of this process.
+        let made = folder.path().join("made");
+        let _listener = bind(&made).unwrap();
+        assert_eq!(std::fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::write(&path, "a file").unwrap();
         assert!(SocketFile::open(&path, false).unwrap_err().to_string().contains("no socket"));
     }

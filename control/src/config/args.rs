@@ -58,7 +58,7 @@ pub enum Answer {
 impl Config {
     /// The configuration that a command line stands for; relative paths are from the working folder.
     pub fn from_command_line(args: &CommandLine) -> Result<(Config, Vec<Warning>), Errors> {
-        Self::parse(&as_toml(args), String::new(), Path::new(""), Origin::CommandLine(Box::new(args.clone())))
+        Self::parse(&as_toml(args), String::new(), Path::new(""), Origin::CommandLine(Box::new(args.clone())), false)
     }
 }
 
@@ -168,7 +168,8 @@ mod tests {
         for body in ["", "plain", "\"quotes\"\nand\\lines\t\u{1}ü", "'''"] {
             let (config, warnings) = Config::from_command_line(&respond(body)).unwrap();
             assert_eq!((config.lanes, warnings.len()), (3, 0));
-            match config.listeners[0].hosts.find("anything").unwrap().as_ref() {
+            let listener = &config.listeners[0];
+            match &listener.actions[listener.sites.host_for(Some("anything")).unwrap()] {
                 sealane_proxy::snapshot::Action::Respond { body: b, .. } => assert_eq!(b, body.as_bytes()),
                 other => panic!("{other:?}"),
             }

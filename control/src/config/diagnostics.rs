@@ -44,6 +44,23 @@ pub struct Diagnostic {
     pub excerpt: String,
 }
 
+/// Where something stands in a configuration, once its text is gone.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    file: String,
+    line: usize,
+    column: usize,
+    excerpt: String,
+}
+
+impl Place {
+    /// What is to be said of it.
+    pub fn diagnostic(&self, severity: Severity, message: String, help: Option<String>) -> Diagnostic {
+        let Self { file, line, column, excerpt } = self.clone();
+        Diagnostic { severity, file, line, column, message, help, excerpt }
+    }
+}
+
 /// A [`Diagnostic`] that does not stop the configuration from being used.
 pub type Warning = Diagnostic;
 
@@ -78,6 +95,8 @@ pub struct Errors {
     pub errors: Vec<Diagnostic>,
     /// In the order of the file.
     pub warnings: Vec<Warning>,
+    /// The files that the configuration names, as far as it could be read: one of them may be what is missing.
+    pub files: Vec<PathBuf>,
 }
 
 impl fmt::Display for Errors {
@@ -138,6 +157,8 @@ impl<'t> Source<'t> {
 /// Collects what is found while a configuration is read.
 pub(super) struct Sink<'t> {
     pub source: Source<'t>,
+    /// Nothing but the text is looked at: no file that it names, no user, no folder (`sealane check --offline`).
+    pub offline: bool,
     /// The text did not parse as TOML: what seems to be missing may just be in the broken part, so that is not
     /// reported.
     pub broken_syntax: bool,
@@ -152,6 +173,7 @@ impl<'t> Sink<'t> {
     pub fn new(source: Source<'t>) -> Self {
         Self {
             source,
+            offline: false,
             broken_syntax: false,
             broken_lines: HashSet::new(),
             found: RefCell::default(),
@@ -186,6 +208,16 @@ impl<'t> Sink<'t> {
         self.push(Severity::Warning, span, message.into(), help);
     }
 
+    /// Where a span is, for what is said of it after the text has been read.
+    pub fn place_of(&self, span: &Range<usize>) -> Place {
+        let (mut line, mut column, mut excerpt) = (0, 0, String::new());
+        if !self.source.name.is_empty() {
+            (line, column) = self.source.position(span.start);
+            excerpt = self.source.excerpt(span);
+        }
+        Place { file: self.source.name.clone(), line, column, excerpt }
+    }
+
     /// Where a span is, for a message that refers to it.
     pub fn place(&self, span: &Range<usize>) -> String {
         if self.source.name.is_empty() {
@@ -201,12 +233,7 @@ impl<'t> Sink<'t> {
     }
 
     fn found(&self, severity: Severity, span: &Range<usize>, message: String, help: Option<String>) {
-        let (mut line, mut column, mut excerpt) = (0, 0, String::new());
-        if !self.source.name.is_empty() {
-            (line, column) = self.source.position(span.start);
-            excerpt = self.source.excerpt(span);
-        }
-        let file = self.source.name.clone();
+        let Place { file, line, column, excerpt } = self.place_of(span);
         self.found.borrow_mut().push((span.start, Diagnostic { severity, file, line, column, message, help, excerpt }));
     }
 
@@ -214,6 +241,9 @@ impl<'t> Sink<'t> {
     pub fn finish(self) -> (Vec<Diagnostic>, Vec<Warning>) {
         let mut found = self.found.into_inner();
         found.sort_by_key(|(offset, _)| *offset);
+        // What is found again for another listener is the same mistake.
+        let mut told = HashSet::new();
+        found.retain(|(offset, d)| told.insert((*offset, d.severity == Severity::Error, d.message.clone())));
         found.into_iter().map(|(_, d)| d).partition(|d| d.severity == Severity::Error)
     }
 }

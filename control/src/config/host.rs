@@ -6,9 +6,9 @@ use super::plan::Plan;
 use super::route::{self, Routes};
 use super::upstream::Context;
 use sealane_proxy::snapshot::{Action, Upstream};
-use sealane_route::{HostTable, NameError};
+use sealane_route::{NameError, NameMap, NamePattern};
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 /// A listener as hosts see it.
@@ -19,9 +19,34 @@ pub(super) struct Target {
     pub tcp: bool,
     /// It has TLS of ours.
     pub tls: bool,
-    pub hosts: HostTable<Arc<Action>>,
-    /// Where each name is, for messages about a second one.
-    pub taken: HashMap<String, Range<usize>>,
+    /// Indices into [`Hosts::all`].
+    pub hosts: NameMap<u32>,
+}
+
+/// One `[[host]]`.
+pub(super) struct Host {
+    pub action: Action,
+    /// The names that are good, where they stand in the file.
+    pub names: Vec<At<NamePattern>>,
+    /// It says which listeners it is for.
+    pub names_listeners: bool,
+}
+
+/// Every `[[host]]`, in the order of the file. Each has one action for all its names and listeners.
+#[derive(Default)]
+pub(super) struct Hosts {
+    pub all: Vec<Host>,
+}
+
+impl Hosts {
+    pub fn action(&self, host: u32) -> &Action {
+        &self.all[host as usize].action
+    }
+
+    /// Where one of a host's names stands.
+    pub fn place(&self, host: u32, pattern: &NamePattern) -> Option<&At<NamePattern>> {
+        self.all[host as usize].names.iter().find(|n| n.value == *pattern)
+    }
 }
 
 /// The upstreams, by the names that the file gives them.
@@ -35,11 +60,26 @@ pub(super) struct Upstreams {
     pub named: HashMap<String, Option<usize>>,
     /// Names that some host uses.
     pub used: HashSet<String>,
+    /// The names made for the servers of a `to`, and how many were made from each label.
+    unnamed: HashSet<String>,
+    labels: HashMap<String, usize>,
     /// Some host names an upstream that is not there: perhaps one that is then unused.
     pub dangling: bool,
 }
 
 impl Upstreams {
+    /// A name for the servers of a `to` that no other group has: state, metrics and answers of DNS go by it.
+    pub fn unused_name(&mut self, label: &str) -> String {
+        loop {
+            let n = self.labels.entry(label.to_owned()).or_insert(0);
+            *n += 1;
+            let name = if *n == 1 { label.to_owned() } else { format!("{label} ({n})") };
+            if !self.named.contains_key(&name) && self.unnamed.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
+
     /// Takes an upstream in; returns its index.
     pub fn push(&mut self, upstream: Upstream, plan: Plan) -> usize {
         self.all.push(Arc::new(upstream));
@@ -52,6 +92,7 @@ impl Upstreams {
 pub(super) fn read(
     section: Section,
     targets: &mut [Target],
+    hosts: &mut Hosts,
     upstreams: &mut Upstreams,
     routes: &mut Routes,
     context: &mut Context,
@@ -107,52 +148,54 @@ pub(super) fn read(
         }
     }
     // A host whose action is wrong still takes its names, so that a second one is found.
-    let action = action.map(Arc::new);
+    let index = hosts.all.len() as u32;
+    let placeholder = || Action::Respond { status: 503, content_type: String::new(), body: Vec::new() };
+    let action = action.unwrap_or_else(placeholder);
+    hosts.all.push(Host { action, names: Vec::new(), names_listeners: listeners.is_some() });
     // Without a listener (they may all be wrong), for the mistakes in the names.
-    let mut nowhere =
-        Target { written: String::new(), tcp: false, tls: false, hosts: HostTable::default(), taken: HashMap::new() };
+    let mut nowhere = [Target { written: String::new(), tcp: false, tls: false, hosts: NameMap::default() }];
+    let mut own: Vec<&mut Target> = match chosen.is_empty() {
+        true => nowhere.iter_mut().collect(),
+        false => targets.iter_mut().enumerate().filter(|(i, _)| chosen.contains(i)).map(|(_, t)| t).collect(),
+    };
     for name in names.iter().flat_map(|n| &n.value) {
-        if chosen.is_empty() {
-            enter(sink, &mut nowhere, name, action.as_ref());
-        }
-        for &i in &chosen {
-            if !enter(sink, &mut targets[i], name, action.as_ref()) {
-                break;
-            }
-        }
+        enter(sink, &mut own, hosts, index, name);
     }
 }
 
-/// Enters a name into a listener's table; false when that failed and would for other listeners too.
-fn enter(sink: &Sink, target: &mut Target, name: &At<String>, action: Option<&Arc<Action>>) -> bool {
-    let action = action
-        .cloned()
-        .unwrap_or_else(|| Arc::new(Action::Respond { status: 503, content_type: String::new(), body: Vec::new() }));
-    match target.hosts.insert(&name.value, action) {
-        Ok(()) => {
-            target.taken.insert(name.value.to_ascii_lowercase(), name.span.clone());
-            true
+/// Enters a name of a host into the tables of its listeners.
+fn enter(sink: &Sink, targets: &mut [&mut Target], hosts: &mut Hosts, host: u32, name: &At<String>) {
+    let pattern: NamePattern = match name.value.parse() {
+        Ok(pattern) => pattern,
+        Err(e) => return malformed(sink, name, e),
+    };
+    // Before the search for a second one: it may be in the same list.
+    hosts.all[host as usize].names.push(At { value: pattern.clone(), span: name.span.clone() });
+    for target in targets {
+        if target.hosts.insert(pattern.clone(), host).is_ok() {
+            continue;
         }
-        Err(NameError::Duplicate) => {
-            let first = target.taken.get(&name.value.to_ascii_lowercase());
-            let place = first.map_or_else(|| " elsewhere".to_owned(), |span| format!(" at {}", sink.place(span)));
-            sink.error(&name.span, format!("a second host for \"{}\"; the first is{place}", name.value), None);
-            false
-        }
-        Err(e @ NameError::Malformed) => {
-            let help = match name.value.rsplit_once(':') {
-                Some((host, port)) if port.parse::<u16>().is_ok() && !host.is_empty() => {
-                    Some(format!("leave the port out: \"{host}\""))
-                }
-                _ if name.value.contains("://") => Some("write the host name only".to_owned()),
-                _ if name.value.starts_with('.') => Some(format!("write \"*{}\"", name.value)),
-                _ if name.value == "_" || name.value.is_empty() => Some("write \"*\" for every name".to_owned()),
-                _ => None,
-            };
-            sink.error(&name.span, format!("\"{}\" is {e}", name.value), help);
-            false
-        }
+        let first = target.hosts.get(&pattern).and_then(|first| hosts.place(*first, &pattern));
+        let place = first.map_or_else(|| " elsewhere".to_owned(), |n| format!(" at {}", sink.place(&n.span)));
+        sink.error(&name.span, format!("a second host for \"{}\"; the first is{place}", name.value), None);
+        return;
     }
+}
+
+fn malformed(sink: &Sink, name: &At<String>, e: NameError) {
+    let help = match name.value.rsplit_once(':') {
+        _ if name.value.parse::<Ipv6Addr>().is_ok() => Some(format!("write \"[{}]\"", name.value)),
+        Some((host, port)) if port.parse::<u16>().is_ok() && !host.is_empty() => {
+            Some(format!("leave the port out: \"{host}\""))
+        }
+        _ if name.value.contains("://") => Some("write the host name only".to_owned()),
+        _ if name.value.starts_with('.') => {
+            Some(format!("write \"*{0}\" for names with one more label, \"**{0}\" for any depth", name.value))
+        }
+        _ if name.value == "_" || name.value.is_empty() => Some("write \"*\" for every name".to_owned()),
+        _ => None,
+    };
+    sink.error(&name.span, format!("\"{}\" is {e}", name.value), help);
 }
 
 /// The index of the upstream of this name.

@@ -1,8 +1,9 @@
 //! `http3` and `[listener.quic]`.
 
 use super::decode::{self, Section};
+use super::tls::ListenerPolicies;
 use sealane_proxy::snapshot::QuicSettings;
-use sealane_tls::policy::{ListenerTls, Version};
+use sealane_tls::policy::Version;
 
 /// Browsers remember what `Alt-Svc` says for so long, in seconds.
 const REMEMBERED: u32 = 86_400;
@@ -14,11 +15,19 @@ pub struct Http3 {
     pub settings: QuicSettings,
     /// Responses over TCP announce HTTP/3.
     pub announce: bool,
+    /// The port that is announced; `None` is the one that is bound.
+    pub announced_port: Option<u16>,
 }
 
 impl Http3 {
+    /// The port by which clients come, where this one is bound.
+    pub fn port(&self, bound: u16) -> u16 {
+        self.announced_port.unwrap_or(bound)
+    }
+
     /// With the port as bound.
     pub fn at(&self, port: u16) -> QuicSettings {
+        let port = self.port(port);
         let mut settings = self.settings.clone();
         settings.alt_svc = self.announce.then(|| format!("h3=\":{port}\"; ma={REMEMBERED}"));
         settings
@@ -39,7 +48,7 @@ fn port_number(parameter: &str) -> &str {
 }
 
 /// Reads what a `[[listener]]` says of HTTP/3.
-pub(super) fn read(section: &Section, tls: Option<&ListenerTls>, proxy_protocol: bool) -> Option<Http3> {
+pub(super) fn read(section: &Section, tls: Option<&ListenerPolicies>, proxy_protocol: bool) -> Option<Http3> {
     let wanted = section.optional_at("http3", decode::boolean);
     let quic = section.table("quic", "[listener.quic]").map(settings);
     let wanted = wanted.filter(|w| w.value)?;
@@ -73,7 +82,7 @@ fn defaults() -> Http3 {
         retry_above: 256,
         alt_svc: None,
     };
-    Http3 { settings, announce: true }
+    Http3 { settings, announce: true, announced_port: None }
 }
 
 fn settings(section: Section) -> Http3 {
@@ -86,7 +95,14 @@ fn settings(section: Section) -> Http3 {
     d.migration = section.or("migration", d.migration, decode::boolean);
     d.offload = section.or("offload", d.offload, decode::boolean);
     d.retry_above = section.or("retry_above", d.retry_above as u64, decode::count(0..=1_000_000)) as usize;
-    http3.announce = section.or("alt_svc", http3.announce, decode::boolean);
+    let announce = section.optional_at("alt_svc", decode::boolean);
+    http3.announce = announce.as_ref().is_none_or(|a| a.value);
+    let port = section.optional_at("alt_svc_port", decode::count(1..=65_535));
+    if let (Some(port), false) = (&port, http3.announce) {
+        let help = "remove it, or remove \"alt_svc = false\"".to_owned();
+        section.sink.error(&port.span, "\"alt_svc_port\" is of no use where \"alt_svc\" is false", Some(help));
+    }
+    http3.announced_port = port.and_then(|port| u16::try_from(port.value).ok());
     section.finish();
     http3
 }
@@ -102,5 +118,7 @@ mod tests {
         assert_eq!(https_record("example.com", 8443), odd);
         assert_eq!(defaults().at(8443).alt_svc.unwrap(), "h3=\":8443\"; ma=86400");
         assert_eq!(Http3 { announce: false, ..defaults() }.at(1).alt_svc, None);
+        let elsewhere = Http3 { announced_port: Some(443), ..defaults() };
+        assert_eq!(elsewhere.at(8443).alt_svc.unwrap(), "h3=\":443\"; ma=86400");
     }
 }

@@ -7,12 +7,13 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use sealane_route::NamePattern;
 use sealane_tls::policy::{Identities, Identity, KeyKind};
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -37,12 +38,32 @@ pub(super) struct Store {
     provider: CryptoProvider,
     loaded: HashMap<FileSet, Option<Arc<Loaded>>>,
     now: i64,
+    /// What stands for every certificate when no file is read.
+    placeholder: Option<Arc<Loaded>>,
+}
+
+/// A certificate and its key, in place of files that are not read (`sealane check --offline`): what is written about
+/// them is checked as if they were there.
+fn placeholder() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    static MADE: OnceLock<(CertificateDer<'static>, PrivateKeyDer<'static>)> = OnceLock::new();
+    let (cert, key) = MADE.get_or_init(|| {
+        let key = rcgen::generate_simple_self_signed(vec!["example.com".to_owned()]).expect("the name is a good one");
+        (key.cert.der().clone(), PrivateKeyDer::Pkcs8(key.signing_key.serialize_der().into()))
+    });
+    (cert.clone(), key.clone_key())
+}
+
+fn placeholder_identity() -> Arc<Loaded> {
+    let (cert, key) = placeholder();
+    let identity = Identity { chain: vec![cert], key, ocsp: None, kind: KeyKind::Ecdsa, source: PathBuf::new() };
+    // Without names: else two of them would be for the same one.
+    Arc::new(Loaded { identity: Arc::new(identity), names: Vec::new() })
 }
 
 impl Store {
     pub fn new() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
-        Self { provider: rustls::crypto::aws_lc_rs::default_provider(), loaded: HashMap::new(), now }
+        Self { provider: rustls::crypto::aws_lc_rs::default_provider(), loaded: HashMap::new(), now, placeholder: None }
     }
 
     /// Loads a certificate chain, its key (in the same file if `key` is `None`) and an OCSP response. Reports what is
@@ -54,6 +75,9 @@ impl Store {
         key: Option<&At<PathBuf>>,
         ocsp: Option<&At<PathBuf>>,
     ) -> Option<Arc<Loaded>> {
+        if sink.offline {
+            return Some(self.placeholder.get_or_insert_with(placeholder_identity).clone());
+        }
         let key = key.unwrap_or(cert);
         let files = (cert.value.clone(), key.value.clone(), ocsp.map(|o| o.value.clone()));
         if let Some(known) = self.loaded.get(&files) {
@@ -185,31 +209,34 @@ pub(super) fn index(all: &[Arc<Loaded>], default: Vec<u32>) -> Identities {
     for (i, loaded) in all.iter().enumerate() {
         out.all.push(Arc::clone(&loaded.identity));
         for name in &loaded.names {
-            let (table, key) = match name.strip_prefix("*.") {
-                Some(rest) => (&mut out.wildcard, rest),
-                None => (&mut out.exact, name.as_str()),
-            };
-            let entry: &mut Vec<u32> = table.entry(key.into()).or_default();
-            // A certificate may repeat a name.
-            if entry.last() != Some(&(i as u32)) {
-                entry.push(i as u32);
+            // What no client accepts is no name of ours.
+            let Some(pattern) = NamePattern::of_certificate(name) else { continue };
+            match out.names.get_mut(&pattern) {
+                // A certificate may repeat a name.
+                Some(entry) if entry.last() == Some(&(i as u32)) => {}
+                Some(entry) => entry.push(i as u32),
+                None => drop(out.names.insert(pattern, vec![i as u32])),
             }
         }
     }
     out
 }
 
-/// Whether some certificate is good for a host name (`*.example.com` needs a wildcard certificate).
-pub(super) fn covers(identities: &Identities, name: &str) -> bool {
-    if let Some(rest) = name.strip_prefix("*.") {
-        return identities.wildcard.contains_key(rest);
-    }
-    let parent = name.split_once('.').map(|(_, parent)| parent);
-    identities.exact.contains_key(name) || parent.is_some_and(|p| identities.wildcard.contains_key(p))
+/// Whether some certificate is good for a host's names. A wildcard needs one for the names one label below its suffix;
+/// no certificate is for names of any depth.
+pub(super) fn covers(identities: &Identities, pattern: &NamePattern) -> bool {
+    let pattern = match pattern {
+        NamePattern::AnyDepth(suffix) => &NamePattern::OneLabel(suffix.clone()),
+        other => other,
+    };
+    identities.names.find(&pattern.sample()).is_some()
 }
 
 /// All certificates of a PEM file; at least one.
 pub(super) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Option<Vec<CertificateDer<'static>>> {
+    if sink.offline {
+        return Some(vec![placeholder().0]);
+    }
     let bytes = read(sink, what, file)?;
     let shown = file.value.display();
     match CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>() {
@@ -234,6 +261,9 @@ pub(super) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Optio
 /// Trust anchors: certificates that also serve as such.
 pub(super) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<CertificateDer<'static>>> {
     let found = certificates(sink, "CA file", file)?;
+    if sink.offline {
+        return Some(found);
+    }
     let mut store = rustls::RootCertStore::empty();
     for (i, c) in found.iter().enumerate() {
         if let Err(e) = store.add(c.clone()) {
@@ -247,6 +277,9 @@ pub(super) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Certi
 
 /// Revocation lists of a PEM or DER file; at least one.
 pub(super) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<CertificateRevocationListDer<'static>>> {
+    if sink.offline {
+        return Some(Vec::new());
+    }
     let bytes = read(sink, "revocation list", file)?;
     let shown = file.value.display();
     let lists = match CertificateRevocationListDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>() {
@@ -271,6 +304,9 @@ pub(super) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Ce
 }
 
 pub(super) fn private_key(sink: &Sink, file: &At<PathBuf>) -> Option<PrivateKeyDer<'static>> {
+    if sink.offline {
+        return Some(placeholder().1);
+    }
     let bytes = read(sink, "private key", file)?;
     let shown = file.value.display();
     let key = match PrivateKeyDer::from_pem_slice(&bytes) {
@@ -278,7 +314,8 @@ pub(super) fn private_key(sink: &Sink, file: &At<PathBuf>) -> Option<PrivateKeyD
         Err(e) => {
             let encrypted = bytes.windows(9).any(|w| w == b"ENCRYPTED");
             let (message, help) = match e {
-                pem::Error::NoItemsFound if encrypted => (
+                // Also in the old form, whose body is no key in base64.
+                _ if encrypted => (
                     format!("{shown}: the private key is encrypted"),
                     Some(format!("remove the passphrase: openssl pkey -in {shown} -out KEY; chmod 600 KEY")),
                 ),
@@ -350,8 +387,11 @@ fn pem_error(e: &pem::Error) -> String {
     }
 }
 
-/// A whole file.
+/// A whole file. `None` also where no file is to be read.
 pub(super) fn read(sink: &Sink, what: &str, file: &At<PathBuf>) -> Option<Vec<u8>> {
+    if sink.offline {
+        return None;
+    }
     let result = std::fs::metadata(&file.value).and_then(|meta| match () {
         () if meta.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
         () if meta.len() > MAX_FILE => Err(io::Error::from(io::ErrorKind::FileTooLarge)),

@@ -1,17 +1,19 @@
 //! `[[listener]]`.
 
-use super::decode::{self, Section};
+use super::addresses::{Addresses, Protocol};
+use super::decode::{self, At, Section};
 use super::diagnostics::Sink;
-use super::host::Target;
+use super::host::{Hosts, Target};
 use super::http3::{self, Http3};
 use super::identity::{self, Store};
-use super::{Listener, SynTls, tls};
+use super::tls::{self, ListenerPolicies};
+use super::trust::{self, Trust};
+use super::{Listener, SynTls};
 use sealane_proxy::snapshot::Action;
-use sealane_route::HostTable;
+use sealane_route::{NamePattern, SiteMap};
 use sealane_tls::policy::{KeyKind, ListenerTls};
-use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::ops::Range;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,11 +21,13 @@ use std::sync::Arc;
 pub(super) struct Draft {
     /// As in `address`: how hosts name it.
     pub written: String,
-    address: SocketAddr,
-    tls: Option<ListenerTls>,
-    proxy_protocol: bool,
-    trust_forwarded: bool,
+    pub address: SocketAddr,
+    pub tls: Option<ListenerPolicies>,
+    /// It has a TLS section, and that is wrong.
+    pub broken_tls: bool,
+    trust: Trust,
     allow_connect: bool,
+    allow_trace: bool,
     syn_tls: SynTls,
     h2c: bool,
     /// What comes is relayed, not read.
@@ -36,41 +40,36 @@ impl Draft {
         self.tls.is_some()
     }
 
-    pub fn into_listener(self, hosts: HostTable<Arc<Action>>) -> Listener {
-        let Self { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, http3, tcp, .. } = self;
-        Listener { address, tls, proxy_protocol, trust_forwarded, allow_connect, syn_tls, h2c, http3, tcp, hosts }
+    pub fn into_listener(self, sites: SiteMap, actions: Arc<[Action]>) -> Listener {
+        let Self { address, tls, trust, allow_connect, allow_trace, syn_tls, h2c, http3, tcp, .. } = self;
+        let sites = Arc::new(sites);
+        let tls = tls.map(|t| ListenerTls { policies: t.policies, sites: sites.clone() });
+        Listener { address, tls, trust, allow_connect, allow_trace, syn_tls, h2c, http3, tcp, sites, actions }
     }
 }
 
 /// Reads every `[[listener]]`. One whose TLS section is wrong is returned without, so that hosts can refer to it.
-pub(super) fn read_all(top: &Section, store: &mut Store, base: &Path) -> Vec<Draft> {
+pub(super) fn read_all(top: &Section, store: &mut Store, base: &Path, addresses: &mut Addresses) -> Vec<Draft> {
     let sections = top.tables("listener", "[[listener]]");
     if sections.is_empty() && top.key_span("tunnel").is_none() {
         let help = "add [[listener]] with address = \":443\"".to_owned();
         top.missing("there is no [[listener]]: nothing would be served".to_owned(), help);
     }
     let mut out: Vec<Draft> = Vec::new();
-    let mut taken: HashMap<SocketAddr, Range<usize>> = HashMap::new();
     for section in sections {
-        read(section, store, base, &mut out, &mut taken);
+        read(section, store, base, &mut out, addresses);
     }
     out
 }
 
-fn read(
-    section: Section,
-    store: &mut Store,
-    base: &Path,
-    out: &mut Vec<Draft>,
-    taken: &mut HashMap<SocketAddr, Range<usize>>,
-) {
+fn read(section: Section, store: &mut Store, base: &Path, out: &mut Vec<Draft>, addresses: &mut Addresses) {
     let sink = section.sink;
     let written = section.required("address", "\":443\"", decode::strings);
-    let proxy_protocol = section.or("proxy_protocol", false, decode::boolean);
-    let trust_forwarded = section.or("trust_forwarded", false, decode::boolean);
     let allow_connect = section.or("allow_connect", false, decode::boolean);
+    let allow_trace = section.or("allow_trace", false, decode::boolean);
     let h2c = section.optional_at("h2c", decode::boolean);
     let tcp = section.or("mode", false, decode::choice(&[("http", false), ("tcp", true)]));
+    let trust = trust::read(&section, tcp);
     let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
     if let (true, Some(span)) = (tcp, section.key_span("tls")) {
         let help = "what is relayed is not decrypted: leave \"mode\" out, or [listener.tls]".to_owned();
@@ -84,26 +83,25 @@ fn read(
         let help = "remove it: with TLS, clients choose HTTP/2 by ALPN (\"alpn\" in [listener.tls])".to_owned();
         sink.error(&h2c.span, "\"h2c\" is for listeners without TLS", Some(help));
     }
-    let http3 = http3::read(&section, tls.as_ref(), proxy_protocol);
+    let http3 = http3::read(&section, tls.as_ref(), trust.proxy_protocol);
     section.finish();
     for text in written.iter().flat_map(|w| &w.value) {
         for address in decode::listen_addresses(sink, &text.value, &text.span).unwrap_or_default() {
-            // Port 0 is a new one each time.
-            let first = taken.get(&address).filter(|_| address.port() != 0);
-            if let Some(first) = first {
-                let message = format!("{address} is already listened on ({})", sink.place(first));
-                sink.error(&text.span, message, None);
+            let span = &text.span;
+            if !addresses.take(sink, Protocol::Tcp, address, false, span)
+                || (http3.is_some() && !addresses.take(sink, Protocol::Udp, address, false, span))
+            {
                 continue;
             }
-            taken.insert(address, text.span.clone());
             let written = text.value.clone();
             out.push(Draft {
                 written,
                 address,
-                tls: tls.as_ref().map(copy),
-                proxy_protocol,
-                trust_forwarded,
+                tls: tls.clone(),
+                broken_tls: has_tls && tls.is_none(),
+                trust: trust.clone(),
                 allow_connect,
+                allow_trace,
                 syn_tls,
                 h2c: h2c.as_ref().is_some_and(|h| h.value),
                 tcp,
@@ -116,7 +114,7 @@ fn read(
 const SYN_TLS: &[(&str, SynTls)] = &[("off", SynTls::Off), ("cookie", SynTls::Cookie), ("open", SynTls::Open)];
 
 /// `syn_tls`: where it makes sense.
-fn syn_tls(section: &Section, tls: Option<&ListenerTls>, has_tls: bool) -> SynTls {
+fn syn_tls(section: &Section, tls: Option<&ListenerPolicies>, has_tls: bool) -> SynTls {
     let Some(written) = section.optional_at("syn_tls", decode::choice(SYN_TLS)) else { return SynTls::default() };
     if !has_tls && written.value != SynTls::Off {
         // What comes in a SYN may come twice; plain requests are never taken from there.
@@ -134,26 +132,43 @@ fn syn_tls(section: &Section, tls: Option<&ListenerTls>, has_tls: bool) -> SynTl
     written.value
 }
 
-/// Another table of the same policies.
-pub(super) fn copy(tls: &ListenerTls) -> ListenerTls {
-    ListenerTls { policies: tls.policies.clone(), exact: tls.exact.clone(), wildcard: tls.wildcard.clone() }
+/// A name without a certificate, and the listeners that serve it.
+struct Uncovered<'a> {
+    name: &'a At<NamePattern>,
+    listeners: Vec<&'a str>,
 }
 
-/// Warns of hosts whose clients would get a certificate for another name.
-pub(super) fn warn_uncovered(sink: &Sink, listener: &Draft, target: &Target) {
-    let Some(policy) = listener.tls.as_ref().and_then(|t| t.policies.first()) else { return };
-    for (name, span) in target.taken.iter().filter(|(n, _)| *n != "*" && !n.starts_with('[')) {
-        if matches!(target.hosts.find(name).map(|a| &**a), Some(Action::Passthrough { .. })) {
-            continue;
-        }
-        if name.parse::<std::net::IpAddr>().is_ok() || identity::covers(&policy.identities, name) {
-            continue;
-        }
-        let message = format!("no certificate of listener {} is for \"{name}\"", listener.written);
+/// Warns of hosts whose clients would get a certificate for another name: once per name, whatever the number of
+/// listeners.
+pub(super) fn warn_uncovered(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &Hosts) {
+    // By place and advice.
+    let mut found: BTreeMap<(usize, &str), Uncovered> = BTreeMap::new();
+    for (listener, target) in listeners.iter().zip(targets) {
+        let Some(policy) = listener.tls.as_ref().and_then(|t| t.policies.first()) else { continue };
         let help = match policy.identities.default.is_empty() {
             true => "with strict_sni its clients are refused",
             false => "its clients get the default certificate, and will not accept it",
         };
-        sink.warn(span, message, Some(help.to_owned()));
+        for (pattern, host) in target.hosts.iter() {
+            let ip = matches!(&pattern, NamePattern::Exact(n) if n.starts_with('[') || n.parse::<IpAddr>().is_ok());
+            let relayed = matches!(hosts.action(*host), Action::Passthrough { .. });
+            if ip || relayed || pattern == NamePattern::Any || identity::covers(&policy.identities, &pattern) {
+                continue;
+            }
+            let Some(name) = hosts.place(*host, &pattern) else { continue };
+            let new = || Uncovered { name, listeners: Vec::new() };
+            let uncovered = found.entry((name.span.start, help)).or_insert_with(new);
+            if !uncovered.listeners.contains(&listener.written.as_str()) {
+                uncovered.listeners.push(&listener.written);
+            }
+        }
+    }
+    for ((_, help), Uncovered { name, listeners }) in found {
+        let these = match listeners[..] {
+            [one] => format!("listener {one}"),
+            _ => format!("listeners {}", listeners.join(", ")),
+        };
+        let message = format!("no certificate of {these} is for \"{}\"", name.value);
+        sink.warn(&name.span, message, Some(help.to_owned()));
     }
 }

@@ -6,9 +6,10 @@
 //!                        └── every mistake, with its place ──▶ Errors        snapshot_parts ─┴─▶ what lanes get
 //! ```
 //!
-//! Reading opens every file that the configuration names and resolves every name, so that what passes `check` also
-//! starts. Nothing that is wrong stops the reading: all errors are reported at once.
+//! Reading opens every file that the configuration names, so that what passes `check` also starts. Nothing that is wrong
+//! stops the reading: all errors are reported at once. Names of servers are resolved afterwards ([`Config::resolve`]).
 
+mod addresses;
 mod args;
 mod balancing;
 mod decode;
@@ -23,7 +24,9 @@ mod policy_id;
 mod rate;
 mod route;
 mod schema;
+mod sites;
 mod tls;
+mod trust;
 mod tunnel;
 mod upstream;
 
@@ -33,20 +36,27 @@ pub use http3::{Http3, https_record};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use schema::schema;
+pub use trust::Trust;
+pub use upstream::NamedServer;
 pub(crate) use upstream::expand;
 
+use crate::dns::{self, Found, ResolverKind};
+use addresses::{Addresses, Protocol};
 use decode::{At, Section};
-use diagnostics::{Sink, Source};
-use host::{Target, Upstreams};
+use diagnostics::{Place, Sink, Source};
+use host::{Hosts, Target, Upstreams};
 use route::Routes;
+use sealane_http::RequestHead;
 use sealane_http::h1::Limits;
 use sealane_proxy::LogFormat;
 use sealane_proxy::snapshot::{Action, ClientLimits, Routing, Upstream};
-use sealane_route::HostTable;
+use sealane_route::{NameMap, SiteMap};
 use sealane_sys::privileges::User;
 use sealane_tls::policy::ListenerTls;
-use std::collections::HashMap;
+use sealane_tunnel::plane::Transport;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +80,8 @@ pub struct Config {
     pub lanes: usize,
     /// Where metrics and health are served.
     pub admin: Option<SocketAddr>,
+    /// Names under which they are served, besides addresses and `localhost`.
+    pub admin_names: Vec<String>,
     /// The Unix socket where orders are taken.
     pub admin_socket: Option<PathBuf>,
     /// Where access log lines go.
@@ -90,6 +102,17 @@ pub struct Config {
     pub tunnel: Option<Box<crate::vpn::settings::Settings>>,
     /// What control minds for each of them, in the same order.
     pub plans: Vec<Arc<Plan>>,
+    /// Who resolves the names of servers.
+    pub resolver: ResolverKind,
+    /// The servers that have names.
+    pub names: Vec<NamedServer>,
+    /// Where that is written.
+    admin_socket_place: Option<Place>,
+    access_log_place: Option<Place>,
+    /// The addresses that are listened on, and where they stand.
+    listens: Vec<(SocketAddr, Place)>,
+    /// The addresses of those names, as far as [`Config::resolve`] has found any.
+    pub resolved: HashMap<String, Found>,
     /// What hosts' rules refer to, and rates.
     pub routing: Arc<Routing>,
 }
@@ -119,12 +142,12 @@ pub struct Listener {
     pub address: SocketAddr,
     /// `None`: plain HTTP.
     pub tls: Option<ListenerTls>,
-    /// Clients start with a PROXY protocol header.
-    pub proxy_protocol: bool,
-    /// `Forwarded` and `X-Forwarded-*` from clients are believed.
-    pub trust_forwarded: bool,
+    /// Whose word about clients is taken.
+    pub trust: Trust,
     /// CONNECT is allowed.
     pub allow_connect: bool,
+    /// TRACE is allowed.
+    pub allow_trace: bool,
     /// Whether TLS handshakes may begin in the SYN; without meaning where there is no TLS.
     pub syn_tls: SynTls,
     /// HTTP/2 by prior knowledge, without TLS.
@@ -133,8 +156,10 @@ pub struct Listener {
     pub tcp: bool,
     /// HTTP/3 at the same address.
     pub http3: Option<Http3>,
-    /// Host name to action.
-    pub hosts: HostTable<Arc<Action>>,
+    /// Which policy and which of `actions` a name has.
+    pub sites: Arc<SiteMap>,
+    /// What is done with requests, by host; the same for all listeners.
+    pub actions: Arc<[Action]>,
 }
 
 /// Whether a `ClientHello` is taken from a SYN (RFC 7413).
@@ -170,6 +195,15 @@ impl Config {
     ///
     /// Errors are all that are wrong with it, each with its place; displayed, they are ready to be printed.
     pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
+        Self::read_file(path, false)
+    }
+
+    /// Checks a file alone, and nothing that it names: no other file, no user, no folder. Not to be served.
+    pub fn load_offline(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
+        Self::read_file(path, true)
+    }
+
+    fn read_file(path: &Path, offline: bool) -> Result<(Config, Vec<Warning>), Errors> {
         let name = path.display().to_string();
         let unreadable = |message: String, help: Option<String>| Errors {
             errors: vec![Diagnostic {
@@ -182,6 +216,7 @@ impl Config {
                 excerpt: String::new(),
             }],
             warnings: Vec::new(),
+            files: Vec::new(),
         };
         let read = std::fs::metadata(path).and_then(|meta| match meta.len() > MAX_FILE {
             true => Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge)),
@@ -196,14 +231,76 @@ impl Config {
             .map_err(|e| unreadable(format!("not UTF-8 text at byte {}", e.utf8_error().valid_up_to()), None))?;
         // Relative paths are from the file's folder, wherever the program was started.
         let base = path.parent().unwrap_or(Path::new("")).to_path_buf();
-        let (mut config, warnings) = Self::parse(&text, name, &base, Origin::File(path.to_path_buf()))?;
+        let (mut config, warnings) = Self::parse(&text, name, &base, Origin::File(path.to_path_buf()), offline)?;
         config.files.push(path.to_path_buf());
         Ok((config, warnings))
     }
 
+    /// Resolves the names of servers, for at most `limit`. A name that does not resolve keeps the addresses that were
+    /// known last; without any its servers are down until it resolves, which is a warning, too.
+    pub async fn resolve(&mut self, limit: Duration) -> Vec<Warning> {
+        let hosts: BTreeSet<String> = self.names.iter().map(|n| n.host.clone()).collect();
+        let answers = dns::resolve_all(self.resolver, hosts, limit).await;
+        let mut warnings = Vec::new();
+        for NamedServer { host, place } in &self.names {
+            let Some(Err(e)) = answers.get(host) else { continue };
+            let why = identity::plain(e);
+            let known = dns::last_known(host);
+            let (message, help) = match &known {
+                Some(_) => (format!("\"{host}\" does not resolve now: {why}"), "the addresses known last are used"),
+                None => (
+                    format!("\"{host}\" does not resolve: {why}"),
+                    "the server is down until it does; \"resolver\" says who is asked",
+                ),
+            };
+            warnings.push(place.diagnostic(Severity::Warning, message, Some(help.to_owned())));
+            if let Some(addresses) = known {
+                self.resolved.insert(host.clone(), Found { addresses, ttl: Some(Duration::ZERO) });
+            }
+        }
+        self.resolved.extend(answers.into_iter().filter_map(|(host, found)| Some((host, found.ok()?))));
+        warnings
+    }
+
+    /// [`Config::resolve`] for those who have nothing else to do meanwhile.
+    pub fn resolve_and_wait(&mut self, limit: Duration) -> std::io::Result<Vec<Warning>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let warnings = runtime.block_on(self.resolve(limit));
+        // Lookups that hang are not waited for.
+        runtime.shutdown_background();
+        Ok(warnings)
+    }
+
+    /// What this machine, as it is now, would refuse when the gateway starts, and `check` says: addresses that are not
+    /// its own, a file in the admin socket's place, a log that cannot be written.
+    pub fn refused_here(&self) -> Vec<Diagnostic> {
+        let mut found = Vec::new();
+        for (address, place) in &self.listens {
+            if let Err(e) = crate::sockets::has_address(*address) {
+                found.push(place.diagnostic(Severity::Error, e.to_string(), None));
+            }
+        }
+        if let Some((socket, place)) = self.admin_socket.as_ref().zip(self.admin_socket_place.as_ref())
+            && std::fs::symlink_metadata(socket).is_ok_and(|meta| !meta.file_type().is_socket())
+        {
+            let message = format!("{} is there and is no socket", socket.display());
+            let help = "remove it, or choose another path".to_owned();
+            found.push(place.diagnostic(Severity::Error, message, Some(help)));
+        }
+        // A warning: another user may serve.
+        if let (AccessLogTarget::File(log), Some(place)) = (&self.access_log, &self.access_log_place)
+            && !crate::user::may_write(log)
+        {
+            let message = format!("this user cannot write {}", log.display());
+            let help = "whoever serves must: give the file, or its folder, to that user".to_owned();
+            found.push(place.diagnostic(Severity::Warning, message, Some(help)));
+        }
+        found
+    }
+
     /// Reads everything again from where it came from.
-    pub fn reload(&self) -> Result<(Config, Vec<Warning>), Errors> {
-        match &self.origin {
+    pub fn reload(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
+        match origin {
             Origin::File(path) => Self::load(path),
             Origin::CommandLine(args) => Self::from_command_line(args),
         }
@@ -215,20 +312,40 @@ impl Config {
         name: String,
         base: &Path,
         origin: Origin,
+        offline: bool,
     ) -> Result<(Config, Vec<Warning>), Errors> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut sink = Sink::new(Source::new(name, text));
+        sink.offline = offline;
         let (document, syntax) = DeTable::parse_recoverable(text);
         for e in &syntax {
             sink.syntax_error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "));
         }
         let config = read(&sink, document.get_ref(), base, origin);
+        let files = sink.files();
         let (errors, warnings) = sink.finish();
         match config {
             Some(config) if errors.is_empty() => Ok((config, warnings)),
-            _ => Err(Errors { errors, warnings }),
+            _ => Err(Errors { errors, warnings, files }),
         }
     }
+}
+
+/// The path of `[tunnel] status` in a configuration file. Opens no other file, so whoever may read the configuration may
+/// ask: certificates and keys are the gateway's.
+pub fn tunnel_status_file(path: &Path) -> anyhow::Result<PathBuf> {
+    use anyhow::Context as _;
+    let shown = path.display();
+    let size = std::fs::metadata(path).with_context(|| shown.to_string())?.len();
+    anyhow::ensure!(size <= MAX_FILE, "{shown}: {size} bytes are no configuration");
+    let text = std::fs::read_to_string(path).with_context(|| shown.to_string())?;
+    let table: toml::Table = text.parse().map_err(|e: toml::de::Error| anyhow::anyhow!("{shown}: {}", e.message()))?;
+    let tunnel = table.get("tunnel").with_context(|| format!("{shown}: there is no [tunnel] in it"))?;
+    let status = tunnel
+        .get("status")
+        .and_then(toml::Value::as_str)
+        .with_context(|| format!("{shown}: [tunnel] has no \"status\": add status = \"/run/sealane/tunnel.json\""))?;
+    Ok(path.parent().unwrap_or(Path::new("")).join(status))
 }
 
 /// A complete example with every setting explained.
@@ -248,29 +365,26 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
     }
     let reload_on_change = top.or("reload_on_change", false, decode::boolean);
     let user = run_as(&top);
-    let (admin, admin_socket) = top.table("admin", "[admin]").map_or((None, None), |s| admin(s, base));
-    let (access_log, log_format) =
-        top.table("log", "[log]").map_or((AccessLogTarget::Off, LogFormat::Combined), |s| log(s, base));
+    let mut addresses = Addresses::default();
+    let (admin, admin_names, admin_socket) =
+        top.table("admin", "[admin]").map_or((None, Vec::new(), None), |s| admin(s, base, &mut addresses));
+    let (admin_socket, admin_socket_place) = admin_socket.unzip();
+    let (access_log, access_log_place, log_format) =
+        top.table("log", "[log]").map_or((AccessLogTarget::Off, None, LogFormat::Combined), |s| log(s, base));
     let mut routing = Routing::default();
     let limits = limits(top.table("limits", "[limits]"), &mut routing);
-    let resolver = top.optional("resolver", resolver);
+    let resolver = top.or("resolver", ResolverKind::default(), resolver);
 
     let mut store = identity::Store::new();
     let listeners_absent = top.key_span("listener").is_none();
-    let listeners = listener::read_all(&top, &mut store, base);
+    let listeners = listener::read_all(&top, &mut store, base, &mut addresses);
     let mut targets: Vec<Target> = listeners
         .iter()
-        .map(|l| Target {
-            written: l.written.clone(),
-            tcp: l.tcp,
-            tls: l.has_tls(),
-            hosts: HostTable::default(),
-            taken: HashMap::new(),
-        })
+        .map(|l| Target { written: l.written.clone(), tcp: l.tcp, tls: l.has_tls(), hosts: NameMap::default() })
         .collect();
 
     let mut system = tls::SystemRoots::default();
-    let mut context = upstream::Context { store: &mut store, system: &mut system, base, resolver };
+    let mut context = upstream::Context { store: &mut store, system: &mut system, base, resolver, names: Vec::new() };
     let mut upstreams = Upstreams::default();
     let mut routes = Routes::default();
     let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);
@@ -286,31 +400,45 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
             places.push(name);
         }
     }
-    let hosts = top.tables("host", "[[host]]");
+    let mut hosts = Hosts::default();
+    let sections = top.tables("host", "[[host]]");
     let only_tunnel = top.key_span("tunnel").is_some() && listeners_absent;
-    if hosts.is_empty() && !only_tunnel {
+    if sections.is_empty() && !only_tunnel {
         let help = "add [[host]] with names = [\"*\"] and to = [\"http://127.0.0.1:3000\"]".to_owned();
         top.missing("there is no [[host]]: every request would be refused".to_owned(), help);
     }
-    for section in hosts {
-        host::read(section, &mut targets, &mut upstreams, &mut routes, &mut context);
+    for section in sections {
+        host::read(section, &mut targets, &mut hosts, &mut upstreams, &mut routes, &mut context);
     }
+    let names = std::mem::take(&mut context.names);
     for name in places.iter().filter(|n| !upstreams.dangling && !upstreams.used.contains(&n.value)) {
         sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), None);
     }
     let tunnel_lanes = lanes.map_or_else(default_lanes, |n| n as usize);
-    let tunnel = top.table("tunnel", "[tunnel]").and_then(|s| tunnel::read(s, base, tunnel_lanes)).map(Box::new);
+    let tunnel = top.table("tunnel", "[tunnel]").and_then(|section| {
+        let span = section.key_span("listen").unwrap_or_else(|| section.span.clone());
+        let settings = tunnel::read(section, base, tunnel_lanes)?;
+        for (transport, address) in &settings.listen {
+            let protocol = match transport {
+                Transport::Udp => Protocol::Udp,
+                Transport::Tcp => Protocol::Tcp,
+            };
+            addresses.take(sink, protocol, *address, true, &span);
+        }
+        Some(Box::new(settings))
+    });
     for name in rate_places.iter().filter(|n| !routes.used.contains(&n.value)) {
         sink.warn(&name.span, format!("no host uses the rate limit \"{}\"", name.value), None);
     }
     routing.routes = routes.all;
     top.finish();
 
-    let mut out = Vec::new();
-    for (listener, target) in listeners.into_iter().zip(targets) {
-        listener::warn_uncovered(sink, &listener, &target);
-        out.push(listener.into_listener(target.hosts));
+    if !sink.offline {
+        listener::warn_uncovered(sink, &listeners, &targets, &hosts);
     }
+    let (sites, actions) = sites::compile(sink, &listeners, &targets, hosts, &routing.routes, &upstreams.plans);
+    let actions: Arc<[Action]> = actions.into();
+    let out = listeners.into_iter().zip(sites).map(|(l, sites)| l.into_listener(sites, actions.clone())).collect();
     Some(Config {
         origin,
         files: sink.files(),
@@ -318,6 +446,7 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
         user,
         lanes: lanes.map_or_else(default_lanes, |n| n as usize),
         admin,
+        admin_names,
         admin_socket,
         access_log,
         log_format,
@@ -328,19 +457,30 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
         upstreams: upstreams.all,
         tunnel,
         plans: upstreams.plans,
+        resolver,
+        names,
+        admin_socket_place,
+        access_log_place,
+        listens: addresses.places(),
+        resolved: HashMap::new(),
         routing: Arc::new(routing),
     })
 }
 
-/// The address of a DNS server.
-fn resolver(sink: &Sink, key: &str, node: &decode::Node) -> Option<SocketAddr> {
+/// Who resolves names: "dns", "system" or the address of a DNS server.
+fn resolver(sink: &Sink, key: &str, node: &decode::Node) -> Option<ResolverKind> {
     let s = decode::text(sink, key, node)?;
+    match s.as_str() {
+        "dns" => return Some(ResolverKind::Dns),
+        "system" => return Some(ResolverKind::System),
+        _ => {}
+    }
     let address = s.parse::<SocketAddr>().or_else(|_| s.parse::<std::net::IpAddr>().map(|ip| (ip, 53).into()));
     if address.is_err() {
-        let help = format!("write {key} = \"127.0.0.53\" or {key} = \"[::1]:5353\"");
+        let help = format!("write {key} = \"127.0.0.53\", {key} = \"[::1]:5353\", \"dns\" or \"system\"");
         sink.error(&node.span(), format!("\"{s}\" is not the address of a DNS server"), Some(help));
     }
-    address.ok()
+    address.ok().map(ResolverKind::Server)
 }
 
 /// The cores that this process may use: affinity and cgroup quota counted.
@@ -353,6 +493,9 @@ fn run_as(top: &Section) -> Option<RunAs> {
     let user = top.optional_at("user", decode::text);
     let group = top.optional_at("group", decode::text);
     let sink = top.sink;
+    if sink.offline && user.is_some() {
+        return None;
+    }
     let Some(user) = user else {
         if let Some(group) = group {
             sink.error(&group.span, "\"group\" without \"user\"", Some("add user = \"sealane\"".to_owned()));
@@ -379,20 +522,36 @@ fn run_as(top: &Section) -> Option<RunAs> {
     Some(RunAs { user: found, gid })
 }
 
-fn admin(section: Section, base: &Path) -> (Option<SocketAddr>, Option<PathBuf>) {
+fn admin(
+    section: Section,
+    base: &Path,
+    addresses: &mut Addresses,
+) -> (Option<SocketAddr>, Vec<String>, Option<(PathBuf, Place)>) {
     let socket = section.optional_at("socket", decode::text);
     let listen = match socket {
         Some(_) => section.optional_at("listen", decode::text),
         None => section.required("listen", "\"127.0.0.1:9901\"", decode::text),
     };
+    let names = section.optional("names", decode::strings).unwrap_or_default();
     let sink = section.sink;
     section.finish();
+    let names = names.into_iter().filter_map(|name| {
+        let mut head = RequestHead::new();
+        if head.set_authority(name.value.as_bytes()).is_err() || head.port().is_some() {
+            let help = "write \"gateway.internal\", without a port".to_owned();
+            sink.error(&name.span, format!("\"{}\" is no host name", name.value), Some(help));
+            return None;
+        }
+        Some(head.host_name().to_owned())
+    });
+    let names = names.collect();
     let address = listen.and_then(|listen| {
         let address = *decode::listen_addresses(sink, &listen.value, &listen.span)?.first()?;
         if !address.ip().is_loopback() {
             let message = "the admin listener can be reached from other machines, without a password";
             sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
         }
+        addresses.take(sink, Protocol::Tcp, address, false, &listen.span);
         Some(address)
     });
     let socket = socket.and_then(|path| {
@@ -404,24 +563,25 @@ fn admin(section: Section, base: &Path) -> (Option<SocketAddr>, Option<PathBuf>)
             sink.error(&path.span, "\"socket\" must be a path of 1 to 90 bytes", help);
             return None;
         }
-        if !folder.is_dir() {
+        if !folder.is_dir() && !sink.offline {
             let help = format!("make it: mkdir -p {}", folder.display());
             sink.error(&path.span, format!("there is no folder {}", folder.display()), Some(help));
             return None;
         }
-        Some(written)
+        Some((written, sink.place_of(&path.span)))
     });
-    (address, socket)
+    (address, names, socket)
 }
 
 const LOG_FORMATS: &[(&str, LogFormat)] = &[("combined", LogFormat::Combined), ("json", LogFormat::Json)];
 
-fn log(section: Section, base: &Path) -> (AccessLogTarget, LogFormat) {
+fn log(section: Section, base: &Path) -> (AccessLogTarget, Option<Place>, LogFormat) {
     let format = section.or("format", LogFormat::Combined, decode::choice(LOG_FORMATS));
     let sink = section.sink;
     let access = section.optional_at("access", decode::text);
     section.finish();
-    (access.and_then(|access| log_target(sink, &access, base)).unwrap_or(AccessLogTarget::Off), format)
+    let place = access.as_ref().map(|access| sink.place_of(&access.span));
+    (access.and_then(|access| log_target(sink, &access, base)).unwrap_or(AccessLogTarget::Off), place, format)
 }
 
 fn log_target(sink: &Sink, access: &At<String>, base: &Path) -> Option<AccessLogTarget> {
@@ -435,7 +595,7 @@ fn log_target(sink: &Sink, access: &At<String>, base: &Path) -> Option<AccessLog
         path => {
             let path = base.join(path);
             let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            if path.is_dir() || !folder.is_dir() {
+            if !sink.offline && (path.is_dir() || !folder.is_dir()) {
                 let message = match path.is_dir() {
                     true => format!("{} is a folder", path.display()),
                     false => format!("there is no folder {}", folder.display()),
@@ -454,11 +614,14 @@ fn limits(section: Option<Section>, routing: &mut Routing) -> ClientLimits {
         http: d,
         max_body: u64::MAX,
         max_connections: 16_384,
+        max_per_client: 0,
+        client_prefixes: (32, 64),
         max_memory: 0,
         handshake_timeout: Duration::from_secs(10),
         header_timeout: Duration::from_secs(10),
         keepalive_timeout: Duration::from_secs(75),
         idle_timeout: Duration::from_secs(60),
+        min_body_rate: 256,
         max_streams: 128,
         max_requests: u64::MAX,
         handshake_budget: Duration::from_micros(400),
@@ -478,13 +641,16 @@ fn limits(section: Option<Section>, routing: &mut Routing) -> ClientLimits {
     out.max_streams = s.or("max_streams", out.max_streams.into(), decode::count(1..=10_000)) as u32;
     out.max_requests = unlimited(s.or("max_requests", 0, decode::count(0..=i64::MAX as u64)));
     out.max_connections = s.or("max_connections", out.max_connections as u64, decode::count(1..=10_000_000)) as usize;
+    out.max_per_client = s.or("max_connections_per_client", 0, decode::count(0..=1_000_000)) as u32;
     out.max_memory = s.or("max_memory", 0, decode::size(0..=i64::MAX as u64));
     out.handshake_timeout = s.or("handshake_timeout", out.handshake_timeout, decode::timeout);
     out.header_timeout = s.or("header_timeout", out.header_timeout, decode::timeout);
     out.keepalive_timeout = s.or("keepalive_timeout", out.keepalive_timeout, decode::timeout);
     out.idle_timeout = s.or("idle_timeout", out.idle_timeout, decode::timeout);
+    out.min_body_rate = s.or("min_body_rate", out.min_body_rate, decode::size(0..=1 << 30));
     out.handshake_budget = s.or("handshake_budget", out.handshake_budget, decode::timeout);
     let prefixes = rate::prefixes(&s, "rate_ipv4_prefix", "rate_ipv6_prefix");
+    out.client_prefixes = prefixes;
     let entries = s.or("rate_entries", 16_384, decode::count(8..=10_000_000)) as usize;
     routing.connection_rate = rate::of_clients(&s, "connection_rate", "connection_burst", prefixes, entries);
     routing.handshake_rate = rate::of_clients(&s, "handshake_rate", "handshake_burst", prefixes, entries);

@@ -2,11 +2,10 @@
 //! assembly's.
 
 use super::http3::Http3;
-use super::listener::copy;
-use super::{AccessLogTarget, Config, SynTls};
+use super::{AccessLogTarget, Config, SynTls, Trust};
 use sealane_proxy::LogFormat;
 use sealane_proxy::snapshot::{self, Action, ClientLimits, Routing, SynData, Upstream};
-use sealane_route::HostTable;
+use sealane_route::SiteMap;
 use sealane_tls::policy::ListenerTls;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -34,12 +33,12 @@ pub struct ListenerParts {
     pub address: SocketAddr,
     /// TLS settings.
     pub tls: Option<ListenerTls>,
-    /// Clients start with a PROXY protocol header.
-    pub proxy_protocol: bool,
-    /// `Forwarded` and `X-Forwarded-*` are believed.
-    pub trust_forwarded: bool,
+    /// Whose word about clients is taken.
+    pub trust: Trust,
     /// CONNECT is allowed.
     pub allow_connect: bool,
+    /// TRACE is allowed.
+    pub allow_trace: bool,
     /// Whether handshakes may begin in the SYN: off where there is no TLS.
     pub syn_tls: SynTls,
     /// HTTP/2 by prior knowledge.
@@ -48,8 +47,10 @@ pub struct ListenerParts {
     pub tcp: bool,
     /// HTTP/3 at the same address.
     pub http3: Option<Http3>,
-    /// Host name to action.
-    pub hosts: HostTable<Arc<Action>>,
+    /// Which policy and which of `actions` a name has.
+    pub sites: Arc<SiteMap>,
+    /// What is done with requests, by host; the same for all listeners.
+    pub actions: Arc<[Action]>,
 }
 
 impl ListenerParts {
@@ -57,13 +58,13 @@ impl ListenerParts {
     /// sockets for HTTP/3, one per lane slot.
     pub fn bound(self, id: u32, address: SocketAddr, udp: Vec<Arc<OwnedFd>>) -> snapshot::Listener {
         let syn_tls = SynData { data: self.syn_tls != SynTls::Off, unproven: self.syn_tls == SynTls::Open };
-        let Self { tls, proxy_protocol, trust_forwarded, allow_connect, h2c, tcp, http3, hosts, .. } = self;
+        let Self { tls, trust, allow_connect, allow_trace, h2c, tcp, http3, sites, actions, .. } = self;
         let quic = http3.map(|h| snapshot::Quic { sockets: udp, settings: h.at(address.port()) });
-        let passes = |a: &Arc<Action>| matches!(**a, Action::Passthrough { .. });
-        let relays = match (tcp, hosts.has_names()) {
+        let passes = |host: usize| matches!(actions.get(host), Some(Action::Passthrough { .. }));
+        let relays = match (tcp, sites.has_names()) {
             (true, false) => snapshot::Relays::Everything,
             (true, true) => snapshot::Relays::Named,
-            (false, _) if hosts.values().any(passes) => snapshot::Relays::Named,
+            (false, _) if sites.hosts().any(passes) => snapshot::Relays::Named,
             (false, _) => snapshot::Relays::Never,
         };
         snapshot::Listener {
@@ -71,13 +72,17 @@ impl ListenerParts {
             address,
             tls,
             quic,
-            proxy_protocol,
-            trust_forwarded,
+            proxy_protocol: trust.proxy_protocol,
+            trusted_proxies: trust.proxies,
+            trust_forwarded: trust.forwarded,
+            address_header: trust.address_header,
             allow_connect,
+            allow_trace,
             syn_tls,
             h2c,
             relays,
-            hosts,
+            sites,
+            actions,
         }
     }
 }
@@ -86,15 +91,16 @@ impl ListenerParts {
 pub fn snapshot_parts(config: &Config) -> Parts {
     let listeners = config.listeners.iter().map(|l| ListenerParts {
         address: l.address,
-        tls: l.tls.as_ref().map(copy),
-        proxy_protocol: l.proxy_protocol,
-        trust_forwarded: l.trust_forwarded,
+        tls: l.tls.clone(),
+        trust: l.trust.clone(),
         allow_connect: l.allow_connect,
+        allow_trace: l.allow_trace,
         syn_tls: if l.tls.is_some() { l.syn_tls } else { SynTls::Off },
         h2c: l.h2c,
         tcp: l.tcp,
         http3: l.http3.clone(),
-        hosts: l.hosts.clone(),
+        sites: l.sites.clone(),
+        actions: l.actions.clone(),
     });
     Parts {
         listeners: listeners.collect(),

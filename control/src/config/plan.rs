@@ -2,7 +2,7 @@
 
 use super::decode::{self, Node, Section};
 use super::diagnostics::Sink;
-use std::net::SocketAddr;
+use crate::dns::ResolverKind;
 use std::time::Duration;
 
 /// What control minds for one upstream.
@@ -10,10 +10,10 @@ use std::time::Duration;
 pub struct Plan {
     /// As configured; a name may stand for several servers.
     pub servers: Vec<ServerPlan>,
-    /// Asked while resolving, in place of the system's resolver.
-    pub resolver: Option<SocketAddr>,
-    /// How often names are resolved again.
-    pub resolve_every: Duration,
+    /// Who resolves their names.
+    pub resolver: ResolverKind,
+    /// How often names are resolved again; `None`: when the answer's TTL ends.
+    pub resolve_every: Option<Duration>,
     /// Active checks.
     pub health: Option<HealthCheck>,
     /// Failures in a row after which a server is left alone for a while; 0: never.
@@ -31,12 +31,22 @@ pub struct ServerPlan {
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// For logs: `app:8080`.
+    /// For logs, metrics and orders: `app:8080`. No other server of the upstream has it.
     pub name: String,
     /// Its share of the requests, beside the others'.
     pub weight: u32,
     /// Used only when no other can be.
     pub backup: bool,
+}
+
+impl ServerPlan {
+    /// Host and port as in a URL: `app:8080`, `[::1]:80`.
+    pub fn authority(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
 }
 
 /// How servers are asked whether they are well.
@@ -65,8 +75,8 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             servers: Vec::new(),
-            resolver: None,
-            resolve_every: Duration::from_secs(30),
+            resolver: ResolverKind::default(),
+            resolve_every: None,
             health: None,
             eject_after: 5,
             eject_for: Duration::from_secs(10),
@@ -76,12 +86,12 @@ impl Default for Plan {
 }
 
 /// Reads the settings of an `[[upstream]]` that are control's.
-pub(super) fn read(section: &Section, resolver: Option<SocketAddr>) -> Plan {
+pub(super) fn read(section: &Section, resolver: ResolverKind) -> Plan {
     let d = Plan::default();
     Plan {
         servers: Vec::new(),
         resolver,
-        resolve_every: section.or("resolve_interval", d.resolve_every, at_least_a_second),
+        resolve_every: section.optional("resolve_interval", at_least_a_second),
         health: section.table("health", "[upstream.health]").map(health),
         eject_after: section.or("eject_after", u64::from(d.eject_after), decode::count(0..=1_000_000)) as u32,
         eject_for: section.or("eject_for", d.eject_for, decode::timeout),

@@ -73,7 +73,12 @@ mod tests {
 
     #[test]
     fn other_client_rules_give_another_id() {
-        let auth = |mode, root: &'static [u8]| ClientAuth { mode, roots: vec![root.into()], crls: vec![] };
+        let auth = |mode, root: &'static [u8]| ClientAuth {
+            mode,
+            roots: vec![root.into()],
+            crls: vec![],
+            reauthenticate_after: sealane_tls::REAUTHENTICATE_AFTER,
+        };
         let id = |auth: Option<ClientAuth>| {
             let mut id = PolicyId::new("server");
             id.client_auth(auth.as_ref());

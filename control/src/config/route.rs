@@ -7,6 +7,7 @@ use super::upstream::{self, Context};
 use sealane_http::{Fields, Known};
 use sealane_proxy::rules::{FieldEdits, Piece, Redirect, Route};
 use sealane_proxy::snapshot::Action;
+use sealane_route::path::Readings;
 use sealane_route::{Conditions, FieldRule, MAX_DEPTH, PathRule, RouteTable, RuleError};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -75,7 +76,7 @@ pub(super) fn action(
         let span = section.key_span(second).unwrap_or_else(|| section.span.clone());
         sink.error(&span, message, Some("keep one of them".to_owned()));
     }
-    let to = section.optional_at("to", decode::strings);
+    let to = section.optional_at("to", upstream::entries);
     let upstream = section.optional_at("upstream", decode::text);
     let respond = section.table("respond", "respond");
     let redirect = section.take("redirect");
@@ -83,7 +84,8 @@ pub(super) fn action(
 
     let mut action = None;
     if let Some(list) = &to {
-        action = upstream::anonymous(sink, label, list, context)
+        let name = upstreams.unused_name(label);
+        action = upstream::anonymous(sink, &name, list, context)
             .map(|group| Action::Proxy { upstream: upstreams.push(group.0, group.1) });
     }
     if let Some(name) = upstream {
@@ -180,7 +182,8 @@ fn route(
         section.missing("[[host.route]] does not say which requests it is for".to_owned(), help.to_owned());
     }
     let own = extras(&section, routes, true);
-    let (given, action) = action(&section, label, false, upstreams, context);
+    let label = path.as_ref().or(exact.as_ref()).map_or_else(|| label.to_owned(), |p| format!("{label} {}", p.value));
+    let (given, action) = action(&section, &label, false, upstreams, context);
     if !given {
         section.missing(
             "[[host.route]] does not say what to do with requests".to_owned(),
@@ -233,6 +236,11 @@ fn route(
     if let (Err(RuleError::Path), Some(at)) = (table.insert(conditions, routes.all.len() - 1), at) {
         let help = format!("leave out \"//\", \".\", \"..\" and what is encoded with %; at most {MAX_DEPTH} segments");
         sink.error(&at.span, format!("\"{}\" is a path that no request has", at.value), Some(help));
+    } else if let Some(at) = at.filter(|at| Readings::of(at.value.as_bytes()).is_ok_and(Readings::differ)) {
+        let message =
+            format!("requests for \"{}\" are answered with 400 if another route is for another reading", at.value);
+        let help = "servers differ in what \";\", \"\\\" and \"%2F\" mean: name the path without them".to_owned();
+        sink.warn(&at.span, message, Some(help));
     }
 }
 

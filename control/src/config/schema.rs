@@ -254,6 +254,7 @@ mod tests {
             include_str!("rate.rs"),
             include_str!("route.rs"),
             include_str!("tls.rs"),
+            include_str!("trust.rs"),
             include_str!("tunnel.rs"),
             include_str!("upstream.rs"),
         ] {

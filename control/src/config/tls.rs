@@ -6,13 +6,14 @@ use super::identity::{self, Loaded, Store};
 use super::policy_id::PolicyId;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use sealane_proxy::snapshot::UpstreamHttp;
-use sealane_tls::policy::{
-    ClientAuth, ClientAuthMode, ClientPolicy, Group, KeyKind, ListenerTls, ServerPolicy, Suite, Version,
-};
+use sealane_route::{NameMap, NamePattern};
+use sealane_tls::REAUTHENTICATE_AFTER;
+use sealane_tls::policy::{ClientAuth, ClientAuthMode, ClientPolicy, Group, KeyKind, ServerPolicy, Suite, Version};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use toml::de::DeValue;
 
 const VERSIONS: &[(&str, Version)] = &[("1.3", Version::Tls13), ("1.2", Version::Tls12)];
@@ -173,8 +174,19 @@ fn protocol(section: &Section, preset: Preset) -> Option<Protocol> {
     good.then_some(Protocol { versions: chosen, groups: groups_used, suites: usable })
 }
 
+/// What `[listener.tls]` says, before it is known which hosts there are.
+#[derive(Clone)]
+pub(super) struct ListenerPolicies {
+    /// All policies; index 0 is the default.
+    pub policies: Vec<Arc<ServerPolicy>>,
+    /// Server names that have another policy than the default one.
+    pub names: NameMap<u32>,
+    /// Those names, where they stand in the file.
+    pub places: Vec<At<NamePattern>>,
+}
+
 /// Reads `[listener.tls]`.
-pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listener: &str) -> Option<ListenerTls> {
+pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listener: &str) -> Option<ListenerPolicies> {
     let sink = section.sink;
     let preset = section.or("preset", Preset::Intermediate, decode::choice(PRESETS));
     let protocol = protocol(&section, preset);
@@ -209,6 +221,9 @@ pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listene
         // curl --http1.0 offers only the older name.
         offered.push(b"http/1.0".to_vec());
     }
+    if let (Some(early), Some(clients)) = (early_data.as_ref().filter(|e| e.value > 0), &clients) {
+        warn_no_early_data(sink, &early.span, clients);
+    }
     if let Some(file) = &key_log {
         sink.warn(&file.span, "secrets of all TLS connections are written to a file (dangerous_key_log)", None);
     }
@@ -227,11 +242,11 @@ pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listene
             sink.warn(span, message, help);
         }
     }
-    let mut out = ListenerTls { policies: Vec::new(), exact: HashMap::new(), wildcard: HashMap::new() };
-    let mut add = |auth: Option<ClientAuth>, names: &[At<String>]| {
+    let mut out = ListenerPolicies { policies: Vec::new(), names: NameMap::default(), places: Vec::new() };
+    let mut add = |auth: Option<ClientAuth>, names: &[At<NamePattern>]| {
         let mut id = PolicyId::new("server");
         id.text(listener);
-        names.iter().for_each(|n| id.text(&n.value.to_ascii_lowercase()));
+        names.iter().for_each(|n| id.text(&n.value.to_string()));
         id.client_auth(auth.as_ref());
         let policy = ServerPolicy {
             id: id.finish(),
@@ -243,7 +258,7 @@ pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listene
             identities: Arc::clone(&identities),
             tickets: if resumption { tickets } else { 0 },
             resumption,
-            early_data: early_data.as_ref().map_or(0, |e| e.value),
+            max_early_data: early_data.as_ref().map_or(0, |e| e.value),
             client_auth: auth,
             dangerous_key_log: key_log.as_ref().map(|k| k.value.clone()),
         };
@@ -263,16 +278,31 @@ pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listene
         names.push(c.names);
     }
     for (i, name) in names.into_iter().enumerate().flat_map(|(i, list)| list.into_iter().map(move |n| (i, n))) {
-        let lower = name.value.to_ascii_lowercase();
-        let (table, key) = match lower.strip_prefix("*.") {
-            Some(rest) => (&mut out.wildcard, rest),
-            None => (&mut out.exact, lower.as_str()),
-        };
-        if table.insert(key.into(), i as u32 + 1).is_some() {
+        if out.names.insert(name.value.clone(), i as u32 + 1).is_err() {
             sink.error(&name.span, format!("\"{}\" has two client_auth settings on this listener", name.value), None);
         }
+        out.places.push(name);
     }
     Some(out)
+}
+
+/// Early data comes before a client has shown that it holds its certificate's key, so it is off where one is asked for.
+fn warn_no_early_data(sink: &Sink, span: &Range<usize>, clients: &[ClientRule]) {
+    if clients.iter().any(|c| c.names.is_empty()) {
+        let message =
+            "early data is never accepted on this listener: clients of every name are asked for a certificate";
+        return sink.warn(span, message, Some("remove it, or add for = [\"name\", …] to client_auth".to_owned()));
+    }
+    let names: Vec<String> = clients.iter().flat_map(|c| &c.names).map(|n| n.value.to_string()).collect();
+    if !names.is_empty() {
+        let names = decode::listed(names.iter().map(String::as_str));
+        let help = "it is for names without client_auth".to_owned();
+        sink.warn(
+            span,
+            format!("early data is not accepted for {names}: they ask for a client certificate"),
+            Some(help),
+        );
+    }
 }
 
 /// `"off"` or a size.
@@ -360,8 +390,11 @@ fn certificates(
 /// One `client_auth` setting: for some names, or (empty) for all others.
 struct ClientRule {
     auth: ClientAuth,
-    names: Vec<At<String>>,
+    names: Vec<At<NamePattern>>,
 }
+
+/// What `reauthenticate_after` may be.
+const REAUTHENTICATE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30 * 86_400);
 
 const MODES: &[(&str, ClientAuthMode)] =
     &[("require", ClientAuthMode::Require), ("optional", ClientAuthMode::Optional)];
@@ -377,16 +410,27 @@ fn client_auth(section: &Section, base: &Path) -> Option<Vec<ClientRule>> {
         let roots = roots.and_then(|file| identity::trust_anchors(sink, &file));
         let crls = revocation_lists(&entry, base);
         good &= crls.is_some();
-        let names = entry.optional("for", decode::strings);
+        let after = entry.optional_at("reauthenticate_after", decode::timeout);
+        if let Some(after) = after.as_ref().filter(|a| !REAUTHENTICATE.contains(&a.value)) {
+            sink.error(&after.span, "\"reauthenticate_after\" is out of range: 1s to 30d", None);
+            good = false;
+        }
+        let reauthenticate_after = after.map_or(REAUTHENTICATE_AFTER, |a| a.value);
+        let written = entry.optional("for", decode::strings);
         let for_all = entry.key_span("for").is_none();
-        for name in names.iter().flatten() {
-            if let Err(e) = sealane_route::HostTable::default().insert(&name.value, ()) {
-                sink.error(&name.span, format!("\"{}\" is {e}", name.value), None);
-                good = false;
-            } else if name.value == "*" {
-                let help = "leave \"for\" out: the setting is then for all other names".to_owned();
-                sink.error(&name.span, "\"*\" is no name here", Some(help));
-                good = false;
+        let mut names = Vec::new();
+        for name in written.iter().flatten() {
+            match name.value.parse() {
+                Ok(NamePattern::Any) => {
+                    let help = "leave \"for\" out: the setting is then for all other names".to_owned();
+                    sink.error(&name.span, "\"*\" is no name here", Some(help));
+                    good = false;
+                }
+                Ok(value) => names.push(At { value, span: name.span.clone() }),
+                Err(e) => {
+                    sink.error(&name.span, format!("\"{}\" is {e}", name.value), None);
+                    good = false;
+                }
             }
         }
         if for_all {
@@ -401,9 +445,9 @@ fn client_auth(section: &Section, base: &Path) -> Option<Vec<ClientRule>> {
         }
         entry.finish();
         match (mode, roots) {
-            (Some(mode), Some(roots)) if for_all || names.is_some() => out.push(ClientRule {
-                auth: ClientAuth { mode: mode.value, roots, crls: crls.unwrap_or_default() },
-                names: names.unwrap_or_default(),
+            (Some(mode), Some(roots)) if for_all || written.is_some() => out.push(ClientRule {
+                auth: ClientAuth { mode: mode.value, roots, crls: crls.unwrap_or_default(), reauthenticate_after },
+                names,
             }),
             _ => good = false,
         }
@@ -515,7 +559,7 @@ pub(super) fn upstream(
         }
         section.finish();
     }
-    if !own_roots && !out.skip {
+    if !own_roots && !out.skip && !sink.offline {
         out.roots = system.load().to_vec();
         if out.roots.is_empty() {
             let help = "install the package ca-certificates, or set \"ca\" in [upstream.tls]".to_owned();

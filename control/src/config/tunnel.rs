@@ -1,14 +1,16 @@
 //! `[tunnel]`: the OpenVPN server.
 
-use super::decode::{self, At, Section};
+use super::decode::{self, At, Section, nearest};
 use super::diagnostics::Sink;
 use super::identity;
 use crate::vpn::auth::{Authenticator, TokenSecret, Users};
 use crate::vpn::settings::{ClientSettings, Settings};
 use crate::vpn::tls::Endpoint;
-use crate::vpn::verify::{NameRule, Verifier};
+use crate::vpn::verify::{Demands, NameRule, Verifier};
+use rustls::SupportedProtocolVersion;
 use rustls::crypto::CryptoProvider;
 use rustls::server::NoServerSessionStorage;
+use rustls::version::{TLS12, TLS13};
 use sealane_ovpn::data::Cipher;
 use sealane_ovpn::push;
 use sealane_ovpn::wrap::v2::ServerKey;
@@ -49,8 +51,9 @@ pub(super) fn read(section: Section, base: &Path, lanes: usize) -> Option<Settin
     if let Some(d) = device.as_ref().filter(|d| d.value.is_empty() || d.value.len() > 15 || d.value.contains('/')) {
         sink.error(&d.span, "\"device\" is no interface name", Some("up to 15 characters, as in \"tun0\"".to_owned()));
     }
-    let network4 = section.optional_at("network", decode::text).map(|at| network(sink, &at));
-    let network6 = section.optional_at("network6", decode::text).map(|at| network(sink, &at));
+    let network4 = section.optional_at("network", decode::text).map(|at| network(sink, "network", &at));
+    let network6 = section.optional_at("network6", decode::text).map(|at| network(sink, "network6", &at));
+    undecided(&section);
     if network4.is_none() && network6.is_none() {
         section.missing("[tunnel] has no \"network\"".to_owned(), "add network = \"10.8.0.0/24\"".to_owned());
     }
@@ -71,12 +74,11 @@ pub(super) fn read(section: Section, base: &Path, lanes: usize) -> Option<Settin
     }
     let tls = tls(&section, base, optional);
     let ciphers = section.optional_at("ciphers", decode::strings).map(|at| ciphers(sink, &at.value));
-    let ping = section.or("ping", Duration::from_secs(10), decode::duration);
-    let ping_restart = section.or("ping_restart", Duration::from_secs(60), decode::duration);
+    let ping = section.or("ping", 10, seconds);
+    let ping_restart = section.or("ping_restart", 60, seconds);
     let mut push = pushed(&section);
     push.extend(section.optional_at("push", decode::strings).map_or_else(Vec::new, |at| options(sink, &at.value)));
     let clients = clients(&section, network4.flatten(), network6.flatten());
-    let seconds = |d: Duration| u16::try_from(d.as_secs()).unwrap_or(u16::MAX);
     let settings = Settings {
         listen: listen?,
         device: device.map_or_else(|| "sealane%d".to_owned(), |d| d.value),
@@ -97,7 +99,7 @@ pub(super) fn read(section: Section, base: &Path, lanes: usize) -> Option<Settin
         certificate_optional: optional,
         ciphers: ciphers.unwrap_or_else(|| Cipher::ALL.to_vec()),
         epoch: section.or("epoch", true, decode::boolean),
-        keepalive: Keepalive { ping: seconds(ping), ping_restart: seconds(ping_restart) },
+        keepalive: Keepalive { ping, ping_restart },
         mssfix,
         renegotiate: section.or("renegotiate", Duration::from_secs(3600), decode::duration),
         transition: section.or("transition", Duration::from_secs(3600), decode::timeout),
@@ -107,12 +109,26 @@ pub(super) fn read(section: Section, base: &Path, lanes: usize) -> Option<Settin
         clients,
         known_clients_only: section.or("known_clients_only", false, decode::boolean),
         duplicate_names: section.or("duplicate_names", false, decode::boolean),
-        status: section.optional("status", decode::path(base)),
-        log: section.optional("log", decode::path(base)),
+        // Written by the gateway itself: a change of them is no change of the configuration.
+        status: section.optional("status", decode::output_path(base)),
+        log: section.optional("log", decode::output_path(base)),
         max_clients: section.or("max_clients", 1024, decode::count(1..=1_000_000)) as usize,
     };
     section.finish();
     Some(settings)
+}
+
+/// Whole seconds, as OpenVPN's clients are told them.
+fn seconds(sink: &Sink, key: &str, node: &decode::Node) -> Option<u16> {
+    let duration = decode::duration(sink, key, node)?;
+    match u16::try_from(duration.as_secs()) {
+        Ok(seconds) if duration.subsec_nanos() == 0 => Some(seconds),
+        _ => {
+            let wrong = format!("\"{key}\" is a whole number of seconds, at most {}", u16::MAX);
+            sink.error(&node.span(), wrong, Some(format!("write {key} = \"10s\"; \"0s\" switches it off")));
+            None
+        }
+    }
 }
 
 /// How long lanes gather: beyond some milliseconds it would be felt.
@@ -149,14 +165,25 @@ fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)
     out
 }
 
+/// What `sealane tunnel import` could not translate and only a person can decide. Nothing is served until then.
+fn undecided(section: &Section) {
+    let help = "decide what takes its place (docs/tunnel.md, \"Coming from OpenVPN\"), then take this entry out; with the last \
+                one the setting itself";
+    for at in section.optional_at("undecided", decode::strings).map_or_else(Vec::new, |at| at.value) {
+        section.sink.error(&at.span, format!("not decided yet: {}", at.value), Some(help.to_owned()));
+    }
+}
+
 /// A network with our address: the one that is written, or the first.
-fn network(sink: &Sink, at: &At<String>) -> Option<(IpAddr, u8)> {
+fn network(sink: &Sink, key: &str, at: &At<String>) -> Option<(IpAddr, u8)> {
     let wrong = |help: &str| {
         sink.error(&at.span, format!("\"{}\" is not a network for clients", at.value), Some(help.to_owned()));
         None
     };
     let Some((address, len)) = at.value.split_once('/') else { return wrong("add its length, as in \"10.8.0.0/24\"") };
     match (address.parse(), len.parse::<u8>()) {
+        (Ok(IpAddr::V4(_)), Ok(_)) if key == "network6" => wrong("write it as network = \"10.8.0.0/24\""),
+        (Ok(IpAddr::V6(_)), Ok(_)) if key == "network" => wrong("write it as network6 = \"fd00:8::/64\""),
         (Ok(IpAddr::V4(a)), Ok(len @ 8..=30)) => {
             let first = a.to_bits() & !(u32::MAX >> len) | 1;
             let host = a.to_bits() & (u32::MAX >> len);
@@ -251,7 +278,7 @@ fn command(sink: &Sink, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
         sink.error(&at.span, "\"auth_command\" is empty", None);
         return None;
     };
-    if program.contains('/') && !Path::new(program).is_file() {
+    if program.contains('/') && !sink.offline && !Path::new(program).is_file() {
         sink.error(&at.span, format!("there is no program {program}"), None);
     }
     Some(words)
@@ -267,8 +294,8 @@ fn tls(section: &Section, base: &Path, optional: bool) -> Option<Endpoint> {
     let key = section.optional_at("key", decode::path(base));
     let crl = section.optional_at("crl", decode::path(base));
     let rule = section.optional_at("verify_x509_name", decode::text).map(|at| name_rule(&at.value));
-    let versions = section.optional_at("tls_versions", decode::strings);
-    let versions = versions.map(|at| at.value.iter().map(|v| v.value.clone()).collect::<Vec<_>>());
+    let explicit_usage = section.or("explicit_usage", false, decode::boolean);
+    let versions = section.or("tls_versions", vec![&TLS13, &TLS12], versions);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let roots = match &ca {
         Some(ca) => identity::certificates(sink, "CA file", ca)?,
@@ -282,8 +309,9 @@ fn tls(section: &Section, base: &Path, optional: bool) -> Option<Endpoint> {
     let chain = identity::certificates(sink, "certificate", &cert)?;
     let private = identity::private_key(sink, key.as_ref().unwrap_or(&cert))?;
     let build = || -> anyhow::Result<rustls::ServerConfig> {
-        let verifier = Verifier::new(&provider, &roots, &crls, rule, optional)?;
-        server_config(&provider, versions.as_deref(), verifier, chain, private)
+        let demands = Demands { name: rule, explicit_usage, ..Demands::default() };
+        let verifier = Verifier::new(&provider, &roots, &crls, demands, optional)?;
+        server_config(&provider, &versions, verifier, chain, private)
     };
     match build() {
         Ok(config) => Some(Endpoint::Server(Arc::new(config))),
@@ -294,28 +322,32 @@ fn tls(section: &Section, base: &Path, optional: bool) -> Option<Endpoint> {
     }
 }
 
+fn versions(sink: &Sink, key: &str, node: &decode::Node) -> Option<Vec<&'static SupportedProtocolVersion>> {
+    let written = decode::strings(sink, key, node)?;
+    let known: &[(&str, &'static SupportedProtocolVersion)] = &[("1.2", &TLS12), ("1.3", &TLS13)];
+    let mut out = Vec::new();
+    for at in &written {
+        match known.iter().find(|(name, _)| *name == at.value) {
+            Some((_, version)) => out.push(*version),
+            None => {
+                let help = format!("write {key} = [\"1.2\", \"1.3\"], or one of them");
+                sink.error(&at.span, format!("\"{}\" is not a TLS version of OpenVPN", at.value), Some(help));
+            }
+        }
+    }
+    (out.len() == written.len()).then_some(out)
+}
+
 /// OpenVPN has no resumption: every exchange is a full handshake.
 fn server_config(
     provider: &Arc<CryptoProvider>,
-    versions: Option<&[String]>,
+    versions: &[&'static SupportedProtocolVersion],
     verifier: Verifier,
     chain: Vec<rustls::pki_types::CertificateDer<'static>>,
     key: rustls::pki_types::PrivateKeyDer<'static>,
 ) -> anyhow::Result<rustls::ServerConfig> {
-    use rustls::version::{TLS12, TLS13};
-    let versions = match versions {
-        None => vec![&TLS13, &TLS12],
-        Some(names) => names
-            .iter()
-            .map(|name| match name.as_str() {
-                "1.2" => Ok(&TLS12),
-                "1.3" => Ok(&TLS13),
-                other => anyhow::bail!("tls_versions: \"{other}\" is not \"1.2\" or \"1.3\""),
-            })
-            .collect::<anyhow::Result<_>>()?,
-    };
     let mut config = rustls::ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&versions)?
+        .with_protocol_versions(versions)?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_single_cert(chain, key)?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -394,6 +426,13 @@ fn options(sink: &Sink, written: &[At<String>]) -> Vec<String> {
             let help =
                 Some("what the server itself negotiates, and what it does not support, is not pushed".to_owned());
             sink.error(&at.span, format!("\"{word}\" cannot be pushed"), help);
+        } else if !push::CLIENTS_TAKE.contains(&word) {
+            let near = nearest(word, push::CLIENTS_TAKE.iter().copied());
+            let help = near.map_or_else(
+                || "OpenVPN's clients ignore it or end the connection; remove it".to_owned(),
+                |best| format!("did you mean \"{best}\"?"),
+            );
+            sink.error(&at.span, format!("\"{word}\" is no option that clients take from a server"), Some(help));
         } else if push::replies(std::slice::from_ref(&at.value)).is_err() {
             sink.error(&at.span, "an option to push has no comma, no control character, and 800 bytes at most", None);
         } else {

@@ -1,13 +1,14 @@
 //! `[[upstream]]`, and the servers named by a host's `to`.
 
 use super::decode::{self, At, Section};
-use super::diagnostics::Sink;
-use super::identity::{Store, plain};
+use super::diagnostics::{Place, Sink};
+use super::identity::Store;
 use super::plan::{self, Plan, ServerPlan};
 use super::tls::{self, SystemRoots};
 use super::{balancing, decode::Node};
-use crate::dns;
+use crate::dns::ResolverKind;
 use rustls::pki_types::ServerName;
+use sealane_http::h1::Tolerance;
 use sealane_proxy::balance::{Balance, HashKey};
 use sealane_proxy::server_state::ServerState;
 use sealane_proxy::snapshot::{Server, Upstream, UpstreamHttp};
@@ -34,16 +35,6 @@ struct ServerUrl {
     /// Without brackets.
     host: String,
     port: u16,
-}
-
-impl ServerUrl {
-    /// For logs: `127.0.0.1:3000`.
-    fn name(&self) -> String {
-        match self.host.contains(':') {
-            true => format!("[{}]:{}", self.host, self.port),
-            false => format!("{}:{}", self.host, self.port),
-        }
-    }
 }
 
 /// Parses `http://host[:port]`, `https://host[:port]`, `tcp://host:port` or `host:port`. On failure: what is wrong, and what to write.
@@ -109,27 +100,20 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
 /// The checked servers of a group.
 struct Servers {
     https: bool,
-    servers: Vec<Server>,
     plans: Vec<ServerPlan>,
     /// The host of each as written, for the name in the certificate.
     hosts: Vec<At<String>>,
 }
 
 /// One of `servers`: a URL, or a table with `url`, `weight` and `backup`.
-struct Entry {
+pub(super) struct Entry {
     url: At<String>,
     weight: u32,
     backup: bool,
 }
 
-impl Entry {
-    fn plain(url: &At<String>) -> Self {
-        Self { url: url.clone(), weight: 1, backup: false }
-    }
-}
-
-/// Never empty.
-fn entries(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Entry>> {
+/// Servers; a single one counts as a list of one. Never empty.
+pub(super) fn entries(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Entry>> {
     use toml::de::DeValue;
     let nodes = match node.get_ref() {
         DeValue::Array(a) if a.is_empty() => {
@@ -183,8 +167,8 @@ pub(crate) fn expand(plan: &ServerPlan, group: &str, addresses: &[IpAddr]) -> Ve
 }
 
 /// `tls_section`: an upstream with a TLS section whose servers have no scheme is https.
-fn servers(sink: &Sink, list: &[Entry], tls_section: bool, group: &str, context: &Context) -> Option<Servers> {
-    let mut out = Servers { https: false, servers: Vec::new(), plans: Vec::new(), hosts: Vec::new() };
+fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context) -> Option<Servers> {
+    let mut out = Servers { https: false, plans: Vec::new(), hosts: Vec::new() };
     let mut kind: Option<(bool, &At<String>)> = None;
     let mut good = true;
     for Entry { url: entry, weight, backup } in list {
@@ -207,27 +191,21 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, group: &str, context:
             }
             Some(_) => {}
         }
-        let plan = ServerPlan {
-            name: server.name(),
+        let mut plan = ServerPlan {
+            name: String::new(),
             host: server.host.clone(),
             port: server.port,
             weight: *weight,
             backup: *backup,
         };
-        match dns::resolve(&server.host, context.resolver) {
-            Ok(addresses) => out.servers.extend(expand(&plan, group, &addresses)),
-            Err(e) => match dns::last_known(&server.host) {
-                // This process has used them so far: a reload must not fail because DNS does just now.
-                Some(addresses) => {
-                    let message = format!("\"{}\" does not resolve now: {}", server.host, plain(&e));
-                    sink.warn(&entry.span, message, Some("the addresses known last are used".to_owned()));
-                    out.servers.extend(expand(&plan, group, &addresses));
-                }
-                None => {
-                    sink.error(&entry.span, format!("\"{}\" does not resolve: {}", server.host, plain(&e)), None);
-                    good = false;
-                }
-            },
+        plan.name = plan.authority();
+        // One server may stand in the list several times; each has metrics and a state of its own.
+        let same = out.plans.iter().filter(|p| p.host == plan.host && p.port == plan.port).count();
+        if same > 0 {
+            plan.name = format!("{} #{}", plan.name, same + 1);
+        }
+        if server.host.parse::<IpAddr>().is_err() {
+            context.names.push(NamedServer { host: server.host.clone(), place: sink.place_of(&entry.span) });
         }
         out.plans.push(plan);
         out.hosts.push(At { value: server.host, span: entry.span.clone() });
@@ -241,8 +219,17 @@ pub(super) struct Context<'c> {
     pub store: &'c mut Store,
     pub system: &'c mut SystemRoots,
     pub base: &'c Path,
-    /// The DNS server to ask, if it is not the system's.
-    pub resolver: Option<SocketAddr>,
+    /// Who resolves names.
+    pub resolver: ResolverKind,
+    /// The servers with names, for what is said of them once they are resolved.
+    pub names: Vec<NamedServer>,
+}
+
+/// A server with a name, and where it stands.
+#[derive(Debug)]
+pub struct NamedServer {
+    pub(super) host: String,
+    pub(super) place: Place,
 }
 
 /// Reads one `[[upstream]]`; its name is returned even when the rest is wrong, so that no host's reference to it is
@@ -253,11 +240,11 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
     let list = section.required("servers", "[\"http://127.0.0.1:3000\"]", entries);
     let tls_span = section.key_span("tls");
     let tls_section = section.table("tls", "[upstream.tls]");
-    let label = name.as_ref().map_or("", |n| n.value.as_str());
-    let group = list.as_ref().and_then(|l| servers(sink, &l.value, tls_section.is_some(), label, context));
+    let group = list.as_ref().and_then(|l| servers(sink, &l.value, tls_section.is_some(), context));
     let keepalive = section.optional_at("keepalive", decode::count(0..=65_536));
     let http = section.optional_at("http", decode::choice(HTTP));
     let proxy_protocol = section.optional_at("proxy_protocol", decode::choice(&[("v1", 1u8), ("v2", 2u8)]));
+    let tolerate = section.optional_at("tolerate", tolerance);
     let d = defaults();
     let mut upstream = Upstream {
         name: name.as_ref().map(|n| n.value.clone()).unwrap_or_default(),
@@ -266,11 +253,17 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
         connect_timeout: section.or("connect_timeout", d.connect_timeout, decode::timeout),
         first_byte_timeout: section.or("first_byte_timeout", d.first_byte_timeout, decode::timeout),
         idle_timeout: section.or("idle_timeout", d.idle_timeout, decode::timeout),
+        min_body_rate: section.or("min_body_rate", d.min_body_rate, decode::size(0..=1 << 30)),
         http: http.as_ref().map(|h| h.value).unwrap_or_default(),
         proxy_protocol: proxy_protocol.as_ref().map(|p| p.value),
+        tolerance: tolerate.as_ref().map(|t| t.value).unwrap_or_default(),
         host_header: section.optional("host_header", host_header),
         ..d
     };
+    if let Some(at) = tolerate.filter(|_| matches!(upstream.http, UpstreamHttp::Two | UpstreamHttp::Three)) {
+        let help = "remove it, or set http = \"1.1\"".to_owned();
+        sink.error(&at.span, "\"tolerate\" is for servers that speak HTTP/1.1", Some(help));
+    }
     balancing::read(&section, &mut upstream);
     let syn_tls = section.optional_at("syn_tls", decode::choice(SYN_TLS));
     let mut plan = plan::read(&section, context.resolver);
@@ -315,11 +308,10 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
 pub(super) fn anonymous(
     sink: &Sink,
     name: &str,
-    list: &At<Vec<At<String>>>,
+    list: &At<Vec<Entry>>,
     context: &mut Context,
 ) -> Option<(Upstream, Plan)> {
-    let list_of: Vec<Entry> = list.value.iter().map(Entry::plain).collect();
-    let group = servers(sink, &list_of, false, name, context)?;
+    let group = servers(sink, &list.value, false, context)?;
     let upstream = Upstream { name: name.to_owned(), ..defaults() };
     let plan = Plan { servers: group.plans.clone(), resolver: context.resolver, ..Plan::default() };
     finish(sink, upstream, group, None, &list.span, context).map(|u| (u, plan))
@@ -348,7 +340,9 @@ fn defaults() -> Upstream {
         connect_timeout: Duration::from_secs(5),
         first_byte_timeout: Duration::from_secs(60),
         idle_timeout: Duration::from_secs(60),
+        min_body_rate: 0,
         proxy_protocol: None,
+        tolerance: Tolerance::default(),
         host_header: None,
     }
 }
@@ -361,7 +355,6 @@ fn finish(
     span: &std::ops::Range<usize>,
     context: &mut Context,
 ) -> Option<Upstream> {
-    upstream.servers = group.servers;
     if !group.https && tls_section.is_none() {
         return Some(upstream);
     }
@@ -389,6 +382,23 @@ fn finish(
     Some(upstream)
 }
 
+/// What is accepted of responses that break the rules.
+fn tolerance(sink: &Sink, key: &str, node: &Node) -> Option<Tolerance> {
+    const NAMES: &[(&str, Tolerance)] = &[
+        ("equal_content_lengths", Tolerance { equal_content_lengths: true, bare_lf: false, any_status: false }),
+        ("bare_lf", Tolerance { equal_content_lengths: false, bare_lf: true, any_status: false }),
+        ("any_status", Tolerance { equal_content_lengths: false, bare_lf: false, any_status: true }),
+    ];
+    let mut all = Tolerance::default();
+    for name in decode::strings(sink, key, node)? {
+        let one = decode::choose(sink, &format!("\"{key}\""), &name.value, &name.span, NAMES)?;
+        all.equal_content_lengths |= one.equal_content_lengths;
+        all.bare_lf |= one.bare_lf;
+        all.any_status |= one.any_status;
+    }
+    Some(all)
+}
+
 /// A value for `Host` (RFC 9112 §3.2: a host and perhaps a port).
 pub(super) fn host_header(sink: &Sink, key: &str, node: &decode::Node) -> Option<String> {
     let s = decode::text(sink, key, node)?;
@@ -405,17 +415,17 @@ mod tests {
     use super::*;
 
     fn parsed(s: &str) -> Option<(Option<bool>, String)> {
-        parse_server(s).ok().map(|u| (u.https, u.name()))
+        parse_server(s).ok().map(|u| (u.https, format!("{} {}", u.host, u.port)))
     }
 
     #[test]
     fn servers_are_urls_or_addresses() {
-        assert_eq!(parsed("http://127.0.0.1:3000"), Some((Some(false), "127.0.0.1:3000".into())));
-        assert_eq!(parsed("http://127.0.0.1:3000/"), Some((Some(false), "127.0.0.1:3000".into())));
-        assert_eq!(parsed("https://Example.COM"), Some((Some(true), "example.com:443".into())));
-        assert_eq!(parsed("http://[::1]"), Some((Some(false), "[::1]:80".into())));
-        assert_eq!(parsed("[::1]:9"), Some((None, "[::1]:9".into())));
-        assert_eq!(parsed("app:8080"), Some((None, "app:8080".into())));
+        assert_eq!(parsed("http://127.0.0.1:3000"), Some((Some(false), "127.0.0.1 3000".into())));
+        assert_eq!(parsed("http://127.0.0.1:3000/"), Some((Some(false), "127.0.0.1 3000".into())));
+        assert_eq!(parsed("https://Example.COM"), Some((Some(true), "example.com 443".into())));
+        assert_eq!(parsed("http://[::1]"), Some((Some(false), "::1 80".into())));
+        assert_eq!(parsed("[::1]:9"), Some((None, "::1 9".into())));
+        assert_eq!(parsed("app:8080"), Some((None, "app 8080".into())));
         for bad in [
             "",
             "app",

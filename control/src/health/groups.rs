@@ -2,18 +2,28 @@
 
 use super::tracked::{Event, Tracked};
 use crate::config::{Config, Plan, expand};
+use crate::dns::Found;
 use sealane_proxy::Failure;
 use sealane_proxy::server_state::{GroupState, ServerState};
 use sealane_proxy::snapshot::Upstream;
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
+/// How long an answer is used at least and at most, whatever its TTL, where no `resolve_interval` is set.
+const MIN_TTL: Duration = Duration::from_secs(1);
+const MAX_TTL: Duration = Duration::from_secs(300);
+/// How long an answer without a TTL (of the system's resolver) is used, and the longest wait after one that failed.
+const WITHOUT_TTL: Duration = Duration::from_secs(30);
+/// The wait after the first answer that failed; doubled with each that follows.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// One group.
 pub(super) struct Group {
-    /// As configured; its servers are those that were found while it was read.
+    /// As configured, without servers.
     base: Arc<Upstream>,
     pub plan: Arc<Plan>,
     pub state: Arc<GroupState>,
@@ -22,12 +32,16 @@ pub(super) struct Group {
     pub servers: Vec<Tracked>,
     /// As published.
     pub current: Arc<Upstream>,
+    /// How long the answers for its names may be used.
+    ttl: Option<Duration>,
     pub next_resolve: Instant,
     pub resolving: bool,
     pub dns_failures: u64,
     pub dns_changes: u64,
-    /// Its name does not resolve at the moment; said once.
-    dns_down: bool,
+    /// The names that do not resolve at the moment, by their place in the plan, and why.
+    unresolved: BTreeMap<usize, String>,
+    /// Rounds of resolving in a row with a name that did not resolve.
+    failed_rounds: u32,
 }
 
 impl Group {
@@ -40,6 +54,16 @@ impl Group {
         let names = self.plan.servers.iter().enumerate().filter(|(_, s)| s.host.parse::<IpAddr>().is_err());
         names.map(|(i, s)| (i, s.host.clone())).collect()
     }
+
+    /// When its names are to be resolved again.
+    fn resolve_after(&self) -> Duration {
+        let every = self.plan.resolve_every;
+        let usual = every.or(self.ttl.map(|ttl| ttl.clamp(MIN_TTL, MAX_TTL))).unwrap_or(WITHOUT_TTL);
+        match self.failed_rounds {
+            0 => usual,
+            n => (RETRY * 2u32.pow(n.min(10) - 1)).min(every.unwrap_or(WITHOUT_TTL)),
+        }
+    }
 }
 
 /// How a server stands, for people and programs.
@@ -49,11 +73,11 @@ pub struct ServerStatus {
     pub upstream: String,
     /// The server's name.
     pub server: String,
-    /// Where it is.
-    pub address: SocketAddr,
+    /// Where it is; `None` while its name does not resolve.
+    pub address: Option<SocketAddr>,
     /// It is used: neither down by its checks nor ejected.
     pub up: bool,
-    /// Down by its active checks; why.
+    /// Down by its active checks, or because its name does not resolve; why.
     pub failing: Option<String>,
     /// Seconds until it is used again after it was ejected.
     pub ejected_for: Option<u64>,
@@ -76,7 +100,7 @@ pub struct ServerStatus {
     /// Failures in a row.
     pub failures_in_a_row: u64,
     /// Why the last of these failed.
-    pub last_failure: Option<&'static str>,
+    pub last_failure: Option<Cow<'static, str>>,
     /// Active checks that were good.
     pub checks_good: u64,
     /// Active checks that were bad.
@@ -103,33 +127,37 @@ impl Groups {
 
     /// Takes a configuration in.
     pub fn apply(&mut self, config: &Config, now: Instant) {
-        let mut old: HashMap<String, Vec<Group>> = HashMap::new();
-        // In reverse, so that the first of a name is popped first.
-        for group in std::mem::take(&mut self.all).into_iter().rev() {
-            old.entry(group.base.name.clone()).or_default().push(group);
-        }
+        // No two groups have one name.
+        let mut old: HashMap<String, Group> =
+            std::mem::take(&mut self.all).into_iter().map(|g| (g.base.name.clone(), g)).collect();
         for (base, plan) in config.upstreams.iter().zip(&config.plans) {
-            let kept = old.get_mut(&base.name).and_then(Vec::pop);
-            let group = self.group(base, plan, kept, now);
+            let kept = old.remove(&base.name);
+            let group = self.group(base, plan, &config.resolved, kept, now);
             self.all.push(group);
         }
     }
 
-    fn group(&self, base: &Arc<Upstream>, plan: &Arc<Plan>, old: Option<Group>, now: Instant) -> Group {
-        // What was found while the file was read is the newest that is known.
-        let found = |name: &str, port: u16| -> Vec<IpAddr> {
-            let of = |s: &&sealane_proxy::snapshot::Server| {
-                s.address.port() == port && (s.name == name || s.name == format!("{name} ({})", s.address.ip()))
-            };
-            base.servers.iter().filter(of).map(|s| s.address.ip()).collect()
-        };
-        let mut addresses: Vec<Vec<IpAddr>> = plan.servers.iter().map(|s| found(&s.name, s.port)).collect();
-        for list in &mut addresses {
-            let mut seen = Vec::new();
-            list.retain(|ip| {
-                !seen.contains(ip) && {
-                    seen.push(*ip);
-                    true
+    fn group(
+        &self,
+        base: &Arc<Upstream>,
+        plan: &Arc<Plan>,
+        resolved: &HashMap<String, Found>,
+        old: Option<Group>,
+        now: Instant,
+    ) -> Group {
+        let mut ttl: Option<Duration> = None;
+        let mut unresolved = BTreeMap::new();
+        let mut addresses = Vec::new();
+        for (at, server) in plan.servers.iter().enumerate() {
+            addresses.push(match (server.host.parse::<IpAddr>(), resolved.get(&server.host)) {
+                (Ok(ip), _) => vec![ip],
+                (Err(_), Some(found)) => {
+                    ttl = found.ttl.map(|new| ttl.map_or(new, |old| old.min(new))).or(ttl);
+                    found.addresses.clone()
+                }
+                (Err(_), None) => {
+                    unresolved.insert(at, "its name does not resolve".to_owned());
+                    Vec::new()
                 }
             });
         }
@@ -138,13 +166,13 @@ impl Groups {
             Some(old) => {
                 let settings = fingerprint(base) == fingerprint(&old.base) && same_tls(base, &old.base);
                 let same = settings && old.addresses == addresses && old.plan.servers == plan.servers;
-                let resolve = old.plan.resolve_every == plan.resolve_every && old.plan.resolver == plan.resolver;
                 Group {
                     // The old value, so that lanes see that nothing has changed and keep their connections.
                     base: if same { old.base.clone() } else { base.clone() },
                     plan: plan.clone(),
                     addresses,
-                    next_resolve: if resolve { old.next_resolve } else { now + plan.resolve_every },
+                    ttl,
+                    unresolved,
                     ..old
                 }
             }
@@ -155,13 +183,17 @@ impl Groups {
                 addresses,
                 servers: Vec::new(),
                 current: base.clone(),
-                next_resolve: now + plan.resolve_every,
+                ttl,
+                next_resolve: now,
                 resolving: false,
                 dns_failures: 0,
                 dns_changes: 0,
-                dns_down: false,
+                unresolved,
+                failed_rounds: 0,
             },
         };
+        group.failed_rounds = u32::from(!group.unresolved.is_empty());
+        group.next_resolve = now + group.resolve_after();
         self.rebuild(&mut group, now);
         group
     }
@@ -283,22 +315,23 @@ impl Groups {
     pub fn resolved(
         &mut self,
         name: &str,
-        results: Vec<(usize, String, std::io::Result<Vec<IpAddr>>)>,
+        results: Vec<(usize, String, std::io::Result<Found>)>,
         now: Instant,
     ) -> bool {
         let mut all = std::mem::take(&mut self.all);
         let mut changed = false;
         for group in all.iter_mut().filter(|g| g.base.name == name && g.resolving) {
             group.resolving = false;
-            group.next_resolve = now + group.plan.resolve_every;
-            let mut failed = None;
+            let before = std::mem::take(&mut group.unresolved);
+            group.ttl = None;
             for (at, host, result) in &results {
                 // The plan may be another one by now.
                 if group.plan.servers.get(*at).is_none_or(|s| s.host != *host) {
                     continue;
                 }
                 match result {
-                    Ok(found) => {
+                    Ok(Found { addresses: found, ttl }) => {
+                        group.ttl = group.ttl.map_or(*ttl, |known| Some(ttl.map_or(known, |ttl| ttl.min(known))));
                         let mut found = found.clone();
                         found.sort_unstable();
                         let mut known = group.addresses[*at].clone();
@@ -313,18 +346,22 @@ impl Groups {
                     Err(e) => {
                         // The last good answer stays.
                         group.dns_failures += 1;
-                        failed = Some(format!("{host}: {e}"));
+                        group.unresolved.insert(*at, format!("its name does not resolve: {e}"));
+                        if before.is_empty() && group.unresolved.len() == 1 {
+                            let then = match group.addresses[*at].is_empty() {
+                                true => "the server is down until it resolves",
+                                false => "the addresses known last stay in use",
+                            };
+                            eprintln!("sealane: upstream {}: {host}: {e}; {then}", group.base.name);
+                        }
                     }
                 }
             }
-            match (&failed, group.dns_down) {
-                (Some(why), false) => {
-                    eprintln!("sealane: upstream {}: {why}; the addresses known last stay in use", group.base.name);
-                }
-                (None, true) => eprintln!("sealane: upstream {}: its names resolve again", group.base.name),
-                _ => {}
+            if !before.is_empty() && group.unresolved.is_empty() {
+                eprintln!("sealane: upstream {}: its names resolve again", group.base.name);
             }
-            group.dns_down = failed.is_some();
+            group.failed_rounds = if group.unresolved.is_empty() { 0 } else { group.failed_rounds.saturating_add(1) };
+            group.next_resolve = now + group.resolve_after();
             changed |= self.rebuild(group, now);
         }
         self.all = all;
@@ -356,7 +393,7 @@ impl Groups {
                 out.push(ServerStatus {
                     upstream: group.base.name.clone(),
                     server: t.name.clone(),
-                    address: t.address,
+                    address: Some(t.address),
                     up: t.is_usable(),
                     failing: t.checks.down.then(|| t.checks.reason.clone()),
                     ejected_for: t.ejected_until.map(|until| until.saturating_duration_since(now).as_secs() + 1),
@@ -374,6 +411,30 @@ impl Groups {
                     checks_good: t.checks.good,
                     checks_bad: t.checks.bad,
                     ejections: t.ejections,
+                });
+            }
+            let without = group.plan.servers.iter().enumerate().filter(|(at, _)| group.addresses[*at].is_empty());
+            for (at, plan) in without {
+                out.push(ServerStatus {
+                    upstream: group.base.name.clone(),
+                    server: plan.name.clone(),
+                    address: None,
+                    up: false,
+                    failing: group.unresolved.get(&at).cloned(),
+                    ejected_for: None,
+                    backup: plan.backup,
+                    draining: false,
+                    weight: plan.weight,
+                    effective_weight: 0.0,
+                    in_use: 0,
+                    limit: group.current.max_connections,
+                    requests: 0,
+                    failures: 0,
+                    failures_in_a_row: 0,
+                    last_failure: None,
+                    checks_good: 0,
+                    checks_bad: 0,
+                    ejections: 0,
                 });
             }
         }
@@ -430,7 +491,7 @@ fn listed(ips: &[IpAddr]) -> String {
 
 /// A line in the log for what an operator wants to know.
 fn say(group: &str, server: &str, event: &Event, why: Option<Failure>) {
-    let why = why.map_or("for a reason that is not known", Failure::text);
+    let why = why.map_or(Cow::Borrowed("for a reason that is not known"), Failure::text);
     match event {
         Event::Up => eprintln!("sealane: upstream {group}: {server} is up"),
         Event::Down(why) => eprintln!("sealane: upstream {group}: {server} is down: {why}"),

@@ -3,7 +3,8 @@
 
 use super::probe::{Contexts, ask};
 use super::{Groups, Shared};
-use crate::dns;
+use crate::config::ServerPlan;
+use crate::dns::{Resolver, ResolverKind};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -14,6 +15,9 @@ const TICK: Duration = Duration::from_millis(250);
 const REST: Duration = Duration::from_millis(4);
 /// With nobody left who could ask for anything, it ends.
 const ALONE: usize = 1;
+
+/// The resolver of the configuration, and what it is.
+type Asked = (ResolverKind, Arc<Resolver>);
 
 pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -29,6 +33,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
 
 async fn mind(weak: Weak<Shared>) {
     let contexts = Rc::new(Contexts::default());
+    let mut resolver = None;
     loop {
         let Some(shared) = weak.upgrade() else { return };
         if Arc::strong_count(&shared) == ALONE {
@@ -41,7 +46,7 @@ async fn mind(weak: Weak<Shared>) {
             let stands = groups.publish(now);
             let (dealt, soon) = groups.deal();
             start_checks(&shared, &mut groups, &contexts, now);
-            start_resolving(&shared, &mut groups, now);
+            start_resolving(&shared, &mut groups, &mut resolver, now);
             (stands || dealt, soon)
         };
         if wake {
@@ -66,7 +71,7 @@ fn start_checks(shared: &Arc<Shared>, groups: &mut Groups, contexts: &Rc<Context
             t.next_check = now + check.interval;
             let (check, upstream, contexts) = (check.clone(), upstream.clone(), contexts.clone());
             let (name, address) = (t.name.clone(), t.address);
-            let host = plan.servers.get(t.plan).map_or_else(|| name.clone(), |s| s.name.clone());
+            let host = plan.servers.get(t.plan).map_or_else(|| name.clone(), ServerPlan::authority);
             // Not a handle: a check that hangs must not keep what is given up alive.
             let weak = Arc::downgrade(shared);
             tokio::task::spawn_local(async move {
@@ -91,32 +96,38 @@ fn start_checks(shared: &Arc<Shared>, groups: &mut Groups, contexts: &Rc<Context
     }
 }
 
-fn start_resolving(shared: &Arc<Shared>, groups: &mut Groups, now: Instant) {
+fn start_resolving(shared: &Arc<Shared>, groups: &mut Groups, resolver: &mut Option<Asked>, now: Instant) {
     for group in groups.all.iter_mut().filter(|g| !g.resolving && g.next_resolve <= now) {
         let names = group.names();
-        group.next_resolve = now + group.plan.resolve_every;
         if names.is_empty() {
             continue;
         }
         group.resolving = true;
-        let (group, server) = (group.name().to_owned(), group.plan.resolver);
+        let kind = group.plan.resolver;
+        let resolver = match resolver {
+            Some((of, resolver)) if *of == kind => resolver.clone(),
+            _ => resolver.insert((kind, Arc::new(Resolver::new(kind)))).1.clone(),
+        };
+        let group = group.name().to_owned();
         let weak = Arc::downgrade(shared);
         tokio::task::spawn_local(async move {
-            let asked = tokio::task::spawn_blocking(move || {
-                names
-                    .into_iter()
-                    .map(|(at, host)| {
-                        let found = dns::resolve(&host, server);
-                        (at, host, found)
-                    })
-                    .collect::<Vec<_>>()
-            });
-            // It fails only when the process ends.
-            let Ok(results) = asked.await else { return };
+            let mut lookups = tokio::task::JoinSet::new();
+            for (at, host) in names {
+                let resolver = resolver.clone();
+                lookups.spawn(async move {
+                    let found = resolver.resolve(&host).await;
+                    (at, host, found)
+                });
+            }
+            let mut results = Vec::new();
+            while let Some(done) = lookups.join_next().await {
+                results.extend(done);
+            }
             let Some(shared) = weak.upgrade() else { return };
             if shared.groups().resolved(&group, results, Instant::now()) {
                 shared.changed.notify_one();
             }
+            shared.look.notify_one();
         });
     }
 }

@@ -1,7 +1,7 @@
 //! One active check: a connection, a handshake where the servers are https, a request where a path is set.
 
 use crate::config::HealthCheck;
-use sealane_http::h1::{Limits, parse_response};
+use sealane_http::h1::{Limits, parse_response_tolerating};
 use sealane_http::{Method, ResponseHead};
 use sealane_proxy::snapshot::{Upstream, UpstreamHttp};
 use sealane_tls::policy::ClientPolicy;
@@ -90,10 +90,10 @@ pub(super) async fn ask(
     );
     wire.write(request.as_bytes()).await?;
     let mut answer = Vec::new();
-    let mut head = ResponseHead::new();
+    let (mut head, limits) = (ResponseHead::new(), Limits::default());
     let mut used = 0;
     loop {
-        match parse_response(&answer[used..], &Limits::default(), Method::Get, &mut head) {
+        match parse_response_tolerating(upstream.tolerance, &answer[used..], &limits, Method::Get, &mut head) {
             Ok(Some(info)) if (100..200).contains(&head.status) => used += info.consumed,
             Ok(Some(_)) => break,
             Ok(None) if answer.len() > MAX_HEAD => return Err("an endless head".to_owned()),
@@ -102,7 +102,7 @@ pub(super) async fn ask(
                     return Err("closed without an answer".to_owned());
                 }
             }
-            Err(e) => return Err(format!("no HTTP: {}", e.label())),
+            Err(e) => return Err(format!("no HTTP: {e}")),
         }
     }
     good(head.status)

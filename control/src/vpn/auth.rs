@@ -1,10 +1,12 @@
 //! Names and passwords: a file of Argon2 hashes, an external command, and tokens in place of passwords.
 
+use super::throttle::Turns;
 use anyhow::{Context, Result, bail};
 use argon2::{Argon2, PasswordHash, PasswordHasher as _, PasswordVerifier as _};
 use aws_lc_rs::{constant_time, hmac};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sealane_ovpn::share::Network;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -16,6 +18,8 @@ use tokio::io::AsyncWriteExt as _;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A command's exit code for "not now" (EX_TEMPFAIL of sysexits.h).
 const TEMPORARY: i32 = 75;
+/// What a client is told when too many others are being checked.
+const BUSY: &str = "too many clients are being checked just now";
 /// What a token begins with, so that a password is never taken for one.
 const TOKEN: &str = "SESS_ID_AT_";
 
@@ -24,6 +28,8 @@ const TOKEN: &str = "SESS_ID_AT_";
 pub enum Verdict {
     /// It may come in, under this user name if it has one.
     Accept(Option<String>),
+    /// Its password is wrong.
+    Wrong,
     /// It may not; what it is told.
     Refuse(&'static str),
     /// It may try later.
@@ -41,6 +47,26 @@ pub struct Claim {
     pub password: String,
     /// From where.
     pub remote: SocketAddr,
+}
+
+impl Claim {
+    /// Whether a token stands in the password's place: those cannot be guessed.
+    pub fn has_token(&self) -> bool {
+        self.password.starts_with(TOKEN)
+    }
+}
+
+/// What checks of all clients share.
+#[derive(Debug)]
+pub struct Checks {
+    hashes: Turns,
+    programs: Turns,
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self { hashes: Turns::for_hashes(), programs: Turns::for_programs() }
+    }
 }
 
 /// Users and their Argon2 hashes.
@@ -144,38 +170,53 @@ impl Authenticator {
         self.users.is_some() || self.command.is_some()
     }
 
-    /// Decides. `unix` is the time in seconds; `renewal`: the client is connected and renews its key.
-    pub async fn decide(&self, claim: Claim, unix: u64) -> Verdict {
+    /// Whether a user is one of the file's, where there is one.
+    pub fn knows(&self, user: &str) -> bool {
+        self.users.as_ref().is_none_or(|users| users.hashes.contains_key(user))
+    }
+
+    /// Decides, when it is this client's turn. `unix` is the time in seconds.
+    pub async fn decide(&self, claim: Claim, unix: u64, checks: &Checks) -> Verdict {
         if !self.wants_password() {
             return Verdict::Accept(None);
         }
         if claim.username.is_empty() || claim.password.is_empty() {
             return Verdict::Refuse("user name and password are required");
         }
-        if self.token.is_some() && claim.password.starts_with(TOKEN) {
-            return match self.check_token(&claim.username, &claim.password, unix) {
+        let network = Network::of(claim.remote.ip());
+        if self.token.is_some() && claim.has_token() {
+            // A user who has been removed has no use of a token.
+            return match self.knows(&claim.username) && self.check_token(&claim.username, &claim.password, unix) {
                 true => Verdict::Accept(Some(claim.username)),
                 false => Verdict::Refuse("SESSION: token expired"),
             };
         }
         if let Some(users) = self.users.clone() {
             let (name, password) = (claim.username.clone(), claim.password.clone());
-            let good = tokio::task::spawn_blocking(move || users.verify(&name, &password)).await;
-            if !good.unwrap_or(false) {
-                return Verdict::Refuse("wrong user name or password");
+            // A task begins when it is made, and so it is made when it is its turn.
+            let check = async { tokio::task::spawn_blocking(move || users.verify(&name, &password)).await };
+            match checks.hashes.run(network, check).await.map(|good| good.unwrap_or(false)) {
+                None => return Verdict::Later(BUSY),
+                Some(false) => return Verdict::Wrong,
+                Some(true) => {}
             }
         }
         match &self.command {
             None => Verdict::Accept(Some(claim.username)),
-            Some(command) => match tokio::time::timeout(PATIENCE, ask(command, &claim)).await {
-                Ok(Ok(Some(0))) => Verdict::Accept(Some(claim.username)),
-                Ok(Ok(Some(TEMPORARY))) => Verdict::Later("authentication is not possible just now"),
-                Ok(Ok(_)) => Verdict::Refuse("wrong user name or password"),
-                Ok(Err(e)) => {
+            Some(command) => match checks
+                .programs
+                .run(network, tokio::time::timeout(PATIENCE, ask(command, &claim)))
+                .await
+            {
+                None => Verdict::Later(BUSY),
+                Some(Ok(Ok(Some(0)))) => Verdict::Accept(Some(claim.username)),
+                Some(Ok(Ok(Some(TEMPORARY)))) => Verdict::Later("authentication is not possible just now"),
+                Some(Ok(Ok(_))) => Verdict::Wrong,
+                Some(Ok(Err(e))) => {
                     eprintln!("sealane: tunnel: the authentication command cannot be run: {e:#}");
                     Verdict::Later("authentication is not possible just now")
                 }
-                Err(_) => {
+                Some(Err(_)) => {
                     eprintln!("sealane: tunnel: the authentication command took longer than {} s", PATIENCE.as_secs());
                     Verdict::Later("authentication is not possible just now")
                 }
@@ -183,10 +224,14 @@ impl Authenticator {
         }
     }
 
-    /// A token for a user, to be pushed; none if they are not given.
-    pub fn make_token(&self, username: &str, unix: u64) -> Option<String> {
-        let expires = unix + self.token?.as_secs();
-        Some(self.token_for(username, expires))
+    /// A token for a client that was accepted, to be pushed; none if they are not given. A client that came in with a
+    /// token keeps it: only a password buys more time.
+    pub fn token_after(&self, claim: &Claim, unix: u64) -> Option<String> {
+        let lifetime = self.token?.as_secs();
+        Some(match claim.has_token() {
+            true => claim.password.clone(),
+            false => self.token_for(&claim.username, unix.saturating_add(lifetime)),
+        })
     }
 
     fn token_for(&self, username: &str, expires: u64) -> String {
@@ -206,7 +251,11 @@ impl Authenticator {
         let Some(expires) = bytes.as_deref().and_then(|b| b.first_chunk::<8>().copied()) else { return false };
         let expires = u64::from_be_bytes(expires);
         let expected = self.token_for(username, expires);
-        expires > unix && constant_time::verify_slices_are_equal(expected.as_bytes(), token.as_bytes()).is_ok()
+        // A lifetime that was made shorter holds for tokens from before, too.
+        let lifetime = self.token.map_or(0, |l| l.as_secs());
+        expires > unix
+            && expires - unix <= lifetime
+            && constant_time::verify_slices_are_equal(expected.as_bytes(), token.as_bytes()).is_ok()
     }
 }
 
@@ -250,7 +299,7 @@ mod tests {
 
     fn decide(auth: &Authenticator, claim: Claim, unix: u64) -> Verdict {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(auth.decide(claim, unix))
+        runtime.block_on(auth.decide(claim, unix, &Checks::default()))
     }
 
     #[test]
@@ -263,7 +312,10 @@ mod tests {
             TokenSecret::Fixed([1; 32]),
         );
         assert_eq!(decide(&auth, claim("alice", "right"), 1), Verdict::Accept(Some("alice".into())));
-        for (name, password) in [("alice", "wrong"), ("bob", "decoy"), ("", "right"), ("alice", "")] {
+        for (name, password) in [("alice", "wrong"), ("bob", "decoy")] {
+            assert_eq!(decide(&auth, claim(name, password), 1), Verdict::Wrong, "{name} {password}");
+        }
+        for (name, password) in [("", "right"), ("alice", "")] {
             assert!(matches!(decide(&auth, claim(name, password), 1), Verdict::Refuse(_)), "{name} {password}");
         }
         assert!(Users::parse("alice:plain").is_err());
@@ -276,7 +328,7 @@ mod tests {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
         let auth = Authenticator::new(None, Some(command), None, TokenSecret::Fixed([1; 32]));
         assert_eq!(decide(&auth, claim("a", "b"), 1), Verdict::Accept(Some("a".into())));
-        assert!(matches!(decide(&auth, claim("a", "c"), 1), Verdict::Refuse(_)));
+        assert_eq!(decide(&auth, claim("a", "c"), 1), Verdict::Wrong);
         assert!(matches!(decide(&auth, claim("a", "later"), 1), Verdict::Later(_)));
         let missing = Authenticator::new(None, Some(vec!["/nonexistent".into()]), None, TokenSecret::Fixed([1; 32]));
         assert!(matches!(decide(&missing, claim("a", "b"), 1), Verdict::Later(_)));
@@ -284,9 +336,18 @@ mod tests {
 
     #[test]
     fn a_token_stands_for_the_password_until_it_ends() {
-        let users = Users::parse("").expect("nobody");
-        let auth = Authenticator::new(Some(users), None, Some(Duration::from_secs(60)), TokenSecret::Fixed([1; 32]));
-        let token = auth.make_token("alice", 1000).expect("tokens are given");
+        let file = format!("alice:{}\n", hash_password("right").expect("hashes"));
+        let with = |file: &str, seconds| {
+            let users = Users::parse(file).expect("well formed");
+            let lifetime = Some(Duration::from_secs(seconds));
+            Authenticator::new(Some(users), None, lifetime, TokenSecret::Fixed([1; 32]))
+        };
+        let auth = with(&file, 60);
+        let token = auth.token_after(&claim("alice", "right"), 1000).expect("tokens are given");
+        // It is as good after it was used as before, and no better.
+        assert_eq!(auth.token_after(&claim("alice", &token), 1059), Some(token.clone()));
+        assert!(matches!(decide(&with("", 60), claim("alice", &token), 1001), Verdict::Refuse(_)), "a removed user");
+        assert!(matches!(decide(&with(&file, 10), claim("alice", &token), 1001), Verdict::Refuse(_)), "made shorter");
         assert!(matches!(decide(&auth, claim("alice", &token), 1059), Verdict::Accept(_)));
         assert!(matches!(decide(&auth, claim("alice", &token), 1060), Verdict::Refuse(_)));
         assert!(matches!(decide(&auth, claim("bob", &token), 1000), Verdict::Refuse(_)));

@@ -9,11 +9,12 @@
 use super::profile::{Profile, Remote};
 use super::server::{Outlet, Word};
 use super::session::{Event as SessionEvent, Session, Words};
+use super::verify::in_words;
 use anyhow::{Context as _, Result, anyhow, bail};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{Format, Header, KeySlot, PeerId, magic};
 use sealane_ovpn::peer_info::{self, proto};
-use sealane_ovpn::push::{Collector, Pushed, options_string};
+use sealane_ovpn::push::{Collector, Pushed, options_string, unknown_framing};
 use sealane_ovpn::wrap::WrapKey;
 use sealane_sys::netlink::Netlink;
 use sealane_sys::netlink_route::LinkSet;
@@ -57,7 +58,7 @@ pub fn connect(profile: Profile) -> Result<()> {
 
 async fn run(mut profile: Profile) -> Result<()> {
     for what in &profile.ignored {
-        eprintln!("sealane: not understood, and left: {what}");
+        eprintln!("sealane: not done: {what}");
     }
     let mut stop = Stop::new()?;
     let (sink, mut outlet) = super::server::inbox();
@@ -333,6 +334,12 @@ impl Attempt<'_> {
     fn session_event(&mut self, event: SessionEvent, now: Instant) -> Result<Option<End>> {
         match event {
             SessionEvent::Message(0) => {
+                for what in self.session.message(0).iter().flat_map(|m| unknown_framing(&m.options)) {
+                    eprintln!(
+                        "sealane: the server has {what} on, which is not supported here: it may not understand our packets, \
+                         nor we its; switch it off there"
+                    );
+                }
                 self.stage = Stage::Asking;
                 // The server mostly gives it unasked.
                 self.ask_at = now + Duration::from_secs(1);
@@ -480,8 +487,10 @@ impl Attempt<'_> {
 /// What of a failed key exchange is worth another try: not what will be the same again.
 fn failed(e: anyhow::Error) -> End {
     match e.downcast_ref::<rustls::Error>() {
-        Some(rustls::Error::InvalidCertificate(_)) => End::Fatal(e.context("the server's certificate is not accepted")),
-        _ => End::Lost(format!("the key exchange has failed: {e:#}"), None),
+        Some(rustls::Error::InvalidCertificate(_)) => {
+            End::Fatal(anyhow!("the server's certificate is not accepted: {}", in_words(&e)))
+        }
+        _ => End::Lost(format!("the key exchange has failed: {}", in_words(&e)), None),
     }
 }
 

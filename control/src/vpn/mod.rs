@@ -16,6 +16,7 @@ pub mod server;
 pub mod session;
 pub mod settings;
 pub mod status;
+mod throttle;
 pub mod tls;
 pub mod verify;
 

@@ -82,6 +82,8 @@ pub(super) struct SavedPeer {
 pub(super) struct Peer {
     pub session: Session,
     pub stage: Stage,
+    /// It has sent a ClientHello: clients that have not are evicted before it.
+    pub settled: bool,
     pub socket: SocketId,
     pub transport: Transport,
     pub remote: SocketAddr,
@@ -129,6 +131,7 @@ impl Peer {
         Self {
             session,
             stage: Stage::Handshake,
+            settled: false,
             socket,
             transport,
             remote,

@@ -6,11 +6,13 @@ use super::server::{self, Ended, Order, Start};
 use super::settings::Settings;
 use super::status::Board;
 use anyhow::{Context as _, Result, anyhow};
-use sealane_tunnel::plane::{Feature, Plane, Transport};
+use sealane_sys::netlink::Netlink;
+use sealane_tunnel::plane::{Feature, Plane, Prefix, Transport};
 use sealane_tunnel::user::{Config, Role, Sockets};
 use sealane_tunnel::{Prepared as PreparedPlane, Started};
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -21,6 +23,8 @@ pub struct Vpn {
     thread: Option<JoinHandle<()>>,
     board: Board,
     fixed: Fixed,
+    /// Networks behind clients that the system routes into the interface.
+    routed: Mutex<HashSet<Prefix>>,
     /// What is listened on, as bound.
     pub addresses: Vec<(Transport, SocketAddr)>,
     /// The interface.
@@ -66,8 +70,12 @@ impl Vpn {
             format!("cannot make the tunnel's interface {} (it takes CAP_NET_ADMIN and /dev/net/tun)", settings.device)
         })?;
         let notes = notes(plane.as_ref(), not_kernel, &settings);
+        let routed = behind_clients(&settings);
         let begin = Start { plane: Arc::from(plane), notes, settings, outlet, board: Board::default(), legacy: None };
-        Self::run(begin, addresses)
+        let mut vpn = Self::run(begin, addresses)?;
+        // The plane has begun with these.
+        vpn.routed = Mutex::new(routed);
+        Ok(vpn)
     }
 
     /// Reads what another process has left. Nothing has happened yet when this fails.
@@ -95,13 +103,47 @@ impl Vpn {
                 eprintln!("sealane: tunnel: {e:#}");
             }
         })?;
-        Ok(Self { orders, thread: Some(thread), board, fixed, addresses, interface })
+        Ok(Self { orders, thread: Some(thread), board, fixed, routed: Mutex::default(), addresses, interface })
     }
 
     /// New settings. What only a start can change stays as it is.
     pub fn reload(&self, settings: Settings) {
+        // Here and not on the tunnel's thread, which has no rights any more once the process is another user's.
+        self.route(behind_clients(&settings));
         // It has ended only when the process is ending.
         let _ = self.orders.send(Order::Reload(Box::new(settings)));
+    }
+
+    /// The system routes these networks into the interface, and those of before no more. What does not succeed is said.
+    fn route(&self, networks: HashSet<Prefix>) {
+        let mut routed = self.routed.lock().unwrap_or_else(PoisonError::into_inner);
+        if *routed == networks {
+            return;
+        }
+        let interface = &self.interface;
+        let opened = Netlink::route().and_then(|mut n| Ok((n.link_index(interface)?, n)));
+        let (index, mut netlink) = match opened {
+            Ok(opened) => opened,
+            Err(e) => return eprintln!("sealane: tunnel: the routes through {interface} are not changed: {e}"),
+        };
+        // A route that could not be added is tried again with the next reload.
+        for prefix in networks.symmetric_difference(&routed.clone()) {
+            let add = networks.contains(prefix);
+            let result = match add {
+                true => netlink.route_add(index, prefix.address(), prefix.len(), None),
+                false => netlink.route_del(index, prefix.address(), prefix.len()),
+            };
+            match (&result, add) {
+                (Ok(()), true) => drop(routed.insert(*prefix)),
+                (Err(_), true) => {}
+                (_, false) => drop(routed.remove(prefix)),
+            }
+            if let Err(e) = result {
+                eprintln!(
+                    "sealane: tunnel: the route to {prefix} through {interface} is not changed: {e} (it takes CAP_NET_ADMIN)"
+                );
+            }
+        }
     }
 
     /// Opens its log's file anew.
@@ -142,8 +184,11 @@ impl Drop for Vpn {
 impl Prepared {
     /// Goes on.
     pub fn start(self) -> Result<Vpn> {
-        let addresses = self.plane.addresses();
-        Vpn::run(self.begin(Board::default())?, addresses)
+        let (addresses, networks) = (self.plane.addresses(), behind_clients(&self.settings));
+        let vpn = Vpn::run(self.begin(Board::default())?, addresses)?;
+        // Those that are there already are replaced.
+        vpn.route(networks);
+        Ok(vpn)
     }
 
     fn begin(self, board: Board) -> Result<Start> {
@@ -177,6 +222,11 @@ async fn mind(mut begin: Start, mut orders: mpsc::UnboundedReceiver<Order>) -> R
     }
 }
 
+/// Networks behind clients.
+fn behind_clients(settings: &Settings) -> HashSet<Prefix> {
+    settings.clients.values().flat_map(|c| c.routes.iter().copied()).collect()
+}
+
 fn config(settings: &Settings) -> Config {
     let four = settings.network4.map(|(a, len)| (IpAddr::V4(a), len));
     let six = settings.network6.map(|(a, len)| (IpAddr::V6(a), len));
@@ -187,7 +237,7 @@ fn config(settings: &Settings) -> Config {
         mtu: settings.mtu,
         gather: settings.gather,
         addresses: four.into_iter().chain(six).collect(),
-        routes: settings.clients.values().flat_map(|c| c.routes.iter().copied()).collect(),
+        routes: behind_clients(settings).into_iter().collect(),
         ..Config::default()
     }
 }

@@ -4,6 +4,8 @@
 //! plane ─ ControlIn ─▶ by address and session id ─▶ Session ─▶ events ─▶ decide, install, answer ─▶ ControlOut ─▶ plane
 //!                      └ unknown ─▶ Gate: stateless answer, or a new session
 //! ```
+//!
+//! What strangers can take is shared out by network ([`sealane_ovpn::share`]): handshakes, checks of passwords, guesses.
 
 mod admit;
 mod events;
@@ -14,7 +16,7 @@ mod post;
 pub(super) use inbox::Word;
 pub use inbox::{Inbox, Outlet, inbox};
 
-use super::auth::{self, Verdict as AuthVerdict};
+use super::auth::{self, Checks, Verdict as AuthVerdict};
 use super::handover::{Estate, Handed, SavedServer};
 use super::log::EventLog;
 use super::peer::{Peer, Renewal, Stage, server_words};
@@ -22,12 +24,15 @@ use super::pool::{Addresses, Pool};
 use super::session::{self, Session};
 use super::settings::Settings;
 use super::status::{Board, Counts};
+use super::throttle::{Guesses, Lines};
+use super::verify;
 use anyhow::{Result, anyhow};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{KeySlot as Slot, PeerId};
 use sealane_ovpn::gate::{Accepted, Gate, Verdict};
 use sealane_ovpn::packet::SessionId;
-use sealane_tunnel::plane::{Command, ControlIn, Feature, Plane, SocketId, Transport};
+use sealane_ovpn::share::{Full, Network, Slots};
+use sealane_tunnel::plane::{Command, ControlIn, Feature, Plane, Refused, SocketId, Transport};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -42,8 +47,9 @@ const STATUS: Duration = Duration::from_secs(1);
 const FAREWELL: Duration = Duration::from_secs(5);
 /// How long a client whose key exchange failed may take to hear TLS' alert.
 const ALERT: Duration = Duration::from_secs(1);
-/// Sessions that are not through their handshake, at a time.
+/// Sessions that are not through their handshake, at a time, and how many of them one network may have.
 const MAX_HANDSHAKES: usize = 1024;
+const HANDSHAKE_SHARE: usize = 128;
 /// How long handshakes under way may take when the tunnel is to go on elsewhere.
 const LEAVING: Duration = Duration::from_secs(5);
 /// Events of a session that are handled before the next one's turn.
@@ -89,6 +95,24 @@ pub enum Ended {
 
 type Key = u64;
 
+/// Lines that clients can cause as often as they like.
+#[derive(Clone, Copy, Debug)]
+enum About {
+    Failed,
+    Refused,
+    Moved,
+}
+
+impl About {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Failed => "key exchanges that failed",
+            Self::Refused => "clients that were refused",
+            Self::Moved => "clients that moved",
+        }
+    }
+}
+
 /// The server.
 pub struct Server {
     plane: Arc<dyn Plane>,
@@ -105,6 +129,13 @@ pub struct Server {
     next_key: Key,
     by_session: HashMap<(SocketAddr, SessionId), Key>,
     by_id: HashMap<PeerId, Key>,
+    /// The session of each TCP connection.
+    by_socket: HashMap<SocketId, Key>,
+    /// Sessions that are not through their handshake.
+    handshakes: Slots<Key>,
+    checks: Arc<Checks>,
+    guesses: Guesses,
+    lines: [Lines; 3],
     next_id: u32,
     /// Clients with something to do at once.
     restless: HashSet<Key>,
@@ -141,6 +172,11 @@ pub async fn serve(start: Start, orders: &mut mpsc::UnboundedReceiver<Order>) ->
         next_key: 0,
         by_session: HashMap::new(),
         by_id: HashMap::new(),
+        by_socket: HashMap::new(),
+        handshakes: Slots::new(MAX_HANDSHAKES, HANDSHAKE_SHARE),
+        checks: Arc::default(),
+        guesses: Guesses::default(),
+        lines: [const { Lines::new() }; 3],
         next_id: 0,
         restless: HashSet::new(),
         decisions,
@@ -184,6 +220,7 @@ pub async fn serve(start: Start, orders: &mut mpsc::UnboundedReceiver<Order>) ->
                 server.tick(now);
                 if now.duration_since(posted) >= STATUS {
                     posted = now;
+                    server.counts.replaced = outlet.replaced();
                     server.post();
                 }
             }
@@ -206,12 +243,19 @@ impl Server {
             return;
         };
         let key = self.by_session.get(&(packet.remote, session)).copied();
-        // A TCP client's session stays with its connection.
-        let same = |p: &&mut Peer| p.transport == Transport::Udp || p.socket == packet.socket;
+        // A TCP client's session stays with its connection, and a UDP client's is not moved to one.
+        let same = |p: &&mut Peer| match p.transport {
+            Transport::Udp => packet.transport == Transport::Udp,
+            Transport::Tcp => p.socket == packet.socket,
+        };
         if let Some((key, peer)) = key.and_then(|key| Some((key, self.peers.get_mut(&key).filter(same)?))) {
             match peer.session.handle(&packet.bytes) {
                 Ok(()) => (peer.socket, peer.local) = (packet.socket, packet.local),
                 Err(_) => self.counts.dropped += 1,
+            }
+            if !peer.settled && peer.session.has_client_hello() {
+                peer.settled = true;
+                self.handshakes.settle(key);
             }
             self.restless.insert(key);
             return;
@@ -231,24 +275,49 @@ impl Server {
     }
 
     fn begin(&mut self, accepted: Accepted, packet: &ControlIn, now: Instant) {
-        let unfinished = self.peers.values().filter(|p| p.stage != Stage::Connected).count();
-        if unfinished >= MAX_HANDSHAKES || self.peers.len() >= self.settings.max_clients + MAX_HANDSHAKES {
-            self.counts.crowded += 1;
+        let tcp = packet.transport == Transport::Tcp;
+        // A connection has one session: a client that begins anew connects anew.
+        if tcp && self.by_socket.contains_key(&packet.socket) {
+            self.counts.refused += 1;
             return;
         }
+        let key = self.next_key;
+        let crowded = self.peers.len() >= self.settings.max_clients + MAX_HANDSHAKES;
+        let entered = if crowded { Err(Full) } else { self.handshakes.enter(key, Network::of(packet.remote.ip())) };
+        match entered {
+            Ok(None) => {}
+            Ok(Some(evicted)) => {
+                self.counts.evicted += 1;
+                self.forget(evicted, "");
+            }
+            Err(Full) => {
+                self.counts.crowded += 1;
+                return;
+            }
+        }
         let words = server_words(&self.settings, packet.transport);
-        let datagrams = packet.transport == Transport::Udp;
         let remote = accepted.remote;
-        let session = match Session::server(accepted, self.settings.tls.clone(), words, datagrams) {
+        let session = match Session::server(accepted, self.settings.tls.clone(), words, !tcp) {
             Ok(session) => session,
-            Err(e) => return eprintln!("sealane: tunnel: {}: {e:#}", packet.remote),
+            Err(e) => {
+                self.handshakes.leave(key);
+                return eprintln!("sealane: tunnel: {}: {e:#}", packet.remote);
+            }
         };
         self.counts.sessions += 1;
-        let key = self.next_key;
         self.next_key += 1;
-        let peer =
+        let mut peer =
             Peer::new(session, packet.socket, packet.transport, packet.remote, packet.local, now, &self.settings);
+        peer.settled = peer.session.has_client_hello();
+        if peer.settled {
+            self.handshakes.settle(key);
+        }
         self.peers.insert(key, peer);
+        if tcp {
+            self.by_socket.insert(packet.socket, key);
+            // A connection that has just closed: its end comes as an event.
+            let _ = self.plane.command(Command::SocketConfirm(packet.socket));
+        }
         if let Some(before) = self.by_session.insert((packet.remote, remote), key) {
             self.forget(before, "it has begun anew");
         }
@@ -273,7 +342,7 @@ impl Server {
 
     fn transmit(&mut self, key: Key, now: Instant) {
         let Some(peer) = self.peers.get_mut(&key) else { return };
-        let mut bytes = Vec::new();
+        let (mut bytes, mut lost) = (Vec::new(), false);
         while peer.session.poll_transmit(now, &mut bytes) {
             let command = Command::ControlOut {
                 socket: peer.socket,
@@ -282,7 +351,14 @@ impl Server {
                 bytes: std::mem::take(&mut bytes),
             };
             // A connection that has just closed: its end comes as an event.
-            let _ = self.plane.command(command);
+            lost |= matches!(self.plane.command(command), Err(Refused::Full));
+        }
+        if lost {
+            self.counts.dropped += 1;
+            // On UDP it is sent again.
+            if peer.transport == Transport::Tcp {
+                self.forget(key, "too many packets wait to be sent");
+            }
         }
     }
 
@@ -301,9 +377,18 @@ impl Server {
                     let deadline = now + self.settings.handshake;
                     peer.renewal.get_or_insert(Renewal { key_id, deadline, installed: false });
                 }
-                let (auth, decisions) = (self.settings.auth.clone(), self.decisions.clone());
+                let auth = self.settings.auth.clone();
+                let wait = match auth.wants_password() && !claim.has_token() {
+                    true => self.guesses.wait(&claim.username, Network::of(claim.remote.ip()), now),
+                    false => Duration::ZERO,
+                };
+                if !wait.is_zero() {
+                    self.counts.throttled += 1;
+                    return self.decided(key, key_id, AuthVerdict::Later("too many wrong passwords; try later"), now);
+                }
+                let (decisions, checks) = (self.decisions.clone(), self.checks.clone());
                 tokio::spawn(async move {
-                    let verdict = auth.decide(claim, unix()).await;
+                    let verdict = auth.decide(claim, unix(), &checks).await;
                     let _ = decisions.send((key, key_id, verdict));
                 });
             }
@@ -316,8 +401,11 @@ impl Server {
             session::Event::Confirmed(key_id) => self.confirmed(key, key_id, now),
             session::Event::Failed(key_id, e) => {
                 self.counts.failed += 1;
-                eprintln!("sealane: tunnel: {}: the key exchange has failed: {e:#}", self.shown(key));
-                self.say("key_exchange_failed", key, &[("reason", format!("{e:#}").into())]);
+                if self.may_say(About::Failed, now) {
+                    let why = verify::in_words(&e);
+                    eprintln!("sealane: tunnel: {}: the key exchange has failed: {why}", self.shown(key));
+                    self.say("key_exchange_failed", key, &[("reason", why.into())]);
+                }
                 match self.peers.get_mut(&key) {
                     // Revoked meanwhile, or run out: the key of before must not outlive that.
                     Some(peer) if peer.stage == Stage::Connected && not_accepted(&e) => {
@@ -414,6 +502,10 @@ impl Server {
         {
             self.by_session.remove(&(peer.remote, session));
         }
+        self.handshakes.leave(key);
+        if self.by_socket.get(&peer.socket) == Some(&key) {
+            self.by_socket.remove(&peer.socket);
+        }
         if let Some(id) = peer.id {
             self.by_id.remove(&id);
             self.drop_from_plane(id);
@@ -436,6 +528,19 @@ impl Server {
             }
             self.transmit(key, now);
         }
+    }
+
+    /// Whether a line may be written that clients cause as often as they like. Says how many were left out before.
+    fn may_say(&mut self, about: About, now: Instant) -> bool {
+        let Some(left_out) = self.lines[about as usize].take(now) else {
+            self.counts.lines_left_out += 1;
+            return false;
+        };
+        if left_out > 0 {
+            eprintln!("sealane: tunnel: {left_out} lines about {} were left out", about.name());
+            self.log.say("left_out", "", &[("about", about.name().into()), ("lines", left_out.into())]);
+        }
+        true
     }
 
     /// An event of a client for the log, with where it is.

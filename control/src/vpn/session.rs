@@ -67,6 +67,8 @@ struct Exchange {
     ours: Message,
     theirs: Option<Message>,
     commands: Commands,
+    /// TLS has had something to answer: a whole ClientHello, on a server.
+    answered: bool,
 }
 
 /// A server's session as plain data, to go on with in another process. It holds keys.
@@ -120,7 +122,15 @@ impl Exchange {
             password: words.password.clone(),
             peer_info: words.peer_info.clone(),
         };
-        Ok(Self { key_id, stage: Stage::ExpectOpen, tls: None, ours, theirs: None, commands: Commands::default() })
+        Ok(Self {
+            key_id,
+            stage: Stage::ExpectOpen,
+            tls: None,
+            ours,
+            theirs: None,
+            commands: Commands::default(),
+            answered: false,
+        })
     }
 }
 
@@ -241,6 +251,11 @@ impl Session {
         self.link.deadline()
     }
 
+    /// Whether a server's client has sent a ClientHello that TLS has answered.
+    pub fn has_client_hello(&self) -> bool {
+        self.exchanges.iter().any(|e| e.answered)
+    }
+
     /// The peer's message.
     pub fn message(&self, key_id: u8) -> Option<&Message> {
         self.exchange(key_id)?.theirs.as_ref()
@@ -340,6 +355,7 @@ impl Session {
             // Also after a failure: an alert says why.
             if let Some(tls) = &mut exchange.tls {
                 let out = tls.take_output();
+                exchange.answered |= result.is_ok() && !out.is_empty();
                 if !out.is_empty() && !self.link.write(exchange.key_id, &out) {
                     self.events.push_back(Event::Failed(exchange.key_id, anyhow!("too much waits to be sent")));
                 }

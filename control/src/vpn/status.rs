@@ -127,10 +127,18 @@ pub struct Counts {
     pub sessions: u64,
     /// Sessions turned away since too many were going on.
     pub crowded: u64,
+    /// Sessions that made room for newer ones before they were through their handshake.
+    pub evicted: u64,
     /// Key exchanges that failed.
     pub failed: u64,
     /// Clients whose name, password or certificate was refused.
     pub unauthorised: u64,
+    /// Clients whose password was not looked at, after too many wrong ones.
+    pub throttled: u64,
+    /// Lines about clients that were left out, since there were too many.
+    pub lines_left_out: u64,
+    /// Moves and in-band messages of clients that newer ones replaced before they were handled.
+    pub replaced: u64,
     /// Clients connected, ever.
     pub connected: u64,
     /// Keys renewed.
@@ -151,8 +159,12 @@ impl Counts {
             ("refused", self.refused),
             ("sessions", self.sessions),
             ("crowded", self.crowded),
+            ("evicted", self.evicted),
             ("failed", self.failed),
             ("unauthorised", self.unauthorised),
+            ("throttled", self.throttled),
+            ("lines_left_out", self.lines_left_out),
+            ("replaced", self.replaced),
             ("connected", self.connected),
             ("renewed", self.renewed),
             ("expired", self.expired),

@@ -14,6 +14,7 @@ use webpki::{
     RevocationOptionsBuilder, UnknownStatusPolicy,
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::public_key::PublicKey;
 
 /// `verify-x509-name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,13 +27,104 @@ pub enum NameRule {
     Subject(String),
 }
 
+/// What a certificate must have beside a good signature.
+#[derive(Clone, Debug, Default)]
+pub struct Demands {
+    /// `verify-x509-name`.
+    pub name: Option<NameRule>,
+    /// `remote-cert-tls`: it must say what it is for. Without this one that says nothing of its use is good for any.
+    pub explicit_usage: bool,
+    /// `remote-cert-eku`: it must be for these uses, too. Object identifiers.
+    pub extended_usages: Vec<String>,
+    /// `remote-cert-ku`: it must have all bits of one of these, numbered as OpenVPN does.
+    pub key_usages: Vec<u8>,
+    /// `peer-fingerprint`: its SHA-256 must be one of these; empty: any.
+    pub fingerprints: Vec<[u8; 32]>,
+}
+
+/// The object identifier of an extended key usage that is named as OpenSSL does; a dotted number stands for itself.
+pub fn usage_oid(name: &str) -> Option<String> {
+    let last = match name {
+        "TLS Web Server Authentication" | "serverAuth" => 1,
+        "TLS Web Client Authentication" | "clientAuth" => 2,
+        "Code Signing" | "codeSigning" => 3,
+        "E-mail Protection" | "emailProtection" => 4,
+        "Time Stamping" | "timeStamping" => 8,
+        "OCSP Signing" | "OCSPSigning" => 9,
+        dotted if dotted.contains('.') && dotted.split('.').all(|n| n.parse::<u64>().is_ok()) => {
+            return Some(dotted.to_owned());
+        }
+        _ => return None,
+    };
+    Some(format!("1.3.6.1.5.5.7.3.{last}"))
+}
+
+impl Demands {
+    /// What a certificate lacks, in words.
+    fn lacks(&self, cert: &[u8]) -> Option<&'static str> {
+        if !self.fingerprints.is_empty() {
+            let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, cert);
+            if !self.fingerprints.iter().any(|f| f == digest.as_ref()) {
+                return Some("its fingerprint is not one of those that are expected");
+            }
+        }
+        let Ok((_, parsed)) = X509Certificate::from_der(cert) else { return Some("it cannot be read") };
+        if let Ok(PublicKey::RSA(key)) = parsed.public_key().parsed()
+            && key.key_size() < MIN_RSA_BITS
+        {
+            return Some("its RSA key has fewer than 2048 bits");
+        }
+        let extended = parsed.extended_key_usage().ok().flatten().map(|e| e.value);
+        let usages = parsed.key_usage().ok().flatten().map(|e| e.value.flags);
+        if self.explicit_usage && (extended.is_none() || usages.is_none()) {
+            return Some("it does not say what it is for (extendedKeyUsage, keyUsage)");
+        }
+        let has = |oid: &String| {
+            extended.is_some_and(|e| match oid.as_str() {
+                "1.3.6.1.5.5.7.3.1" => e.server_auth,
+                "1.3.6.1.5.5.7.3.2" => e.client_auth,
+                "1.3.6.1.5.5.7.3.3" => e.code_signing,
+                "1.3.6.1.5.5.7.3.4" => e.email_protection,
+                "1.3.6.1.5.5.7.3.8" => e.time_stamping,
+                "1.3.6.1.5.5.7.3.9" => e.ocsp_signing,
+                "2.5.29.37.0" => e.any,
+                other => e.other.iter().any(|o| o.to_id_string() == other),
+            })
+        };
+        if !self.extended_usages.iter().all(has) {
+            return Some("it is not for the expected use (remote-cert-eku)");
+        }
+        // The first bit of the certificate's string is OpenVPN's highest.
+        let bits = usages.map_or(0, |flags| (flags as u8).reverse_bits());
+        if !self.key_usages.is_empty() && !self.key_usages.iter().any(|wanted| bits & wanted == *wanted) {
+            return Some("its key is not for the expected use (remote-cert-ku)");
+        }
+        None
+    }
+}
+
+/// Why a certificate is refused that is signed well.
+#[derive(Debug)]
+struct Lacking(&'static str);
+
+impl std::fmt::Display for Lacking {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Lacking {}
+
+/// The shortest RSA key whose signatures rustls' provider checks.
+const MIN_RSA_BITS: usize = 2048;
+
 /// Checks the peer's certificate.
 #[derive(Debug)]
 pub struct Verifier {
     roots: Vec<TrustAnchor<'static>>,
     hints: Vec<DistinguishedName>,
     crls: Vec<CertRevocationList<'static>>,
-    name: Option<NameRule>,
+    demands: Demands,
     /// A client may come without a certificate.
     optional: bool,
     algorithms: WebPkiSupportedAlgorithms,
@@ -44,7 +136,7 @@ impl Verifier {
         provider: &CryptoProvider,
         ca: &[CertificateDer<'_>],
         crls: &[Vec<u8>],
-        name: Option<NameRule>,
+        demands: Demands,
         optional: bool,
     ) -> Result<Self> {
         let (mut roots, mut hints) = (Vec::new(), Vec::new());
@@ -66,7 +158,7 @@ impl Verifier {
             Ok(CertRevocationList::from(crl))
         });
         let crls = crls.collect::<Result<_>>()?;
-        Ok(Self { roots, hints, crls, name, optional, algorithms: provider.signature_verification_algorithms })
+        Ok(Self { roots, hints, crls, demands, optional, algorithms: provider.signature_verification_algorithms })
     }
 
     fn check(
@@ -92,11 +184,39 @@ impl Verifier {
             .map_err(|_| Error::General("no revocation lists".to_owned()))?;
         end.verify_for_usage(self.algorithms.all, &self.roots, intermediates, now, usage, revocation, None)
             .map_err(bad)?;
-        match &self.name {
-            Some(rule) if !rule.admits(cert) => Err(Error::InvalidCertificate(CertificateError::NotValidForName)),
-            _ => Ok(()),
+        if self.demands.name.as_ref().is_some_and(|rule| !rule.admits(cert)) {
+            return Err(Error::InvalidCertificate(CertificateError::NotValidForName));
+        }
+        match self.demands.lacks(cert) {
+            Some(what) => Err(Error::InvalidCertificate(lacking(what))),
+            None => Ok(()),
         }
     }
+}
+
+/// Why a key exchange failed, also where rustls says it in words of its own.
+pub fn in_words(e: &anyhow::Error) -> String {
+    use rustls::PeerIncompatible::{
+        SignatureAlgorithmsExtensionRequired, SupportedVersionsExtensionRequired, Tls12NotOffered,
+        Tls12NotOfferedOrEnabled,
+    };
+    match e.downcast_ref::<Error>() {
+        // A client before TLS 1.2 names no signature algorithms.
+        Some(Error::PeerIncompatible(
+            SignatureAlgorithmsExtensionRequired
+            | SupportedVersionsExtensionRequired
+            | Tls12NotOffered
+            | Tls12NotOfferedOrEnabled,
+        )) => "the peer has no version of TLS that is allowed here (1.2 and 1.3 are supported)".to_owned(),
+        Some(Error::InvalidCertificate(CertificateError::Other(rustls::OtherError(why)))) => {
+            format!("the certificate is not accepted: {why}")
+        }
+        _ => format!("{e:#}"),
+    }
+}
+
+fn lacking(what: &'static str) -> CertificateError {
+    CertificateError::Other(rustls::OtherError(std::sync::Arc::new(Lacking(what))))
 }
 
 fn bad(e: webpki::Error) -> Error {
@@ -108,6 +228,13 @@ fn bad(e: webpki::Error) -> Error {
         E::CrlExpired { .. } => CertificateError::ExpiredRevocationList,
         E::UnknownIssuer => CertificateError::UnknownIssuer,
         E::RequiredEkuNotFoundContext(_) => CertificateError::InvalidPurpose,
+        E::UnsupportedCertVersion => lacking("it is of X.509 version 1, and must be of version 3"),
+        E::UnsupportedSignatureAlgorithmContext(_) => {
+            lacking("it is signed with an algorithm that is not accepted, such as SHA-1")
+        }
+        E::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
+            lacking("it is signed by a kind of key that is not accepted")
+        }
         other => CertificateError::Other(rustls::OtherError(std::sync::Arc::new(other))),
     })
 }
@@ -259,7 +386,60 @@ mod tests {
 
     fn verifier(ca: &Ca, crls: &[Vec<u8>], name: Option<NameRule>) -> Verifier {
         let provider = rustls::crypto::aws_lc_rs::default_provider();
-        Verifier::new(&provider, std::slice::from_ref(&ca.cert), crls, name, false).expect("all of it can be used")
+        let demands = Demands { name, ..Demands::default() };
+        Verifier::new(&provider, std::slice::from_ref(&ca.cert), crls, demands, false).expect("all of it can be used")
+    }
+
+    #[test]
+    fn what_a_profile_demands_is_looked_for() {
+        use ExtendedKeyUsagePurpose::{CodeSigning, ServerAuth};
+        let ours = ca();
+        let key = KeyPair::generate().expect("a key");
+        let made = |extended: Vec<ExtendedKeyUsagePurpose>, usages: Vec<KeyUsagePurpose>| {
+            let mut params = named("vpn");
+            (params.extended_key_usages, params.key_usages) = (extended, usages);
+            params.signed_by(&key, &ours.issuer).expect("signed").der().clone()
+        };
+        let good = made(vec![ServerAuth, CodeSigning], vec![KeyUsagePurpose::DigitalSignature]);
+        let bare = made(vec![], vec![]);
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &good);
+        let fingerprint: [u8; 32] = digest.as_ref().try_into().expect("32 bytes");
+        let oid = |name| usage_oid(name).expect("a usage");
+        let none = Demands::default;
+        for (demands, good_one, bare_one) in [
+            (none(), true, true),
+            (Demands { explicit_usage: true, ..none() }, true, false),
+            (Demands { extended_usages: vec![oid("serverAuth"), oid("Code Signing")], ..none() }, true, false),
+            (Demands { extended_usages: vec![oid("1.3.6.1.5.5.7.3.2")], ..none() }, false, false),
+            (Demands { key_usages: vec![0x20, 0x80], ..none() }, true, false),
+            (Demands { key_usages: vec![0xa0], ..none() }, false, false),
+            (Demands { fingerprints: vec![[0; 32], fingerprint], ..none() }, true, false),
+        ] {
+            let provider = rustls::crypto::aws_lc_rs::default_provider();
+            let shown = format!("{demands:?}");
+            let verifier = Verifier::new(&provider, std::slice::from_ref(&ours.cert), &[], demands, false);
+            let verifier = verifier.expect("all of it can be used");
+            let name = ServerName::try_from("openvpn").expect("a name");
+            let accepts = |cert| verifier.verify_server_cert(cert, &[], &name, &[], now()).is_ok();
+            assert_eq!((accepts(&good), accepts(&bare)), (good_one, bare_one), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_short_rsa_key_is_named() {
+        use base64::Engine as _;
+        // openssl req -x509 -newkey rsa:1024 -nodes -subj /CN=short
+        let text = "\
+            MIIB/DCCAWWgAwIBAgIUAhxm004FoGIyE81kq1A8URs5rRswDQYJKoZIhvcNAQELBQAwEDEOMAwGA1UEAwwFc2hvcnQwHhcNMjYxMTIyMTIwNTEy\
+            WhcNMzYxMTE5MTIwNTEyWjAQMQ4wDAYDVQQDDAVzaG9ydDCBnzANBgkqhkiG9w0BAQEFAAOBjQAwgYkCgYEAw37dqu3/3/+umgvbV9S/9nUJux6a\
+            rR204tM8glkAGOhmonx83vDGN6khytmEO6mDi0hy7cVYYNdP7/LzVaN4G9Qddor+b3/CPhOItnSuC35BGIRHpZCebtCnobFmyoBQbRTPQjzozzBy\
+            VF3l59tlb+ImqvrQcfd9moUrdPz7cPMCAwEAAaNTMFEwHQYDVR0OBBYEFFKikrdKKOpZH8qVfoYGP3CyzPx5MB8GA1UdIwQYMBaAFFKikrdKKOpZ\
+            H8qVfoYGP3CyzPx5MA8GA1UdEwEB/wQFMAMBAf8wDQYJKoZIhvcNAQELBQADgYEAHQTYo3uL3NGQ8FUjsLOMSnWVX9xsyXplk9ELTKJb7xl8LQUY\
+            vkBz7/mt1TqwpTofYsCkt/Dyu6uMyM4uh4yKW7tngkqP3oevEnLQjElCoCH7Lu02zPJAkTKjbzvV2eKmNYNj+udZTvIt4h2TXJz9oFtjsoi0fKmo\
+            t/T81uWmebg=\
+            ";
+        let der = base64::engine::general_purpose::STANDARD.decode(text).expect("base64");
+        assert!(Demands::default().lacks(&der).is_some_and(|why| why.contains("2048 bits")));
     }
 
     fn now() -> UnixTime {

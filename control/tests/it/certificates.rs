@@ -157,7 +157,7 @@ fn kinds_of_keys_side_by_side() {
     let found = identities(&folder, &text(&["ec", "other", "rsa", "ed"]));
     let kinds: Vec<KeyKind> = found.all.iter().map(|i| i.kind).collect();
     assert_eq!(kinds, [KeyKind::Ecdsa, KeyKind::Ecdsa, KeyKind::Rsa, KeyKind::Ed25519]);
-    assert_eq!(found.exact["a.example"], [0, 2, 3]);
+    assert_eq!(found.find("a.example"), [0, 2, 3]);
     // The first, and the others for its names.
     assert_eq!(found.default, [0, 2, 3]);
     let marked = text(&["ec", "other"]).replace("other.key\" }", "other.key\", default = true }");
@@ -196,8 +196,8 @@ fn ten_thousand_certificates() {
     let started = std::time::Instant::now();
     let found = identities(&folder, &text);
     println!("loaded in {:?}", started.elapsed());
-    assert_eq!((found.all.len(), found.exact.len()), (10_000, 10_000));
-    assert_eq!(found.exact["host9999.example"], [9999]);
+    assert_eq!((found.all.len(), found.names.len()), (10_000, 10_000));
+    assert_eq!(found.find("host9999.example"), [9999]);
     // And as many mistakes.
     let errors = folder.load(&text.replace("certs/all.key", "certs/none.key")).unwrap_err();
     assert_eq!(errors.errors.len(), 10_000);

@@ -111,12 +111,16 @@ fn messages() {
         ),
         (listener("") + &respond + &respond, "a second host for \"a.example\"; the first is at line 5"),
         (listener("") + "[[host]]\nnames = [\".a.example\"]\nrespond = {}\n", "write \"*.a.example\""),
+        (listener("") + "[[host]]\nnames = [\"::1\"]\nrespond = {}\n", "write \"[::1]\""),
+        (
+            listener("") + "[[host]]\nnames = [\"[::1]\", \"[0::1]\"]\nrespond = {}\n",
+            "a second host for \"[0::1]\"; the first is at",
+        ),
         (listener("") + host, "[[host]] does not say what to do with requests"),
         (listener("") + host + "respond = { status = 204, body = \"x\" }\n", "a response with status 204 has no body"),
         (listener("") + host + "listeners = [\":80\"]\nrespond = {}\n", "addresses of listeners are \"127.0.0.1:0\""),
         (listener("") + host + "upstream = \"http://a:1\"\n", "write to = [\"http://a:1\"]"),
         (upstream("servers = []"), "\"servers\" is empty"),
-        (upstream("servers = [\"http://name.invalid\"]"), "\"name.invalid\" does not resolve"),
         (upstream("servers = [\"127.0.0.1\"]"), "add a port: \"127.0.0.1:8080\""),
         (upstream("servers = [\"http://127.0.0.1\"]\nsyn_tls = \"cookie\"\n"), "\"syn_tls\" is for upstreams with TLS"),
         (upstream("servers = [\"http://127.0.0.1\"]\n[upstream.tls]\n"), "TLS settings for servers that are http://"),
@@ -129,6 +133,27 @@ fn messages() {
         (upstream("servers = [\"https://127.0.0.1\"]\ntls.key = \"certs/a.key\"\n"), "a \"key\" without a \"cert\""),
         (upstream("servers = [\"http://127.0.0.1\"]\nidle_timeout = \"0s\"\n"), "must be longer than zero"),
         (upstream("servers = [\"http://127.0.0.1\"]\nhost_header = \"a b\"\n"), "\"a b\" is no value for Host"),
+        (
+            upstream("servers = [\"http://127.0.0.1\"]\ntolerate = \"lf\"\n"),
+            "\"equal_content_lengths\", \"bare_lf\" and",
+        ),
+        (
+            upstream("servers = [\"http://127.0.0.1\"]\nhttp = \"2\"\ntolerate = \"bare_lf\"\n"),
+            "\"tolerate\" is for servers that speak HTTP/1.1",
+        ),
+        (listener("trusted_proxies = \"10.1.2.3/8\"") + &respond, "write \"10.0.0.0/8\""),
+        (listener("trusted_proxies = [\"balancer\"]") + &respond, "\"balancer\" is no block of addresses"),
+        (listener("client_address_header = \"Forwarded\"") + &respond, "without \"trusted_proxies\""),
+        (
+            listener("mode = \"tcp\"\ntrusted_proxies = \"10.0.0.0/8\"")
+                + host
+                + "passthrough = \"u\"\n[[upstream]]\nname = \"u\"\nservers = \"127.0.0.1:1\"\n",
+            "with mode = \"tcp\" and without \"proxy_protocol\"",
+        ),
+        (
+            format!("[admin]\nlisten = \"127.0.0.1:0\"\nnames = [\"a:1\"]\n{}{respond}", listener("")),
+            "\"a:1\" is no host name",
+        ),
     ];
     let route = |more: &str| format!("{}{respond}[[host.route]]\n{more}\n", listener(""));
     let routing = [
@@ -177,7 +202,7 @@ fn messages() {
         (upstream("servers = [{ url = \"127.0.0.1:1\", weight = 300 }]"), "out of range: 0 to 256"),
         (upstream("servers = [\"127.0.0.1:1\"]\nresolve_interval = \"1ms\""), "shorter than a second"),
         (upstream("servers = [\"127.0.0.1:1\"]\nhealth = { status = 200 }"), "\"status\" without \"path\""),
-        (String::from("resolver = \"dns\"\n") + &listener("") + &respond, "not the address of a DNS server"),
+        (String::from("resolver = \"mdns\"\n") + &listener("") + &respond, "not the address of a DNS server"),
     ];
     for (text, wanted) in cases.into_iter().chain(routing) {
         let errors = match folder.load(&text) {
@@ -188,4 +213,23 @@ fn messages() {
         assert!(report.contains(wanted), "wanted: {wanted}\n{report}\n--- in\n{text}");
         assert_eq!(errors.errors.len(), 1, "{report}\n--- in\n{text}");
     }
+}
+
+/// What loads, though it believes more than it should.
+#[test]
+fn trust_in_everybody_is_warned_of() {
+    let folder = Folder::new();
+    let host = "[[host]]\nnames = [\"*\"]\nrespond = { status = 200 }\n";
+    let report = |listener: &str, route: &str| {
+        folder.report(&format!("[[listener]]\naddress = \"127.0.0.1:0\"\n{listener}\n{host}{route}"))
+    };
+    for setting in ["proxy_protocol", "trust_forwarded"] {
+        let text = report(&format!("{setting} = true"), "");
+        assert!(text.contains("warning: ") && text.contains("whoever connects can claim any address"), "{text}");
+        assert_eq!(report(&format!("{setting} = true\ntrusted_proxies = \"10.0.0.0/8\""), ""), "");
+    }
+    let text = report("trusted_proxies = [\"0.0.0.0/0\"]", "");
+    assert!(text.contains("warning: \"0.0.0.0/0\" trusts everybody"), "{text}");
+    let text = report("", "[[host.route]]\npath = \"/a%2Fb\"\nrespond = { status = 200 }\n");
+    assert!(text.contains("warning: requests for \"/a%2Fb\" are answered with 400"), "{text}");
 }

@@ -1,10 +1,15 @@
 //! What good files become.
 
 use super::files::Folder;
-use sealane_control::config::{AccessLogTarget, Config, example, snapshot_parts};
-use sealane_proxy::snapshot::Action;
+use sealane_control::config::{AccessLogTarget, Config, ListenerParts, Trust, example, snapshot_parts};
+use sealane_proxy::snapshot::{Action, AddressHeader};
 use sealane_tls::policy::{ClientAuthMode, Group, Suite, Version};
 use std::time::Duration;
+
+/// What a listener does with requests for a name, under whatever rules.
+fn action<'l>(listener: &'l ListenerParts, name: &str) -> Option<&'l Action> {
+    listener.actions.get(listener.sites.host_for(Some(name))?)
+}
 
 /// Everything that the example names.
 fn example_folder() -> Folder {
@@ -63,7 +68,10 @@ fn the_example_passes_with_every_setting_on() {
     );
     let policy = |c: &Config| c.listeners[0].tls.as_ref().unwrap().policies[0].clone();
     let (a, b) = (policy(&with_all), policy(&plain));
-    assert_eq!((&a.versions, &a.groups, a.tickets, a.early_data), (&b.versions, &b.groups, b.tickets, b.early_data));
+    assert_eq!(
+        (&a.versions, &a.groups, a.tickets, a.max_early_data),
+        (&b.versions, &b.groups, b.tickets, b.max_early_data)
+    );
     assert_eq!(with_all.listeners[0].tls.as_ref().unwrap().policies.len(), 2);
 }
 
@@ -86,7 +94,9 @@ handshake_budget = "250us"
 [[listener]]
 address = ["127.0.0.1:4430", "[::1]:4430"]
 proxy_protocol = true
-trust_forwarded = true
+trusted_proxies = ["10.0.0.0/8", "2001:db8::1"]
+client_address_header = "Forwarded"
+allow_trace = true
 allow_connect = true
 [listener.tls]
 preset = "modern"
@@ -120,7 +130,8 @@ host_header = "u.internal"
 tls = { ca = "certs/ca.pem", server_name = "u.internal", cert = "certs/a.pem", key = "certs/a.key", resumption = false }
 "#;
     let (config, warnings) = folder.load(text).unwrap_or_else(|e| panic!("{e}"));
-    assert!(warnings.is_empty(), "{warnings:?}");
+    let [early] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(early.message.starts_with("early data is never accepted on this listener"), "{early:?}");
     assert_eq!((config.lanes, config.drain_timeout), (3, Duration::ZERO));
     assert_eq!(config.ticket_lifetime, Duration::from_secs(3600));
     assert_eq!(config.access_log, AccessLogTarget::File(folder.path("access.log")));
@@ -132,8 +143,10 @@ tls = { ca = "certs/ca.pem", server_name = "u.internal", cert = "certs/a.pem", k
     let addresses: Vec<String> = parts.listeners.iter().map(|l| l.address.to_string()).collect();
     assert_eq!(addresses, ["127.0.0.1:4430", "[::1]:4430", "127.0.0.1:4431"]);
     let [v4, v6, plain] = &parts.listeners[..] else { panic!() };
-    assert!(v4.proxy_protocol && v4.trust_forwarded && v4.allow_connect);
-    assert!(!plain.proxy_protocol && !plain.trust_forwarded && !plain.allow_connect && plain.tls.is_none());
+    assert!(v4.trust.proxy_protocol && v4.trust.forwarded && v4.allow_connect && v4.allow_trace);
+    assert_eq!(v4.trust.address_header, AddressHeader::Forwarded);
+    assert!(v4.trust.proxies.contains("10.1.2.3".parse().unwrap()));
+    assert!(plain.trust == Trust::default() && !plain.allow_connect && !plain.allow_trace && plain.tls.is_none());
 
     let tls = v4.tls.as_ref().unwrap();
     let default = &tls.policies[0];
@@ -141,31 +154,33 @@ tls = { ca = "certs/ca.pem", server_name = "u.internal", cert = "certs/a.pem", k
     assert_eq!(default.groups, [Group::Secp256r1, Group::X25519]);
     assert_eq!(default.suites[0], Suite::TLS13_AES_128_GCM_SHA256);
     assert_eq!(default.suites.len(), 3);
-    assert_eq!((default.tickets, default.early_data, default.resumption), (1, 16 << 10, true));
+    assert_eq!((default.tickets, default.max_early_data, default.resumption), (1, 16 << 10, true));
+    assert_eq!(default.early_data(), 0, "a client certificate is asked for");
     assert_eq!(default.client_auth.as_ref().map(|a| a.mode), Some(ClientAuthMode::Optional));
     let identities = &default.identities;
     assert!(identities.default.is_empty());
-    assert_eq!((&identities.exact["a.example"], &identities.exact["b.example"]), (&vec![0], &vec![1]));
-    assert_eq!(identities.wildcard["a.example"], [0]);
-    assert_eq!((tls.exact["b.example"], tls.wildcard["b.example"]), (1, 1));
+    assert_eq!((identities.find("a.example"), identities.find("b.example")), (&[0][..], &[1][..]));
+    assert_eq!(identities.find("x.a.example"), [0]);
+    assert!(identities.find("y.x.a.example").is_empty());
+    let policies = ["a.example", "b.example", "x.b.example", "y.x.b.example"].map(|n| tls.policy_for(Some(n)));
+    assert_eq!(policies, [0, 1, 1, 0]);
     let other = tls.policies[1].client_auth.as_ref().unwrap();
     assert_eq!((other.mode, other.crls.len(), other.roots.len()), (ClientAuthMode::Require, 1, 1));
     assert_ne!(default.id, tls.policies[1].id);
     // Tickets got over IPv4 are good over IPv6.
     assert_eq!(default.id, v6.tls.as_ref().unwrap().policies[0].id);
 
-    let action = |l: &sealane_control::config::ListenerParts, name| l.hosts.find(name).cloned();
-    assert!(matches!(action(v4, "a.example").as_deref(), Some(Action::Proxy { upstream: 0 })));
+    assert!(matches!(action(v4, "a.example"), Some(Action::Proxy { upstream: 0 })));
     assert!(action(v4, "c.example").is_none());
-    match action(plain, "c.example").as_deref() {
+    match action(plain, "c.example") {
         Some(Action::Respond { status: 503, body, content_type }) => {
             assert_eq!((&body[..], content_type.as_str()), (&b"Back soon."[..], "text/plain; charset=utf-8"));
         }
         other => panic!("{other:?}"),
     }
     let upstream = &parts.upstreams[0];
-    assert_eq!(upstream.servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["localhost:1", "127.0.0.1:2"]);
-    assert!(upstream.servers[0].address.ip().is_loopback());
+    let servers = &config.plans[0].servers;
+    assert_eq!(servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["localhost:1", "127.0.0.1:2"]);
     assert_eq!((upstream.keepalive, upstream.proxy_protocol), (0, Some(2)));
     assert_eq!(upstream.connect_timeout, Duration::from_secs(1));
     assert_eq!(upstream.host_header.as_deref(), Some("u.internal"));
@@ -288,15 +303,14 @@ health = { path = "/up", interval = "1s", status = "200-204" }
     );
 
     let [http, tcp] = &snapshot_parts(&config).listeners[..] else { panic!() };
-    assert!(matches!(http.hosts.find("a.example").map(|a| &**a), Some(Action::Routes(_))));
-    assert!(http.hosts.find("b.example").is_none(), "what is relayed is not for plain HTTP");
-    assert!(tcp.tcp && matches!(tcp.hosts.find("").map(|a| &**a), Some(Action::Passthrough { upstream: 0 })));
-    assert!(tcp.hosts.find("a.example").is_some_and(|a| matches!(**a, Action::Passthrough { .. })));
+    assert!(matches!(action(http, "a.example"), Some(Action::Routes(_))));
+    assert!(action(http, "b.example").is_none(), "what is relayed is not for plain HTTP");
+    assert!(tcp.tcp && matches!(action(tcp, ""), Some(Action::Passthrough { upstream: 0 })));
+    assert!(matches!(action(tcp, "a.example"), Some(Action::Passthrough { .. })));
 
     let (upstream, plan) = (&config.upstreams[0], &config.plans[0]);
     assert_eq!((upstream.max_connections, upstream.sticky.as_ref().map(|s| s.cookie.as_str())), (Some(7), Some("srv")));
-    assert_eq!(upstream.servers.iter().map(|s| s.backup).collect::<Vec<_>>(), [false, true]);
-    assert_ne!(upstream.servers[0].sticky_id, upstream.servers[1].sticky_id);
+    assert_eq!(plan.servers.iter().map(|s| s.backup).collect::<Vec<_>>(), [false, true]);
     assert_eq!(
         plan.servers.iter().map(|s| (s.host.as_str(), s.port, s.weight)).collect::<Vec<_>>(),
         [("127.0.0.1", 1, 1), ("127.0.0.1", 2, 5)]

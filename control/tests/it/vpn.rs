@@ -1,11 +1,11 @@
 //! The VPN server's control with a data plane in memory: many clients, lost packets, refusals, no interface needed.
 
 use sealane_control::config::Config;
-use sealane_control::vpn::pki;
 use sealane_control::vpn::profile::Profile;
 use sealane_control::vpn::server::{self, Inbox, Order, Start};
 use sealane_control::vpn::session::{Event as SessionEvent, Session, Words};
 use sealane_control::vpn::status::Board;
+use sealane_control::vpn::{auth, pki};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{KeyPair, PeerId};
 use sealane_ovpn::peer_info::{self, proto};
@@ -80,12 +80,18 @@ struct Client {
 
 impl Client {
     fn new(profile: &Profile, number: u16) -> Self {
+        let address = SocketAddr::from(([192, 0, (number >> 8) as u8, number as u8], 1194));
+        Self::with(profile, address, "", "")
+    }
+
+    fn with(profile: &Profile, address: SocketAddr, username: &str, password: &str) -> Self {
         let bits = proto::DATA_V2 | proto::REQUEST_PUSH | proto::TLS_KEY_EXPORT | proto::DYN_TLS_CRYPT;
-        let words = Words { peer_info: peer_info::ours("test", &profile.ciphers, bits, 1500), ..Words::default() };
+        let (username, password) = (username.to_owned(), password.to_owned());
+        let peer_info = peer_info::ours("test", &profile.ciphers, bits, 1500);
+        let words = Words { peer_info, username, password, ..Words::default() };
         let v2 = profile.wrap_v2.as_ref();
         let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as u32;
         let session = Session::client(profile.endpoint.clone(), words, &profile.wrap, v2, true, unix).unwrap();
-        let address = SocketAddr::from(([192, 0, (number >> 8) as u8, number as u8], 1194));
         Self { session, address, pushed: None, refused: None, keys: None }
     }
 
@@ -128,10 +134,23 @@ struct World {
 
 impl World {
     fn new(more: &str) -> Self {
+        Self::made(more, |line| !line.is_empty())
+    }
+
+    /// Control packets are not wrapped, so that a test can make its own.
+    fn without_wrap(more: &str) -> Self {
+        Self::made(more, |line| !line.starts_with("tls_crypt_v2"))
+    }
+
+    fn made(more: &str, keep: impl Fn(&str) -> bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let made = folder.path().join("vpn");
         pki::init(&made, "192.0.2.1:1194", "10.0.0.0/16").unwrap();
-        let toml = std::fs::read_to_string(made.join("tunnel.toml")).unwrap() + more;
+        let hash = |name| format!("{name}:{}\n", auth::hash_password("right").unwrap());
+        std::fs::write(made.join("users"), hash("al") + &hash("bo")).unwrap();
+        let toml = std::fs::read_to_string(made.join("tunnel.toml")).unwrap();
+        let toml: String = toml.lines().filter(|line| keep(line)).map(|line| format!("{line}\n")).collect();
+        let toml = toml + more;
         std::fs::write(made.join("tunnel.toml"), toml).unwrap();
         let (config, _) = Config::load(&made.join("tunnel.toml")).unwrap_or_else(|e| panic!("{e}"));
         let (inbox, outlet) = server::inbox();
@@ -308,4 +327,100 @@ fn a_client_that_does_not_renew_its_key_is_dropped() {
     // From now on it says nothing, and hears nothing.
     wait(|| world.plane.keys.lock().unwrap().is_empty(), "its keys go");
     wait(|| world.board.read().clients.is_empty(), "it is gone");
+}
+
+/// First packets of clients whose control packets are not wrapped: a reset each, and then only an acknowledgement.
+fn half_open(world: &World, addresses: &[SocketAddr]) {
+    let session = |at: SocketAddr| [&at.port().to_be_bytes()[..], &[7; 6]].concat();
+    for address in addresses {
+        world.send(*address, [&[7 << 3], &session(*address)[..], &[0; 5]].concat());
+    }
+    wait(|| world.plane.out.lock().unwrap().len() == addresses.len(), "an answer to each reset");
+    for address in addresses {
+        let answers = world.plane.out.lock().unwrap().remove(address).expect("an answer");
+        world.send(*address, [&[5 << 3], &session(*address)[..], &[1, 0, 0, 0, 0], &answers[0][1..9]].concat());
+    }
+}
+
+fn counts(world: &World) -> HashMap<std::borrow::Cow<'static, str>, u64> {
+    world.board.read().control.into_iter().collect()
+}
+
+/// More handshakes than there are slots, from one address, none of which goes on: others connect meanwhile, from that
+/// address, too.
+#[test]
+fn handshakes_from_one_address_keep_nobody_out() {
+    let world = World::without_wrap("");
+    let mut profile = world.profile("alice");
+    profile.wrap_v2 = None;
+    let addresses: Vec<SocketAddr> = (0..1500).map(|n| ([203, 0, 113, 1], 10_000 + n).into()).collect();
+    half_open(&world, &addresses);
+    let mut clients = [Client::new(&profile, 1)];
+    world.run(&mut clients, 0);
+    assert!(clients[0].pushed.is_some(), "{:?}", clients[0].refused);
+    let mut clients = [Client::with(&profile, ([203, 0, 113, 1], 5).into(), "", "")];
+    world.run(&mut clients, 0);
+    assert!(clients[0].pushed.is_some(), "{:?}", clients[0].refused);
+    wait(|| counts(&world)["evicted"] >= 1500 - 128, "its own oldest make room");
+    assert_eq!(counts(&world)["crowded"], 0);
+}
+
+/// A client that moves with every packet, and says things that nobody has asked for: neither memory nor the log grows with it.
+#[test]
+fn a_restless_client_fills_neither_memory_nor_the_log() {
+    let world = World::new("log = \"events.json\"\n");
+    let mut clients = [Client::new(&world.profile("alice"), 1)];
+    world.run(&mut clients, 0);
+    let peer = clients[0].pushed.as_ref().and_then(|p| p.peer_id).expect("a number");
+    const MOVES: u32 = 20_000;
+    let start = Instant::now();
+    for n in 0..MOVES {
+        let remote = ([198, 51, (n >> 8) as u8, n as u8], 1194).into();
+        world.plane.inbox.event(Event::FloatTo { peer, remote, local: None });
+        world.plane.inbox.event(Event::InbandIn(peer, vec![0; 100]));
+        if n % 100 == 0 {
+            // Control keeps up now and then.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    // The last move is not lost.
+    let last = format!("198.51.{}.{}:1194", ((MOVES - 1) >> 8) as u8, (MOVES - 1) as u8);
+    wait(|| world.board.read().clients.first().is_some_and(|c| c.remote == last), "where it is at last");
+    let log = std::fs::read_to_string(world.folder.path().join("vpn/events.json")).unwrap();
+    let lines = log.lines().filter(|l| l.contains("\"move\"")).count();
+    // A hundred at once, and ten each second.
+    assert!(lines as u64 <= 100 + 10 * (1 + start.elapsed().as_secs()), "{lines} lines");
+    let counts = counts(&world);
+    assert!(counts["replaced"] + counts["lines_left_out"] > 0, "{counts:?}");
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+}
+
+/// Passwords are looked at by few threads at a time; whoever guesses has to wait, and nobody else.
+#[test]
+fn guesses_are_few_and_their_work_is_bounded() {
+    let world = World::new("users = \"users\"\nduplicate_names = true\n");
+    let profile = world.profile("alice");
+    // Many at once, from one address.
+    let guess = |n: u16| Client::with(&profile, ([203, 0, 113, 1], 10_000 + n).into(), "al", "wrong");
+    let mut clients: Vec<Client> = (0..120).map(guess).collect();
+    let (before, mut most) = (threads(), 0);
+    let start = Instant::now();
+    while !clients.iter().all(|c| c.refused.is_some()) {
+        clients.iter_mut().for_each(|c| c.turn(&world, 0));
+        most = most.max(threads());
+        assert!(start.elapsed() < Duration::from_secs(120), "clients wait for ever");
+    }
+    assert!(clients.iter().all(|c| c.pushed.is_none()));
+    // Other tests have threads, too, but not so many.
+    assert!(most < before + 60, "{most} threads, {before} before");
+    let mut clients: Vec<Client> = (200..210).map(guess).collect();
+    world.run(&mut clients, 0);
+    wait(|| counts(&world)["throttled"] >= 10, "guesses are not looked at");
+    // Another user, from another address.
+    let mut clients = [Client::with(&profile, ([192, 0, 2, 9], 1).into(), "bo", "right")];
+    world.run(&mut clients, 0);
+    assert!(clients[0].pushed.is_some(), "{:?}", clients[0].refused);
 }

@@ -6,6 +6,7 @@
 
 use crate::error::ParseError;
 use crate::scan;
+use std::net::Ipv6Addr;
 
 /// RFC 1035 §2.3.4 and a trailing dot, and room to spare.
 const LONGEST_HOST: usize = 255;
@@ -36,6 +37,13 @@ impl<'a> Authority<'a> {
         Ok(Self { text, host, port })
     }
 
+    /// The host, where it is an IPv6 address.
+    #[inline]
+    pub fn ipv6(&self) -> Option<Ipv6Addr> {
+        let [b'[', address @ .., b']'] = self.host else { return None };
+        std::str::from_utf8(address).ok()?.parse().ok()
+    }
+
     /// Whether both mean the same, given the scheme's default port.
     pub fn agrees(&self, other: &Authority<'_>, default_port: Option<u16>) -> bool {
         self.host.eq_ignore_ascii_case(other.host) && self.port.or(default_port) == other.port.or(default_port)
@@ -46,7 +54,7 @@ fn literal_run(bytes: &[u8]) -> Result<usize, ParseError> {
     let close = memchr::memchr(b']', bytes).ok_or(ParseError::Host)?;
     // Zones (`%25eth0`) and future literals (`v1.x`) fail here too.
     let address = std::str::from_utf8(&bytes[1..close]).map_err(|_| ParseError::Host)?;
-    address.parse::<std::net::Ipv6Addr>().map_err(|_| ParseError::Host)?;
+    address.parse::<Ipv6Addr>().map_err(|_| ParseError::Host)?;
     Ok(close + 1)
 }
 
@@ -84,6 +92,11 @@ fn parse_port(digits: &[u8]) -> Result<u16, ParseError> {
         .try_fold(0u32, |n, b| b.is_ascii_digit().then(|| n * 10 + u32::from(b - b'0')))
         .and_then(|n| u16::try_from(n).ok())
         .ok_or(ParseError::Host)
+}
+
+/// Whether this is `host[:port]`, as in Host.
+pub fn is_authority(bytes: &[u8]) -> bool {
+    Authority::parse(bytes).is_ok()
 }
 
 #[cfg(test)]

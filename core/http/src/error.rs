@@ -56,8 +56,10 @@ parse_errors! {
     VersionSyntax, 400, "version_syntax", "the HTTP version is malformed";
     /// Well-formed, but neither 1.0 nor 1.1.
     Version, 505, "version", "the HTTP version is neither 1.0 nor 1.1";
-    /// A status line that is none, or a status outside 100..=599.
+    /// A status line that is none.
     StatusLine, 400, "status_line", "the status line is malformed";
+    /// A status outside 100..=599 (RFC 9110 §15).
+    Status, 400, "status", "the status is none of 100 to 599";
     /// CR not followed by LF.
     BareCr, 400, "bare_cr", "a CR that no LF follows";
     /// LF not preceded by CR.

@@ -128,7 +128,7 @@ impl Fields {
 
     /// All values under a known name, in their order.
     #[inline]
-    pub fn all(&self, known: Known) -> impl Iterator<Item = &[u8]> {
+    pub fn all(&self, known: Known) -> impl DoubleEndedIterator<Item = &[u8]> {
         let wanted = move |e: &&Entry| e.known == known && e.flags & REMOVED == 0;
         self.entries.iter().filter(wanted).map(|e| self.value(e))
     }
@@ -207,6 +207,18 @@ impl Fields {
             }
         }
         self.live != before
+    }
+
+    /// Removes the fields that `gone` names, whichever they are.
+    pub(crate) fn remove_if(&mut self, gone: impl FnMut(Known, &[u8]) -> bool) {
+        if self.remove_where(gone) {
+            self.note_present();
+        }
+    }
+
+    fn note_present(&mut self) {
+        let live = self.entries.iter().filter(|e| e.flags & REMOVED == 0);
+        self.present = live.fold(0, |present, e| present | e.known.bit());
     }
 
     #[inline]
@@ -307,11 +319,7 @@ impl Fields {
 
     /// Removes what may not come in a trailer section (RFC 9110 §6.5.1).
     pub(crate) fn keep_trailers_only(&mut self) {
-        self.remove_where(|known, _| !known.may_be_trailer());
-        self.present = 0;
-        for e in self.entries.iter().filter(|e| e.flags & REMOVED == 0) {
-            self.present |= e.known.bit();
-        }
+        self.remove_if(|known, _| !known.may_be_trailer());
     }
 }
 

@@ -10,6 +10,8 @@ const HOP: u8 = 1;
 const TRAILER: u8 = 2;
 /// Must not be imitated with underscores: back ends that follow CGI read `X_Forwarded_For` as `X-Forwarded-For`.
 const GUARDED: u8 = 4;
+/// Only a trusted proxy may send it ([`crate::claims`]).
+const CLAIM: u8 = 8;
 
 macro_rules! known {
     ($($variant:ident $name:literal $rules:expr;)*) => {
@@ -25,7 +27,7 @@ macro_rules! known {
 
         const VARIANTS: &[Known] = &[Known::Other, $(Known::$variant,)*];
         const NAMES: &[&str] = &["", $($name,)*];
-        const RULES: &[u8] = &[TRAILER, $($rules,)*];
+        const RULES: &[u8] = &[TRAILER | CLAIM, $($rules,)*];
     };
 }
 
@@ -44,16 +46,16 @@ known! {
     ProxyAuthorization "Proxy-Authorization" HOP;
     ProxyAuthenticationInfo "Proxy-Authentication-Info" HOP;
     Http2Settings "HTTP2-Settings" HOP;
-    Forwarded "Forwarded" GUARDED;
-    XForwardedFor "X-Forwarded-For" GUARDED;
-    XForwardedProto "X-Forwarded-Proto" GUARDED;
-    XForwardedHost "X-Forwarded-Host" GUARDED;
-    XForwardedPort "X-Forwarded-Port" GUARDED;
-    XRealIp "X-Real-IP" GUARDED;
+    Forwarded "Forwarded" GUARDED | CLAIM;
+    XForwardedFor "X-Forwarded-For" GUARDED | CLAIM;
+    XForwardedProto "X-Forwarded-Proto" GUARDED | CLAIM;
+    XForwardedHost "X-Forwarded-Host" GUARDED | CLAIM;
+    XForwardedPort "X-Forwarded-Port" GUARDED | CLAIM;
+    XRealIp "X-Real-IP" GUARDED | CLAIM;
     Via "Via" 0;
     EarlyData "Early-Data" GUARDED;
-    ClientCert "Client-Cert" GUARDED;
-    ClientCertChain "Client-Cert-Chain" GUARDED;
+    ClientCert "Client-Cert" GUARDED | CLAIM;
+    ClientCertChain "Client-Cert-Chain" GUARDED | CLAIM;
     Authorization "Authorization" 0;
     WwwAuthenticate "WWW-Authenticate" 0;
     Cookie "Cookie" 0;
@@ -213,6 +215,12 @@ impl Known {
     #[inline]
     pub const fn is_pinned(self) -> bool {
         !matches!(self, Known::Other | Known::Trailer) && !self.is_hop_by_hop()
+    }
+
+    /// Whether a field may be one that only a trusted proxy may send; of [`Known::Other`] the name decides.
+    #[inline]
+    pub(crate) const fn may_be_claim(self) -> bool {
+        RULES[self as usize] & CLAIM != 0
     }
 
     /// The bit of this name in a set of names.

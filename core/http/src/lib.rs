@@ -6,12 +6,14 @@
 //!
 //! - [`message`]: request and response heads, shared by HTTP/1.1, HTTP/2 and HTTP/3;
 //! - [`fields`] and [`known`]: their fields, and the names that code asks for;
+//! - [`claims`]: fields that only a trusted proxy may send;
 //! - [`h1`]: the HTTP/1.1 codec;
 //! - [`h3`]: HTTP/3's framing, and QPACK without a dynamic table;
 //! - [`list`]: heads as HTTP/2 and HTTP/3 carry them;
 //! - [`error`]: what can be wrong, with the status and the counter it maps to.
 
 mod authority;
+pub mod claims;
 pub mod error;
 pub mod fields;
 pub mod h1;
@@ -21,6 +23,7 @@ pub mod list;
 pub mod message;
 mod scan;
 
+pub use authority::is_authority;
 pub use error::ParseError;
 pub use fields::{FieldError, Fields};
 pub use known::Known;

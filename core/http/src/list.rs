@@ -110,7 +110,10 @@ pub fn read_request<'a>(
     let body = match length {
         // RFC 9110 §9.3.6, §9.3.8: their content means nothing, so it can only mislead.
         Some(n) if n > 0 && (tunnel || head.method() == Method::Trace) => return Err(ParseError::BodyForbidden),
-        None if !ended && head.method() == Method::Trace => return Err(ParseError::BodyForbidden),
+        // Over HTTP/3 the end is not known with the head.
+        None if !ended && version != Version::Http3 && head.method() == Method::Trace => {
+            return Err(ParseError::BodyForbidden);
+        }
         // RFC 9113 §8.1.1.
         Some(n) if n > 0 && ended => return Err(ParseError::LengthMismatch),
         _ if tunnel => BodyLength::None,

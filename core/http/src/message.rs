@@ -7,6 +7,7 @@ use crate::authority::Authority;
 use crate::error::ParseError;
 use crate::fields::Fields;
 use crate::scan;
+use std::fmt::Write;
 
 /// A request's method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -190,10 +191,18 @@ impl Host {
     pub fn put(&mut self, authority: &Authority<'_>) {
         self.clear();
         self.authority.extend_from_slice(authority.text);
-        let host = authority.host.strip_suffix(b".").unwrap_or(authority.host);
-        // An authority is ASCII, so this is never an error.
-        self.name.push_str(std::str::from_utf8(host).unwrap_or_default());
-        self.name.make_ascii_lowercase();
+        match authority.ipv6() {
+            // One address has many spellings, and names are compared. A string takes all that is written to it.
+            Some(address) => {
+                let _ = write!(self.name, "[{address}]");
+            }
+            None => {
+                let host = authority.host.strip_suffix(b".").unwrap_or(authority.host);
+                // An authority is ASCII, so this is never an error.
+                self.name.push_str(std::str::from_utf8(host).unwrap_or_default());
+                self.name.make_ascii_lowercase();
+            }
+        }
         self.port = authority.port;
     }
 }
@@ -304,7 +313,8 @@ impl RequestHead {
         &self.host.authority
     }
 
-    /// The host in lower case, without port and without a trailing dot; an IPv6 address with its brackets.
+    /// The host in lower case, without port and without a trailing dot; an IPv6 address with its brackets,
+    /// in its canonical form (RFC 5952).
     #[inline]
     pub fn host_name(&self) -> &str {
         &self.host.name
@@ -471,6 +481,13 @@ mod tests {
         }
         assert_eq!(head.set_method(b"GE T"), Err(InvalidPart));
         assert_eq!(head.set_authority(b"a/b"), Err(ParseError::Host));
+        for spelling in [&b"[::1]:81"[..], b"[0:0:0:0:0:0:0:1]:81", b"[0::0001]:81", b"[::0.0.0.1]:81"] {
+            head.set_authority(spelling).unwrap();
+            assert_eq!((head.authority(), head.host_name(), head.port()), (spelling, "[::1]", Some(81)));
+        }
+        head.set_authority(b"[2001:DB8::A]").unwrap();
+        assert_eq!(head.host_name(), "[2001:db8::a]");
+        head.clear_authority();
         head.set_method(b"PURGE").unwrap();
         head.set_target(b"/a?b").unwrap();
         head.set_authority(b"EXAMPLE.com.:81").unwrap();

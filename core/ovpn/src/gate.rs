@@ -8,8 +8,12 @@
 //!   or ACK_V1, with that id     ──▶     the cookie is right: state
 //! ```
 //!
-//! An answer is never longer than its question: it leaves out the acknowledgement where that would make it so, and
-//! the client's next packet then is a bare ACK_V1, which proves its address as well.
+//! An answer acknowledges the client's reset, since a client begins TLS only after that. The acknowledgement makes the
+//! answer at most [`ACKNOWLEDGEMENT`] bytes longer than its question, as OpenVPN's own answers are. The client's next
+//! packet proves its address: it is the ClientHello, or a bare ACK_V1.
+//!
+//! Answers are stateless, but their packet ids are not reused: the gate counts its answers of the current second, and a
+//! session begins after them. A client drops a packet id that it has seen before, and would wait for a repetition.
 
 use crate::packet::{Body, Opcode, PacketError, SessionId};
 use crate::wrap::v2::{Metadata, ServerKey};
@@ -19,6 +23,8 @@ use std::net::{IpAddr, SocketAddr};
 
 /// How long a cookie lives at least; at most half as long again.
 const COOKIE_SECONDS: u32 = 60;
+/// How much longer than its question an answer may be: a message id of 4 bytes and a session id of 8.
+pub const ACKNOWLEDGEMENT: usize = 12;
 /// In the answer to a tls-crypt-v2 reset: "send your wrapped key again" (type 1, length 2, flag 1).
 const RESEND_CLIENT_KEY: [u8; 6] = [0, 1, 0, 2, 0, 1];
 
@@ -28,6 +34,24 @@ pub struct Gate {
     wrap: WrapKey,
     v2: Option<ServerKey>,
     cookie: hmac::Key,
+    answers: Answers,
+}
+
+/// The packet ids of answers: a second, and how many answers there were in it.
+#[derive(Debug, Default)]
+struct Answers {
+    time: u32,
+    sent: u32,
+}
+
+impl Answers {
+    /// Moves to the current second. A clock that is set back leaves the newest second in place: clients refuse older
+    /// ones.
+    const fn at(&mut self, unix: u32) {
+        if unix > self.time {
+            (self.time, self.sent) = (unix, 0);
+        }
+    }
 }
 
 /// A client that has proven its address.
@@ -75,7 +99,7 @@ impl Gate {
     /// `secret` is random and lives as long as the cookies. `wrap` is for all clients; with `v2`, clients have keys
     /// of their own, and those without one are refused unless there is a `wrap` for them.
     pub fn new(wrap: WrapKey, v2: Option<ServerKey>, secret: &[u8; 32]) -> Self {
-        Self { wrap, v2, cookie: hmac::Key::new(hmac::HMAC_SHA256, secret) }
+        Self { wrap, v2, cookie: hmac::Key::new(hmac::HMAC_SHA256, secret), answers: Answers::default() }
     }
 
     /// The static key, for option strings.
@@ -84,14 +108,15 @@ impl Gate {
     }
 
     /// Judges a packet. `unix` is the time in seconds.
-    pub fn judge(&self, packet: &[u8], from: SocketAddr, unix: u32) -> Verdict {
+    pub fn judge(&mut self, packet: &[u8], from: SocketAddr, unix: u32) -> Verdict {
+        self.answers.at(unix);
         match self.decide(packet, from, unix) {
             Ok(verdict) => verdict,
             Err(refusal) => Verdict::Drop(refusal),
         }
     }
 
-    fn decide(&self, packet: &[u8], from: SocketAddr, unix: u32) -> Result<Verdict, Refusal> {
+    fn decide(&mut self, packet: &[u8], from: SocketAddr, unix: u32) -> Result<Verdict, Refusal> {
         let first = *packet.first().ok_or(Refusal::Packet(PacketError::Length))?;
         let opcode = Opcode::of(first).ok_or(Refusal::Packet(PacketError::Opcode))?;
         let shows_key = match opcode {
@@ -103,7 +128,7 @@ impl Gate {
         if first & 7 != 0 {
             return Err(Refusal::NotFirst);
         }
-        let (mut wrap, first, metadata) = self.unwrap(packet, shows_key, unix)?;
+        let (mut wrap, first, metadata) = self.unwrap(packet, shows_key)?;
         match opcode {
             Opcode::HardResetClientV2 | Opcode::HardResetClientV3 => {
                 // A whole reset is as long as the shortest answer.
@@ -115,7 +140,9 @@ impl Gate {
                     return Err(Refusal::OldClient);
                 }
                 let own = self.cookie(first.session, from, unix / COOKIE_SECONDS * COOKIE_SECONDS);
-                Ok(Verdict::Reply(answer(&mut wrap, own, &first, packet.len(), shows_key)))
+                wrap.skip_ids(self.answers.sent);
+                self.answers.sent = self.answers.sent.saturating_add(1);
+                Ok(Verdict::Reply(answer(&mut wrap, own, &first, shows_key)))
             }
             _ => {
                 let body = Body::parse(opcode, &first.body).map_err(Refusal::Packet)?;
@@ -125,20 +152,14 @@ impl Gate {
                 if !early || !self.is_cookie(own, first.session, from, unix) {
                     return Err(Refusal::Cookie);
                 }
-                // The answer had the first packet id.
-                wrap.skip_ids(1);
+                wrap.skip_ids(self.answers.sent);
                 wrap.remember(&first).map_err(Refusal::Packet)?;
                 Ok(Verdict::Accept(Box::new(Accepted { own, remote: first.session, wrap, first, metadata })))
             }
         }
     }
 
-    fn unwrap(
-        &self,
-        packet: &[u8],
-        shows_key: bool,
-        unix: u32,
-    ) -> Result<(Wrap, Unwrapped, Option<Metadata>), Refusal> {
+    fn unwrap(&self, packet: &[u8], shows_key: bool) -> Result<(Wrap, Unwrapped, Option<Metadata>), Refusal> {
         let (packet, key, metadata) = match (&self.v2, shows_key) {
             (None, true) => return Err(Refusal::Packet(PacketError::ClientKey)),
             (Some(server), true) => {
@@ -149,7 +170,7 @@ impl Gate {
             (Some(_), false) if matches!(self.wrap, WrapKey::None) => return Err(Refusal::NoClientKey),
             (_, false) => (packet, &self.wrap, None),
         };
-        let wrap = Wrap::new(key, true, unix);
+        let wrap = Wrap::new(key, true, self.answers.time);
         let first = wrap.peek(packet).map_err(Refusal::Packet)?;
         Ok((wrap, first, metadata))
     }
@@ -179,16 +200,10 @@ impl Gate {
     }
 }
 
-fn answer(wrap: &mut Wrap, own: SessionId, first: &Unwrapped, question: usize, resend: bool) -> Vec<u8> {
+fn answer(wrap: &mut Wrap, own: SessionId, first: &Unwrapped, resend: bool) -> Vec<u8> {
     let payload: &[u8] = if resend { &RESEND_CLIENT_KEY } else { &[] };
     let (mut out, mut bytes) = (Vec::new(), Vec::new());
-    for acks in [vec![0], vec![]] {
-        bytes.clear();
-        Body { acks, acked_session: Some(first.session), message: Some((0, payload)) }.write(&mut bytes);
-        if wrap.overhead() + bytes.len() <= question {
-            break;
-        }
-    }
+    Body { acks: vec![0], acked_session: Some(first.session), message: Some((0, payload)) }.write(&mut bytes);
     wrap.wrap(Opcode::HardResetServerV2, 0, own, &bytes, &mut out);
     out
 }
@@ -217,13 +232,19 @@ mod tests {
     #[test]
     fn a_client_with_the_cookie_is_let_in_and_no_other() {
         for key in [WrapKey::None, WrapKey::Crypt(StaticKey::new([3; 256]))] {
-            let gate = Gate::new(key.clone(), None, &[1; 32]);
+            let mut gate = Gate::new(key.clone(), None, &[1; 32]);
             let mut client = Wrap::new(&key, false, 990);
             let question = reset(&mut client, Opcode::HardResetClientV2);
             let Verdict::Reply(reply) = gate.judge(&question, FROM.into(), 1000) else { panic!("no reply") };
-            assert!(reply.len() <= question.len(), "an answer is no larger than its question");
+            assert_eq!(
+                reply.len(),
+                question.len() + ACKNOWLEDGEMENT,
+                "an answer is no larger than its question and this"
+            );
             let reply = client.unwrap(&reply).expect("authentic");
             assert_eq!(reply.opcode, Opcode::HardResetServerV2);
+            let body = Body::parse(reply.opcode, &reply.body).expect("well formed");
+            assert_eq!(body.acks, [0], "a client begins TLS only once its reset is acknowledged");
             let ack = Body { acks: vec![0], acked_session: Some(reply.session), message: None };
             let ack = packet(&mut client, Opcode::AckV1, &ack);
             for (from, unix, good) in [
@@ -243,9 +264,31 @@ mod tests {
     }
 
     #[test]
+    fn no_packet_id_is_sent_twice_in_one_second() {
+        let auth = WrapKey::Auth { key: StaticKey::new([3; 256]), direction: None, digest: crate::wrap::Digest::Sha1 };
+        for key in [auth, WrapKey::Crypt(StaticKey::new([3; 256]))] {
+            let mut gate = Gate::new(key.clone(), None, &[1; 32]);
+            let mut client = Wrap::new(&key, false, 990);
+            let question = reset(&mut client, Opcode::HardResetClientV2);
+            // The clock is set back in between.
+            let mut session = None;
+            for unix in [1000, 1000, 1001, 1000, 1001] {
+                let Verdict::Reply(reply) = gate.judge(&question, FROM.into(), unix) else { panic!("no reply") };
+                session = Some(client.unwrap(&reply).expect("a client takes every answer").session);
+            }
+            let ack = Body { acks: vec![0], acked_session: session, message: None };
+            let ack = packet(&mut client, Opcode::AckV1, &ack);
+            let Verdict::Accept(mut accepted) = gate.judge(&ack, FROM.into(), 1001) else { panic!("not accepted") };
+            let mut first = Vec::new();
+            accepted.wrap.wrap(Opcode::AckV1, 0, accepted.own, &[0], &mut first);
+            client.unwrap(&first).expect("and what the session sends after them");
+        }
+    }
+
+    #[test]
     fn a_client_of_tls_crypt_v2_shows_its_key_twice() {
         let server = ServerKey::new([4; 128]);
-        let gate = Gate::new(WrapKey::None, Some(server.clone()), &[1; 32]);
+        let mut gate = Gate::new(WrapKey::None, Some(server.clone()), &[1; 32]);
         let key = server.wrap(&StaticKey::new([8; 256]), &Metadata::User(b"alice".to_vec())).expect("short");
         let mut client = Wrap::new(&WrapKey::Crypt(key.key.clone()), false, 990);
         let old = [reset(&mut client, Opcode::HardResetClientV3), key.wrapped.clone()].concat();
@@ -270,7 +313,7 @@ mod tests {
     /// What fuzzing found: a reset that is cut short is shorter than any answer.
     #[test]
     fn half_a_reset_gets_no_answer() {
-        let gate = Gate::new(WrapKey::None, None, &[1; 32]);
+        let mut gate = Gate::new(WrapKey::None, None, &[1; 32]);
         let whole = reset(&mut Wrap::new(&WrapKey::None, false, 1), Opcode::HardResetClientV2);
         assert!(matches!(gate.judge(&whole, FROM.into(), 1), Verdict::Reply(_)));
         for length in 0..whole.len() {
@@ -280,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_no_client_begins_with_is_dropped() {
-        let gate = Gate::new(WrapKey::None, None, &[1; 32]);
+        let mut gate = Gate::new(WrapKey::None, None, &[1; 32]);
         for first in 0..=255_u8 {
             let mut packet = vec![first];
             packet.extend_from_slice(&[1; 8]);

@@ -5,6 +5,7 @@
 //!   ([`wrap`]) control packets ([`packet`]) that are repeated and put in order ([`reliable`]).
 //! - Inside TLS: [`key_method`] and [`prf`] for the data keys, [`peer_info`], [`command`] and [`push`].
 //! - [`saved`]: a session as plain data, for another process to go on with.
+//! - [`share`]: what anybody may take before authentication, with a share for each client network.
 //!
 //! TLS itself is the caller's: [`link::Link`] carries its bytes.
 //!
@@ -22,4 +23,5 @@ pub mod prf;
 pub mod push;
 pub mod reliable;
 pub mod saved;
+pub mod share;
 pub mod wrap;

@@ -10,6 +10,56 @@ const RESERVE: usize = 84;
 /// The longest configuration that a client of ours takes.
 const MAX_OPTIONS: usize = 64 * 1024;
 
+/// Options that OpenVPN's clients (2.4 to 2.7, and 3) take from a server, beside those that servers negotiate.
+pub const CLIENTS_TAKE: &[&str] = &[
+    "auth-token",
+    "auth-token-user",
+    "block-ipv6",
+    "block-outside-dns",
+    "client-nat",
+    "dhcp-option",
+    "dhcp-pre-release",
+    "dhcp-release",
+    "dhcp-renew",
+    "dns",
+    "echo",
+    "explicit-exit-notify",
+    "inactive",
+    "ip-win32",
+    "mssfix",
+    "mute",
+    "persist-key",
+    "persist-local-ip",
+    "persist-remote-ip",
+    "persist-tun",
+    "ping",
+    "ping-exit",
+    "ping-restart",
+    "ping-timer-rem",
+    "rcvbuf",
+    "redirect-gateway",
+    "redirect-private",
+    "register-dns",
+    "remap-usr1",
+    "route",
+    "route-delay",
+    "route-gateway",
+    "route-ipv6",
+    "route-ipv6-gateway",
+    "route-method",
+    "route-metric",
+    "session-timeout",
+    "setenv",
+    "setenv-safe",
+    "show-net-up",
+    "sndbuf",
+    "socket-flags",
+    "tap-sleep",
+    "tun-ipv6",
+    "tun-mtu",
+    "verb",
+];
+
 /// Makes the messages of a reply, each with its NUL. An option with a comma, a control character, or longer than a
 /// message cannot be sent; it is returned.
 pub fn replies(options: &[String]) -> Result<Vec<Vec<u8>>, String> {
@@ -237,9 +287,24 @@ pub fn options_string(server: bool, tcp: bool, mtu: u16, cipher: &str, tls_auth:
     )
 }
 
+/// What of a peer's options string frames packets in a way that we do not have.
+pub fn unknown_framing(options: &str) -> impl Iterator<Item = &'static str> {
+    let names = [("comp-lzo", "compression (compress, comp-lzo)"), ("mtu-dynamic", "fragment")];
+    names.into_iter().filter(|(word, _)| options.split(',').any(|o| o.trim() == *word)).map(|(_, name)| name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn compression_and_fragments_are_seen() {
+        let seen = |options: &str| unknown_framing(options).collect::<Vec<_>>();
+        let stock =
+            "V4,dev-type tun,link-mtu 1550,tun-mtu 1500,proto UDPv4,comp-lzo,mtu-dynamic,key-method 2,tls-server";
+        assert_eq!(seen(stock), ["compression (compress, comp-lzo)", "fragment"]);
+        assert!(seen(&options_string(true, false, 1500, "AES-256-GCM", true)).is_empty());
+    }
 
     #[test]
     fn long_replies_come_in_parts() {

@@ -10,8 +10,7 @@
 //!
 //! Looking up costs one hash per segment of the path, as far as the deepest rule goes, whatever the number of rules.
 
-use crate::path::{self, BadPath};
-use std::borrow::Cow;
+use crate::path::{self, BadPath, Budget, Readings};
 use std::collections::HashMap;
 
 /// A rule's path has no more segments, so that a long path costs no more.
@@ -53,7 +52,7 @@ pub struct Conditions {
 /// Why a rule was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleError {
-    /// The path does not begin with `/`, is not in its normal form, or goes deeper than [`MAX_DEPTH`].
+    /// The path does not begin with `/`, is not its own literal reading ([`path`]), or goes deeper than [`MAX_DEPTH`].
     Path,
 }
 
@@ -99,11 +98,13 @@ pub struct RouteTable<T> {
     prefix: HashMap<Box<[u8]>, Vec<Rule<T>>>,
     /// Most segments of a prefix.
     deepest: usize,
+    /// Bytes of the longest path of a rule.
+    longest: usize,
 }
 
 impl<T> Default for RouteTable<T> {
     fn default() -> Self {
-        Self { exact: HashMap::new(), prefix: HashMap::new(), deepest: 0 }
+        Self { exact: HashMap::new(), prefix: HashMap::new(), deepest: 0, longest: 0 }
     }
 }
 
@@ -112,7 +113,7 @@ impl<T> Default for RouteTable<T> {
 pub struct Found<'t, T> {
     /// What the rule is for.
     pub value: &'t T,
-    /// How many bytes of the path's normal form its path took.
+    /// How many bytes of the path's literal reading its path took.
     pub matched: usize,
 }
 
@@ -123,10 +124,10 @@ impl<T> RouteTable<T> {
             PathRule::Exact(p) => (true, p.as_bytes()),
             PathRule::Prefix(p) => (false, p.as_bytes()),
         };
-        let normal = path::normal(written).map_err(|BadPath| RuleError::Path)?;
-        if !written.starts_with(b"/") || *normal != *written {
+        if !path::is_literal(written) {
             return Err(RuleError::Path);
         }
+        self.longest = self.longest.max(written.len());
         let rule = Rule { methods: conditions.methods.into(), fields: conditions.fields.into(), value };
         let list = if exact {
             self.exact.entry(written.into()).or_default()
@@ -145,43 +146,79 @@ impl<T> RouteTable<T> {
         Ok(())
     }
 
+    /// What all rules are for, in no order.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.exact.values().chain(self.prefix.values()).flatten().map(|rule| &rule.value)
+    }
+
     /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.prefix.is_empty()
     }
 
-    /// Finds the rule for a request, by its path without the query.
+    /// Finds the rule for a request, by its path without the query. All readings of the path must select the same one.
     pub fn find(&self, path: &[u8], subject: &impl Subject) -> Result<Option<Found<'_, T>>, BadPath> {
-        let normal: Cow<'_, [u8]> = path::normal(path)?;
+        let readings = Readings::of(path)?;
+        let rule =
+            if readings.is_plain() { self.look_up(path, subject) } else { self.agreed(readings, path, subject)? };
+        Ok(rule.map(|(rule, matched)| Found { value: &rule.value, matched }))
+    }
+
+    /// The rule that all readings select.
+    fn agreed(
+        &self,
+        readings: Readings,
+        path: &[u8],
+        subject: &impl Subject,
+    ) -> Result<Option<(&Rule<T>, usize)>, BadPath> {
+        // No rule is longer, and one byte more shows that a segment goes on.
+        let most = self.longest + 1;
+        let mut text = Vec::with_capacity(path.len().min(most) + 3);
+        let mut budget = Budget::default();
+        let mut agreed: Option<Option<(&Rule<T>, usize)>> = None;
+        for reading in readings.all() {
+            reading.write(path, most, &mut text, &mut budget)?;
+            let found = self.look_up(&text, subject);
+            match agreed {
+                None => agreed = Some(found),
+                Some(first) if first.map(|(rule, _)| rule as *const _) == found.map(|(rule, _)| rule as *const _) => {}
+                Some(_) => return Err(BadPath::Ambiguous),
+            }
+        }
+        Ok(agreed.flatten())
+    }
+
+    /// Finds the rule for one reading of a path, and how much of that its path took.
+    fn look_up(&self, path: &[u8], subject: &impl Subject) -> Option<(&Rule<T>, usize)> {
         let pick = |rules: &'_ Vec<Rule<T>>| rules.iter().position(|r| r.applies(subject));
         if !self.exact.is_empty()
-            && let Some(rules) = self.exact.get(&*normal)
+            && let Some(rules) = self.exact.get(path)
             && let Some(at) = pick(rules)
         {
-            return Ok(Some(Found { value: &rules[at].value, matched: normal.len() }));
+            return Some((&rules[at], path.len()));
         }
         // Where segments end: before each slash but the first, and at the end.
         let mut ends = [0; MAX_DEPTH + 1];
         let mut count = 1;
-        for at in memchr_slashes(&normal) {
+        for at in memchr_slashes(path) {
             if count > self.deepest {
                 break;
             }
             ends[count] = at;
             count += 1;
         }
-        if count <= self.deepest && normal.len() > 1 && !normal.ends_with(b"/") {
-            ends[count] = normal.len();
+        if count <= self.deepest && path.len() > 1 && !path.ends_with(b"/") {
+            ends[count] = path.len();
             count += 1;
         }
         for end in ends[..count].iter().rev() {
-            if let Some(rules) = self.prefix.get(&normal[..*end])
+            if let Some(rules) = self.prefix.get(&path[..*end])
                 && let Some(at) = pick(rules)
             {
-                return Ok(Some(Found { value: &rules[at].value, matched: *end }));
+                return Some((&rules[at], *end));
             }
         }
-        Ok(None)
+        None
     }
 }
 
@@ -245,11 +282,17 @@ mod tests {
             ("/api/v2", "exactly"),
             ("/api/v2/", "v2"),
             ("/api/v2/x/y/z", "v2"),
-            ("//api/%76%32/x", "v2"),
+            ("/api/%76%32/x", "v2"),
+            ("/api/v2//x;y/a%2Fb/c\\d", "v2"),
+            ("/x//y;z", "root"),
         ] {
             assert_eq!(find(&t, path), Some(wanted), "{path}");
         }
-        assert_eq!(t.find(b"/api/../x", &Request("GET", vec![])), Err(BadPath));
+        for path in ["/api/v2;x", "//api/v2", "/api/v2%2Fx", "/api\\v2", "/api%5cv2", "/api;x/v2", "/;x/api"] {
+            let found = t.find(path.as_bytes(), &Request("GET", vec![]));
+            assert_eq!(found, Err(BadPath::Ambiguous), "{path}");
+        }
+        assert_eq!(t.find(b"/api/../x", &Request("GET", vec![])), Err(BadPath::DotSegment));
         assert_eq!(t.find(b"/api/v2/x", &Request("GET", vec![])).unwrap().unwrap().matched, "/api/v2".len());
     }
 

@@ -151,7 +151,6 @@ pub fn undisturbed(seen: &[Away], from: Instant, to: Instant) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
 
     #[test]
     fn what_touches_an_interruption_is_disturbed() {
@@ -178,34 +177,36 @@ mod tests {
         assert_eq!(Arc::strong_count(&shared), 1, "its threads are gone");
     }
 
+    /// Of made-up numbers, in the form of `/proc/PID/task/TID/schedstat`: how CPUs are shared is the machine's affair.
     #[test]
     fn a_server_that_waits_for_others_is_interrupted_and_one_that_waits_for_itself_is_not() {
-        let spin = "while :; do :; done";
-        let spinning = |script: &str| Command::new("taskset").args(["-c", "0", "sh", "-c", script]).spawn();
-        let Ok(mut server) = spinning(spin) else {
-            eprintln!("skipped: no taskset");
-            return;
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let thread = |name: &str, ran_ms: u64, waited_ms: u64| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("{} {} 7\n", ran_ms * 1_000_000, waited_ms * 1_000_000)).expect("our own");
+            File::open(path).expect("it was written")
         };
-        let mut sibling = spinning(spin).expect("the second is started as the first was");
-        let seen_of = |pids: &[u32]| {
-            std::thread::sleep(Duration::from_millis(100));
-            let mut waiting = Waiting::of(pids).expect("it runs");
-            let end = Instant::now() + Duration::from_secs(1);
-            let mut all = Duration::ZERO;
-            while Instant::now() < end {
-                std::thread::sleep(NAP);
-                all += waiting.for_others();
-            }
-            all
-        };
-        let foreign = seen_of(&[server.id()]);
-        let own = seen_of(&[server.id(), sibling.id()]);
-        for child in [&mut server, &mut sibling] {
-            child.kill().expect("it runs until it is killed");
-            child.wait().expect("it has ended");
-        }
-        // Each got about a half of the CPU, so the one waited for the other about half of the time.
-        assert!(foreign > Duration::from_millis(200), "{foreign:?}");
-        assert!(own < foreign / 2, "{own:?} of {foreign:?}");
+        let (busiest, other) = (thread("busiest", 900, 100), thread("other", 300, 0));
+        let mut alone = Waiting { busiest, waited: 100_000_000, others: Vec::new(), next: 0 };
+        let busiest = File::open(folder.path().join("busiest")).expect("it was written");
+        let others = vec![(other, 300_000_000)];
+        let mut together = Waiting { busiest, waited: 100_000_000, others, next: 0 };
+        assert_eq!((alone.for_others(), together.for_others()), (Duration::ZERO, Duration::ZERO));
+        // It waits for 50 ms, of which its sibling has 20.
+        thread("busiest", 1000, 150);
+        thread("other", 320, 0);
+        assert_eq!((alone.for_others(), together.for_others()), (Duration::from_millis(50), Duration::from_millis(30)));
+        // And for 40 ms, which are all its sibling's.
+        thread("busiest", 1000, 190);
+        thread("other", 360, 0);
+        assert_eq!((alone.for_others(), together.for_others()), (Duration::from_millis(40), Duration::ZERO));
+        assert_eq!((alone.for_others(), together.for_others()), (Duration::ZERO, Duration::ZERO));
+    }
+
+    #[test]
+    fn the_busiest_thread_of_a_process_is_watched() {
+        let waiting = Waiting::of(&[std::process::id()]).expect("this process has threads");
+        let ran = ran_and_waited(&waiting.busiest).0;
+        assert!(waiting.others.iter().all(|(_, before)| *before <= ran), "one had run longer than {ran} ns");
     }
 }

@@ -6,43 +6,54 @@
 //! plaintext ─► pipe ─► h2 ── woken streams ─► response, data, trailers, resets ─► exchange (response_arrived, down_*)
 //! ```
 
+use super::backlog::{self, BITE, Backlog, NO_BUDGET};
+use super::frames::Frames;
 use super::front::SEND_BUFFER;
 use super::message;
 use super::pipe::Pipe;
 use super::wake::StreamWaker;
 use super::websocket;
 use crate::conn::{BackPhase, Conn};
-use crate::exchange::FlowState;
+use crate::exchange::Exchange;
 use crate::response_flow::Loss;
 use crate::service::Proxy;
-use crate::sides::{Later, ServerSide, Wait};
-use crate::wire::MIN_CREDIT;
+use crate::sides::{ClientSide, Later, ServerSide};
 use bytes::Bytes;
 use h2::client::{self, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
+use sealane_http::Known;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
+use std::time::Duration;
 
 /// Bytes of response bodies that a server may have under way, per stream and per connection.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Streams that were reset, and how long they are known: what is still on its way for them is ignored. Clients call off
+/// many gRPC streams at once, and servers go on for a round trip.
+const RESET_STREAMS: usize = 1024;
+const RESET_KNOWN_FOR: Duration = Duration::from_secs(5);
+/// Frames of a server that may come for streams that are not known any more.
+const STRAY_FRAMES: usize = 65_536;
 /// Most streams on one connection, whatever the server allows.
 const MOST_STREAMS: usize = 128;
 /// Most exchanges that wait for a connection that is being made.
 const MOST_WAITING: usize = 128;
 /// Most bytes of a response's head and of its trailers.
 const HEAD_LIMIT: u32 = 64 * 1024;
-/// How often a connection's streams are looked at for their time, at least.
+/// How often a connection with streams is looked at, at least.
 const SWEEP: Millis = 1000;
 
 pub(crate) struct H2Back {
     requests: SendRequest<Bytes>,
     connection: client::Connection<Pipe, Bytes>,
     pipe: Pipe,
+    frames: Frames,
+    backlog: Backlog,
     streams: Slab<Stream>,
     /// Bytes given to `h2` since it last wrote.
     fed: usize,
@@ -56,6 +67,10 @@ pub(crate) struct H2Back {
     idle_since: Millis,
     /// When the server last took something.
     progress: Millis,
+    /// When it was made.
+    began: Millis,
+    /// `h2` has ended it because the server sends too much of something.
+    limited: bool,
 }
 
 struct Stream {
@@ -73,7 +88,6 @@ struct Stream {
     /// The request asks for a tunnel.
     tunnel: bool,
     wire_blocked: bool,
-    due: Millis,
 }
 
 impl H2Back {
@@ -86,6 +100,10 @@ impl H2Back {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(HEAD_LIMIT)
             .max_send_buffer_size(SEND_BUFFER)
+            .data_frame_budget(NO_BUDGET)
+            .max_concurrent_reset_streams(RESET_STREAMS)
+            .reset_stream_duration(RESET_KNOWN_FOR)
+            .max_local_error_reset_streams(Some(STRAY_FRAMES))
             .enable_push(false);
         pipe.attach(stage, usize::MAX);
         let polled = pin!(builder.handshake(pipe.clone())).poll(&mut task::Context::from_waker(Waker::noop()));
@@ -95,6 +113,8 @@ impl H2Back {
             requests,
             connection,
             pipe,
+            frames: Frames::new(),
+            backlog: Backlog::default(),
             streams: Slab::new(),
             fed: 0,
             greeted: false,
@@ -102,6 +122,8 @@ impl H2Back {
             leaving: false,
             idle_since: now,
             progress: now,
+            began: now,
+            limited: false,
         })
     }
 
@@ -111,7 +133,31 @@ impl H2Back {
         let polled = Pin::new(&mut self.connection).poll(&mut task::Context::from_waker(Waker::noop()));
         self.pipe.detach(stage);
         self.fed = 0;
+        if let Poll::Ready(Err(e)) = &polled {
+            self.limited |= is_limit(e);
+        }
         polled.is_ready()
+    }
+
+    /// Lets `h2` read the rest of the input, or a bite of it where small frames may be many.
+    fn allow_input(&mut self) {
+        self.pipe.allow(self.backlog.is_full().then_some(BITE));
+    }
+
+    /// Takes small frames that nobody has room for out of `h2`. Whether there is more input to read.
+    fn relieve(&mut self) -> bool {
+        if !self.backlog.is_full() {
+            return false;
+        }
+        for (_, Stream { body, rest, waker, .. }) in &mut self.streams {
+            if let Some(body) = body {
+                backlog::drain(body, rest, waker);
+            }
+        }
+        if self.pipe.is_drained() {
+            self.backlog.clear();
+        }
+        self.pipe.is_bitten()
     }
 
     /// Whether another request can be sent here.
@@ -133,17 +179,18 @@ impl H2Back {
 
 /// Connections.
 impl Proxy {
-    /// Finds a shared connection for an exchange, or one that is being made. False if there is none.
+    /// Finds a shared connection for an exchange, or one that is being made. False if there is none. After the loss of a
+    /// connection only those are joined that were begun since.
     pub(crate) fn h2_join(&mut self, cx: &mut Context, exchange: Key) -> bool {
         let Some(x) = self.exchanges.get(exchange) else { return true };
         let Some(upstream) = x.upstream.clone() else { return true };
-        let server = x.server;
+        let (server, lost_at) = (x.server, x.routed.lost_at);
         let keys = upstream.shared.borrow().get(server).cloned().unwrap_or_default();
         for key in keys {
             let Some(Conn::Back(back)) = self.conns.get_mut(key) else { continue };
             match &mut back.h2 {
                 Some(h2) => {
-                    if !h2.has_room() {
+                    if lost_at.is_some_and(|at| h2.began < at) || !h2.has_room() {
                         continue;
                     }
                     if h2.served > 0 {
@@ -198,6 +245,7 @@ impl Proxy {
     pub(crate) fn h2_back_take(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
         let Some(h2) = self.back(key).and_then(|b| b.h2.as_mut()) else { return input.clear() };
         if !input.is_empty() {
+            h2.backlog.observe(&mut h2.frames, input);
             h2.pipe.give(input);
         }
         self.h2_back_drive(cx, key);
@@ -225,16 +273,23 @@ impl Proxy {
 
     /// Lets the connection get on.
     pub(crate) fn h2_back_drive(&mut self, cx: &mut Context, key: Key) {
-        let Self { conns, scratch, .. } = self;
-        let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
-        let Some(h2) = &mut back.h2 else { return };
-        scratch.pool.equip(&mut back.wire.stage);
-        let room = back.wire.credit() + back.wire.stage.len();
-        let over = h2.poll(&mut back.wire.stage, room);
-        if over {
-            return self.h2_back_lost(cx, key, false);
+        loop {
+            let Self { conns, scratch, .. } = self;
+            let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
+            let Some(h2) = &mut back.h2 else { return };
+            h2.allow_input();
+            scratch.pool.equip(&mut back.wire.stage);
+            let room = back.wire.frame_room() + back.wire.stage.len();
+            let over = h2.poll(&mut back.wire.stage, room);
+            if over {
+                return self.h2_back_lost(cx, key, false);
+            }
+            self.h2_woken(cx);
+            let Some(h2) = self.back(key).and_then(|b| b.h2.as_mut()) else { return };
+            if !h2.relieve() {
+                return;
+            }
         }
-        self.h2_woken(cx);
     }
 
     /// A connection is over: each of its streams is told.
@@ -250,6 +305,7 @@ impl Proxy {
         // Sets the streams' ends, of which those that the server has never looked at are told apart.
         let _ = Pin::new(&mut h2.connection).poll(&mut task);
         h2.pipe.detach(&mut discarded);
+        let limited = h2.limited;
         let kept = h2.served > h2.streams.len() as u64;
         let mut lost = Vec::new();
         for (_, stream) in &mut h2.streams {
@@ -261,11 +317,17 @@ impl Proxy {
                     _ => {}
                 }
             }
+            if limited {
+                why = Loss::Limited;
+            }
             lost.push((stream.exchange, why));
         }
         let waiting = self.back(key).map(|b| std::mem::take(&mut b.waiting)).unwrap_or_default();
         let waits = |x: &Key| self.exchanges.get(*x).is_some_and(|x| x.back == Some(ServerSide::Waiting(key)));
         lost.extend(waiting.into_iter().filter(waits).map(|x| (x, Loss::Broken)));
+        if limited {
+            self.counters.h2_upstream_limits.inc();
+        }
         self.close(cx, key);
         for (exchange, why) in lost {
             self.server_lost(cx, exchange, why);
@@ -292,20 +354,8 @@ impl Proxy {
             let at = h2.idle_since + config.keepalive_timeout.as_millis() as Millis;
             return back.deadline.set(cx, key, at);
         }
-        let due: Vec<Key> = h2.streams.iter().filter(|(_, s)| s.due <= now).map(|(_, s)| s.exchange).collect();
         let next = now + sweep(config);
         back.deadline.set(cx, key, next);
-        for exchange in due {
-            let Some(x) = self.exchanges.get(exchange) else { continue };
-            let Some(side) = x.back else { continue };
-            // While the client is what is slow, the upstream is not to blame.
-            if x.down.blocked || x.up.state == FlowState::Open && !x.up.raw && !x.up.blocked {
-                self.server_wait(cx, side, Wait::Idle);
-                continue;
-            }
-            self.counters.upstream_timeouts.inc();
-            self.server_lost(cx, exchange, Loss::Timeout);
-        }
     }
 }
 
@@ -370,7 +420,6 @@ impl Proxy {
             ended,
             tunnel,
             wire_blocked: false,
-            due: Millis::MAX,
         });
         h2.served += 1;
         h2.progress = cx.now();
@@ -389,7 +438,7 @@ impl Proxy {
         let Some(stream) = self.h2_back_stream(key, index) else { return };
         let exchange = stream.exchange;
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        if std::mem::take(&mut x.up.blocked) {
+        if x.up.unblock(cx.now()) {
             self.resume(cx, Later::Client(exchange));
         }
         self.h2_server_read(cx, exchange, key, index);
@@ -425,8 +474,7 @@ impl Proxy {
                 let parts = match response {
                     Ok(response) => response.into_parts().0,
                     Err(e) => {
-                        let why = if unprocessed(&e) { Loss::Unprocessed } else { Loss::Broken };
-                        return self.server_lost(cx, exchange, why);
+                        return self.h2_stream_lost(cx, exchange, &e);
                     }
                 };
                 let ended = stream.body.as_ref().is_some_and(RecvStream::is_end_stream);
@@ -449,15 +497,15 @@ impl Proxy {
             }
             let Some(body) = &mut stream.body else { return };
             if stream.rest.is_empty() {
-                match body.poll_data(&mut task) {
+                match backlog::poll_joined(body, &mut task) {
                     Poll::Pending => return,
                     Poll::Ready(Some(Ok(data))) => stream.rest = data,
-                    Poll::Ready(Some(Err(_))) => return self.server_lost(cx, exchange, Loss::Broken),
+                    Poll::Ready(Some(Err(e))) => return self.h2_stream_lost(cx, exchange, &e),
                     Poll::Ready(None) => {
                         let trailers = match body.poll_trailers(&mut task) {
                             Poll::Pending => return,
                             Poll::Ready(Ok(trailers)) => trailers,
-                            Poll::Ready(Err(_)) => return self.server_lost(cx, exchange, Loss::Broken),
+                            Poll::Ready(Err(e)) => return self.h2_stream_lost(cx, exchange, &e),
                         };
                         stream.body = None;
                         let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.down.trailers));
@@ -472,7 +520,7 @@ impl Proxy {
                 }
             }
             let want = stream.rest.len();
-            let room = match self.down_room(exchange, want) {
+            let room = match self.down_room(cx, exchange, want) {
                 None | Some(0) => return,
                 Some(room) => room,
             };
@@ -489,13 +537,25 @@ impl Proxy {
         }
     }
 
+    /// A stream has ended with an error.
+    fn h2_stream_lost(&mut self, cx: &mut Context, exchange: Key, e: &h2::Error) {
+        let cancelled = e.is_remote() && e.is_reset() && e.reason() == Some(Reason::CANCEL);
+        let why = match () {
+            () if unprocessed(e) => Loss::Unprocessed,
+            () if is_limit(e) => Loss::Limited,
+            () if cancelled && self.exchanges.get(exchange).is_some_and(|x| is_grpc(x)) => Loss::Cancelled,
+            () => Loss::Broken,
+        };
+        self.server_lost(cx, exchange, why);
+    }
+
     /// How much of `want` bytes can be taken.
     pub(crate) fn h2_server_credit(&mut self, key: Key, index: u32, want: usize) -> usize {
         let Some(Conn::Back(back)) = self.conns.get_mut(key) else { return 0 };
         let Some(h2) = &mut back.h2 else { return 0 };
-        let room = back.wire.credit().saturating_sub(h2.fed);
+        let room = back.wire.room(h2.fed, want);
         let Some(stream) = h2.streams.get_mut(index as usize) else { return 0 };
-        if room < MIN_CREDIT {
+        if room == 0 {
             stream.wire_blocked = true;
             self.touch(key);
             return 0;
@@ -516,12 +576,10 @@ impl Proxy {
     pub(crate) fn h2_server_data(&mut self, cx: &mut Context, key: Key, index: u32, data: &[u8], last: bool) {
         let now = cx.now();
         let Some(Conn::Back(back)) = self.conns.get_mut(key) else { return };
-        let idle = back.upstream.upstream.idle_timeout.as_millis() as Millis;
         let Some(h2) = &mut back.h2 else { return };
         let Some(stream) = h2.streams.get_mut(index as usize) else { return };
         h2.fed += data.len() + 9;
         h2.progress = now;
-        stream.due = now + idle;
         stream.ended |= last;
         // It fails where the stream has been reset, and then the response says so.
         let _ = stream.send.send_data(Bytes::copy_from_slice(data), last);
@@ -569,21 +627,6 @@ impl Proxy {
         self.h2_server_finish(cx, key, index);
     }
 
-    pub(crate) fn h2_server_wait(&mut self, cx: &mut Context, key: Key, index: u32, wait: Wait) {
-        let Self { conns, exchanges, .. } = self;
-        let Some(Conn::Back(back)) = conns.get_mut(key) else { return };
-        let Some(stream) = back.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
-        let config = &back.upstream.upstream;
-        let time = match wait {
-            Wait::FirstByte => {
-                let left = exchanges.get(stream.exchange).and_then(|x| x.routed.try_left(&back.upstream, cx.now()));
-                left.map_or(config.first_byte_timeout, |t| t.min(config.first_byte_timeout))
-            }
-            Wait::Idle => config.idle_timeout,
-        };
-        stream.due = cx.now() + time.as_millis() as Millis;
-    }
-
     /// There is room on the wire again.
     pub(crate) fn h2_back_room(&mut self, cx: &mut Context, key: Key) {
         let Some(h2) = self.back(key).and_then(|b| b.h2.as_mut()) else { return };
@@ -594,7 +637,7 @@ impl Proxy {
         }
         for exchange in blocked {
             if let Some(x) = self.exchanges.get_mut(exchange)
-                && std::mem::take(&mut x.up.blocked)
+                && x.up.unblock(cx.now())
             {
                 self.resume(cx, Later::Client(exchange));
             }
@@ -608,9 +651,18 @@ fn unprocessed(e: &h2::Error) -> bool {
     e.is_remote() && (e.is_go_away() || e.is_reset() && e.reason() == Some(Reason::REFUSED_STREAM))
 }
 
+/// Whether `h2` has ended the connection because the server sends too much of something.
+fn is_limit(e: &h2::Error) -> bool {
+    e.is_library() && e.reason() == Some(Reason::ENHANCE_YOUR_CALM)
+}
+
+/// Whether the request is a gRPC call from a client that sees resets.
+fn is_grpc(x: &Exchange) -> bool {
+    let kind = x.request.fields.get(Known::ContentType);
+    !matches!(x.front, ClientSide::H1(_)) && kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+}
+
 /// How long until a connection with streams is looked at again.
 fn sweep(config: &crate::snapshot::Upstream) -> Millis {
-    let shortest = config.idle_timeout.min(config.first_byte_timeout);
-    let shortest = config.try_timeout.map_or(shortest, |t| t.min(shortest)).as_millis() as Millis;
-    (shortest / 4).clamp(1, SWEEP)
+    (config.idle_timeout.as_millis() as Millis / 4).clamp(1, SWEEP)
 }

@@ -8,6 +8,7 @@
 //! The connection is driven when bytes have come, and once per turn of the lane after something was given to it
 //! (`Proxy::batch`), so that many streams' frames leave in one record.
 
+use super::backlog::{self, BITE, NO_BUDGET};
 use super::guard::Guard;
 use super::message;
 use super::pipe::Pipe;
@@ -19,6 +20,7 @@ use crate::exchange::FlowState;
 use crate::service::Proxy;
 use crate::sides::{ClientSide, Later};
 use crate::snapshot::ClientLimits;
+use crate::waste;
 use bytes::Bytes;
 use h2::server::{self, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
@@ -30,6 +32,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
+use std::time::Duration;
 
 /// Bytes of request bodies that a client may have under way: per stream, and on all streams of a connection together,
 /// which is how much memory it can make us hold.
@@ -37,8 +40,13 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 512 * 1024;
 /// What `h2` may hold of a response that the client's window does not let out.
 pub(super) const SEND_BUFFER: usize = 64 * 1024;
+/// Streams that were reset, and how long they are known: what is still on its way for them is ignored.
+const RESET_STREAMS: usize = 256;
+const RESET_KNOWN_FOR: Duration = Duration::from_secs(3);
 /// How often a connection's streams are looked at for their time, at least.
 const SWEEP: Millis = 1000;
+/// How long a client may open streams after it was told to open no more: several round trips on any path.
+const GRACE: Millis = 5000;
 /// Priorities that are kept of streams that are not open yet (RFC 9218 §7).
 const EARLY_UPDATES: usize = 64;
 
@@ -51,7 +59,7 @@ enum State {
 pub(crate) struct H2Front {
     state: State,
     pub(super) pipe: Pipe,
-    guard: Guard,
+    pub(super) guard: Guard,
     pub(super) streams: Slab<Stream>,
     /// Bytes given to `h2` since it last wrote.
     pub(super) fed: usize,
@@ -67,7 +75,12 @@ pub(crate) struct H2Front {
     pub(super) idle_since: Millis,
     /// When the client last took something.
     pub(super) progress: Millis,
-    shutting_down: bool,
+    /// When the client was told to open no more streams.
+    leaving_since: Option<Millis>,
+    /// The client does too much of something, and is told so.
+    flooded: bool,
+    /// Streams that `h2` has reset for the client's faults.
+    faults: u32,
 }
 
 /// One request and its response. It lives as long as its exchange.
@@ -86,12 +99,12 @@ pub(super) struct Stream {
     pub priority: Priority,
     /// It waits for room on the wire, or in the window of all streams.
     pub wire_blocked: bool,
+    /// The client's window had less room than was wanted.
+    pub narrow: bool,
     /// When it last had its turn.
     pub turn: u64,
     /// END_STREAM has been given.
     pub ended: bool,
-    /// The client's patience ends.
-    pub due: Millis,
 }
 
 #[expect(clippy::large_enum_variant, reason = "it lives on the stack, for one step")]
@@ -110,6 +123,12 @@ impl H2Front {
             .max_concurrent_streams(limits.max_streams)
             .max_header_list_size(u32::try_from(limits.http.head).unwrap_or(u32::MAX))
             .max_send_buffer_size(SEND_BUFFER)
+            .data_frame_budget(NO_BUDGET)
+            .max_concurrent_reset_streams(RESET_STREAMS)
+            .reset_stream_duration(RESET_KNOWN_FOR)
+            // `waste` has the budget for both, which time and requests that are served refill.
+            .max_pending_accept_reset_streams(waste::BURST as usize)
+            .max_local_error_reset_streams(None)
             .enable_connect_protocol()
             .handshake(pipe.clone());
         Self {
@@ -124,7 +143,9 @@ impl H2Front {
             turns: 0,
             idle_since: now,
             progress: now,
-            shutting_down: false,
+            leaving_since: None,
+            flooded: false,
+            faults: 0,
         }
     }
 
@@ -136,7 +157,12 @@ impl H2Front {
         let polled = loop {
             match &mut self.state {
                 State::Handshake(handshake) => match Pin::new(handshake).poll(&mut cx) {
-                    Poll::Ready(Ok(connection)) => self.state = State::Open(connection),
+                    Poll::Ready(Ok(mut connection)) => {
+                        if self.leaving_since.is_some() {
+                            connection.graceful_shutdown();
+                        }
+                        self.state = State::Open(connection);
+                    }
                     Poll::Ready(Err(e)) => break Polled::Closed(Some(e)),
                     Poll::Pending => break Polled::Pending,
                 },
@@ -152,19 +178,46 @@ impl H2Front {
         };
         self.pipe.detach(stage);
         let wrote = stage.get(before..).unwrap_or_default();
-        self.guard.sent(wrote.len());
-        self.window.wrote(wrote, matches!(polled, Polled::Pending) && stage.len() < room);
+        let all = matches!(polled, Polled::Pending) && stage.len() < room;
+        self.faults += self.window.wrote(wrote, all, self.guard.is_settled());
         self.fed = 0;
         polled
     }
 
-    /// The client is told to open no more streams, and the connection ends with the last of them.
-    pub fn shut_down(&mut self) {
-        if !std::mem::replace(&mut self.shutting_down, true)
-            && let State::Open(connection) = &mut self.state
-        {
-            connection.graceful_shutdown();
+    /// Lets `h2` read the rest of the input, or a bite of it where small frames may be many.
+    fn allow_input(&mut self) {
+        self.pipe.allow(self.guard.backlog().is_full().then_some(BITE));
+    }
+
+    /// Takes small frames that nobody has room for out of `h2`. Whether there is more input to read.
+    fn relieve(&mut self) -> bool {
+        if !self.guard.backlog().is_full() {
+            return false;
         }
+        for (_, Stream { body, rest, waker, .. }) in &mut self.streams {
+            if let Some(body) = body {
+                backlog::drain(body, rest, waker);
+            }
+        }
+        if self.pipe.is_drained() {
+            self.guard.backlog().clear();
+        }
+        self.pipe.is_bitten()
+    }
+
+    /// The client is told to open no more streams, and the connection ends with the last of them.
+    pub fn shut_down(&mut self, now: Millis) {
+        if self.leaving_since.is_none() {
+            self.leaving_since = Some(now);
+            if let State::Open(connection) = &mut self.state {
+                connection.graceful_shutdown();
+            }
+        }
+    }
+
+    /// The client goes on opening streams though it was told not to. `h2` lets it, until it answers a PING.
+    fn ignores_goaway(&self, now: Millis) -> bool {
+        self.leaving_since.is_some_and(|since| now.saturating_sub(since) > GRACE)
     }
 
     /// GOAWAY, and the end.
@@ -174,6 +227,11 @@ impl H2Front {
         }
     }
 
+    /// Bytes that wait here: what has come and was not read, and what was taken and not passed on.
+    pub fn holds(&self) -> usize {
+        self.pipe.waiting() + self.fed + self.streams.iter().map(|(_, s)| s.rest.len()).sum::<usize>()
+    }
+
     /// Nothing of what the client has sent waits to be looked at.
     pub fn is_drained(&self) -> bool {
         self.pipe.is_drained()
@@ -181,7 +239,8 @@ impl H2Front {
 
     fn apply_priority_updates(&mut self) {
         let last_id = self.last_id;
-        self.guard.updates.retain(|&(id, priority)| {
+        let updates = self.guard.updates();
+        updates.retain(|&(id, priority)| {
             if let Some((_, stream)) = self.streams.iter_mut().find(|(_, s)| s.id == id) {
                 if stream.wire_blocked {
                     self.waiting[usize::from(stream.priority.urgency)] -= 1;
@@ -192,8 +251,8 @@ impl H2Front {
             // It may overtake its request.
             id > last_id
         });
-        let most = self.guard.updates.len().saturating_sub(EARLY_UPDATES);
-        self.guard.updates.drain(..most);
+        let most = updates.len().saturating_sub(EARLY_UPDATES);
+        updates.drain(..most);
     }
 }
 
@@ -215,7 +274,7 @@ impl Proxy {
         let mut flood = false;
         if !input.is_empty() {
             flood = h2.guard.observe(input, now).is_err();
-            h2.window.open(std::mem::take(&mut h2.guard.opened));
+            h2.window.open(h2.guard.take_opened());
             h2.pipe.give(input);
         }
         if flood {
@@ -224,41 +283,82 @@ impl Proxy {
                 self.h2_front_drive(cx, key);
             }
             // If it is gone, `h2` has found the flood too, and that was counted.
+            self.h2_flooded(key);
             let Some(h2) = self.front(key).and_then(|f| f.h2.as_mut()) else { return input.clear() };
-            h2.go_away(Reason::ENHANCE_YOUR_CALM);
-            let handshaking = matches!(h2.state, State::Handshake(_));
-            self.counters.h2_floods.inc();
-            if handshaking {
+            if matches!(h2.state, State::Handshake(_)) {
                 input.clear();
                 return self.h2_front_closed(cx, key, None);
             }
         }
         self.h2_front_drive(cx, key);
         self.touch(key);
+        let header_timeout = self.lane.snapshot.limits.header_timeout.as_millis() as Millis;
+        if let Some(front) = self.front(key)
+            && let Some(since) = front.h2.as_ref().and_then(|h| h.guard.block_since())
+        {
+            // Without streams nobody would look before the connection has been idle for too long.
+            front.deadline.set_no_later(cx, key, since + header_timeout);
+        }
         match self.front(key).and_then(|f| f.h2.as_mut()) {
             Some(h2) => h2.pipe.take_back(input),
             None => input.clear(),
         }
     }
 
+    /// The client does too much of something: it is told so (GOAWAY) when the connection is next driven, and the
+    /// connection ends.
+    pub(crate) fn h2_flooded(&mut self, key: Key) {
+        let Some(h2) = self.front(key).and_then(|f| f.h2.as_mut()) else { return };
+        if !std::mem::replace(&mut h2.flooded, true) {
+            h2.go_away(Reason::ENHANCE_YOUR_CALM);
+            self.counters.h2_floods.inc();
+            self.touch(key);
+        }
+    }
+
     /// Lets the connection get on: new requests, woken streams, frames to send.
     pub(crate) fn h2_front_drive(&mut self, cx: &mut Context, key: Key) {
         loop {
-            let Self { conns, scratch, .. } = self;
-            let Some(Conn::Front(front)) = conns.get_mut(key) else { return };
-            let (FrontPhase::Open, Some(h2)) = (front.phase, &mut front.h2) else { return };
-            scratch.pool.equip(&mut front.wire.stage);
-            let room = front.wire.credit() + front.wire.stage.len();
-            match h2.poll(&mut front.wire.stage, room) {
-                Polled::Request(request, respond) => self.h2_request(cx, key, request, respond),
-                Polled::Pending => {
-                    h2.apply_priority_updates();
-                    break;
-                }
-                Polled::Closed(error) => return self.h2_front_closed(cx, key, error.as_ref()),
+            if !self.h2_front_step(cx, key) {
+                return;
+            }
+            self.h2_woken(cx);
+            let Some(h2) = self.front(key).and_then(|f| f.h2.as_mut()) else { return };
+            if !h2.relieve() {
+                return;
             }
         }
-        self.h2_woken(cx);
+    }
+
+    /// Lets `h2` read and write. False if the connection is over.
+    fn h2_front_step(&mut self, cx: &mut Context, key: Key) -> bool {
+        if let Some(h2) = self.front(key).and_then(|f| f.h2.as_mut()) {
+            h2.allow_input();
+        }
+        loop {
+            let Self { conns, scratch, .. } = self;
+            let Some(Conn::Front(front)) = conns.get_mut(key) else { return false };
+            let (FrontPhase::Open, Some(h2)) = (front.phase, &mut front.h2) else { return false };
+            scratch.pool.equip(&mut front.wire.stage);
+            let room = front.wire.frame_room() + front.wire.stage.len();
+            let polled = h2.poll(&mut front.wire.stage, room);
+            let faults = std::mem::take(&mut h2.faults);
+            let pending = matches!(polled, Polled::Pending);
+            match polled {
+                Polled::Request(request, respond) => self.h2_request(cx, key, request, respond),
+                Polled::Pending => h2.apply_priority_updates(),
+                Polled::Closed(error) => {
+                    self.h2_front_closed(cx, key, error.as_ref());
+                    return false;
+                }
+            }
+            if faults > 0 {
+                self.client_wasted(cx, key, faults);
+            }
+            if pending {
+                return true;
+            }
+        }
     }
 
     /// The connection is at its end: what `h2` has still written (GOAWAY) is sent.
@@ -305,7 +405,13 @@ impl Proxy {
         }
     }
 
-    fn h2_request(&mut self, cx: &mut Context, key: Key, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+    fn h2_request(
+        &mut self,
+        cx: &mut Context,
+        key: Key,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+    ) {
         let limits = self.lane.snapshot.limits.clone();
         let draining = self.draining.is_some();
         let (parts, body) = request.into_parts();
@@ -315,7 +421,14 @@ impl Proxy {
         let Some(h2) = &mut front.h2 else { return };
         front.client.requests = front.client.requests.saturating_add(1);
         if front.client.requests >= limits.max_requests || draining {
-            h2.shut_down();
+            h2.shut_down(cx.now());
+        }
+        if h2.ignores_goaway(cx.now()) {
+            h2.last_id = respond.stream_id().as_u32();
+            // Nothing has been done for it: it may be sent again elsewhere (RFC 9113 §8.7).
+            respond.send_reset(Reason::REFUSED_STREAM);
+            self.counters.h2_refused.inc();
+            return self.recycle(x);
         }
         let index = h2.streams.vacant_key() as u32;
         let slot = StreamWaker::new(key, index);
@@ -331,12 +444,12 @@ impl Proxy {
             slot,
             priority: parts.headers.get("priority").map_or(Priority::default(), |v| Priority::parse(v.as_bytes())),
             wire_blocked: false,
+            narrow: false,
             turn: 0,
             ended: false,
-            due: cx.now() + limits.idle_timeout.as_millis() as Millis,
         };
-        // From now on a reset wakes it.
-        let _ = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker));
+        // From now on a reset wakes it. One that came with the request wakes nobody, and is known already.
+        let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
         x.front = ClientSide::H2(key, index);
         x.started = cx.now();
         x.keep_alive = false;
@@ -365,6 +478,9 @@ impl Proxy {
             let wait = sweep(&limits);
             front.deadline.set(cx, key, cx.now() + wait);
         }
+        if is_reset {
+            return self.h2_client_gone(cx, exchange, None);
+        }
         match info {
             Ok(info) => self.begin(cx, exchange, info.expect_continue),
             Err(e) => {
@@ -388,7 +504,7 @@ impl Proxy {
         }
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
         let reads = matches!(x.up.state, FlowState::Open | FlowState::Dropped) && !x.up.blocked;
-        if std::mem::take(&mut x.down.blocked) {
+        if x.down.unblock(cx.now()) {
             self.resume(cx, Later::Server(exchange));
         }
         if reads {
@@ -403,12 +519,19 @@ impl Proxy {
             self.counters.parse_errors[ParseError::LengthMismatch.index()].inc();
         }
         self.counters.h2_resets.inc();
+        // What `h2` finds wrong it has reset itself, and that is counted with what it writes.
+        let found = error.is_some_and(h2::Error::is_library);
+        let wasted = !found && self.calling_off_wastes(cx, exchange);
+        let connection = self.exchanges.get(exchange).map(|x| x.front.conn());
         if self.exchanges.get(exchange).is_some_and(|x| x.lingers.is_some()) {
             // It has its response.
             return self.response_done(cx, exchange);
         }
         self.counters.client_aborts.inc();
         self.abort(cx, exchange);
+        if let (true, Some(connection)) = (wasted, connection) {
+            self.client_wasted(cx, connection, 1);
+        }
     }
 
     /// Passes on what has come of a request's body, as far as there is room.
@@ -420,11 +543,13 @@ impl Proxy {
                 return;
             }
             let Some(Conn::Front(front)) = conns.get_mut(key) else { return };
-            let Some(stream) = front.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
+            let Some(h2) = &mut front.h2 else { return };
+            let H2Front { streams, guard, .. } = &mut **h2;
+            let Some(stream) = streams.get_mut(index as usize) else { return };
             let Some(body) = &mut stream.body else { return };
             let mut task = task::Context::from_waker(&stream.waker);
             if stream.rest.is_empty() {
-                match body.poll_data(&mut task) {
+                match backlog::poll_joined(body, &mut task) {
                     Poll::Pending => return,
                     Poll::Ready(Some(Ok(data))) => stream.rest = data,
                     Poll::Ready(Some(Err(e))) => return self.h2_client_gone(cx, exchange, Some(&e)),
@@ -435,6 +560,9 @@ impl Proxy {
                             Poll::Ready(Err(e)) => return self.h2_client_gone(cx, exchange, Some(&e)),
                         };
                         stream.body = None;
+                        if guard.are_trailers_malformed(stream.id) {
+                            return self.up_broken(cx, exchange, ParseError::PseudoField);
+                        }
                         let limits = &self.lane.snapshot.limits.http;
                         let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.up.trailers));
                         return match read {
@@ -448,7 +576,7 @@ impl Proxy {
                 }
             }
             let want = stream.rest.len();
-            let room = match self.up_room(exchange, want) {
+            let room = match self.up_room(cx, exchange, want) {
                 None | Some(0) => return,
                 Some(room) => room,
             };
@@ -497,37 +625,16 @@ impl Proxy {
                 next = h2.idle_since + limits.keepalive_timeout.as_millis() as Millis;
             }
         }
-        let due: Vec<Key> = h2.streams.iter().filter(|(_, s)| s.due <= now).map(|(_, s)| s.exchange).collect();
+        for exchange in self.h2_exchanges(key) {
+            if let Some(at) = self.check_deadlines(cx, exchange) {
+                next = next.min(at);
+            }
+        }
         if let Some(front) = self.front(key) {
             front.deadline.set(cx, key, next);
         }
         // A GOAWAY may wait to be sent.
         self.touch(key);
-        for exchange in due {
-            self.h2_client_timeout(cx, exchange);
-        }
-    }
-
-    /// A stream has been still for too long: whose fault is it?
-    fn h2_client_timeout(&mut self, cx: &mut Context, exchange: Key) {
-        let Some(x) = self.exchanges.get(exchange) else { return };
-        let front = x.front;
-        if x.lingers.is_some() {
-            return self.response_done(cx, exchange);
-        }
-        let uploads = matches!(x.up.state, FlowState::Open | FlowState::Dropped) && !x.up.blocked && !x.up.raw;
-        if uploads && !x.answered {
-            self.counters.client_timeouts.inc();
-            return self.refuse(cx, exchange, 408);
-        }
-        if !x.down.blocked {
-            // It is the upstream that is slow, and it has timers of its own.
-            return self.client_alive(cx, front);
-        }
-        // Its window stays closed.
-        self.counters.client_timeouts.inc();
-        self.counters.client_aborts.inc();
-        self.cut(cx, exchange);
     }
 }
 

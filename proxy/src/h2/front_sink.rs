@@ -15,9 +15,8 @@ use bytes::Bytes;
 use h2::Reason;
 use http::{Response, StatusCode};
 use sealane_http::BodyLength;
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key};
 use std::task::{self, Poll};
-use std::time::Duration;
 
 /// What a head may come to in `h2`'s buffers, for reckoning room.
 const HEAD_COST: usize = 256;
@@ -57,11 +56,11 @@ impl Proxy {
     pub(crate) fn h2_client_credit(&mut self, key: Key, index: u32, want: usize) -> usize {
         let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return 0 };
         let Some(h2) = &mut front.h2 else { return 0 };
-        let room = front.wire.credit().saturating_sub(h2.fed);
+        let room = front.wire.room(h2.fed, want);
         let window = h2.window.left();
         let Some(stream) = h2.streams.get_mut(index as usize) else { return 0 };
         let urgency = usize::from(stream.priority.urgency);
-        if room < MIN_CREDIT || window == 0 || h2.waiting[..urgency].iter().any(|n| *n > 0) {
+        if room == 0 || window == 0 || h2.waiting[..urgency].iter().any(|n| *n > 0) {
             if !std::mem::replace(&mut stream.wire_blocked, true) {
                 h2.waiting[urgency] += 1;
                 if let Some(send) = &mut stream.send {
@@ -74,29 +73,30 @@ impl Proxy {
             return 0;
         }
         let Some(send) = &mut stream.send else { return 0 };
+        let want = want.min(room);
         // No more is reserved of the connection's window than there is, and is to send: other streams want it too.
-        let want = want.min(room).min(window);
-        send.reserve_capacity(want);
-        let capacity = send.capacity();
-        if capacity > 0 {
-            return capacity.min(want);
-        }
-        match send.poll_capacity(&mut task::Context::from_waker(&stream.waker)) {
-            Poll::Ready(Some(Ok(capacity))) => capacity.min(want),
-            _ => 0,
-        }
+        let asked = want.min(window);
+        send.reserve_capacity(asked);
+        let capacity = match send.capacity() {
+            0 => match send.poll_capacity(&mut task::Context::from_waker(&stream.waker)) {
+                Poll::Ready(Some(Ok(capacity))) => capacity,
+                _ => 0,
+            },
+            capacity => capacity,
+        };
+        stream.narrow = capacity.min(asked) < want;
+        capacity.min(asked)
     }
 
     pub(crate) fn h2_client_data(&mut self, cx: &mut Context, key: Key, index: u32, data: &[u8], last: bool) {
         let now = cx.now();
-        let idle = self.lane.snapshot.limits.idle_timeout.as_millis() as Millis;
         let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
         let Some(h2) = &mut front.h2 else { return };
         let Some(stream) = h2.streams.get_mut(index as usize) else { return };
         h2.fed += data.len() + 9;
         h2.window.give(data.len());
+        h2.guard.sent_data(data.len(), stream.narrow);
         h2.progress = now;
-        stream.due = now + idle;
         stream.ended |= last;
         if let Some(send) = &mut stream.send {
             // As above.
@@ -153,23 +153,6 @@ impl Proxy {
         self.h2_client_finish(cx, key, index);
     }
 
-    pub(crate) fn h2_client_alive(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let idle = self.lane.snapshot.limits.idle_timeout.as_millis() as Millis;
-        if let Some(stream) = self.h2_stream(key, index) {
-            stream.due = cx.now() + idle;
-        }
-    }
-
-    pub(crate) fn h2_client_lingers(&mut self, cx: &mut Context, key: Key, index: u32, time: Duration) {
-        let due = cx.now() + time.as_millis() as Millis;
-        if let Some(stream) = self.h2_stream(key, index) {
-            stream.due = due;
-        }
-        if let Some(front) = self.front(key) {
-            front.deadline.set(cx, key, due);
-        }
-    }
-
     /// There is room on the wire: those that wait for it or for the client's window get on, in their order.
     pub(crate) fn h2_front_room(&mut self, cx: &mut Context, key: Key) {
         let Some(h2) = self.front(key).and_then(|f| f.h2.as_mut()) else { return };
@@ -185,7 +168,7 @@ impl Proxy {
         for (_, index) in waiting {
             let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
             let Some(h2) = &mut front.h2 else { return };
-            if front.wire.credit().saturating_sub(h2.fed) < MIN_CREDIT || h2.window.left() == 0 {
+            if front.wire.room(h2.fed, MIN_CREDIT) == 0 || h2.window.left() == 0 {
                 return;
             }
             let Some(stream) = h2.streams.get_mut(index as usize) else { continue };
@@ -198,7 +181,7 @@ impl Proxy {
             let exchange = stream.exchange;
             if let Some(x) = self.exchanges.get_mut(exchange)
                 && x.front == ClientSide::H2(key, index)
-                && std::mem::take(&mut x.down.blocked)
+                && x.down.unblock(cx.now())
             {
                 self.resume(cx, Later::Server(exchange));
             }

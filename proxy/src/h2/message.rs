@@ -29,9 +29,12 @@ pub(super) fn read_request(
     let protocol = parts.extensions.get::<Protocol>();
     let uri = &parts.uri;
     let connect = parts.method == Method::CONNECT && protocol.is_none();
+    // `h2` has refused what has no `:scheme`, but cannot say which it is without an `:authority` beside it, which is
+    // valid where there is a `host` (RFC 9113 §8.3.1).
+    let dropped = uri.authority().is_none() && !connect;
     let pseudo = Pseudo {
         method: Some(parts.method.as_str().as_bytes()),
-        scheme: uri.scheme_str().map(str::as_bytes),
+        scheme: uri.scheme_str().or(dropped.then_some("https")).map(str::as_bytes),
         authority: uri.authority().map(|a| a.as_str().as_bytes()),
         // For CONNECT the `http` crate has no path, and for others always one.
         path: uri.path_and_query().filter(|_| !connect).map(|p| p.as_str().as_bytes()),
@@ -185,6 +188,16 @@ mod tests {
         response.fields.push(b"Sec-WebSocket-Accept", b"x").unwrap();
         let written = write_response(&response, BodyLength::None).unwrap();
         assert!(written.status() == 200 && written.headers().is_empty());
+    }
+
+    #[test]
+    fn a_host_without_an_authority_is_enough() {
+        let (mut parts, ()) = Request::builder().uri("/a").body(()).unwrap().into_parts();
+        let mut head = RequestHead::new();
+        assert_eq!(read_request(&parts, true, &Limits::default(), &mut head), Err(ParseError::HostMissing));
+        parts.headers.insert("host", HeaderValue::from_static("a.example:8080"));
+        read_request(&parts, true, &Limits::default(), &mut head).unwrap();
+        assert_eq!((head.authority(), head.target()), (&b"a.example:8080"[..], &b"/a"[..]));
     }
 
     #[test]

@@ -2,15 +2,18 @@
 //! ([`front`], [`front_sink`]), one towards upstreams ([`back`]); `sides` says what adapters are.
 //!
 //! `h2` owns framing, HPACK, the streams' states and flow control. Ours are: what a head may be (`sealane_http::list`),
-//! what a client may cost ([`guard`]), who gets the wire ([`front_sink`], [`priority`]), and all time.
+//! what a client may cost ([`guard`]), how many small frames wait ([`backlog`]), who gets the wire ([`front_sink`], [`priority`]), and all time.
 
 pub(crate) mod back;
+mod backlog;
+mod frames;
 pub(crate) mod front;
 mod front_sink;
 pub(crate) mod guard;
 mod message;
 mod pipe;
 pub(crate) mod priority;
+mod trailers;
 mod wake;
 pub(crate) mod websocket;
 mod window;

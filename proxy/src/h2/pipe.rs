@@ -17,6 +17,10 @@ struct Ends {
     read: usize,
     /// The peer will send no more.
     ended: bool,
+    /// How much of `input` may be read before the adapter looks at the streams; `None` is all.
+    bite: Option<usize>,
+    /// More would have been read, had it been allowed.
+    bitten: bool,
     output: Vec<u8>,
     room: usize,
 }
@@ -54,6 +58,24 @@ impl Pipe {
         ends.read == ends.input.len()
     }
 
+    /// From now on so many bytes may be read at most; `None` is no limit.
+    pub fn allow(&self, bite: Option<usize>) {
+        let mut ends = self.0.borrow_mut();
+        ends.bite = bite;
+        ends.bitten = false;
+    }
+
+    /// Whether the limit of [`Pipe::allow`] held something back.
+    pub fn is_bitten(&self) -> bool {
+        self.0.borrow().bitten
+    }
+
+    /// Bytes that wait to be read.
+    pub fn waiting(&self) -> usize {
+        let ends = self.0.borrow();
+        ends.input.len() - ends.read
+    }
+
     /// The peer has closed.
     pub fn end(&self) {
         self.0.borrow_mut().ended = true;
@@ -77,12 +99,22 @@ impl Pipe {
 impl AsyncRead for Pipe {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut ends = self.0.borrow_mut();
+        let ends = &mut *ends;
         let rest = &ends.input[ends.read..];
         if rest.is_empty() {
             // The lane polls again when there is something.
             return if ends.ended { Poll::Ready(Ok(())) } else { Poll::Pending };
         }
-        let n = rest.len().min(buf.remaining());
+        let mut n = rest.len().min(buf.remaining());
+        if let Some(bite) = &mut ends.bite {
+            n = n.min(*bite);
+            *bite -= n;
+            if n == 0 {
+                // The adapter polls again when it has looked at the streams.
+                ends.bitten = true;
+                return Poll::Pending;
+            }
+        }
         buf.put_slice(&rest[..n]);
         ends.read += n;
         Poll::Ready(Ok(()))

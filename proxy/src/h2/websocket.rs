@@ -2,6 +2,7 @@
 //! (RFC 6455 §4.2.2, RFC 8441 §5). Where one side has it and the other not, it is made, checked and removed here.
 
 use crate::exchange::Exchange;
+use crate::sides::ClientSide;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -35,11 +36,37 @@ fn answer(x: &Exchange) -> Option<String> {
 }
 
 /// Whether a 101 answers the key of the request (RFC 6455 §4.1).
-pub(crate) fn is_answered(x: &Exchange) -> bool {
+fn is_answered(x: &Exchange) -> bool {
     match (answer(x), x.response.fields.get_named(ACCEPT)) {
         (Some(expected), Some(got)) => expected.as_bytes() == got,
         _ => false,
     }
+}
+
+/// Whether a final response may go to the client, which has asked to switch protocols or not. `switches`: what follows
+/// the response is not HTTP.
+///
+/// | client | asked for | passes |
+/// |---|---|---|
+/// | any | no switch | all but 101 (RFC 9110 §7.8) |
+/// | HTTP/2, HTTP/3 | WebSocket (extended CONNECT) | a 101 that answers the key; all but 1xx and 2xx |
+/// | HTTP/1.1 | WebSocket, with a key | a 101 that answers the key; all but 101 |
+/// | HTTP/1.1 | anything else | any |
+///
+/// To an extended CONNECT every 2xx means that WebSocket begins (RFC 8441 §5, RFC 9220 §3), so an upstream that ignores the
+/// upgrade and answers 200 must not look as if it had agreed. Only the answer to the key proves that it has.
+pub(crate) fn may_pass(x: &Exchange, switches: bool) -> bool {
+    let status = x.response.status;
+    let switches = switches && status == 101;
+    if !x.upgrade {
+        return !switches;
+    }
+    let extended = !matches!(x.front, ClientSide::H1(_));
+    if switches {
+        let keyed = extended || is_asked(x) && x.request.fields.get_named(KEY).is_some();
+        return !keyed || is_answered(x);
+    }
+    !(extended && (200..300).contains(&status))
 }
 
 /// Makes a server's 200 to an extended CONNECT the 101 that an HTTP/1.1 server would have answered with.
@@ -58,7 +85,6 @@ pub(crate) fn switch(x: &mut Exchange) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sides::ClientSide;
     use sealane_lane::Key;
 
     #[test]
@@ -71,5 +97,38 @@ mod tests {
         add_key(&mut x);
         assert!(!is_answered(&x));
         assert_eq!(x.request.fields.get_named(KEY).unwrap().len(), 24);
+    }
+
+    #[test]
+    fn what_an_answer_must_contain() {
+        let key = Key::from_u64(0);
+        let asked = |front: ClientSide, upgrade: &[u8], status: u16, accept: Option<&[u8]>| {
+            let mut x = Exchange::new(front);
+            x.upgrade = true;
+            x.request.fields.push_known(Known::Upgrade, upgrade).unwrap();
+            x.request.fields.push(KEY, b"dGhlIHNhbXBsZSBub25jZQ==").unwrap();
+            x.response.status = status;
+            if let Some(accept) = accept {
+                x.response.fields.push(ACCEPT, accept).unwrap();
+            }
+            may_pass(&x, status == 101)
+        };
+        let (good, bad) = (Some(&b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="[..]), Some(&b"x"[..]));
+        for front in [ClientSide::H1(key), ClientSide::H2(key, 0), ClientSide::H3(key, 0)] {
+            let extended = !matches!(front, ClientSide::H1(_));
+            assert!(asked(front, b"websocket", 101, good), "{front:?}");
+            assert!(!asked(front, b"websocket", 101, bad), "{front:?}");
+            assert!(!asked(front, b"websocket", 101, None), "{front:?}");
+            assert_eq!(asked(front, b"websocket", 200, None), !extended, "{front:?}");
+            assert_eq!(asked(front, b"websocket", 204, good), !extended, "{front:?}");
+            assert!(asked(front, b"websocket", 403, None), "{front:?}");
+        }
+        assert!(asked(ClientSide::H1(key), b"other", 101, None));
+        let mut x = Exchange::new(ClientSide::H1(key));
+        x.response.status = 101;
+        assert!(!may_pass(&x, true));
+        x.response.status = 200;
+        // CONNECT.
+        assert!(may_pass(&x, true));
     }
 }

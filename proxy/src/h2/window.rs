@@ -4,8 +4,10 @@
 //! no more than there is, and those that find nothing wait in our order (`front_sink`). A count that is too high costs
 //! that order, no more: `h2` has the last word.
 
-/// Frames of this type count.
-const DATA: u8 = 0;
+use super::frames::{DATA, Event, Frames, RST_STREAM};
+use h2::Reason;
+use std::convert::Infallible;
+
 /// RFC 9113 §6.9.2.
 const INITIAL: i64 = 65_535;
 /// RFC 9113 §6.9.1.
@@ -17,16 +19,12 @@ pub(super) struct Window {
     left: i64,
     /// Given to `h2`, and not seen on the wire yet.
     given: i64,
-    /// A header that is not whole yet.
-    header: [u8; 9],
-    have: usize,
-    /// Bytes of payload to come.
-    payload: usize,
+    frames: Frames,
 }
 
 impl Window {
     pub fn new() -> Self {
-        Self { left: INITIAL, given: 0, header: [0; 9], have: 0, payload: 0 }
+        Self { left: INITIAL, given: 0, frames: Frames::new() }
     }
 
     /// How many bytes of bodies may be given to `h2`.
@@ -46,32 +44,39 @@ impl Window {
     }
 
     /// What `h2` has written. `all`: it would have written more if it had had more. What is given and does not come then
-    /// was of a stream that was reset.
-    pub fn wrote(&mut self, mut bytes: &[u8], all: bool) {
-        while !bytes.is_empty() {
-            if self.payload > 0 {
-                let n = bytes.len().min(self.payload);
-                self.payload -= n;
-                bytes = &bytes[n..];
-                continue;
-            }
-            let n = bytes.len().min(9 - self.have);
-            self.header[self.have..self.have + n].copy_from_slice(&bytes[..n]);
-            self.have += n;
-            bytes = &bytes[n..];
-            if self.have == 9 {
-                self.have = 0;
-                let [a, b, c, kind, ..] = self.header;
-                self.payload = u32::from_be_bytes([0, a, b, c]) as usize;
-                if kind == DATA {
-                    self.left -= self.payload as i64;
-                    self.given = (self.given - self.payload as i64).max(0);
+    /// was of a stream that was reset. Returns how many streams were reset for the client's faults; `refused`: streams
+    /// beyond the limit are its fault, too.
+    pub fn wrote(&mut self, bytes: &[u8], all: bool, refused: bool) -> u32 {
+        let Self { left, given, frames } = self;
+        let mut faults = 0;
+        let Ok(()) = frames.read(bytes, |event| {
+            match event {
+                Event::Begins(header) if header.kind == DATA => {
+                    *left -= i64::from(header.length);
+                    *given = (*given - i64::from(header.length)).max(0);
                 }
+                Event::Ends(header, payload) if header.kind == RST_STREAM => {
+                    faults += u32::from(is_clients_fault(payload, refused));
+                }
+                _ => {}
             }
-        }
+            Ok::<(), Infallible>(())
+        });
         if all {
             self.given = 0;
         }
+        faults
+    }
+}
+
+/// Whether a stream is reset with this code for what its client has sent. CANCEL, INTERNAL_ERROR and NO_ERROR are the
+/// gateway's own.
+fn is_clients_fault(code: &[u8], refused: bool) -> bool {
+    let code = <[u8; 4]>::try_from(code).map(u32::from_be_bytes).map(Reason::from);
+    match code {
+        Ok(Reason::REFUSED_STREAM) => refused,
+        Ok(Reason::NO_ERROR | Reason::INTERNAL_ERROR | Reason::CANCEL) | Err(_) => false,
+        Ok(_) => true,
     }
 }
 
@@ -80,10 +85,7 @@ mod tests {
     use super::*;
 
     fn frame(kind: u8, len: usize) -> Vec<u8> {
-        let mut bytes = (len as u32).to_be_bytes()[1..].to_vec();
-        bytes.extend([kind, 0, 0, 0, 0, 1]);
-        bytes.resize(9 + len, 0);
-        bytes
+        super::super::frames::tests::frame(kind, 0, &vec![0; len])
     }
 
     #[test]
@@ -93,7 +95,7 @@ mod tests {
         window.give(1035);
         assert_eq!(window.left(), 64_500);
         for (i, piece) in bytes.chunks(7).enumerate() {
-            window.wrote(piece, i == bytes.len() / 7);
+            assert_eq!(window.wrote(piece, i == bytes.len() / 7, true), 0);
         }
         assert_eq!(window.left(), 64_500);
         window.open(1035);
@@ -107,9 +109,24 @@ mod tests {
         let mut window = Window::new();
         window.give(65_535);
         assert_eq!(window.left(), 0);
-        window.wrote(&frame(DATA, 30_000), false);
+        window.wrote(&frame(DATA, 30_000), false, true);
         assert_eq!(window.left(), 0);
-        window.wrote(&[], true);
+        window.wrote(&[], true, true);
         assert_eq!(window.left(), 35_535);
+    }
+
+    #[test]
+    fn resets_for_the_clients_faults_are_told_apart() {
+        let reset = |code: u32| super::super::frames::tests::frame(RST_STREAM, 0, &code.to_be_bytes());
+        let mut window = Window::new();
+        // NO_ERROR, INTERNAL_ERROR, CANCEL.
+        for code in [0, 2, 8] {
+            assert_eq!(window.wrote(&reset(code), false, true), 0, "{code}");
+        }
+        // PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR.
+        for code in [1, 3, 5, 6] {
+            assert_eq!(window.wrote(&reset(code), false, false), 1, "{code}");
+        }
+        assert_eq!((window.wrote(&reset(7), false, false), window.wrote(&reset(7), false, true)), (0, 1));
     }
 }

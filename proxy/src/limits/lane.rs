@@ -1,10 +1,11 @@
 //! A lane's part in what holds over lanes: its rate tables, and the groups that it has to mind.
 
 use super::table::{RateTable, Use};
-use super::{RateKey, RateLimit, SHARE_MS};
+use super::{RateKey, RateLimit, SHARE_KEYS, SHARE_MS};
 use crate::lane_state::{LaneSnapshot, LaneUpstream};
 use crate::snapshot::Routing;
-use sealane_lane::{Context, Millis};
+use sealane_lane::{Context, Deadline, Millis};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -16,6 +17,50 @@ pub(crate) const ROUTING_TIMER: u64 = (1 << 63) | (1 << 61);
 pub struct Passed {
     limit: u64,
     uses: Vec<Use>,
+}
+
+impl Passed {
+    /// How many keys.
+    pub(crate) fn len(&self) -> usize {
+        self.uses.len()
+    }
+}
+
+/// What could not be told to a lane because its mailbox was full: told the next time, all uses of a key together.
+#[derive(Default)]
+struct Untold {
+    /// By limit and key.
+    uses: HashMap<(u64, u64), u32>,
+}
+
+impl Untold {
+    /// Keeps a telling. Returns how many keys there was no room for.
+    fn keep(&mut self, passed: &Passed) -> u64 {
+        let mut lost = 0;
+        for used in &passed.uses {
+            let place = (passed.limit, used.key);
+            if self.uses.len() >= SHARE_KEYS && !self.uses.contains_key(&place) {
+                lost += 1;
+                continue;
+            }
+            let count = self.uses.entry(place).or_default();
+            *count = count.saturating_add(used.count);
+        }
+        lost
+    }
+
+    /// All that was kept, by limit.
+    fn take(&mut self) -> Vec<Passed> {
+        let mut out: Vec<Passed> = Vec::new();
+        for ((limit, key), count) in self.uses.drain() {
+            let used = Use { key, count };
+            match out.iter_mut().find(|p| p.limit == limit) {
+                Some(passed) => passed.uses.push(used),
+                None => out.push(Passed { limit, uses: vec![used] }),
+            }
+        }
+        out
+    }
 }
 
 struct Limit {
@@ -44,10 +89,12 @@ pub(crate) struct LaneLimits {
     pub queued: Vec<Rc<LaneUpstream>>,
     /// Groups whose servers have limits, and the version of their state that has been acknowledged.
     limited: Vec<(Rc<LaneUpstream>, u64)>,
-    /// The earliest time for which the timer is armed.
-    armed: Option<Millis>,
+    /// For the queues, and to tell the other lanes.
+    timer: Deadline,
     /// When the other lanes are told next.
     tell_at: Option<Millis>,
+    /// By the slot of the lane.
+    untold: Vec<Untold>,
 }
 
 impl LaneLimits {
@@ -130,16 +177,29 @@ impl LaneLimits {
 
     /// The timer fires at this time or before.
     pub fn wake_at(&mut self, cx: &mut Context, at: Millis) {
-        if self.armed.is_none_or(|armed| at < armed) {
-            self.armed = Some(at);
-            cx.timers.arm(ROUTING_TIMER, at);
+        self.timer.set_no_later(cx, ROUTING_TIMER, at);
+    }
+
+    /// Keeps what a lane could not be told, for the next time. Returns how many keys there was no room for.
+    pub fn keep(&mut self, cx: &mut Context, slot: usize, passed: &Passed) -> u64 {
+        if self.untold.len() <= slot {
+            self.untold.resize_with(slot + 1, Untold::default);
         }
+        self.note(cx);
+        self.untold[slot].keep(passed)
+    }
+
+    /// What a lane could not be told before.
+    pub fn take_untold(&mut self, slot: usize) -> Vec<Passed> {
+        self.untold.get_mut(slot).map(Untold::take).unwrap_or_default()
     }
 
     /// The timer has fired: what the other lanes are to be told. Queues are minded at the end of each turn.
     pub fn fired(&mut self, cx: &mut Context, waits_until: Option<Millis>) -> Vec<Passed> {
-        self.armed = None;
         let mut out = Vec::new();
+        if !self.timer.fired(cx, ROUTING_TIMER) {
+            return out;
+        }
         if self.tell_at.is_some_and(|at| at <= cx.now()) {
             self.tell_at = None;
             for l in self.requests.iter_mut().chain(&mut self.connections).chain(&mut self.handshakes) {
@@ -176,5 +236,27 @@ impl LaneLimits {
                 upstream.balancer.servers().iter().for_each(|s| s.acknowledge());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_told_is_merged_and_bounded() {
+        let mut untold = Untold::default();
+        let passed = |limit, key, count| Passed { limit, uses: vec![Use { key, count }] };
+        for _ in 0..1000 {
+            assert_eq!(untold.keep(&passed(1, 5, 2)) + untold.keep(&passed(2, 5, 1)), 0);
+        }
+        let mut told = untold.take();
+        told.sort_by_key(|p| p.limit);
+        let of = |p: &Passed| (p.limit, p.uses.clone());
+        let uses = |count| vec![Use { key: 5, count }];
+        assert_eq!(told.iter().map(of).collect::<Vec<_>>(), [(1, uses(2000)), (2, uses(1000))]);
+        assert!(untold.take().is_empty());
+        let lost: u64 = (0..2 * SHARE_KEYS as u64).map(|key| untold.keep(&passed(1, key, 1))).sum();
+        assert_eq!((lost, untold.uses.len()), (SHARE_KEYS as u64, SHARE_KEYS));
     }
 }

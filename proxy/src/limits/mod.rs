@@ -6,9 +6,12 @@
 //! when a client that was unknown to all of them comes to all of them at once: each lane's bucket is full until the
 //! others have spoken. What passed too much is a debt in every lane, so the rate over a longer time is exactly `r`.
 
+mod clients;
 mod lane;
 mod table;
 
+pub use clients::ClientConnections;
+pub(crate) use clients::Counted;
 pub use lane::Passed;
 pub(crate) use lane::{LaneLimits, ROUTING_TIMER};
 

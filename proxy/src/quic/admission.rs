@@ -4,17 +4,18 @@ use super::conn::{BRIEF, Phase, QuicConn, Role};
 use super::front::our_settings;
 use super::{Datagram, config};
 use crate::Message;
-use crate::conn::{Client, Conn, Deadline};
+use crate::conn::{Client, Conn};
 use crate::service::Proxy;
+use crate::waste::WasteBudget;
 use bytes::BytesMut;
 use quinn_proto::{ConnectionError, Incoming};
 use sealane_http::h3::{Code, Peer, Settings, Side};
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Deadline, Key, Millis};
 use sealane_tls::quic::Handshake;
-use sealane_tls::{CertificateDer, quic as tls_quic};
+use sealane_tls::{CertificateDer, quic as tls_quic, sessions};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Datagrams kept of a connection whose hello is not whole yet.
@@ -47,31 +48,54 @@ fn long_header_id(datagram: &[u8]) -> Option<&[u8]> {
 }
 
 /// First connection ids, as clients chose them, of connections that went to another lane: what the client sends before
-/// it knows our id goes there, too. Bounded; what is forgotten costs a retransmission at most.
+/// it knows our id goes there, too, as long as it comes from the same address and the handshake may still be going on.
+/// Bounded; what is forgotten costs a retransmission at most.
 #[derive(Default)]
 pub(crate) struct Moved {
-    slots: HashMap<Vec<u8>, usize>,
+    places: HashMap<Vec<u8>, Place>,
+    /// The oldest first.
     order: VecDeque<Vec<u8>>,
+}
+
+struct Place {
+    remote: SocketAddr,
+    slot: usize,
+    until: Millis,
 }
 
 impl Moved {
     /// Who owns a datagram with a long header.
-    pub fn owner(&self, datagram: &[u8]) -> Option<usize> {
-        if self.slots.is_empty() {
+    pub fn owner(&mut self, now: Millis, remote: SocketAddr, datagram: &[u8]) -> Option<usize> {
+        if self.order.is_empty() {
             return None;
         }
-        self.slots.get(long_header_id(datagram)?).copied()
+        self.expire(now);
+        let place = self.places.get(long_header_id(datagram)?)?;
+        (place.remote == remote).then_some(place.slot)
     }
 
-    fn note(&mut self, datagram: &[u8], slot: usize) {
+    fn note(&mut self, now: Millis, remote: SocketAddr, datagram: &[u8], slot: usize, until: Millis) {
+        self.expire(now);
         let Some(id) = long_header_id(datagram) else { return };
+        // The connection that used this id first keeps it.
+        if self.places.contains_key(id) {
+            return;
+        }
         if self.order.len() >= MAX_MOVED
             && let Some(oldest) = self.order.pop_front()
         {
-            self.slots.remove(&oldest);
+            self.places.remove(&oldest);
         }
-        if self.slots.insert(id.to_vec(), slot).is_none() {
-            self.order.push_back(id.to_vec());
+        self.places.insert(id.to_vec(), Place { remote, slot, until });
+        self.order.push_back(id.to_vec());
+    }
+
+    fn expire(&mut self, now: Millis) {
+        while let Some(oldest) = self.order.front()
+            && self.places.get(oldest).is_none_or(|place| place.until <= now)
+        {
+            self.places.remove(oldest);
+            self.order.pop_front();
         }
     }
 }
@@ -132,6 +156,9 @@ impl Proxy {
             self.counters.connections_limited.inc();
             return false;
         }
+        if !self.has_place_for(peer) {
+            return false;
+        }
         let passed = self.routing.handshake(cx, peer);
         if !passed {
             self.counters.handshakes_limited.inc();
@@ -171,6 +198,7 @@ impl Proxy {
         #[expect(clippy::result_large_err, reason = "it is quinn-proto's, and is looked at right below")]
         let accept = || endpoint.endpoint.accept(incoming, now, &mut answer, None);
         let (accepted, foreign) = tls_quic::hear(!raw.is_empty(), accept);
+        self.counters.forged_session_ids.set(sessions::forged());
         match accepted {
             Err(e) => {
                 self.counters.tls_failure(failure(&e.cause));
@@ -186,19 +214,23 @@ impl Proxy {
                 let all_streams = all_streams.filter(|all| *all > config::FIRST_STREAMS);
                 let client = Client {
                     listener,
-                    policy: 0,
+                    policy: None,
                     peer: remote,
                     peer_text: remote.ip().to_canonical().to_string().into(),
                     cert: None,
                     requests: 0,
+                    waste: WasteBudget::default(),
                     // Limits by name count by the authority of requests here.
                     server_name: None,
+                    counted: None,
+                    held: 0,
                 };
                 let settings = our_settings(&limits);
                 let key = self.quic_insert(index, handle, quic, Role::Client(client), cx.now());
                 self.fronts += 1;
                 self.quic.handshakes += 1;
                 self.counters.open.set(self.fronts as u64);
+                self.count_in(key);
                 if let Some(q) = self.quic_conn(key) {
                     q.hold = (!raw.is_empty()).then(|| now + HOLD);
                     q.raw = raw;
@@ -235,6 +267,7 @@ impl Proxy {
             control: None,
             control_out: Vec::new(),
             streams: Slab::new(),
+            waiting: 0,
             by_id: HashMap::new(),
             early_priorities: VecDeque::new(),
             turns: 0,
@@ -242,9 +275,9 @@ impl Proxy {
             dirty: false,
             armed: None,
             deadline: Deadline::default(),
+            began: now,
             idle_since: now,
             requests_waiting: VecDeque::new(),
-            called_off: 0,
             next_id: 0,
             raw: Vec::new(),
             foreign: None,
@@ -268,7 +301,7 @@ impl Proxy {
     }
 
     /// Whether a connection's hello has turned out to be another lane's: its datagrams go there, and nothing is left.
-    pub(super) fn quic_gave_up_hello(&mut self, key: Key) -> bool {
+    pub(super) fn quic_gave_up_hello(&mut self, cx: &Context, key: Key) -> bool {
         let lanes = self.mailboxes.len();
         let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return true };
         if q.raw.is_empty() {
@@ -288,11 +321,15 @@ impl Proxy {
         // The first of the owner's sockets.
         let slot = owner;
         if let Some(first) = raw.first() {
-            self.quic.moved.note(first, slot);
+            let (now, wait) = (cx.now(), self.lane.snapshot.limits.handshake_timeout);
+            self.quic.moved.note(now, remote, first, slot, now + wait.as_millis() as Millis);
         }
         self.counters.handed_over.inc();
         for data in raw {
+            // A copy, as in `quic_mail`.
+            let data = BytesMut::from(&data[..]);
             let message = Datagram { listener, slot, remote, local, ecn: 0, counted: true, fresh: true, data };
+            // What does not fit is lost, and counted there; the client sends it again.
             let _ = self.mailboxes[owner % lanes].send(Message::Datagram(Box::new(message)));
         }
         // Silently: the client will hear from the other lane.
@@ -303,6 +340,15 @@ impl Proxy {
         self.quic_left(key);
         self.conns.remove(key);
         true
+    }
+
+    /// The hello has been read: from now on the rules for its server name apply, to early data as well.
+    pub(super) fn quic_hello_read(&mut self, key: Key) {
+        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+        let handshake = q.quic.crypto_session().handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
+        if let (Role::Client(client), Some(handshake)) = (&mut q.role, handshake) {
+            client.policy = Some(handshake.policy);
+        }
     }
 
     /// The handshake is over.
@@ -337,7 +383,6 @@ impl Proxy {
             }
         }
         let Role::Client(client) = &mut q.role else { return };
-        client.policy = handshake.map_or(0, |h| h.policy);
         client.cert = certificates.and_then(|c| c.first().map(crate::forwarded::client_cert));
         let wait = super::front::sweep(&limits);
         q.deadline.set(cx, key, cx.now() + wait);
@@ -366,7 +411,7 @@ impl Proxy {
     }
 
     /// No request of a connection goes on; what is left of it is the protocol's.
-    pub(super) fn quic_end(&mut self, cx: &mut Context, key: Key) {
+    pub(crate) fn quic_end(&mut self, cx: &mut Context, key: Key) {
         let Some(q) = self.quic_conn(key) else { return };
         q.phase = Phase::Closed;
         let exchanges: Vec<Key> = q.streams.iter().filter_map(|(_, s)| s.exchange).collect();
@@ -376,6 +421,7 @@ impl Proxy {
         }
         if let Some(q) = self.quic_conn(key) {
             q.streams.clear();
+            q.waiting = 0;
             q.by_id.clear();
             q.staged.clear();
             q.uni.clear();
@@ -390,7 +436,9 @@ impl Proxy {
         if std::mem::replace(&mut q.counted_out, true) {
             return;
         }
+        let counted = q.client().and_then(|c| c.counted.take());
         let handshaking = !q.established;
+        self.count_out(counted);
         if handshaking {
             self.quic.handshakes = self.quic.handshakes.saturating_sub(1);
         }
@@ -399,7 +447,7 @@ impl Proxy {
     }
 
     /// The peer has broken HTTP/3's rules: the connection closes with the code that says so.
-    pub(super) fn h3_connection_error(&mut self, cx: &mut Context, key: Key, code: Code, why: &'static str) {
+    pub(crate) fn h3_connection_error(&mut self, cx: &mut Context, key: Key, code: Code, why: &'static str) {
         let now = cx.instant();
         self.counters.h3_connection_errors.inc();
         let Some(q) = self.quic_conn(key) else { return };
@@ -429,5 +477,31 @@ fn failure(reason: &ConnectionError) -> &'static str {
             None => "other",
         },
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moved_connections_are_forgotten_in_time_and_known_from_their_address_only() {
+        let mut moved = Moved::default();
+        let first = |id: u32| [&[0xc0, 0, 0, 0, 1, 4][..], &id.to_be_bytes(), &[0; 30]].concat();
+        let (here, there) = ("192.0.2.1:5".parse().unwrap(), "192.0.2.2:5".parse().unwrap());
+        moved.note(0, here, &first(7), 1, 1000);
+        moved.note(0, there, &first(7), 0, 1000);
+        assert_eq!(moved.owner(1, here, &first(7)), Some(1), "whoever was first");
+        assert_eq!(moved.owner(1, there, &first(7)), None);
+        assert_eq!(moved.owner(1, here, &first(8)), None);
+        for id in 0..10_000 {
+            moved.note(500, here, &first(id), 1, 1500);
+        }
+        assert_eq!((moved.places.len(), moved.order.len()), (MAX_MOVED, MAX_MOVED));
+        assert_eq!(moved.owner(1000, here, &first(7)), None);
+        assert_eq!(moved.owner(1000, here, &first(8)), None, "there were too many since");
+        assert_eq!(moved.owner(1000, here, &first(9_999)), Some(1));
+        assert_eq!(moved.owner(1500, here, &first(9_999)), None);
+        assert_eq!((moved.places.len(), moved.order.len()), (0, 0));
     }
 }

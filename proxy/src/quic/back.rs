@@ -13,11 +13,10 @@ use super::conn::{Phase, QuicConn, Role, Stream};
 use super::front::sweep;
 use super::{Endpoint, config};
 use crate::conn::Conn;
-use crate::exchange::FlowState;
 use crate::lane_state::LaneUpstream;
 use crate::response_flow::Loss;
 use crate::service::Proxy;
-use crate::sides::{Later, ServerSide, Wait};
+use crate::sides::{Later, ServerSide};
 use crate::snapshot::{QuicSettings, UpstreamHttp};
 use crate::wire::{HIGH_WATER, MIN_CREDIT};
 use bytes::Buf;
@@ -127,7 +126,7 @@ impl Proxy {
         let options = Options { ecn: true, receive_buffer: size, send_buffer: size, ..Options::default() };
         let socket = Socket::bind(SocketAddr::new(any, 0), &options).ok()?;
         let probes = socket.probe_path().is_ok();
-        let config = config::endpoint(&self.lane.snapshot.ticket_keys, self.lane.snapshot.quic_generation, self.slot);
+        let config = self.quic_endpoint_config(self.slot);
         let endpoint = quinn_proto::Endpoint::new(config, None, probes, None);
         let endpoint = Endpoint { socket, endpoint, listener: None, slot: self.slot, keys: Vec::new(), leaving: false };
         self.quic_add_endpoint(cx, endpoint).ok()
@@ -174,7 +173,7 @@ impl Proxy {
         let max = self.lane.snapshot.limits.http.head;
         let Self { conns, exchanges, .. } = self;
         let (Some(Conn::Quic(q)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else { return };
-        let mut stream = Stream::new(id, MessageReader::new(Side::Client, max), cx.now());
+        let mut stream = Stream::new(id, MessageReader::new(Side::Client, max), Millis::MAX);
         stream.exchange = Some(exchange);
         x.up.framing = BodyLength::None;
         h3::encode_request(&mut stream.out, &x.request, x.body, Scheme::Https, false);
@@ -277,7 +276,7 @@ impl Proxy {
             }
             let mut step = stream.rest.len();
             if stream.headed {
-                match self.down_room(exchange, step) {
+                match self.down_room(cx, exchange, step) {
                     None | Some(0) => return Ok(()),
                     Some(room) => step = step.min(room),
                 }
@@ -391,6 +390,7 @@ impl Proxy {
         let under_way: Vec<(Key, bool)> =
             q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.answered))).collect();
         q.streams.clear();
+        q.waiting = 0;
         q.by_id.clear();
         q.staged.clear();
         let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
@@ -437,18 +437,6 @@ impl Proxy {
             return self.h3_server_lost(cx, key, None);
         }
         q.deadline.set(cx, key, now + sweep(&limits));
-        let due: Vec<(u32, Key)> =
-            q.streams.iter().filter(|(_, s)| s.due <= now).filter_map(|(i, s)| Some((i as u32, s.exchange?))).collect();
-        for (index, exchange) in due {
-            let Some(x) = self.exchanges.get(exchange) else { continue };
-            // While the client is what is slow, the upstream is not to blame.
-            if x.down.blocked || x.up.state == FlowState::Open && !x.up.raw && !x.up.blocked {
-                self.h3_server_wait(cx, key, index, Wait::Idle);
-            } else {
-                self.counters.upstream_timeouts.inc();
-                self.server_lost(cx, exchange, Loss::Timeout);
-            }
-        }
     }
 }
 
@@ -470,7 +458,7 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn h3_server_data(&mut self, cx: &mut Context, key: Key, index: u32, data: &[u8], last: bool) {
+    pub(crate) fn h3_server_data(&mut self, key: Key, index: u32, data: &[u8], last: bool) {
         let Some(stream) = self.h3_back_stream(key, index) else { return };
         if stream.stopped {
             return;
@@ -481,7 +469,6 @@ impl Proxy {
         if let Some(q) = self.quic_conn(key) {
             q.stage(index);
         }
-        self.h3_server_wait(cx, key, index, Wait::Idle);
         self.quic_touch(key);
     }
 
@@ -517,17 +504,5 @@ impl Proxy {
             q.reset(index, Code::RequestCancelled);
         }
         self.quic_touch(key);
-    }
-
-    pub(crate) fn h3_server_wait(&mut self, cx: &mut Context, key: Key, index: u32, wait: Wait) {
-        let now = cx.now();
-        let Some(QuicConn { role: Role::Server(upstream, _), streams, .. }) = self.quic_conn(key) else { return };
-        let time = match wait {
-            Wait::FirstByte => upstream.upstream.first_byte_timeout,
-            Wait::Idle => upstream.upstream.idle_timeout,
-        };
-        if let Some(stream) = streams.get_mut(index as usize) {
-            stream.due = now + time.as_millis() as Millis;
-        }
     }
 }

@@ -1,12 +1,14 @@
 //! A QUIC connection with what HTTP/3 adds to it, whichever side of it is ours.
 
-use crate::conn::{Client, Deadline};
+use crate::conn::Client;
 use crate::h2::priority::Priority;
 use crate::lane_state::LaneUpstream;
+use crate::memory::BUFFER_BUDGET;
+use crate::wire::{HIGH_WATER, LOW_WATER};
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt, WriteError};
 use sealane_http::h3::{self, Code, MessageReader, Peer, Settings, UniReader};
-use sealane_lane::{Key, Millis};
+use sealane_lane::{Deadline, Key, Millis};
 use sealane_tls::quic::Handshake;
 use slab::Slab;
 use std::cmp::Reverse;
@@ -64,6 +66,8 @@ pub(crate) struct QuicConn {
     /// What waits to go out on our control stream.
     pub control_out: Vec<u8>,
     pub streams: Slab<Stream>,
+    /// Bytes that were left on streams when they were last flushed.
+    pub waiting: usize,
     pub by_id: HashMap<StreamId, u32>,
     /// Priorities that came ahead of their requests.
     pub early_priorities: VecDeque<(StreamId, Priority)>,
@@ -76,11 +80,11 @@ pub(crate) struct QuicConn {
     /// When the protocol's timer is known to fire.
     pub armed: Option<Instant>,
     pub deadline: Deadline,
+    /// When the handshake began.
+    pub began: Millis,
     pub idle_since: Millis,
     /// Requests that wait until it is made, or until the server allows more streams.
     pub requests_waiting: VecDeque<Key>,
-    /// Requests that the client has called off before they were answered.
-    pub called_off: u32,
     /// The stream id behind the last request that was looked at: what GOAWAY says.
     pub next_id: u64,
     /// A request has come before the handshake was over.
@@ -128,6 +132,8 @@ pub(crate) struct Stream {
     pub out: Vec<u8>,
     /// Refused by the protocol so far: windows are closed.
     pub held: Bytes,
+    /// What waited when it was last flushed, as its connection has counted it.
+    left: usize,
     pub staged: bool,
     pub priority: Priority,
     /// When it last had its turn.
@@ -135,7 +141,7 @@ pub(crate) struct Stream {
     /// The end follows what is to be sent.
     pub finish: bool,
     pub finished: bool,
-    /// The peer's patience, or ours with it, ends.
+    /// Of a client's stream without an exchange: when its request's head must have come, or its response must be through.
     pub due: Millis,
 }
 
@@ -153,6 +159,7 @@ impl Stream {
             promised: None,
             out: Vec::new(),
             held: Bytes::new(),
+            left: 0,
             staged: false,
             priority: Priority::default(),
             turn: 0,
@@ -218,6 +225,11 @@ impl QuicConn {
     pub fn stays(&mut self) {
         self.raw = Vec::new();
         self.hold = None;
+    }
+
+    /// How many bytes may wait on a stream: fewer where its window is closed, or where those of all streams are many.
+    pub fn stream_limit(&self, stream: &Stream) -> usize {
+        if stream.held.is_empty() && self.waiting < BUFFER_BUDGET { HIGH_WATER } else { LOW_WATER }
     }
 
     /// Notes that a stream has something to send.
@@ -341,6 +353,7 @@ impl QuicConn {
         let Some(stream) = self.streams.get_mut(index as usize) else { return true };
         self.turns += 1;
         stream.turn = self.turns;
+        self.waiting = self.waiting.saturating_sub(std::mem::take(&mut stream.left));
         let mut send = self.quic.send_stream(stream.id);
         loop {
             if stream.held.is_empty() {
@@ -351,7 +364,11 @@ impl QuicConn {
             }
             match send.write_chunks(std::slice::from_mut(&mut stream.held)) {
                 Ok(_) => {}
-                Err(WriteError::Blocked) => return false,
+                Err(WriteError::Blocked) => {
+                    stream.left = stream.waiting();
+                    self.waiting += stream.left;
+                    return false;
+                }
                 // Nobody wants it any more; the event that says so decides what becomes of the request.
                 Err(_) => {
                     stream.held.clear();
@@ -381,6 +398,7 @@ impl QuicConn {
     pub fn remove(&mut self, index: u32) {
         if let Some(stream) = self.streams.try_remove(index as usize) {
             self.by_id.remove(&stream.id);
+            self.waiting = self.waiting.saturating_sub(stream.left);
         }
     }
 

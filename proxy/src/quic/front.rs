@@ -19,14 +19,11 @@ use bytes::Buf;
 use quinn_proto::{ReadError, StreamId};
 use sealane_http::h3::{self, Code, ControlEvent, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
-use sealane_http::{BodyLength, ParseError, Version};
+use sealane_http::{BodyLength, Method, ParseError, Version};
 use sealane_lane::{Context, Key, Millis};
-use std::time::Duration;
 
 /// How often a connection's streams are looked at for their time, at least.
 const SWEEP: Millis = 1000;
-/// Requests that a client may call off before they are answered, beyond half of all: rapid resets cost us more than it.
-const CALLED_OFF: u32 = 128;
 /// Bytes read of a stream before others get their turn.
 const READ_AHEAD: usize = 256 * 1024;
 
@@ -161,7 +158,7 @@ impl Proxy {
             let mut step = stream.rest.len();
             if let Some(exchange) = exchange {
                 // The sink's room bounds what is looked at, and so every piece.
-                match self.up_room(exchange, step) {
+                match self.up_room(cx, exchange, step) {
                     None | Some(0) => return Ok(()),
                     Some(room) => step = step.min(room),
                 }
@@ -260,7 +257,6 @@ impl Proxy {
         client.requests = client.requests.saturating_add(1);
         let last = client.requests >= limits.max_requests;
         let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
-        stream.due = cx.now() + limits.idle_timeout.as_millis() as Millis;
         x.front = ClientSide::H3(key, index);
         x.keep_alive = false;
         x.early = handshaking;
@@ -272,6 +268,8 @@ impl Proxy {
                 BodyLength::Known(n) if ended && n > 0 => return Err(ParseError::LengthMismatch),
                 BodyLength::Known(n) => stream.promised = Some(n),
                 BodyLength::Chunked if ended => info.body = BodyLength::None,
+                // RFC 9110 §9.3.8.
+                BodyLength::Chunked if x.request.method() == Method::Trace => return Err(ParseError::BodyForbidden),
                 _ => {}
             }
             Ok(info)
@@ -320,18 +318,18 @@ impl Proxy {
     /// The client has called a request off (RESET_STREAM).
     fn h3_called_off(&mut self, cx: &mut Context, key: Key, index: u32) {
         let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
-        let exchange = stream.exchange.take();
+        // Before the head has come there is no exchange yet, and after the response none any more.
+        let (exchange, served) = (stream.exchange.take(), stream.finish);
         self.counters.h3_resets.inc();
+        let wasted = exchange.map_or(!served, |exchange| self.calling_off_wastes(cx, exchange));
         if let Some(exchange) = exchange {
             self.counters.client_aborts.inc();
             self.abort(cx, exchange);
         }
         let Some(q) = self.quic_conn(key) else { return };
         q.reset(index, Code::RequestCancelled);
-        q.called_off = q.called_off.saturating_add(1);
-        let (called_off, requests) = (q.called_off, q.client().map_or(0, |c| c.requests));
-        if called_off > CALLED_OFF && u64::from(called_off) * 2 > requests {
-            self.h3_connection_error(cx, key, Code::ExcessiveLoad, "requests are called off at once");
+        if wasted {
+            self.client_wasted(cx, key, 1);
         }
     }
 
@@ -347,6 +345,7 @@ impl Proxy {
             H3Error::Stream(code, _) => {
                 self.counters.h3_stream_errors.inc();
                 self.h3_cut(cx, key, index, code);
+                self.client_wasted(cx, key, 1);
             }
             H3Error::Message(e) => {
                 let exchange = self.quic_conn(key).and_then(|q| q.streams.get(index as usize)).and_then(|s| s.exchange);
@@ -449,8 +448,11 @@ impl Proxy {
         if !q.is_client() {
             return self.h3_server_timeout(cx, key);
         }
+        let handshake_until = q.began + limits.handshake_timeout.as_millis() as Millis;
         match q.phase {
             Phase::Closed => return,
+            // A request in early data has deadlines before that.
+            Phase::Handshake if now < handshake_until => {}
             Phase::Handshake => {
                 self.counters.client_timeouts.inc();
                 self.counters.tls_failure("timeout");
@@ -467,7 +469,7 @@ impl Proxy {
         if q.phase == Phase::Leaving && q.streams.is_empty() {
             return self.quic_close_if_done(cx, key);
         }
-        if q.streams.is_empty() {
+        if q.streams.is_empty() && q.phase != Phase::Handshake {
             if now.saturating_sub(q.idle_since) >= limits.keepalive_timeout.as_millis() as Millis {
                 q.leave();
                 return self.quic_close_if_done(cx, key);
@@ -475,40 +477,29 @@ impl Proxy {
         } else {
             q.idle_since = now;
         }
-        let due: Vec<u32> = q.streams.iter().filter(|(_, s)| s.due <= now).map(|(i, _)| i as u32).collect();
-        q.deadline.set(cx, key, now + sweep(&limits));
-        for index in due {
-            self.h3_timeout(cx, key, index, limits.idle_timeout);
+        let mut next = now + sweep(&limits);
+        if q.phase == Phase::Handshake {
+            next = next.min(handshake_until);
         }
-    }
-
-    /// A stream has been still for too long: whose fault is it?
-    fn h3_timeout(&mut self, cx: &mut Context, key: Key, index: u32, idle: Duration) {
-        let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get(index as usize)) else { return };
-        let Some(exchange) = stream.exchange else {
-            // A head that does not come to its end, or a response that is not taken.
-            self.counters.client_timeouts.inc();
-            return self.h3_cut(cx, key, index, Code::RequestCancelled);
-        };
-        let Some(x) = self.exchanges.get(exchange) else { return };
-        if x.lingers.is_some() {
-            return self.response_done(cx, exchange);
-        }
-        let uploads = matches!(x.up.state, FlowState::Open | FlowState::Dropped) && !x.up.blocked && !x.up.raw;
-        if uploads && !x.answered {
-            self.counters.client_timeouts.inc();
-            return self.refuse(cx, exchange, 408);
-        }
-        if !x.down.blocked {
-            // It is the upstream that is slow, and it has timers of its own.
-            let due = cx.now() + idle.as_millis() as Millis;
-            if let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) {
-                stream.due = due;
+        let streams: Vec<(u32, Option<Key>, Millis)> =
+            q.streams.iter().map(|(i, s)| (i as u32, s.exchange, s.due)).collect();
+        for (index, exchange, due) in streams {
+            match exchange {
+                Some(exchange) => {
+                    if let Some(at) = self.check_deadlines(cx, exchange) {
+                        next = next.min(at);
+                    }
+                }
+                // A head that does not come to its end, or a response that is not taken.
+                None if due <= now => {
+                    self.counters.client_timeouts.inc();
+                    self.h3_cut(cx, key, index, Code::RequestCancelled);
+                }
+                None => next = next.min(due),
             }
-            return;
         }
-        // Its window stays closed.
-        self.counters.client_timeouts.inc();
-        self.h3_cut(cx, key, index, Code::RequestCancelled);
+        if let Some(q) = self.quic_conn(key) {
+            q.deadline.set(cx, key, next);
+        }
     }
 }

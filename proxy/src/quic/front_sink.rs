@@ -10,7 +10,6 @@ use crate::wire::{HIGH_WATER, MIN_CREDIT};
 use sealane_http::BodyLength;
 use sealane_http::h3::{self, Code};
 use sealane_lane::{Context, Key, Millis};
-use std::time::Duration;
 
 impl Proxy {
     fn h3_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
@@ -56,18 +55,18 @@ impl Proxy {
     }
 
     pub(crate) fn h3_client_credit(&mut self, key: Key, index: u32, want: usize) -> usize {
-        let room = self.h3_stream(key, index).map_or(0, |s| HIGH_WATER.saturating_sub(s.waiting()));
+        let Some(Conn::Quic(q)) = self.conns.get(key) else { return 0 };
+        let Some(stream) = q.streams.get(index as usize) else { return 0 };
+        let room = q.stream_limit(stream).saturating_sub(stream.waiting());
         // Pieces stay large.
         if room < want.min(MIN_CREDIT) { 0 } else { want.min(room) }
     }
 
-    pub(crate) fn h3_client_data(&mut self, cx: &mut Context, key: Key, index: u32, data: &[u8], last: bool) {
-        let idle = self.lane.snapshot.limits.idle_timeout.as_millis() as Millis;
+    pub(crate) fn h3_client_data(&mut self, key: Key, index: u32, data: &[u8], last: bool) {
         let Some(stream) = self.h3_stream(key, index) else { return };
         h3::put_data_header(&mut stream.out, data.len());
         stream.out.extend_from_slice(data);
         stream.finish |= last;
-        stream.due = cx.now() + idle;
         self.h3_staged(key, index);
     }
 
@@ -105,25 +104,11 @@ impl Proxy {
         }
     }
 
-    /// The response is cut off: it must not look whole.
-    pub(crate) fn h3_client_reset(&mut self, key: Key, index: u32) {
+    /// The response is cut off: it must not look whole. `stuck`: the client takes nothing.
+    pub(crate) fn h3_client_reset(&mut self, key: Key, index: u32, stuck: bool) {
         if let Some(Conn::Quic(q)) = self.conns.get_mut(key) {
-            q.reset(index, Code::InternalError);
+            q.reset(index, if stuck { Code::RequestCancelled } else { Code::InternalError });
         }
         self.quic_touch(key);
-    }
-
-    pub(crate) fn h3_client_lingers(&mut self, cx: &mut Context, key: Key, index: u32, time: Duration) {
-        let due = cx.now() + time.as_millis() as Millis;
-        if let Some(stream) = self.h3_stream(key, index) {
-            stream.due = due;
-        }
-    }
-
-    pub(crate) fn h3_client_alive(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let idle = self.lane.snapshot.limits.idle_timeout.as_millis() as Millis;
-        if let Some(stream) = self.h3_stream(key, index) {
-            stream.due = cx.now() + idle;
-        }
     }
 }

@@ -10,6 +10,10 @@
 //! has gone from the configuration. Connection ids name the socket ([`config`]), so that every packet finds its lane
 //! after a change of the client's address: by `sealane_sys::steer` in the kernel, else by the mailbox.
 //!
+//! A datagram is passed on once: what came from another lane or process ([`Datagram`]) is this lane's, or nobody's. It is
+//! passed on only under an id that carries our MAC, or under the first id of a hello whose ticket did. Mailboxes have a
+//! capacity, and a datagram that does not fit is lost, as on any network.
+//!
 //! quinn-proto asks for time as `Instant` and wants timers finer than the lane's wheel: they are in a heap, and the
 //! lane's loop wakes for the first of them.
 
@@ -22,6 +26,7 @@ mod front_sink;
 mod send;
 pub(crate) mod succession;
 
+use crate::Message;
 use crate::conn::Conn;
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
@@ -32,6 +37,7 @@ use quinn_proto::{ConnectionHandle, DatagramEvent, Dir, EcnCodepoint, EndpointEv
 use sealane_http::h3::QpackScratch;
 use sealane_lane::{Context, Key};
 use sealane_sys::udp::{Batch, Options, Socket};
+use sealane_tls::ids::IdKey;
 use sealane_tls::quic as tls_quic;
 use send::Outgoing;
 use std::cmp::Reverse;
@@ -52,6 +58,8 @@ const READS: usize = 4;
 const TRAIN: usize = 65_535;
 /// How much later than they may be the ids of ended connections are forgotten, where nothing else happens meanwhile.
 const FORGETTING: Duration = Duration::from_millis(100);
+/// Entries of the timers' heap, beside a few per connection, above which those that are stale are removed.
+const STALE_TIMERS: usize = 256;
 /// The kernel's buffers, wished for: a lane that is busy for a millisecond at 10 Gbit/s.
 const SOCKET_BUFFER: usize = 2 << 20;
 
@@ -77,6 +85,11 @@ impl Datagram {
     pub fn slot(&self) -> usize {
         self.slot
     }
+
+    /// What it takes of the room in a mailbox, in bytes.
+    pub(crate) fn load(&self) -> usize {
+        size_of::<Self>() + self.data.len()
+    }
 }
 
 /// What is known of a datagram beside its bytes.
@@ -86,7 +99,8 @@ struct Arrival {
     local: Option<IpAddr>,
     ecn: u8,
     counted: bool,
-    fresh: bool,
+    /// It came from another lane, or another process: it is not passed on again.
+    forwarded: bool,
 }
 
 /// One socket with its endpoint.
@@ -124,6 +138,8 @@ pub(crate) struct Quic {
     pub qpack: QpackScratch,
     /// Clients' first connection ids whose hello was another lane's.
     pub moved: admission::Moved,
+    /// Makes and checks the MACs of connection ids.
+    ids: Option<Arc<IdKey>>,
     /// The process that reads our listeners' sockets now; it passes on what is ours.
     pub follower: Option<Arc<Channel>>,
 }
@@ -166,7 +182,7 @@ impl Proxy {
                 if !quic.settings.offload {
                     socket = socket.without_offload();
                 }
-                let config = config::endpoint(&lane.snapshot.ticket_keys, lane.snapshot.quic_generation, slot);
+                let config = self.quic_endpoint_config(slot);
                 let server = listener.quic_config(&lane.snapshot).map_err(std::io::Error::other)?;
                 let endpoint = Endpoint {
                     socket,
@@ -180,6 +196,14 @@ impl Proxy {
             }
         }
         Ok(())
+    }
+
+    /// What quinn-proto is told of the endpoint at one of a listener's sockets.
+    fn quic_endpoint_config(&mut self, slot: usize) -> Arc<quinn_proto::EndpointConfig> {
+        let snapshot = &self.lane.snapshot;
+        // The key that it is derived from outlives rotations.
+        let ids = self.quic.ids.get_or_insert_with(|| Arc::new(IdKey::of_connections(&snapshot.ticket_keys)));
+        config::endpoint(&snapshot.ticket_keys, ids, snapshot.quic_generation, slot)
     }
 
     /// Puts an endpoint in and watches its socket.
@@ -224,7 +248,7 @@ impl Proxy {
             let Ok(filled) = endpoint.socket.receive(&mut batch) else { break };
             for (meta, bytes) in batch.iter_mut() {
                 if meta.truncated {
-                    self.counters.quic_dropped.inc();
+                    self.counters.quic_dropped_oversize.inc();
                     continue;
                 }
                 // A train is one allocation; its datagrams are parts of it.
@@ -234,8 +258,13 @@ impl Proxy {
                         true => train.split_to(meta.segment),
                         false => std::mem::take(&mut train),
                     };
-                    let arrival =
-                        Arrival { remote: meta.remote, local: meta.local, ecn: meta.ecn, counted: false, fresh: false };
+                    let arrival = Arrival {
+                        remote: meta.remote,
+                        local: meta.local,
+                        ecn: meta.ecn,
+                        counted: false,
+                        forwarded: false,
+                    };
                     self.quic_datagram(cx, index, now, arrival, data);
                 }
             }
@@ -248,44 +277,14 @@ impl Proxy {
     }
 
     /// One datagram: to the lane that owns it, or to its connection, or to be admitted.
-    fn quic_datagram(&mut self, cx: &mut Context, index: usize, now: Instant, arrival: Arrival, mut data: BytesMut) {
-        let Arrival { remote, local, ecn, counted, fresh } = arrival;
-        let lanes = self.mailboxes.len();
-        let generation = self.lane.snapshot.quic_generation;
-        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
+    fn quic_datagram(&mut self, cx: &mut Context, index: usize, now: Instant, arrival: Arrival, data: BytesMut) {
         self.counters.quic_datagrams_in.inc();
-        if let Some(listener) = &endpoint.listener {
-            let named = if fresh { None } else { config::named(&data) };
-            let slots = listener.listener.quic.as_ref().map_or(0, |q| q.sockets.len());
-            let elders = &self.lane.snapshot.quic_elders;
-            if let Some((theirs, slot)) = named
-                && theirs != generation
-                && let Some(elder) = elders.iter().find(|e| e.generation == theirs)
-            {
-                let (address, listener) = (listener.listener.address, listener.listener.id);
-                let message = Datagram { listener, slot, remote, local, ecn, counted, fresh, data };
-                match elder.channel.send(address, &message) {
-                    Sent::Yes => return self.counters.quic_forwarded.inc(),
-                    Sent::Full => return self.counters.quic_dropped.inc(),
-                    // Its connections have ended with it: a stateless reset tells the client.
-                    Sent::Gone => data = message.data,
-                }
-            }
-            let (owner, counted) = match named.filter(|(g, slot)| *g == generation && *slot < slots) {
-                Some((_, slot)) if slot == endpoint.slot => (None, counted),
-                Some((_, slot)) => (Some(slot), counted),
-                None => (self.quic.moved.owner(&data), true),
-            };
-            if let Some(slot) = owner {
-                let listener = listener.listener.id;
-                let message = Datagram { listener, slot, remote, local, ecn, counted, fresh, data };
-                self.counters.quic_forwarded.inc();
-                // A lane that has ended takes none: the packet is lost, as its connection is.
-                let _ = self.mailboxes[slot % lanes].send(crate::Message::Datagram(Box::new(message)));
-                return;
-            }
-        }
-        let keep = lanes > 1 && endpoint.listener.as_ref().is_some_and(|l| l.has_stateful_tickets());
+        let Some(data) = self.quic_pass_on(cx, index, &arrival, data) else { return };
+        let Arrival { remote, local, ecn, counted, forwarded } = arrival;
+        let lanes = self.mailboxes.len();
+        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
+        // What another lane has passed on stays here, whosever ticket its hello has: that counts for nothing then.
+        let keep = lanes > 1 && !forwarded && endpoint.listener.as_ref().is_some_and(|l| l.has_stateful_tickets());
         let raw = (keep || self.quic.follower.is_some()).then(|| data.clone());
         let mut answer = std::mem::take(&mut self.quic.out.scratch);
         answer.clear();
@@ -312,14 +311,20 @@ impl Proxy {
             Some(DatagramEvent::NewConnection(incoming))
                 if endpoint.listener.is_some() && !endpoint.leaving && self.quic.follower.is_some() =>
             {
-                // Under an id that we made for a Retry, or left here by chance: the successor's.
+                // Under an id that we made for a Retry: the successor's. Its client has proven its address, so nobody else
+                // makes datagrams go back.
+                let proven = incoming.remote_address_validated();
                 endpoint.endpoint.ignore(incoming);
-                if let (Some(follower), Some(listener), Some(data)) = (&self.quic.follower, &endpoint.listener, raw) {
+                if let (Some(follower), Some(listener), Some(data), true) =
+                    (&self.quic.follower, &endpoint.listener, raw, proven)
+                {
                     let (address, listener) = (listener.listener.address, listener.listener.id);
                     let slot = endpoint.slot;
                     let message = Datagram { listener, slot, remote, local, ecn, counted: false, fresh: true, data };
-                    // One that is gone, or does not keep up, is a network that has lost it.
-                    let _ = follower.send(address, &message);
+                    // One that is gone is a network that has lost it.
+                    if follower.send(address, &message) == Sent::Full {
+                        self.counters.quic_dropped_process.inc();
+                    }
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
@@ -337,15 +342,83 @@ impl Proxy {
         self.quic.out.scratch = answer;
     }
 
+    /// Passes a datagram on to the process or the lane that its connection id names, unless that is this lane: then it is
+    /// given back.
+    fn quic_pass_on(&mut self, cx: &Context, index: usize, arrival: &Arrival, data: BytesMut) -> Option<BytesMut> {
+        let Arrival { remote, local, ecn, counted, forwarded } = *arrival;
+        let endpoint = self.quic.endpoints.get(index)?.as_ref()?;
+        let Some(listener) = endpoint.listener.as_ref().filter(|_| !forwarded) else { return Some(data) };
+        let (address, listener, slots) = (
+            listener.listener.address,
+            listener.listener.id,
+            listener.listener.quic.as_ref().map_or(0, |q| q.sockets.len()),
+        );
+        let snapshot = &self.lane.snapshot;
+        let key = self.quic.ids.as_deref();
+        let named = config::named(&data);
+        if let Some(named) = named.filter(|n| n.generation == snapshot.quic_generation && n.slot < slots) {
+            if named.slot == endpoint.slot {
+                return Some(data);
+            }
+            if key.is_some_and(|key| named.is_made_with(key)) {
+                let slot = named.slot;
+                return self.quic_mail(listener, slot, arrival, &data);
+            }
+            self.counters.forged_connection_ids.inc();
+        } else if let Some(named) = named
+            && let Some(elder) = snapshot.quic_elders.iter().find(|e| e.generation == named.generation)
+        {
+            let passes = match elder.ids_have_macs {
+                true => key.is_some_and(|key| named.is_made_with(key)),
+                false => named.may_be_without_mac(),
+            };
+            if passes {
+                let message = Datagram { listener, slot: named.slot, remote, local, ecn, counted, fresh: false, data };
+                return match elder.channel.send(address, &message) {
+                    Sent::Yes => {
+                        self.counters.quic_forwarded.inc();
+                        None
+                    }
+                    Sent::Full => {
+                        self.counters.quic_dropped_process.inc();
+                        None
+                    }
+                    // Its connections have ended with it: a stateless reset tells the client.
+                    Sent::Gone => Some(message.data),
+                };
+            }
+            self.counters.forged_connection_ids.inc();
+        }
+        match self.quic.moved.owner(cx.now(), remote, &data) {
+            Some(slot) => self.quic_mail(listener, slot, arrival, &data),
+            None => Some(data),
+        }
+    }
+
+    /// Mails a datagram to the lane of one of a listener's sockets. What does not fit is lost, and counted there.
+    fn quic_mail(&self, listener: u32, slot: usize, arrival: &Arrival, data: &[u8]) -> Option<BytesMut> {
+        let Arrival { remote, local, ecn, counted, .. } = *arrival;
+        // A copy: what comes in trains would keep the whole train.
+        let data = BytesMut::from(data);
+        let message = Datagram { listener, slot, remote, local, ecn, counted, fresh: false, data };
+        if self.mailboxes[slot % self.mailboxes.len()].send(Message::Datagram(Box::new(message))).is_ok() {
+            self.counters.quic_forwarded.inc();
+        }
+        None
+    }
+
     /// A datagram that another lane got, of a connection that is one of this lane's.
     pub(crate) fn quic_forwarded(&mut self, cx: &mut Context, d: Datagram) {
         let own = |e: &Endpoint| e.slot == d.slot && e.listener.as_ref().is_some_and(|l| l.listener.id == d.listener);
         let found = self.quic.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e)));
         if let Some(index) = found {
             let now = cx.instant();
-            let arrival = Arrival { remote: d.remote, local: d.local, ecn: d.ecn, counted: d.counted, fresh: d.fresh };
+            let Datagram { remote, local, ecn, counted, .. } = d;
+            let arrival = Arrival { remote, local, ecn, counted, forwarded: true };
             self.quic_datagram(cx, index, now, arrival, d.data);
             self.quic_look(cx);
+        } else {
+            self.counters.quic_dropped_misdirected.inc();
         }
     }
 
@@ -358,7 +431,7 @@ impl Proxy {
 
     /// Acts on what a connection has to say.
     pub(crate) fn quic_drive(&mut self, cx: &mut Context, key: Key) {
-        if self.quic_gave_up_hello(key) {
+        if self.quic_gave_up_hello(cx, key) {
             return;
         }
         loop {
@@ -370,9 +443,8 @@ impl Proxy {
                 quinn_proto::Event::ConnectionLost { reason } if q.is_client() => self.quic_lost(cx, key, &reason),
                 quinn_proto::Event::ConnectionLost { reason } => self.h3_server_lost(cx, key, Some(&reason)),
                 quinn_proto::Event::Stream(event) => self.quic_stream_event(cx, key, event),
-                quinn_proto::Event::HandshakeDataReady
-                | quinn_proto::Event::DatagramReceived
-                | quinn_proto::Event::DatagramsUnblocked => {}
+                quinn_proto::Event::HandshakeDataReady => self.quic_hello_read(key),
+                quinn_proto::Event::DatagramReceived | quinn_proto::Event::DatagramsUnblocked => {}
             }
         }
         self.quic_touch(key);
@@ -504,6 +576,12 @@ impl Proxy {
         if q.armed.is_none_or(|armed| at < armed) {
             q.armed = Some(at);
             self.quic.timers.push(Reverse((at, key.to_u64())));
+        }
+        // What timers that have moved forward left behind goes once it is most of what is there.
+        if self.quic.timers.len() > STALE_TIMERS + 4 * self.conns.len() {
+            let conns = &self.conns;
+            let live = |at: Instant, token: u64| matches!(conns.get(Key::from_u64(token)), Some(Conn::Quic(q)) if q.armed == Some(at));
+            self.quic.timers.retain(|Reverse((at, token))| live(*at, *token));
         }
     }
 

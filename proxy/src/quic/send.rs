@@ -183,7 +183,7 @@ impl Proxy {
                     true => (&mut x.down, Later::Server(exchange)),
                     false => (&mut x.up, Later::Client(exchange)),
                 };
-                if flow.state == FlowState::Open && std::mem::take(&mut flow.blocked) {
+                if flow.state == FlowState::Open && flow.unblock(cx.now()) {
                     resume.push(source);
                 }
             }

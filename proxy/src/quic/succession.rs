@@ -7,7 +7,10 @@
 //! ```
 //! The sockets are the same, so that nothing that waits in them is lost and no port is bound anew; the successor reads
 //! them from the moment when the elder's last lane has stopped ([`Follower::read_no_more`]); both send by them. Whose a
-//! datagram is, is told by the first byte of its connection id, the generation. A successor may have several elders, if
+//! datagram is, is told by the first byte of its connection id, the generation, and by its MAC, so that nobody else makes
+//! datagrams go this way. The way has the bounds of the kernel's socket buffer, and at its end those of the lanes'
+//! mailboxes: what does not fit is lost, as on any network, and counted. What has come this way is never passed on again,
+//! but for a first packet that carries the elder's own proof of its client's address: that goes back, once. A successor may have several elders, if
 //! one upgrade follows another before the first process has drained. When an elder has ended, what still comes for it
 //! gets the successor's stateless reset: the key is the same.
 //!
@@ -42,6 +45,9 @@ const FRESH: u8 = 8;
 pub struct Elder {
     /// What its connection ids begin with.
     pub generation: u8,
+    /// Its connection ids carry MACs, under the key that it has handed over. One that was built before ids had any
+    /// cannot be protected from datagrams under made-up ids; the way to it is bounded all the same.
+    pub ids_have_macs: bool,
     /// The way to it.
     pub channel: Arc<Channel>,
 }

@@ -123,8 +123,18 @@ impl Client {
 
     /// The same with all settings of the test's own.
     pub fn begin_as(server: SocketAddr, client: quinn_proto::ClientConfig) -> Client {
+        Self::begin_at(server, client, crate::site::HOST)
+    }
+
+    /// Begins to connect, asking for this server name.
+    pub fn begin_named(server: SocketAddr, config: &Arc<ClientConfig>, name: &str) -> Client {
+        let crypto = QuicClientConfig::try_from(Arc::clone(config)).expect("the provider has QUIC's first suite");
+        Self::begin_at(server, quinn_proto::ClientConfig::new(Arc::new(crypto)), name)
+    }
+
+    fn begin_at(server: SocketAddr, client: quinn_proto::ClientConfig, name: &str) -> Client {
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
-        let connected = endpoint.connect(Instant::now(), client, server, crate::site::HOST);
+        let connected = endpoint.connect(Instant::now(), client, server, name);
         let (handle, quic) = connected.expect("the address can be connected to");
         Client {
             socket: socket(),
@@ -143,10 +153,15 @@ impl Client {
     #[track_caller]
     pub fn connect(server: SocketAddr, config: &Arc<ClientConfig>) -> Client {
         let mut client = Self::begin(server, config);
-        client.until(|c| c.connected);
-        assert!(client.connected, "{:?}", client.lost);
+        assert!(client.establish(), "{:?}", client.lost);
         client.open_control();
         client
+    }
+
+    /// Waits for the end of the handshake; says whether it was a good one.
+    pub fn establish(&mut self) -> bool {
+        self.until(|c| c.connected || c.lost.is_some());
+        self.connected && self.lost.is_none()
     }
 
     /// Opens the control stream.
@@ -167,18 +182,23 @@ impl Client {
     /// Opens a request stream with these bytes, and ends it if `end`.
     #[track_caller]
     pub fn open(&mut self, bytes: &[u8], end: bool) -> StreamId {
+        self.try_open(bytes, end).expect("the server allows streams")
+    }
+
+    /// The same; `None` where the connection is lost.
+    pub fn try_open(&mut self, bytes: &[u8], end: bool) -> Option<StreamId> {
         let mut opened = None;
         self.until(|c| {
             opened = opened.or_else(|| c.quic.streams().open(Dir::Bi));
             opened.is_some() || c.lost.is_some()
         });
-        let id = opened.expect("the server allows streams");
+        let id = opened?;
         self.streams.insert(id, (Vec::new(), None));
         self.write(id, bytes);
         if end {
             self.finish(id);
         }
-        id
+        Some(id)
     }
 
     /// Opens a request stream with these bytes, and ends it; what comes on it is the caller's to read, and to let wait.
@@ -220,8 +240,10 @@ impl Client {
         if !body.is_empty() {
             bytes.extend_from_slice(&data(body));
         }
-        let id = self.open(&bytes, true);
-        self.response(id)
+        match self.try_open(&bytes, true) {
+            Some(id) => self.response(id),
+            None => Err(self.failure()),
+        }
     }
 
     /// A GET, whole, or the test fails.

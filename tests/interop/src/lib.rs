@@ -21,6 +21,7 @@ pub mod ports;
 pub mod process;
 pub mod relay;
 pub mod site;
+pub mod versions;
 
 use std::io::Write;
 use std::time::Duration;

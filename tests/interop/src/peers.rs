@@ -160,29 +160,36 @@ pub fn h2spec() -> Result<PathBuf, String> {
     .clone()
 }
 
-/// quic-go with our small program around it (`peers/quic-go`), built once by Go, in a folder of cargo's target folder.
-/// The error says why there is none.
+/// quic-go with our small program around it (`peers/quic-go`). The error says why there is none.
 pub fn quic_go() -> Result<PathBuf, String> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    MADE.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/quic-go");
-        let folder = binary::target().join("interop-go");
-        let (program, marker) = (folder.join("quic-go"), folder.join("quic-go.made-from"));
-        let read = |name| std::fs::read_to_string(source.join(name)).map_err(|error| error.to_string());
-        let wanted = read("main.go")? + &read("go.sum")?;
-        if program.is_file() && std::fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
-            return Ok(program);
-        }
-        let mut command = Command::new(find("go").ok_or("`go` is not installed")?);
-        command.current_dir(&source).args(["build", "-mod=readonly", "-o"]).arg(&program).arg(".");
-        let said = Said::from(process::run(&mut command, b""));
-        if said.code != Some(0) {
-            return Err(said.all().trim().to_owned());
-        }
-        std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
-        Ok(program)
-    })
-    .clone()
+    MADE.get_or_init(|| built_by_go("quic-go")).clone()
+}
+
+/// grpc-go with our small program around it (`peers/grpc-go`). The error says why there is none.
+pub fn grpc_go() -> Result<PathBuf, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    MADE.get_or_init(|| built_by_go("grpc-go")).clone()
+}
+
+/// Builds one of the programs in `peers`, once, in a folder of cargo's target folder.
+fn built_by_go(name: &str) -> Result<PathBuf, String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name);
+    let folder = binary::target().join("interop-go");
+    let (program, marker) = (folder.join(name), folder.join(format!("{name}.made-from")));
+    let read = |name| std::fs::read_to_string(source.join(name)).map_err(|error| error.to_string());
+    let wanted = read("main.go")? + &read("go.sum")?;
+    if program.is_file() && std::fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+        return Ok(program);
+    }
+    let mut command = Command::new(find("go").ok_or("`go` is not installed")?);
+    command.current_dir(&source).args(["build", "-mod=readonly", "-o"]).arg(&program).arg(".");
+    let said = Said::from(process::run(&mut command, b""));
+    if said.code != Some(0) {
+        return Err(said.all().trim().to_owned());
+    }
+    std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
+    Ok(program)
 }
 
 /// Python's own HTTP server over a folder, a backend that closes after each response (HTTP/1.0).

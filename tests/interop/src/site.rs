@@ -93,6 +93,30 @@ impl Site {
         issue(&self.authority, self.folder.path(), file, names, &key, Some(serial))
     }
 
+    /// A certificate that an intermediate authority has signed, which follows it in the file. The certificate is valid
+    /// until the first year of these begins, the intermediate's until the second.
+    pub fn issue_until(&self, file: &str, names: &[&str], until: i32, intermediate_until: i32) -> Identity {
+        let between = KeyPair::generate().expect("a key can be made");
+        let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names are valid names");
+        params.distinguished_name.push(rcgen::DnType::CommonName, format!("{file}'s authority"));
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.not_after = date_time_ymd(intermediate_until, 1, 1);
+        let intermediate = params.signed_by(&between, &self.authority).expect("a certificate can be signed");
+        let authority = Issuer::new(params, between);
+        let key = KeyPair::generate().expect("a key can be made");
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("the names are valid");
+        params.distinguished_name.push(rcgen::DnType::CommonName, file);
+        params.not_after = date_time_ymd(until, 1, 1);
+        let cert = params.signed_by(&key, &authority).expect("a certificate can be signed");
+        let path = |suffix: &str| self.folder.path().join(format!("{file}{suffix}.pem"));
+        let identity = Identity { cert: path(""), key: path("-key") };
+        write(&identity.cert, &(cert.pem() + &intermediate.pem()));
+        write(&identity.key, &key.serialize_pem());
+        identity
+    }
+
     /// Writes a list of the authority's that revokes these, PEM.
     pub fn revocations(&self, file: &str, serials: &[u64]) -> PathBuf {
         let revoked = |serial: &u64| RevokedCertParams {

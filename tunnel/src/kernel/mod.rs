@@ -120,7 +120,7 @@ impl KernelPlane {
     fn begin(parts: Parts, sink: Arc<dyn Sink>) -> io::Result<Self> {
         let Parts { interface, requests, generic, route, notices, udp, peers } = parts;
         let sockets = udp.iter().map(|s| s.as_fd().try_clone_to_owned()).collect::<io::Result<_>>()?;
-        let (door, inbox) = mailbox()?;
+        let (door, inbox) = mailbox(reader::CAPACITY)?;
         let counts = Arc::new(Counts::default());
         let state = Arc::new(Mutex::new(State { generic, route, peers }));
         let reader = Reader::new(udp, notices, requests, sink.clone(), state.clone(), counts.clone());
@@ -256,10 +256,10 @@ impl Plane for KernelPlane {
                     return Err(Refused::NoSocket(socket));
                 }
                 let message = Message::ControlOut { socket: number, remote, local, bytes };
-                self.mailbox.send(message).map_err(|_| Refused::Gone)
+                self.mailbox.send(message).map_err(Refused::from)
             }
             Command::InbandOut(..) => Err(Refused::Unsupported("the kernel sends no in-band messages")),
-            Command::SocketNew { .. } | Command::SocketClose(_) => {
+            Command::SocketNew { .. } | Command::SocketConfirm(_) | Command::SocketClose(_) => {
                 Err(Refused::Unsupported("the kernel's plane serves UDP; TCP peers want the user-space plane"))
             }
             Command::CountersGet(which) => {

@@ -3,7 +3,7 @@
 use super::State;
 use super::family::{Notice, Requests, notice};
 use crate::plane::{ControlIn, DelReason, Event, PeerId, Sink, SocketId, Transport};
-use sealane_lane::{After, Context, Ready, Service};
+use sealane_lane::{After, Context, Load, Mail, Ready, Service};
 use sealane_ovpn::data::Header;
 use sealane_sys::netlink::Netlink;
 use sealane_sys::udp::{Batch, Socket, Transmit};
@@ -25,6 +25,19 @@ pub(super) struct Counts {
 pub(super) enum Message {
     ControlOut { socket: usize, remote: SocketAddr, local: Option<IpAddr>, bytes: Vec<u8> },
     Stop,
+}
+
+/// The capacity of the thread's mailbox: control packets, in bytes.
+pub(super) const CAPACITY: &[usize] = &[4 << 20];
+
+impl Mail for Message {
+    fn load(&self) -> Load {
+        match self {
+            // Strangers cause them: the gate answers every reset.
+            Self::ControlOut { bytes, .. } => Load::Counted { kind: 0, amount: size_of::<Self>() + bytes.capacity() },
+            Self::Stop => Load::Free,
+        }
+    }
 }
 
 const NOTICES: u64 = 1 << 62;

@@ -9,7 +9,7 @@ use super::peer::Peer;
 use super::routes::{Fast, Routes};
 use super::segment::prepare;
 use super::shared::{Message, Origin, Role, Shared};
-use super::stream::{BACKLOG, Stream};
+use super::stream::{BACKLOG, CONTROL_BACKLOG, Stage, Stream};
 use crate::plane::{Event, PeerId, PeerNew, Refused, Transport};
 use sealane_lane::{Context, Subscription};
 use sealane_ovpn::data::magic::{PING, Payload, payload};
@@ -102,7 +102,10 @@ impl Core {
         let id = new.peer;
         if new.transport == Transport::Tcp {
             match self.streams.get_mut(&new.socket.number()) {
-                Some(stream) => stream.peer = Some(id),
+                Some(stream) => {
+                    stream.peer = Some(id);
+                    stream.stage = Stage::InUse;
+                }
                 None => {
                     let why = Refused::NoSocket(new.socket);
                     return self.shared.sink.event(Event::Failed { peer: id, why });
@@ -378,12 +381,25 @@ impl Core {
         peer.stats.link_tx_bytes.add(link_bytes);
     }
 
-    /// Appends a frame to a stream; it leaves at the end of the turn.
-    pub(super) fn stream_out<E>(&mut self, number: u64, len: u16, write: impl FnOnce(&mut [u8]) -> Result<(), E>) {
-        let Some(stream) = self.streams.get_mut(&number) else { return self.counters.link_lost.inc() };
-        if stream.waiting() >= BACKLOG || stream.push(len, write).is_err() {
-            return self.counters.link_lost.inc();
+    /// Appends a control packet to a stream; it leaves at the end of the turn. False when the connection takes no more:
+    /// it is to be closed, since a control packet is not sent again on TCP. Data that waits takes no room from it.
+    pub(super) fn stream_out(&mut self, number: u64, packet: &[u8]) -> bool {
+        let Some(stream) = self.streams.get_mut(&number) else {
+            self.counters.link_lost.inc();
+            return true;
+        };
+        let most = CONTROL_BACKLOG + if stream.peer.is_some() { BACKLOG } else { 0 };
+        let Ok(len) = u16::try_from(packet.len()) else { return false };
+        if stream.waiting() >= most {
+            self.counters.link_lost.inc();
+            return false;
         }
+        let copied: Result<(), std::convert::Infallible> = stream.push(len, |out| {
+            out.copy_from_slice(packet);
+            Ok(())
+        });
+        let Ok(()) = copied;
         self.dirty.push(number);
+        true
     }
 }

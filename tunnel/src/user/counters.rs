@@ -68,8 +68,12 @@ lane_counters! {
     drop_forward,
     /// Peers that moved to another address.
     floats,
-    /// TCP connections refused or closed for breaking the framing or for being too many.
+    /// TCP connections refused or closed for breaking the framing, for being too many, or for not reading.
     drop_connection,
+    /// TCP connections closed because no session began on them in time.
+    connection_timeout,
+    /// TCP connections without a session that made room for newer ones.
+    connection_evicted,
 }
 
 impl LaneCounters {

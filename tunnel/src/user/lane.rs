@@ -12,20 +12,24 @@
 
 use super::coalesce::Coalescer;
 use super::core::{Core, TunWriter};
-use super::counters::LaneCounters;
+use super::counters::{LaneCounters, PeerStats};
 use super::handover::Inherited;
 use super::pace::Pace;
 use super::peer::Key;
-use super::shared::{Message, Origin, Shared};
-use super::stream::{SCRATCH, Stream, whole};
-use crate::plane::{ControlIn, DelReason, Event, KeyNew, KeySlot, PeerId, Refused, SocketId, Transport};
+use super::shared::{Message, Origin, STOP_STEPS, Shared};
+use super::stream::{CLOSED_WITHIN, SCRATCH, SESSION_WITHIN, Stage, Stream, whole};
+use crate::plane::{ControlIn, DelReason, Event, KeyNew, KeySlot, PeerId, PeerNew, Refused, SocketId, Transport};
 use rustix::io::Errno;
-use sealane_lane::{After, Context, Ready, Service, Subscription};
+use sealane_lane::{After, Context, Millis, Ready, Service, Subscription};
+use sealane_ovpn::share::{Network, Slots};
 use sealane_sys::tun::{HEADER, Queue, Vnet};
 use sealane_sys::udp::{Batch, MAX_BATCH, Socket, Transmit};
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// Tokens of what is watched: a kind in the highest byte, a number below.
 const UDP: u64 = 1 << 56;
@@ -42,8 +46,13 @@ const RECEIVES: usize = 4;
 const READS: usize = 128;
 /// Connections accepted per turn.
 const ACCEPTS: usize = 16;
+/// How long no connections are accepted once descriptors or memory have run out.
+const ACCEPT_AGAIN: Millis = 100;
 /// Connections of one lane.
 const STREAMS: usize = 16_384;
+/// Connections of one lane on which no session has begun, and how many of them one network may have.
+const UNCONFIRMED: usize = 512;
+const UNCONFIRMED_SHARE: usize = 64;
 /// Buffers per receive, each for a train of datagrams.
 pub(super) const BUFFERS: usize = MAX_BATCH;
 
@@ -54,11 +63,27 @@ pub(super) struct Lane {
     scratch: Box<[u8]>,
     listeners: Vec<OwnedFd>,
     next_stream: u64,
+    /// Connections on which no session has begun.
+    unconfirmed: Slots<u64>,
     /// The TUN is not read while a socket takes no more.
     paused: Option<usize>,
-    stopping: bool,
+    stopping: Option<Stopping>,
     pace: Pace,
 }
+
+/// A lane that stops: in step with the others, but not for ever.
+#[derive(Clone, Copy)]
+struct Stopping {
+    /// Steps that this lane has announced.
+    announced: usize,
+    /// Steps that all lanes have announced, and after which mail was taken.
+    complete: usize,
+    /// A lane that has failed announces nothing.
+    deadline: Instant,
+}
+
+/// How long a lane waits for the others when it stops.
+const STOP_WITHIN: Duration = Duration::from_secs(1);
 
 impl Lane {
     pub(super) fn new(
@@ -86,8 +111,9 @@ impl Lane {
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             listeners,
             next_stream: FIRST_STREAM,
+            unconfirmed: Slots::new(UNCONFIRMED, UNCONFIRMED_SHARE),
             paused: None,
-            stopping: false,
+            stopping: None,
             pace,
         })
     }
@@ -99,16 +125,24 @@ impl Lane {
 
     /// Goes on with another process's connections and peers, before the loop begins.
     pub(super) fn inherit(&mut self, cx: &mut Context, streams: Vec<(u64, Stream)>, peers: Vec<Inherited>) {
-        for (number, stream) in streams {
+        let of_peers = peers.iter().map(|p| &p.about).filter(|p| p.transport == Transport::Tcp);
+        let of_peers: HashSet<u64> = of_peers.map(|p| p.socket.number()).collect();
+        for (number, mut stream) in streams {
             self.next_stream = self.next_stream.max(number.saturating_add(1));
             // What it had not sent yet leaves as soon as the socket takes it.
             let _ = cx.watch_listener(&stream.fd, STREAM | number);
             let _ = cx.rewatch(&stream.fd, STREAM | number, true, true);
-            self.core.streams.insert(number, stream);
+            // Connected clients take no slots from those that are not: there may be any number of them.
+            if of_peers.contains(&number) {
+                stream.stage = Stage::InUse;
+                self.core.streams.insert(number, stream);
+            } else {
+                self.keep_unconfirmed(cx, number, stream);
+            }
         }
         for Inherited { about, stats, keys } in peers {
             let id = about.peer;
-            self.core.peer_new(cx, about, stats);
+            self.peer_new(cx, about, stats);
             let Some(peer) = self.core.peers.get_mut(&id) else { continue };
             for key in keys {
                 let (slot, key_id) = (key.new.slot, key.new.key_id);
@@ -116,6 +150,31 @@ impl Lane {
                 peer.keys.install(slot, key_id, key);
             }
         }
+    }
+
+    /// Goes through the steps of stopping with the other lanes. Mail is taken between two turns; a step is over when none
+    /// is left.
+    fn stop_in_step(&mut self, mut step: Stopping, mail_left: bool, now: Instant) -> After {
+        let shared = &self.core.shared;
+        if mail_left && now < step.deadline {
+            return After::Again;
+        }
+        if step.announced == step.complete && step.announced < STOP_STEPS {
+            shared.stopped[step.announced].fetch_add(1, Ordering::AcqRel);
+            step.announced += 1;
+        }
+        let all = |at: usize| shared.stopped[at].load(Ordering::Acquire) >= shared.lanes.len();
+        let waits = step.complete < step.announced && !all(step.complete);
+        if step.complete == STOP_STEPS || now >= step.deadline {
+            return After::Stop;
+        }
+        if waits {
+            std::thread::yield_now();
+        } else {
+            step.complete += 1;
+        }
+        self.stopping = Some(step);
+        After::Again
     }
 
     fn counters(&self) -> &LaneCounters {
@@ -168,7 +227,7 @@ impl Lane {
     fn stream_ready(&mut self, cx: &Context, number: u64, ready: Ready) {
         let Some((id, mut stream)) = self.core.streams.remove_entry(&number) else { return };
         let alive = (!ready.read || self.read_stream(cx, id, &mut stream)) && stream.flush().is_ok();
-        if !alive || (stream.closing && stream.waiting() == 0) {
+        if !alive || (stream.stage == Stage::Closing && stream.waiting() == 0) {
             return self.close(cx, id, &stream);
         }
         let waits = stream.waiting() > 0;
@@ -184,6 +243,9 @@ impl Lane {
             Ok(None) => return false,
             Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
         };
+        if stream.stage == Stage::Closing {
+            return true;
+        }
         core.routes.changed();
         pace.arrived(1);
         let from = Origin { socket: SocketId::new(core.number, id), remote: stream.remote, local: stream.local };
@@ -191,7 +253,7 @@ impl Lane {
         let mut coalescer = Coalescer::new();
         let mut rest = &mut scratch[..n];
         let sound = loop {
-            match whole(rest) {
+            match whole(rest, stream.longest_frame()) {
                 Ok(Some(end)) => {
                     let (frame, after) = std::mem::take(&mut rest).split_at_mut(end);
                     rest = after;
@@ -214,13 +276,19 @@ impl Lane {
         sound
     }
 
-    fn accept(&mut self, cx: &Context, index: usize) {
+    fn accept(&mut self, cx: &mut Context, index: usize) {
         use rustix::net::{SocketFlags, accept_with};
         for _ in 0..ACCEPTS {
             let Some(listener) = self.listeners.get(index) else { return };
             let fd = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(fd) => fd,
                 Err(Errno::CONNABORTED | Errno::INTR) => continue,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    // Clients wait in the kernel's queue; the lane does not spin meanwhile.
+                    let token = LISTENER | index as u64;
+                    let _ = cx.rewatch(listener, token, false, false);
+                    return cx.timers.arm(token, cx.now() + ACCEPT_AGAIN);
+                }
                 Err(_) => return,
             };
             if self.core.streams.len() >= STREAMS {
@@ -230,23 +298,72 @@ impl Lane {
             let number = self.next_stream;
             self.next_stream += 1;
             let socket = SocketId::new(self.core.number, number);
-            if let Ok(remote) = self.open(cx, number, fd) {
-                self.core.shared.sink.event(Event::SocketOpened { socket, remote });
-            }
+            let Ok(stream) = self.open(cx, number, fd) else { continue };
+            let remote = stream.remote;
+            self.keep_unconfirmed(cx, number, stream);
+            self.core.shared.sink.event(Event::SocketOpened { socket, remote });
         }
     }
 
-    fn open(&mut self, cx: &Context, number: u64, fd: OwnedFd) -> io::Result<std::net::SocketAddr> {
+    fn open(&mut self, cx: &Context, number: u64, fd: OwnedFd) -> io::Result<Stream> {
         let stream = Stream::new(fd)?;
-        let remote = stream.remote;
         cx.watch_listener(&stream.fd, STREAM | number)?;
+        Ok(stream)
+    }
+
+    /// A connection that anybody may have made: it has a deadline, and a slot among others of its network.
+    fn keep_unconfirmed(&mut self, cx: &mut Context, number: u64, mut stream: Stream) {
+        stream.deadline = cx.now() + SESSION_WITHIN;
+        cx.timers.arm(STREAM | number, stream.deadline);
+        // None is settled while it is here, so there is always one that can go.
+        let evicted = self.unconfirmed.enter(number, Network::of(stream.remote.ip()));
         self.core.streams.insert(number, stream);
-        Ok(remote)
+        if let Ok(Some(evicted)) = evicted
+            && let Some(stream) = self.core.streams.remove(&evicted)
+        {
+            self.counters().connection_evicted.inc();
+            self.close(cx, evicted, &stream);
+        }
+    }
+
+    /// A session has begun on a connection.
+    fn confirm(&mut self, socket: SocketId) {
+        let number = socket.number();
+        self.unconfirmed.leave(number);
+        match self.core.streams.get_mut(&number) {
+            Some(stream) if stream.stage == Stage::Unconfirmed => stream.stage = Stage::InUse,
+            Some(_) => {}
+            // It closed before it was known to be of use.
+            None => self.core.shared.sink.event(Event::SocketClosed(socket)),
+        }
+    }
+
+    fn peer_new(&mut self, cx: &mut Context, new: PeerNew, stats: Arc<PeerStats>) {
+        if new.transport == Transport::Tcp {
+            self.unconfirmed.leave(new.socket.number());
+        }
+        self.core.peer_new(cx, new, stats);
+    }
+
+    /// A connection's time is over: no session has begun on it, or its client does not take the last packets.
+    fn stream_timeout(&mut self, cx: &Context, number: u64) {
+        let Some(stream) = self.core.streams.get(&number) else { return };
+        if stream.stage == Stage::InUse || cx.now() < stream.deadline {
+            return;
+        }
+        if let Some(stream) = self.core.streams.remove(&number) {
+            self.counters().connection_timeout.inc();
+            self.close(cx, number, &stream);
+        }
     }
 
     fn close(&mut self, cx: &Context, number: u64, stream: &Stream) {
         cx.unwatch(&stream.fd);
-        self.core.shared.sink.event(Event::SocketClosed(SocketId::new(self.core.number, number)));
+        if stream.stage == Stage::Unconfirmed {
+            self.unconfirmed.leave(number);
+        } else {
+            self.core.shared.sink.event(Event::SocketClosed(SocketId::new(self.core.number, number)));
+        }
     }
 
     fn key_new(&mut self, new: Box<KeyNew>) {
@@ -266,7 +383,7 @@ impl Lane {
         }
     }
 
-    fn peer_del(&mut self, cx: &Context, id: PeerId, reason: DelReason) {
+    fn peer_del(&mut self, cx: &mut Context, id: PeerId, reason: DelReason) {
         let Some(peer) = self.core.peers.remove(&id) else { return self.core.fail(id) };
         if self.core.sole == Some(id) {
             self.core.sole = None;
@@ -277,11 +394,14 @@ impl Lane {
         self.core.shared.sink.event(Event::PeerGone { peer: id, reason });
     }
 
-    fn close_when_sent(&mut self, cx: &Context, socket: SocketId) {
+    fn close_when_sent(&mut self, cx: &mut Context, socket: SocketId) {
         let number = socket.number();
+        self.unconfirmed.leave(number);
         let Some(stream) = self.core.streams.get_mut(&number) else { return };
-        stream.closing = true;
+        stream.stage = Stage::Closing;
         stream.peer = None;
+        stream.deadline = cx.now() + CLOSED_WITHIN;
+        cx.timers.arm(STREAM | number, stream.deadline);
         if stream.flush().unwrap_or(true) {
             if let Some(stream) = self.core.streams.remove(&number) {
                 self.close(cx, number, &stream);
@@ -291,7 +411,7 @@ impl Lane {
         }
     }
 
-    fn control_out(&mut self, socket: SocketId, transmit: &Transmit<'_>) {
+    fn control_out(&mut self, cx: &Context, socket: SocketId, transmit: &Transmit<'_>) {
         let core = &mut self.core;
         core.counters.control_out.inc();
         // What was sealed before leaves before.
@@ -300,13 +420,11 @@ impl Lane {
             if udp.send(transmit).is_err() {
                 core.counters.link_lost.inc();
             }
-        } else if let (Some(_), Ok(len)) = (core.streams.get(&socket.number()), u16::try_from(transmit.data.len())) {
-            core.stream_out(socket.number(), len, |out| {
-                out.copy_from_slice(transmit.data);
-                Ok::<_, ()>(())
-            });
-        } else {
-            core.counters.link_lost.inc();
+        } else if !core.stream_out(socket.number(), transmit.data)
+            && let Some(stream) = core.streams.remove(&socket.number())
+        {
+            core.counters.drop_connection.inc();
+            self.close(cx, socket.number(), &stream);
         }
     }
 }
@@ -315,6 +433,10 @@ impl Service for Lane {
     type Message = Message;
 
     fn ready(&mut self, cx: &mut Context, token: u64, ready: Ready) {
+        // What comes now waits in the kernel for whoever goes on.
+        if self.stopping.is_some() {
+            return;
+        }
         let number = token & !KIND;
         match token & KIND {
             UDP if ready.read => self.udp_ready(cx, number as usize),
@@ -327,12 +449,20 @@ impl Service for Lane {
     }
 
     fn timeout(&mut self, cx: &mut Context, token: u64) {
-        self.core.peer_timeout(cx, token);
+        match token & KIND {
+            STREAM => self.stream_timeout(cx, token & !KIND),
+            LISTENER => {
+                if let Some(listener) = self.listeners.get((token & !KIND) as usize) {
+                    let _ = cx.rewatch(listener, token, true, false);
+                }
+            }
+            _ => self.core.peer_timeout(cx, token),
+        }
     }
 
     fn message(&mut self, cx: &mut Context, message: Message) {
         match message {
-            Message::PeerNew(new, stats) => self.core.peer_new(cx, *new, stats),
+            Message::PeerNew(new, stats) => self.peer_new(cx, *new, stats),
             Message::PeerSet(id, set) => match self.core.peers.get_mut(&id) {
                 Some(peer) => {
                     peer.set(*set);
@@ -349,21 +479,24 @@ impl Service for Lane {
                 }
             }
             Message::ControlOut { socket, remote, local, bytes } => {
-                self.control_out(socket, &Transmit { remote, local, segment: 0, ecn: 0, data: &bytes });
+                self.control_out(cx, socket, &Transmit { remote, local, segment: 0, ecn: 0, data: &bytes });
             }
             Message::InbandOut(id, bytes) => {
                 self.core.routes.changed();
                 let mut bytes = bytes;
                 self.core.send_to(cx, id, &Vnet::default(), &mut bytes, false);
             }
-            Message::SocketNew(socket, fd) => {
-                if self.open(cx, socket.number(), fd).is_err() {
-                    self.core.shared.sink.event(Event::SocketClosed(socket));
+            // Control has made this connection, so it has a use for it.
+            Message::SocketNew(socket, fd) => match self.open(cx, socket.number(), fd) {
+                Ok(mut stream) => {
+                    stream.stage = Stage::InUse;
+                    self.core.streams.insert(socket.number(), stream);
                 }
-            }
+                Err(_) => self.core.shared.sink.event(Event::SocketClosed(socket)),
+            },
+            Message::SocketConfirm(socket) => self.confirm(socket),
             Message::SocketClose(socket) => self.close_when_sent(cx, socket),
             Message::Inbound { from, mut bytes } => {
-                self.core.shared.lanes[usize::from(self.core.number)].taken();
                 self.core.routes.changed();
                 let mut coalescer = Coalescer::new();
                 if let Some(inner) = self.core.link_in(cx, &mut bytes, &from, Transport::Udp) {
@@ -373,12 +506,14 @@ impl Service for Lane {
                 self.core.count_written(written);
             }
             Message::Outbound(id, mut bytes) => {
-                self.core.shared.lanes[usize::from(self.core.number)].taken();
                 if let (Some(vnet), Some(packet)) = (Vnet::decode(&bytes), bytes.get_mut(HEADER..)) {
                     self.core.send_to(cx, id, &vnet, packet, true);
                 }
             }
-            Message::Stop => self.stopping = true,
+            Message::Stop => {
+                let deadline = cx.instant() + STOP_WITHIN;
+                self.stopping = Some(Stopping { announced: 0, complete: 0, deadline });
+            }
         }
     }
 
@@ -401,8 +536,8 @@ impl Service for Lane {
             let _ = cx.rewatch(&core.tun, TUN, blocked.is_none(), false);
             self.paused = blocked;
         }
-        if self.stopping {
-            return After::Stop;
+        if let Some(stopping) = self.stopping {
+            return self.stop_in_step(stopping, cx.mail_left, cx.instant());
         }
         let wait = self.pace.wait(|| cx.instant());
         if !wait.is_zero() {

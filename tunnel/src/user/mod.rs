@@ -24,7 +24,8 @@ pub use sockets::Sockets;
 
 use crate::HandOver;
 use crate::plane::{
-    Command, DelReason, Event, Feature, PeerCounters, PeerId, PeerNew, PeerSet, Plane, Prefix, Refused, Sink, Transport,
+    Command, DelReason, Event, Feature, PeerCounters, PeerId, PeerNew, PeerSet, Plane, Prefix, Refused, Sink, SocketId,
+    Transport,
 };
 use counters::PeerStats;
 use handover::Legacy;
@@ -195,7 +196,7 @@ impl UserPlane {
     fn run(config: &Config, legacy: Legacy, sink: Arc<dyn Sink>) -> io::Result<Self> {
         let (mut doors, mut inboxes) = (Vec::new(), Vec::new());
         for _ in &legacy.queues {
-            let (door, inbox) = mailbox()?;
+            let (door, inbox) = mailbox(shared::CAPACITY)?;
             doors.push(LaneDoor::new(door));
             inboxes.push(inbox);
         }
@@ -213,6 +214,7 @@ impl UserPlane {
             routes,
             lanes: doors,
             started: Instant::now(),
+            stopped: Default::default(),
         });
         let mut plane = Self {
             shared: shared.clone(),
@@ -250,7 +252,7 @@ impl UserPlane {
 
     fn mail(&self, peer: PeerId, message: Message) -> Result<(), Refused> {
         let lane = usize::from(self.shared.lane_of(peer));
-        self.shared.lanes[lane].mailbox.send(message).map_err(|_| Refused::Gone)
+        self.shared.lanes[lane].mailbox.send(message).map_err(Refused::from)
     }
 
     /// Mail about a peer that must be there.
@@ -259,6 +261,11 @@ impl UserPlane {
             return Err(Refused::NoPeer(peer));
         }
         self.mail(peer, message)
+    }
+
+    fn mail_socket(&self, socket: SocketId, message: Message) -> Result<(), Refused> {
+        let door = self.shared.lanes.get(usize::from(socket.lane())).ok_or(Refused::NoSocket(socket))?;
+        door.mailbox.send(message).map_err(Refused::from)
     }
 
     fn peer_new(&self, new: PeerNew) -> Result<(), Refused> {
@@ -399,19 +406,15 @@ impl Plane for UserPlane {
             Command::KeyDel(id, slot) => self.mail_known(id, Message::KeyDel(id, slot)),
             Command::InbandOut(id, bytes) => self.mail_known(id, Message::InbandOut(id, bytes)),
             Command::ControlOut { socket, remote, local, bytes } => {
-                let door = self.shared.lanes.get(usize::from(socket.lane())).ok_or(Refused::NoSocket(socket))?;
-                let message = Message::ControlOut { socket, remote, local, bytes };
-                door.mailbox.send(message).map_err(|_| Refused::Gone)
+                self.mail_socket(socket, Message::ControlOut { socket, remote, local, bytes })
             }
             Command::SocketNew { lane, socket, fd } => {
                 let door = self.shared.lanes.get(usize::from(lane)).filter(|_| socket.lane() == lane);
                 let door = door.ok_or(Refused::NoSocket(socket))?;
-                door.mailbox.send(Message::SocketNew(socket, fd)).map_err(|_| Refused::Gone)
+                door.mailbox.send(Message::SocketNew(socket, fd)).map_err(Refused::from)
             }
-            Command::SocketClose(socket) => {
-                let door = self.shared.lanes.get(usize::from(socket.lane())).ok_or(Refused::NoSocket(socket))?;
-                door.mailbox.send(Message::SocketClose(socket)).map_err(|_| Refused::Gone)
-            }
+            Command::SocketConfirm(socket) => self.mail_socket(socket, Message::SocketConfirm(socket)),
+            Command::SocketClose(socket) => self.mail_socket(socket, Message::SocketClose(socket)),
             Command::CountersGet(which) => {
                 let now = self.now();
                 let registry = self.registry();

@@ -3,11 +3,11 @@
 use super::counters::{LaneCounters, PeerStats};
 use super::routes::Routes;
 use crate::plane::{DelReason, KeyNew, KeySlot, PeerId, PeerNew, PeerSet, Sink, SocketId, lane_of};
-use sealane_lane::{Mailbox, Published};
+use sealane_lane::{Load, Mail, Mailbox, Published};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 /// What a plane is at.
@@ -22,8 +22,10 @@ pub enum Role {
     Client,
 }
 
-/// Packets that may wait in a lane's mailbox, forwarded by other lanes.
-const FORWARDED: usize = 1024;
+/// The capacity of a lane's mailbox: packets that other lanes have forwarded, and control packets in bytes.
+pub(super) const CAPACITY: &[usize] = &[1024, 4 << 20];
+const FORWARDED: usize = 0;
+const CONTROL: usize = 1;
 
 /// What all lanes of a plane know.
 pub(super) struct Shared {
@@ -35,24 +37,23 @@ pub(super) struct Shared {
     pub lanes: Vec<LaneDoor>,
     /// Times of all lanes are told from here.
     pub started: Instant,
+    /// How many lanes have come to each step of stopping.
+    pub stopped: [AtomicUsize; STOP_STEPS],
 }
+
+/// Steps of stopping: no lane reads any more; none has a packet that it would forward. After each all mail is taken once
+/// more, so that what lanes have forwarded to each other is not lost.
+pub(super) const STOP_STEPS: usize = 2;
 
 /// How to reach a lane.
 pub(super) struct LaneDoor {
     pub mailbox: Mailbox<Message>,
     pub counters: Arc<LaneCounters>,
-    /// Forwarded packets in its mailbox. Written by several lanes, but only where steering has not helped.
-    waiting: AtomicUsize,
 }
 
 impl LaneDoor {
     pub(super) fn new(mailbox: Mailbox<Message>) -> Self {
-        Self { mailbox, counters: Arc::default(), waiting: AtomicUsize::new(0) }
-    }
-
-    /// A forwarded packet has been taken out.
-    pub(super) fn taken(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        Self { mailbox, counters: Arc::default() }
     }
 }
 
@@ -66,12 +67,7 @@ impl Shared {
 
     /// Hands a packet to another lane. False when that one has too many already.
     pub(super) fn forward(&self, lane: u16, packet: impl FnOnce() -> Message) -> bool {
-        let Some(door) = self.lanes.get(usize::from(lane)) else { return false };
-        if door.waiting.fetch_add(1, Ordering::Relaxed) >= FORWARDED {
-            door.waiting.fetch_sub(1, Ordering::Relaxed);
-            return false;
-        }
-        door.mailbox.send(packet()).is_ok()
+        self.lanes.get(usize::from(lane)).is_some_and(|door| door.mailbox.send(packet()).is_ok())
     }
 }
 
@@ -91,6 +87,7 @@ pub(super) enum Message {
     },
     InbandOut(PeerId, Vec<u8>),
     SocketNew(SocketId, OwnedFd),
+    SocketConfirm(SocketId),
     SocketClose(SocketId),
     /// A data packet that came to another lane.
     Inbound {
@@ -102,10 +99,47 @@ pub(super) enum Message {
     Stop,
 }
 
+impl Mail for Message {
+    fn load(&self) -> Load {
+        match self {
+            Self::Inbound { .. } | Self::Outbound(..) => Load::Counted { kind: FORWARDED, amount: 1 },
+            // Strangers cause them: the gate answers every reset.
+            Self::ControlOut { bytes, .. } => {
+                Load::Counted { kind: CONTROL, amount: size_of::<Self>() + bytes.capacity() }
+            }
+            _ => Load::Free,
+        }
+    }
+}
+
 /// Where a packet was received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub socket: SocketId,
     pub remote: SocketAddr,
     pub local: Option<IpAddr>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sealane_lane::{Undelivered, mailbox};
+
+    #[test]
+    fn control_packets_that_wait_are_bounded_and_keep_no_command_out() {
+        let (door, inbox) = mailbox(CAPACITY).expect("a mailbox");
+        let answer = || Message::ControlOut {
+            socket: SocketId::new(0, 0),
+            remote: ([192, 0, 2, 1], 1).into(),
+            local: None,
+            bytes: vec![7; 54],
+        };
+        let waiting = (0..1_000_000).take_while(|_| door.send(answer()).is_ok()).count();
+        assert!(waiting < CAPACITY[CONTROL] / 54, "{waiting}");
+        assert!(matches!(door.send(answer()), Err(Undelivered::Full(_))));
+        assert!(door.send(Message::SocketClose(SocketId::new(0, 1))).is_ok());
+        assert!(door.send(Message::Outbound(PeerId::new(1).expect("an id"), Vec::new())).is_ok());
+        assert!(inbox.receive().is_some());
+        assert!(door.send(answer()).is_ok());
+    }
 }

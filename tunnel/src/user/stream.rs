@@ -3,12 +3,21 @@
 use crate::plane::PeerId;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use sealane_lane::Millis;
+use sealane_ovpn::packet::MAX_PACKET;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 /// Bytes that may wait for a connection that takes no more. Data beyond is dropped, as on a full link.
 pub(super) const BACKLOG: usize = 1 << 20;
+/// Bytes that may wait for a connection before it has a peer: one flight of a TLS server and more. Control packets are not
+/// sent again on TCP, so a connection that lets more wait is closed.
+pub(super) const CONTROL_BACKLOG: usize = 16 << 10;
+/// How long a client may take from connecting to the packet that begins its session.
+pub(super) const SESSION_WITHIN: Millis = 10_000;
+/// How long the last packets of a connection that is to be closed may take.
+pub(super) const CLOSED_WITHIN: Millis = 5_000;
 /// Room for two of the longest frames: what is left of one, and another one.
 pub(super) const SCRATCH: usize = 2 * (2 + 65_535);
 
@@ -24,8 +33,20 @@ pub(super) struct Stream {
     out: Vec<u8>,
     /// How much of `out` has left.
     left: usize,
-    /// Is to be closed once `out` has left.
-    pub closing: bool,
+    pub stage: Stage,
+    /// It is closed then, unless it is in use.
+    pub deadline: Millis,
+}
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// No session has begun on it.
+    Unconfirmed,
+    /// Control, or a peer, uses it.
+    InUse,
+    /// It is closed once what waits has left. What it still brings is ignored.
+    Closing,
 }
 
 impl Stream {
@@ -42,7 +63,8 @@ impl Stream {
             partial: Vec::new(),
             out: Vec::new(),
             left: 0,
-            closing: false,
+            stage: Stage::Unconfirmed,
+            deadline: 0,
         })
     }
 
@@ -76,6 +98,11 @@ impl Stream {
             Err(Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// The longest frame that it may bring: data only once it has a peer.
+    pub(super) const fn longest_frame(&self) -> usize {
+        if self.peer.is_some() { u16::MAX as usize } else { MAX_PACKET }
     }
 
     /// Keeps what is not a whole frame yet.
@@ -135,11 +162,12 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Bytes of the first frame, with its length before it, when it is whole. An empty frame breaks the framing.
-pub(super) fn whole(bytes: &[u8]) -> Result<Option<usize>, Broken> {
+/// Bytes of the first frame, with its length before it, when it is whole. An empty frame, or one longer than `longest`,
+/// breaks the framing.
+pub(super) fn whole(bytes: &[u8], longest: usize) -> Result<Option<usize>, Broken> {
     let &[a, b, ..] = bytes else { return Ok(None) };
     match usize::from(u16::from_be_bytes([a, b])) {
-        0 => Err(Broken),
+        len if len == 0 || len > longest => Err(Broken),
         len => Ok(Some(2 + len).filter(|end| *end <= bytes.len())),
     }
 }
@@ -154,10 +182,11 @@ mod tests {
 
     #[test]
     fn frames_are_found_and_an_empty_one_is_refused() {
-        assert_eq!(whole(&[0, 2, 7, 8, 0, 1, 9]), Ok(Some(4)));
-        assert_eq!(whole(&[0, 1, 9]), Ok(Some(3)));
-        assert_eq!(whole(&[0, 3, 1]), Ok(None));
-        assert_eq!(whole(&[0]), Ok(None));
-        assert_eq!(whole(&[0, 0, 1]), Err(Broken));
+        assert_eq!(whole(&[0, 2, 7, 8, 0, 1, 9], 100), Ok(Some(4)));
+        assert_eq!(whole(&[0, 1, 9], 100), Ok(Some(3)));
+        assert_eq!(whole(&[0, 3, 1], 100), Ok(None));
+        assert_eq!(whole(&[0], 100), Ok(None));
+        assert_eq!(whole(&[0, 0, 1], 100), Err(Broken));
+        assert_eq!(whole(&[0, 101, 1], 100), Err(Broken));
     }
 }

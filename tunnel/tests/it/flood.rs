@@ -2,6 +2,7 @@
 
 use super::rig::*;
 use sealane_tunnel::plane::{Command, Event, KeySlot, Plane};
+use sealane_tunnel::user::{Config, Role};
 use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,57 +70,52 @@ fn no_packet_is_lost_across_key_swaps() {
     });
 }
 
-/// Several flows, which the system spreads over the TUN's queues, and so over all lanes, to one peer.
+/// Several flows, which the system spreads over the TUN's queues, and so over all lanes, to one peer. One lane seals for it,
+/// whatever the others bring, so its packet ids are issued once and leave in their order. The lanes share a core, so that
+/// the kernel between them and the peer keeps that order, too; how many packets get through a flood is the machine's affair.
 #[test]
-fn no_packet_id_is_issued_twice_and_they_leave_nearly_in_order() {
+fn no_packet_id_is_issued_twice_and_they_leave_in_order() {
     const LANES: u16 = 4;
     const FLOWS: usize = 32;
-    const EACH: usize = 500;
+    const ENOUGH: usize = 2_000;
     in_namespace(|| {
-        let rig = Rig::new(LANES, false);
+        let role = Role::Server { client_to_client: false };
+        let rig = Rig::with(&Config { lanes: LANES, cores: vec![0], role, ..Config::default() });
         let mut peer = Peer::new(&rig, 6);
         rig.admit(&peer);
         let to = SocketAddr::new(peer.ip().into(), 4000);
         let done = AtomicBool::new(false);
-        let (mut ids, mut newest, mut furthest) = (HashSet::new(), 0u32, 0u32);
+        let (mut ids, mut newest) = (HashSet::new(), 0u32);
         std::thread::scope(|scope| {
-            let senders: Vec<_> = (0..4)
-                .map(|part| {
-                    scope.spawn(move || {
-                        // Threads of a scope do not inherit the namespace by `enter`, but by being started here.
-                        let sockets: Vec<UdpSocket> =
-                            (0..FLOWS / 4).map(|i| service(20_000 + (part * FLOWS + i) as u16)).collect();
-                        for _ in 0..EACH {
-                            sockets.iter().for_each(|s| drop(s.send_to(&[7; 100], to)));
-                            std::thread::yield_now();
-                        }
-                    })
-                })
-                .collect();
-            scope.spawn(|| {
-                senders.into_iter().for_each(|s| s.join().unwrap());
-                done.store(true, Ordering::Release);
-            });
-            peer.socket.set_read_timeout(Some(std::time::Duration::from_millis(300))).unwrap();
-            let mut packet = [0; 2000];
-            loop {
-                let Ok((n, _)) = peer.socket.recv_from(&mut packet) else {
-                    if done.load(Ordering::Acquire) {
-                        break;
+            for part in 0..4 {
+                let done = &done;
+                scope.spawn(move || {
+                    // Threads of a scope do not inherit the namespace by `enter`, but by being started here.
+                    let sockets: Vec<UdpSocket> =
+                        (0..FLOWS / 4).map(|i| service(20_000 + (part * FLOWS + i) as u16)).collect();
+                    while !done.load(Ordering::Acquire) {
+                        sockets.iter().for_each(|s| drop(s.send_to(&[7; 100], to)));
+                        std::thread::yield_now();
                     }
-                    continue;
-                };
-                let id = u32::from_be_bytes(packet[4..8].try_into().unwrap());
-                assert!(ids.insert(id), "packet id {id} was issued twice");
-                furthest = furthest.max(newest.saturating_sub(id));
-                newest = newest.max(id);
-                assert_eq!(payload4(&peer.open(&packet[..n])), [7; 100]);
+                });
             }
+            let mut packet = [0; 2000];
+            // A failure must not leave the senders alone.
+            let received = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                while ids.len() < ENOUGH {
+                    let (n, _) = peer.socket.recv_from(&mut packet).expect("packets come");
+                    let id = u32::from_be_bytes(packet[4..8].try_into().unwrap());
+                    assert!(ids.insert(id), "packet id {id} was issued twice");
+                    assert!(id > newest, "packet id {id} came after {newest}");
+                    newest = id;
+                    assert_eq!(payload4(&peer.open(&packet[..n])), [7; 100]);
+                }
+            }));
+            done.store(true, Ordering::Release);
+            received.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         });
-        // Each was sealed once: the counters agree with what the ids say.
-        assert_eq!(u64::from(newest), rig.plane.counters(peer.id).unwrap().tx_packets);
-        assert!(ids.len() > FLOWS * EACH / 10, "only {} packets came", ids.len());
-        assert!(furthest < 64, "an id came {furthest} behind the newest");
+        // Each was sealed once: there are no more ids than packets.
+        assert!(u64::from(newest) <= rig.plane.counters(peer.id).unwrap().tx_packets);
         assert!(rig.total("forwarded") > 0, "the flows did not come to several lanes");
     });
 }

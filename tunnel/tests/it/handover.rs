@@ -111,6 +111,41 @@ fn connections_and_commands_go_on() {
     });
 }
 
+/// More connected TCP clients of one network than connections without a session may have: all stay connected.
+#[test]
+fn all_connected_clients_stay() {
+    const CLIENTS: u32 = 80;
+    in_namespace(|| {
+        let rig = Rig::new(1, false);
+        let mut streams = Vec::new();
+        for id in 1..=CLIENTS {
+            let stream = TcpStream::connect(rig.tcp).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let remote = stream.local_addr().unwrap();
+            let socket = rig.sink.wait("SocketOpened", |e| match e {
+                Event::SocketOpened { socket, remote: r } if *r == remote => Some(*socket),
+                _ => None,
+            });
+            let peer = Peer::new(&rig, id);
+            let mut about = PeerNew::new(peer.id, socket, Transport::Tcp, remote);
+            about.vpn_ip4 = Some(peer.ip());
+            rig.do_it(Command::PeerNew(about)).unwrap();
+            rig.install(&peer, KeySlot::Primary, &peer.key.clone());
+            streams.push((peer, stream));
+        }
+        let rig = hand_over(rig);
+        let service = service(7);
+        for (mut peer, mut stream) in streams {
+            let packet = peer.seal(&peer.datagram(SERVER, b"still here"));
+            stream.write_all(&[&(packet.len() as u16).to_be_bytes()[..], &packet].concat()).unwrap();
+            let mut got = [0; 100];
+            let (n, _) = service.recv_from(&mut got).unwrap();
+            assert_eq!(&got[..n], b"still here");
+        }
+        assert_eq!(rig.total("connection_evicted"), 0);
+    });
+}
+
 #[test]
 fn what_is_cut_off_or_without_descriptors_is_refused() {
     in_namespace(|| {

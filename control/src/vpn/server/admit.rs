@@ -5,12 +5,38 @@ use super::super::log::EventLog;
 use super::super::peer::Stage;
 use super::super::pool::Addresses;
 use super::super::settings::Settings;
-use super::{FAREWELL, Key, Server, unix};
+use super::{About, FAREWELL, Key, Server, unix};
 use sealane_ovpn::data::{KeySlot as Slot, PeerId};
 use sealane_ovpn::peer_info::{PeerInfo, proto};
+use sealane_ovpn::share::Network;
 use sealane_tunnel::plane::{Command, Feature, Keepalive, KeyNew, PeerNew, PeerSet, lane_of};
 use std::collections::HashMap;
 use std::time::Instant;
+
+/// Why a client that has proved who it is does not come in.
+pub(super) struct Denied {
+    reason: String,
+    /// It may try again: the reason is ours, and may pass.
+    temporary: bool,
+}
+
+impl Denied {
+    fn for_now(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), temporary: true }
+    }
+}
+
+impl From<String> for Denied {
+    fn from(reason: String) -> Self {
+        Self { reason, temporary: false }
+    }
+}
+
+impl From<&str> for Denied {
+    fn from(reason: &str) -> Self {
+        reason.to_owned().into()
+    }
+}
 
 impl Server {
     /// Somebody has decided about a client.
@@ -21,29 +47,44 @@ impl Server {
             return;
         }
         self.restless.insert(key);
+        // A token says nothing about a password.
+        let guess = peer.claim(key_id).filter(|c| !c.has_token()).map(|c| (c.username, Network::of(c.remote.ip())));
         let user = match verdict {
-            AuthVerdict::Accept(user) => user,
+            AuthVerdict::Accept(user) => {
+                if let (Some(_), Some((name, network))) = (&user, guess) {
+                    self.guesses.right(&name, network, now);
+                }
+                user
+            }
+            AuthVerdict::Wrong => {
+                if let Some((name, network)) = guess {
+                    self.guesses.wrong(&name, network, now);
+                }
+                return self.refuse(key, key_id, false, "wrong user name or password", now);
+            }
             AuthVerdict::Refuse(reason) => return self.refuse(key, key_id, false, reason, now),
             AuthVerdict::Later(reason) => return self.refuse(key, key_id, true, reason, now),
         };
         let result = if renewal { self.renew(key, key_id, user) } else { self.admit(key, user, now) };
-        if let Err(reason) = result {
-            self.refuse(key, key_id, false, &reason, now);
+        if let Err(Denied { reason, temporary }) = result {
+            self.refuse(key, key_id, temporary, &reason, now);
         }
     }
 
     /// Tells a client that it may not come in. It hears of it inside TLS only after our message.
     fn refuse(&mut self, key: Key, key_id: u8, temporary: bool, reason: &str, now: Instant) {
         self.counts.unauthorised += 1;
-        eprintln!("sealane: tunnel: {} is refused: {reason}", self.shown(key));
-        let claim = self.peers.get(&key).and_then(|p| p.claim(key_id));
-        let more = [
-            ("reason", reason.into()),
-            ("temporary", temporary.into()),
-            ("certificate", claim.as_ref().and_then(|c| c.common_name.clone()).into()),
-            ("user", claim.map(|c| c.username).filter(|u| !u.is_empty()).into()),
-        ];
-        self.say("refuse", key, &more);
+        if self.may_say(About::Refused, now) {
+            eprintln!("sealane: tunnel: {} is refused: {reason}", self.shown(key));
+            let claim = self.peers.get(&key).and_then(|p| p.claim(key_id));
+            let more = [
+                ("reason", reason.into()),
+                ("temporary", temporary.into()),
+                ("certificate", claim.as_ref().and_then(|c| c.common_name.clone()).into()),
+                ("user", claim.map(|c| c.username).filter(|u| !u.is_empty()).into()),
+            ];
+            self.say("refuse", key, &more);
+        }
         let Some(peer) = self.peers.get_mut(&key) else { return };
         // Who is refused has not been agreed with yet: what it knows is in its message.
         let message = peer.session.message(key_id).map(|m| PeerInfo::parse(&m.peer_info));
@@ -82,7 +123,7 @@ impl Server {
     }
 
     /// A new client: name, addresses, cipher, key.
-    fn admit(&mut self, key: Key, user: Option<String>, now: Instant) -> Result<(), String> {
+    fn admit(&mut self, key: Key, user: Option<String>, now: Instant) -> Result<(), Denied> {
         let connected = self.peers.values().filter(|p| p.id.is_some()).count();
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
         let claim = peer.claim(0).ok_or("the key exchange is not complete")?;
@@ -91,16 +132,16 @@ impl Server {
         peer.agree(&self.settings)?;
         let client = self.settings.clients.get(&name);
         if client.is_none() && self.settings.known_clients_only {
-            return Err("not one of this server's clients".to_owned());
+            return Err("not one of this server's clients".into());
         }
         peer.settings = client.cloned().unwrap_or_default();
         if peer.settings.disabled {
-            return Err("disabled".to_owned());
+            return Err("disabled".into());
         }
         if connected >= self.settings.max_clients {
-            return Err("the server is full".to_owned());
+            return Err(Denied::for_now("the server is full"));
         }
-        peer.token = user.as_ref().and_then(|u| self.settings.auth.make_token(u, unix()));
+        peer.token = user.as_ref().and_then(|_| self.settings.auth.token_after(&claim, unix()));
         (peer.name, peer.user) = (name.clone(), user);
         // The same name again: the newest stands, as the old one has mostly lost its network.
         if !self.settings.duplicate_names {
@@ -115,10 +156,10 @@ impl Server {
         self.install_first(key, &name, now)
     }
 
-    fn install_first(&mut self, key: Key, name: &str, now: Instant) -> Result<(), String> {
+    fn install_first(&mut self, key: Key, name: &str, now: Instant) -> Result<(), Denied> {
         let Some(peer) = self.peers.get(&key) else { return Ok(()) };
         let fixed = Addresses { four: peer.settings.address4, six: peer.settings.address6 };
-        let addresses = self.pool.take(name, fixed).map_err(|_| "no address is left")?;
+        let addresses = self.pool.take(name, fixed).map_err(|_| Denied::for_now("no address is left"))?;
         let result = self.install_with(key, addresses, now);
         if result.is_err() {
             self.pool.give_back(addresses);
@@ -126,14 +167,15 @@ impl Server {
         result
     }
 
-    fn install_with(&mut self, key: Key, addresses: Addresses, now: Instant) -> Result<(), String> {
+    fn install_with(&mut self, key: Key, addresses: Addresses, now: Instant) -> Result<(), Denied> {
         let lanes = self.plane.lanes();
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
-        let id = free_id(&self.by_id, &mut self.next_id, peer.socket.lane(), lanes).ok_or("no peer id is left")?;
+        let id = free_id(&self.by_id, &mut self.next_id, peer.socket.lane(), lanes);
+        let id = id.ok_or_else(|| Denied::for_now("no peer id is left"))?;
         let mut new = PeerNew::new(id, peer.socket, peer.transport, peer.remote);
         if !peer.info.has(proto::DATA_V2) {
             if !self.plane.supports(Feature::Unnumbered) {
-                return Err("Data channel negotiation failed (missing DATA_V2)".to_owned());
+                return Err("Data channel negotiation failed (missing DATA_V2)".into());
             }
             new.sent_peer = None;
         }
@@ -147,10 +189,10 @@ impl Server {
         let keys = peer.session.keys(0, peer.flags.tls_ekm).map_err(|e| format!("{e:#}"))?;
         let first =
             KeyNew { peer: id, slot: Slot::Primary, key_id: 0, cipher: peer.cipher, format: peer.format(), keys };
-        self.plane.command(Command::PeerNew(new)).map_err(|e| e.to_string())?;
+        self.plane.command(Command::PeerNew(new)).map_err(|e| Denied::for_now(e.to_string()))?;
         if let Err(e) = self.plane.command(Command::KeyNew(Box::new(first))) {
             self.drop_from_plane(id);
-            return Err(e.to_string());
+            return Err(Denied::for_now(e.to_string()));
         }
         (peer.id, peer.addresses, peer.stage) = (Some(id), addresses, Stage::Installing);
         peer.deadline = now + self.settings.handshake;
@@ -159,21 +201,21 @@ impl Server {
     }
 
     /// A known client's next key.
-    fn renew(&mut self, key: Key, key_id: u8, user: Option<String>) -> Result<(), String> {
+    fn renew(&mut self, key: Key, key_id: u8, user: Option<String>) -> Result<(), Denied> {
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
         let claim = peer.claim(key_id).ok_or("the key exchange is not complete")?;
         // Whoever renews is who connected.
-        let name = claim.common_name.or_else(|| user.clone()).unwrap_or_default();
+        let name = claim.common_name.clone().or_else(|| user.clone()).unwrap_or_default();
         if name != peer.name || user != peer.user {
-            return Err("another certificate or user name than before".to_owned());
+            return Err("another certificate or user name than before".into());
         }
-        peer.token = user.as_ref().and_then(|u| self.settings.auth.make_token(u, unix()));
+        peer.token = user.as_ref().and_then(|_| self.settings.auth.token_after(&claim, unix()));
         let Some(id) = peer.id else { return Ok(()) };
         let keys = peer.session.keys(key_id, peer.flags.tls_ekm).map_err(|e| format!("{e:#}"))?;
         // The old lame duck makes room.
         peer.lame_duck = None;
         let new = KeyNew { peer: id, slot: Slot::Secondary, key_id, cipher: peer.cipher, format: peer.format(), keys };
-        self.plane.command(Command::KeyNew(Box::new(new))).map_err(|e| e.to_string())
+        self.plane.command(Command::KeyNew(Box::new(new))).map_err(|e| Denied::for_now(e.to_string()))
     }
 
     /// New settings: for new clients at once, for connected ones with what can change under them.
@@ -193,9 +235,12 @@ impl Server {
             .peers
             .iter()
             .filter(|(_, p)| p.id.is_some())
-            .filter(|(_, p)| match self.settings.clients.get(&p.name) {
-                Some(client) => client.disabled,
-                None => self.settings.known_clients_only,
+            .filter(|(_, p)| {
+                let refused = match self.settings.clients.get(&p.name) {
+                    Some(client) => client.disabled,
+                    None => self.settings.known_clients_only,
+                };
+                refused || p.user.as_ref().is_some_and(|user| !self.settings.auth.knows(user))
             })
             .map(|(k, _)| *k)
             .collect();

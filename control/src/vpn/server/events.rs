@@ -1,7 +1,7 @@
 //! What the plane says, and what follows of it: installed keys, renewals, moves.
 
-use super::super::peer::{Peer, Renewal, Stage};
-use super::{Key, Server, inside, unix};
+use super::super::peer::{Renewal, Stage};
+use super::{About, Key, Server, inside, unix};
 use sealane_ovpn::data::{PeerId, magic};
 use sealane_ovpn::peer_info::proto;
 use sealane_ovpn::push;
@@ -42,7 +42,7 @@ impl Server {
                     self.forget(key, "the data plane has dropped it");
                 }
             }
-            Event::FloatTo { peer: id, remote, local } => self.float(id, remote, local),
+            Event::FloatTo { peer: id, remote, local } => self.float(id, remote, local, now),
             Event::InbandIn(id, message) => {
                 if magic::payload(&message) == magic::Payload::Exit
                     && let Some(&key) = self.by_id.get(&id)
@@ -51,9 +51,9 @@ impl Server {
                 }
             }
             Event::SocketClosed(socket) => {
-                let closed = |p: &Peer| p.transport == Transport::Tcp && p.socket == socket;
-                let keys: Vec<Key> = self.peers.iter().filter(|(_, p)| closed(p)).map(|(k, _)| *k).collect();
-                keys.into_iter().for_each(|key| self.forget(key, "its connection has ended"));
+                if let Some(key) = self.by_socket.remove(&socket) {
+                    self.forget(key, "its connection has ended");
+                }
             }
             Event::Failed { peer: id, why } => {
                 eprintln!("sealane: tunnel: the data plane could not serve peer {}: {why}", id.get());
@@ -90,6 +90,7 @@ impl Server {
             return;
         }
         peer.stage = Stage::Connected;
+        self.handshakes.leave(key);
         (peer.key_since, peer.key_made, peer.connected_at, peer.keys) = (now, now, now, 1);
         if peer.flags.dyn_tls_crypt
             && let Err(e) = peer.session.use_dynamic_wrap(unix() as u32)
@@ -176,16 +177,18 @@ impl Server {
         self.restless.insert(key);
     }
 
-    fn float(&mut self, id: PeerId, remote: SocketAddr, local: Option<std::net::IpAddr>) {
+    fn float(&mut self, id: PeerId, remote: SocketAddr, local: Option<std::net::IpAddr>, now: Instant) {
         let Some(&key) = self.by_id.get(&id) else { return };
         let Some(peer) = self.peers.get_mut(&key) else { return };
         let Some(session) = peer.session.remote() else { return };
         self.by_session.remove(&(peer.remote, session));
-        eprintln!("sealane: tunnel: {} has moved from {} to {remote}", peer.name, peer.remote);
-        let before = peer.remote.to_string();
+        let (name, before) = (peer.name.clone(), peer.remote.to_string());
         (peer.remote, peer.local) = (remote, local);
         self.by_session.insert((remote, session), key);
         self.counts.floated += 1;
-        self.say("move", key, &[("before", before.into())]);
+        if self.may_say(About::Moved, now) {
+            eprintln!("sealane: tunnel: {name} has moved from {before} to {remote}");
+            self.say("move", key, &[("before", before.into())]);
+        }
     }
 }

@@ -69,6 +69,9 @@ impl Server {
             self.pool.hold(&peer.name, peer.addresses);
             self.by_session.insert((peer.remote, session), key);
             self.by_id.insert(id, key);
+            if peer.transport == Transport::Tcp {
+                self.by_socket.insert(peer.socket, key);
+            }
             // A renewal that was not finished: its key is nobody's.
             if peer.lame_duck.is_none() {
                 let _ = self.plane.command(Command::KeyDel(id, KeySlot::Secondary));

@@ -243,7 +243,7 @@ impl BodyDecoder {
         }
         let section = &input[at..];
         let seen = &section[..section.len().min(self.most_trailer_bytes)];
-        let length = parse_section(seen, self.most_fields, &mut self.trailers).map_err(|e| match e {
+        let length = parse_section(seen, self.most_fields, false, &mut self.trailers).map_err(|e| match e {
             ParseError::TooManyFields | ParseError::HeadTooLarge => ParseError::TrailersTooLarge,
             e => e,
         })?;

@@ -36,7 +36,7 @@ pub use encode::{
     encode_response,
 };
 pub use request::{RequestInfo, parse_request};
-pub use response::{ResponseInfo, parse_response};
+pub use response::{ResponseInfo, parse_response, parse_response_tolerating};
 
 /// Bounds of a message's head, and of its trailers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,18 @@ pub struct Limits {
     /// Most bytes of a trailer section, the final empty line included (else 431). The caller's read buffer must be
     /// able to hold as many.
     pub trailers: usize,
+}
+
+/// What is accepted of a response that breaks the rules, from a server that cannot be mended. Each of these has one
+/// meaning here, and is written anew as it should be; none is accepted of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tolerance {
+    /// Content-Length more than once, if all say the same (RFC 9112 §6.3 item 5).
+    pub equal_content_lengths: bool,
+    /// Lines of the head that end with LF alone (RFC 9112 §2.2).
+    pub bare_lf: bool,
+    /// Statuses up to 999.
+    pub any_status: bool,
 }
 
 impl Default for Limits {

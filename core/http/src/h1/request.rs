@@ -49,7 +49,7 @@ pub fn parse_request(input: &[u8], limits: &Limits, head: &mut RequestHead) -> R
         return incomplete(input, limits);
     };
     let fields_at = skipped + line.length;
-    let Some(fields_len) = parse_section(&seen[fields_at..], limits.fields, &mut head.fields)? else {
+    let Some(fields_len) = parse_section(&seen[fields_at..], limits.fields, false, &mut head.fields)? else {
         return incomplete(input, limits);
     };
     finish(head, &line, fields_at + fields_len).map(Some)

@@ -1,9 +1,10 @@
 //! Response heads (RFC 9112 §4) and what they say about the body (§6.3).
 
-use super::Limits;
-use super::connection::{Framing, Options, Pinned};
+use super::connection::{Framing, Options, Pinned, decimal};
 use super::section::parse_section;
+use super::{Limits, Tolerance};
 use crate::error::ParseError;
+use crate::fields::Fields;
 use crate::known::Known;
 use crate::message::{BodyLength, Method, ResponseHead, Version};
 use crate::scan;
@@ -32,13 +33,28 @@ pub fn parse_response(
     request: Method,
     head: &mut ResponseHead,
 ) -> Result<Option<ResponseInfo>, ParseError> {
+    parse_response_tolerating(Tolerance::default(), input, limits, request, head)
+}
+
+/// The same for a server of which something is tolerated.
+pub fn parse_response_tolerating(
+    tolerance: Tolerance,
+    input: &[u8],
+    limits: &Limits,
+    request: Method,
+    head: &mut ResponseHead,
+) -> Result<Option<ResponseInfo>, ParseError> {
     head.clear();
     let seen = &input[..input.len().min(limits.head)];
     let incomplete = || if input.len() >= limits.head { Err(ParseError::HeadTooLarge) } else { Ok(None) };
-    let Some(line) = status_line(seen)? else { return incomplete() };
-    let Some(fields_len) = parse_section(&seen[line.length..], limits.fields, &mut head.fields)? else {
+    let Some(line) = status_line(seen, tolerance)? else { return incomplete() };
+    let fields = &seen[line.length..];
+    let Some(fields_len) = parse_section(fields, limits.fields, tolerance.bare_lf, &mut head.fields)? else {
         return incomplete();
     };
+    if tolerance.equal_content_lengths && head.fields.contains(Known::ContentLength) {
+        one_length(&mut head.fields);
+    }
     head.status = line.status;
     head.version = line.version;
     head.put_reason(line.reason);
@@ -56,7 +72,7 @@ struct StatusLine<'a> {
 /// Reads `HTTP/1.x SP 3DIGIT [SP reason] CRLF`. The SP before an empty reason is required by RFC 9112 §4, but
 /// missing in the wild, and nothing hangs on it.
 #[inline]
-fn status_line(input: &[u8]) -> Result<Option<StatusLine<'_>>, ParseError> {
+fn status_line(input: &[u8], tolerance: Tolerance) -> Result<Option<StatusLine<'_>>, ParseError> {
     const PATTERN: &[u8; 12] = b"HTTP/#.# ###";
     for (&b, &p) in input.iter().zip(PATTERN) {
         if if p == b'#' { !b.is_ascii_digit() } else { b != p } {
@@ -71,8 +87,8 @@ fn status_line(input: &[u8]) -> Result<Option<StatusLine<'_>>, ParseError> {
     };
     let Some(&[a, b, c]) = input.get(9..12) else { return Ok(None) };
     let status = [a, b, c].iter().fold(0, |n, d| n * 10 + u16::from(d - b'0'));
-    if !(100..=599).contains(&status) {
-        return Err(ParseError::StatusLine);
+    if !(100..=if tolerance.any_status { 999 } else { 599 }).contains(&status) {
+        return Err(ParseError::Status);
     }
     let start = match input.get(12) {
         None => return Ok(None),
@@ -87,6 +103,9 @@ fn status_line(input: &[u8]) -> Result<Option<StatusLine<'_>>, ParseError> {
             Some(b'\r') => break,
             Some(b'\t') => end += 1,
             None => return Ok(None),
+            Some(b'\n') if tolerance.bare_lf => {
+                return Ok(Some(StatusLine { version, status, reason: &input[start..end], length: end + 1 }));
+            }
             Some(b'\n') => return Err(ParseError::BareLf),
             Some(_) => return Err(ParseError::StatusLine),
         }
@@ -95,6 +114,20 @@ fn status_line(input: &[u8]) -> Result<Option<StatusLine<'_>>, ParseError> {
         Some(b'\n') => Ok(Some(StatusLine { version, status, reason: &input[start..end], length: end + 2 })),
         None => Ok(None),
         Some(_) => Err(ParseError::BareCr),
+    }
+}
+
+/// Puts one Content-Length in the place of several that say the same.
+#[cold]
+fn one_length(fields: &mut Fields) {
+    let same = {
+        let mut all = fields.all(Known::ContentLength).flat_map(|value| value.split(|b| *b == b',').map(scan::trim));
+        let length = all.next().and_then(decimal);
+        length.filter(|length| all.all(|other| decimal(other) == Some(*length)))
+    };
+    if let Some(length) = same {
+        // Digits may stand in any field.
+        let _ = fields.set(Known::ContentLength, length.to_string().as_bytes());
     }
 }
 
@@ -199,8 +232,8 @@ mod tests {
             assert!(parse(&format!("{good}\r\n\r\n"), Method::Get).unwrap().is_some(), "{good}");
         }
         for (bad, error) in [
-            ("HTTP/1.1 099 OK\r\n", ParseError::StatusLine),
-            ("HTTP/1.1 600 OK\r\n", ParseError::StatusLine),
+            ("HTTP/1.1 099 OK\r\n", ParseError::Status),
+            ("HTTP/1.1 600 OK\r\n", ParseError::Status),
             ("HTTP/1.1 20 OK\r\n", ParseError::StatusLine),
             ("HTTP/1.1 2000 OK\r\n", ParseError::StatusLine),
             ("HTTP/1.1  200 OK\r\n", ParseError::StatusLine),
@@ -215,6 +248,42 @@ mod tests {
             ("ICY 200 OK\r\n", ParseError::StatusLine),
         ] {
             assert_eq!(parse(bad, Method::Get).err(), Some(error), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_tolerated_is_written_as_it_should_be() {
+        let tolerant = Tolerance { equal_content_lengths: true, bare_lf: true, any_status: true };
+        let parse = |tolerance, text: &str| {
+            let mut head = ResponseHead::new();
+            let limits = Limits::default();
+            let info = parse_response_tolerating(tolerance, text.as_bytes(), &limits, Method::Get, &mut head)?;
+            Ok::<_, ParseError>((info.unwrap(), head))
+        };
+        for (text, error, body) in [
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 05\r\n\r\n",
+                ParseError::ContentLengthDuplicate,
+                BodyLength::Known(5),
+            ),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\n", ParseError::ContentLength, BodyLength::Known(5)),
+            ("HTTP/1.1 200 OK\nContent-Length: 5\r\n\n", ParseError::BareLf, BodyLength::Known(5)),
+            ("HTTP/1.1 200\n\n", ParseError::BareLf, BodyLength::UntilClose),
+            ("HTTP/1.1 999 Denied\r\n\r\n", ParseError::Status, BodyLength::UntilClose),
+        ] {
+            assert_eq!(parse(Tolerance::default(), text).err(), Some(error), "{text:?}");
+            let (info, head) = parse(tolerant, text).unwrap();
+            assert_eq!((info.body, info.consumed), (body, text.len()), "{text:?}");
+            assert!(head.fields.all(Known::ContentLength).count() <= 1);
+        }
+        for (text, error) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", ParseError::ContentLengthDuplicate),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5,6\r\n\r\n", ParseError::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", ParseError::LengthAndCoding),
+            ("HTTP/1.1 099 OK\r\n\r\n", ParseError::Status),
+            ("HTTP/1.1 200 OK\rX", ParseError::BareCr),
+        ] {
+            assert_eq!(parse(tolerant, text).err(), Some(error), "{text:?}");
         }
     }
 }

@@ -5,16 +5,17 @@ use crate::fields::Fields;
 use crate::known::{Known, lookalike};
 use crate::scan;
 
-/// Reads the section at the start of `input` into `fields` (cleared first). Returns its length, or `None` when it is
+/// Reads the section at the start of `input` into `fields` (cleared first). `bare_lf`: lines may end with LF alone. Returns its length, or `None` when it is
 /// not complete yet; whatever is illegal in what is there is reported at once. On `None` and errors `fields` is empty.
 #[inline]
 pub(super) fn parse_section(
     input: &[u8],
     most_fields: usize,
+    bare_lf: bool,
     fields: &mut Fields,
 ) -> Result<Option<usize>, ParseError> {
     fields.clear();
-    let length = note_lines(input, most_fields, fields);
+    let length = note_lines(input, most_fields, bare_lf, fields);
     match length {
         // Positions are kept as u32; the limit on heads is far below, unless somebody sets it so.
         Ok(Some(length)) if u32::try_from(length).is_ok() => fields.adopt(&input[..length]),
@@ -28,7 +29,12 @@ pub(super) fn parse_section(
 }
 
 #[inline]
-fn note_lines(input: &[u8], most_fields: usize, fields: &mut Fields) -> Result<Option<usize>, ParseError> {
+fn note_lines(
+    input: &[u8],
+    most_fields: usize,
+    bare_lf: bool,
+    fields: &mut Fields,
+) -> Result<Option<usize>, ParseError> {
     let mut at = 0;
     loop {
         let line = &input[at..];
@@ -42,6 +48,7 @@ fn note_lines(input: &[u8], most_fields: usize, fields: &mut Fields) -> Result<O
                     Some(_) => Err(ParseError::BareCr),
                 };
             }
+            Some(b'\n') if name_len == 0 && bare_lf => return Ok(Some(at + 1)),
             None => return Ok(None),
             Some(&b) => return Err(bad_name(b, name_len, at == 0)),
         }
@@ -51,17 +58,22 @@ fn note_lines(input: &[u8], most_fields: usize, fields: &mut Fields) -> Result<O
             value += 1;
         }
         let mut cr = value;
+        let mut end = 2;
         loop {
             cr += scan::text_run(&line[cr..]);
             match line.get(cr) {
                 Some(b'\r') => break,
                 Some(b'\t') => cr += 1,
                 None => return Ok(None),
+                Some(b'\n') if bare_lf => {
+                    end = 1;
+                    break;
+                }
                 Some(b'\n') => return Err(ParseError::BareLf),
                 Some(_) => return Err(ParseError::FieldValue),
             }
         }
-        match line.get(cr + 1) {
+        match line.get(cr + end - 1) {
             Some(b'\n') => {}
             None => return Ok(None),
             Some(_) => return Err(ParseError::BareCr),
@@ -79,9 +91,9 @@ fn note_lines(input: &[u8], most_fields: usize, fields: &mut Fields) -> Result<O
         if fields.len() == most_fields {
             return Err(ParseError::TooManyFields);
         }
-        let verbatim = value == name_len + 2 && line[name_len + 1] == b' ' && value_end == cr;
+        let verbatim = value == name_len + 2 && line[name_len + 1] == b' ' && value_end == cr && end == 2;
         fields.note(known, [at, at + name_len, at + value, at + value_end], verbatim);
-        at += cr + 2;
+        at += cr + end;
     }
 }
 
@@ -102,22 +114,37 @@ mod tests {
     use super::*;
 
     fn parse(input: &[u8]) -> Result<Option<usize>, ParseError> {
-        parse_section(input, 3, &mut Fields::new())
+        parse_section(input, 3, false, &mut Fields::new())
     }
 
     #[test]
     fn sections() {
         let mut fields = Fields::new();
         let input = b"A: 1\r\nhost:\t x y\t \r\nB:\r\n\r\nrest";
-        assert_eq!(parse_section(input, 3, &mut fields), Ok(Some(input.len() - 4)));
+        assert_eq!(parse_section(input, 3, false, &mut fields), Ok(Some(input.len() - 4)));
         let all: Vec<_> = fields.iter().collect();
         assert_eq!(
             all,
             [(Known::Other, &b"A"[..], &b"1"[..]), (Known::Host, b"host", b"x y"), (Known::Other, b"B", b"")]
         );
         assert_eq!(parse(b"\r\n"), Ok(Some(2)));
-        assert_eq!(parse_section(b"A: 1\r\nB: ", 3, &mut fields), Ok(None));
+        assert_eq!(parse_section(b"A: 1\r\nB: ", 3, false, &mut fields), Ok(None));
         assert!(fields.is_empty());
+    }
+
+    #[test]
+    fn lines_may_end_with_lf_alone_where_it_is_tolerated() {
+        let mut fields = Fields::new();
+        let input = b"A: 1\nB:\t2 \r\nC: 3\n\nrest";
+        assert_eq!(parse_section(input, 3, true, &mut fields), Ok(Some(input.len() - 4)));
+        let mut out = Vec::new();
+        fields.write_end_to_end(&mut out, 0);
+        assert_eq!(out, b"A: 1\r\nB: 2\r\nC: 3\r\n");
+        for end in 0..input.len() - 4 {
+            assert_eq!(parse_section(&input[..end], 3, true, &mut fields), Ok(None), "{end}");
+        }
+        assert_eq!(parse_section(b"A: 1\rX", 3, true, &mut fields), Err(ParseError::BareCr));
+        assert_eq!(parse_section(b"A\n", 3, true, &mut fields), Err(ParseError::FieldName));
     }
 
     #[test]

@@ -157,7 +157,7 @@ pub fn encode_response(out: &mut Vec<u8>, head: &ResponseHead, body: BodyLength,
         match qpack::status_index(status) {
             Some(index) => qpack::put_indexed(out, index),
             None => {
-                let status = if (100..600).contains(&status) { status } else { 500 };
+                let status = if (100..1000).contains(&status) { status } else { 500 };
                 let digit = |n: u16| b'0' + (n % 10) as u8;
                 qpack::put_named(out, STATUS, &[digit(status / 100), digit(status / 10), digit(status)]);
             }

@@ -6,7 +6,7 @@ fn section(fields: &[(&str, &str)]) -> Vec<u8> {
     for (name, value) in fields {
         // As they stand, upper case and all.
         out.push(0x27);
-        out.push(name.len() as u8 - 7);
+        out.push((name.len() as u8).wrapping_sub(7));
         if name.len() < 7 {
             out.truncate(out.len() - 2);
             out.push(0x20 | name.len() as u8);

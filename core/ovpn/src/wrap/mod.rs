@@ -192,9 +192,9 @@ impl Wrap {
         self.next_id = EARLY_NEGOTIATION | 1;
     }
 
-    /// The stateless reply used this many packet ids.
+    /// Stateless answers used this many packet ids.
     pub const fn skip_ids(&mut self, n: u32) {
-        self.next_id += n;
+        self.next_id = self.next_id.saturating_add(n);
     }
 
     /// What a packet is longer than its body.

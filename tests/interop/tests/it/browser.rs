@@ -15,6 +15,17 @@ const PAGE: &str = "<!doctype html><title>page</title><body><script>(async () =>
     const used = kind => [...new Set(performance.getEntriesByType(kind).map(e => e.nextHopProtocol))].join(); \
     await fetch(`/report?page=${used('navigation')}&probe=${used('resource')}&bytes=${answer}`); \
     })()</script>";
+/// Asks again and again until it is served over HTTP/3, and tells the backend over what it was at first and at last.
+const ASKING: &str = "<!doctype html><title>page</title><body><script>(async () => { \
+    const all = []; \
+    for (let i = 0; i < 400 && all.at(-1) != 'h3'; i++) { \
+        await (await fetch('/ask?' + i)).text(); \
+        all.push(...performance.getEntriesByType('resource').slice(all.length).map(e => e.nextHopProtocol)); \
+        await new Promise(done => setTimeout(done, 100)); \
+    } \
+    const page = performance.getEntriesByType('navigation')[0].nextHopProtocol; \
+    await fetch(`/report?page=${page}&last=${all.at(-1)}`); \
+    })()</script>";
 /// A browser that gets nowhere is started again so often.
 const ATTEMPTS: usize = 3;
 
@@ -77,4 +88,21 @@ fn chromium_over_http2_and_http3() {
     assert_eq!(reported(&["--disable-quic"]), "page=h2&probe=h2&bytes=100000");
     assert!(gateway.metric("sealane_quic_connections_total") >= Some(1.0));
     assert_eq!(gateway.metric("sealane_http3_errors_total"), Some(0.0));
+}
+
+/// Chromium finds HTTP/3 by Alt-Svc alone. It takes QUIC only from authorities that come with it; for others, also those
+/// that its user trusts, the host must be among those of `--origin-to-force-quic-on` (with whatever port: here one that is
+/// not this origin's, so that nothing is forced), or it tries, ends the handshake with `certificate_unknown`, and stays
+/// with TCP.
+#[test]
+fn chromium_moves_to_http3_by_alt_svc() {
+    let chromium = need!("chromium");
+    let site = Site::new();
+    let backend = Backend::answering(|_| {
+        let length = ASKING.len();
+        format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {length}\r\n\r\n{ASKING}").into_bytes()
+    });
+    let gateway = before(&site, [backend.url()]).lanes(2).listener("http3 = true").start();
+    let other_port = format!("--origin-to-force-quic-on={HOST}:1");
+    assert_eq!(reported(&chromium, &site, &gateway, &backend, &[&other_port]), "page=h2&last=h3");
 }

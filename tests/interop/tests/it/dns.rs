@@ -49,7 +49,7 @@ fn dns() -> (SocketAddr, Arc<Mutex<Says>>) {
 }
 
 /// Servers on the same port of these addresses, each of which says where it is.
-fn servers(ips: &[Ipv4Addr]) -> u16 {
+pub fn servers(ips: &[Ipv4Addr]) -> u16 {
     for _ in 0..100 {
         let port = sealane_interop::ports::free().port();
         let listeners: Vec<_> = ips.iter().map(|ip| TcpListener::bind((*ip, port))).collect();

@@ -144,7 +144,7 @@ fn it_resets() {
 
 #[test]
 fn it_answers_garbage() {
-    let why = "its answer breaks the rules of HTTP";
+    let why = "its answer breaks the rules of HTTP: the status line is malformed";
     let seen = Seen { status: 502, counter: "sealane_parse_errors_total", why };
     ill(&seen, "", |mut connection| {
         connection.request();

@@ -328,6 +328,28 @@ fn a_drain_lets_streams_end_and_opens_no_more() {
     assert!(gateway.server.wait().success());
 }
 
+/// A client that answers no PING never gets the second GOAWAY. Its streams are refused all the same.
+#[test]
+fn max_requests_holds_for_a_client_that_ignores_goaway() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = plain(&site, &backend.url()).limits("max_requests = 3").start();
+    let mut frames = Frames::plain(gateway.address, &[]);
+    let mut stream = 1;
+    let mut is_served = || {
+        frames.request(stream, "GET", "/", &[], true).expect("the gateway reads");
+        let last = frames.find(|f| f.stream == stream && (f.kind == kind::RST_STREAM || f.flags & END_STREAM != 0));
+        let last = last.expect("each stream ends");
+        stream += 2;
+        let refused = last.kind == kind::RST_STREAM;
+        assert!(!refused || last.code() == 7, "it is refused in another way: {last:?}");
+        !refused
+    };
+    assert!((0..3).all(|_| is_served()));
+    assert!(sealane_interop::eventually(|| !is_served()), "{} requests are served", backend.requests().len());
+    assert!(!is_served());
+}
+
 #[test]
 fn a_request_that_was_refused_unseen_goes_again() {
     let site = Site::new();

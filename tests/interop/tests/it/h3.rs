@@ -5,11 +5,12 @@ use quinn_proto::{Dir, TokenMemoryCache, TransportConfig, VarInt};
 use sealane_http::h3::Code;
 use sealane_http::{BodyLength, Scheme};
 use sealane_interop::backend::{Backend, chunked, in_chunks, ok};
-use sealane_interop::gateway::{Gateway, Setup, before};
+use sealane_interop::gateway::{Gateway, Setup, before, run};
 use sealane_interop::h3::{Client, Failure, data, head, headers, over_quic};
 use sealane_interop::peers::curl;
 use sealane_interop::site::Site;
 use sealane_interop::{base64, eventually, noise};
+use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +59,25 @@ fn http3_is_announced_over_tcp_and_not_over_itself() {
     let announced = format!("h3=\":{}\"; ma=86400", gateway.address.port());
     assert_eq!(gateway.get("/").header("Alt-Svc"), Some(announced.as_str()));
     assert_eq!(connect(&gateway).get("/").field("alt-svc"), None);
+}
+
+/// Where clients come by another port than the bound one, that one is announced.
+#[test]
+fn another_port_can_be_announced() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let quic = |line: &str| served(&site, &backend).listener(&format!("[listener.quic]\n{line}"));
+    let gateway = quic("alt_svc_port = 443").start();
+    assert_eq!(gateway.get("/").header("Alt-Svc"), Some("h3=\":443\"; ma=86400"));
+    for (wrong, said) in [("alt_svc_port = 0", "1 to 65535"), ("alt_svc = false\nalt_svc_port = 1", "of no use")] {
+        let file = site.file("wrong.toml", quic(wrong).file(gateway.address, gateway.admin));
+        let output = run([OsStr::new("check"), OsStr::new("-c"), file.as_os_str()]);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(1) && errors.contains("alt_svc_port") && errors.contains(said),
+            "{errors}"
+        );
+    }
 }
 
 #[test]

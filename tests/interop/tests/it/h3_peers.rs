@@ -135,6 +135,96 @@ fn aioquic_as_client() {
     assert_eq!(gateway.metric("sealane_http3_errors_total"), Some(0.0));
 }
 
+/// A client that looks at another path with a probing packet (RFC 9000 §9.1) there, and then with one that moves.
+const PROBE: &str = r#"
+import asyncio, os, socket, sys
+from aioquic.asyncio.client import connect
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.packet import QuicFrameType, QuicPacketType
+from aioquic.quic.packet_builder import QuicPacketBuilder
+from aioquic.tls import Epoch
+
+seen, path = [], ["old"]
+
+def challenge(self, context, frame_type, buf, original=QuicConnection._handle_path_challenge_frame):
+    seen.append(("challenge", path[0]))
+    original(self, context, frame_type, buf)
+
+def response(self, context, frame_type, buf):
+    seen.append(("response", path[0], buf.pull_bytes(8)))
+
+QuicConnection._handle_path_challenge_frame = challenge
+QuicConnection._handle_path_response_frame = response
+
+async def main():
+    config = QuicConfiguration(is_client=True, alpn_protocols=["h3"], server_name="localhost")
+    config.load_verify_locations(sys.argv[2])
+    async with connect("127.0.0.1", int(sys.argv[1]), configuration=config) as client:
+        quic, loop = client._quic, asyncio.get_running_loop()
+        await client.ping()
+        while not quic._peer_cid_available:
+            await asyncio.sleep(0.1)
+            await client.ping()
+        for probing in (True, False):
+            there = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            there.bind(("127.0.0.1", 0))
+            there.setblocking(False)
+            token = os.urandom(8)
+            builder = QuicPacketBuilder(
+                host_cid=quic.host_cid, is_client=True, max_datagram_size=1200, packet_number=quic._packet_number,
+                peer_cid=quic._peer_cid.cid, peer_token=b"", quic_logger=None, spin_bit=False, version=quic._version)
+            builder.max_flight_bytes = 1200
+            builder.start_packet(QuicPacketType.ONE_RTT, quic._cryptos[Epoch.ONE_RTT])
+            builder.start_frame(QuicFrameType.PATH_CHALLENGE, capacity=9).push_bytes(token)
+            if not probing:
+                builder.start_frame(QuicFrameType.PING, capacity=1)
+            builder.start_frame(QuicFrameType.PADDING, capacity=1).push_bytes(bytes(1100))
+            datagrams, _ = builder.flush()
+            quic._packet_number = builder.packet_number
+            seen.clear()
+            there.sendto(datagrams[0], ("127.0.0.1", int(sys.argv[1])))
+            wanted = (lambda: ("response", "new", token) in seen) if probing else \
+                (lambda: any(s[0] == "challenge" for s in seen))
+            for turn in range(3000):
+                await asyncio.sleep(0.01)
+                try:
+                    datagram, _ = there.recvfrom(2000)
+                    path[0] = "new"
+                    quic.receive_datagram(datagram, quic._network_paths[0].addr, now=loop.time())
+                    path[0] = "old"
+                except BlockingIOError:
+                    pass
+                # Once the answer is there, what does not belong to it has another second to come.
+                if wanted():
+                    wanted = lambda: False
+                    last = turn + 100
+                elif "last" in locals() and turn == last:
+                    break
+            print("probing" if probing else "moving", sorted({s[0] for s in seen}), flush=True)
+            del last
+
+asyncio.run(main())
+"#;
+
+/// Only a packet that is not a probing one moves a connection, and only then is the client asked to prove its address.
+#[test]
+fn a_path_that_is_only_probed_is_answered_and_not_challenged() {
+    let python = match python() {
+        Ok(python) => python,
+        Err(reason) => skip!("{reason}"),
+    };
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).listener("http3 = true").lanes(2).start();
+    let script = site.file("probe.py", PROBE);
+    let mut command = Command::new(python);
+    command.arg(script).arg(gateway.address.port().to_string()).arg(gateway.ca());
+    let said = Said::from(run(&mut command, b""));
+    assert!(said.code == Some(0) && said.all().contains("probing ['response']"), "{}", said.all());
+    assert!(said.all().contains("moving ['challenge"), "{}", said.all());
+}
+
 #[test]
 fn aioquic_as_server() {
     let python = match python() {

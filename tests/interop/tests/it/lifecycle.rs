@@ -71,7 +71,7 @@ fn a_drain_ends_at_its_deadline_or_at_the_second_signal() {
         let mut gateway = gateway::configured(&site, &text);
         let health = |gateway: &gateway::Gateway| {
             let mut wire = Wire::new(client::tcp(gateway.admin));
-            wire.send("GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("it reads");
+            wire.send("GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it reads");
             wire.response("GET").expect("it answers").status()
         };
         assert_eq!(health(&gateway), 200);

@@ -4,6 +4,7 @@
 use crate::operating::{Operated, order};
 use sealane_interop::backend::{self, Backend, ok};
 use sealane_interop::client::get;
+use sealane_interop::frames::{END_HEADERS, END_STREAM, Frames, block, kind};
 use sealane_interop::gateway::before;
 use sealane_interop::http::Wire;
 use sealane_interop::peers::s_client;
@@ -122,6 +123,54 @@ fn a_revoked_client_is_refused_from_the_reload_on() {
     let counted = || gateway.gateway.metric_with("sealane_handshake_failures_total", "certificate_revoked");
     assert!(counted() >= Some(2.0), "{}", gateway.gateway.metrics());
     assert!(backend.requests().len() >= 6);
+}
+
+/// A client could keep its HTTP/2 connection, and with it the rules of before, by answering no PING: the farewell of two
+/// GOAWAYs waits for that.
+#[test]
+fn a_revoked_client_that_ignores_goaway_is_not_served_on() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let bad = site.issue_numbered("bad", &["b.test"], 12);
+    let list = site.revocations("clients.crl", &[]);
+    let (ca, crl) = (site.ca.display(), list.display());
+    let rule = format!("client_auth = {{ mode = \"require\", ca = \"{ca}\", crl = \"{crl}\" }}\n[[host]]");
+    let file = |admin: &str| Operated::simple_file(&site, admin, listen, &backend.url()).replace("[[host]]", &rule);
+    let gateway = Operated::start(&site, 1, file, listen);
+    let mut config = with(&site, &bad, &rustls::version::TLS13);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = client::handshake(client::tcp(listen), &Arc::new(config), HOST).expect("it is good still");
+    let mut frames = Frames::begin(stream, &[]);
+    let mut next = 1;
+    // How the next stream ends: a response, or a reset with this code. `None` if the connection is at its end.
+    let mut ask = || {
+        let list = [(":method", "GET"), (":scheme", "https"), (":authority", HOST), (":path", "/")];
+        let stream = next;
+        next += 2;
+        frames.send(kind::HEADERS, END_HEADERS | END_STREAM, stream, &block(&list)).ok()?;
+        let last = frames.find(|f| f.stream == stream && (f.kind == kind::RST_STREAM || f.flags & END_STREAM != 0))?;
+        Some(if last.kind == kind::RST_STREAM { Err(last.code()) } else { Ok(()) })
+    };
+    assert_eq!(ask(), Some(Ok(())));
+    site.revocations("clients.crl", &[12]);
+    assert_eq!(order(&gateway.socket, "reload").expect("the file is good"), "reloaded\n");
+    let mut fate = Some(Ok(()));
+    assert!(
+        eventually(|| {
+            fate = ask();
+            fate != Some(Ok(()))
+        }),
+        "it is still served"
+    );
+    const REFUSED_STREAM: u32 = 7;
+    assert_eq!(fate, Some(Err(REFUSED_STREAM)));
+    let served = backend.requests().len();
+    for _ in 0..10 {
+        assert_ne!(ask(), Some(Ok(())));
+    }
+    assert_eq!(backend.requests().len(), served);
+    assert!(gateway.gateway.metric("sealane_http2_streams_refused_total") >= Some(1.0));
 }
 
 #[test]

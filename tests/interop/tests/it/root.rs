@@ -62,6 +62,10 @@ fn powerless(pid: u32, (uid, gid): (u32, u32)) {
             let set = line(&status, set);
             assert!(set == BIND_ONLY || set.bytes().all(|b| b == b'0'), "{name}: {set}");
         }
+        // Nor will a program that it starts ever have more.
+        assert_eq!(line(&status, "NoNewPrivs"), "1", "{name}");
+        let bounding = line(&status, "CapBnd");
+        assert!(bounding.bytes().all(|b| b == b'0'), "{name}: {bounding}");
         threads += 1;
     }
     assert!(threads > 2, "lanes and control");
@@ -104,7 +108,9 @@ fn a_user_that_may_read_and_write_can_go_on_with_everything() {
     let said = gateway.gateway.server.log();
     assert!(!said.contains("cannot"), "{said}");
     for path in [&log, &gateway.socket] {
-        assert_eq!(std::fs::metadata(path).expect("it was made").uid(), user.0, "{}", path.display());
+        let meta = std::fs::metadata(path).expect("it was made");
+        assert_eq!(meta.uid(), user.0, "{}", path.display());
+        assert_eq!(meta.permissions().mode() & 0o007, 0, "{}", path.display());
     }
     assert_eq!(gateway.get("/").text(), "hello");
     assert!(eventually(|| lines() == 1));

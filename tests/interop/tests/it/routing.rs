@@ -77,13 +77,13 @@ to = "{}"
         let response = gateway.plain_get(path, lines);
         assert_eq!((response.status(), response.text().as_str()), (200, wanted), "{path}");
     }
-    for path in ["/private", "/private/x", "//private", "/%70rivate/x", "/private?a"] {
+    for path in ["/private", "/private/x", "/%70rivate/x", "/private?a"] {
         assert_eq!(gateway.plain_get(path, "").status(), 403, "{path}");
     }
-    for path in ["/x/../private", "/./private", "/x/%2e%2e/private", "/a%zz"] {
+    for path in ["/x/../private", "/./private", "/x/%2e%2e/private", "/a%zz", "//private"] {
         assert_eq!(gateway.plain_get(path, "").status(), 400, "{path}");
     }
-    assert_eq!(gateway.metric("sealane_bad_paths_total"), Some(4.0));
+    assert_eq!(gateway.metric("sealane_bad_paths_total"), Some(5.0));
     let post = "POST /api/x HTTP/1.1\r\nHost: a\r\nX-Beta: 1\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
     assert_eq!(gateway.plain(post).expect("a response").text(), "write POST /api/x");
 }
@@ -107,6 +107,9 @@ respond = {{ body = "exact" }}
 names = ["*.example"]
 respond = {{ body = "wildcard" }}
 [[host]]
+names = ["**.example"]
+respond = {{ body = "any depth" }}
+[[host]]
 names = ["*.b.example"]
 respond = {{ body = "longer wildcard" }}
 [[host]]
@@ -127,11 +130,11 @@ respond = {{ body = "second" }}
         ("A.Example:8443", "exact", "exact"),
         ("other.example", "exact", "exact"),
         ("x.example", "wildcard", "wildcard"),
-        // Any depth, but not the name itself.
-        ("x.a.example", "wildcard", "wildcard"),
+        // Neither is for the name itself.
+        ("x.a.example", "any depth", "any depth"),
         ("b.example", "wildcard", "wildcard"),
         ("x.b.example", "longer wildcard", "longer wildcard"),
-        ("y.x.b.example", "longer wildcard", "longer wildcard"),
+        ("y.x.b.example", "any depth", "any depth"),
         ("example", "404", "second"),
         ("example.org", "404", "second"),
         ("192.0.2.1", "404", "second"),

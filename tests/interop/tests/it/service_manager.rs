@@ -12,16 +12,31 @@ use sealane_interop::site::{HOST, Site};
 use sealane_interop::{PATIENCE, binary, client, eventually, need, ports, skip};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
 
-/// Where the gateway's words arrive.
-struct Manager(UnixDatagram);
+/// Where the gateway's words arrive. They are read at once, as systemd does: its queue holds ten.
+pub struct Manager(Receiver<String>);
 
 impl Manager {
-    fn hear(&self) -> String {
-        let mut buffer = [0; 4096];
-        let length = self.0.recv(&mut buffer).expect("the gateway says something in time");
-        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    pub fn listen(path: &Path) -> Self {
+        let socket = UnixDatagram::bind(path).expect("our own folder");
+        let (tell, words) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length) = socket.recv(&mut buffer) {
+                let word = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                if tell.send(word).is_err() {
+                    break;
+                }
+            }
+        });
+        Self(words)
+    }
+
+    pub fn hear(&self) -> String {
+        self.0.recv_timeout(PATIENCE).expect("the gateway says something in time")
     }
 
     /// The next word but signs of life, which come at any time.
@@ -50,8 +65,7 @@ fn it_hears_of_start_reload_upgrade_and_end() {
     let backend = Backend::saying("hello");
     let listen = ports::free();
     let path = site.path().join("notify");
-    let manager = Manager(UnixDatagram::bind(&path).expect("our own folder"));
-    manager.0.set_read_timeout(Some(PATIENCE)).expect("a timeout above zero is allowed");
+    let manager = Manager::listen(&path);
     // The watchdog's variables are for one process by its number, as systemd sets them.
     let mut command = Command::new("sh");
     command.args(["-c", "WATCHDOG_PID=$$ exec \"$0\" \"$@\""]).arg(binary::sealane());
@@ -85,9 +99,7 @@ fn it_hears_of_start_reload_upgrade_and_end() {
     assert!(said[1].starts_with("READY=1\n"), "{said:?}");
     assert_eq!(gateway.gateway.server.wait().code(), Some(0));
     // What the first process said is read; from here on only the second can speak.
-    manager.0.set_nonblocking(true).expect("a socket can be told not to wait");
-    while manager.0.recv(&mut [0; 4096]).is_ok() {}
-    manager.0.set_nonblocking(false).expect("a socket can be told to wait");
+    while manager.0.try_recv().is_ok() {}
     assert!(manager.alive(), "the successor does not feed the watchdog");
     other.terminate();
     assert_eq!(manager.next(), "STOPPING=1\n");

@@ -33,6 +33,10 @@ fn whole(status: u16, body: &str) -> Outcome {
     Outcome { status, body: body.to_owned(), whole: true, trailer: None }
 }
 
+/// Two lengths that differ.
+const NONSENSE: &str =
+    "502 Bad Gateway: the upstream server's answer breaks the rules of HTTP: more than one Content-Length\n";
+
 /// A row: what the client asks, and what it must come away with, whatever the versions.
 fn rows() -> Vec<(&'static str, &'static str, Outcome)> {
     let cut = |body: &str| Outcome { whole: false, ..whole(200, body) };
@@ -47,7 +51,7 @@ fn rows() -> Vec<(&'static str, &'static str, Outcome)> {
         ("POST", "/echo", whole(200, "request")),
         // Before the response's head: an error of the gateway's own.
         ("POST", "/abort-before-head", whole(502, "502 Bad Gateway\n")),
-        ("GET", "/nonsense", whole(502, "502 Bad Gateway\n")),
+        ("GET", "/nonsense", whole(502, NONSENSE)),
         ("GET", "/silence", whole(504, "504 Gateway Timeout\n")),
         // After it: nothing may look whole.
         ("GET", "/abort-in-length", cut("hel")),
@@ -83,6 +87,9 @@ fn walk(front: Version, back: Version) {
         if path == "/rejected-once" && back == Version::H1 {
             continue;
         }
+        // Over HTTP/2 it is the library that finds it, and resets the stream.
+        let unexplained = path == "/nonsense" && back == Version::H2;
+        let expected = if unexplained { whole(502, "502 Bad Gateway\n") } else { expected };
         let outcome = front::ask(front, &gateway, method, path);
         // What had not left when the response was cut off may be lost with it.
         let cut_shorter = !expected.whole && expected.body.starts_with(&outcome.body);

@@ -59,6 +59,27 @@ fn a_network_behind_a_client_is_reached() {
     assert!(eventually(|| dropped(&world) >= before + 20), "{before} and then {}", dropped(&world));
 }
 
+/// The same with a network that a reload adds, and then takes away: the system's route is there, and gone.
+#[test]
+fn a_reload_routes_a_network_behind_a_client() {
+    let world = world!();
+    world.init("");
+    world.has_behind_client("10.125.0.5");
+    let profile = world.profile("alice");
+    let server = world.serve();
+    let _client = world.connected(&profile, &[]);
+    let toml = world.read("vpn/tunnel.toml");
+    let behind = "[[tunnel.client]]\nname = \"alice\"\nroutes = [\"10.125.0.0/24\"]\n";
+    world.write("vpn/tunnel.toml", &format!("{toml}{behind}"));
+    server.hang_up();
+    let routed = || world.has_route("10.125.0.0/24");
+    assert!(eventually(routed), "{}", server.log());
+    assert!(eventually(|| world.pings(End::Server, "10.125.0.5", 1, "0.05", 56) == 1), "{}", server.log());
+    world.write("vpn/tunnel.toml", &toml);
+    server.hang_up();
+    assert!(eventually(|| !routed()), "{}", server.log());
+}
+
 /// Packets dropped for their source, as the status says.
 fn dropped(world: &World) -> u64 {
     let status: String = world.read("vpn/status.json").split_whitespace().collect();

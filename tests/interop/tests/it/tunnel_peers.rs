@@ -2,7 +2,7 @@
 
 use crate::tunnel_world::{End, INSIDE, World, said};
 use sealane_interop::process::Server;
-use sealane_interop::{binary, eventually, skip};
+use sealane_interop::{binary, eventually, peers, process, skip};
 
 macro_rules! world {
     () => {
@@ -11,6 +11,38 @@ macro_rules! world {
             Err(why) => skip!("{why}"),
         }
     };
+}
+
+/// Why a client does not come in is said in words that its administrator knows.
+#[test]
+fn what_is_too_old_is_named() {
+    let world = world!();
+    world.init("");
+    let profile = world.profile("alice");
+    let server = world.serve();
+    let openssl = peers::find("openssl").expect("openssl is installed wherever openvpn is");
+    let run = |arguments: &str| {
+        let mut command = world.command(End::Client, &openssl);
+        let done = process::run(command.args(arguments.split(' ')), b"");
+        assert!(done.status.success(), "{arguments}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    run("req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout old.key -subj /CN=old -out old.csr");
+    world.write("usage", "extendedKeyUsage=clientAuth\n");
+    let sign = "x509 -req -in old.csr -CA vpn/ca.crt -CAkey vpn/ca.key -CAcreateserial -days 10";
+    run(&format!("{sign} -out first.crt"));
+    run(&format!("{sign} -sha1 -extfile usage -out sha1.crt"));
+    let seclevel = ["--tls-cipher", "DEFAULT:@SECLEVEL=0"];
+    for (arguments, why) in [
+        (&["--tls-version-min", "1.0", "--tls-version-max", "1.1"][..], "no version of TLS that is allowed here"),
+        (&["--cert", "first.crt", "--key", "old.key"], "is not accepted: it is of X.509 version 1"),
+        (
+            &["--cert", "sha1.crt", "--key", "old.key", "--tls-cert-profile", "insecure"],
+            "is not accepted: it is signed with an algorithm",
+        ),
+    ] {
+        let client = world.openvpn(End::Client, &profile, &[arguments, &seclevel].concat());
+        assert!(said(&server, why), "{arguments:?}: {}\n{}", client.log(), server.log());
+    }
 }
 
 /// Our client, playing one before 2.4: packets without peer ids (DATA_V1), data keys by the TLS 1.0 PRF, and a key renewed

@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use sealane_interop::process::{self, Server};
 use sealane_interop::{binary, eventually, peers};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -87,6 +88,20 @@ impl World {
         let mut command = Command::new(peers::find("ip").expect("looked for before"));
         command.args(["netns", "exec", name]).arg(program).current_dir(self.folder.path());
         command
+    }
+
+    /// Runs this in the namespace of one end, on a thread of its own: sockets that it opens stay there.
+    #[track_caller]
+    pub fn within<T: Send>(&self, end: End, run: impl FnOnce() -> T + Send) -> T {
+        let namespace = std::fs::File::open(format!("/run/netns/{}", self.names[end as usize])).expect("it was made");
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("this is root");
+                run()
+            });
+            thread.join().expect("it has not panicked")
+        })
     }
 
     /// `sealane …` at one end, to its end.
@@ -236,6 +251,14 @@ impl World {
         assert!(ip(&format!("-n {b} addr del 10.99.0.2/24 dev {device}")), "the address goes");
     }
 
+    /// Whether the server's end has a route.
+    pub fn has_route(&self, network: &str) -> bool {
+        let mut command = Command::new(peers::find("ip").expect("looked for before"));
+        command.args(["-n", &self.names[0], "route", "show", network]);
+        let said: peers::Said = process::run(&mut command, b"").into();
+        !said.text().trim().is_empty()
+    }
+
     /// The client's end has an address more, as of a network behind it.
     #[track_caller]
     pub fn has_behind_client(&self, address: &str) {
@@ -259,7 +282,7 @@ impl World {
     #[track_caller]
     fn ping(&self, end: End, arguments: &[&str]) -> u32 {
         let mut command = self.command(end, &peers::find("ping").expect("looked for before"));
-        command.args(["-n", "-q", "-W", "2"]).args(arguments);
+        command.args(["-n", "-q", "-W", "10"]).args(arguments);
         let said: peers::Said = process::run(&mut command, b"").into();
         let received = said.text().split(", ").find_map(|part| part.strip_suffix(" received")?.parse().ok());
         received.unwrap_or_else(|| panic!("ping says\n{}", said.all()))

@@ -167,3 +167,65 @@ fn over_http3() {
     client.finish(id);
     assert_eq!(client.response(id).expect("it ends well").body.len(), sent.len());
 }
+
+/// What an upstream may answer that does not mean WebSocket: it ignores the upgrade, or answers another key.
+const NO_WEBSOCKET: [(&str, &str); 4] = [
+    ("a plain 200", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"),
+    ("a 204", "HTTP/1.1 204 No Content\r\n\r\n"),
+    (
+        "a switch without an answer to the key",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+    ),
+    (
+        "a switch that answers another key",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n",
+    ),
+];
+
+fn answering(answer: &'static str) -> Backend {
+    Backend::start(move |mut connection| {
+        if let Ok(Some(_)) = connection.wire.request_head() {
+            connection.send(answer);
+        }
+    })
+}
+
+#[test]
+fn an_answer_that_is_none_is_not_taken_for_one() {
+    for (what, answer) in NO_WEBSOCKET {
+        let (site, backend) = (Site::new(), answering(answer));
+        let gateway = gateway(&site, &backend, false);
+        let mut client = Client::connect(gateway.address, &over_quic(gateway.config(), false));
+        let mut request = h3::head("GET", "/", &[("sec-websocket-version", "13")]);
+        request.fields.push(b"upgrade", b"websocket").expect("a legal field");
+        let mut bytes = Vec::new();
+        sealane_http::h3::encode_request(&mut bytes, &request, BodyLength::None, Scheme::Https, true);
+        let id = client.open(&bytes, true);
+        assert_eq!(client.response(id).expect("it ends well").status, 502, "HTTP/3: {what}");
+
+        // HTTP/1.1's client sees what its request has come to, but a switch must be its own.
+        let mut wire = gateway.connect();
+        wire.send(format!(
+            "GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        ))
+        .expect("the gateway reads");
+        let status = wire.response("GET").expect("it is answered").status();
+        let expected = if answer.contains(" 101 ") { 502 } else { answer[9..12].parse().expect("a status") };
+        assert_eq!(status, expected, "HTTP/1.1: {what}");
+
+        let gateway = self::gateway(&site, &backend, true);
+        h2::run(async {
+            let mut client = h2::connect(gateway.address).await.ready().await.expect("the connection is open");
+            while !client.is_extended_connect_protocol_enabled() {
+                tokio::task::yield_now().await;
+            }
+            let mut ask = Request::connect(format!("http://{HOST}/")).body(()).expect("it is well-formed");
+            ask.headers_mut().insert("sec-websocket-version", "13".parse().expect("a value"));
+            ask.extensions_mut().insert(::h2::ext::Protocol::from_static("websocket"));
+            let (response, _send) = client.send_request(ask, false).expect("it can be sent");
+            assert_eq!(response.await.expect("it is answered").status(), 502, "HTTP/2: {what}");
+        });
+    }
+}

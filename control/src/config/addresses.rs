@@ -1,0 +1,84 @@
+//! What is listened on, by everything in a configuration: no two of them may want the same port of the same address.
+
+use super::diagnostics::{Place, Sink};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+/// TCP or UDP: a port of one is not the other's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Protocol {
+    Tcp,
+    Udp,
+}
+
+struct Taken {
+    address: SocketAddr,
+    /// `[::]` that gets IPv4, too.
+    dual: bool,
+    span: Range<usize>,
+}
+
+/// The addresses seen so far.
+#[derive(Default)]
+pub(super) struct Addresses {
+    taken: HashMap<(Protocol, u16), Vec<Taken>>,
+    places: Vec<(SocketAddr, Place)>,
+}
+
+impl Addresses {
+    /// Takes an address, or reports why it cannot be had. `dual`: a socket at `[::]` gets IPv4, too.
+    pub fn take(
+        &mut self,
+        sink: &Sink,
+        protocol: Protocol,
+        address: SocketAddr,
+        dual: bool,
+        span: &Range<usize>,
+    ) -> bool {
+        if let IpAddr::V6(ip) = address.ip()
+            && let Some(v4) = ip.to_ipv4_mapped()
+        {
+            let help = format!("write \"{v4}:{}\"", address.port());
+            sink.error(span, format!("{address} is an IPv4 address in IPv6's form"), Some(help));
+            return false;
+        }
+        self.places.push((address, sink.place_of(span)));
+        // Port 0 is a new one each time.
+        if address.port() == 0 {
+            return true;
+        }
+        let taken = self.taken.entry((protocol, address.port())).or_default();
+        let new = Taken { address, dual, span: span.clone() };
+        if let Some(first) = taken.iter().find(|first| overlap(first, &new)) {
+            let (place, kind) = (sink.place(&first.span), if protocol == Protocol::Udp { " (UDP)" } else { "" });
+            match first.address == address {
+                true => sink.error(span, format!("{address}{kind} is already listened on ({place})"), None),
+                false => {
+                    let message = format!("{address}{kind} overlaps with {} ({place})", first.address);
+                    let help = "an address for all interfaces has the port on each of them: keep it alone, or name the \
+                                interfaces' addresses one by one";
+                    sink.error(span, message, Some(help.to_owned()));
+                }
+            }
+            return false;
+        }
+        taken.push(new);
+        true
+    }
+
+    /// Every address, and where it stands.
+    pub fn places(self) -> Vec<(SocketAddr, Place)> {
+        self.places
+    }
+}
+
+/// Whether two addresses with the same port cannot both be listened on.
+fn overlap(a: &Taken, b: &Taken) -> bool {
+    let (x, y) = (a.address.ip(), b.address.ip());
+    let everything = |t: &Taken| t.dual && t.address.ip().is_unspecified();
+    x == y
+        || everything(a)
+        || everything(b)
+        || (x.is_ipv4() == y.is_ipv4() && (x.is_unspecified() || y.is_unspecified()))
+}

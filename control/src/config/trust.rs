@@ -1,0 +1,75 @@
+//! What a listener believes of its clients: `proxy_protocol`, `trust_forwarded`, `trusted_proxies`.
+
+use super::decode::{self, At, Section};
+use sealane_proxy::snapshot::AddressHeader;
+use sealane_route::proxies::{Cidr, CidrError, TrustedProxies};
+
+const HEADERS: &[(&str, AddressHeader)] =
+    &[("X-Forwarded-For", AddressHeader::XForwardedFor), ("Forwarded", AddressHeader::Forwarded)];
+
+/// Whose word about clients is taken, and which.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// Clients start with a PROXY protocol header.
+    pub proxy_protocol: bool,
+    /// `Forwarded` and `X-Forwarded-*` are believed.
+    pub forwarded: bool,
+    /// From whom; empty: from everybody.
+    pub proxies: TrustedProxies,
+    /// Where proxies say who the client is.
+    pub address_header: AddressHeader,
+}
+
+/// Reads the settings. `tcp`: what comes is relayed, not read.
+pub(super) fn read(section: &Section, tcp: bool) -> Trust {
+    let sink = section.sink;
+    let proxy_protocol = section.optional_at("proxy_protocol", decode::boolean);
+    let trust_forwarded = section.optional_at("trust_forwarded", decode::boolean);
+    let list = section.optional_at("trusted_proxies", decode::strings);
+    let header = section.optional_at("client_address_header", decode::choice(HEADERS));
+    let blocks: Vec<Cidr> = list.iter().flat_map(|l| &l.value).filter_map(|text| cidr(section, text)).collect();
+    let on = |setting: &Option<At<bool>>| setting.as_ref().is_some_and(|s| s.value);
+    let help = || "add trusted_proxies = [\"10.0.0.0/8\"], with the addresses of your load balancers".to_owned();
+    for (name, setting) in [("proxy_protocol", &proxy_protocol), ("trust_forwarded", &trust_forwarded)] {
+        if let (Some(at), None) = (setting.as_ref().filter(|s| s.value), &list) {
+            let message = format!("\"{name}\" without \"trusted_proxies\": whoever connects can claim any address");
+            sink.warn(&at.span, message, Some(help()));
+        }
+    }
+    if let (Some(list), true, false) = (&list, tcp, on(&proxy_protocol)) {
+        let help = "add proxy_protocol = true, or remove it: nothing else of what comes is read".to_owned();
+        sink.error(&list.span, "\"trusted_proxies\" with mode = \"tcp\" and without \"proxy_protocol\"", Some(help));
+    }
+    if let (Some(header), None) = (&header, &list) {
+        sink.error(&header.span, "\"client_address_header\" without \"trusted_proxies\"", Some(help()));
+    }
+    Trust {
+        proxy_protocol: on(&proxy_protocol),
+        forwarded: trust_forwarded.map_or(list.is_some(), |t| t.value),
+        proxies: blocks.into_iter().collect(),
+        address_header: header.map(|h| h.value).unwrap_or_default(),
+    }
+}
+
+fn cidr(section: &Section, text: &At<String>) -> Option<Cidr> {
+    let sink = section.sink;
+    match text.value.parse::<Cidr>() {
+        Ok(cidr) => {
+            if cidr.is_everything() {
+                let message = format!("\"{}\" trusts everybody: whoever connects can claim any address", text.value);
+                sink.warn(&text.span, message, Some("name the addresses of your load balancers".to_owned()));
+            }
+            Some(cidr)
+        }
+        Err(CidrError::HostBits(better)) => {
+            let message = format!("\"{}\" has bits beyond its prefix", text.value);
+            sink.error(&text.span, message, Some(format!("write \"{better}\"")));
+            None
+        }
+        Err(CidrError::Malformed) => {
+            let help = "write \"192.0.2.0/24\", \"2001:db8::/32\" or one address".to_owned();
+            sink.error(&text.span, format!("\"{}\" is no block of addresses", text.value), Some(help));
+            None
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! Names to addresses: by DNS (`hickory-resolver`), or by the system's resolver.
+//!
+//! Asynchronous and bounded: a lookup ends within `LOOKUP_LIMIT`, at most `LOOKUPS` run at a time, and the system's
+//! resolver, which can only block, has at most `SYSTEM_LOOKUPS` threads. The health monitor resolves while the gateway
+//! runs; a start, a reload and `sealane check` resolve all names of a configuration at once ([`resolve_all`]).
+
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
+use hickory_resolver::lookup::Lookup;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::{Query, ResponseCode};
+use hickory_resolver::proto::rr::{Name, RecordType};
+use hickory_resolver::{Hosts, TokioResolver, system_conf};
+use std::collections::{BTreeSet, HashMap};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// The longest time that the lookup of one name may take.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
+/// The longest time that a start, a reload or a check waits for all names of a configuration.
+pub const LOAD_LIMIT: Duration = Duration::from_secs(5);
+/// How long a DNS server named by `resolver` may take for one query, and how often the query is repeated.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
+const SERVER_RETRIES: usize = 1;
+/// The most addresses that are taken from one answer.
+const MAX_ADDRESSES: usize = 256;
+/// The most names whose last good answers are remembered.
+const MAX_KNOWN: usize = 100_000;
+/// The files that the system's resolution of names depends on.
+const SYSTEM_FILES: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
+
+/// Lookups that may be under way at a time.
+static LOOKUPS: Semaphore = Semaphore::const_new(64);
+/// Threads that may wait in the system's resolver at a time. One that hangs keeps its place.
+static SYSTEM_LOOKUPS: Semaphore = Semaphore::const_new(8);
+
+/// The last good answer for each name: a reload must not fail because DNS does at that moment.
+static KNOWN: Mutex<Option<HashMap<String, Vec<IpAddr>>>> = Mutex::new(None);
+
+/// Who resolves names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResolverKind {
+    /// [`ResolverKind::Dns`], or [`ResolverKind::System`] where `/etc/nsswitch.conf` names sources that DNS does not know.
+    #[default]
+    Automatic,
+    /// The DNS servers, search domains and options of `/etc/resolv.conf`, and the names in `/etc/hosts`.
+    Dns,
+    /// The system's resolver with everything that it is configured for (getaddrinfo, NSS).
+    System,
+    /// This DNS server and nothing else.
+    Server(SocketAddr),
+}
+
+/// The addresses of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// At least one, each once; those without a route from this machine are left out.
+    pub addresses: Vec<IpAddr>,
+    /// How long the answer may be used; `None` where the resolver does not say.
+    pub ttl: Option<Duration>,
+}
+
+/// Resolves names as one [`ResolverKind`] says. Follows changes of the system's files.
+#[derive(Debug)]
+pub struct Resolver {
+    kind: ResolverKind,
+    client: Mutex<Option<(SystemFiles, Arc<Client>)>>,
+}
+
+/// Inode, size and change time of each of [`SYSTEM_FILES`].
+type SystemFiles = [Option<(u64, u64, i64, i64)>; SYSTEM_FILES.len()];
+
+enum Client {
+    System,
+    Dns { resolver: Box<TokioResolver>, hosts: Hosts, search: Vec<Name>, ndots: usize },
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::System => "System",
+            Self::Dns { .. } => "Dns",
+        })
+    }
+}
+
+impl Resolver {
+    /// Creates a resolver; files are read with the first lookup.
+    pub fn new(kind: ResolverKind) -> Self {
+        Self { kind, client: Mutex::default() }
+    }
+
+    /// Resolves a name, or returns the address that `host` already is. The answer is remembered ([`last_known`]).
+    pub async fn resolve(&self, host: &str) -> io::Result<Found> {
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Ok(Found { addresses: vec![ip], ttl: None });
+        }
+        // It is never closed.
+        let _permit = LOOKUPS.acquire().await.map_err(io::Error::other)?;
+        let asked = async {
+            match &*self.client()? {
+                Client::System => ask_system(host).await,
+                Client::Dns { resolver, hosts, search, ndots } => ask_dns(host, resolver, hosts, search, *ndots).await,
+            }
+        };
+        let found = timeout(LOOKUP_LIMIT, asked).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
+        let mut addresses = usable(found.addresses);
+        addresses.truncate(MAX_ADDRESSES);
+        if addresses.is_empty() {
+            return Err(io::Error::new(ErrorKind::NotFound, "the name has no address"));
+        }
+        remember(host, &addresses);
+        Ok(Found { addresses, ttl: found.ttl })
+    }
+
+    fn client(&self) -> io::Result<Arc<Client>> {
+        let files = SYSTEM_FILES.map(|path| {
+            let m = std::fs::metadata(path).ok()?;
+            Some((m.ino(), m.size(), m.ctime(), m.ctime_nsec()))
+        });
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*client {
+            Some((known, client)) if *known == files => Ok(client.clone()),
+            _ => {
+                let built = Arc::new(build(self.kind)?);
+                *client = Some((files, built.clone()));
+                Ok(built)
+            }
+        }
+    }
+}
+
+fn build(kind: ResolverKind) -> io::Result<Client> {
+    let (config, mut options) = match kind {
+        ResolverKind::System => return Ok(Client::System),
+        ResolverKind::Automatic if needs_system() => return Ok(Client::System),
+        ResolverKind::Automatic | ResolverKind::Dns => system_conf::read_system_conf().unwrap_or_else(|_| {
+            // As resolv.conf(5) has it: without a server in the file, the one of this machine is asked.
+            let local = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
+            (ResolverConfig::from_parts(None, Vec::new(), vec![local]), ResolverOpts::default())
+        }),
+        ResolverKind::Server(server) => {
+            let mut connections = vec![ConnectionConfig::udp(), ConnectionConfig::tcp()];
+            connections.iter_mut().for_each(|c| c.port = server.port());
+            let server = NameServerConfig::new(server.ip(), true, connections);
+            let mut options = ResolverOpts::default();
+            // Without extensions, which old servers do not know; what does not fit comes over TCP.
+            (options.timeout, options.attempts, options.edns0) = (SERVER_TIMEOUT, SERVER_RETRIES, false);
+            (ResolverConfig::from_parts(None, Vec::new(), vec![server]), options)
+        }
+    };
+    let hosts = match kind {
+        ResolverKind::Server(_) => Hosts::default(),
+        _ => Hosts::from_system().unwrap_or_default(),
+    };
+    let (search, ndots) = (config.search.clone(), options.ndots);
+    // The hosts file and the search list are followed here, so that both kinds of addresses are those of one name; when
+    // a name is resolved again is the health monitor's business.
+    options.use_hosts_file = ResolveHosts::Never;
+    options.cache_size = 0;
+    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    *builder.options_mut() = options;
+    let resolver = Box::new(builder.build().map_err(io::Error::other)?);
+    Ok(Client::Dns { resolver, hosts, search, ndots })
+}
+
+/// Whether this machine's names come from sources that a DNS client cannot ask (LDAP, multicast DNS, ...), or its DNS
+/// server's address has a scope.
+fn needs_system() -> bool {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    has_other_sources(&read("/etc/nsswitch.conf"))
+        || read("/etc/resolv.conf").lines().any(|l| l.trim_start().starts_with("nameserver") && l.contains('%'))
+}
+
+fn has_other_sources(nsswitch: &str) -> bool {
+    const KNOWN: [&str; 5] = ["files", "dns", "resolve", "myhostname", "mymachines"];
+    let hosts = nsswitch.lines().find_map(|line| line.trim_start().strip_prefix("hosts:")).unwrap_or_default();
+    let hosts = hosts.split('#').next().unwrap_or_default();
+    let mut in_action = false;
+    hosts.split_whitespace().any(|word| {
+        in_action |= word.starts_with('[');
+        let source = !in_action && !KNOWN.contains(&word);
+        in_action &= !word.ends_with(']');
+        source
+    })
+}
+
+async fn ask_system(host: &str) -> io::Result<Found> {
+    let permit = SYSTEM_LOOKUPS.acquire().await.map_err(io::Error::other)?;
+    let host = host.to_owned();
+    let asked = tokio::task::spawn_blocking(move || {
+        // A lookup that nobody waits for any more still has its thread.
+        let _permit = permit;
+        (host.as_str(), 0).to_socket_addrs().map(|found| found.map(|a| a.ip()).collect::<Vec<_>>())
+    });
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for ip in asked.await.map_err(io::Error::other)?? {
+        if !addresses.contains(&ip) {
+            addresses.push(ip);
+        }
+    }
+    Ok(Found { addresses, ttl: None })
+}
+
+async fn ask_dns(
+    host: &str,
+    resolver: &TokioResolver,
+    hosts: &Hosts,
+    search: &[Name],
+    ndots: usize,
+) -> io::Result<Found> {
+    let bad = |_| io::Error::new(ErrorKind::InvalidInput, "this is not a name that DNS could know");
+    let mut name = Name::from_ascii(host.trim_end_matches('.')).map_err(bad)?;
+    name.set_fqdn(true);
+    let here =
+        [RecordType::A, RecordType::AAAA].map(|kind| hosts.lookup_static_host(&Query::query(name.clone(), kind)));
+    let here: Vec<IpAddr> = here.iter().flatten().flat_map(|l| addresses(l).0).collect();
+    if !here.is_empty() {
+        return Ok(Found { addresses: here, ttl: None });
+    }
+    let mut last = io::Error::new(ErrorKind::NotFound, "there is no such name");
+    for name in candidates(host, name, search, ndots) {
+        let (a, aaaa) =
+            tokio::join!(resolver.lookup(name.clone(), RecordType::A), resolver.lookup(name, RecordType::AAAA));
+        let (mut found, ttl) = match (part(a), part(aaaa)) {
+            (Ok((mut a, ttl)), Ok((aaaa, other))) => {
+                a.extend(aaaa);
+                (a, ttl.min(other))
+            }
+            (Ok((a, ttl)), Err(_)) if !a.is_empty() => (a, ttl),
+            // Half an answer could look as if half of the servers were gone.
+            (Err(e), _) | (_, Err(e)) => return Err(e),
+        };
+        if !found.is_empty() {
+            let mut seen = BTreeSet::new();
+            found.retain(|ip| seen.insert(*ip));
+            return Ok(Found { addresses: found, ttl: Some(ttl) });
+        }
+        last = io::Error::new(ErrorKind::NotFound, "there is no such name, or it has no address");
+    }
+    Err(last)
+}
+
+/// The names that a name may stand for, in the order in which they are asked for (`search` and `ndots` of
+/// resolv.conf(5)).
+fn candidates(written: &str, name: Name, search: &[Name], ndots: usize) -> Vec<Name> {
+    if written.ends_with('.') || name.is_localhost() {
+        return vec![name];
+    }
+    let mut relative = name.clone();
+    relative.set_fqdn(false);
+    let mut all: Vec<Name> = search.iter().filter_map(|domain| relative.clone().append_domain(domain).ok()).collect();
+    all.iter_mut().for_each(|n| n.set_fqdn(true));
+    let dots = written.matches('.').count();
+    all.insert(if dots >= ndots { 0 } else { all.len() }, name);
+    all
+}
+
+/// The addresses of one kind, and how long they may be used; that there are none is an answer, too.
+fn part(answer: Result<Lookup, NetError>) -> io::Result<(Vec<IpAddr>, Duration)> {
+    match answer {
+        Ok(lookup) => Ok(addresses(&lookup)),
+        Err(NetError::Dns(DnsError::NoRecordsFound(none)))
+            if matches!(none.response_code, ResponseCode::NoError | ResponseCode::NXDomain) =>
+        {
+            Ok((Vec::new(), Duration::MAX))
+        }
+        Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
+            Err(io::Error::other(format!("the DNS server failed ({})", none.response_code)))
+        }
+        Err(NetError::Dns(DnsError::ResponseCode(code))) => {
+            Err(io::Error::other(format!("the DNS server failed ({code})")))
+        }
+        Err(NetError::Timeout) => Err(io::Error::new(ErrorKind::TimedOut, "no DNS server answers")),
+        Err(e) => Err(io::Error::other(e)),
+    }
+}
+
+fn addresses(lookup: &Lookup) -> (Vec<IpAddr>, Duration) {
+    let ttl = lookup.answers().iter().map(|r| Duration::from_secs(r.ttl.into())).min().unwrap_or(Duration::MAX);
+    (lookup.answers().iter().filter_map(|r| r.data.ip_addr()).collect(), ttl)
+}
+
+fn usable(found: Vec<IpAddr>) -> Vec<IpAddr> {
+    // "localhost" is both ::1 and 127.0.0.1, and most servers listen on one of them only, mostly the latter.
+    if found.iter().all(IpAddr::is_loopback)
+        && found.iter().any(IpAddr::is_ipv6)
+        && let Some(v4) = found.iter().copied().find(IpAddr::is_ipv4)
+    {
+        return vec![v4];
+    }
+    let reachable: Vec<IpAddr> = found.iter().copied().filter(has_route).collect();
+    if reachable.is_empty() { found } else { reachable }
+}
+
+/// Whether there is a route (a machine without IPv6 cannot use the IPv6 addresses that a name has). Connecting a
+/// datagram socket sends nothing.
+fn has_route(address: &IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    UdpSocket::bind((any, 0)).and_then(|s| s.connect((*address, 53))).is_ok()
+}
+
+/// Resolves names, all at once, until `limit` has passed.
+pub async fn resolve_all(
+    kind: ResolverKind,
+    hosts: BTreeSet<String>,
+    limit: Duration,
+) -> HashMap<String, io::Result<Found>> {
+    let deadline = Instant::now() + limit;
+    let resolver = Arc::new(Resolver::new(kind));
+    let mut out: HashMap<String, io::Result<Found>> = hosts
+        .iter()
+        .map(|host| (host.clone(), Err(io::Error::new(ErrorKind::TimedOut, "no DNS server answers in time"))))
+        .collect();
+    let mut tasks = tokio::task::JoinSet::new();
+    for host in hosts {
+        let resolver = resolver.clone();
+        tasks.spawn(async move {
+            let found = resolver.resolve(&host).await;
+            (host, found)
+        });
+    }
+    while let Ok(Some(done)) = timeout_at(deadline, tasks.join_next()).await {
+        if let Ok((host, found)) = done {
+            out.insert(host, found);
+        }
+    }
+    out
+}
+
+fn remember(host: &str, addresses: &[IpAddr]) {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    if known.len() < MAX_KNOWN || known.contains_key(host) {
+        known.insert(host.to_owned(), addresses.to_vec());
+    }
+}
+
+/// The last good answer of this process or of its predecessor.
+pub fn last_known(host: &str) -> Option<Vec<IpAddr>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(host).cloned()
+}
+
+/// All last good answers, to be handed over.
+pub fn all_known() -> HashMap<String, Vec<IpAddr>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+}
+
+/// Takes a predecessor's answers over.
+pub fn inherit(known: HashMap<String, Vec<IpAddr>>) {
+    for (host, addresses) in known.into_iter().filter(|(_, addresses)| !addresses.is_empty()) {
+        remember(&host, &addresses);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(host: &str, kind: ResolverKind) -> io::Result<Found> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let found = runtime.block_on(Resolver::new(kind).resolve(host));
+        runtime.shutdown_background();
+        found
+    }
+
+    #[test]
+    fn localhost_is_one_address() {
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        for kind in [ResolverKind::System, ResolverKind::Dns, ResolverKind::Server(nobody)] {
+            let found = resolve("localhost", kind).unwrap().addresses;
+            assert_eq!(found.len(), 1, "{kind:?}");
+            assert!(found[0].is_loopback(), "{kind:?}");
+            assert_eq!(last_known("localhost"), Some(found));
+        }
+        let ip: IpAddr = "127.0.0.9".parse().unwrap();
+        assert_eq!(resolve("127.0.0.9", ResolverKind::Dns).unwrap().addresses, [ip]);
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_an_error() {
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert!(resolve("name.example", ResolverKind::Server(nobody)).is_err());
+        assert_eq!(last_known("name.example"), None);
+    }
+
+    #[test]
+    fn search_domains_come_first_for_names_with_few_dots() {
+        let name = |s: &str| {
+            let mut name = Name::from_ascii(s).unwrap();
+            name.set_fqdn(true);
+            name
+        };
+        let search = [name("a.test"), name("b.test")];
+        let all = |written: &str, ndots| -> Vec<String> {
+            let names = candidates(written, name(written.trim_end_matches('.')), &search, ndots);
+            names.iter().map(Name::to_string).collect()
+        };
+        assert_eq!(all("app", 1), ["app.a.test.", "app.b.test.", "app."]);
+        assert_eq!(all("app.dev", 1), ["app.dev.", "app.dev.a.test.", "app.dev.b.test."]);
+        assert_eq!(all("app.dev", 5), ["app.dev.a.test.", "app.dev.b.test.", "app.dev."]);
+        assert_eq!(all("app.", 1), ["app."]);
+        assert_eq!(all("localhost", 1), ["localhost."]);
+    }
+
+    #[test]
+    fn sources_beyond_dns_need_the_system() {
+        for plain in
+            ["", "hosts: files dns", "passwd: ldap\nhosts:\tfiles resolve [!UNAVAIL=return] myhostname dns # ldap"]
+        {
+            assert!(!has_other_sources(plain), "{plain}");
+        }
+        for other in ["hosts: files ldap dns", "hosts: files mdns4_minimal [NOTFOUND=return] dns"] {
+            assert!(has_other_sources(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Which names a configuration means, and which ways around client certificates it must not leave open.
+
+use super::files::Folder;
+use sealane_control::config::{Config, snapshot_parts};
+use sealane_proxy::rules::Piece;
+use sealane_proxy::snapshot::Action;
+
+const CERTIFICATE: &str = "certificates = { cert = \"certs/a.pem\", key = \"certs/a.key\" }\n";
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.certificate("a", &["a.example", "*.a.example", "*.b.a.example", "public.example"]);
+    folder.ca("ca");
+    folder.ca("other");
+    folder
+}
+
+/// A listener with TLS on this port, with these lines in its `[listener.tls]`.
+fn tls(port: u16, lines: &str) -> String {
+    format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\n[listener.tls]\n{CERTIFICATE}{lines}\n")
+}
+
+fn plain(port: u16) -> String {
+    format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\n")
+}
+
+fn require(names: &str) -> String {
+    format!("client_auth = {{ mode = \"require\", ca = \"certs/ca.pem\"{names} }}")
+}
+
+/// A host with these names and other lines, in front of a server.
+fn host(names: &str, lines: &str) -> String {
+    format!("[[host]]\nnames = {names}\nto = [\"127.0.0.1:1\"]\n{lines}\n")
+}
+
+#[track_caller]
+fn taken(text: &str) -> Config {
+    folder().load(text).unwrap_or_else(|e| panic!("{e}\n--- in\n{text}")).0
+}
+
+#[track_caller]
+fn refused(text: &str, wanted: &str) {
+    match folder().load(text) {
+        Ok(_) => panic!("taken:\n{text}"),
+        Err(errors) => {
+            let report = errors.to_string();
+            assert!(report.contains(wanted), "wanted: {wanted}\n{report}\n--- in\n{text}");
+            assert_eq!(errors.errors.len(), 1, "{report}\n--- in\n{text}");
+        }
+    }
+}
+
+/// Where a listener sends requests for a name that comes over plain HTTP: the text of the redirect, or what is done.
+fn sent(config: &Config, listener: usize, name: &str) -> String {
+    let l = &snapshot_parts(config).listeners[listener];
+    match l.sites.host_for(Some(name)).map(|host| &l.actions[host]) {
+        None => "404".to_owned(),
+        Some(Action::Proxy { .. }) => "proxied".to_owned(),
+        Some(Action::Redirect(r)) => r.to.iter().fold(String::new(), |out, piece| match piece {
+            Piece::Text(t) => out + t,
+            Piece::Host => out + name,
+            Piece::Uri => out + "/",
+            other => panic!("{other:?}"),
+        }),
+        Some(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn deeper_names_under_weaker_rules_are_refused() {
+    let rule = require(", for = [\"*.a.example\"]");
+    let wanted = "help: write \"**.a.example\" for any depth";
+    for names in
+        ["\"**.a.example\"", "[\"*.a.example\", \"**.a.example\"]", "\"*\"", "[\"*.a.example\", \"c.b.a.example\"]"]
+    {
+        refused(&(tls(4430, &rule) + &host(names, "")), wanted);
+    }
+    // Another host, but the same server.
+    refused(&(tls(4430, &rule) + &host("\"*.a.example\"", "") + &host("\"*\"", "")), wanted);
+    let other = "[[host]]\nnames = \"*\"\nto = [\"127.0.0.1:2\"]\n";
+    taken(&(tls(4430, &rule) + &host("\"*.a.example\"", "") + other));
+    taken(&(tls(4430, &rule) + &host("\"*.a.example\"", "")));
+    taken(&(tls(4430, &require(", for = [\"**.a.example\"]")) + &host("\"**.a.example\"", "")));
+    let both = require(", for = [\"*.a.example\", \"**.a.example\"]");
+    taken(&(tls(4430, &both) + &host("\"*\"", "")));
+}
+
+#[test]
+fn a_plain_listener_redirects_what_needs_a_certificate() {
+    let config = taken(&(tls(8443, &require("")) + &plain(8080) + &host("\"a.example\"", "")));
+    assert_eq!(sent(&config, 0, "a.example"), "proxied");
+    assert_eq!(sent(&config, 1, "a.example"), "https://a.example:8443/");
+    let config = taken(&(tls(443, &require("")) + &plain(80) + &host("\"*\"", "")));
+    assert_eq!(sent(&config, 1, "x.example"), "https://x.example/");
+    // Only the names that need one.
+    let some = require(", for = [\"secret.example\", \"**.team.example\"]");
+    let config = taken(&(tls(443, &some) + &plain(80) + &host("\"*\"", "")));
+    for (name, wanted) in [
+        ("secret.example", "https://secret.example/"),
+        ("a.team.example", "https://a.team.example/"),
+        ("b.a.team.example", "https://b.a.team.example/"),
+        ("team.example", "proxied"),
+        ("public.example", "proxied"),
+    ] {
+        assert_eq!(sent(&config, 1, name), wanted);
+        assert_eq!(sent(&config, 0, name), "proxied");
+    }
+    // An exception among them stays one.
+    let two = "client_auth = [{ mode = \"require\", ca = \"certs/ca.pem\", for = [\"**.team.example\"] }, \
+               { mode = \"optional\", ca = \"certs/ca.pem\", for = [\"open.team.example\"] }]";
+    let config = taken(&(tls(443, two) + &plain(80) + &host("\"*\"", "")));
+    assert_eq!(sent(&config, 1, "a.team.example"), "https://a.team.example/");
+    assert_eq!(sent(&config, 1, "open.team.example"), "proxied");
+    // The host is on one listener, and a wider one leads to the same server on the other.
+    let narrow = host("\"secret.example\"", "listeners = [\"127.0.0.1:443\"]") + &host("\"*\"", "");
+    let config = taken(&(tls(443, &some) + &plain(80) + &narrow));
+    assert_eq!(sent(&config, 1, "secret.example"), "https://secret.example/");
+    // Where clients are only asked, one without a certificate gets no more over plain HTTP.
+    let asked = "client_auth = { mode = \"optional\", ca = \"certs/ca.pem\" }";
+    assert_eq!(sent(&taken(&(tls(443, asked) + &plain(80) + &host("\"*\"", ""))), 1, "x.example"), "proxied");
+}
+
+#[test]
+fn a_host_cannot_ask_to_be_served_without_what_it_requires() {
+    let both = "listeners = [\"127.0.0.1:443\", \"127.0.0.1:80\"]";
+    let text = tls(443, &require("")) + &plain(80) + &host("\"a.example\"", both);
+    refused(
+        &text,
+        "\"a.example\" needs a client certificate on listener 127.0.0.1:443, but is also served on 127.0.0.1:80, without TLS",
+    );
+    // Of its own, under a host of its own: that is what was asked for.
+    let own = host("\"a.example\"", "listeners = [\"127.0.0.1:443\"]")
+        + &host("\"a.example\"", "listeners = [\"127.0.0.1:80\"]");
+    assert_eq!(sent(&taken(&(tls(443, &require("")) + &plain(80) + &own)), 1, "a.example"), "proxied");
+}
+
+#[test]
+fn another_listener_must_not_require_less() {
+    let wanted =
+        "\"a.example\" needs a client certificate on listener 127.0.0.1:443, but not on listener 127.0.0.1:444";
+    let hosts = host("\"a.example\"", "");
+    refused(&(tls(443, &require("")) + &tls(444, "") + &hosts), wanted);
+    refused(
+        &(tls(443, &require("")) + &tls(444, "client_auth = { mode = \"optional\", ca = \"certs/ca.pem\" }") + &hosts),
+        wanted,
+    );
+    let secret = require(", for = [\"a.example\"]");
+    refused(&(tls(443, &secret) + &tls(444, "") + &host("\"*\"", "")), wanted);
+    // A wider host on the other listener, the same server.
+    let narrow = host("\"a.example\"", "listeners = [\"127.0.0.1:443\"]");
+    refused(&(tls(443, &secret) + &tls(444, "") + &narrow + &host("\"*\"", "")), wanted);
+    let other = "[[host]]\nnames = \"*\"\nto = [\"127.0.0.1:2\"]\n";
+    taken(&(tls(443, &secret) + &tls(444, "") + &narrow + other));
+    taken(&(tls(443, &require("")) + &tls(444, &require("")) + &hosts));
+    taken(&(tls(443, &require("")) + &tls(444, "") + &narrow));
+    // Other authorities, or no revocation.
+    let wanted = "is served on listener 127.0.0.1:444 to client certificates that listener 127.0.0.1:443 refuses";
+    let others = require("").replace("ca.pem", "other.pem");
+    match folder().load(&(tls(443, &require("")) + &tls(444, &others) + &hosts)) {
+        Ok(_) => panic!("taken"),
+        Err(errors) => assert!(errors.to_string().contains(wanted), "{errors}"),
+    }
+    let revoking = require(", crl = \"certs/ca.crl\"");
+    refused(&(tls(443, &revoking) + &tls(444, &require("")) + &hosts), wanted);
+}
+
+/// A host in front of another server than [`host`]'s, with `to` and other lines as given.
+fn host_to(names: &str, to: &str, lines: &str) -> String {
+    format!("[[host]]\nnames = {names}\nto = [\"{to}\"]\n{lines}\n")
+}
+
+fn relay(names: &str, server: &str, lines: &str) -> String {
+    format!(
+        "[[host]]\nnames = {names}\npassthrough = \"raw\"\n{lines}\n[[upstream]]\nname = \"raw\"\nservers = [\"{server}\"]\n"
+    )
+}
+
+#[test]
+fn a_required_name_is_served_where_it_is_required() {
+    let secret = tls(443, &require(", for = [\"a.example\"]"));
+    let only = |port: u16| format!("listeners = [\"127.0.0.1:{port}\"]");
+    let wanted = |port: u16| {
+        format!(
+            "the host of \"a.example\" is served only on listener 127.0.0.1:{port}, which does not require this certificate"
+        )
+    };
+    let other = host_to("\"*\"", "127.0.0.1:2", "");
+    for (listener, port) in [(plain(80), 80), (tls(444, ""), 444)] {
+        let base = secret.clone() + &listener;
+        refused(&(base.clone() + &host("\"a.example\"", &only(port)) + &other), &wanted(port));
+        // Also where no other host is on the listener that requires the certificate.
+        let elsewhere = host_to("\"b.example\"", "127.0.0.1:2", &only(443));
+        refused(&(base.clone() + &host("\"a.example\"", &only(port)) + &elsewhere), &wanted(port));
+        // Two hosts, each with its listener: that is what was asked for.
+        let two = host("\"a.example\"", &only(443)) + &host("\"a.example\"", &only(port));
+        taken(&(base.clone() + &two));
+        // A redirect gives nothing away.
+        let redirect =
+            format!("[[host]]\nnames = \"a.example\"\nredirect = \"https://{{host}}{{uri}}\"\n{}\n", only(port));
+        taken(&(base + &redirect + &host("\"*\"", &only(443))));
+    }
+    let tcp = "[[listener]]\naddress = \"127.0.0.1:23\"\nmode = \"tcp\"\n";
+    let relayed = relay("\"a.example\"", "tcp://127.0.0.1:1", &only(23));
+    refused(&(secret + tcp + &relayed + &other), "the host of \"a.example\" is only relayed (passthrough)");
+}
+
+#[test]
+fn a_wider_host_must_not_relay_to_the_same_servers() {
+    let secret = tls(443, &require(", for = [\"a.example\"]"));
+    let tcp = "[[listener]]\naddress = \"127.0.0.1:23\"\nmode = \"tcp\"\n";
+    let wanted = |port: u16| {
+        format!(
+            "\"a.example\" needs a client certificate on listener 127.0.0.1:443, but \"*\" is relayed to the same server on 127.0.0.1:{port}"
+        )
+    };
+    let own = host("\"a.example\"", "");
+    let base = secret.clone() + tcp + &own;
+    refused(&(base.clone() + &relay("\"*\"", "tcp://127.0.0.1:1", "listeners = [\"127.0.0.1:23\"]")), &wanted(23));
+    taken(&(base + &relay("\"*\"", "tcp://127.0.0.1:2", "listeners = [\"127.0.0.1:23\"]")));
+    // Under another name on the same listener.
+    refused(&(secret + &own + &relay("\"*\"", "tcp://localhost:1", "")), &wanted(443));
+}
+
+#[test]
+fn one_server_is_known_by_each_of_its_spellings() {
+    let base = tls(443, &require(", for = [\"a.example\"]")) + &tls(444, "");
+    let narrow = host("\"a.example\"", "listeners = [\"127.0.0.1:443\"]");
+    for to in
+        ["localhost:1", "http://LOCALHOST:1", "http://[::ffff:127.0.0.1]:1", "http://app.localhost:1", "0.0.0.0:1"]
+    {
+        refused(&(base.clone() + &narrow + &host_to("\"*\"", to, "")), "but not on listener 127.0.0.1:444");
+    }
+    for to in ["localhost:2", "http://[::1]:1", "127.0.0.2:1", "http://app.example:1"] {
+        taken(&(base.clone() + &narrow + &host_to("\"*\"", to, "")));
+    }
+}
+
+#[test]
+fn one_label_is_warned_of_where_it_makes_a_difference() {
+    let warned = |text: &str| {
+        let (_, warnings) = folder().load(text).unwrap_or_else(|e| panic!("{e}"));
+        let found = warnings.into_iter().filter(|w| w.message.contains("is for one label"));
+        found.map(|w| w.message).collect::<Vec<_>>()
+    };
+    let one = host("\"*.x.example\"", "");
+    let lost = "\"*.x.example\" is for one label: requests for \"b.a.x.example\" get 404";
+    assert_eq!(warned(&(plain(80) + &plain(81) + &one)), [lost]);
+    // Somebody else would get them.
+    let wider = lost.replace("get 404", "go to the host \"*\"");
+    assert_eq!(warned(&(tls(443, "") + &one + &host("\"*\"", ""))), [wider]);
+    // No client has had a certificate for deeper names; or one has.
+    assert!(warned(&(tls(443, "") + &one)).is_empty());
+    let lost = "\"*.a.example\" is for one label: requests for \"b.a.a.example\" get 404";
+    assert_eq!(warned(&(tls(443, "") + &host("\"*.a.example\"", ""))), [lost]);
+    assert!(warned(&(tls(443, "") + &host("[\"*.a.example\", \"*.b.a.example\"]", ""))).is_empty());
+    assert!(warned(&(plain(80) + &host("[\"*.x.example\", \"**.x.example\"]", ""))).is_empty());
+}
+
+#[test]
+fn a_warning_is_told_once_whatever_the_number_of_listeners() {
+    let listener = tls(443, "").replace("\"127.0.0.1:443\"", "[\"127.0.0.1:443\", \"[::1]:443\"]") + &tls(444, "");
+    let (_, warnings) = folder().load(&(listener + &host("[\"u.example\", \"v.example\"]", ""))).unwrap();
+    let messages: Vec<&str> = warnings.iter().map(|w| w.message.as_str()).collect();
+    assert_eq!(
+        messages,
+        [
+            "no certificate of listeners 127.0.0.1:443, [::1]:443, 127.0.0.1:444 is for \"u.example\"",
+            "no certificate of listeners 127.0.0.1:443, [::1]:443, 127.0.0.1:444 is for \"v.example\"",
+        ]
+    );
+    // An address that stands for two is one.
+    let (_, warnings) = folder().load(&(tls(443, "").replace("127.0.0.1", "") + &host("\"u.example\"", ""))).unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert_eq!(warnings[0].message, "no certificate of listener :443 is for \"u.example\"");
+}
+
+#[test]
+fn early_data_beside_client_certificates_is_warned_of() {
+    let warned = |auth: &str| {
+        let text = tls(443, &format!("early_data = \"16KiB\"\n{auth}")) + &host("\"a.example\"", "");
+        let (_, warnings) = folder().load(&text).unwrap_or_else(|e| panic!("{e}"));
+        warnings.into_iter().map(|w| w.message).collect::<Vec<_>>()
+    };
+    assert!(warned("").is_empty());
+    let some = "early data is not accepted for \"secret.example\": they ask for a client certificate";
+    assert_eq!(warned(&require(", for = [\"secret.example\"]")), [some]);
+    let all = "early data is never accepted on this listener: clients of every name are asked for a certificate";
+    assert_eq!(warned(&require("")), [all]);
+}

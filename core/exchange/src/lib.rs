@@ -1,0 +1,557 @@
+//! One request and its response, or one relayed connection, as a state machine without I/O.
+//!
+//! The executor (a lane of the proxy) reports what has happened with [`Exchange::on`] and does what the returned
+//! [`Actions`] say, in the order in which [`Action::ALL`] lists them. The machine owns no memory on the heap, sees no
+//! bytes, reads no clock and knows no HTTP version. Every rule about the course of an exchange is here, once:
+//!
+//! - which requests may be sent again after a failure ([`Loss`], RFC 9110 §9.2.2);
+//! - what early data may carry (RFC 8470 §4, §5.2);
+//! - what the answer to an upgrade or an extended CONNECT must be (RFC 6455 §4.1, RFC 8441 §5, RFC 9220 §3);
+//! - how many interim responses pass (RFC 9110 §15.2);
+//! - how long a client is read that was answered before its request was complete;
+//! - who is cut off, and who gets an error, when one side fails.
+//!
+//! ```text
+//! request:   Pending ──► Streaming ──► Complete
+//!               │            │            ▲
+//!               └────────────┴─► Draining ┘        read and thrown away: nobody wants the rest
+//! response:  Awaiting ─────► Streaming ──► Complete
+//! upstream:  None ─► Selecting ─► Open ─► None     Selecting: a server is chosen, waited for, or connected to
+//!               │        ▲          │
+//!               │        └─ Asking ◄┘              Asking: may the request be sent again?
+//!               └─► Handshake ─► Selecting         425 to early data: once the client's handshake is over
+//! ```
+
+mod actions;
+
+pub use actions::{Action, Actions};
+
+/// Interim responses that pass for one request. More are an upstream's failure.
+pub const MAX_INTERIM: u8 = 16;
+/// How many bytes of a request's body are read and thrown away after the response.
+pub const MAX_DRAINED: u64 = 512 * 1024;
+
+/// What an exchange carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An HTTP request and its response.
+    Message,
+    /// The client asks to switch protocols by HTTP/1.1's `Upgrade`.
+    Upgrade,
+    /// The client asks for WebSocket by an extended CONNECT over HTTP/2 or HTTP/3: every 2xx opens the tunnel for it.
+    ExtendedConnect,
+    /// Bytes of a connection that is passed on as it is. There are no heads.
+    Relay,
+}
+
+/// What the machine must know of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What the exchange carries.
+    pub kind: Kind,
+    /// A body follows the head.
+    pub has_body: bool,
+    /// The method changes nothing (RFC 9110 §9.2.1).
+    pub is_safe: bool,
+    /// The method may be applied twice (RFC 9110 §9.2.2).
+    pub is_idempotent: bool,
+    /// It came as TLS early data, so it may be a replay.
+    pub is_early: bool,
+}
+
+/// One of the two directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the upstream server.
+    Request,
+    /// From the upstream server to the client.
+    Response,
+}
+
+/// Why an upstream server's part of an exchange ended before its response did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The server was never reached, and said so or its host did.
+    Unreachable,
+    /// The server was never reached; connecting took too long.
+    ConnectTimeout,
+    /// The server has said, or its protocol promises, that it has not processed the request: HTTP/2's REFUSED_STREAM or a
+    /// GOAWAY below the stream (RFC 9113 §8.7), HTTP/3's H3_REQUEST_REJECTED (RFC 9114 §4.1.1).
+    Unprocessed,
+    /// A kept connection ended before it answered. The server has probably not seen the request (RFC 9110 §9.2.2).
+    Stale,
+    /// The server failed, closed early, or sent something that is not HTTP.
+    Broken,
+    /// The server was silent for too long. `short`: tries are meant to be short, so that another server gets a chance.
+    Timeout {
+        /// A time limit per try is set.
+        short: bool,
+    },
+}
+
+impl Loss {
+    /// Whether a request may be sent again after this, given that none of its body has been released.
+    pub fn allows_retry(self, idempotent: bool) -> bool {
+        match self {
+            Self::Unreachable | Self::ConnectTimeout | Self::Unprocessed => true,
+            Self::Stale | Self::Broken => idempotent,
+            // Waiting as long again helps nobody, unless tries are meant to be short.
+            Self::Timeout { short } => short && idempotent,
+        }
+    }
+
+    /// The status that tells the client about it.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::ConnectTimeout | Self::Timeout { .. } => 504,
+            Self::Unreachable | Self::Unprocessed | Self::Stale | Self::Broken => 502,
+        }
+    }
+}
+
+/// A final response's head, as far as the machine must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The status code, 200 to 599, or 101.
+    pub status: u16,
+    /// The server switches to another protocol: what follows is not HTTP.
+    pub switches: bool,
+    /// The server has answered the key of a WebSocket request (RFC 6455 §4.1). False where no key was sent.
+    pub confirms: bool,
+    /// A body follows.
+    pub has_body: bool,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The rules send the request to an upstream group.
+    Forward,
+    /// The gateway answers itself, or refuses. The response is complete with this.
+    Answer {
+        /// The status code.
+        status: u16,
+    },
+    /// A server has taken the request's head.
+    Connected,
+    /// No server can take the request: all are down (503) or the queue is full or too slow (503).
+    NoServer,
+    /// Bytes have moved from the source of a direction to its sink, or were thrown away.
+    Moved {
+        /// Which direction.
+        direction: Direction,
+        /// How many.
+        bytes: u64,
+    },
+    /// A direction has ended as its source wanted.
+    Ended(Direction),
+    /// An interim response (1xx other than 101) has arrived.
+    Interim,
+    /// The final response's head has arrived.
+    Head(Head),
+    /// The client's body breaks the rules of its version, or is larger than allowed.
+    RequestBroken {
+        /// What the client is told.
+        status: u16,
+    },
+    /// The client was too slow with its request.
+    ClientTimeout,
+    /// The client does not take its response.
+    ClientStalled,
+    /// The client has gone, or has cancelled the request.
+    ClientGone,
+    /// The upstream server's part has ended early.
+    Lost(Loss),
+    /// The answer to [`Action::AskRetry`]: the retry budget and the servers allow it.
+    RetryGranted,
+    /// The answer to [`Action::AskRetry`]: no.
+    RetryDenied,
+    /// The client's TLS handshake is over: what it sends is no replay.
+    HandshakeDone,
+    /// A client that is read on after its response has had its time.
+    DrainTimeout,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RequestState {
+    /// There is a body, and no server that takes it yet.
+    Pending,
+    /// The body flows.
+    Streaming,
+    /// The body has ended, or there was none.
+    Complete,
+    /// The rest of the body is read and thrown away.
+    Draining { bytes: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ResponseState {
+    /// No final head has gone to the client.
+    Awaiting { interim: u8 },
+    /// The head has gone to the client.
+    Streaming,
+    /// All of it has.
+    Complete,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Upstream {
+    /// None is needed, yet or any more.
+    None,
+    /// A server is chosen, waited for, or connected to.
+    Selecting,
+    /// A server has the request's head.
+    Open,
+    /// A server was lost, and whether to try again is being asked.
+    Asking(Loss),
+    /// The request is sent again when the client's handshake is over.
+    Handshake,
+}
+
+/// The state machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    facts: Request,
+    request: RequestState,
+    response: ResponseState,
+    upstream: Upstream,
+    /// Bytes of the request's body that have left for a server, and so cannot be sent again.
+    released: u64,
+    /// The directions carry another protocol than HTTP.
+    tunnel: bool,
+    finished: bool,
+}
+
+impl Exchange {
+    /// A request whose head is complete.
+    pub fn new(facts: Request) -> Self {
+        Self {
+            facts,
+            request: if facts.has_body { RequestState::Pending } else { RequestState::Complete },
+            response: ResponseState::Awaiting { interim: 0 },
+            upstream: Upstream::None,
+            released: 0,
+            tunnel: false,
+            finished: false,
+        }
+    }
+
+    /// Whether the exchange is over. Nothing it is told after that has an effect.
+    #[inline]
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Whether the final response's head has gone to the client, so that no status can tell of a failure any more.
+    #[inline]
+    pub fn is_answered(&self) -> bool {
+        !matches!(self.response, ResponseState::Awaiting { .. })
+    }
+
+    /// Whether the request's source may be read, and where its bytes go.
+    #[inline]
+    pub fn request_flow(&self) -> Flow {
+        match self.request {
+            RequestState::Streaming if self.upstream == Upstream::Open => Flow::Open,
+            RequestState::Draining { .. } => Flow::Discard,
+            _ => Flow::Closed,
+        }
+    }
+
+    /// Whether the response's source may be read.
+    #[inline]
+    pub fn response_flow(&self) -> Flow {
+        match self.response {
+            ResponseState::Streaming if self.upstream == Upstream::Open => Flow::Open,
+            _ => Flow::Closed,
+        }
+    }
+
+    /// Whether both directions carry another protocol than HTTP, or a relayed connection.
+    #[inline]
+    pub fn is_tunnel(&self) -> bool {
+        self.tunnel
+    }
+
+    /// Takes an event; returns what is to be done about it.
+    pub fn on(&mut self, event: Event) -> Actions {
+        if self.finished {
+            return Actions::NONE;
+        }
+        match event {
+            Event::Forward => self.forward(),
+            Event::Answer { status } => self.answer(status),
+            Event::Connected => self.connected(),
+            Event::NoServer => self.refuse(503),
+            Event::Moved { direction, bytes } => self.moved(direction, bytes),
+            Event::Ended(Direction::Request) => self.request_ended(),
+            Event::Ended(Direction::Response) => self.response_ended(),
+            Event::Interim => self.interim(),
+            Event::Head(head) => self.head(head),
+            Event::RequestBroken { status } => self.refuse(status),
+            Event::ClientTimeout => self.refuse(408),
+            Event::ClientStalled => self.end(Actions::NONE.with(Action::CutClient)),
+            Event::ClientGone => self.end(Actions::NONE.with(Action::DetachClient)),
+            Event::Lost(loss) => self.lost(loss),
+            Event::RetryGranted => self.retry(),
+            Event::RetryDenied => match self.upstream {
+                Upstream::Asking(loss) => self.refuse(loss.status()),
+                _ => Actions::NONE,
+            },
+            Event::HandshakeDone => self.handshake_done(),
+            Event::DrainTimeout => match self.request {
+                RequestState::Draining { .. } => self.end(Actions::NONE.with(Action::CloseClient)),
+                _ => Actions::NONE,
+            },
+        }
+    }
+
+    fn forward(&mut self) -> Actions {
+        if self.upstream != Upstream::None || self.is_answered() {
+            return Actions::NONE;
+        }
+        // RFC 8470 §4: what changes something must not be done twice, and early data can be replayed.
+        if self.facts.is_early && !self.facts.is_safe {
+            return self.answer(425);
+        }
+        self.upstream = Upstream::Selecting;
+        Actions::NONE.with(Action::SelectServer)
+    }
+
+    /// The gateway's own response, which is complete with its head.
+    fn answer(&mut self, status: u16) -> Actions {
+        if self.is_answered() {
+            return self.end(Actions::NONE.with(Action::CutClient));
+        }
+        let actions = self.leave_upstream(Actions::NONE).respond(status);
+        self.response = ResponseState::Complete;
+        self.response_complete(actions)
+    }
+
+    /// An error: a status where the client can still be told, a cut where it cannot.
+    fn refuse(&mut self, status: u16) -> Actions {
+        if self.facts.kind == Kind::Relay {
+            return self.end(Actions::NONE.with(Action::CutClient));
+        }
+        self.answer(status)
+    }
+
+    fn connected(&mut self) -> Actions {
+        if self.upstream != Upstream::Selecting {
+            return Actions::NONE;
+        }
+        self.upstream = Upstream::Open;
+        if self.facts.kind == Kind::Relay {
+            self.open_tunnel();
+            return Actions::NONE.with(Action::ResumeRequest).with(Action::ResumeResponse);
+        }
+        if self.request == RequestState::Pending {
+            self.request = RequestState::Streaming;
+            return Actions::NONE.with(Action::SendHead).with(Action::ResumeRequest);
+        }
+        // An empty body that has ended already; of a request that is sent again, perhaps to another server before.
+        let end = self.facts.has_body;
+        if end {
+            Actions::NONE.with(Action::SendHead).with(Action::EndRequest)
+        } else {
+            Actions::NONE.with(Action::SendHead)
+        }
+    }
+
+    fn open_tunnel(&mut self) {
+        self.tunnel = true;
+        self.request = RequestState::Streaming;
+        self.response = ResponseState::Streaming;
+    }
+
+    fn moved(&mut self, direction: Direction, bytes: u64) -> Actions {
+        if direction == Direction::Response {
+            return Actions::NONE;
+        }
+        match &mut self.request {
+            RequestState::Draining { bytes: drained } => {
+                *drained = drained.saturating_add(bytes);
+                if *drained > MAX_DRAINED {
+                    return self.end(Actions::NONE.with(Action::CloseClient));
+                }
+            }
+            _ => self.released = self.released.saturating_add(bytes),
+        }
+        Actions::NONE
+    }
+
+    fn request_ended(&mut self) -> Actions {
+        let drained = matches!(self.request, RequestState::Draining { .. });
+        let streamed = self.request == RequestState::Streaming && self.upstream == Upstream::Open;
+        if self.request == RequestState::Complete {
+            return Actions::NONE;
+        }
+        self.request = RequestState::Complete;
+        if drained {
+            return self.end(Actions::NONE.with(Action::FinishClient));
+        }
+        let actions = if streamed { Actions::NONE.with(Action::EndRequest) } else { Actions::NONE };
+        if self.response == ResponseState::Complete {
+            return self.end(actions.with(Action::FinishClient));
+        }
+        actions
+    }
+
+    fn response_ended(&mut self) -> Actions {
+        if self.response != ResponseState::Streaming {
+            return Actions::NONE;
+        }
+        self.response = ResponseState::Complete;
+        let actions = Actions::NONE.with(Action::EndResponse);
+        if self.tunnel && self.request != RequestState::Complete {
+            // One direction of a tunnel has ended; the other goes on.
+            return actions;
+        }
+        self.response_complete(actions)
+    }
+
+    /// The response has gone to the client whole; the request may still be coming.
+    fn response_complete(&mut self, actions: Actions) -> Actions {
+        if self.request == RequestState::Complete {
+            return self.end(actions.with(Action::FinishClient));
+        }
+        // Many clients take a reset for the loss of the response before it, so they are read for a while.
+        self.request = RequestState::Draining { bytes: 0 };
+        self.leave_upstream(actions).with(Action::StartDraining)
+    }
+
+    fn interim(&mut self) -> Actions {
+        match (&mut self.response, self.upstream) {
+            (ResponseState::Awaiting { interim }, Upstream::Open) if *interim < MAX_INTERIM => {
+                *interim += 1;
+                Actions::NONE.with(Action::ForwardInterim)
+            }
+            (_, Upstream::Open) => self.lost(Loss::Broken),
+            _ => Actions::NONE,
+        }
+    }
+
+    fn head(&mut self, head: Head) -> Actions {
+        if self.upstream != Upstream::Open || self.is_answered() {
+            return Actions::NONE;
+        }
+        if head.status == 425 && self.facts.is_early {
+            return self.too_early();
+        }
+        if !self.is_acceptable(head) {
+            return self.lost(Loss::Broken);
+        }
+        let actions = Actions::NONE.with(Action::ForwardHead);
+        if head.switches {
+            self.open_tunnel();
+            return actions.with(Action::ResumeRequest).with(Action::ResumeResponse);
+        }
+        self.response = ResponseState::Streaming;
+        if head.has_body { actions.with(Action::ResumeResponse) } else { actions }
+    }
+
+    /// Whether a head answers what was asked.
+    fn is_acceptable(&self, head: Head) -> bool {
+        match self.facts.kind {
+            // RFC 9110 §7.8: a server must not switch to what nobody asked for.
+            Kind::Message => !head.switches,
+            Kind::Upgrade => true,
+            // RFC 8441 §5, RFC 9220 §3: to the client every 2xx is the beginning of WebSocket. Only an answer to our key
+            // says that the server speaks it (RFC 6455 §4.1).
+            Kind::ExtendedConnect => {
+                if head.switches {
+                    head.confirms
+                } else {
+                    !(200..300).contains(&head.status)
+                }
+            }
+            Kind::Relay => false,
+        }
+    }
+
+    /// RFC 8470 §5.2: a request that was too early may be sent again once the handshake is over.
+    fn too_early(&mut self) -> Actions {
+        if self.released > 0 {
+            // What was released of its body is not kept: the client has to send it again.
+            return self.answer(425);
+        }
+        let actions = Actions::NONE.with(Action::ResetUpstream).with(Action::AwaitHandshake);
+        self.upstream = Upstream::Handshake;
+        self.rewind();
+        actions
+    }
+
+    fn handshake_done(&mut self) -> Actions {
+        self.facts.is_early = false;
+        if self.upstream != Upstream::Handshake {
+            return Actions::NONE;
+        }
+        self.upstream = Upstream::Selecting;
+        Actions::NONE.with(Action::SelectServer)
+    }
+
+    /// The request waits for another server.
+    fn rewind(&mut self) {
+        if self.request == RequestState::Streaming {
+            self.request = RequestState::Pending;
+        }
+    }
+
+    fn lost(&mut self, loss: Loss) -> Actions {
+        if !matches!(self.upstream, Upstream::Selecting | Upstream::Open) {
+            return Actions::NONE;
+        }
+        let reset = Actions::NONE.with(Action::ResetUpstream);
+        if self.is_answered() {
+            self.upstream = Upstream::None;
+            return self.end(reset.with(Action::CutClient));
+        }
+        if self.released == 0 && loss.allows_retry(self.facts.is_idempotent) {
+            self.upstream = Upstream::Asking(loss);
+            self.rewind();
+            return reset.with(Action::AskRetry);
+        }
+        self.upstream = Upstream::None;
+        let refused = self.refuse(loss.status());
+        refused.and(reset)
+    }
+
+    fn retry(&mut self) -> Actions {
+        if !matches!(self.upstream, Upstream::Asking(_)) {
+            return Actions::NONE;
+        }
+        self.upstream = Upstream::Selecting;
+        Actions::NONE.with(Action::SelectServer)
+    }
+
+    /// Whatever the server was doing for this exchange is not wanted any more.
+    fn leave_upstream(&mut self, actions: Actions) -> Actions {
+        let open = matches!(self.upstream, Upstream::Selecting | Upstream::Open);
+        self.upstream = Upstream::None;
+        if open { actions.with(Action::ResetUpstream) } else { actions }
+    }
+
+    /// The end, which comes once. An upstream connection that is idle now may be used again.
+    fn end(&mut self, actions: Actions) -> Actions {
+        let whole = self.request == RequestState::Complete && self.response == ResponseState::Complete;
+        let actions = if self.upstream == Upstream::Open && whole && actions.has(Action::FinishClient) {
+            self.upstream = Upstream::None;
+            actions.with(if self.tunnel { Action::CloseUpstream } else { Action::ReleaseUpstream })
+        } else {
+            self.leave_upstream(actions)
+        };
+        self.finished = true;
+        actions.with(Action::Finish)
+    }
+}
+
+/// What becomes of the bytes of a direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// They are not read now.
+    Closed,
+    /// They go to the sink as far as it has credit.
+    Open,
+    /// They are read and thrown away.
+    Discard,
+}

@@ -1,0 +1,266 @@
+//! The rules of an exchange, over random sequences of events. A failure prints the seed and the script of events.
+
+use sealane_exchange::{Action, Actions, Direction, Event, Exchange, Flow, Head, Kind, Loss, Request};
+
+/// Steele, Lea and Flood's SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn coin(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+}
+
+fn request(random: &mut Random) -> Request {
+    let is_safe = random.coin();
+    Request {
+        kind: random.pick(&[
+            Kind::Message,
+            Kind::Message,
+            Kind::Message,
+            Kind::Upgrade,
+            Kind::ExtendedConnect,
+            Kind::Relay,
+        ]),
+        has_body: random.coin(),
+        is_safe,
+        is_idempotent: is_safe || random.coin(),
+        is_early: random.coin(),
+    }
+}
+
+fn loss(random: &mut Random) -> Loss {
+    random.pick(&[
+        Loss::Unreachable,
+        Loss::ConnectTimeout,
+        Loss::Unprocessed,
+        Loss::Stale,
+        Loss::Broken,
+        Loss::Timeout { short: true },
+        Loss::Timeout { short: false },
+    ])
+}
+
+/// Any event at any time, also those that make no sense: an executor's mistake must not break a rule.
+fn event(random: &mut Random) -> Event {
+    let direction = random.pick(&[Direction::Request, Direction::Response]);
+    match random.below(18) {
+        0 | 1 => Event::Forward,
+        2 => Event::Answer { status: 200 },
+        3 | 4 => Event::Connected,
+        5 => Event::NoServer,
+        6 | 7 => Event::Moved { direction, bytes: random.pick(&[1, 1000, 300_000]) },
+        8 | 9 => Event::Ended(direction),
+        10 => Event::Interim,
+        11 | 12 => Event::Head(Head {
+            status: random.pick(&[101, 200, 204, 425, 500]),
+            switches: random.below(4) == 0,
+            confirms: random.coin(),
+            has_body: random.coin(),
+        }),
+        13 => random.pick(&[
+            Event::RequestBroken { status: 400 },
+            Event::ClientTimeout,
+            Event::ClientStalled,
+            Event::ClientGone,
+            Event::DrainTimeout,
+        ]),
+        14 => Event::Lost(loss(random)),
+        15 => Event::RetryGranted,
+        16 => Event::RetryDenied,
+        _ => Event::HandshakeDone,
+    }
+}
+
+/// What an observer who sees only events and actions knows.
+#[derive(Default)]
+struct Observer {
+    finished: bool,
+    heads: u32,
+    responds: u32,
+    response_ended: bool,
+    request_ended: bool,
+    /// A server has been asked for and not given up since.
+    upstream: bool,
+    connected: bool,
+    released: u64,
+    asking: bool,
+    interim: u32,
+    selects: u32,
+    handshake_done: bool,
+}
+
+impl Observer {
+    fn check(&mut self, facts: &Request, before: &Exchange, event: Event, actions: Actions, after: &Exchange) {
+        use Action::*;
+        if self.finished {
+            assert!(actions.is_empty(), "nothing happens after the end");
+            return;
+        }
+        let has = |action| actions.has(action);
+
+        // What moved while the request was open has left for a server.
+        if let Event::Moved { direction: Direction::Request, bytes } = event
+            && before.request_flow() == Flow::Open
+        {
+            self.released += bytes;
+        }
+
+        // The client gets one final response at most, and no status after a head.
+        self.heads += u32::from(has(ForwardHead));
+        self.responds += u32::from(has(Respond));
+        assert!(self.heads + self.responds <= 1, "one final response");
+        assert_eq!(has(Respond), actions.status() != 0);
+        assert!(!(has(EndResponse) && (self.heads == 0 && facts.kind != Kind::Relay)), "an end without a head");
+        assert!(!(has(EndResponse) && self.response_ended), "one end of the response");
+        self.response_ended |= has(EndResponse);
+
+        // Nothing goes to a server that has been given up, and no server is asked for while there is one.
+        if has(ResetUpstream) {
+            assert!(self.upstream, "a reset without a server");
+            (self.upstream, self.connected) = (false, false);
+        }
+        if has(SelectServer) {
+            self.request_ended = false;
+        }
+        if has(SendHead) {
+            assert!(self.upstream && !self.connected, "a head for a server that has one");
+            self.connected = true;
+        }
+        if has(EndRequest) {
+            assert!(self.connected && !self.request_ended, "an end of the request without a server, or a second one");
+            self.request_ended = true;
+        }
+        if has(SelectServer) {
+            assert!(!self.upstream, "two servers at once");
+            assert_eq!(self.heads + self.responds, 0, "a try after the response has begun");
+            self.selects += 1;
+            if self.selects > 1 {
+                assert_eq!(self.released, 0, "a request sent again that has lost a part of its body");
+            }
+            self.upstream = true;
+        }
+        if facts.kind == Kind::Relay && event == Event::Connected && has(ResumeRequest) {
+            self.connected = true;
+        }
+        if has(ForwardHead) || has(ForwardInterim) {
+            assert!(self.connected, "a response without a server");
+        }
+        if after.is_tunnel() && !before.is_tunnel() {
+            // What ended was the HTTP request; the tunnel begins.
+            self.request_ended = false;
+        }
+        self.interim += u32::from(has(ForwardInterim));
+        if has(SelectServer) {
+            self.interim = 0;
+        }
+        assert!(self.interim <= 32, "interim responses are bounded");
+
+        // A retry is safe or does not happen.
+        if has(AskRetry) {
+            let Event::Lost(loss) = event else {
+                assert!(matches!(event, Event::Interim | Event::Head(_)), "a retry without a loss");
+                assert!(facts.is_idempotent);
+                return self.note_ask();
+            };
+            assert_eq!(self.heads + self.responds, 0);
+            assert_eq!(self.released, 0, "what has been released is not kept");
+            let provably_unprocessed = matches!(loss, Loss::Unreachable | Loss::ConnectTimeout | Loss::Unprocessed);
+            assert!(provably_unprocessed || facts.is_idempotent, "an unsafe retry");
+            self.note_ask();
+        }
+        if has(SelectServer) && self.selects > 1 {
+            assert!(self.asking || event == Event::HandshakeDone, "every retry has been asked for");
+            self.asking = false;
+        }
+
+        // RFC 8470: early data carries safe requests only.
+        self.handshake_done |= event == Event::HandshakeDone;
+        if facts.is_early && !facts.is_safe && !self.handshake_done {
+            assert!(!has(SelectServer), "an unsafe request in early data was forwarded");
+        }
+
+        // Flow control: a closed direction is one nobody reads; discarding happens only after the response.
+        if after.request_flow() == Flow::Discard {
+            assert!(self.heads + self.responds == 1, "a request is thrown away only after the response");
+        }
+        if after.request_flow() == Flow::Open {
+            assert!(self.connected);
+        }
+        if after.response_flow() == Flow::Open {
+            assert!(self.connected && (self.heads == 1 || facts.kind == Kind::Relay));
+        }
+
+        // The end comes once, with exactly one word about the client, and leaves no server behind.
+        if has(Finish) {
+            let words = [FinishClient, CloseClient, CutClient, DetachClient].map(|a| u32::from(has(a)));
+            assert_eq!(words.iter().sum::<u32>(), 1, "one end of the client's side");
+            if has(ReleaseUpstream) || has(CloseUpstream) {
+                assert!(self.connected, "a release without a server");
+                (self.upstream, self.connected) = (false, false);
+            }
+            assert!(!self.upstream, "a server is left behind");
+            assert!(after.is_finished());
+            self.finished = true;
+        }
+        assert_eq!(self.finished, after.is_finished());
+    }
+
+    fn note_ask(&mut self) {
+        self.asking = true;
+    }
+}
+
+fn run(seed: u64) {
+    let mut random = Random(seed);
+    let facts = request(&mut random);
+    let mut exchange = Exchange::new(facts);
+    let mut observer = Observer::default();
+    let mut script = format!("seed {seed}: {facts:?}\n");
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        for _ in 0..60 {
+            let event = event(&mut random);
+            let before = exchange;
+            let actions = exchange.on(event);
+            script += &format!("  {event:?} → {actions:?}\n");
+            observer.check(&facts, &before, event, actions, &exchange);
+        }
+        // Whatever has happened, a client that goes ends it.
+        let before = exchange;
+        let actions = exchange.on(Event::ClientGone);
+        script += &format!("  ClientGone → {actions:?}\n");
+        observer.check(&facts, &before, Event::ClientGone, actions, &exchange);
+        assert!(exchange.is_finished());
+    }));
+    if let Err(panic) = result {
+        eprintln!("{script}");
+        std::panic::resume_unwind(panic);
+    }
+}
+
+#[test]
+fn every_rule_holds_for_random_events() {
+    (0..200_000).for_each(run);
+}
+
+#[test]
+fn the_machine_is_small() {
+    assert!(size_of::<Exchange>() <= 48, "{}", size_of::<Exchange>());
+    assert!(size_of::<Actions>() <= 8);
+}

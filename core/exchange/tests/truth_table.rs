@@ -1,0 +1,169 @@
+//! The rows of the truth table in `docs/http-versions.md`, as scripts.
+
+use sealane_exchange::{Action, Action::*, Direction, Event, Exchange, Flow, Head, Kind, Loss, MAX_INTERIM, Request};
+
+const GET: Request =
+    Request { kind: Kind::Message, has_body: false, is_safe: true, is_idempotent: true, is_early: false };
+const POST: Request =
+    Request { kind: Kind::Message, has_body: true, is_safe: false, is_idempotent: false, is_early: false };
+const PUT: Request = Request { is_idempotent: true, ..POST };
+
+const OK: Event = Event::Head(Head { status: 200, switches: false, confirms: false, has_body: true });
+
+fn moved(bytes: u64) -> Event {
+    Event::Moved { direction: Direction::Request, bytes }
+}
+
+/// Runs a script; what the last event led to.
+fn last(facts: Request, script: &[Event]) -> (Vec<Action>, u16) {
+    let mut exchange = Exchange::new(facts);
+    let mut last = (Vec::new(), 0);
+    for event in script {
+        let actions = exchange.on(*event);
+        last = (actions.iter().collect(), actions.status());
+    }
+    last
+}
+
+#[test]
+fn a_request_without_a_body() {
+    let mut x = Exchange::new(GET);
+    let steps = [
+        (Event::Forward, vec![SelectServer]),
+        (Event::Connected, vec![SendHead]),
+        (OK, vec![ForwardHead, ResumeResponse]),
+        (Event::Ended(Direction::Response), vec![EndResponse, ReleaseUpstream, FinishClient, Finish]),
+        (Event::ClientGone, vec![]),
+    ];
+    for (event, expected) in steps {
+        assert_eq!(x.on(event).iter().collect::<Vec<_>>(), expected, "{event:?}");
+    }
+}
+
+#[test]
+fn a_request_with_a_body() {
+    let mut x = Exchange::new(POST);
+    assert_eq!(x.request_flow(), Flow::Closed);
+    let steps = [
+        (Event::Forward, vec![SelectServer]),
+        (Event::Connected, vec![SendHead, ResumeRequest]),
+        (moved(10), vec![]),
+        (Event::Ended(Direction::Request), vec![EndRequest]),
+        (OK, vec![ForwardHead, ResumeResponse]),
+        (Event::Ended(Direction::Response), vec![EndResponse, ReleaseUpstream, FinishClient, Finish]),
+    ];
+    for (event, expected) in steps {
+        assert_eq!(x.on(event).iter().collect::<Vec<_>>(), expected, "{event:?}");
+    }
+}
+
+#[test]
+fn a_response_before_the_requests_end() {
+    let begin = [Event::Forward, Event::Connected, moved(10), OK, Event::Ended(Direction::Response)];
+    let answered = last(POST, &begin);
+    assert_eq!(answered.0, [ResetUpstream, EndResponse, StartDraining], "the rest of the request is read for a while");
+    let with = |event: Event| last(POST, &[&begin[..], &[event]].concat()).0;
+    assert_eq!(with(Event::Ended(Direction::Request)), [FinishClient, Finish]);
+    assert_eq!(with(Event::DrainTimeout), [CloseClient, Finish]);
+    assert_eq!(with(moved(600_000)), [CloseClient, Finish]);
+    assert_eq!(with(Event::ClientGone), [DetachClient, Finish]);
+}
+
+#[test]
+fn losses_before_the_head() {
+    let after = |facts, events: &[Event], loss| {
+        let begin = [Event::Forward, Event::Connected];
+        last(facts, &[&begin[..], events, &[Event::Lost(loss)]].concat())
+    };
+    let asks = vec![ResetUpstream, AskRetry];
+    for loss in [Loss::Unreachable, Loss::ConnectTimeout, Loss::Unprocessed] {
+        assert_eq!(after(POST, &[], loss).0, asks, "nothing was sent: any method");
+        assert!(!after(POST, &[moved(1)], loss).0.contains(&AskRetry), "a part of the body is gone");
+    }
+    for loss in [Loss::Stale, Loss::Broken, Loss::Timeout { short: true }] {
+        assert_eq!(after(PUT, &[], loss).0, asks);
+        assert_eq!(after(POST, &[], loss).0, [ResetUpstream, Respond, StartDraining], "{loss:?}");
+    }
+    assert_eq!(
+        after(GET, &[], Loss::Timeout { short: false }),
+        (vec![ResetUpstream, Respond, FinishClient, Finish], 504)
+    );
+    assert_eq!(after(POST, &[], Loss::Broken).1, 502);
+    let denied = [Event::Forward, Event::Lost(Loss::ConnectTimeout), Event::RetryDenied];
+    assert_eq!(last(GET, &denied), (vec![Respond, FinishClient, Finish], 504));
+    let granted = [Event::Forward, Event::Lost(Loss::Unreachable), Event::RetryGranted];
+    assert_eq!(last(GET, &granted).0, [SelectServer]);
+}
+
+#[test]
+fn losses_after_the_head_cut_the_client() {
+    for loss in [Loss::Broken, Loss::Stale, Loss::Timeout { short: true }] {
+        let cut = last(GET, &[Event::Forward, Event::Connected, OK, Event::Lost(loss)]).0;
+        assert_eq!(cut, [ResetUpstream, CutClient, Finish]);
+    }
+}
+
+#[test]
+fn clients_that_fail() {
+    let begin = [Event::Forward, Event::Connected, moved(10)];
+    let with = |event: Event| last(POST, &[&begin[..], &[event]].concat());
+    assert_eq!(with(Event::RequestBroken { status: 400 }), (vec![ResetUpstream, Respond, StartDraining], 400));
+    assert_eq!(with(Event::RequestBroken { status: 413 }).1, 413);
+    assert_eq!(with(Event::ClientTimeout).1, 408);
+    assert_eq!(with(Event::ClientGone).0, [ResetUpstream, DetachClient, Finish]);
+    let stalled = last(GET, &[Event::Forward, Event::Connected, OK, Event::ClientStalled]).0;
+    assert_eq!(stalled, [ResetUpstream, CutClient, Finish]);
+}
+
+#[test]
+fn interim_responses_are_bounded() {
+    let mut script = vec![Event::Forward, Event::Connected];
+    script.extend([Event::Interim].repeat(usize::from(MAX_INTERIM)));
+    assert_eq!(last(POST, &script).0, [ForwardInterim]);
+    script.push(Event::Interim);
+    assert_eq!(last(POST, &script).1, 502);
+}
+
+#[test]
+fn early_data() {
+    let early = |facts| Request { is_early: true, ..facts };
+    assert_eq!(last(early(POST), &[Event::Forward]).1, 425);
+    assert_eq!(last(early(GET), &[Event::Forward]).0, [SelectServer]);
+    let too_early = Event::Head(Head { status: 425, switches: false, confirms: false, has_body: true });
+    let begin = [Event::Forward, Event::Connected, too_early];
+    assert_eq!(last(early(GET), &begin).0, [ResetUpstream, AwaitHandshake]);
+    assert_eq!(last(early(GET), &[&begin[..], &[Event::HandshakeDone]].concat()).0, [SelectServer]);
+    assert_eq!(last(GET, &begin).0, [ForwardHead, ResumeResponse], "a 425 to no early data is a response");
+}
+
+#[test]
+fn upgrades() {
+    let switch = |confirms| Event::Head(Head { status: 101, switches: true, confirms, has_body: false });
+    let ask = |kind, event| last(Request { kind, ..GET }, &[Event::Forward, Event::Connected, event]);
+    let opened = vec![ForwardHead, ResumeRequest, ResumeResponse];
+    assert_eq!(ask(Kind::Upgrade, switch(false)).0, opened);
+    assert_eq!(ask(Kind::Upgrade, OK).0, [ForwardHead, ResumeResponse], "an upgrade may be ignored");
+    assert_eq!(ask(Kind::ExtendedConnect, switch(true)).0, opened);
+    assert_eq!(ask(Kind::ExtendedConnect, switch(false)).0, [ResetUpstream, AskRetry]);
+    assert_eq!(ask(Kind::ExtendedConnect, OK).0, [ResetUpstream, AskRetry], "a plain 200 would look accepted");
+    assert_eq!(ask(Kind::Message, switch(false)).0, [ResetUpstream, AskRetry], "nobody asked for it");
+    let refused = Event::Head(Head { status: 403, switches: false, confirms: false, has_body: true });
+    assert_eq!(ask(Kind::ExtendedConnect, refused).0, [ForwardHead, ResumeResponse]);
+}
+
+#[test]
+fn tunnels_close_one_direction_at_a_time() {
+    let relay = Request { kind: Kind::Relay, ..POST };
+    let mut x = Exchange::new(relay);
+    assert_eq!(x.on(Event::Forward).iter().collect::<Vec<_>>(), [SelectServer]);
+    assert_eq!(x.on(Event::Connected).iter().collect::<Vec<_>>(), [ResumeRequest, ResumeResponse]);
+    let mut y = x;
+    assert_eq!(x.on(Event::Ended(Direction::Request)).iter().collect::<Vec<_>>(), [EndRequest]);
+    let end = [EndResponse, CloseUpstream, FinishClient, Finish];
+    assert_eq!(x.on(Event::Ended(Direction::Response)).iter().collect::<Vec<_>>(), end);
+    assert_eq!(y.on(Event::Ended(Direction::Response)).iter().collect::<Vec<_>>(), [EndResponse]);
+    assert_eq!(
+        y.on(Event::Ended(Direction::Request)).iter().collect::<Vec<_>>(),
+        [EndRequest, CloseUpstream, FinishClient, Finish]
+    );
+}

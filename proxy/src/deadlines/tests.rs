@@ -1,0 +1,245 @@
+use super::*;
+
+const IDLE: Millis = 1000;
+const RATE: u64 = 100;
+
+fn limits() -> Limits {
+    Limits {
+        client: BodyLimits { idle: IDLE, rate: RATE },
+        upstream: BodyLimits { idle: 3 * IDLE, rate: RATE },
+        handshake: 500,
+        connection: 700,
+        first_byte: 2000,
+        try_until: None,
+        rest_until: None,
+    }
+}
+
+fn open() -> State {
+    let request = Step::Open { blocked: false };
+    State { request, response: Step::Waiting, chosen: true, sent: true, raw: false, handshake: false }
+}
+
+/// Both directions of an exchange.
+#[derive(Default)]
+struct Both {
+    request: Progress,
+    response: Progress,
+    up: u64,
+    down: u64,
+}
+
+impl Both {
+    fn begun(now: Millis) -> Self {
+        let mut both = Self::default();
+        both.request.begin(now);
+        both.response.begin(now);
+        both
+    }
+
+    fn deadline(&mut self, now: Millis, state: &State, class: Class, limits: &Limits) -> Option<Deadline> {
+        let request = Direction { wait: state.request_wait(), progress: &mut self.request, bytes: self.up };
+        let response = Direction { wait: state.response_wait(), progress: &mut self.response, bytes: self.down };
+        deadline(now, class, limits, request, response)
+    }
+}
+
+/// A linear congruential generator: the same sequence in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+#[test]
+fn every_row_blames_the_party_that_the_function_blames() {
+    for row in TABLE {
+        assert_eq!(row.party, row.wait.party(), "{}", row.name);
+    }
+}
+
+#[test]
+fn the_documentation_has_this_table() {
+    let docs = include_str!("../../../docs/http-versions.md");
+    let (_, after) = docs.split_once("<!-- deadlines: begin -->\n").expect("docs/http-versions.md has the table");
+    let (found, _) = after.split_once("<!-- deadlines: end -->").expect("the table has an end");
+    assert_eq!(found, table(), "replace the table in docs/http-versions.md by the right-hand side");
+}
+
+#[test]
+fn a_direction_that_waits_has_one_party_to_blame() {
+    let steps = [Step::Waiting, Step::Open { blocked: false }, Step::Open { blocked: true }, Step::Dropped, Step::Done];
+    for request in steps {
+        for response in steps {
+            for flags in 0..16u8 {
+                let flag = |bit: u8| flags & 1 << bit != 0;
+                let state =
+                    State { request, response, chosen: flag(0), sent: flag(1), raw: flag(2), handshake: flag(3) };
+                if let Step::Open { blocked } = request {
+                    let party = state.request_wait().map(Wait::party);
+                    let sink = blocked || state.raw;
+                    assert_eq!(party, Some(if sink { Party::Upstream } else { Party::Client }));
+                }
+                if let (Step::Open { blocked }, false) = (response, state.handshake) {
+                    let party = state.response_wait().map(Wait::party);
+                    assert_eq!(party, Some(if blocked { Party::Client } else { Party::Upstream }));
+                }
+                // An exchange at a server never waits without a deadline.
+                let ended = request == Step::Done && matches!(response, Step::Done | Step::Dropped);
+                let begun = state.chosen && state.sent && request != Step::Waiting && response != Step::Dropped;
+                if begun && !ended {
+                    let mut both = Both::begun(0);
+                    assert!(both.deadline(0, &state, Class::Message, &limits()).is_some(), "{state:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_early_answer_does_not_excuse_a_client_that_stalls() {
+    let mut both = Both::begun(0);
+    let state = State { response: Step::Open { blocked: false }, ..open() };
+    both.response.note(900);
+    let passed = both.deadline(950, &state, Class::Message, &limits()).unwrap();
+    assert_eq!(passed, Deadline { at: IDLE, wait: Wait::RequestBody, reason: Reason::Idle });
+    // Nor does a server that is done with it.
+    let state = State { request: Step::Dropped, response: Step::Done, ..open() };
+    assert_eq!(both.deadline(950, &state, Class::Message, &limits()).unwrap().wait, Wait::RequestRest);
+}
+
+#[test]
+fn streams_and_tunnels_are_silent_only_when_both_directions_are() {
+    let state = State { response: Step::Open { blocked: false }, ..open() };
+    for (state, class) in [(state, Class::Stream), (State { raw: true, ..state }, Class::Stream)] {
+        let mut both = Both::begun(0);
+        for now in (0..100_000).step_by(500) {
+            both.response.note(now);
+            both.down += 1;
+            let next = both.deadline(now, &state, class, &limits()).unwrap();
+            assert_eq!((next.at, next.reason), (now + 3 * IDLE, Reason::Idle));
+        }
+    }
+}
+
+/// A byte now and then is not enough, however it is timed; enough bytes are, however they are timed.
+#[test]
+fn slow_bodies_are_found_and_others_are_not() {
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let enough = seed % 2 == 0;
+        let mut both = Both::begun(0);
+        let (mut now, mut event, mut expired) = (0, 0, None);
+        while event < 60 * IDLE && expired.is_none() {
+            event += 1 + random.below(IDLE - 1);
+            // The timers that fire first.
+            while let Some(due) = both.deadline(now, &open(), Class::Message, &limits()).filter(|due| due.at <= event) {
+                if due.at <= now {
+                    expired = Some(due);
+                    break;
+                }
+                now = due.at;
+            }
+            now = event;
+            both.request.note(now);
+            // More than the rate, even over the longest pause; or next to nothing.
+            both.up += if enough { 2 * RATE * IDLE / 1000 } else { random.below(2) };
+        }
+        match enough {
+            true => assert_eq!(expired, None, "seed {seed}"),
+            false => assert_eq!(expired.map(|d| (d.wait, d.reason)), Some((Wait::RequestBody, Reason::Rate)), "{seed}"),
+        }
+    }
+}
+
+/// The time for which the server has no room does not count against the client.
+#[test]
+fn a_rate_counts_only_while_there_is_credit() {
+    let mut both = Both::begun(0);
+    let blocked = State { request: Step::Open { blocked: true }, ..open() };
+    let relaxed = Limits { upstream: BodyLimits { idle: 3 * IDLE, rate: 0 }, ..limits() };
+    let mut now = 0;
+    for _ in 0..100 {
+        // The client sends at once, the server takes its time: 10 bytes per 400 ms.
+        now += 10;
+        both.up += 10;
+        both.request.note(now);
+        both.request.turn(now, Party::Client);
+        assert!(both.deadline(now, &blocked, Class::Message, &relaxed).unwrap().at > now);
+        now += 390;
+        both.request.turn(now, Party::Upstream);
+        assert!(both.deadline(now, &open(), Class::Message, &relaxed).unwrap().at > now);
+    }
+    // With a rate of its own the server is to blame.
+    both = Both::begun(0);
+    both.request.turn(0, Party::Client);
+    (now, both.up) = (0, 0);
+    let found = (0..100).find_map(|_| {
+        now += 390;
+        both.up += 10;
+        both.request.note(now);
+        let next = both.deadline(now, &blocked, Class::Message, &limits()).unwrap();
+        (next.at <= now).then_some(next)
+    });
+    assert_eq!(found.map(|d| (d.wait, d.reason)), Some((Wait::RequestRoom, Reason::Rate)));
+}
+
+#[test]
+fn turning_between_parties_does_not_begin_the_measurement_anew() {
+    let mut both = Both::begun(0);
+    let relaxed = Limits { upstream: BodyLimits { idle: 3 * IDLE, rate: 0 }, ..limits() };
+    let found = (1..1000).find(|n| {
+        let now = n * 100;
+        both.up += 1;
+        both.request.note(now);
+        // For a millisecond the server has no room.
+        both.request.turn(now, Party::Client);
+        both.request.turn(now + 1, Party::Upstream);
+        let next = both.deadline(now + 1, &open(), Class::Message, &relaxed).unwrap();
+        next.at <= now + 1
+    });
+    assert!(found.is_some_and(|n| n <= 12), "{found:?}");
+}
+
+#[test]
+fn heads_and_connections_have_a_total_time() {
+    let mut both = Both::begun(0);
+    let done = State { request: Step::Done, ..open() };
+    let total = |both: &mut Both, state: &State, limits: &Limits| {
+        let d = both.deadline(0, state, Class::Message, limits).unwrap();
+        (d.at, d.wait, d.reason)
+    };
+    assert_eq!(total(&mut both, &done, &limits()), (2000, Wait::ResponseHead, Reason::Total));
+    let tried = Limits { try_until: Some(300), ..limits() };
+    assert_eq!(total(&mut both, &done, &tried), (300, Wait::ResponseHead, Reason::Total));
+    let connecting = State { sent: false, ..done };
+    assert_eq!(total(&mut both, &connecting, &limits()), (700, Wait::Connection, Reason::Total));
+    let early = State { chosen: false, handshake: true, ..done };
+    assert_eq!(total(&mut both, &early, &limits()), (500, Wait::Handshake, Reason::Total));
+    let rest = State { request: Step::Dropped, response: Step::Done, ..open() };
+    let lingers = Limits { rest_until: Some(200), ..limits() };
+    assert_eq!(total(&mut both, &rest, &lingers), (200, Wait::RequestRest, Reason::Total));
+    // In the queue there are other timers.
+    let queued = State { chosen: false, sent: false, ..done };
+    assert_eq!(both.deadline(0, &queued, Class::Message, &limits()), None);
+}
+
+/// No deadline is missed by who looks after the shortest of all limits, and then when he is told to.
+#[test]
+fn the_shortest_limit_is_early_enough_to_look() {
+    let limits = limits();
+    for state in [
+        open(),
+        State { request: Step::Done, ..open() },
+        State { request: Step::Done, sent: false, ..open() },
+        State { response: Step::Open { blocked: true }, ..open() },
+        State { raw: true, response: Step::Open { blocked: false }, ..open() },
+    ] {
+        let mut both = Both::begun(1234);
+        let next = both.deadline(1234, &state, Class::Message, &limits).unwrap();
+        assert!(next.at >= 1234 + limits.shortest(), "{state:?} {next:?}");
+    }
+}

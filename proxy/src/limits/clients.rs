@@ -1,0 +1,104 @@
+//! How many connections each client has open, over all lanes and all versions of HTTP.
+//!
+//! Each lane has an array of counts that it alone writes and all lanes read, when a client comes: there is no lock, and no
+//! two lanes write the same word. An address has two places in it (a count-min sketch): both count its connections, and the
+//! lower one is believed. So the memory is bounded, no client is let in beyond its limit, and another is refused for it
+//! only where both its places are taken by such as are at their limit.
+
+use super::cut;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Places per row.
+const PLACES: usize = 8192;
+const ROWS: usize = 2;
+
+/// The counts of all lanes.
+#[derive(Debug)]
+pub struct ClientConnections {
+    lanes: Vec<Box<[AtomicU32]>>,
+    hasher: RandomState,
+}
+
+/// A connection that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counted([u16; ROWS]);
+
+impl ClientConnections {
+    /// For so many lanes.
+    pub fn new(lanes: usize) -> Self {
+        let row = || (0..PLACES * ROWS).map(|_| AtomicU32::new(0)).collect();
+        Self { lanes: (0..lanes).map(|_| row()).collect(), hasher: RandomState::new() }
+    }
+
+    fn places(&self, address: IpAddr, (ipv4_prefix, ipv6_prefix): (u8, u8)) -> [usize; ROWS] {
+        let hash = match address.to_canonical() {
+            IpAddr::V4(ip) => self.hasher.hash_one((4u8, cut(u128::from(u32::from(ip)), 32, ipv4_prefix))),
+            IpAddr::V6(ip) => self.hasher.hash_one((6u8, cut(u128::from(ip), 128, ipv6_prefix))),
+        };
+        [hash as usize % PLACES, PLACES + (hash >> 32) as usize % PLACES]
+    }
+
+    /// Counts one more connection of a client, unless it has `most` already. Two lanes that ask at the same moment may both
+    /// let one in.
+    pub(crate) fn admit(&self, slot: usize, address: IpAddr, prefixes: (u8, u8), most: u32) -> Option<Counted> {
+        let places = self.places(address, prefixes);
+        let open = |place: usize| self.lanes.iter().map(|lane| lane[place].load(Relaxed)).sum::<u32>();
+        if places.iter().map(|place| open(*place)).min().unwrap_or(0) >= most {
+            return None;
+        }
+        let own = self.lanes.get(slot)?;
+        for place in places {
+            // This lane is the only one that writes here.
+            own[place].store(own[place].load(Relaxed).saturating_add(1), Relaxed);
+        }
+        Some(Counted(places.map(|place| place as u16)))
+    }
+
+    /// A connection is over.
+    pub(crate) fn leave(&self, slot: usize, counted: Counted) {
+        let Some(own) = self.lanes.get(slot) else { return };
+        for place in counted.0 {
+            let place = &own[usize::from(place)];
+            place.store(place.load(Relaxed).saturating_sub(1), Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn connections_count_over_lanes_and_by_prefix() {
+        let clients = ClientConnections::new(3);
+        let prefixes = (32, 64);
+        let counted: Vec<_> =
+            (0..5).map(|n| (n % 3, clients.admit(n % 3, ip("192.0.2.1"), prefixes, 5).unwrap())).collect();
+        for slot in 0..3 {
+            assert_eq!(clients.admit(slot, ip("192.0.2.1"), prefixes, 5), None);
+            assert_eq!(clients.admit(slot, ip("::ffff:192.0.2.1"), prefixes, 5), None);
+        }
+        let other = clients.admit(0, ip("192.0.2.2"), prefixes, 5).unwrap();
+        clients.leave(0, other);
+        let (slot, first) = counted[0];
+        clients.leave(slot, first);
+        assert!(clients.admit(2, ip("192.0.2.1"), prefixes, 5).is_some());
+        assert!(clients.admit(0, ip("2001:db8::1"), prefixes, 1).is_some());
+        assert_eq!(clients.admit(1, ip("2001:db8::2"), prefixes, 1), None);
+        assert!(clients.admit(1, ip("2001:db8:0:1::2"), prefixes, 1).is_some());
+    }
+
+    #[test]
+    fn many_clients_do_not_refuse_each_other() {
+        let clients = ClientConnections::new(1);
+        let refused =
+            (0..4000u32).filter(|n| clients.admit(0, IpAddr::from(n.to_be_bytes()), (32, 64), 4).is_none()).count();
+        assert!(refused < 20, "{refused}");
+    }
+}

@@ -1,0 +1,157 @@
+//! `sealane check` refuses what `sealane serve` would refuse, takes what the documentation says, and names the line.
+
+use sealane_interop::backend::Backend;
+use sealane_interop::gateway::{configured, run};
+use sealane_interop::site::Site;
+use sealane_interop::{PATIENCE, binary, ports, process};
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Output};
+
+const HOST: &str = "[[host]]\nnames = [\"*\"]\nrespond = { status = 200 }\n";
+
+fn check(site: &Site, text: &str, more: &[&str]) -> Output {
+    let file = site.file("checked.toml", text);
+    let mut arguments = vec!["check", "-c", file.to_str().expect("the test's folder has a plain name")];
+    arguments.extend(more);
+    run(arguments)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Addresses that cannot both be listened on, by their lines.
+#[test]
+fn addresses_that_overlap_are_refused() {
+    let site = Site::new();
+    let port = ports::free().port();
+    let listeners = |addresses: &[&str]| -> String {
+        addresses
+            .iter()
+            .map(|a| format!("[[listener]]\naddress = \"{}\"\n", a.replace('P', &port.to_string())))
+            .collect()
+    };
+    let pairs = [
+        [":P", "127.0.0.1:P"],
+        ["127.0.0.1:P", ":P"],
+        ["0.0.0.0:P", "127.0.0.1:P"],
+        [":P", "0.0.0.0:P"],
+        ["[::1]:P", "[::]:P"],
+    ];
+    for pair in pairs {
+        let text = listeners(&pair) + HOST;
+        let refused = check(&site, &text, &["--offline"]);
+        assert_eq!(refused.status.code(), Some(1), "{pair:?}: {}", said(&refused));
+        assert!(said(&refused).contains("checked.toml:4:11: error:"), "{pair:?}: {}", said(&refused));
+        assert!(said(&refused).contains("(line 2)"), "{pair:?}: {}", said(&refused));
+    }
+    for good in [&["127.0.0.1:P", "127.0.0.2:P"][..], &["0.0.0.0:P", "[::1]:P"], &[":P"], &["127.0.0.1:0", ":0"]] {
+        let checked = check(&site, &(listeners(good) + HOST), &["--offline"]);
+        assert!(checked.status.success(), "{good:?}: {}", said(&checked));
+    }
+    // The admin listener's port is a port like others.
+    let admin = format!("[admin]\nlisten = \"127.0.0.1:{port}\"\n{}{HOST}", listeners(&[":P"]));
+    assert!(
+        said(&check(&site, &admin, &[])).contains("overlaps with 127.0.0.1:"),
+        "{}",
+        said(&check(&site, &admin, &[]))
+    );
+    // As are the tunnel's over UDP, beside HTTP/3's: no packet says whose it is.
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let http3 = format!(
+        "[[listener]]\naddress = \":{port}\"\nhttp3 = true\n[listener.tls]\n\
+         certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n{HOST}"
+    );
+    let tunnel = |listen: &str| {
+        format!(
+            "{http3}[tunnel]\nlisten = [\"{listen}\"]\nnetwork = \"10.9.0.0/24\"\nca = \"ca\"\ncert = \"c\"\nkey = \"k\"\n"
+        )
+    };
+    let refused = said(&check(&site, &tunnel(&format!("udp://:{port}")), &["--offline"]));
+    assert!(refused.contains("already listened on") || refused.contains("overlaps with"), "{refused}");
+    let refused = said(&check(&site, &tunnel(&format!("udp://:{}", port ^ 1)), &["--offline"]));
+    assert!(!refused.contains("already listened on") && !refused.contains("overlaps with"), "{refused}");
+}
+
+/// What only this machine can say: addresses that it has not, and what stands where the admin socket is to be.
+#[test]
+fn what_this_machine_refuses_is_refused() {
+    let site = Site::new();
+    // TEST-NET-1 (RFC 5737) is nobody's.
+    let foreign = format!("[[listener]]\naddress = \"192.0.2.1:8443\"\n{HOST}");
+    let refused = check(&site, &foreign, &[]);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("checked.toml:2:11: error: cannot listen on 192.0.2.1:8443"), "{}", said(&refused));
+    let file = site.path().join("checked.toml");
+    let served = process::run(Command::new(binary::sealane()).args(["serve", "-c"]).arg(file), b"");
+    assert!(said(&served).contains("192.0.2.1 is not an address of this machine"), "{}", said(&served));
+    assert!(check(&site, &foreign, &["--offline"]).status.success());
+
+    let occupied = site.file("admin.sock", "a file");
+    let text = format!("[admin]\nsocket = \"{}\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n{HOST}", occupied.display());
+    let refused = check(&site, &text, &[]);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("checked.toml:2:10: error:"), "{}", said(&refused));
+}
+
+/// As the README has it: the example, in a folder where nothing else is.
+#[test]
+fn the_example_passes_as_it_is() {
+    let site = Site::new();
+    let example = run(["config", "example"]);
+    assert!(example.status.success());
+    let text = String::from_utf8(example.stdout).expect("the example is text");
+    let checked = check(&site, &text, &["--offline"]);
+    assert!(checked.status.success(), "{}", said(&checked));
+    assert_eq!(said(&checked), "", "nor is anything remarkable in it");
+    // With its files it is a configuration like any; without them, what is missing is named.
+    let refused = check(&site, &text, &[]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said(&refused).contains("certs/example.com.pem"), "{}", said(&refused));
+    // Mistakes are found without files, too.
+    let wrong = text.replace("preset = \"intermediate\"", "preset = \"intermediat\"");
+    let refused = check(&site, &wrong, &["--offline"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said(&refused).contains("did you mean \"intermediate\"?"), "{}", said(&refused));
+}
+
+#[test]
+fn a_to_takes_weights() {
+    let site = Site::new();
+    let (three, one) = (Backend::saying("three"), Backend::saying("one"));
+    let gateway = configured(
+        &site,
+        &format!(
+            "lanes = 1\n[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\n[[host]]\nnames = [\"*\"]\n\
+             to = [{{ url = \"{}\", weight = 3 }}, \"{}\"]\n",
+            three.url(),
+            one.url()
+        ),
+    );
+    let answers: Vec<String> = (0..8).map(|_| gateway.plain_get("/", "").text()).collect();
+    assert_eq!(answers.iter().filter(|a| *a == "three").count(), 6, "{answers:?}");
+}
+
+#[test]
+fn tls_versions_of_a_tunnel_are_named_by_their_line() {
+    let site = Site::new();
+    let text = "[tunnel]\nlisten = [\"udp://:1194\"]\nnetwork = \"10.9.0.0/24\"\nca = \"ca\"\ncert = \"cert\"\nkey = \"key\"\n\
+                tls_versions = [\"1.3\", \"1.1\"]\n";
+    let refused = said(&check(&site, text, &["--offline"]));
+    assert!(refused.contains("checked.toml:7:24: error: \"1.1\""), "{refused}");
+}
+
+/// A gateway that accepts nobody: those who ask are told, in words, after the time that an answer may take.
+#[test]
+fn a_busy_gateway_is_said_to_be_busy() {
+    let site = Site::new();
+    let socket = site.path().join("busy.sock");
+    let _listener = UnixListener::bind(&socket).expect("our own folder");
+    let mut command = Command::new(binary::sealane());
+    let asked = process::run(command.args(["status", "--socket"]).arg(&socket), b"");
+    assert_eq!(asked.status.code(), Some(1));
+    let words = said(&asked);
+    assert!(words.contains("has not answered within") && words.contains("busy"), "{words}");
+    assert!(!words.contains("os error"), "{words}");
+    assert!(PATIENCE.as_secs() > 10, "longer than is waited for an answer");
+}

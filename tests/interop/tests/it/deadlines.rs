@@ -1,0 +1,361 @@
+//! Nothing waits for ever: whoever stalls is found, whatever version is spoken, and nobody else is blamed.
+
+use sealane_http::BodyLength;
+use sealane_interop::backend::{Backend, ok};
+use sealane_interop::client;
+use sealane_interop::frames::{END_HEADERS, END_STREAM, Frames, frame, kind};
+use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::h3::{self, over_quic};
+use sealane_interop::http::Wire;
+use sealane_interop::ports;
+use sealane_interop::site::{HOST, Site};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Longer than any deadline here, many times.
+const LONG: Duration = Duration::from_secs(40);
+
+struct Scene {
+    gateway: Gateway,
+    quic: SocketAddr,
+    _site: Site,
+}
+
+/// A gateway that answers `/respond` and `/redirect` by itself, and passes the rest on.
+fn scene(server: &str, limits: &str, upstream: &str) -> Scene {
+    let site = Site::new();
+    let quic = ports::free();
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let text = format!(
+        "lanes = 1\n[admin]\nlisten = \"@ADMIN@\"\n[limits]\n{limits}\n\
+         [[listener]]\naddress = \"@ADDRESS@\"\nh2c = true\n\
+         [[listener]]\naddress = \"{quic}\"\nhttp3 = true\n[listener.tls]\n\
+         certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+         [[host]]\nnames = [\"*\"]\n\
+         [[host.route]]\npath = \"/respond\"\nrespond = {{ body = \"ours\" }}\n\
+         [[host.route]]\npath = \"/redirect\"\nredirect = {{ to = \"/elsewhere\" }}\n\
+         [[host.route]]\npath = \"/\"\nupstream = \"u\"\n\
+         [[upstream]]\nname = \"u\"\nservers = \"{server}\"\n{upstream}\n"
+    );
+    Scene { gateway: configured(&site, &text), quic, _site: site }
+}
+
+/// A client in the middle of a request.
+enum Client {
+    One(Wire<TcpStream>),
+    Two(Frames<TcpStream>),
+    Three(Box<h3::Client>, quinn_proto::StreamId),
+}
+
+const VERSIONS: [&str; 3] = ["HTTP/1.1", "HTTP/2", "HTTP/3"];
+
+impl Scene {
+    /// Sends a POST's head, of the type if there is one.
+    fn post(&self, version: &str, path: &str, kind_of: Option<&str>) -> Client {
+        let fields: Vec<(&str, &str)> = kind_of.map(|k| ("content-type", k)).into_iter().collect();
+        match version {
+            "HTTP/1.1" => {
+                let mut wire = Wire::new(client::tcp(self.gateway.address));
+                let kind_of = kind_of.map(|k| format!("Content-Type: {k}\r\n")).unwrap_or_default();
+                let head =
+                    format!("POST {path} HTTP/1.1\r\nHost: {HOST}\r\n{kind_of}Transfer-Encoding: chunked\r\n\r\n");
+                wire.send(head).expect("the gateway reads");
+                Client::One(wire)
+            }
+            "HTTP/2" => {
+                let mut frames = Frames::plain(self.gateway.address, &[]);
+                frames.request(1, "POST", path, &fields, false).expect("the gateway reads");
+                Client::Two(frames)
+            }
+            _ => {
+                let mut client = h3::Client::connect(self.quic, &over_quic(self.gateway.config(), false));
+                let id = client.open(&h3::headers("POST", path, &fields, BodyLength::Chunked), false);
+                Client::Three(Box::new(client), id)
+            }
+        }
+    }
+
+    fn active(&self) -> f64 {
+        self.gateway.metric("sealane_requests_active").unwrap_or(0.0)
+    }
+
+    fn count(&self, metric: &str) -> f64 {
+        self.gateway.metric(metric).unwrap_or(0.0)
+    }
+
+    /// Waits until the gateway has no request under way, and does something now and then.
+    #[track_caller]
+    fn ends(&self, what: &str, every: Duration, mut now_and_then: impl FnMut()) {
+        let start = Instant::now();
+        // It has begun, so that it can end.
+        while self.count("sealane_requests_total") < 1.0 {
+            now_and_then();
+            assert!(start.elapsed() < LONG, "{what} does not begin");
+        }
+        while self.active() > 0.0 {
+            now_and_then();
+            assert!(start.elapsed() < LONG, "{what} never ends:\n{}", self.gateway.metrics());
+            std::thread::sleep(every);
+        }
+    }
+}
+
+impl Client {
+    /// Sends a piece of the body; what comes is read or not, and errors are what the tests wait for.
+    fn send(&mut self, bytes: &[u8]) {
+        match self {
+            Self::One(wire) => drop(wire.send([format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat())),
+            Self::Two(frames) => drop(frames.send(kind::DATA, 0, 1, bytes)),
+            Self::Three(client, id) => {
+                // What was stopped takes nothing.
+                let _ = client.quic.send_stream(*id).write(&h3::data(bytes));
+                client.pump();
+            }
+        }
+    }
+
+    /// Lets the protocol have its way where the test's own client has to.
+    fn idle(&mut self) {
+        if let Self::Three(client, _) = self {
+            client.pump();
+        }
+    }
+
+    /// Ends the body and waits for the response's body.
+    fn finish(mut self) -> String {
+        match &mut self {
+            Self::One(wire) => {
+                wire.send("0\r\n\r\n").expect("the gateway reads");
+                wire.response("POST").expect("it is answered").text()
+            }
+            Self::Two(frames) => {
+                frames.send(kind::DATA, 1, 1, b"").expect("the gateway reads");
+                let data = frames.find(|f| f.kind == kind::DATA && f.stream == 1).expect("it is answered");
+                String::from_utf8_lossy(&data.payload).into_owned()
+            }
+            Self::Three(client, id) => {
+                client.finish(*id);
+                let body = client.response(*id).expect("it is answered").body;
+                String::from_utf8_lossy(&body).into_owned()
+            }
+        }
+    }
+
+    /// What the client was told in the end, as far as it is text.
+    fn told(mut self) -> String {
+        let mut bytes = Vec::new();
+        match &mut self {
+            Self::One(wire) => bytes = wire.rest().0,
+            Self::Two(frames) => drop(frames.find(|f| {
+                bytes.extend(&f.payload);
+                f.kind == kind::GOAWAY || f.kind == kind::RST_STREAM || f.kind == kind::DATA && f.flags & 1 != 0
+            })),
+            Self::Three(client, id) => {
+                client.until(|c| c.lost.is_some() || c.ended(*id).is_some());
+                bytes = client.received(*id).to_vec();
+            }
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+#[test]
+fn an_upload_to_a_host_that_answers_by_itself_ends_when_it_stalls() {
+    for version in VERSIONS {
+        for path in ["/respond", "/redirect"] {
+            let scene = scene("http://127.0.0.1:1", "idle_timeout = \"500ms\"", "");
+            let mut client = scene.post(version, path, None);
+            client.send(b"some");
+            scene.ends(&format!("{version} {path}"), Duration::from_millis(50), || client.idle());
+            // It has its answer all the same.
+            let told = client.told();
+            assert!(path == "/redirect" || told.contains("ours"), "{version}: {told}");
+        }
+    }
+}
+
+#[test]
+fn an_upload_to_a_host_that_answers_by_itself_ends_when_it_drips() {
+    for version in VERSIONS {
+        let scene = scene("http://127.0.0.1:1", "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
+        let mut client = scene.post(version, "/respond", None);
+        scene.ends(version, Duration::from_millis(50), || client.send(b"x"));
+    }
+}
+
+/// An answer that has begun and does not end, and a client that neither sends on nor can be waited for by the server.
+#[test]
+fn an_upstream_that_answers_early_excuses_nobody() {
+    let backend = Backend::start(|mut connection| {
+        while let Ok(Some(_)) = connection.wire.request_head() {
+            connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+            // The rest waits for the request's.
+            let _ = connection.wire.rest();
+        }
+    });
+    for version in VERSIONS {
+        let scene = scene(&backend.url(), "idle_timeout = \"500ms\"", "idle_timeout = \"600s\"");
+        let mut client = scene.post(version, "/", None);
+        client.send(b"some");
+        scene.ends(version, Duration::from_millis(50), || client.idle());
+        assert_eq!(scene.count("sealane_client_timeouts_total"), 1.0, "{version}");
+        assert_eq!(scene.count("sealane_upstream_timeouts_total"), 0.0, "{version}");
+    }
+    // And the other way around: the client may take its time, the server may not.
+    for version in VERSIONS {
+        let scene = scene(&backend.url(), "idle_timeout = \"600s\"", "idle_timeout = \"500ms\"");
+        let mut client = scene.post(version, "/", None);
+        client.send(b"some");
+        scene.ends(version, Duration::from_millis(50), || client.idle());
+        assert_eq!(scene.count("sealane_client_timeouts_total"), 0.0, "{version}");
+        assert_eq!(scene.count("sealane_upstream_timeouts_total"), 1.0, "{version}");
+    }
+}
+
+#[test]
+fn an_upload_that_drips_is_a_408() {
+    let backend = Backend::answering(|request| ok(&request.body));
+    for version in VERSIONS {
+        let scene = scene(&backend.url(), "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
+        let mut client = scene.post(version, "/", None);
+        scene.ends(version, Duration::from_millis(50), || client.send(b"x"));
+        assert!(scene.count("sealane_slow_bodies_total") >= 1.0, "{version}: {}", scene.gateway.metrics());
+        let told = client.told();
+        assert!(told.contains("408 Request Timeout"), "{version}: {told}");
+    }
+}
+
+/// gRPC has no rate, and neither has an upload that is as fast as it should be, or one for which none is set.
+#[test]
+fn uploads_that_may_drip() {
+    let backend = Backend::answering(|_| ok(b"thank you"));
+    let limits = "idle_timeout = \"1s\"\nmin_body_rate = 1000";
+    for version in VERSIONS {
+        for (limits, kind_of, piece) in [
+            (limits, Some("application/grpc+proto"), 1),
+            (limits, None, 1000),
+            ("idle_timeout = \"1s\"\nmin_body_rate = 0", None, 1),
+        ] {
+            let scene = scene(&backend.url(), limits, "");
+            let mut client = scene.post(version, "/", kind_of);
+            let start = Instant::now();
+            let mut last = start;
+            while start.elapsed() < Duration::from_millis(2500) {
+                client.send(&vec![b'x'; piece]);
+                std::thread::sleep(Duration::from_millis(50));
+                // On a machine that does not let us send, the test says nothing.
+                if last.elapsed() > Duration::from_millis(500) {
+                    return;
+                }
+                last = Instant::now();
+            }
+            assert_eq!(client.finish(), "thank you", "{version} {kind_of:?} {limits}");
+        }
+    }
+}
+
+/// A response that is taken byte by byte, by a client that opens its window so far each time.
+#[test]
+fn a_response_that_is_taken_byte_by_byte_is_cut_off() {
+    let backend = Backend::answering(|_| ok(&[b'x'; 100_000]));
+    let scene = scene(&backend.url(), "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
+    // SETTINGS_INITIAL_WINDOW_SIZE.
+    let mut frames = Frames::plain(scene.gateway.address, &[(4, 1)]);
+    frames.request(1, "GET", "/", &[], true).expect("the gateway reads");
+    scene.ends("a window of one byte", Duration::from_millis(50), || {
+        drop(frames.send(kind::WINDOW_UPDATE, 0, 1, &1u32.to_be_bytes()));
+    });
+    assert!(frames.find(|f| f.kind == kind::RST_STREAM && f.stream == 1).is_some());
+    assert_eq!(scene.gateway.metric_with("sealane_slow_bodies_total", "party=\"client\""), Some(1.0));
+    assert_eq!(scene.count("sealane_upstream_timeouts_total"), 0.0);
+}
+
+/// A server that drips its response, where a rate is asked of it.
+#[test]
+fn a_response_that_drips_is_the_servers_fault() {
+    let backend = Backend::start(|mut connection| {
+        while connection.request().is_some() {
+            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");
+            while connection.wire.send("x").is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    });
+    let scene = scene(&backend.url(), "", "idle_timeout = \"1s\"\nmin_body_rate = 1000");
+    let broken = scene.gateway.plain(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect_err("it is cut off");
+    assert!(broken.partial.body.len() < 100_000);
+    assert_eq!(scene.gateway.metric_with("sealane_slow_bodies_total", "party=\"upstream\""), Some(1.0));
+}
+
+#[test]
+fn a_head_that_drips_ends_in_all_versions() {
+    let backend = Backend::answering(|_| ok(b"hello"));
+    let scene = scene(&backend.url(), "header_timeout = \"500ms\"", "");
+    let timeouts = || scene.count("sealane_client_timeouts_total");
+    let drips = |what: &str, before: f64, send: &mut dyn FnMut()| {
+        let start = Instant::now();
+        while timeouts() <= before {
+            assert!(start.elapsed() < LONG, "{what}: a head may drip for ever");
+            send();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let mut wire = Wire::new(client::tcp(scene.gateway.address));
+    let _ = wire.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n"));
+    drips("HTTP/1.1", timeouts(), &mut || drop(wire.send("X: y\r\n")));
+    let mut frames = Frames::plain(scene.gateway.address, &[]);
+    let head = frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, &[0; 10_000]);
+    let mut rest = head.iter();
+    drips("HTTP/2", timeouts(), &mut || drop(frames.stream.write_all(&[*rest.next().expect("it is long enough")])));
+    let mut quic = h3::Client::connect(scene.quic, &over_quic(scene.gateway.config(), false));
+    let head = h3::headers("GET", "/", &[], BodyLength::None);
+    let id = quic.open(&head[..1], false);
+    let mut rest = head[1..head.len() - 1].iter();
+    drips("HTTP/3", timeouts(), &mut || {
+        if let Some(byte) = rest.next() {
+            let _ = quic.quic.send_stream(id).write(&[*byte]);
+        }
+        quic.pump();
+    });
+}
+
+/// A relayed connection whose ends say nothing, one of which has said that it will say no more.
+#[test]
+fn relayed_connections_end_when_both_sides_are_silent() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port can be had");
+    let server = listener.local_addr().expect("a bound socket has an address");
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut byte = [0];
+            let _ = stream.read(&mut byte);
+            if byte == *b"e" {
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+            }
+            held.push(stream);
+        }
+    });
+    let site = Site::new();
+    let text = format!(
+        "[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\nmode = \"tcp\"\n[[host]]\nnames = [\"*\"]\n\
+         passthrough = \"u\"\n[[upstream]]\nname = \"u\"\nservers = \"tcp://{server}\"\nidle_timeout = \"500ms\"\n"
+    );
+    let gateway = configured(&site, &text);
+    for first in [b"s", b"e"] {
+        let mut stream = client::tcp(gateway.address);
+        stream.write_all(first).expect("the gateway reads");
+        // While something moves, it is not silent.
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(20));
+            let _ = stream.write_all(b"x");
+        }
+        let mut rest = Vec::new();
+        let end = stream.read_to_end(&mut rest);
+        let kind = end.as_ref().err().map(std::io::Error::kind);
+        let ours = matches!(kind, Some(std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut));
+        assert!(!ours, "the connection is still open");
+        let active = || gateway.metric("sealane_requests_active");
+        assert!(sealane_interop::eventually(|| active() == Some(0.0)), "{}", gateway.metrics());
+    }
+}

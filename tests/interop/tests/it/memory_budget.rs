@@ -1,0 +1,80 @@
+//! Memory and connections are shared: who holds the most gives it back when it is short, and a client's connections are
+//! counted whatever they speak.
+
+use sealane_interop::backend::{Backend, ok};
+use sealane_interop::client;
+use sealane_interop::eventually;
+use sealane_interop::frames::{Frames, kind};
+use sealane_interop::gateway::{before, configured};
+use sealane_interop::h3::{Client, over_quic};
+use sealane_interop::http::Wire;
+use sealane_interop::ports;
+use sealane_interop::site::{HOST, Site};
+
+/// A hundred responses to a client that takes none of them, while memory is short.
+#[test]
+fn stalled_responses_are_given_up_when_memory_is_short() {
+    let site = Site::new();
+    let backend =
+        Backend::answering(|request| if request.target() == "/" { ok(b"hello") } else { ok(&[b'x'; 256 << 10]) });
+    let gateway = before(&site, [backend.url()]).plain().listener("h2c = true").limits("max_memory = \"1MiB\"").start();
+    let mut kept = Wire::new(client::tcp(gateway.address));
+    let mut ask = || {
+        kept.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("a kept connection is read");
+        assert_eq!(kept.response("GET").expect("it is answered").text(), "hello");
+    };
+    ask();
+    let mut frames = Frames::plain(gateway.address, &[(4, 0)]);
+    for stream in 0..100 {
+        let _ = frames.request(2 * stream + 1, "GET", "/large", &[], true);
+    }
+    let resets = || gateway.metric("sealane_memory_resets_total");
+    assert!(eventually(|| resets() >= Some(1.0)), "{}", gateway.metrics());
+    // Who holds little is not asked to give it back.
+    ask();
+    assert_eq!(resets(), Some(1.0));
+    assert!(frames.find(|_| false).is_none(), "its connection is over");
+}
+
+#[test]
+fn a_client_has_so_many_connections_whatever_they_speak() {
+    let site = Site::new();
+    let (quic, (cert, key)) = (ports::free(), (site.ecdsa.cert.display(), site.ecdsa.key.display()));
+    let text = format!(
+        "lanes = 2\n[admin]\nlisten = \"@ADMIN@\"\n[limits]\nmax_connections_per_client = 4\n\
+         [[listener]]\naddress = \"@ADDRESS@\"\nh2c = true\n\
+         [[listener]]\naddress = \"{quic}\"\nhttp3 = true\n[listener.tls]\n\
+         certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+         [[host]]\nnames = [\"*\"]\nrespond = {{ body = \"hello\" }}\n"
+    );
+    let gateway = configured(&site, &text);
+    let open = || gateway.metric("sealane_connections_open");
+    // What looked whether it listens is gone.
+    assert!(eventually(|| open() == Some(0.0)));
+    let served = || {
+        let mut wire = Wire::new(client::tcp(gateway.address));
+        let _ = wire.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+        wire.response("GET").is_ok().then_some(wire)
+    };
+    let mut one = vec![served().expect("the first"), served().expect("the second")];
+    let mut two = Frames::plain(gateway.address, &[]);
+    two.request(1, "GET", "/", &[], true).expect("the gateway reads");
+    assert!(two.find(|f| f.kind == kind::DATA).is_some(), "the third");
+    let config = over_quic(gateway.config(), false);
+    let mut three = Client::connect(quic, &config);
+    assert_eq!(three.get("/").status, 200);
+    // That was the fourth.
+    assert!(served().is_none());
+    let mut refused = Client::begin(quic, &config);
+    assert!(refused.until(|c| c.lost.is_some()), "it is refused");
+    assert!(gateway.metric_with("sealane_rate_limited_total", "what=\"open_connection\"") >= Some(2.0));
+    // Other clients are not concerned, and one that leaves makes room.
+    let from = client::tcp_from(std::net::Ipv4Addr::new(127, 0, 0, 9), gateway.address);
+    let mut other = Wire::new(from);
+    other.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("the gateway reads");
+    assert!(other.response("GET").is_ok());
+    three.close();
+    assert!(eventually(|| served().is_some()), "{}", gateway.metrics());
+    one.clear();
+    assert!(eventually(|| served().is_some()), "{}", gateway.metrics());
+}

@@ -1,0 +1,320 @@
+//! How long a client's authentication lasts.
+//!
+//! A client certificate is verified in a full handshake only; resumed sessions repeat the result. So that an expired
+//! certificate does not resume for ever, a session carries when its certificate was verified and when the first
+//! certificate of its chain expires. Tickets and stored sessions hold both (in front of rustls' own state), a resumed
+//! session takes them over into the tickets that it issues, and a ticket whose authentication has ended opens to nothing:
+//! the handshake is a full one, and the certificate is verified again.
+//!
+//! rustls verifies certificates, opens tickets and issues tickets from `Send + Sync` objects that do not know the session.
+//! They all run on the session's thread within [`during`], which lends them the session's authentication.
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The default for how long a client's certificate, once verified, is good for resumption.
+pub const REAUTHENTICATE_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// When a session's client certificate was verified, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Authentication {
+    /// The time of the full handshake.
+    verified: u64,
+    /// The first `notAfter` of the chain that the client has shown.
+    expires: u64,
+    /// It is from a ticket or a stored session.
+    resumed: bool,
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<Authentication>> = const { Cell::new(None) };
+}
+
+/// Lets a session handle what it has received. `authentication` is the session's; verifying a certificate or opening a
+/// ticket sets it, and tickets issued meanwhile carry it.
+pub(crate) fn during<T>(authentication: &mut Option<Authentication>, handle: impl FnOnce() -> T) -> T {
+    CURRENT.set(*authentication);
+    let handled = handle();
+    *authentication = CURRENT.take();
+    handled
+}
+
+/// Forgets the authentication of a ticket that was opened and not used: the handshake is a full one.
+pub(crate) fn forget_unused_ticket(authentication: &mut Option<Authentication>) {
+    *authentication = authentication.filter(|a| !a.resumed);
+}
+
+/// What tickets and stored sessions of one policy hold in front of rustls' state, and when they are refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// How long an authentication is good for, in seconds.
+    max_age: u64,
+}
+
+/// No client certificate.
+const ANONYMOUS: u8 = 0;
+/// The times follow, 8 bytes each.
+const AUTHENTICATED: u8 = 1;
+
+impl Limits {
+    pub fn new(max_age: Duration) -> Self {
+        Self { max_age: max_age.as_secs() }
+    }
+
+    /// rustls' state of the current session with its authentication in front.
+    pub fn wrap(self, state: &[u8]) -> Vec<u8> {
+        let mut wrapped = Vec::with_capacity(1 + 16 + state.len());
+        match CURRENT.get() {
+            None => wrapped.push(ANONYMOUS),
+            Some(a) => {
+                wrapped.push(AUTHENTICATED);
+                wrapped.extend_from_slice(&a.verified.to_be_bytes());
+                wrapped.extend_from_slice(&a.expires.to_be_bytes());
+            }
+        }
+        wrapped.extend_from_slice(state);
+        wrapped
+    }
+
+    /// rustls' state, and the session's authentication is the ticket's from now on. `None` where that has ended.
+    pub fn unwrap(self, wrapped: &[u8]) -> Option<&[u8]> {
+        self.unwrap_at(wrapped, UnixTime::now().as_secs())
+    }
+
+    fn unwrap_at(self, wrapped: &[u8], now: u64) -> Option<&[u8]> {
+        let (kind, rest) = wrapped.split_first()?;
+        let (authentication, state) = match *kind {
+            ANONYMOUS => (None, rest),
+            AUTHENTICATED => {
+                let (verified, rest) = rest.split_first_chunk()?;
+                let (expires, state) = rest.split_first_chunk()?;
+                let (verified, expires) = (u64::from_be_bytes(*verified), u64::from_be_bytes(*expires));
+                // A clock that was set back makes no authentication younger than nothing.
+                if now >= expires || now.saturating_sub(verified) >= self.max_age {
+                    return None;
+                }
+                (Some(Authentication { verified, expires, resumed: true }), state)
+            }
+            _ => return None,
+        };
+        CURRENT.set(authentication);
+        Some(state)
+    }
+}
+
+/// Verifies client certificates as another verifier does, and notes for how long they are good.
+#[derive(Debug)]
+pub(crate) struct NotesAuthentication(pub Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for NotesAuthentication {
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
+        // A certificate that the chain does not need may expire first. Then the session ends earlier than it could, and
+        // the client authenticates again. One that cannot be read has expired.
+        let expiry = |c: &CertificateDer<'_>| not_after(c).unwrap_or_default();
+        let expires = intermediates.iter().map(expiry).fold(expiry(end_entity), u64::min);
+        CURRENT.set(Some(Authentication { verified: now.as_secs(), expires, resumed: false }));
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+// DER tags (X.690 §8, RFC 5280 §4.1).
+const INTEGER: u8 = 0x02;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+const SEQUENCE: u8 = 0x30;
+const VERSION: u8 = 0xa0;
+
+/// The element at the start of `der`: its tag, its contents, and what follows it.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (tag, rest) = der.split_first()?;
+    let (first, rest) = rest.split_first()?;
+    let (len, rest) = match *first {
+        len @ 0..=0x7f => (usize::from(len), rest),
+        // No certificate is longer than three bytes can say.
+        many @ 0x81..=0x83 => {
+            let (len, rest) = rest.split_at_checked(usize::from(many & 0x7f))?;
+            (len.iter().fold(0, |n, byte| n << 8 | usize::from(*byte)), rest)
+        }
+        _ => return None,
+    };
+    let (contents, rest) = rest.split_at_checked(len)?;
+    Some((*tag, contents, rest))
+}
+
+/// The contents of the element with this tag at the start of `der`, and what follows it.
+fn expect(der: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
+    let (tag, contents, rest) = element(der)?;
+    (tag == wanted).then_some((contents, rest))
+}
+
+/// A certificate's `notAfter` in seconds since 1970 (RFC 5280 §4.1.2.5).
+fn not_after(certificate: &[u8]) -> Option<u64> {
+    let (certificate, _) = expect(certificate, SEQUENCE)?;
+    let (mut fields, _) = expect(certificate, SEQUENCE)?;
+    if let Some((_, rest)) = expect(fields, VERSION) {
+        fields = rest;
+    }
+    let (_, fields) = expect(fields, INTEGER)?;
+    let (_, fields) = expect(fields, SEQUENCE)?; // the signature's algorithm
+    let (_, fields) = expect(fields, SEQUENCE)?; // the issuer
+    let (validity, _) = expect(fields, SEQUENCE)?;
+    let (_, _, until) = element(validity)?;
+    match element(until)? {
+        (UTC_TIME, text, _) => {
+            let (year, rest) = digits(text)?;
+            seconds(if year < 50 { 2000 + year } else { 1900 + year }, rest)
+        }
+        (GENERALIZED_TIME, text, _) => {
+            let (century, rest) = digits(text)?;
+            let (year, rest) = digits(rest)?;
+            seconds(century * 100 + year, rest)
+        }
+        _ => None,
+    }
+}
+
+fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (two, rest) = text.split_at_checked(2)?;
+    let digit = |byte: u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
+    Some((digit(two[0])? * 10 + digit(two[1])?, rest))
+}
+
+/// Seconds since 1970 of `MMDDHHMMSSZ` in a year. 0 before 1970.
+fn seconds(year: u64, text: &[u8]) -> Option<u64> {
+    let (month, rest) = digits(text)?;
+    let (day, rest) = digits(rest)?;
+    let (hour, rest) = digits(rest)?;
+    let (minute, rest) = digits(rest)?;
+    let (second, rest) = digits(rest)?;
+    if rest != b"Z" || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Days since 1 March of year 0, so that a leap day is the last of its year.
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
+    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1;
+    const EPOCH: u64 = 719_468;
+    Some(days.saturating_sub(EPOCH) * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_certificates() {
+        assert_eq!(seconds(1970, b"0101000000Z"), Some(0));
+        assert_eq!(seconds(2000, b"0229235959Z"), Some(951_868_799));
+        assert_eq!(seconds(2026, b"1122101112Z"), Some(1_795_342_272));
+        assert_eq!(seconds(9999, b"1231235959Z"), Some(253_402_300_799));
+        assert_eq!(seconds(1950, b"0101000000Z"), Some(0));
+        for bad in [&b""[..], b"0101000000", b"1301000000Z", b"0100000000Z", b"01010000+0Z", b"0101000000+0100"] {
+            assert_eq!(seconds(2000, bad), None);
+        }
+    }
+
+    /// A certificate as far as it is read.
+    fn certificate(tag: u8, until: &[u8]) -> Vec<u8> {
+        let der = |tag: u8, contents: &[u8]| [&[tag, contents.len() as u8], contents].concat();
+        let validity = [der(UTC_TIME, b"200101000000Z"), der(tag, until)].concat();
+        let fields = [der(VERSION, &der(INTEGER, &[2])), der(INTEGER, &[7]), der(SEQUENCE, b"")].concat();
+        let fields = [fields, der(SEQUENCE, b""), der(SEQUENCE, &validity)].concat();
+        der(SEQUENCE, &der(SEQUENCE, &fields))
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_is_read_and_what_is_none_has_no_end() {
+        assert_eq!(not_after(&certificate(UTC_TIME, b"700101000001Z")), Some(1));
+        assert_eq!(not_after(&certificate(UTC_TIME, b"491231235959Z")), Some(2_524_607_999));
+        let good = certificate(GENERALIZED_TIME, b"20500101000000Z");
+        assert_eq!(not_after(&good), Some(2_524_608_000));
+        for cut in 0..good.len() {
+            assert_eq!(not_after(&good[..cut]), None, "{cut}");
+        }
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0xff;
+            let _ = not_after(&bad); // Must not panic.
+        }
+    }
+
+    #[test]
+    fn a_ticket_carries_the_first_authentication() {
+        let limits = Limits::new(Duration::from_secs(100));
+        let wrapped_with = |verified: u64, expires: u64| {
+            let mut session = Some(Authentication { verified, expires, resumed: false });
+            during(&mut session, || limits.wrap(b"state"))
+        };
+        let ticket = wrapped_with(1000, 5000);
+        for (now, good) in [(1000, true), (900, true), (1099, true), (1100, false)] {
+            assert_eq!(limits.unwrap_at(&ticket, now).is_some(), good, "{now}");
+        }
+        // A ticket that the resumed session issues is as old as the first.
+        let mut session = None;
+        let reissued = during(&mut session, || {
+            assert_eq!(limits.unwrap_at(&ticket, 1099), Some(&b"state"[..]));
+            limits.wrap(b"other")
+        });
+        assert_eq!(limits.unwrap_at(&reissued, 1099), Some(&b"other"[..]));
+        assert_eq!(limits.unwrap_at(&reissued, 1100), None);
+        // Not where the ticket was opened and a full handshake followed.
+        assert!(session.is_some_and(|s| s.resumed));
+        forget_unused_ticket(&mut session);
+        assert_eq!(session, None);
+        // The certificate expires first.
+        assert_eq!(limits.unwrap_at(&wrapped_with(1000, 1050), 1050), None);
+        assert_eq!(limits.unwrap_at(&[2, 1], 0), None);
+        assert_eq!(limits.unwrap_at(&[], 0), None);
+    }
+
+    #[test]
+    fn a_client_without_a_certificate_resumes() {
+        let limits = Limits::new(Duration::ZERO);
+        let ticket = during(&mut None, || limits.wrap(b"state"));
+        assert_eq!(limits.unwrap_at(&ticket, u64::MAX), Some(&b"state"[..]));
+    }
+}
