@@ -24,6 +24,8 @@ pub(crate) const LISTENER_BITS: u32 = 32;
 const ALWAYS: usize = 64;
 /// How long accepting pauses when descriptors have run out.
 const EXHAUSTED_MS: Millis = 100;
+/// Descriptors that must be free before accepting goes on after such a pause.
+const SPARE_DESCRIPTORS: usize = 8;
 
 impl Proxy {
     /// Watches this slot's listening sockets.
@@ -85,6 +87,7 @@ impl Proxy {
                 Err(Errno::AGAIN) => return false,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     self.counters.paused_descriptors.inc();
+                    self.newcomers.lacks_descriptors = true;
                     self.accept_again(cx);
                     self.pause_accepting(cx);
                     return false;
@@ -148,12 +151,25 @@ impl Proxy {
         if self.listening || self.draining.is_some() {
             return;
         }
+        if self.newcomers.lacks_descriptors {
+            if !self.has_spare_descriptors() {
+                return self.accept_again(cx);
+            }
+            self.newcomers.lacks_descriptors = false;
+        }
         if !self.is_full() {
             // It worked before; if it fails now the timer of the next pause tries again.
             let _ = self.listen(cx);
         } else if self.fronts < self.lane.snapshot.limits.max_connections {
             self.accept_again(cx);
         }
+    }
+
+    /// Whether there are descriptors for more than the next client: its request may need an upstream connection.
+    fn has_spare_descriptors(&self) -> bool {
+        let Some((_, socket)) = self.own_sockets().next() else { return true };
+        let spare = (0..SPARE_DESCRIPTORS).map_while(|_| rustix::io::fcntl_dupfd_cloexec(socket, 0).ok());
+        spare.collect::<Vec<_>>().len() == SPARE_DESCRIPTORS
     }
 
     /// Whether there is no room for another client.

@@ -25,6 +25,8 @@ pub(crate) struct Newcomers {
     last: Duration,
     /// The last turn had no time left for a hello: in the next one comes first.
     owed: bool,
+    /// Accepting has paused because descriptors were used up.
+    pub lacks_descriptors: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
