@@ -92,7 +92,7 @@ impl Entry<'_> {
     }
 
     fn millis(&self) -> u64 {
-        self.x.lingers.unwrap_or(self.now).saturating_sub(self.x.started)
+        self.x.drains_since.unwrap_or(self.now).saturating_sub(self.x.started)
     }
 }
 

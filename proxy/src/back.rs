@@ -24,7 +24,6 @@ impl Proxy {
         loop {
             let Some(x) = self.exchanges.get_mut(exchange) else { return };
             let Some(upstream) = x.upstream.clone() else { return };
-            x.sent = false;
             x.down.progress.begin(cx.now());
             // A relayed connection needs one of its own.
             let relayed = x.routed.relayed;

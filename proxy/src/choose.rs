@@ -263,9 +263,9 @@ impl Proxy {
         false
     }
 
-    /// A server was lost for a request before it answered: whether the request goes to one again. Accounts for both.
-    pub(crate) fn tries_again(&mut self, cx: &Context, exchange: Key, why: Loss) -> bool {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
+    /// A server was lost for a request before it answered: accounts for that.
+    pub(crate) fn account_for_loss(&mut self, exchange: Key, why: Loss) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
         let failed = !matches!(why, Loss::Stale | Loss::Unprocessed | Loss::Limited | Loss::Cancelled);
         let failure = x.routed.lost(why);
         if failed {
@@ -275,23 +275,22 @@ impl Proxy {
             }
             nudge(x);
         }
-        // Nothing of the body may have been passed on: it is not kept.
-        if x.up.bytes > 0 {
-            return false;
+        if why == Loss::Unprocessed {
+            // One that was not opened for this request is not counted otherwise.
+            x.attempts += 1;
         }
-        let idempotent = x.request.method().is_idempotent();
+    }
+
+    /// Whether a request that may be sent again is: there must be a try left, a server, and something in the budget.
+    pub(crate) fn retry_is_granted(&mut self, cx: &Context, exchange: Key, why: Loss) -> bool {
         match why {
-            // RFC 9110 §9.2.2: most likely it has not seen the request. It is the connection that was old, not the
-            // server that failed: the same server may be tried, but only once per request.
-            Loss::Stale => idempotent && x.routed.lost_at.is_none() && self.budget_allows(cx, exchange),
-            Loss::Unreachable { .. } | Loss::Unprocessed => self.may_try_again(cx, exchange),
-            Loss::Broken | Loss::Limited => idempotent && self.may_try_again(cx, exchange),
-            Loss::Cancelled => false,
-            // Waiting as long again would help nobody, unless tries were meant to be short.
-            Loss::Timeout => {
-                let short = x.upstream.as_ref().is_some_and(|u| u.upstream.try_timeout.is_some());
-                idempotent && short && self.may_try_again(cx, exchange)
+            // It is the connection that was old, not the server that failed: the same server may be tried, but only once
+            // per request.
+            Loss::Stale => {
+                self.exchanges.get(exchange).is_some_and(|x| x.routed.lost_at.is_none())
+                    && self.budget_allows(cx, exchange)
             }
+            _ => self.may_try_again(cx, exchange),
         }
     }
 

@@ -1,21 +1,21 @@
 //! One request and its response: two one-way flows between a client's side and an upstream's.
 //!
-//! The sides never see each other. A source decodes into a flow, the loop hands the pieces to the sink as long as it
-//! has credit, and each flow ends exactly once.
-//!
-//! ```text
-//! flow:  Waiting ─► Open ─► Done
-//!            └────────┴───► Dropped   (nobody wants the rest; it is read and thrown away)
-//! ```
+//! The sides never see each other. A source decodes into a flow, and the pieces go to the sink as long as it has credit.
+//! How far both have come, and what follows from what happens, is the state machine's to say (`sealane-exchange`); the
+//! modules that execute what it says are `exchange_loop`, `request_flow` and `response_flow`.
 
 use crate::choose::Routed;
 use crate::conn::Client;
-use crate::deadlines::{Party, Progress};
+use crate::exchange_loop::LINGER_BYTES;
 use crate::lane_state::LaneUpstream;
 use crate::scratch::READ_SIZE;
 use crate::sides::{ClientSide, ServerSide};
+use crate::snapshot::ClientLimits;
+use sealane_exchange as machine;
+use sealane_exchange::Kind;
+use sealane_exchange::deadlines::{Party, Progress};
 use sealane_http::h1::{BodyDecoder, Limits};
-use sealane_http::{BodyLength, Fields, RequestHead, ResponseHead};
+use sealane_http::{BodyLength, Fields, Method, RequestHead, ResponseHead, Version};
 use sealane_lane::Millis;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -23,16 +23,10 @@ use std::rc::Rc;
 /// See [`Flow::read_size`].
 const FIRST_READ: usize = 8 * 1024;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FlowState {
-    Waiting,
-    Open,
-    Done,
-    Dropped,
-}
+/// How many bytes of a request are read and thrown away after its response, where requests have streams.
+const MAX_DRAINED: u64 = LINGER_BYTES as u64;
 
 pub(crate) struct Flow {
-    pub state: FlowState,
     /// An HTTP/1.1 source's; other versions frame bodies themselves.
     pub decoder: BodyDecoder,
     /// How an HTTP/1.1 sink is told where the body ends.
@@ -48,8 +42,6 @@ pub(crate) struct Flow {
     source: Party,
     pub progress: Progress,
     pub bytes: u64,
-    /// Bytes pass as they are (after an upgrade).
-    pub raw: bool,
 }
 
 impl Flow {
@@ -57,14 +49,12 @@ impl Flow {
         Self {
             source,
             progress: Progress::default(),
-            state: FlowState::Waiting,
             decoder: BodyDecoder::new(BodyLength::None, &Limits::default()),
             framing: BodyLength::None,
             trailers: Fields::new(),
             blocked: false,
             read_size: FIRST_READ,
             bytes: 0,
-            raw: false,
         }
     }
 
@@ -94,18 +84,18 @@ impl Flow {
 
     fn reset(&mut self) {
         self.progress = Progress::default();
-        self.state = FlowState::Waiting;
         self.framing = BodyLength::None;
         self.trailers.clear();
         self.trailers.shrink_to(4096);
         self.blocked = false;
         self.read_size = FIRST_READ;
         self.bytes = 0;
-        self.raw = false;
     }
 }
 
 pub(crate) struct Exchange {
+    /// How far it has come, and what follows from what happens.
+    pub machine: machine::Exchange,
     pub request: RequestHead,
     pub response: ResponseHead,
     pub front: ClientSide,
@@ -115,8 +105,6 @@ pub(crate) struct Exchange {
     pub routed: Routed,
     pub up: Flow,
     pub down: Flow,
-    /// The server has the request's head.
-    pub sent: bool,
     /// What the request's body is like, as it came.
     pub body: BodyLength,
     /// The connection's peer is a proxy that may say who the client is.
@@ -127,24 +115,15 @@ pub(crate) struct Exchange {
     pub keep_alive: bool,
     /// The client asks to switch protocols.
     pub upgrade: bool,
-    /// The final response's head has been staged towards the client.
-    pub answered: bool,
     /// Status sent to the client.
     pub status: u16,
-    /// The request came as early data, and was marked so to the upstream.
-    pub early: bool,
-    /// The upstream said 425: the request goes again once the handshake is over.
-    pub awaits_handshake: bool,
     /// Connections tried.
     pub attempts: usize,
     /// The server in use: an index into the upstream's.
     pub server: usize,
-    pub interim: u8,
     pub started: Millis,
-    /// The response has been sent. The rest of the request is read and thrown away, up to this time.
-    pub lingers: Option<Millis>,
-    /// Bytes thrown away so far.
-    pub lingered: usize,
+    /// When the response had been sent, of a stream whose request is still read and thrown away.
+    pub drains_since: Option<Millis>,
     /// Bytes of the response that were read and wait with the upstream's connection.
     pub held: usize,
 }
@@ -152,6 +131,7 @@ pub(crate) struct Exchange {
 impl Exchange {
     pub fn new(front: ClientSide) -> Self {
         Self {
+            machine: machine::Exchange::default(),
             request: RequestHead::new(),
             response: ResponseHead::new(),
             front,
@@ -160,24 +140,56 @@ impl Exchange {
             routed: Routed::default(),
             up: Flow::new(Party::Client),
             down: Flow::new(Party::Upstream),
-            sent: false,
             body: BodyLength::None,
             trusted: false,
             told: None,
             keep_alive: false,
             upgrade: false,
-            answered: false,
             status: 0,
-            early: false,
-            awaits_handshake: false,
             attempts: 0,
             server: 0,
-            interim: 0,
             started: 0,
-            lingers: None,
-            lingered: 0,
+            drains_since: None,
             held: 0,
         }
+    }
+
+    /// Begins with the request whose head, `body` and `upgrade` are in place. `is_early`: it came as early data.
+    #[inline]
+    pub fn begin(&mut self, is_early: bool, limits: &ClientLimits) {
+        let method = self.request.method();
+        let h1 = matches!(self.front, ClientSide::H1(_));
+        let kind = match () {
+            () if self.upgrade && h1 => Kind::Upgrade,
+            () if self.upgrade => Kind::ExtendedConnect,
+            () if method == Method::Connect => Kind::Connect,
+            () => Kind::Message,
+        };
+        self.machine = machine::Exchange::new(machine::Request {
+            kind,
+            has_body: !self.body.is_empty(),
+            is_safe: method.is_safe(),
+            is_idempotent: method.is_idempotent(),
+            is_early,
+            // What a connection goes on with lies behind the whole of this request.
+            max_drained: if h1 { limits.max_body } else { MAX_DRAINED },
+        });
+    }
+
+    /// Begins with a request that could not be read: all that can follow is a refusal.
+    pub fn begin_unread(&mut self, version: Version) {
+        // What the log shows must not be what the attacker chose.
+        self.request.clear();
+        self.request.version = version;
+        let _ = self.request.set_target(b"-");
+        self.machine =
+            machine::Exchange::new(machine::Request { has_body: true, max_drained: MAX_DRAINED, ..Default::default() });
+    }
+
+    /// Begins with a connection that is relayed.
+    pub fn begin_relay(&mut self) {
+        let facts = machine::Request { kind: Kind::Relay, has_body: true, ..Default::default() };
+        self.machine = machine::Exchange::new(facts);
     }
 
     /// The address of the request's client: what trusted proxies tell, else the connection's. Limits, hashing, the access
@@ -200,16 +212,10 @@ impl Exchange {
         self.down.reset();
         self.trusted = false;
         self.told = None;
-        self.sent = false;
-        self.answered = false;
         self.upgrade = false;
         self.status = 0;
-        self.early = false;
-        self.awaits_handshake = false;
         self.attempts = 0;
-        self.interim = 0;
-        self.lingers = None;
-        self.lingered = 0;
+        self.drains_since = None;
         self.held = 0;
     }
 }

@@ -1,6 +1,7 @@
-//! The exchange loop: what a request and its response have to do with each other, whoever the sides are.
+//! Executes exchanges: begins them, answers for the gateway itself, and does what the state machine says
+//! (`sealane-exchange`), whatever versions of HTTP the sides speak.
 //!
-//! How things end (each exchange ends exactly once, in [`Proxy::response_done`] or [`Proxy::abort`]):
+//! `request_flow` and `response_flow` report what the sides say; [`Proxy::perform`] does what follows.
 //!
 //! | what happens | before the response's head has left | after |
 //! |---|---|---|
@@ -12,20 +13,21 @@
 
 use crate::Failure;
 use crate::choose::Routed;
-use crate::exchange::{Exchange, FlowState};
+use crate::exchange::Exchange;
 use crate::failure::tolerated_by;
 use crate::forwarded;
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
 use crate::sides::{ClientSide, Later, client_of};
 use crate::snapshot::Action;
+use sealane_exchange::{Action as Do, Actions, Event, Phase};
 use sealane_http::{BodyLength, Known, Method};
 use sealane_lane::{Context, Key, Millis};
 use sealane_route::Decision;
 use std::rc::Rc;
 
 /// How long, and for how many bytes, a client is read on that has been answered before its request was through.
-const LINGER: Millis = 2000;
+pub(crate) const LINGER: Millis = 2000;
 pub(crate) const LINGER_BYTES: usize = 512 * 1024;
 /// Exchanges kept for reuse.
 const SPARE: usize = 1024;
@@ -60,8 +62,7 @@ impl Proxy {
         if matches!(x.body, BodyLength::Known(n) if n > max_body) {
             return self.refuse(cx, exchange, 413);
         }
-        // RFC 8470 §4: what changes something must not be done twice, and early data can be replayed.
-        if x.early && !x.request.method().is_safe() {
+        if x.machine.is_too_early() {
             self.counters.too_early.inc();
             return self.respond(cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
         }
@@ -97,7 +98,7 @@ impl Proxy {
                 let Some(upstream) = listener.upstreams.get(*upstream) else {
                     return self.refuse(cx, exchange, 500);
                 };
-                let early = x.early;
+                let early = x.machine.is_early();
                 Routed::wish(x, upstream, x.client_ip(client));
                 if forwarded::prepare(x, client, early, &mut scratch.joined).is_err() {
                     return self.refuse(cx, exchange, 431);
@@ -113,54 +114,97 @@ impl Proxy {
                     return self.refuse(cx, exchange, 500);
                 }
                 x.upstream = Some(upstream.clone());
-                self.dispatch(cx, exchange, false);
+                let actions = x.machine.on(Event::Forward);
+                self.perform(cx, exchange, actions);
             }
+        }
+    }
+
+    /// Does what the state machine says.
+    pub(crate) fn perform(&mut self, cx: &mut Context, exchange: Key, actions: Actions) {
+        if actions.is_empty() {
+            return;
+        }
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        let front = x.front;
+        if actions.has(Do::ResetUpstream)
+            && let Some(back) = x.back.take()
+        {
+            self.server_reset(cx, back);
+        }
+        if actions.has(Do::Respond) {
+            self.send_error(cx, exchange, actions.status());
+        }
+        if actions.has(Do::ResumeRequest)
+            && let Some(x) = self.exchanges.get_mut(exchange)
+        {
+            x.up.progress.begin(cx.now());
+            self.later.push(Later::Client(exchange));
+        }
+        if actions.has(Do::ResumeResponse) {
+            self.later.push(Later::Server(exchange));
+        }
+        if actions.has(Do::EndRequest)
+            && let Some(back) = self.exchanges.get(exchange).and_then(|x| x.back)
+        {
+            self.server_end(exchange, back);
+        }
+        if actions.has(Do::EndResponse) {
+            if actions.has(Do::Finish) {
+                self.client_end(exchange, front);
+            } else {
+                self.half_close(exchange, front);
+            }
+        }
+        if actions.has(Do::SelectServer) {
+            self.dispatch(cx, exchange, false);
+        }
+        if actions.has(Do::AwaitHandshake) {
+            self.await_handshake(cx, exchange, front);
+        }
+        if actions.has(Do::StartDraining) {
+            self.start_draining(cx, exchange);
+        }
+        if actions.has(Do::Finish) {
+            self.finish(cx, exchange, actions);
+        }
+    }
+
+    /// A request that an upstream found too early goes again when the client's handshake is over.
+    fn await_handshake(&mut self, cx: &mut Context, exchange: Key, front: ClientSide) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        x.down.progress.begin(cx.now());
+        if !self.client_is_handshaking(front) {
+            self.handshake_done(cx, exchange);
         }
     }
 
     /// The handshake is over: a request that was sent too early may go again.
     pub(crate) fn handshake_done(&mut self, cx: &mut Context, exchange: Key) {
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        if !std::mem::take(&mut x.awaits_handshake) {
+        let actions = x.machine.on(Event::HandshakeDone);
+        if actions.is_empty() {
             return;
         }
-        x.early = false;
         x.request.fields.remove(Known::EarlyData);
         self.counters.retries.inc();
-        self.dispatch(cx, exchange, false);
-    }
-
-    /// The upstream found a request too early. RFC 8470 §5.2: it may go again once the handshake is over.
-    pub(crate) fn too_early(&mut self, cx: &mut Context, exchange: Key) {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        let (back, front, whole) = (x.back.take(), x.front, x.up.bytes == 0);
-        if let Some(back) = back {
-            self.server_reset(cx, back);
-        }
-        if !whole {
-            // What was passed on of its body is not kept: it is the client's to send again.
-            return self.refuse(cx, exchange, 425);
-        }
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        x.awaits_handshake = true;
-        x.down.progress.begin(cx.now());
-        if !x.body.is_empty() {
-            x.up.state = FlowState::Waiting;
-        }
-        if !self.client_is_handshaking(front) {
-            self.handshake_done(cx, exchange);
-        }
+        self.perform(cx, exchange, actions);
     }
 
     /// Answers with an error of ours and closes, or, if an answer is under way already, cuts the connection.
     pub(crate) fn refuse(&mut self, cx: &mut Context, exchange: Key, status: u16) {
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        if x.answered {
-            return self.cut(cx, exchange);
+        if x.routed.relayed && !x.machine.is_answered() {
+            // It cannot be told to the client; this is for the log.
+            x.status = status;
         }
-        if x.routed.relayed {
-            return self.relay_failed(cx, exchange, status);
-        }
+        let actions = x.machine.on(Event::Refuse { status });
+        self.perform(cx, exchange, actions);
+    }
+
+    /// Sends an error's response.
+    fn send_error(&mut self, cx: &mut Context, exchange: Key, status: u16) {
+        let Some(x) = self.exchanges.get(exchange) else { return };
         let phrase = sealane_http::message::reason_phrase(status);
         let body = match x.routed.failure {
             // Its server is old rather than ill, and somebody looks for the reason.
@@ -169,8 +213,8 @@ impl Proxy {
             }
             _ => format!("{status} {phrase}\n"),
         };
-        let close = !matches!(status, 404 | 405 | 421 | 502 | 503 | 504) || x.up.state != FlowState::Done;
-        self.respond(cx, exchange, status, b"text/plain", body.as_bytes(), close);
+        let close = !matches!(status, 404 | 405 | 421 | 502 | 503 | 504) || x.machine.request() != Phase::Complete;
+        self.send_response(cx, exchange, status, b"text/plain", body.as_bytes(), close);
     }
 
     /// Answers from here.
@@ -183,10 +227,28 @@ impl Proxy {
         body: &[u8],
         close: bool,
     ) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        let actions = x.machine.on(Event::Answer { status });
+        if actions.has(Do::Respond) {
+            self.send_response(cx, exchange, status, content_type, body, close);
+        }
+        self.perform(cx, exchange, actions.without(Do::Respond));
+    }
+
+    /// Sends a response of the gateway's own.
+    fn send_response(
+        &mut self,
+        cx: &mut Context,
+        exchange: Key,
+        status: u16,
+        content_type: &[u8],
+        body: &[u8],
+        close: bool,
+    ) {
         let draining = self.draining.is_some();
         let Self { exchanges, clock, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };
-        let (front, back) = (x.front, x.back.take());
+        let front = x.front;
         x.keep_alive &= !close && !draining;
         x.response.clear();
         x.response.status = status;
@@ -208,10 +270,6 @@ impl Proxy {
             }
             () => BodyLength::Known(body.len() as u64),
         };
-        if x.up.state != FlowState::Done {
-            x.up.state = FlowState::Dropped;
-            x.up.progress.begin(cx.now());
-        }
         self.finish_response(exchange, true);
         self.client_head(exchange, front, length, false);
         if !matches!(length, BodyLength::None | BodyLength::Known(0)) {
@@ -222,85 +280,59 @@ impl Proxy {
         if !matches!(length, BodyLength::None) {
             x.down.bytes = body.len() as u64;
         }
-        x.answered = true;
         x.status = status;
-        x.down.state = FlowState::Done;
-        // HTTP/1.1 reads on to the next request; where requests have streams, `linger` sees to the rest.
-        let waits = x.keep_alive && x.up.state != FlowState::Done;
-        if let Some(back) = back {
-            self.server_reset(cx, back);
-        }
-        if !waits {
-            self.response_done(cx, exchange);
-        }
     }
 
-    /// An exchange has ended well: it is counted and logged, and its connections go on or close.
-    pub(crate) fn response_done(&mut self, cx: &mut Context, exchange: Key) {
-        if self.linger(cx, exchange) {
-            return;
-        }
-        self.note_held(exchange, 0);
-        let Some(mut x) = self.exchanges.remove(exchange) else { return };
-        x.down.state = FlowState::Done;
-        let complete = x.up.state == FlowState::Done;
-        if let Some(back) = x.back.take() {
-            if x.routed.relayed && complete {
-                self.relay_done(cx, back);
-            } else {
-                self.server_finish(cx, back, complete && !x.up.raw);
+    /// The client has its response and is still sending: it is read for a while, since many clients take the reset of a
+    /// stream for the loss of the response that came before it.
+    fn start_draining(&mut self, cx: &mut Context, exchange: Key) {
+        let now = cx.now();
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        let front = x.front;
+        x.up.blocked = false;
+        x.up.progress.begin(now);
+        match front {
+            // It reads on to the next request.
+            ClientSide::H1(_) if x.keep_alive => {}
+            // The connection lingers as a whole.
+            ClientSide::H1(_) => return self.drained(cx, exchange),
+            ClientSide::H2(..) | ClientSide::H3(..) => {
+                x.drains_since = Some(now);
+                self.client_look_by(cx, front, now + LINGER);
             }
         }
-        if complete && x.lingers.is_none() {
-            self.client_served(x.front);
-        }
-        self.count(&x);
-        self.log_exchange(cx, &x);
-        self.client_finish(cx, &x, complete);
-        self.recycle(x);
-    }
-
-    /// A client that is still sending when it has been answered is read for a while: many take the reset of a stream
-    /// for the loss of the response that came before it. (HTTP/1.1 lingers with the whole connection.)
-    fn linger(&mut self, cx: &mut Context, exchange: Key) -> bool {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
-        let front = x.front;
-        let open = x.up.state != FlowState::Done && !x.up.raw;
-        if matches!(front, ClientSide::H1(_)) || !open || x.lingers.is_some() {
-            return false;
-        }
-        x.lingers = Some(cx.now() + LINGER);
-        x.up.state = FlowState::Dropped;
-        x.up.progress.begin(cx.now());
-        x.up.blocked = false;
-        x.down.state = FlowState::Done;
-        if let Some(back) = x.back.take() {
-            self.server_reset(cx, back);
-        }
-        self.client_look_by(cx, front, cx.now() + LINGER);
         self.later.push(Later::Client(exchange));
-        true
     }
 
-    /// An exchange is called off. The client's side is the caller's to end.
+    /// A client that has its response has been read for long enough.
+    pub(crate) fn drained(&mut self, cx: &mut Context, exchange: Key) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        let actions = x.machine.on(Event::DrainTimeout);
+        self.perform(cx, exchange, actions);
+    }
+
+    /// The client has gone, or has called its request off. What becomes of its connection or stream is the caller's to
+    /// say.
     pub(crate) fn abort(&mut self, cx: &mut Context, exchange: Key) {
-        let Some(x) = self.call_off(cx, exchange) else { return };
-        self.client_detach(cx, x.front);
-        self.recycle(x);
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        let actions = x.machine.on(Event::ClientGone);
+        self.perform(cx, exchange, actions);
     }
 
-    /// An exchange is called off in the middle of its response, and the client gets to see that.
-    pub(crate) fn cut(&mut self, cx: &mut Context, exchange: Key) {
-        let Some(x) = self.call_off(cx, exchange) else { return };
-        self.client_reset(cx, x.front, x.down.blocked);
-        self.recycle(x);
-    }
-
-    fn call_off(&mut self, cx: &mut Context, exchange: Key) -> Option<Box<Exchange>> {
+    /// An exchange is over: it is counted and logged, and its connections go on or close.
+    fn finish(&mut self, cx: &mut Context, exchange: Key, actions: Actions) {
         self.note_held(exchange, 0);
-        let mut x = self.exchanges.remove(exchange)?;
+        let Some(mut x) = self.exchanges.remove(exchange) else { return };
         if let Some(back) = x.back.take() {
-            self.server_reset(cx, back);
+            if actions.has(Do::CloseUpstream) && x.routed.relayed {
+                self.relay_done(cx, back);
+            } else {
+                self.server_finish(cx, back, actions.has(Do::ReleaseUpstream));
+            }
+        }
+        let complete = actions.has(Do::FinishClient);
+        if complete && x.drains_since.is_none() {
+            self.client_served(x.front);
         }
         if x.status == 0 {
             // As in NGINX's logs: the client left before it was answered.
@@ -308,7 +340,14 @@ impl Proxy {
         }
         self.count(&x);
         self.log_exchange(cx, &x);
-        Some(x)
+        if actions.has(Do::CutClient) {
+            self.client_reset(cx, x.front, x.down.blocked);
+        } else if actions.has(Do::DetachClient) {
+            self.client_detach(cx, x.front);
+        } else {
+            self.client_finish(cx, &x, complete);
+        }
+        self.recycle(x);
     }
 
     fn count(&self, x: &Exchange) {

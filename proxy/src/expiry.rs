@@ -1,14 +1,17 @@
-//! Acts on the deadlines of exchanges. `deadlines` is the table that decides; this module asks it and does what follows.
+//! Acts on the deadlines of exchanges. `sealane_exchange::deadlines` is the table that decides; this module asks it and does what follows.
 //!
 //! A client's connection has one timer, which looks at all of the client's exchanges, whatever they wait for. A timer that
 //! is set for the shortest of all limits when a wait may begin misses none of them; from the first look on the times are
 //! exact. So a request on a kept connection costs no more than moving a deadline back.
 
-use crate::deadlines::{BodyLimits, Class, Deadline, Direction, Limits, Party, Reason, State, Step, Wait, deadline};
-use crate::exchange::{Exchange, Flow, FlowState};
+use crate::exchange::Exchange;
+use crate::exchange_loop::LINGER;
 use crate::response_flow::Loss;
 use crate::service::Proxy;
 use crate::snapshot::{ClientLimits, Upstream};
+use sealane_exchange::deadlines::{
+    BodyLimits, Class, Deadline, Direction, Limits, Party, Reason, State, Wait, deadline,
+};
 use sealane_http::Known;
 use sealane_lane::{Context, Key, Millis};
 use std::time::Duration;
@@ -37,26 +40,6 @@ fn limits(client: &ClientLimits, upstream: Option<&Upstream>) -> Limits {
     limits
 }
 
-fn step(flow: &Flow) -> Step {
-    match flow.state {
-        FlowState::Waiting => Step::Waiting,
-        FlowState::Open => Step::Open { blocked: flow.blocked },
-        FlowState::Dropped => Step::Dropped,
-        FlowState::Done => Step::Done,
-    }
-}
-
-fn state(x: &Exchange) -> State {
-    State {
-        request: step(&x.up),
-        response: step(&x.down),
-        chosen: x.back.is_some(),
-        sent: x.sent,
-        raw: x.up.raw,
-        handshake: x.awaits_handshake,
-    }
-}
-
 /// gRPC, event streams, and what is no HTTP.
 fn class(x: &Exchange) -> Class {
     let starts = |value: Option<&[u8]>, with: &[u8]| {
@@ -64,8 +47,9 @@ fn class(x: &Exchange) -> Class {
     };
     let request = x.request.fields.get(Known::ContentType);
     let response = x.response.fields.get(Known::ContentType);
-    let stream =
-        x.up.raw || starts(request, b"application/grpc") || x.answered && starts(response, b"text/event-stream");
+    let stream = x.machine.is_tunnel()
+        || starts(request, b"application/grpc")
+        || x.machine.is_answered() && starts(response, b"text/event-stream");
     if stream { Class::Stream } else { Class::Message }
 }
 
@@ -95,8 +79,9 @@ impl Proxy {
         let upstream = x.upstream.as_ref();
         let mut limits = limits(&self.lane.snapshot.limits, upstream.map(|u| &*u.upstream));
         limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
-        limits.rest_until = x.lingers;
-        let (state, class) = (state(x), class(x));
+        limits.rest_until = x.drains_since.map(|since| since + LINGER);
+        let state = State::of(&x.machine, x.back.is_some(), [x.up.blocked, x.down.blocked]);
+        let class = class(x);
         let request = Direction { wait: state.request_wait(), bytes: x.up.bytes, progress: &mut x.up.progress };
         let response = Direction { wait: state.response_wait(), bytes: x.down.bytes, progress: &mut x.down.progress };
         let next = match deadline(now, class, &limits, request, response) {
@@ -113,9 +98,6 @@ impl Proxy {
 
     fn expired(&mut self, cx: &mut Context, exchange: Key, passed: Deadline) {
         let Some(x) = self.exchanges.get(exchange) else { return };
-        if x.lingers.is_some() {
-            return self.response_done(cx, exchange);
-        }
         match passed.wait.party() {
             Party::Client => {
                 self.counters.client_timeouts.inc();
@@ -124,8 +106,8 @@ impl Proxy {
                 }
                 match passed.wait {
                     // It has its response.
-                    Wait::RequestRest => return self.response_done(cx, exchange),
-                    _ if x.answered => self.counters.client_aborts.inc(),
+                    Wait::RequestRest => return self.drained(cx, exchange),
+                    _ if x.machine.is_answered() => self.counters.client_aborts.inc(),
                     _ => {}
                 }
                 self.refuse(cx, exchange, 408);

@@ -1,12 +1,12 @@
 //! HTTP/1.1 towards upstreams: requests to bytes, bytes to responses.
 
 use crate::conn::{BackPhase, Conn};
-use crate::exchange::FlowState;
 use crate::h1_front::{stage_data, stage_end};
 use crate::scratch::{HEAD_READ, READ_SIZE, keep_rest};
 use crate::service::Proxy;
 use crate::sides::{Later, ServerSide};
 use crate::wire::ReadResult;
+use sealane_exchange::Phase;
 use sealane_http::BodyLength;
 use sealane_http::h1::{ConnectionOption, What, encode_request, parse_response_tolerating};
 use sealane_lane::{Context, Key};
@@ -145,7 +145,7 @@ impl Proxy {
             }
             let Some(x) = self.exchanges.get_mut(exchange) else { return input.len() };
             let rest = &input[used..];
-            if x.down.state == FlowState::Waiting {
+            if !x.machine.is_answered() {
                 if rest.is_empty() {
                     return used;
                 }
@@ -189,10 +189,10 @@ impl Proxy {
                 rest = &rest[..room];
             }
             let x = self.exchanges.get_mut(exchange)?;
-            if rest.is_empty() && (x.down.raw || !x.down.decoder.is_done()) {
+            if rest.is_empty() && (x.machine.is_tunnel() || !x.down.decoder.is_done()) {
                 return Some(used);
             }
-            if x.down.raw {
+            if x.machine.is_tunnel() {
                 used += rest.len();
                 self.down_data(cx, exchange, rest, false);
                 continue;
@@ -244,11 +244,12 @@ impl Proxy {
         }
         let Some(exchange) = back.exchange else { return self.close(cx, key) };
         let Some(x) = self.exchanges.get_mut(exchange) else { return self.close(cx, key) };
-        if x.routed.relayed && x.down.state == FlowState::Done {
+        if x.routed.relayed && x.machine.response() == Phase::Complete {
             // It has been said already; what the client still says goes on.
             return;
         }
-        if x.down.state == FlowState::Open && clean && (x.down.raw || x.down.decoder.eof().is_ok()) {
+        if x.machine.response() == Phase::Streaming && clean && (x.machine.is_tunnel() || x.down.decoder.eof().is_ok())
+        {
             return self.down_end(cx, exchange);
         }
         self.back_lost(cx, key, false);
@@ -268,7 +269,7 @@ impl Proxy {
     pub(crate) fn h1_server_end(&mut self, exchange: Key, key: Key) {
         let Self { conns, exchanges, .. } = self;
         let (Some(Conn::Back(back)), Some(x)) = (conns.get_mut(key), exchanges.get(exchange)) else { return };
-        if x.up.raw {
+        if x.machine.is_tunnel() {
             back.wire.finish_sending();
         } else {
             stage_end(&mut back.wire.stage, x.up.framing, &x.up.trailers);

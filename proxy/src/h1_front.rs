@@ -1,10 +1,11 @@
 //! HTTP/1.1 towards clients: bytes to requests, responses to bytes.
 
 use crate::conn::{Conn, FrontPhase};
-use crate::exchange::{Exchange, FlowState};
+use crate::exchange::Exchange;
 use crate::scratch::{HEAD_READ, READ_SIZE, keep_rest};
 use crate::service::Proxy;
 use crate::sides::{ClientSide, Later};
+use sealane_exchange::Phase;
 use sealane_http::h1::{
     ConnectionOption, RequestInfo, What, encode_chunk_header, encode_last_chunk, encode_response, parse_request,
 };
@@ -57,10 +58,10 @@ impl Proxy {
         if front.wire.is_handshaking() {
             return front.inbuf.len() < crate::wire::HIGH_WATER;
         }
-        exchanges.get(exchange).is_some_and(|x| match x.up.state {
-            FlowState::Open => !x.up.blocked && x.back.is_some(),
-            FlowState::Dropped => true,
-            FlowState::Waiting | FlowState::Done => false,
+        exchanges.get(exchange).is_some_and(|x| match x.machine.request() {
+            Phase::Streaming => !x.up.blocked,
+            Phase::Draining => true,
+            Phase::Awaiting | Phase::Complete => false,
         })
     }
 
@@ -136,9 +137,8 @@ impl Proxy {
         x.body = info.body;
         x.keep_alive = info.keep_alive;
         x.upgrade = info.upgrade;
-        x.early = early;
         x.up.decoder.reset(info.body);
-        x.up.state = if info.body.is_empty() { FlowState::Done } else { FlowState::Waiting };
+        x.begin(early, &self.lane.snapshot.limits);
         self.counters.requests.inc();
         self.counters.active.set(self.exchanges.len() as u64 + 1);
         let exchange = self.exchanges.insert(x);
@@ -164,7 +164,7 @@ impl Proxy {
             }
             let rest = &input[used..used + room];
             let x = self.exchanges.get_mut(exchange)?;
-            if x.up.raw {
+            if x.machine.is_tunnel() {
                 used += rest.len();
                 self.up_data(cx, exchange, rest, false);
                 continue;
@@ -211,13 +211,10 @@ impl Proxy {
     /// Answers a request that was never read whole.
     fn refuse_unread(&mut self, cx: &mut Context, key: Key, mut x: Box<Exchange>, status: u16) {
         self.counters.requests.inc();
-        x.request.clear();
-        // What the log shows must not be what the attacker chose.
-        let _ = x.request.set_target(b"-");
         x.front = ClientSide::H1(key);
         x.started = cx.now();
         x.keep_alive = false;
-        x.up.state = FlowState::Dropped;
+        x.begin_unread(Version::Http11);
         let exchange = self.exchanges.insert(x);
         if let Some(front) = self.front(key) {
             front.exchange = Some(exchange);
@@ -238,11 +235,11 @@ impl Proxy {
         }
         let Some(exchange) = front.exchange else { return self.close(cx, key) };
         let Some(x) = self.exchanges.get_mut(exchange) else { return self.close(cx, key) };
-        match x.up.state {
+        match x.machine.request() {
             // Half-closed: it has said all it wants to say, and waits for the answer.
-            FlowState::Done => {}
-            FlowState::Open if x.up.raw && clean => self.up_end(cx, exchange),
-            FlowState::Open if x.up.raw => self.front_gone(cx, key),
+            Phase::Complete => {}
+            Phase::Streaming if x.machine.is_tunnel() && clean => self.up_end(cx, exchange),
+            Phase::Streaming if x.machine.is_tunnel() => self.front_gone(cx, key),
             _ => {
                 self.counters.parse_errors[ParseError::Truncated.index()].inc();
                 self.front_gone(cx, key);
@@ -302,12 +299,12 @@ impl Proxy {
         let (Some(Conn::Front(front)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else { return };
         let status = x.response.status;
         x.keep_alive &= !draining && front.client.requests < max_requests;
-        let connection = match x.up.state {
+        let connection = match x.machine.request() {
             _ if upgrade && status == 101 => ConnectionOption::Upgrade,
             _ if upgrade => ConnectionOption::KeepAlive,
-            FlowState::Done | FlowState::Dropped if x.keep_alive => ConnectionOption::KeepAlive,
+            Phase::Complete | Phase::Draining if x.keep_alive => ConnectionOption::KeepAlive,
             // A request that is still coming cannot be told from the next one once it is answered.
-            FlowState::Open if x.keep_alive && !x.body.is_empty() && status < 300 => ConnectionOption::KeepAlive,
+            Phase::Streaming if x.keep_alive && !x.body.is_empty() && status < 300 => ConnectionOption::KeepAlive,
             _ => ConnectionOption::Close,
         };
         scratch.pool.equip(&mut front.wire.stage);

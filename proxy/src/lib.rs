@@ -17,7 +17,6 @@ mod choose;
 mod clock;
 mod conn;
 pub mod counters;
-pub mod deadlines;
 mod exchange;
 mod exchange_loop;
 mod expiry;

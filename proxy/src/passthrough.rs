@@ -12,10 +12,10 @@
 
 use crate::choose::Routed;
 use crate::conn::{BackPhase, Conn, FrontPhase};
-use crate::exchange::FlowState;
 use crate::service::Proxy;
-use crate::sides::{ClientSide, Later, ServerSide};
+use crate::sides::{ClientSide, ServerSide};
 use crate::snapshot::{Action, Listener};
+use sealane_exchange::Event;
 use sealane_http::BodyLength;
 use sealane_lane::{Context, Key};
 
@@ -50,8 +50,7 @@ impl Proxy {
         x.body = BodyLength::None;
         x.keep_alive = false;
         x.upgrade = false;
-        x.early = false;
-        x.up.state = FlowState::Waiting;
+        x.begin_relay();
         x.upstream = Some(upstream.clone());
         x.routed.relayed = true;
         let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
@@ -65,7 +64,9 @@ impl Proxy {
         front.exchange = Some(exchange);
         self.counters.relays.inc();
         self.counters.active.set(self.exchanges.len() as u64);
-        self.dispatch(cx, exchange, true);
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        let actions = x.machine.on(Event::Forward);
+        self.perform(cx, exchange, actions);
     }
 
     /// The connection with the server is there: from now on bytes pass as they are.
@@ -75,36 +76,22 @@ impl Proxy {
         back.exchange = Some(exchange);
         back.answered = true;
         let side = ServerSide::H1(key);
-        x.back = Some(side);
         x.routed.succeeded();
-        x.answered = true;
         x.status = 200;
-        (x.up.raw, x.down.raw) = (true, true);
-        (x.up.state, x.down.state) = (FlowState::Open, FlowState::Open);
         x.up.framing = BodyLength::UntilClose;
         x.down.framing = BodyLength::UntilClose;
-        x.sent = true;
-        x.up.progress.begin(cx.now());
-        x.down.progress.begin(cx.now());
-        self.look_soon(cx, exchange);
-        // What came before there was anybody to take it.
-        self.later.push(Later::Client(exchange));
-        self.later.push(Later::Conn(key));
+        self.request_sent(cx, exchange, side);
         self.touch(key);
     }
 
-    /// The server will say no more. True if the client may still: then only this direction ends.
-    pub(crate) fn half_closes(&mut self, exchange: Key) -> bool {
-        let Some(x) = self.exchanges.get(exchange) else { return false };
-        if !x.routed.relayed || x.up.state != FlowState::Open {
-            return false;
+    /// The server of a relayed connection will say no more, but the client may.
+    pub(crate) fn half_close(&mut self, exchange: Key, side: ClientSide) {
+        let relayed = self.exchanges.get(exchange).is_some_and(|x| x.routed.relayed);
+        match self.front(side.conn()) {
+            Some(front) if relayed => front.wire.finish_sending(),
+            _ => return self.client_end(exchange, side),
         }
-        let key = x.front.conn();
-        if let Some(front) = self.front(key) {
-            front.wire.finish_sending();
-        }
-        self.touch(key);
-        true
+        self.touch(side.conn());
     }
 
     /// A relayed client is closed both ways, or has failed, but not all that it has sent has been read: reading will
@@ -125,13 +112,5 @@ impl Proxy {
         back.phase = BackPhase::Closing;
         back.deadline.after(cx, key, wait);
         self.touch(key);
-    }
-
-    /// No server could be had for a relayed connection, which cannot be told so: it is cut.
-    pub(crate) fn relay_failed(&mut self, cx: &mut Context, exchange: Key, status: u16) {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        // For the log.
-        x.status = status;
-        self.cut(cx, exchange);
     }
 }

@@ -1,16 +1,14 @@
 //! The response's way down: what a server's side tells of it, and what that means for the client's.
 
 use crate::Failure;
-use crate::exchange::FlowState;
 use crate::h2::websocket;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
-use crate::sides::{ClientSide, Later};
+use crate::sides::ClientSide;
+use sealane_exchange as machine;
+use sealane_exchange::{Action as Do, Direction, Event, Head, Phase};
 use sealane_http::{BodyLength, ParseError};
 use sealane_lane::{Context, Key};
-
-/// Interim responses passed on for one request.
-const MAX_INTERIM: u8 = 16;
 
 /// Why a server's side is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +33,22 @@ pub(crate) enum Loss {
     Limited,
 }
 
+impl Loss {
+    /// What it means for the exchange. `short`: tries are meant to be short.
+    fn of_machine(self, short: bool) -> machine::Loss {
+        match self {
+            Self::Unreachable { timeout: false } => machine::Loss::Unreachable,
+            Self::Unreachable { timeout: true } => machine::Loss::ConnectTimeout,
+            Self::Unprocessed => machine::Loss::Unprocessed,
+            Self::Stale => machine::Loss::Stale,
+            Self::Broken => machine::Loss::Broken,
+            Self::Timeout => machine::Loss::Timeout { short },
+            Self::Cancelled => machine::Loss::Cancelled,
+            Self::Limited => machine::Loss::Limited,
+        }
+    }
+}
+
 impl Proxy {
     /// A response's head has come into the exchange: an interim one (1xx) or the final one, whose body is of this
     /// length. `upgrade`: what follows is no HTTP. False if the server's side is not to be read on.
@@ -48,8 +62,7 @@ impl Proxy {
         let Some(x) = self.exchanges.get_mut(exchange) else { return false };
         let (status, front) = (x.response.status, x.front);
         if (100..200).contains(&status) && !upgrade {
-            x.interim += 1;
-            if x.interim > MAX_INTERIM {
+            if x.machine.on(Event::Interim).has(Do::RejectResponse) {
                 self.server_lost(cx, exchange, Loss::Broken);
                 return false;
             }
@@ -57,30 +70,28 @@ impl Proxy {
             self.client_interim(exchange, front);
             return true;
         }
-        if status == 425 && x.early {
-            self.too_early(cx, exchange);
+        let confirms = !upgrade || !websocket::is_confirmation_due(x) || websocket::is_answered(x);
+        let actions = x.machine.on(Event::Head(Head { status, switches: upgrade, confirms }));
+        if actions.has(Do::RejectResponse) {
+            self.server_lost(cx, exchange, Loss::Broken);
             return false;
         }
-        if !websocket::may_pass(x, upgrade) {
-            self.server_lost(cx, exchange, Loss::Broken);
+        if !actions.has(Do::ForwardHead) {
+            // RFC 8470 §5.2: it was too early, and goes again once the handshake is over.
+            self.perform(cx, exchange, actions);
             return false;
         }
         x.routed.succeeded();
         self.finish_response(exchange, false);
         self.client_head(exchange, front, body, upgrade);
         let Some(x) = self.exchanges.get_mut(exchange) else { return false };
-        x.answered = true;
         x.status = status;
-        x.down.state = FlowState::Open;
         x.down.progress.begin(cx.now());
-        if upgrade {
+        if x.machine.is_tunnel() {
             self.counters.tunnels.inc();
             x.keep_alive = false;
-            (x.up.raw, x.down.raw) = (true, true);
-            x.up.state = FlowState::Open;
-            x.up.progress.begin(cx.now());
-            self.later.push(Later::Client(exchange));
         }
+        self.perform(cx, exchange, actions.without(Do::ForwardHead));
         true
     }
 
@@ -99,11 +110,11 @@ impl Proxy {
     /// How many bytes of the response to read at once. 0: none now, and the source is resumed when that changes.
     pub(crate) fn down_read_size(&mut self, cx: &Context, exchange: Key) -> usize {
         let Some(x) = self.exchanges.get_mut(exchange) else { return 0 };
-        match (x.down.state, x.front) {
-            (FlowState::Open, ClientSide::H1(_)) => self.down_room(cx, exchange, READ_SIZE).unwrap_or(0),
+        match (x.machine.response(), x.front) {
+            (Phase::Streaming, ClientSide::H1(_)) => self.down_room(cx, exchange, READ_SIZE).unwrap_or(0),
             (_, ClientSide::H1(_)) => HEAD_READ,
-            (state, front) => {
-                let size = if state == FlowState::Open { x.down.next_read() } else { HEAD_READ };
+            (phase, front) => {
+                let size = if phase == Phase::Streaming { x.down.next_read() } else { HEAD_READ };
                 self.read_within_budget(front, size)
             }
         }
@@ -126,16 +137,15 @@ impl Proxy {
     /// The response has come whole; its trailers, if any, are in the flow. Of a tunnel: the server has ended it.
     pub(crate) fn down_end(&mut self, cx: &mut Context, exchange: Key) {
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        x.down.state = FlowState::Done;
         if let (false, Some(route)) = (x.down.trailers.is_empty(), &x.routed.route) {
             route.clean_response_trailers(&mut x.down.trailers);
         }
-        let front = x.front;
-        if self.half_closes(exchange) {
-            return;
+        if x.machine.request() != Phase::Complete {
+            // Over HTTP/1.1 what follows the response cannot be told from the rest of this request.
+            x.keep_alive = false;
         }
-        self.client_end(exchange, front);
-        self.response_done(cx, exchange);
+        let actions = x.machine.on(Event::Ended(Direction::Response));
+        self.perform(cx, exchange, actions);
     }
 
     /// The response breaks the rules of its version.
@@ -155,44 +165,37 @@ impl Proxy {
             self.server_reset(cx, back);
         }
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        if x.answered {
+        let short = x.upstream.as_ref().is_some_and(|u| u.upstream.try_timeout.is_some());
+        let mut actions = x.machine.on(Event::Lost(why.of_machine(short)));
+        if actions.is_empty() {
+            return;
+        }
+        if actions.has(Do::CutClient) {
             x.routed.lost(why);
-            self.count_loss(why);
-            return self.cut(cx, exchange);
+        } else {
+            self.account_for_loss(exchange, why);
         }
-        if why == Loss::Cancelled {
-            self.count_loss(why);
-            return self.cut(cx, exchange);
-        }
-        if why == Loss::Unprocessed {
-            // One that was not opened for this request is not counted otherwise.
-            x.attempts += 1;
-        }
-        let again = self.tries_again(cx, exchange, why);
         if matches!(why, Loss::Unreachable { .. }) {
             self.counters.upstream_connect_failures.inc();
         }
-        if again {
-            let now = cx.now();
+        if actions.has(Do::AskRetry) {
+            let granted = self.retry_is_granted(cx, exchange, why);
             let Some(x) = self.exchanges.get_mut(exchange) else { return };
-            if why == Loss::Stale {
-                // Other kept connections may be as old.
-                x.routed.lost_at = Some(now);
+            if granted {
+                let _ = x.machine.on(Event::RetryGranted);
+                if why == Loss::Stale {
+                    // Other kept connections may be as old.
+                    x.routed.lost_at = Some(cx.now());
+                }
+                self.counters.retries.inc();
+                return self.dispatch(cx, exchange, why == Loss::Stale);
             }
-            if !x.body.is_empty() {
-                x.up.state = FlowState::Waiting;
-            }
-            self.counters.retries.inc();
-            return self.dispatch(cx, exchange, why == Loss::Stale);
+            actions = x.machine.on(Event::RetryDenied);
         }
         if !matches!(why, Loss::Unreachable { .. }) {
             self.count_loss(why);
         }
-        let status = match why {
-            Loss::Timeout | Loss::Unreachable { timeout: true } => 504,
-            _ => 502,
-        };
-        self.refuse(cx, exchange, status);
+        self.perform(cx, exchange, actions);
     }
 
     /// Counts an exchange that ends early because its server's side is lost.

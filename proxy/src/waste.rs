@@ -66,7 +66,7 @@ impl WasteBudget {
 fn is_wasted(x: &Exchange, now: Millis) -> bool {
     let shared = matches!(x.back, Some(ServerSide::H2(..) | ServerSide::H3(..)));
     let waited = now.saturating_sub(x.started) >= PATIENT;
-    !(waited || x.answered && shared || x.lingers.is_some())
+    !(waited || x.machine.is_answered() && shared || x.drains_since.is_some())
 }
 
 impl Proxy {

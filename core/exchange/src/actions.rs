@@ -8,12 +8,12 @@ pub enum Action {
     ResetUpstream,
     /// Pass the interim response on.
     ForwardInterim,
-    /// Pass the final response's head on.
+    /// Pass the final response's head on. Its source goes on by itself.
     ForwardHead,
+    /// The server's answer breaks the rules: report `Lost(Broken)`.
+    RejectResponse,
     /// Send a response of the gateway's own, with [`Actions::status`].
     Respond,
-    /// Send the request's head to the server.
-    SendHead,
     /// The request's source may be read.
     ResumeRequest,
     /// The response's source may be read.
@@ -40,7 +40,7 @@ pub enum Action {
     CloseClient,
     /// Cut the client's stream or connection, so that the response cannot look whole.
     CutClient,
-    /// The client has gone: forget its side.
+    /// The client has gone, or what becomes of its side is decided elsewhere: forget it.
     DetachClient,
     /// Count and log the exchange, and free it.
     Finish,
@@ -52,8 +52,8 @@ impl Action {
         Self::ResetUpstream,
         Self::ForwardInterim,
         Self::ForwardHead,
+        Self::RejectResponse,
         Self::Respond,
-        Self::SendHead,
         Self::ResumeRequest,
         Self::ResumeResponse,
         Self::EndRequest,
@@ -115,6 +115,12 @@ impl Actions {
     #[inline]
     pub(crate) const fn respond(self, status: u16) -> Self {
         Self { set: self.set | 1 << Action::Respond as u8, status }
+    }
+
+    /// All but one of them.
+    #[inline]
+    pub const fn without(self, action: Action) -> Self {
+        Self { set: self.set & !(1 << action as u8), status: self.status }
     }
 
     /// Both, with this one's status.

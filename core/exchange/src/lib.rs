@@ -9,7 +9,8 @@
 //! - what the answer to an upgrade or an extended CONNECT must be (RFC 6455 §4.1, RFC 8441 §5, RFC 9220 §3);
 //! - how many interim responses pass (RFC 9110 §15.2);
 //! - how long a client is read that was answered before its request was complete;
-//! - who is cut off, and who gets an error, when one side fails.
+//! - who is cut off, and who gets an error, when one side fails;
+//! - how long each side may take, and whom to blame ([`deadlines`]).
 //!
 //! ```text
 //! request:   Pending ──► Streaming ──► Complete
@@ -17,25 +18,27 @@
 //!               └────────────┴─► Draining ┘        read and thrown away: nobody wants the rest
 //! response:  Awaiting ─────► Streaming ──► Complete
 //! upstream:  None ─► Selecting ─► Open ─► None     Selecting: a server is chosen, waited for, or connected to
-//!               │        ▲          │
-//!               │        └─ Asking ◄┘              Asking: may the request be sent again?
-//!               └─► Handshake ─► Selecting         425 to early data: once the client's handshake is over
+//!                        ▲          │
+//!                        ├─ Asking ◄┤              Asking: may the request be sent again?
+//!                        └ Handshake ◄┘            425 to early data: once the client's handshake is over
 //! ```
 
 mod actions;
+pub mod deadlines;
 
 pub use actions::{Action, Actions};
 
 /// Interim responses that pass for one request. More are an upstream's failure.
 pub const MAX_INTERIM: u8 = 16;
-/// How many bytes of a request's body are read and thrown away after the response.
-pub const MAX_DRAINED: u64 = 512 * 1024;
 
 /// What an exchange carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// An HTTP request and its response.
+    #[default]
     Message,
+    /// A CONNECT request: a successful response opens a tunnel (RFC 9110 §9.3.6).
+    Connect,
     /// The client asks to switch protocols by HTTP/1.1's `Upgrade`.
     Upgrade,
     /// The client asks for WebSocket by an extended CONNECT over HTTP/2 or HTTP/3: every 2xx opens the tunnel for it.
@@ -45,7 +48,7 @@ pub enum Kind {
 }
 
 /// What the machine must know of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// What the exchange carries.
     pub kind: Kind,
@@ -57,6 +60,8 @@ pub struct Request {
     pub is_idempotent: bool,
     /// It came as TLS early data, so it may be a replay.
     pub is_early: bool,
+    /// How many bytes of its body are read and thrown away after the response.
+    pub max_drained: u64,
 }
 
 /// One of the two directions.
@@ -82,6 +87,11 @@ pub enum Loss {
     Stale,
     /// The server failed, closed early, or sent something that is not HTTP.
     Broken,
+    /// The gateway ended the connection at a limit of its own.
+    Limited,
+    /// The server has cancelled a gRPC call, as servers do when its deadline is over. The client gets the same reset: by
+    /// that clients tell a deadline from a failure.
+    Cancelled,
     /// The server was silent for too long. `short`: tries are meant to be short, so that another server gets a chance.
     Timeout {
         /// A time limit per try is set.
@@ -94,7 +104,8 @@ impl Loss {
     pub fn allows_retry(self, idempotent: bool) -> bool {
         match self {
             Self::Unreachable | Self::ConnectTimeout | Self::Unprocessed => true,
-            Self::Stale | Self::Broken => idempotent,
+            Self::Stale | Self::Broken | Self::Limited => idempotent,
+            Self::Cancelled => false,
             // Waiting as long again helps nobody, unless tries are meant to be short.
             Self::Timeout { short } => short && idempotent,
         }
@@ -104,7 +115,7 @@ impl Loss {
     pub fn status(self) -> u16 {
         match self {
             Self::ConnectTimeout | Self::Timeout { .. } => 504,
-            Self::Unreachable | Self::Unprocessed | Self::Stale | Self::Broken => 502,
+            _ => 502,
         }
     }
 }
@@ -116,10 +127,8 @@ pub struct Head {
     pub status: u16,
     /// The server switches to another protocol: what follows is not HTTP.
     pub switches: bool,
-    /// The server has answered the key of a WebSocket request (RFC 6455 §4.1). False where no key was sent.
+    /// The server has answered the key of a WebSocket request (RFC 6455 §4.1), or no key was sent.
     pub confirms: bool,
-    /// A body follows.
-    pub has_body: bool,
 }
 
 /// What has happened.
@@ -134,8 +143,6 @@ pub enum Event {
     },
     /// A server has taken the request's head.
     Connected,
-    /// No server can take the request: all are down (503) or the queue is full or too slow (503).
-    NoServer,
     /// Bytes have moved from the source of a direction to its sink, or were thrown away.
     Moved {
         /// Which direction.
@@ -149,15 +156,11 @@ pub enum Event {
     Interim,
     /// The final response's head has arrived.
     Head(Head),
-    /// The client's body breaks the rules of its version, or is larger than allowed.
-    RequestBroken {
-        /// What the client is told.
+    /// The exchange cannot go on: the request breaks a rule, its client is too slow, or no server can take it.
+    Refuse {
+        /// What the client is told, if it can still be told.
         status: u16,
     },
-    /// The client was too slow with its request.
-    ClientTimeout,
-    /// The client does not take its response.
-    ClientStalled,
     /// The client has gone, or has cancelled the request.
     ClientGone,
     /// The upstream server's part has ended early.
@@ -170,6 +173,19 @@ pub enum Event {
     HandshakeDone,
     /// A client that is read on after its response has had its time.
     DrainTimeout,
+}
+
+/// How far one direction has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It has not begun: the source is not read, or its head is awaited.
+    Awaiting,
+    /// Bytes go from the source to the sink, as far as the sink has credit.
+    Streaming,
+    /// The source is read, and what it sends is thrown away.
+    Draining,
+    /// It has ended.
+    Complete,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,6 +238,12 @@ pub struct Exchange {
     finished: bool,
 }
 
+impl Default for Exchange {
+    fn default() -> Self {
+        Self::new(Request::default())
+    }
+}
+
 impl Exchange {
     /// A request whose head is complete.
     pub fn new(facts: Request) -> Self {
@@ -248,22 +270,56 @@ impl Exchange {
         !matches!(self.response, ResponseState::Awaiting { .. })
     }
 
-    /// Whether the request's source may be read, and where its bytes go.
+    /// How far the request has come.
     #[inline]
-    pub fn request_flow(&self) -> Flow {
+    pub fn request(&self) -> Phase {
         match self.request {
-            RequestState::Streaming if self.upstream == Upstream::Open => Flow::Open,
-            RequestState::Draining { .. } => Flow::Discard,
-            _ => Flow::Closed,
+            RequestState::Pending => Phase::Awaiting,
+            RequestState::Streaming => Phase::Streaming,
+            RequestState::Draining { .. } => Phase::Draining,
+            RequestState::Complete => Phase::Complete,
         }
     }
 
-    /// Whether the response's source may be read.
+    /// How far the response has come.
     #[inline]
-    pub fn response_flow(&self) -> Flow {
+    pub fn response(&self) -> Phase {
         match self.response {
-            ResponseState::Streaming if self.upstream == Upstream::Open => Flow::Open,
-            _ => Flow::Closed,
+            ResponseState::Awaiting { .. } => Phase::Awaiting,
+            ResponseState::Streaming => Phase::Streaming,
+            ResponseState::Complete => Phase::Complete,
+        }
+    }
+
+    /// Whether a server has the request's head.
+    #[inline]
+    pub fn has_server(&self) -> bool {
+        self.upstream == Upstream::Open
+    }
+
+    /// Whether the request is sent again once the client's handshake is over.
+    #[inline]
+    pub fn awaits_handshake(&self) -> bool {
+        self.upstream == Upstream::Handshake
+    }
+
+    /// Whether upstreams must be told that the request may be a replay (RFC 8470 §5.1).
+    #[inline]
+    pub fn is_early(&self) -> bool {
+        self.facts.is_early
+    }
+
+    /// Whether the request must not be acted on before the handshake is over. RFC 8470 §4: early data can be replayed, and
+    /// what changes something must not be done twice.
+    #[inline]
+    pub fn is_too_early(&self) -> bool {
+        self.facts.is_early && !self.facts.is_safe
+    }
+
+    /// The wish to switch protocols is not passed on to the server that was chosen (RFC 9110 §7.8).
+    pub fn ignore_upgrade(&mut self) {
+        if self.facts.kind == Kind::Upgrade {
+            self.facts.kind = Kind::Message;
         }
     }
 
@@ -282,15 +338,12 @@ impl Exchange {
             Event::Forward => self.forward(),
             Event::Answer { status } => self.answer(status),
             Event::Connected => self.connected(),
-            Event::NoServer => self.refuse(503),
             Event::Moved { direction, bytes } => self.moved(direction, bytes),
             Event::Ended(Direction::Request) => self.request_ended(),
             Event::Ended(Direction::Response) => self.response_ended(),
             Event::Interim => self.interim(),
             Event::Head(head) => self.head(head),
-            Event::RequestBroken { status } => self.refuse(status),
-            Event::ClientTimeout => self.refuse(408),
-            Event::ClientStalled => self.end(Actions::NONE.with(Action::CutClient)),
+            Event::Refuse { status } => self.refuse(status),
             Event::ClientGone => self.end(Actions::NONE.with(Action::DetachClient)),
             Event::Lost(loss) => self.lost(loss),
             Event::RetryGranted => self.retry(),
@@ -310,8 +363,7 @@ impl Exchange {
         if self.upstream != Upstream::None || self.is_answered() {
             return Actions::NONE;
         }
-        // RFC 8470 §4: what changes something must not be done twice, and early data can be replayed.
-        if self.facts.is_early && !self.facts.is_safe {
+        if self.is_too_early() {
             return self.answer(425);
         }
         self.upstream = Upstream::Selecting;
@@ -347,15 +399,10 @@ impl Exchange {
         }
         if self.request == RequestState::Pending {
             self.request = RequestState::Streaming;
-            return Actions::NONE.with(Action::SendHead).with(Action::ResumeRequest);
+            return Actions::NONE.with(Action::ResumeRequest);
         }
-        // An empty body that has ended already; of a request that is sent again, perhaps to another server before.
-        let end = self.facts.has_body;
-        if end {
-            Actions::NONE.with(Action::SendHead).with(Action::EndRequest)
-        } else {
-            Actions::NONE.with(Action::SendHead)
-        }
+        // The body was empty and has ended before there was a server, or while another server had the request.
+        if self.facts.has_body { Actions::NONE.with(Action::EndRequest) } else { Actions::NONE }
     }
 
     fn open_tunnel(&mut self) {
@@ -371,7 +418,7 @@ impl Exchange {
         match &mut self.request {
             RequestState::Draining { bytes: drained } => {
                 *drained = drained.saturating_add(bytes);
-                if *drained > MAX_DRAINED {
+                if *drained > self.facts.max_drained {
                     return self.end(Actions::NONE.with(Action::CloseClient));
                 }
             }
@@ -404,8 +451,12 @@ impl Exchange {
         self.response = ResponseState::Complete;
         let actions = Actions::NONE.with(Action::EndResponse);
         if self.tunnel && self.request != RequestState::Complete {
-            // One direction of a tunnel has ended; the other goes on.
-            return actions;
+            if self.facts.kind == Kind::Relay {
+                // One direction of a relayed connection has ended; the other goes on.
+                return actions;
+            }
+            // A server that ends an upgraded connection ends both directions.
+            return self.end(actions.with(Action::CloseUpstream).with(Action::CloseClient));
         }
         self.response_complete(actions)
     }
@@ -426,7 +477,7 @@ impl Exchange {
                 *interim += 1;
                 Actions::NONE.with(Action::ForwardInterim)
             }
-            (_, Upstream::Open) => self.lost(Loss::Broken),
+            (ResponseState::Awaiting { .. }, Upstream::Open) => Actions::NONE.with(Action::RejectResponse),
             _ => Actions::NONE,
         }
     }
@@ -439,15 +490,15 @@ impl Exchange {
             return self.too_early();
         }
         if !self.is_acceptable(head) {
-            return self.lost(Loss::Broken);
+            return Actions::NONE.with(Action::RejectResponse);
         }
         let actions = Actions::NONE.with(Action::ForwardHead);
         if head.switches {
             self.open_tunnel();
-            return actions.with(Action::ResumeRequest).with(Action::ResumeResponse);
+            return actions.with(Action::ResumeRequest);
         }
         self.response = ResponseState::Streaming;
-        if head.has_body { actions.with(Action::ResumeResponse) } else { actions }
+        actions
     }
 
     /// Whether a head answers what was asked.
@@ -455,7 +506,9 @@ impl Exchange {
         match self.facts.kind {
             // RFC 9110 §7.8: a server must not switch to what nobody asked for.
             Kind::Message => !head.switches,
-            Kind::Upgrade => true,
+            Kind::Connect => head.status != 101,
+            // To a key there is one right answer (RFC 6455 §4.1).
+            Kind::Upgrade => !head.switches || head.confirms,
             // RFC 8441 §5, RFC 9220 §3: to the client every 2xx is the beginning of WebSocket. Only an answer to our key
             // says that the server speaks it (RFC 6455 §4.1).
             Kind::ExtendedConnect => {
@@ -482,10 +535,11 @@ impl Exchange {
     }
 
     fn handshake_done(&mut self) -> Actions {
-        self.facts.is_early = false;
+        // A request that a server has already got was marked as early: that server may still refuse it for that.
         if self.upstream != Upstream::Handshake {
             return Actions::NONE;
         }
+        self.facts.is_early = false;
         self.upstream = Upstream::Selecting;
         Actions::NONE.with(Action::SelectServer)
     }
@@ -502,7 +556,7 @@ impl Exchange {
             return Actions::NONE;
         }
         let reset = Actions::NONE.with(Action::ResetUpstream);
-        if self.is_answered() {
+        if self.is_answered() || loss == Loss::Cancelled {
             self.upstream = Upstream::None;
             return self.end(reset.with(Action::CutClient));
         }
@@ -534,7 +588,10 @@ impl Exchange {
     /// The end, which comes once. An upstream connection that is idle now may be used again.
     fn end(&mut self, actions: Actions) -> Actions {
         let whole = self.request == RequestState::Complete && self.response == ResponseState::Complete;
-        let actions = if self.upstream == Upstream::Open && whole && actions.has(Action::FinishClient) {
+        let actions = if actions.has(Action::CloseUpstream) {
+            self.upstream = Upstream::None;
+            actions
+        } else if self.upstream == Upstream::Open && whole && actions.has(Action::FinishClient) {
             self.upstream = Upstream::None;
             actions.with(if self.tunnel { Action::CloseUpstream } else { Action::ReleaseUpstream })
         } else {
@@ -543,15 +600,4 @@ impl Exchange {
         self.finished = true;
         actions.with(Action::Finish)
     }
-}
-
-/// What becomes of the bytes of a direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    /// They are not read now.
-    Closed,
-    /// They go to the sink as far as it has credit.
-    Open,
-    /// They are read and thrown away.
-    Discard,
 }

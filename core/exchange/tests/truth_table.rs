@@ -1,14 +1,19 @@
 //! The rows of the truth table in `docs/http-versions.md`, as scripts.
 
-use sealane_exchange::{Action, Action::*, Direction, Event, Exchange, Flow, Head, Kind, Loss, MAX_INTERIM, Request};
+use sealane_exchange::{Action, Action::*, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, Phase, Request};
 
-const GET: Request =
-    Request { kind: Kind::Message, has_body: false, is_safe: true, is_idempotent: true, is_early: false };
-const POST: Request =
-    Request { kind: Kind::Message, has_body: true, is_safe: false, is_idempotent: false, is_early: false };
+const GET: Request = Request {
+    kind: Kind::Message,
+    has_body: false,
+    is_safe: true,
+    is_idempotent: true,
+    is_early: false,
+    max_drained: 512 * 1024,
+};
+const POST: Request = Request { has_body: true, is_safe: false, is_idempotent: false, ..GET };
 const PUT: Request = Request { is_idempotent: true, ..POST };
 
-const OK: Event = Event::Head(Head { status: 200, switches: false, confirms: false, has_body: true });
+const OK: Event = Event::Head(Head { status: 200, switches: false, confirms: false });
 
 fn moved(bytes: u64) -> Event {
     Event::Moved { direction: Direction::Request, bytes }
@@ -30,8 +35,8 @@ fn a_request_without_a_body() {
     let mut x = Exchange::new(GET);
     let steps = [
         (Event::Forward, vec![SelectServer]),
-        (Event::Connected, vec![SendHead]),
-        (OK, vec![ForwardHead, ResumeResponse]),
+        (Event::Connected, vec![]),
+        (OK, vec![ForwardHead]),
         (Event::Ended(Direction::Response), vec![EndResponse, ReleaseUpstream, FinishClient, Finish]),
         (Event::ClientGone, vec![]),
     ];
@@ -43,13 +48,13 @@ fn a_request_without_a_body() {
 #[test]
 fn a_request_with_a_body() {
     let mut x = Exchange::new(POST);
-    assert_eq!(x.request_flow(), Flow::Closed);
+    assert_eq!(x.request(), Phase::Awaiting);
     let steps = [
         (Event::Forward, vec![SelectServer]),
-        (Event::Connected, vec![SendHead, ResumeRequest]),
+        (Event::Connected, vec![ResumeRequest]),
         (moved(10), vec![]),
         (Event::Ended(Direction::Request), vec![EndRequest]),
-        (OK, vec![ForwardHead, ResumeResponse]),
+        (OK, vec![ForwardHead]),
         (Event::Ended(Direction::Response), vec![EndResponse, ReleaseUpstream, FinishClient, Finish]),
     ];
     for (event, expected) in steps {
@@ -80,7 +85,7 @@ fn losses_before_the_head() {
         assert_eq!(after(POST, &[], loss).0, asks, "nothing was sent: any method");
         assert!(!after(POST, &[moved(1)], loss).0.contains(&AskRetry), "a part of the body is gone");
     }
-    for loss in [Loss::Stale, Loss::Broken, Loss::Timeout { short: true }] {
+    for loss in [Loss::Stale, Loss::Broken, Loss::Limited, Loss::Timeout { short: true }] {
         assert_eq!(after(PUT, &[], loss).0, asks);
         assert_eq!(after(POST, &[], loss).0, [ResetUpstream, Respond, StartDraining], "{loss:?}");
     }
@@ -89,6 +94,8 @@ fn losses_before_the_head() {
         (vec![ResetUpstream, Respond, FinishClient, Finish], 504)
     );
     assert_eq!(after(POST, &[], Loss::Broken).1, 502);
+    let cut = vec![ResetUpstream, CutClient, Finish];
+    assert_eq!(after(PUT, &[], Loss::Cancelled).0, cut, "the client of a cancelled gRPC call gets a reset");
     let denied = [Event::Forward, Event::Lost(Loss::ConnectTimeout), Event::RetryDenied];
     assert_eq!(last(GET, &denied), (vec![Respond, FinishClient, Finish], 504));
     let granted = [Event::Forward, Event::Lost(Loss::Unreachable), Event::RetryGranted];
@@ -107,12 +114,11 @@ fn losses_after_the_head_cut_the_client() {
 fn clients_that_fail() {
     let begin = [Event::Forward, Event::Connected, moved(10)];
     let with = |event: Event| last(POST, &[&begin[..], &[event]].concat());
-    assert_eq!(with(Event::RequestBroken { status: 400 }), (vec![ResetUpstream, Respond, StartDraining], 400));
-    assert_eq!(with(Event::RequestBroken { status: 413 }).1, 413);
-    assert_eq!(with(Event::ClientTimeout).1, 408);
+    assert_eq!(with(Event::Refuse { status: 400 }), (vec![ResetUpstream, Respond, StartDraining], 400));
+    assert_eq!(with(Event::Refuse { status: 408 }).1, 408);
     assert_eq!(with(Event::ClientGone).0, [ResetUpstream, DetachClient, Finish]);
-    let stalled = last(GET, &[Event::Forward, Event::Connected, OK, Event::ClientStalled]).0;
-    assert_eq!(stalled, [ResetUpstream, CutClient, Finish]);
+    let stalled = last(GET, &[Event::Forward, Event::Connected, OK, Event::Refuse { status: 408 }]).0;
+    assert_eq!(stalled, [ResetUpstream, CutClient, Finish], "after the head no status can be told");
 }
 
 #[test]
@@ -121,7 +127,7 @@ fn interim_responses_are_bounded() {
     script.extend([Event::Interim].repeat(usize::from(MAX_INTERIM)));
     assert_eq!(last(POST, &script).0, [ForwardInterim]);
     script.push(Event::Interim);
-    assert_eq!(last(POST, &script).1, 502);
+    assert_eq!(last(POST, &script).0, [RejectResponse]);
 }
 
 #[test]
@@ -129,26 +135,46 @@ fn early_data() {
     let early = |facts| Request { is_early: true, ..facts };
     assert_eq!(last(early(POST), &[Event::Forward]).1, 425);
     assert_eq!(last(early(GET), &[Event::Forward]).0, [SelectServer]);
-    let too_early = Event::Head(Head { status: 425, switches: false, confirms: false, has_body: true });
+    let too_early = Event::Head(Head { status: 425, switches: false, confirms: false });
     let begin = [Event::Forward, Event::Connected, too_early];
     assert_eq!(last(early(GET), &begin).0, [ResetUpstream, AwaitHandshake]);
     assert_eq!(last(early(GET), &[&begin[..], &[Event::HandshakeDone]].concat()).0, [SelectServer]);
-    assert_eq!(last(GET, &begin).0, [ForwardHead, ResumeResponse], "a 425 to no early data is a response");
+    let late = [&begin[..2], &[Event::HandshakeDone, too_early]].concat();
+    assert_eq!(last(early(GET), &late).0, [ResetUpstream, AwaitHandshake], "the server got it as early");
+    assert_eq!(last(GET, &begin).0, [ForwardHead], "a 425 to no early data is a response");
 }
 
 #[test]
 fn upgrades() {
-    let switch = |confirms| Event::Head(Head { status: 101, switches: true, confirms, has_body: false });
-    let ask = |kind, event| last(Request { kind, ..GET }, &[Event::Forward, Event::Connected, event]);
-    let opened = vec![ForwardHead, ResumeRequest, ResumeResponse];
-    assert_eq!(ask(Kind::Upgrade, switch(false)).0, opened);
-    assert_eq!(ask(Kind::Upgrade, OK).0, [ForwardHead, ResumeResponse], "an upgrade may be ignored");
-    assert_eq!(ask(Kind::ExtendedConnect, switch(true)).0, opened);
-    assert_eq!(ask(Kind::ExtendedConnect, switch(false)).0, [ResetUpstream, AskRetry]);
-    assert_eq!(ask(Kind::ExtendedConnect, OK).0, [ResetUpstream, AskRetry], "a plain 200 would look accepted");
-    assert_eq!(ask(Kind::Message, switch(false)).0, [ResetUpstream, AskRetry], "nobody asked for it");
-    let refused = Event::Head(Head { status: 403, switches: false, confirms: false, has_body: true });
-    assert_eq!(ask(Kind::ExtendedConnect, refused).0, [ForwardHead, ResumeResponse]);
+    let head = |status, switches, confirms| Event::Head(Head { status, switches, confirms });
+    let ask = |kind, event| last(Request { kind, ..GET }, &[Event::Forward, Event::Connected, event]).0;
+    let (opened, passed, rejected) = ([ForwardHead, ResumeRequest], [ForwardHead], [RejectResponse]);
+    assert_eq!(ask(Kind::Upgrade, head(101, true, true)), opened);
+    assert_eq!(ask(Kind::Upgrade, head(101, true, false)), rejected, "the key has another answer");
+    assert_eq!(ask(Kind::Upgrade, OK), passed, "an upgrade may be ignored");
+    assert_eq!(ask(Kind::ExtendedConnect, head(101, true, true)), opened);
+    assert_eq!(ask(Kind::ExtendedConnect, head(101, true, false)), rejected);
+    assert_eq!(ask(Kind::ExtendedConnect, OK), rejected, "a plain 200 would look accepted");
+    assert_eq!(ask(Kind::ExtendedConnect, head(403, false, false)), passed);
+    assert_eq!(ask(Kind::Message, head(101, true, true)), rejected, "nobody asked for it");
+    assert_eq!(ask(Kind::Connect, head(200, true, false)), opened);
+    assert_eq!(ask(Kind::Connect, head(502, false, false)), passed);
+    let mut x = Exchange::new(Request { kind: Kind::Upgrade, ..GET });
+    x.ignore_upgrade();
+    let _ = (x.on(Event::Forward), x.on(Event::Connected));
+    assert_eq!(x.on(head(101, true, true)).iter().collect::<Vec<_>>(), rejected, "nobody asked this server for it");
+}
+
+#[test]
+fn the_server_ends_an_upgraded_connection() {
+    let upgrade = Request { kind: Kind::Upgrade, ..GET };
+    let opened = [
+        Event::Forward,
+        Event::Connected,
+        Event::Head(Head { status: 101, switches: true, confirms: true }),
+        Event::Ended(Direction::Response),
+    ];
+    assert_eq!(last(upgrade, &opened).0, [EndResponse, CloseUpstream, CloseClient, Finish]);
 }
 
 #[test]

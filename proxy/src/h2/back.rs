@@ -393,6 +393,9 @@ impl Proxy {
         }
         // Another protocol than WebSocket cannot be switched to here; a server may ignore the wish (RFC 9110 §7.8).
         x.upgrade = websocket;
+        if !websocket {
+            x.machine.ignore_upgrade();
+        }
         let tunnel = websocket || x.request.method() == sealane_http::Method::Connect;
         let Ok(request) = message::write_request(x, secure, websocket) else {
             x.back = None;

@@ -16,7 +16,6 @@ use super::priority::Priority;
 use super::wake::StreamWaker;
 use super::window::Window;
 use crate::conn::{Conn, FrontPhase};
-use crate::exchange::FlowState;
 use crate::service::Proxy;
 use crate::sides::{ClientSide, Later};
 use crate::snapshot::ClientLimits;
@@ -25,6 +24,7 @@ use bytes::Bytes;
 use h2::server::{self, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 use http::Request;
+use sealane_exchange::Phase;
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
@@ -453,20 +453,16 @@ impl Proxy {
         x.front = ClientSide::H2(key, index);
         x.started = cx.now();
         x.keep_alive = false;
-        x.early = front.early_seen && front.wire.is_handshaking();
-        x.up.state = FlowState::Dropped;
+        let early = front.early_seen && front.wire.is_handshaking();
         if let Ok(info) = info {
             x.body = info.body;
             x.upgrade = info.upgrade;
-            x.up.state = if info.body.is_empty() { FlowState::Done } else { FlowState::Waiting };
+            x.begin(early, &limits);
             if info.upgrade {
                 super::websocket::add_key(&mut x);
             }
         } else {
-            // What the log shows must not be what the attacker chose.
-            x.request.clear();
-            x.request.version = sealane_http::Version::Http2;
-            let _ = x.request.set_target(b"-");
+            x.begin_unread(sealane_http::Version::Http2);
         }
         self.counters.requests.inc();
         self.counters.active.set(self.exchanges.len() as u64 + 1);
@@ -503,7 +499,7 @@ impl Proxy {
             return self.h2_client_gone(cx, exchange, None);
         }
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        let reads = matches!(x.up.state, FlowState::Open | FlowState::Dropped) && !x.up.blocked;
+        let reads = matches!(x.machine.request(), Phase::Streaming | Phase::Draining) && !x.up.blocked;
         if x.down.unblock(cx.now()) {
             self.resume(cx, Later::Server(exchange));
         }
@@ -523,11 +519,10 @@ impl Proxy {
         let found = error.is_some_and(h2::Error::is_library);
         let wasted = !found && self.calling_off_wastes(cx, exchange);
         let connection = self.exchanges.get(exchange).map(|x| x.front.conn());
-        if self.exchanges.get(exchange).is_some_and(|x| x.lingers.is_some()) {
-            // It has its response.
-            return self.response_done(cx, exchange);
+        // One that is still sending when it has its response may stop.
+        if self.exchanges.get(exchange).is_some_and(|x| x.drains_since.is_none()) {
+            self.counters.client_aborts.inc();
         }
-        self.counters.client_aborts.inc();
         self.abort(cx, exchange);
         if let (true, Some(connection)) = (wasted, connection) {
             self.client_wasted(cx, connection, 1);
@@ -539,7 +534,7 @@ impl Proxy {
         loop {
             let Self { conns, exchanges, .. } = self;
             let Some(x) = exchanges.get_mut(exchange) else { return };
-            if !matches!(x.up.state, FlowState::Open | FlowState::Dropped) {
+            if !matches!(x.machine.request(), Phase::Streaming | Phase::Draining) {
                 return;
             }
             let Some(Conn::Front(front)) = conns.get_mut(key) else { return };

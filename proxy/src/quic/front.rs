@@ -9,7 +9,7 @@
 
 use super::conn::{Phase, Stream};
 use crate::conn::Conn;
-use crate::exchange::{Exchange, FlowState};
+use crate::exchange::Exchange;
 use crate::h2::priority::Priority;
 use crate::h2::websocket;
 use crate::service::Proxy;
@@ -17,6 +17,7 @@ use crate::sides::{ClientSide, Later};
 use crate::snapshot::ClientLimits;
 use bytes::Buf;
 use quinn_proto::{ReadError, StreamId};
+use sealane_exchange as machine;
 use sealane_http::h3::{self, Code, ControlEvent, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
 use sealane_http::{BodyLength, Method, ParseError, Version};
@@ -112,7 +113,7 @@ impl Proxy {
             let (exchange, id) = (stream.exchange, stream.id);
             if let Some(exchange) = exchange {
                 let Some(x) = self.exchanges.get(exchange) else { return Ok(()) };
-                if !matches!(x.up.state, FlowState::Open | FlowState::Dropped) {
+                if !matches!(x.machine.request(), machine::Phase::Streaming | machine::Phase::Draining) {
                     // Nobody can take the body yet, or there is none; but the client may call all of it off.
                     if let Some(q) = self.quic_conn(key)
                         && matches!(q.quic.recv_stream(id).received_reset(), Ok(Some(_)))
@@ -259,8 +260,6 @@ impl Proxy {
         let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
         x.front = ClientSide::H3(key, index);
         x.keep_alive = false;
-        x.early = handshaking;
-        x.up.state = FlowState::Dropped;
         let priority = x.request.fields.get_named(b"priority").map(Priority::parse);
         let info = info.and_then(|mut info| {
             match info.body {
@@ -277,10 +276,12 @@ impl Proxy {
         if let Ok(info) = &info {
             x.body = info.body;
             x.upgrade = info.upgrade;
-            x.up.state = if info.body.is_empty() { FlowState::Done } else { FlowState::Waiting };
+            x.begin(handshaking, &limits);
             if info.upgrade {
                 websocket::add_key(&mut x);
             }
+        } else {
+            x.begin_unread(Version::Http3);
         }
         self.counters.requests.inc();
         self.counters.active.set(self.exchanges.len() as u64 + 1);
@@ -308,7 +309,7 @@ impl Proxy {
             return Err(ParseError::LengthMismatch.into());
         }
         if let Some(exchange) = stream.exchange
-            && self.exchanges.get(exchange).is_some_and(|x| x.up.state != FlowState::Done)
+            && self.exchanges.get(exchange).is_some_and(|x| x.machine.request() != machine::Phase::Complete)
         {
             self.up_end(cx, exchange);
         }

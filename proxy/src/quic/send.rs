@@ -2,7 +2,6 @@
 
 use super::conn::Phase;
 use crate::conn::Conn;
-use crate::exchange::FlowState;
 use crate::service::Proxy;
 use crate::sides::Later;
 use crate::wire::HIGH_WATER;
@@ -183,7 +182,7 @@ impl Proxy {
                     true => (&mut x.down, Later::Server(exchange)),
                     false => (&mut x.up, Later::Client(exchange)),
                 };
-                if flow.state == FlowState::Open && flow.unblock(cx.now()) {
+                if flow.unblock(cx.now()) {
                     resume.push(source);
                 }
             }

@@ -1,8 +1,7 @@
 //! The table of deadlines: how long each direction of an exchange may wait, for whom, and what follows.
 //!
 //! HTTP/1.1, HTTP/2, HTTP/3 and relayed connections all use this table, and nothing else decides who is slow. The table
-//! does no I/O and reads no clock: states and times go in, a deadline and the party to blame come out (`crate::expiry` acts
-//! on them).
+//! does no I/O and reads no clock: states and times go in, a deadline and the party to blame come out.
 //!
 //! Rules:
 //!
@@ -13,7 +12,10 @@
 //! - gRPC, event streams, upgraded and relayed connections may be silent in one direction for as long as the other
 //!   moves: they have an idle limit for both directions together, and no rate.
 
-use sealane_lane::Millis;
+use crate::{Exchange, Phase};
+
+/// Milliseconds, from any beginning.
+pub type Millis = u64;
 
 /// Who is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,6 +231,24 @@ pub struct State {
 }
 
 impl State {
+    /// How an exchange stands. `blocked`: the sinks of the request and of the response have no room.
+    pub fn of(exchange: &Exchange, chosen: bool, blocked: [bool; 2]) -> Self {
+        let step = |phase, blocked| match phase {
+            Phase::Awaiting => Step::Waiting,
+            Phase::Streaming => Step::Open { blocked },
+            Phase::Draining => Step::Dropped,
+            Phase::Complete => Step::Done,
+        };
+        Self {
+            request: step(exchange.request(), blocked[0]),
+            response: step(exchange.response(), blocked[1]),
+            chosen,
+            sent: exchange.has_server(),
+            raw: exchange.is_tunnel(),
+            handshake: exchange.awaits_handshake(),
+        }
+    }
+
     /// What the request's direction waits for.
     pub fn request_wait(&self) -> Option<Wait> {
         match self.request {
