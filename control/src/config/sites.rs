@@ -10,12 +10,13 @@
 //! | a plain listener that the host names in `listeners` | error |
 //! | another listener with TLS | error |
 //! | deeper names, where `client_auth` is for `*.example.com` | error |
+//! | another name that the host lists, on the same listener | error |
 //!
 //! A name in `for` that is relayed without being read is an error, too: nobody would ask its clients for a certificate. So is
 //! one whose host is served on other listeners only, and one whose servers a wider host relays to.
 //!
-//! A wider host that leads to the same servers is such a way, too. Another `[[host]]` for the same name on another listener
-//! is not: it states its own rules.
+//! A wider host that leads to the same servers is such a way, too. Another `[[host]]` for the same name on another listener,
+//! or for another name, is not: it states its own rules.
 
 use super::decode::At;
 use super::diagnostics::Sink;
@@ -71,7 +72,8 @@ pub(super) fn compile(
         check_relayed(sink, listeners, targets, &hosts);
         if listeners.iter().any(requires_certificates) {
             let view = View::new(sink, listeners, targets, &hosts, routes, plans);
-            view.check_depth();
+            let reported = view.check_depth();
+            view.check_names(&reported);
             view.check_elsewhere();
             redirects = view.check_listeners();
         }
@@ -212,8 +214,10 @@ impl<'a, 't> View<'a, 't> {
         self.hosts.place(*host, &pattern)
     }
 
-    /// Names below those of a one-label `client_auth` must not lead to the same host without it.
-    fn check_depth(&self) {
+    /// Names below those of a one-label `client_auth` must not lead to the same host without it. Returns the hosts for which
+    /// that was reported.
+    fn check_depth(&self) -> BTreeSet<u32> {
+        let mut reported = BTreeSet::new();
         for (i, listener) in self.listeners.iter().enumerate() {
             let Some(tls) = &listener.tls else { continue };
             for at in &tls.places {
@@ -238,8 +242,44 @@ impl<'a, 't> View<'a, 't> {
                         at.value
                     );
                     self.sink.error(&at.span, message, Some(format!("write \"**.{suffix}\" for any depth")));
+                    reported.insert(own.host);
                 }
             }
+        }
+        reported
+    }
+
+    /// The names that a `[[host]]` lists stand under the same rules at a listener: whoever is refused by one of them would
+    /// be let in by another.
+    fn check_names(&self, reported: &BTreeSet<u32>) {
+        let mut reported = reported.clone();
+        for ((listener, target), (index, host)) in
+            self.listeners.iter().zip(self.targets).flat_map(|l| (0..).zip(&self.hosts.all).map(move |h| (l, h)))
+        {
+            if matches!(host.action, Action::Passthrough { .. }) {
+                continue;
+            }
+            let here = host.names.iter().filter(|at| target.hosts.get(&at.value) == Some(&index));
+            let rules: Vec<_> = here.map(|at| (at, rule(listener, &at.value.sample()))).collect();
+            let around = |(at, other): &(&'a At<NamePattern>, Option<&ClientAuth>)| {
+                let own = rules.iter().find(|(_, own)| own.is_some_and(|own| is_weaker(*other, own)))?;
+                Some((*at, other.is_some(), own.0))
+            };
+            let Some((at, asks, own)) = rules.iter().find_map(around) else { continue };
+            if !reported.insert(index) {
+                continue;
+            }
+            let (name, own, here) = (&at.value, &own.value, &listener.written);
+            let message = match asks {
+                false => format!(
+                    "\"{own}\" needs a client certificate on listener {here}, but the same host is served as \"{name}\" without it"
+                ),
+                true => format!(
+                    "\"{name}\" is served on listener {here} to client certificates that are refused for \"{own}\", the same host"
+                ),
+            };
+            let help = format!("give both names the same client_auth, or \"{name}\" a [[host]] of its own");
+            self.sink.error(&at.span, message, Some(help));
         }
     }
 
@@ -289,7 +329,7 @@ impl<'a, 't> View<'a, 't> {
                 let Some(narrowest) = found.iter().map(|(_, served)| served.rank).max() else { continue };
                 let own = || found.iter().filter(|(_, served)| served.rank == narrowest);
                 let guarded = |(l, served): &(usize, Served)| {
-                    *l == i || !served.relayed && rule(&self.listeners[*l], &name).is_some()
+                    *l == i || !served.relayed && !is_weaker(rule(&self.listeners[*l], &name), auth)
                 };
                 let open = |(l, served): &&(usize, Served)| {
                     let weaker = served.relayed || is_weaker(rule(&self.listeners[*l], &name), auth);
@@ -297,13 +337,17 @@ impl<'a, 't> View<'a, 't> {
                 };
                 let (false, Some((open, served))) = (own().any(guarded), own().find(open)) else { continue };
                 let (here, there) = (&listener.written, &self.listeners[*open].written);
-                let message = match served.relayed {
-                    true => format!(
+                let message = match (served.relayed, rule(&self.listeners[*open], &name)) {
+                    (true, _) => format!(
                         "the host of \"{}\" is only relayed (passthrough), on listener {there}: nobody is asked for a certificate",
                         at.value
                     ),
-                    false => format!(
+                    (false, None) => format!(
                         "the host of \"{}\" is served only on listener {there}, which does not require this certificate",
+                        at.value
+                    ),
+                    (false, Some(_)) => format!(
+                        "the host of \"{}\" is served only on listener {there}, to client certificates that are refused here",
                         at.value
                     ),
                 };

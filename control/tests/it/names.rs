@@ -86,6 +86,34 @@ fn deeper_names_under_weaker_rules_are_refused() {
 }
 
 #[test]
+fn the_names_of_a_host_stand_under_the_same_rules() {
+    let both = host("[\"a.example\", \"public.example\"]", "");
+    let wanted = "\"a.example\" needs a client certificate on listener 127.0.0.1:443, but the same host is served as \"public.example\" without it";
+    let rule = |mode: &str, ca: &str, lines: &str| format!("{{ mode = \"{mode}\", ca = \"certs/{ca}.pem\"{lines} }}");
+    let rules = |rules: &[String]| tls(443, &format!("client_auth = [{}]", rules.join(", ")));
+    let (secret, open) = (", for = [\"a.example\"]", ", for = [\"public.example\"]");
+    refused(&(rules(&[rule("require", "ca", secret)]) + &both), wanted);
+    refused(&(rules(&[rule("require", "ca", secret), rule("optional", "ca", "")]) + &both), wanted);
+    refused(&(rules(&[rule("require", "ca", ""), rule("optional", "ca", open)]) + &both), wanted);
+    // A name for all others is a name like any other.
+    refused(
+        &(rules(&[rule("require", "ca", secret)]) + &host("[\"a.example\", \"*\"]", "")),
+        "served as \"*\" without it",
+    );
+    // Another authority, or no revocation.
+    let refuses = "to client certificates that are refused for \"";
+    refused(&(rules(&[rule("require", "ca", secret), rule("require", "other", open)]) + &both), refuses);
+    let revoking = rule("require", "ca", &format!(", crl = \"certs/ca.crl\"{secret}"));
+    refused(&(rules(&[revoking, rule("require", "ca", open)]) + &both), refuses);
+    // The same rule twice is one.
+    taken(&(rules(&[rule("require", "ca", secret), rule("require", "ca", open)]) + &both));
+    taken(&(rules(&[rule("require", "ca", "")]) + &both));
+    // A host of its own states its own rules, and a name that nobody lists has those of the listener.
+    taken(&(rules(&[rule("require", "ca", secret)]) + &host("\"a.example\"", "") + &host("\"public.example\"", "")));
+    taken(&(rules(&[rule("require", "ca", secret)]) + &host("\"*\"", "")));
+}
+
+#[test]
 fn a_plain_listener_redirects_what_needs_a_certificate() {
     let config = taken(&(tls(8443, &require("")) + &plain(8080) + &host("\"a.example\"", "")));
     assert_eq!(sent(&config, 0, "a.example"), "proxied");
@@ -199,6 +227,14 @@ fn a_required_name_is_served_where_it_is_required() {
             format!("[[host]]\nnames = \"a.example\"\nredirect = \"https://{{host}}{{uri}}\"\n{}\n", only(port));
         taken(&(base + &redirect + &host("\"*\"", &only(443))));
     }
+    // A certificate of another authority is another certificate.
+    let same = require(", for = [\"a.example\"]");
+    let others = same.replace("ca.pem", "other.pem");
+    refused(
+        &(secret.clone() + &tls(444, &others) + &host("\"a.example\"", &only(444)) + &other),
+        "the host of \"a.example\" is served only on listener 127.0.0.1:444, to client certificates that are refused here",
+    );
+    taken(&(secret.clone() + &tls(444, &same) + &host("\"a.example\"", &only(444)) + &other));
     let tcp = "[[listener]]\naddress = \"127.0.0.1:23\"\nmode = \"tcp\"\n";
     let relayed = relay("\"a.example\"", "tcp://127.0.0.1:1", &only(23));
     refused(&(secret + tcp + &relayed + &other), "the host of \"a.example\" is only relayed (passthrough)");
