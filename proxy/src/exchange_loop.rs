@@ -14,7 +14,6 @@
 use crate::Failure;
 use crate::choose::Routed;
 use crate::exchange::Exchange;
-use crate::failure::tolerated_by;
 use crate::forwarded;
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
@@ -206,12 +205,10 @@ impl Proxy {
     fn send_error(&mut self, cx: &mut Context, exchange: Key, status: u16) {
         let Some(x) = self.exchanges.get(exchange) else { return };
         let phrase = sealane_http::message::reason_phrase(status);
-        let body = match x.routed.failure {
-            // Its server is old rather than ill, and somebody looks for the reason.
-            Some(Failure::Nonsense(error)) if status == 502 && tolerated_by(error).is_some() => {
-                format!("502 {phrase}: the upstream server's answer breaks the rules of HTTP: {error}\n")
-            }
-            _ => format!("{status} {phrase}\n"),
+        let why = x.routed.failure.filter(|_| status == 502).and_then(Failure::told);
+        let body = match why {
+            Some(why) => format!("502 {phrase}: {why}\n"),
+            None => format!("{status} {phrase}\n"),
         };
         let close = !matches!(status, 404 | 405 | 421 | 502 | 503 | 504) || x.machine.request() != Phase::Complete;
         self.send_response(cx, exchange, status, b"text/plain", body.as_bytes(), close);

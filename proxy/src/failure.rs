@@ -34,11 +34,17 @@ pub enum Failure {
     Exhausted,
     /// It sent too many frames that carry nothing.
     TooManyFrames,
+    /// It sent one interim response after the other.
+    TooManyInterim,
+    /// It switched protocols (101), which nobody had asked for.
+    Unasked,
+    /// Its answer to a WebSocket handshake is none.
+    NoWebSocket,
 }
 
 impl Failure {
     /// All but [`Self::Nonsense`].
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 15] = [
         Self::Unreachable,
         Self::NoConnection,
         Self::Tls,
@@ -51,6 +57,9 @@ impl Failure {
         Self::Silent,
         Self::Exhausted,
         Self::TooManyFrames,
+        Self::TooManyInterim,
+        Self::Unasked,
+        Self::NoWebSocket,
     ];
 
     /// What is said of it.
@@ -69,7 +78,22 @@ impl Failure {
             Self::Silent => "no answer in time",
             Self::Exhausted => "ports, descriptors or memory of this machine are used up",
             Self::TooManyFrames => "the gateway closed the connection: too many HTTP/2 frames that carry nothing",
+            Self::TooManyInterim => "it sent more than 16 interim responses (1xx) to one request",
+            Self::Unasked => "it switched protocols (101), which the request had not asked for",
+            Self::NoWebSocket => "it answered a WebSocket handshake in another way than RFC 6455 asks for",
         })
+    }
+
+    /// What a 502 says of it: where the server is old or wrong rather than ill, and somebody looks for the reason.
+    pub(crate) fn told(self) -> Option<Cow<'static, str>> {
+        match self {
+            Self::Nonsense(error) => tolerated_by(error)
+                .map(|_| format!("the upstream server's answer breaks the rules of HTTP: {error}").into()),
+            Self::TooManyInterim | Self::Unasked | Self::NoWebSocket => {
+                Some(self.text().replacen("it", "the upstream server", 1).into())
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn of_tls(error: &TlsError) -> Self {

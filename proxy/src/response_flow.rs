@@ -63,6 +63,7 @@ impl Proxy {
         let (status, front) = (x.response.status, x.front);
         if (100..200).contains(&status) && !upgrade {
             if x.machine.on(Event::Interim).has(Do::RejectResponse) {
+                x.routed.hint = Some(Failure::TooManyInterim);
                 self.server_lost(cx, exchange, Loss::Broken);
                 return false;
             }
@@ -73,6 +74,7 @@ impl Proxy {
         let confirms = !upgrade || !websocket::is_confirmation_due(x) || websocket::is_answered(x);
         let actions = x.machine.on(Event::Head(Head { status, switches: upgrade, confirms }));
         if actions.has(Do::RejectResponse) {
+            x.routed.hint = Some(if x.upgrade { Failure::NoWebSocket } else { Failure::Unasked });
             self.server_lost(cx, exchange, Loss::Broken);
             return false;
         }

@@ -125,3 +125,30 @@ fn each_is_tolerated_by_its_own_name() {
         assert_eq!(got, wanted, "{name}");
     }
 }
+
+/// What is no error of syntax has a reason, too.
+#[test]
+fn answers_that_nobody_asked_for_are_refused_with_the_reason() {
+    let site = Site::new();
+    let origin = Backend::answering(|request: &Message| match request.target() {
+        "/interim" => "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(17).into_bytes(),
+        _ => b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n".to_vec(),
+    });
+    let (gateway, plain) = gateway(&site, &origin, "");
+    let mut every = Everywhere::new(&gateway, plain);
+    for (path, why) in [
+        ("/interim", "sent more than 16 interim responses (1xx) to one request"),
+        ("/switch", "switched protocols (101), which the request had not asked for"),
+    ] {
+        for ((status, body), version) in every.get(path).into_iter().zip(VERSIONS) {
+            assert_eq!(
+                (status, body),
+                (502, format!("502 Bad Gateway: the upstream server {why}\n")),
+                "{path} over {version}"
+            );
+        }
+        let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+        let logged = |line: &str| line.contains(path) && line.contains(&format!("\"error\":\"it {why}\""));
+        assert!(eventually(|| log().lines().filter(|line| logged(line)).count() == 3), "{path}: {}", log());
+    }
+}
