@@ -2,7 +2,8 @@
 //!
 //! Combined: the format that NGINX and Apache write, then: duration in seconds, TLS version (`-` without), bytes
 //! received, upstream server, SHA-256 fingerprint of the client's certificate. JSON: one object per line with the same,
-//! the host as well, and why the upstream server failed; what is absent is left out.
+//! the host as well, why the upstream server failed, and `"end":"idle"` where an upgraded or relayed connection was silent
+//! for too long; what is absent is left out.
 
 use crate::Failure;
 use crate::clock::Clock;
@@ -169,6 +170,7 @@ fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
     text(b, "client_certificate", client.cert.as_ref().map(|c| c.fingerprint.as_bytes()));
     let failure = x.routed.failure.map(Failure::text);
     text(b, "error", failure.as_ref().map(|f| f.as_bytes()));
+    text(b, "end", x.idle.then_some(b"idle"));
     for (name, number) in [("status", u64::from(x.status)), ("bytes_in", x.up.bytes), ("bytes_out", x.down.bytes)] {
         b.extend_from_slice(b",\"");
         b.extend_from_slice(name.as_bytes());

@@ -232,6 +232,8 @@ counters! {
     pooled, gauge, "sealane_upstream_idle_connections", "";
     /// Connections switched to another protocol (WebSocket, CONNECT).
     tunnels, counter, "sealane_upgrades_total", "";
+    /// Upgraded and relayed connections that were closed because neither side had sent anything for too long.
+    idle_tunnels, counter, "sealane_idle_tunnels_total", "";
     /// HTTP/2 connections by side.
     h2_connections, counter, "sealane_http2_connections_total", "side=\"client\"";
     /// HTTP/2 connections by side.

@@ -124,6 +124,8 @@ pub(crate) struct Exchange {
     pub started: Millis,
     /// When the response had been sent, of a stream whose request is still read and thrown away.
     pub drains_since: Option<Millis>,
+    /// It was an upgraded or relayed connection, and ends because neither side has sent anything for too long.
+    pub idle: bool,
     /// Bytes of the response that were read and wait with the upstream's connection.
     pub held: usize,
 }
@@ -150,6 +152,7 @@ impl Exchange {
             server: 0,
             started: 0,
             drains_since: None,
+            idle: false,
             held: 0,
         }
     }
@@ -216,6 +219,7 @@ impl Exchange {
         self.status = 0;
         self.attempts = 0;
         self.drains_since = None;
+        self.idle = false;
         self.held = 0;
     }
 }

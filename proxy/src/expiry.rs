@@ -99,7 +99,7 @@ impl Proxy {
     fn expired(&mut self, cx: &mut Context, exchange: Key, passed: Deadline) {
         let Some(x) = self.exchanges.get(exchange) else { return };
         match passed.wait.party() {
-            Party::Client => {
+            Some(Party::Client) => {
                 self.counters.client_timeouts.inc();
                 if passed.reason == Reason::Rate {
                     self.counters.slow_clients.inc();
@@ -112,7 +112,7 @@ impl Proxy {
                 }
                 self.refuse(cx, exchange, 408);
             }
-            Party::Upstream => {
+            Some(Party::Upstream) => {
                 self.counters.upstream_timeouts.inc();
                 if passed.reason == Reason::Rate {
                     self.counters.slow_upstreams.inc();
@@ -120,6 +120,14 @@ impl Proxy {
                 let reached = passed.wait != Wait::Connection;
                 let why = if reached { Loss::Timeout } else { Loss::Unreachable { timeout: true } };
                 self.server_lost(cx, exchange, why);
+            }
+            None => {
+                self.counters.idle_tunnels.inc();
+                if let Some(x) = self.exchanges.get_mut(exchange) {
+                    x.idle = true;
+                }
+                // A tunnel has been answered: it is cut off.
+                self.refuse(cx, exchange, 504);
             }
         }
     }

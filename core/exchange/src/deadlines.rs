@@ -5,7 +5,8 @@
 //!
 //! Rules:
 //!
-//! - Each direction that waits has one party to blame. If the sink has no room it is the sink, else the source.
+//! - Each direction that waits has one party to blame. If the sink has no room it is the sink, else the source. Of an
+//!   upgraded or relayed connection both sides may be silent: nobody has failed when it is closed for that.
 //! - The earliest of the direction's deadlines counts: idle (no byte moves), rate (too few bytes move), or total.
 //! - The time that counts against a party is the time for which the proxy waited for that party. So a rate applies to a
 //!   body only while the proxy is ready to read it, or has something to send.
@@ -79,8 +80,8 @@ pub struct Row {
     pub wait: Wait,
     /// Its name in the documentation.
     pub name: &'static str,
-    /// Who is blamed.
-    pub party: Party,
+    /// Who is blamed; nobody where both sides may be silent.
+    pub party: Option<Party>,
     /// The settings that limit it; `[limits]` for the client, `[[upstream]]` for the upstream.
     pub settings: &'static [&'static str],
     /// What becomes of the exchange while the response's head has not been sent.
@@ -94,7 +95,7 @@ pub const TABLE: &[Row] = &[
     Row {
         wait: Wait::RequestHead,
         name: "a request's head, from its first byte",
-        party: Party::Client,
+        party: Some(Party::Client),
         settings: &["header_timeout (total)"],
         before: "HTTP/1.1: 408; HTTP/2: the connection closes; HTTP/3: the stream is reset",
         after: "",
@@ -102,7 +103,7 @@ pub const TABLE: &[Row] = &[
     Row {
         wait: Wait::Handshake,
         name: "the end of the handshake, for a request that the server found too early (425)",
-        party: Party::Client,
+        party: Some(Party::Client),
         settings: &["handshake_timeout (total)"],
         before: "408",
         after: "",
@@ -110,7 +111,7 @@ pub const TABLE: &[Row] = &[
     Row {
         wait: Wait::RequestBody,
         name: "a request's body",
-        party: Party::Client,
+        party: Some(Party::Client),
         settings: &["idle_timeout", "min_body_rate"],
         before: "408",
         after: "both sides are reset",
@@ -118,7 +119,7 @@ pub const TABLE: &[Row] = &[
     Row {
         wait: Wait::RequestRoom,
         name: "a server that takes no more of a request's body",
-        party: Party::Upstream,
+        party: Some(Party::Upstream),
         settings: &["idle_timeout", "min_body_rate"],
         before: "504",
         after: "both sides are reset",
@@ -126,7 +127,7 @@ pub const TABLE: &[Row] = &[
     Row {
         wait: Wait::RequestRest,
         name: "the rest of a request that was answered before it had come whole",
-        party: Party::Client,
+        party: Some(Party::Client),
         settings: &["idle_timeout", "min_body_rate", "2 seconds where the connection or the stream ends (total)"],
         before: "",
         after: "the connection (HTTP/1.1) or the stream ends",
@@ -134,7 +135,7 @@ pub const TABLE: &[Row] = &[
     Row {
         wait: Wait::Connection,
         name: "a connection to a server, or a stream on one",
-        party: Party::Upstream,
+        party: Some(Party::Upstream),
         settings: &["connect_timeout and first_byte_timeout together (total)", "try_timeout (total)"],
         before: "another server, or 504",
         after: "",
@@ -142,7 +143,7 @@ pub const TABLE: &[Row] = &[
     Row {
         wait: Wait::ResponseHead,
         name: "a response's head, once the request has been sent",
-        party: Party::Upstream,
+        party: Some(Party::Upstream),
         settings: &["first_byte_timeout (total)", "try_timeout (total)"],
         before: "504; with try_timeout another server",
         after: "",
@@ -150,7 +151,7 @@ pub const TABLE: &[Row] = &[
     Row {
         wait: Wait::ResponseBody,
         name: "a response's body",
-        party: Party::Upstream,
+        party: Some(Party::Upstream),
         settings: &["idle_timeout", "min_body_rate"],
         before: "",
         after: "the response is cut off",
@@ -158,7 +159,7 @@ pub const TABLE: &[Row] = &[
     Row {
         wait: Wait::ResponseRoom,
         name: "a client that takes no more of a response",
-        party: Party::Client,
+        party: Some(Party::Client),
         settings: &["idle_timeout", "min_body_rate"],
         before: "",
         after: "the response is cut off",
@@ -166,7 +167,7 @@ pub const TABLE: &[Row] = &[
     Row {
         wait: Wait::Tunnel,
         name: "any byte of an upgraded or relayed connection",
-        party: Party::Upstream,
+        party: None,
         settings: &["idle_timeout (both directions together)"],
         before: "",
         after: "both sides are closed",
@@ -174,15 +175,14 @@ pub const TABLE: &[Row] = &[
 ];
 
 impl Wait {
-    /// Who is blamed.
-    pub fn party(self) -> Party {
+    /// Who is blamed; nobody where both sides may be silent.
+    pub fn party(self) -> Option<Party> {
         match self {
             Self::RequestHead | Self::Handshake | Self::RequestBody | Self::RequestRest | Self::ResponseRoom => {
-                Party::Client
+                Some(Party::Client)
             }
-            Self::RequestRoom | Self::Connection | Self::ResponseHead | Self::ResponseBody | Self::Tunnel => {
-                Party::Upstream
-            }
+            Self::RequestRoom | Self::Connection | Self::ResponseHead | Self::ResponseBody => Some(Party::Upstream),
+            Self::Tunnel => None,
         }
     }
 }
@@ -419,12 +419,16 @@ pub fn deadline(
     for Direction { wait, progress, bytes } in [request, response] {
         let Some(wait) = wait else { continue };
         let since = progress.since;
-        let own = match wait.party() {
+        let Some(party) = wait.party() else {
+            consider(moved + limits.upstream.idle, wait, Reason::Idle);
+            continue;
+        };
+        let own = match party {
             Party::Client => limits.client,
             Party::Upstream => limits.upstream,
         };
         match wait {
-            Wait::RequestHead => {}
+            Wait::RequestHead | Wait::Tunnel => {}
             Wait::Handshake => consider(since + limits.handshake, wait, Reason::Total),
             Wait::Connection | Wait::ResponseHead => {
                 let own = if wait == Wait::Connection { limits.connection } else { limits.first_byte };
@@ -433,7 +437,6 @@ pub fn deadline(
                     consider(at, wait, Reason::Total);
                 }
             }
-            Wait::Tunnel => consider(moved + limits.upstream.idle, wait, Reason::Idle),
             Wait::RequestBody | Wait::ResponseBody if class == Class::Stream => {
                 consider(moved + limits.upstream.idle, wait, Reason::Idle);
             }
@@ -442,7 +445,7 @@ pub fn deadline(
             }
             Wait::RequestBody | Wait::RequestRoom | Wait::RequestRest | Wait::ResponseBody | Wait::ResponseRoom => {
                 consider(since + own.idle, wait, Reason::Idle);
-                if let Some(at) = progress.rate_deadline(now, wait.party(), bytes, own) {
+                if let Some(at) = progress.rate_deadline(now, party, bytes, own) {
                     consider(at, wait, Reason::Rate);
                 }
                 if let (Wait::RequestRest, Some(at)) = (wait, limits.rest_until) {
@@ -462,8 +465,9 @@ pub fn table() -> String {
     );
     for row in TABLE {
         let (party, section) = match row.party {
-            Party::Client => ("the client", "`[limits]`"),
-            Party::Upstream => ("the upstream", "`[[upstream]]`"),
+            Some(Party::Client) => ("the client", "`[limits]`"),
+            Some(Party::Upstream) => ("the upstream", "`[[upstream]]`"),
+            None => ("nobody", "`[[upstream]]`"),
         };
         let settings: Vec<String> = row.settings.iter().map(|s| quoted(s)).collect();
         let line = [row.name, party, &format!("{section}: {}", settings.join(", ")), row.before, row.after].join(" | ");

@@ -320,6 +320,37 @@ fn a_head_that_drips_ends_in_all_versions() {
     });
 }
 
+#[test]
+fn an_idle_websocket_is_nobodys_failure() {
+    let backend = Backend::start(|mut connection| {
+        while connection.request().is_some() {
+            connection.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
+            let _ = connection.wire.rest();
+        }
+    });
+    let site = Site::new();
+    let log = site.path().join("access.log");
+    let text = format!(
+        "[admin]\nlisten = \"@ADMIN@\"\n[log]\naccess = {log:?}\nformat = \"json\"\n[[listener]]\naddress = \"@ADDRESS@\"\n\
+         [[host]]\nnames = [\"*\"]\nupstream = \"u\"\n[[upstream]]\nname = \"u\"\nservers = {:?}\nidle_timeout = \"500ms\"\n",
+        backend.url()
+    );
+    let gateway = configured(&site, &text);
+    let mut wire = Wire::new(client::tcp(gateway.address));
+    let request = format!("GET /chat HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
+    wire.send(request).expect("the gateway reads");
+    assert_eq!(wire.response("GET").expect("it is switched").status(), 101);
+    // Until the gateway closes it.
+    let _ = wire.rest();
+    let count = |metric: &str| gateway.metric(metric).unwrap_or(0.0);
+    assert!(sealane_interop::eventually(|| count("sealane_idle_tunnels_total") == 1.0), "{}", gateway.metrics());
+    assert_eq!(count("sealane_upstream_timeouts_total"), 0.0);
+    assert_eq!(gateway.metric_with("sealane_aborted_exchanges_total", "upstream"), Some(0.0));
+    let line = || std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(sealane_interop::eventually(|| line().contains("\"end\":\"idle\"")), "{}", line());
+    assert!(line().contains("\"status\":101") && !line().contains("\"error\""), "{}", line());
+}
+
 /// A relayed connection whose ends say nothing, one of which has said that it will say no more.
 #[test]
 fn relayed_connections_end_when_both_sides_are_silent() {
