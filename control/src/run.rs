@@ -488,7 +488,8 @@ impl Running {
         // What has been looked at, good or bad, is not looked at again until it changes again.
         self.watched = self.config.reload_on_change.then(|| loaded.before.carried_to(&self.files()));
         let reply = match result {
-            Ok(()) => Ok("reloaded".to_owned()),
+            Ok(notes) if notes.is_empty() => Ok("reloaded".to_owned()),
+            Ok(notes) => Ok(format!("reloaded; some of it takes more than a reload:\n{}", notes.join("\n"))),
             Err(e) => Err(format!("not reloaded; the running configuration stays:\n{e:#}")),
         };
         self.board.reloaded(&reply);
@@ -501,10 +502,12 @@ impl Running {
         self.config.files.iter().chain(&self.wanted).cloned().collect()
     }
 
-    fn try_reload(&mut self, mut config: Config, warnings: Vec<Warning>) -> Result<()> {
+    /// Returns what of it takes effect later, for whoever has asked.
+    fn try_reload(&mut self, mut config: Config, warnings: Vec<Warning>) -> Result<Vec<String>> {
         for warning in warnings {
             eprintln!("{warning}");
         }
+        let mut notes = Vec::new();
         for (name, differs) in [
             ("lanes", config.lanes != self.config.lanes),
             ("[admin] listen", config.admin != self.config.admin),
@@ -513,13 +516,14 @@ impl Running {
             ("user", config.user != self.config.user),
         ] {
             if differs {
-                eprintln!("sealane: {name} changes with the next start or upgrade, and stays as it is until then");
+                notes.push(format!("{name} changes with the next start or upgrade, and stays as it is until then"));
             }
         }
         config.lanes = self.config.lanes;
         config.admin = self.config.admin;
         config.admin_socket.clone_from(&self.config.admin_socket);
         config.access_log = self.config.access_log.clone();
+        config.user.clone_from(&self.config.user);
         self.ring.set_lifetime(config.ticket_lifetime);
         let generation = self.published.newest().generation + 1;
         let snapshot = self.listeners.snapshot(&config, &self.ring, generation);
@@ -534,14 +538,17 @@ impl Running {
         self.upstreams.apply(&config);
         self.publish(snapshot);
         match (&self.vpn, config.tunnel.take()) {
-            (Some(vpn), Some(settings)) => vpn.reload(*settings),
+            (Some(vpn), Some(settings)) => {
+                notes.extend(vpn.obstacle(&settings));
+                vpn.reload(*settings);
+            }
             (None, None) => {}
-            (Some(_), None) | (None, Some(_)) => eprintln!("sealane: [tunnel] comes and goes with the next start"),
+            (Some(_), None) | (None, Some(_)) => notes.push("[tunnel] comes and goes with the next start".to_owned()),
         }
         self.admin.answer_to(&config.admin_names);
         self.config = config;
         self.board.configured(&self.config, &self.listeners, generation);
-        Ok(())
+        Ok(notes)
     }
 
     /// Starts a successor, which will serve `next` (`None`: the same as this process); the rest follows when it has said

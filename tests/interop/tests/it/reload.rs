@@ -125,6 +125,30 @@ fn a_bad_file_changes_nothing() {
     assert_eq!(gateway.status()["reloads"]["last_error"], "");
 }
 
+#[test]
+fn what_a_reload_does_not_change_is_said_to_who_asked() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = Operated::simple(&site, 1, ports::free(), &backend.url());
+    let before = gateway.text();
+    let other = ports::free();
+    gateway.write(&before.replace("lanes = 1", "lanes = 2").replace("[admin]\nlisten", "[admin]\n#").replace(
+        "[[listener]]",
+        &format!("[log]\naccess = {:?}\n[[listener]]\naddress = \"{other}\"\n[[listener]]", site.path().join("a.log")),
+    ));
+    // As long as it is so, and not only the first time.
+    for _ in 0..2 {
+        let said = order(&gateway.socket, "reload").expect("the file is good");
+        assert!(said.starts_with("reloaded; "), "{said}");
+        for name in ["lanes", "[admin] listen", "[log] access"] {
+            assert!(said.contains(&format!("\n{name} changes with the next start or upgrade")), "no {name} in {said}");
+        }
+        assert!(!said.contains("user") && !said.contains("[admin] socket"), "{said}");
+    }
+    gateway.write(&before);
+    assert_eq!(order(&gateway.socket, "reload").expect("the file is good"), "reloaded\n");
+}
+
 /// Settings of a group that have nothing to do with its connections leave these where they are.
 #[test]
 fn idle_connections_stay_when_their_group_changes() {
