@@ -48,6 +48,11 @@ impl<'a> Authority<'a> {
     pub fn agrees(&self, other: &Authority<'_>, default_port: Option<u16>) -> bool {
         self.host.eq_ignore_ascii_case(other.host) && self.port.or(default_port) == other.port.or(default_port)
     }
+
+    /// Whether a Host field may stand beside this target of CONNECT: RFC 9112 §3.2.3 shows it without the port.
+    pub fn agrees_with_connect(&self, target: &Authority<'_>) -> bool {
+        self.host.eq_ignore_ascii_case(target.host) && (self.port.is_none() || self.port == target.port)
+    }
 }
 
 fn literal_run(bytes: &[u8]) -> Result<usize, ParseError> {
@@ -170,5 +175,9 @@ mod tests {
         assert!(parse("A.b").agrees(&parse("a.B:80"), Some(80)));
         assert!(!parse("a.b").agrees(&parse("a.b:80"), None));
         assert!(!parse("a.b").agrees(&parse("a.c"), Some(80)));
+        assert!(parse("A.b").agrees_with_connect(&parse("a.B:80")));
+        assert!(parse("a.b:80").agrees_with_connect(&parse("a.b:80")));
+        assert!(!parse("a.b:81").agrees_with_connect(&parse("a.b:80")));
+        assert!(!parse("a.c").agrees_with_connect(&parse("a.b:80")));
     }
 }

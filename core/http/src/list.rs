@@ -151,7 +151,7 @@ fn target(
         if named.port.is_none() {
             return Err(ParseError::Target);
         }
-        if host.is_some_and(|host| !host.agrees(&named, None)) {
+        if host.is_some_and(|host| !host.agrees_with_connect(&named)) {
             return Err(ParseError::HostMismatch);
         }
         head.host.put(&named);

@@ -200,7 +200,7 @@ fn host_and_target(head: &mut RequestHead, line: &RequestLine<'_>) -> Result<(),
         if authority.port.is_none() {
             return Err(ParseError::Target);
         }
-        if host.is_some_and(|host| !host.agrees(&authority, None)) {
+        if host.is_some_and(|host| !host.agrees_with_connect(&authority)) {
             return Err(ParseError::HostMismatch);
         }
         head.host.put(&authority);
@@ -318,6 +318,8 @@ mod tests {
             ("OPTIONS http://a/ HTTP/1.1\r\nHost: a", "/", "a"),
             ("OPTIONS * HTTP/1.1\r\nHost: a", "*", "a"),
             ("CONNECT a:1 HTTP/1.1\r\nHost: A:1", "a:1", "a"),
+            ("CONNECT a:80 HTTP/1.1\r\nHost: A", "a:80", "a"),
+            ("CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]", "[::1]:443", "[::1]"),
             ("GET / HTTP/1.0", "/", ""),
             ("GET http://a/ HTTP/1.0", "/", "a"),
         ] {
