@@ -22,6 +22,8 @@ pub(super) struct Draft {
     /// As in `address`: how hosts name it.
     pub written: String,
     pub address: SocketAddr,
+    /// The port by which clients come, where it is not that of `address`.
+    public_port: Option<u16>,
     pub tls: Option<ListenerPolicies>,
     /// It has a TLS section, and that is wrong.
     pub broken_tls: bool,
@@ -38,6 +40,11 @@ pub(super) struct Draft {
 impl Draft {
     pub fn has_tls(&self) -> bool {
         self.tls.is_some()
+    }
+
+    /// The port by which clients come.
+    pub fn public_port(&self) -> u16 {
+        self.public_port.unwrap_or(self.address.port())
     }
 
     pub fn into_listener(self, sites: SiteMap, actions: Arc<[Action]>) -> Listener {
@@ -83,7 +90,16 @@ fn read(section: Section, store: &mut Store, base: &Path, out: &mut Vec<Draft>, 
         let help = "remove it: with TLS, clients choose HTTP/2 by ALPN (\"alpn\" in [listener.tls])".to_owned();
         sink.error(&h2c.span, "\"h2c\" is for listeners without TLS", Some(help));
     }
-    let http3 = http3::read(&section, tls.as_ref(), trust.proxy_protocol);
+    let public_port = section.optional_at("public_port", decode::count(1..=65_535));
+    if let Some(port) = public_port.as_ref().filter(|_| !has_tls) {
+        let help = "set it where [listener.tls] is: clients are redirected there, never to here".to_owned();
+        sink.error(&port.span, "\"public_port\" is for listeners with TLS", Some(help));
+    }
+    let public_port = public_port.and_then(|port| u16::try_from(port.value).ok());
+    let mut http3 = http3::read(&section, tls.as_ref(), trust.proxy_protocol);
+    if let Some(http3) = &mut http3 {
+        http3.announced_port = http3.announced_port.or(public_port);
+    }
     section.finish();
     for text in written.iter().flat_map(|w| &w.value) {
         for address in decode::listen_addresses(sink, &text.value, &text.span).unwrap_or_default() {
@@ -97,6 +113,7 @@ fn read(section: Section, store: &mut Store, base: &Path, out: &mut Vec<Draft>, 
             out.push(Draft {
                 written,
                 address,
+                public_port,
                 tls: tls.clone(),
                 broken_tls: has_tls && tls.is_none(),
                 trust: trust.clone(),

@@ -309,7 +309,7 @@ impl<'a, 't> View<'a, 't> {
                 let meant =
                     host.names_listeners && own.host == other.host && host.names.iter().any(|n| n.value == *pattern);
                 if listener.tls.is_none() && !meant {
-                    redirects.entry(i).or_default().insert(pattern.clone(), guard.address.port());
+                    redirects.entry(i).or_default().insert(pattern.clone(), guard.public_port());
                 } else if reported.insert((other.host, &listener.written)) {
                     self.report(i, listener, guard, &name);
                 }

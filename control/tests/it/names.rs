@@ -149,6 +149,23 @@ fn a_plain_listener_redirects_what_needs_a_certificate() {
 }
 
 #[test]
+fn a_redirect_names_the_port_that_clients_come_by() {
+    let listener = tls(8443, &require("")).replace("[listener.tls]", "public_port = 443\n[listener.tls]");
+    let config = taken(&(listener.clone() + &plain(8080) + &host("\"a.example\"", "")));
+    assert_eq!(sent(&config, 1, "a.example"), "https://a.example/");
+    let listener = listener.replace("443\n[", "10443\n[").replace("[listener.tls]", "http3 = true\n[listener.tls]");
+    let config = taken(&(listener.clone() + &plain(8080) + &host("\"a.example\"", "")));
+    assert_eq!(sent(&config, 1, "a.example"), "https://a.example:10443/");
+    let announced = |config: &Config| config.listeners[0].http3.as_ref().and_then(|h| h.at(8443).alt_svc);
+    assert_eq!(announced(&config).as_deref(), Some("h3=\":10443\"; ma=86400"));
+    // UDP may be mapped in another way.
+    let listener = listener.replace("[listener.tls]", "[listener.quic]\nalt_svc_port = 444\n[listener.tls]");
+    assert_eq!(announced(&taken(&(listener + &host("\"a.example\"", "")))).as_deref(), Some("h3=\":444\"; ma=86400"));
+    let useless = plain(80) + "public_port = 81\n" + &host("\"a.example\"", "");
+    refused(&useless, "\"public_port\" is for listeners with TLS");
+}
+
+#[test]
 fn a_host_cannot_ask_to_be_served_without_what_it_requires() {
     let both = "listeners = [\"127.0.0.1:443\", \"127.0.0.1:80\"]";
     let text = tls(443, &require("")) + &plain(80) + &host("\"a.example\"", both);
