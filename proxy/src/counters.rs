@@ -284,7 +284,7 @@ counters! {
     h3_stream_errors, counter, "sealane_http3_errors_total", "scope=\"stream\"";
     /// Requests over HTTP/3 called off by their client.
     h3_resets, counter, "sealane_http3_streams_reset_total", "";
-    /// PROXY protocol headers refused.
+    /// Connections closed because their PROXY protocol header was malformed, or not there in time.
     bad_proxy_headers, counter, "sealane_proxy_protocol_errors_total", "";
     /// Connections closed because PROXY protocol headers are taken from trusted_proxies alone.
     untrusted_proxies, counter, "sealane_untrusted_proxies_total", "";

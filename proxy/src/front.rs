@@ -66,7 +66,13 @@ impl Proxy {
                 FrontPhase::ProxyHeader => match front.wire.read_raw(scratch) {
                     Ok(ReadResult::Progress) => self.proxy_header(cx, key),
                     Ok(ReadResult::Blocked) => return,
-                    Ok(ReadResult::End { .. }) => return self.close(cx, key),
+                    Ok(ReadResult::End { .. }) => {
+                        // A balancer that only looks whether somebody listens sends nothing.
+                        if !front.wire.unread.is_empty() {
+                            self.counters.bad_proxy_headers.inc();
+                        }
+                        return self.close(cx, key);
+                    }
                     Err(e) => return self.front_failed(cx, key, e),
                 },
                 FrontPhase::Hello => match front.wire.read_raw(scratch) {
@@ -475,7 +481,12 @@ impl Proxy {
     pub(crate) fn front_timeout(&mut self, cx: &mut Context, key: Key) {
         let Some(front) = self.front(key) else { return };
         match front.phase {
-            FrontPhase::Hello | FrontPhase::ProxyHeader | FrontPhase::Admission => {
+            FrontPhase::ProxyHeader => {
+                self.counters.client_timeouts.inc();
+                self.counters.bad_proxy_headers.inc();
+                self.close(cx, key);
+            }
+            FrontPhase::Hello | FrontPhase::Admission => {
                 self.counters.client_timeouts.inc();
                 self.counters.tls_failure("timeout");
                 self.close(cx, key);

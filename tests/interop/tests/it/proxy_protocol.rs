@@ -6,8 +6,8 @@ use sealane_interop::gateway::{Gateway, before};
 use sealane_interop::http::Wire;
 use sealane_interop::peers::haproxy;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{need, ports};
-use std::io::Write;
+use sealane_interop::{eventually, need, ports};
+use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
 
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -67,6 +67,35 @@ fn without_or_with_a_bad_header_nobody_is_served() {
         assert!(seen(&gateway, &backend, header).is_err(), "{:?} was served", String::from_utf8_lossy(header));
     }
     assert!(backend.requests().is_empty());
+}
+
+#[test]
+fn a_header_that_does_not_come_whole_is_counted() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()])
+        .listener("proxy_protocol = true")
+        .limits("handshake_timeout = \"500ms\"")
+        .start();
+    let count = || gateway.metric("sealane_proxy_protocol_errors_total");
+    let mut late = client::tcp(gateway.address);
+    late.write_all(b"PROXY TCP4 203.0.113.7 ").expect("the gateway reads");
+    let mut silent = client::tcp(gateway.address);
+    for socket in [&mut late, &mut silent] {
+        // Until the gateway closes it.
+        let end = socket.read(&mut [0]);
+        assert!(matches!(end, Ok(0)) || end.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
+    }
+    assert_eq!(count(), Some(2.0));
+    assert_eq!(gateway.failed_handshakes("timeout"), 0.0);
+    let mut broken_off = client::tcp(gateway.address);
+    broken_off.write_all(b"PROXY TCP4 203.0.113.7 ").expect("the gateway reads");
+    drop(broken_off);
+    assert!(eventually(|| count() == Some(3.0)), "{}", gateway.metrics());
+    // A balancer that looks whether somebody listens has sent nothing wrong.
+    drop(client::tcp(gateway.address));
+    assert!(eventually(|| gateway.metric("sealane_connections_open") == Some(0.0)));
+    assert_eq!(count(), Some(3.0));
 }
 
 #[test]
