@@ -175,6 +175,39 @@ fn an_upload_to_a_host_that_answers_by_itself_ends_when_it_stalls() {
     }
 }
 
+/// The head's deadline is over with the head: how long the body's first byte may take is `idle_timeout`'s to say.
+#[test]
+fn the_first_byte_of_a_body_may_take_longer_than_a_head() {
+    let backend = Backend::answering(|request| ok(&request.body));
+    for version in VERSIONS {
+        let scene = scene(&backend.url(), "header_timeout = \"200ms\"\nidle_timeout = \"600s\"", "");
+        let mut client = scene.post(version, "/", None);
+        // Many looks of its timer.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(1500) {
+            client.idle();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        client.send(b"late");
+        assert!(client.finish().ends_with("late"), "{version}");
+        assert_eq!(scene.count("sealane_client_timeouts_total"), 0.0, "{version}");
+    }
+}
+
+/// A body that does not begin.
+#[test]
+fn a_body_that_never_comes_ends_where_the_host_answers_by_itself() {
+    for version in VERSIONS {
+        for path in ["/respond", "/redirect"] {
+            let scene = scene("http://127.0.0.1:1", "idle_timeout = \"500ms\"", "");
+            let mut client = scene.post(version, path, None);
+            scene.ends(&format!("{version} {path}"), Duration::from_millis(50), || client.idle());
+            let told = client.told();
+            assert!(path == "/redirect" || told.contains("ours"), "{version}: {told}");
+        }
+    }
+}
+
 #[test]
 fn an_upload_to_a_host_that_answers_by_itself_ends_when_it_drips() {
     for version in VERSIONS {
