@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 // RFC 8446 §6.2.
 const UNEXPECTED_MESSAGE: u8 = 10;
+const BAD_RECORD_MAC: u8 = 20;
+const RECORD_OVERFLOW: u8 = 22;
 const HANDSHAKE_FAILURE: u8 = 40;
 const ILLEGAL_PARAMETER: u8 = 47;
 const DECODE_ERROR: u8 = 50;
@@ -278,24 +280,31 @@ impl Raw {
     }
 
     fn record(&mut self, kind: u8, content: &[u8]) -> Vec<u8> {
+        if self.tls13 {
+            return self.sealed([content, &[kind]].concat());
+        }
         let sequence = self.sequence;
         self.sequence += 1;
         let nonce = self.nonce(&self.iv, sequence);
         let mut body = content.to_vec();
-        if self.tls13 {
-            body.push(kind);
-            let len = ((body.len() + 16) as u16).to_be_bytes();
-            let header = [23, 3, 3, len[0], len[1]];
-            self.key.seal_in_place_append_tag(nonce, Aad::from(header), &mut body).expect("it can be sealed");
-            return [&header[..], &body].concat();
-        }
         // RFC 5288 §3: the nonce's second part is in the record. Ours is what rustls' would be.
         let explicit = nonce.as_ref()[4..].to_vec();
         let mut aad = sequence.to_be_bytes().to_vec();
-        aad.extend([kind, 3, 3, 0, content.len() as u8]);
+        aad.extend([kind, 3, 3]);
+        aad.extend((content.len() as u16).to_be_bytes());
         self.key.seal_in_place_append_tag(nonce, Aad::from(aad), &mut body).expect("it can be sealed");
         let len = ((body.len() + 8) as u16).to_be_bytes();
         [&[kind, 3, 3, len[0], len[1]][..], &explicit, &body].concat()
+    }
+
+    /// A record of TLS 1.3 with this TLSInnerPlaintext: the content, its type, zeros (RFC 8446 §5.2).
+    fn sealed(&mut self, mut inner: Vec<u8>) -> Vec<u8> {
+        let nonce = self.nonce(&self.iv, self.sequence);
+        self.sequence += 1;
+        let len = ((inner.len() + 16) as u16).to_be_bytes();
+        let header = [23, 3, 3, len[0], len[1]];
+        self.key.seal_in_place_append_tag(nonce, Aad::from(header), &mut inner).expect("it can be sealed");
+        [&header[..], &inner].concat()
     }
 
     fn send(&mut self, kind: u8, content: &[u8]) {
@@ -370,4 +379,50 @@ fn encrypted_breaches_end_with_an_alert() {
     let mut raw = Raw::connect(&gateway, &rustls::version::TLS12);
     raw.send(HANDSHAKE, &[16, 0, 0, 1, 0]);
     assert_eq!(raw.receive(), Some((ALERT, vec![2, UNEXPECTED_MESSAGE])));
+}
+
+/// Lengths and padding of records, RFC 8446 §5.1, §5.2, §5.4; RFC 5246 §6.2. The table in `docs/upstream-bugs.md` says where
+/// the alert is not the RFC's.
+#[test]
+fn records_of_the_wrong_size_end_with_an_alert() {
+    const MOST: usize = 1 << 14;
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    let (new, old) = (&rustls::version::TLS13, &rustls::version::TLS12);
+    let get = || format!("GET / HTTP/1.1\r\nHost: {HOST}\r\nX: ");
+    let long = |n: usize| [get().as_bytes(), &vec![b'x'; n - get().len()]].concat();
+    let padded = |content: &[u8], zeros: usize| [content, &[23], &vec![0; zeros]].concat();
+    type Make<'a> = &'a dyn Fn(&mut Raw) -> Vec<u8>;
+    // The RFC's: unexpected_message for what is only padding, record_overflow for the others.
+    let cases: [(&str, &'static SupportedProtocolVersion, Make, u8); 8] = [
+        ("only padding", new, &|raw| raw.sealed(vec![0; 16]), BAD_RECORD_MAC),
+        ("nothing at all", new, &|raw| raw.sealed(Vec::new()), BAD_RECORD_MAC),
+        ("a content of 2^14 + 1", new, &|raw| raw.record(23, &long(MOST + 1)), RECORD_OVERFLOW),
+        ("2^14 + 2 with the padding", new, &|raw| raw.sealed(padded(b"GET", MOST - 2)), RECORD_OVERFLOW),
+        ("a ciphertext of 2^14 + 257", new, &|raw| raw.sealed(vec![b'x'; MOST + 241]), RECORD_OVERFLOW),
+        ("a ciphertext of 2^14 + 2049", new, &|raw| raw.sealed(vec![b'x'; MOST + 2033]), DECODE_ERROR),
+        ("a content of 2^14 + 1 in TLS 1.2", old, &|raw| raw.record(23, &long(MOST + 1)), RECORD_OVERFLOW),
+        ("a ciphertext of 2^14 + 2049 in TLS 1.2", old, &|raw| raw.record(23, &long(MOST + 2025)), DECODE_ERROR),
+    ];
+    let mut got = Vec::new();
+    for (what, version, make, _) in &cases {
+        let mut raw = Raw::connect(&gateway, version);
+        let record = make(&mut raw);
+        let _ = raw.socket.write_all(&record);
+        got.push((*what, raw.receive()));
+    }
+    let wanted: Vec<_> = cases.iter().map(|(what, _, _, alert)| (*what, Some((ALERT, vec![2, *alert])))).collect();
+    assert_eq!(got, wanted);
+    // The longest that there may be, and one that is mostly padding.
+    let served = |record: &dyn Fn(&mut Raw) -> Vec<u8>| {
+        let mut raw = Raw::connect(&gateway, new);
+        let record = record(&mut raw);
+        raw.socket.write_all(&record).expect("the gateway reads");
+        let rest = raw.record(23, b"\r\nConnection: close\r\n\r\n");
+        raw.socket.write_all(&rest).expect("the gateway reads");
+        raw.receive().is_some_and(|(kind, answer)| kind == 23 && answer.starts_with(b"HTTP/1.1 200"))
+    };
+    assert!(served(&|raw| raw.record(23, &long(MOST))));
+    assert!(served(&|raw| raw.sealed(padded(get().as_bytes(), MOST - get().len()))));
 }
