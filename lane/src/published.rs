@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The newest version of an immutable value.
 ///
-/// A lane asks [`Subscription::changed`] once per turn: one load of a cache line that is written only when something
+/// A lane asks [`Subscription::changed`] once per turn, and [`Subscription::is_outdated`] once per request: one load of a cache line that is written only when something
 /// is published. The mutex is taken only then.
 #[derive(Debug)]
 pub struct Published<T> {
@@ -52,6 +52,13 @@ impl<T> Subscription<T> {
         &self.current
     }
 
+    /// Whether there is a newer value than the one picked up last. What has happened after a value was published finds it
+    /// newer.
+    #[inline]
+    pub fn is_outdated(&self) -> bool {
+        self.source.version.load(Ordering::Acquire) != self.seen
+    }
+
     /// Picks up the newest value; says whether there was a newer one.
     #[inline]
     pub fn changed(&mut self) -> bool {
@@ -73,10 +80,10 @@ mod tests {
     fn a_subscriber_sees_the_newest_once() {
         let p = Published::new(1);
         let mut s = p.subscribe();
-        assert!(!s.changed());
+        assert!(!s.is_outdated() && !s.changed());
         p.publish(2);
         p.publish(3);
-        assert!(s.changed());
+        assert!(s.is_outdated() && s.changed() && !s.is_outdated());
         assert_eq!(**s.current(), 3);
         assert!(!s.changed());
     }

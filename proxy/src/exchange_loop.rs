@@ -34,6 +34,15 @@ const SPARE: usize = 1024;
 impl Proxy {
     /// A request's head is whole: decides what is done with it.
     pub(crate) fn begin(&mut self, cx: &mut Context, exchange: Key, expects: bool) {
+        // A client that has heard of a reload is judged by what the reload has brought.
+        if self.snapshots.is_outdated() {
+            return self.later.push(Later::Begin(exchange, expects));
+        }
+        let Some(front) = self.exchanges.get(exchange).map(|x| x.front) else { return };
+        if !self.rules_hold(front.conn()) {
+            self.counters.misdirected.inc();
+            return self.refuse(cx, exchange, 421);
+        }
         let max_body = self.lane.snapshot.limits.max_body;
         let Self { conns, exchanges, scratch, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };

@@ -33,6 +33,7 @@ mod newcomers;
 mod passthrough;
 mod proxy_protocol;
 mod quic;
+mod renewal;
 mod request_flow;
 mod response_flow;
 pub mod rules;

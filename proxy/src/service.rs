@@ -112,7 +112,7 @@ pub struct Setup {
 pub struct Proxy {
     pub(crate) slot: usize,
     pub(crate) mailboxes: Vec<Mailbox<Message>>,
-    snapshots: Subscription<Snapshot>,
+    pub(crate) snapshots: Subscription<Snapshot>,
     pub(crate) lane: Rc<LaneSnapshot>,
     pub(crate) conns: Slots<Conn>,
     pub(crate) exchanges: Slots<Box<Exchange>>,
@@ -284,31 +284,10 @@ impl Proxy {
         if was_listening {
             let _ = self.listen(cx);
         }
-        // Connections that are open go on under the new settings of their listener. One whose listener or TLS policy
-        // is gone has been promised other rules: it closes with its next response.
-        for key in self.conns.keys().collect::<Vec<_>>() {
-            let Some(conn) = self.conns.get_mut(key) else { continue };
-            let over_quic = matches!(conn, Conn::Quic(_));
-            let Some(client) = conn.client() else { continue };
-            let old = client.listener.clone();
-            let new = self.lane.listeners.iter().find(|l| l.listener.id == old.listener.id);
-            // A QUIC hello is judged by the settings that its connection began with, so those stay its rules.
-            let new = new.filter(|_| client.policy.is_some() || !over_quic);
-            match new.and_then(|n| Some((n, same_policy(&old.listener, client.policy, &n.listener)?))) {
-                Some((new, policy)) => (client.listener, client.policy) = (new.clone(), policy),
-                None => {
-                    client.requests = u64::MAX;
-                    if let Some(Conn::Front(front)) = self.conns.get_mut(key)
-                        && let Some(h2) = &mut front.h2
-                    {
-                        h2.shut_down(cx.now());
-                        self.touch(key);
-                    }
-                }
-            }
-        }
+        self.renew_clients(cx);
         self.carry_pools(cx);
         self.quic_refresh(cx);
+        self.settle(cx);
     }
 
     /// Accepts all that waits in the kernel's queues of some listeners.
@@ -392,19 +371,6 @@ impl Proxy {
             cx.timers.arm(LOG_TIMER, self.log.due);
         }
         self.log.hand_over(false);
-    }
-}
-
-/// The index that a policy has in the new snapshot, if it is still there. `None` inside: the hello has yet to choose.
-fn same_policy(old: &Listener, policy: Option<usize>, new: &Listener) -> Option<Option<usize>> {
-    match (&old.tls, &new.tls, policy) {
-        (None, None, _) => Some(Some(0)),
-        (Some(_), Some(_), None) => Some(None),
-        (Some(old), Some(new), Some(policy)) => {
-            let id = old.policies.get(policy)?.id;
-            Some(Some(new.policies.iter().position(|p| p.id == id)?))
-        }
-        _ => None,
     }
 }
 
@@ -517,6 +483,8 @@ impl Service for Proxy {
     fn turn(&mut self, cx: &mut Context) -> After {
         self.clock.refresh(cx.now());
         self.forget_stale_timers(cx);
+        // Before all that was put off: newcomers, and requests that wait for it.
+        self.refresh_snapshot(cx);
         self.mind_newcomers(cx);
         self.mind_queues(cx);
         if !self.later.is_empty() {
@@ -526,7 +494,6 @@ impl Service for Proxy {
                 self.settle(cx);
             }
         }
-        self.refresh_snapshot(cx);
         self.settle_shared(cx);
         let more = self.quic_turn(cx);
         if let Some(deadline) = self.draining

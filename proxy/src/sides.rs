@@ -67,6 +67,8 @@ pub(crate) enum Later {
     Client(Key),
     /// The source of an exchange's response.
     Server(Key),
+    /// An exchange that waits for the lane to take up newer rules; whether its client waits for 100 (Continue).
+    Begin(Key, bool),
 }
 
 impl ClientSide {
@@ -309,6 +311,7 @@ impl Proxy {
     pub(crate) fn resume(&mut self, cx: &mut Context, later: Later) {
         match later {
             Later::Conn(key) => self.go_on(cx, key),
+            Later::Begin(exchange, expects) => self.begin(cx, exchange, expects),
             Later::Client(exchange) => match self.exchanges.get(exchange).map(|x| x.front) {
                 Some(ClientSide::H1(key)) => self.go_on(cx, key),
                 Some(ClientSide::H2(key, stream)) => self.h2_client_read(cx, exchange, key, stream),

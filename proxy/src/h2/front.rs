@@ -417,13 +417,14 @@ impl Proxy {
         let (parts, body) = request.into_parts();
         let mut x = self.spare_exchange(ClientSide::H2(key, 0));
         let info = message::read_request(&parts, body.is_end_stream(), &limits.http, &mut x.request);
+        let rules_hold = self.rules_hold(key);
         let Some(Conn::Front(front)) = self.conns.get_mut(key) else { return };
         let Some(h2) = &mut front.h2 else { return };
         front.client.requests = front.client.requests.saturating_add(1);
         if front.client.requests >= limits.max_requests || draining {
             h2.shut_down(cx.now());
         }
-        if h2.ignores_goaway(cx.now()) {
+        if !rules_hold || h2.ignores_goaway(cx.now()) {
             h2.last_id = respond.stream_id().as_u32();
             // Nothing has been done for it: it may be sent again elsewhere (RFC 9113 §8.7).
             respond.send_reset(Reason::REFUSED_STREAM);
