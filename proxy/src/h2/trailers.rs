@@ -2,7 +2,10 @@
 //! word.
 //!
 //! Only the blocks of trailers are looked at, so requests without trailers cost nothing. Fields that refer to the dynamic
-//! table are skipped: what the table holds is `h2`'s to know, and none of them is passed on in any case.
+//! table are skipped: what the table holds is `h2`'s to know, and none of them is passed on in any case. To know it here would
+//! take reading every header block; to have no table (SETTINGS_HEADER_TABLE_SIZE 0) would cost the compression of all
+//! requests, and holds only for what follows the client's acknowledgement. Trailers of upstreams are not looked at: whether
+//! a block is one of trailers takes the statuses of those before it.
 
 use super::frames::{CONTINUATION, HAS_PRIORITY, Header, PADDED};
 use std::collections::VecDeque;
