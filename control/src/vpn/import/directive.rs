@@ -1,0 +1,129 @@
+//! Single directives of a server's configuration, as settings of `[tunnel]`.
+
+use super::super::ovpn_file::Directive;
+use super::super::profile::name_rule;
+use super::super::verify::{NameRule, usage_oid};
+use super::options::{ALWAYS, COMPRESSION, LAYER2};
+use super::{Writer, list, quoted};
+use sealane_ovpn::data::Cipher;
+use sealane_ovpn::push::length;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+/// One directive that is translated where it stands.
+pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: bool, base: &Path) {
+    let arguments = d.arguments();
+    match (d.name(), arguments.as_slice()) {
+        ("server", [network, mask, rest @ ..]) => match mask.parse().ok().and_then(length) {
+            Some(len) => {
+                w.set("network", &quoted(&format!("{network}/{len}")));
+                if !rest.is_empty() {
+                    w.note(d, "all addresses of the network are given out");
+                }
+            }
+            None => w.decide(d, "no network"),
+        },
+        ("server-ipv6", [network, ..]) => w.set("network6", &quoted(network)),
+        ("dev", [dev, ..]) if dev.starts_with("tap") => w.decide(d, LAYER2),
+        ("dev-type", ["tap", ..]) => w.decide(d, LAYER2),
+        ("dev", ["tun"]) | ("dev-type", ["tun", ..]) | ("topology", ["subnet"]) => {}
+        ("dev-type", _) => w.decide(d, "is not a kind of interface"),
+        ("dev", [dev, ..]) => w.set("device", &quoted(dev)),
+        ("topology", _) => w.note(d, "the topology is always subnet"),
+        ("cipher", _) if data_ciphers => w.note(d, "data-ciphers counts"),
+        ("data-ciphers" | "ncp-ciphers" | "cipher", [names, ..]) => {
+            let names: Vec<&str> = names.split(':').map(|n| n.trim_start_matches('?')).collect();
+            let (good, bad): (Vec<&str>, Vec<&str>) =
+                names.into_iter().filter(|n| *n != "DEFAULT").partition(|n| Cipher::from_name(n).is_some());
+            if !bad.is_empty() {
+                w.note(d, &format!("{} not supported", bad.join(" and ") + if bad.len() > 1 { " are" } else { " is" }));
+            }
+            if !good.is_empty() {
+                let good: Vec<String> = good.into_iter().map(str::to_ascii_uppercase).collect();
+                w.set("ciphers", &list(&good));
+            }
+        }
+        ("auth", [digest, ..]) if tls_auth => w.set("tls_auth_digest", &quoted(digest)),
+        ("auth", _) => w.note(d, "the ciphers authenticate by themselves"),
+        ("keepalive", [ping, restart, ..]) => {
+            w.set("ping", &quoted(&format!("{ping}s")));
+            w.set("ping_restart", &quoted(&format!("{restart}s")));
+        }
+        ("ping", [n, ..]) => w.set("ping", &quoted(&format!("{n}s"))),
+        ("ping-restart", [n, ..]) => w.set("ping_restart", &quoted(&format!("{n}s"))),
+        ("tun-mtu", [n, ..]) => w.set("mtu", n),
+        ("mssfix", [n, ..]) => w.set("mssfix", n),
+        ("mssfix", []) => w.note(d, "is so always"),
+        ("reneg-sec", [n, ..]) => w.set("renegotiate", &quoted(&format!("{n}s"))),
+        ("tran-window", [n, ..]) => w.set("transition", &quoted(&format!("{n}s"))),
+        ("hand-window", [n, ..]) => w.set("handshake_timeout", &quoted(&format!("{n}s"))),
+        ("max-clients", [n, ..]) => w.set("max_clients", n),
+        ("client-to-client", _) => w.set("client_to_client", "true"),
+        ("duplicate-cn", _) => w.set("duplicate_names", "true"),
+        ("ccd-exclusive", _) => w.set("known_clients_only", "true"),
+        ("verify-client-cert", [mode @ ("require" | "optional" | "none"), ..]) => {
+            w.set("client_certificate", &quoted(mode))
+        }
+        ("verify-client-cert", []) => w.set("client_certificate", "\"require\""),
+        // Who checks passwords cannot be translated, so those that are generated are not asked for either.
+        ("auth-gen-token", [n, rest @ ..]) if *n != "0" => {
+            w.set("token_lifetime", &quoted(&format!("{n}s")));
+            if !rest.is_empty() {
+                w.decide(d, "a token is good for token_lifetime, and is not checked by anything else");
+            }
+        }
+        ("auth-gen-token", _) => {
+            w.set("token_lifetime", "\"12h\"");
+            w.note(d, "a token is good for 12 hours, and then the password is asked for again");
+        }
+        ("tls-version-min" | "tls-version-max", _) => {}
+        ("tls-cert-profile", ["legacy" | "insecure", ..]) => w.note(d, "RSA below 2,048 bits and SHA-1 are refused"),
+        ("tls-cert-profile", _) => {
+            w.decide(d, "certificates with RSA of 2,048 bits and with SHA-256 are accepted; is that enough?")
+        }
+        // OpenVPN goes on writing to the old file where it still runs.
+        ("status", [file, ..]) => {
+            let file = base.join(file).to_string_lossy().into_owned() + ".json";
+            w.set("status", &quoted(&file));
+            w.note(d, &format!("the status is JSON, and so in another file: {file}"));
+        }
+        ("verify-x509-name", _) => match name_rule(d) {
+            Ok(NameRule::Name(n)) => w.set("verify_x509_name", &quoted(&format!("name:{n}"))),
+            Ok(NameRule::Prefix(n)) => w.set("verify_x509_name", &quoted(&format!("name-prefix:{n}"))),
+            Ok(NameRule::Subject(n)) => w.set("verify_x509_name", &quoted(&format!("subject:{n}"))),
+            Err(e) => w.decide(d, &e.to_string()),
+        },
+        ("push", [option, ..]) => match option.split_ascii_whitespace().next().unwrap_or("") {
+            "comp-lzo" | "compress" | "shaper" | "fragment" => w.note(d, "cannot be pushed"),
+            "topology" | "ping" | "ping-restart" | "peer-id" | "cipher" | "route-gateway" | "tun-mtu" => {
+                w.note(d, "the server says it by itself")
+            }
+            _ => w.push.push((*option).to_owned()),
+        },
+        ("route", [network, rest @ ..]) => {
+            let mask = rest.first().and_then(|m| m.parse::<Ipv4Addr>().ok()).unwrap_or(Ipv4Addr::BROADCAST);
+            match format!("{network}/{}", length(mask).unwrap_or(32)).parse() {
+                Ok(prefix) => w.routes.push((d.line, prefix)),
+                Err(()) => w.decide(d, "not a network"),
+            }
+        }
+        ("route-ipv6", [network, ..]) => match network.parse() {
+            Ok(prefix) => w.routes.push((d.line, prefix)),
+            Err(()) => w.decide(d, "not a network"),
+        },
+        ("user", [name, ..]) => w.top.push(format!("user = {}", quoted(name))),
+        ("group", [name, ..]) => w.top.push(format!("group = {}", quoted(name))),
+        ("remote-cert-tls", ["client", ..]) => w.set("explicit_usage", "true"),
+        ("remote-cert-eku", names) if usage_oid(&names.join(" ")).as_deref() == Some("1.3.6.1.5.5.7.3.2") => {
+            w.set("explicit_usage", "true");
+        }
+        ("remote-cert-tls" | "remote-cert-eku", _) => {
+            w.decide(d, "a client's certificate must be for clients, and for nothing else in particular")
+        }
+        ("allow-compression", ["no", ..]) => w.note(d, ALWAYS),
+        ("allow-compression", _) => w.note(d, COMPRESSION),
+        ("ca" | "cert" | "key" | "crl-verify" | "tls-crypt" | "tls-crypt-v2" | "tls-auth" | "key-direction", _) => {}
+        ("proto" | "port" | "lport" | "local" | "client-config-dir" | "cd", _) => {}
+        _ => w.decide(d, "is not understood"),
+    }
+}
