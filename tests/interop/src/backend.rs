@@ -1,12 +1,13 @@
 //! Backends on threads, as well or badly behaved as a test wants.
 
-use crate::PATIENCE;
 use crate::http::{Message, Wire};
+use crate::{PATIENCE, eventually};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 /// What a backend's handler gets for each connection.
 pub struct Connection<'b> {
@@ -41,6 +42,13 @@ impl Connection<'_> {
         let socket = self.wire.stream.socket();
         // Linger of zero: close discards what is queued and sends RST.
         let _ = rustix::net::sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
+    }
+
+    /// Waits until the other side's system has all that was sent; false if it does not take it.
+    pub fn delivered(&self) -> bool {
+        let socket = self.wire.stream.socket();
+        let room = || rustix::net::sockopt::socket_send_buffer_size(socket).ok();
+        eventually(|| sealane_sys::sockopt::send_space(socket) == room())
     }
 
     /// Says that nothing more will be sent.
@@ -98,6 +106,7 @@ pub struct Backend {
     pub address: SocketAddr,
     scheme: &'static str,
     shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -152,7 +161,7 @@ impl Backend {
             log: Mutex::new(Vec::new()),
         });
         let (ours, accept, handle) = (Arc::clone(&shared), Arc::new(accept), Arc::new(handle));
-        std::thread::spawn(move || {
+        let accepting = std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if ours.stop.load(Ordering::Relaxed) {
                     return;
@@ -169,7 +178,7 @@ impl Backend {
                 });
             }
         });
-        Self { address, scheme, shared }
+        Self { address, scheme, shared, accepting: Some(accepting) }
     }
 
     /// As `--to` takes it.
@@ -200,6 +209,10 @@ impl Drop for Backend {
         self.shared.stop.store(true, Ordering::Relaxed);
         // Wakes the accepting thread, which then sees that it may go.
         let _ = TcpStream::connect(self.address);
+        // From here on connections are refused: until the listener is closed, the system would still take them.
+        if let Some(thread) = self.accepting.take() {
+            let _ = thread.join();
+        }
     }
 }
 

@@ -2,15 +2,16 @@
 
 use sealane_interop::backend::{Backend, Connection};
 use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::ports;
 use sealane_interop::site::Site;
 use std::time::Duration;
 
-fn start(site: &Site, bad: &Backend, good: &Backend, more: &str) -> Gateway {
+fn start(site: &Site, bad: &str, good: &Backend, more: &str) -> Gateway {
     // Never ejected, so that each request meets the bad one as often as the good one.
     let text = format!(
         "[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\n[[host]]\nnames = [\"*\"]\n\
          upstream = \"u\"\n[[upstream]]\nname = \"u\"\nservers = [\"{}\", \"{}\"]\neject_after = 0\n{more}\n",
-        bad.url(),
+        bad,
         good.url()
     );
     configured(site, &text)
@@ -45,7 +46,7 @@ fn what_can_be_repeated_goes_to_another_server() {
     let site = Site::new();
     for how in ["closes", "resets", "talks nonsense", "hangs"] {
         let (bad, good) = (bad(how), Backend::saying("good"));
-        let gateway = start(&site, &bad, &good, "try_timeout = \"700ms\"");
+        let gateway = start(&site, &bad.url(), &good, "try_timeout = \"700ms\"");
         for _ in 0..6 {
             assert_eq!(gateway.plain_get("/", "").text(), "good", "{how}");
         }
@@ -62,17 +63,17 @@ fn what_can_be_repeated_goes_to_another_server() {
 #[test]
 fn what_was_never_sent_may_always_go_elsewhere() {
     let site = Site::new();
-    let (gone, good) = (Backend::saying("gone"), Backend::saying("good"));
-    let gateway = start(&site, &gone, &good, "");
-    drop(gone);
-    assert!((0..6).all(|_| post(&gateway) == 200));
+    let ((_kept, gone), good) = (ports::refusing(), Backend::saying("good"));
+    let gateway = start(&site, &format!("http://{gone}"), &good, "");
+    assert_eq!([(); 6].map(|()| post(&gateway)), [200; 6]);
+    assert_eq!(gateway.metric("sealane_upstream_retries_total"), Some(3.0));
 }
 
 #[test]
 fn the_budget_bounds_them() {
     let site = Site::new();
     let (closing, good) = (bad("closes"), Backend::saying("good"));
-    let gateway = start(&site, &closing, &good, "retry_budget = 10\nretry_budget_min = 0");
+    let gateway = start(&site, &closing.url(), &good, "retry_budget = 10\nretry_budget_min = 0");
     let statuses: Vec<u16> = (0..100).map(|_| gateway.plain_get("/", "").status()).collect();
     let failed = statuses.iter().filter(|s| **s == 502).count();
     // A tenth of a hundred requests; half of them meet the bad server.
@@ -83,7 +84,7 @@ fn the_budget_bounds_them() {
     // Each retry begins with the good server's turn skipped or taken, so the halves are not exact.
     assert!((30..=55).contains(&failed), "{failed}");
 
-    let gateway = start(&site, &closing, &good, "tries = 1");
+    let gateway = start(&site, &closing.url(), &good, "tries = 1");
     assert!((0..4).any(|_| gateway.plain_get("/", "").status() == 502));
     assert_eq!(gateway.metric("sealane_upstream_retries_total"), Some(0.0));
 }
