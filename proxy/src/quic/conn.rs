@@ -272,7 +272,9 @@ impl QuicConn {
     /// PRIORITY_UPDATE: the client's last word on a response.
     pub fn reprioritise(&mut self, id: StreamId, priority: Priority) {
         let index = self.by_id.get(&id).copied();
-        match index.map(|index| (index, self.streams.get(index as usize).is_some_and(|s| s.exchange.is_some()))) {
+        // Its request has begun, or even its response has been read to its end, and waits here.
+        let placed = |s: &Stream| s.exchange.is_some() || s.finish;
+        match index.map(|index| (index, self.streams.get(index as usize).is_some_and(placed))) {
             Some((index, true)) => self.prioritise(index, priority),
             None if u64::from(id) < self.next_id => {}
             _ => {
@@ -304,6 +306,12 @@ impl QuicConn {
             });
         }
         staged
+    }
+
+    /// Whether a stream goes before another that is not of its rank.
+    pub fn goes_before(&self, index: u32, other: u32) -> bool {
+        let rank = |index: u32| self.streams.get(index as usize).map(|s| rank(s.priority, s.id));
+        rank(index) > rank(other)
     }
 
     /// Opens our control stream as soon as the peer allows one.
@@ -351,8 +359,6 @@ impl QuicConn {
     /// Hands the protocol what waits on a stream. True if all has been taken.
     pub fn flush_stream(&mut self, index: u32) -> bool {
         let Some(stream) = self.streams.get_mut(index as usize) else { return true };
-        self.turns += 1;
-        stream.turn = self.turns;
         self.waiting = self.waiting.saturating_sub(std::mem::take(&mut stream.left));
         let mut send = self.quic.send_stream(stream.id);
         loop {
@@ -363,7 +369,11 @@ impl QuicConn {
                 stream.held = Bytes::from(std::mem::take(&mut stream.out));
             }
             match send.write_chunks(std::slice::from_mut(&mut stream.held)) {
-                Ok(_) => {}
+                Ok(_) => {
+                    // Whoever finds the window used up has had no turn.
+                    self.turns += 1;
+                    stream.turn = self.turns;
+                }
                 Err(WriteError::Blocked) => {
                     stream.left = stream.waiting();
                     self.waiting += stream.left;

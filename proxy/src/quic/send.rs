@@ -167,11 +167,23 @@ impl Proxy {
         let brief = q.is_brief(now);
         q.flush_control();
         let mut resume: Vec<Later> = Vec::new();
-        for index in q.take_staged() {
+        // A response of which all that was here is out, and more is to be had.
+        let mut hungry = None;
+        let mut staged = q.take_staged().into_iter();
+        while let Some(index) = staged.next() {
+            if let Some(first) = hungry
+                && q.waiting > 0
+                && q.goes_before(first, index)
+            {
+                // Windows are short, and what it reads next goes before the rest.
+                q.staged.push(index);
+                q.staged.extend(staged);
+                break;
+            }
             if let Some(stream) = q.streams.get_mut(index as usize) {
                 stream.staged = false;
             }
-            q.flush_stream(index);
+            let all = q.flush_stream(index);
             let Some(stream) = q.streams.get(index as usize) else { continue };
             let room = HIGH_WATER.saturating_sub(stream.waiting());
             if let (true, Some(exchange)) = (room >= HIGH_WATER / 2, stream.exchange)
@@ -184,6 +196,7 @@ impl Proxy {
                 };
                 if flow.unblock(cx.now()) {
                     resume.push(source);
+                    hungry = hungry.or((all && q.is_client()).then_some(index));
                 }
             }
             q.reap(index);
@@ -227,6 +240,7 @@ impl Proxy {
                 break;
             }
         }
+        more |= !q.staged.is_empty();
         let (drained, handle) = (q.quic.is_drained(), q.handle);
         let leaving = q.phase == Phase::Leaving;
         let over = if q.silent && !more { q.quic.poll_timeout() } else { None };
