@@ -26,8 +26,11 @@ pub mod versions;
 use std::io::Write;
 use std::time::Duration;
 
-/// How long anything may take before a test gives up on it. Generous: it is only ever reached by a failure.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long anything may take before a test gives up on it. So generous that only a hang reaches it, also where the
+/// machine has several times as much to do as it can.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+/// The same for what is made once before tests can run: packages that are installed, programs that are built.
+pub const SETUP: Duration = Duration::from_secs(900);
 
 /// Leaves a test that cannot run here, and says why. Shown even for passing tests, whose output is not.
 #[macro_export]

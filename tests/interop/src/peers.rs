@@ -3,7 +3,7 @@
 use crate::gateway::Gateway;
 use crate::process::{self, Server};
 use crate::site::{HOST, Identity, Site};
-use crate::{binary, ports};
+use crate::{PATIENCE, SETUP, binary, ports};
 use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -53,7 +53,8 @@ impl Said {
 pub fn curl<A: AsRef<OsStr>>(gateway: &Gateway, path: &str, arguments: impl IntoIterator<Item = A>) -> Said {
     let mut command = Command::new(find("curl").expect("the test looked for curl first"));
     // No configuration of the user's, no proxy of the environment's.
-    command.args(["--disable", "--noproxy", "*", "--silent", "--show-error", "--max-time", "50", "--http1.1"]);
+    command.args(["--disable", "--noproxy", "*", "--silent", "--show-error", "--http1.1"]);
+    command.args(["--max-time", &PATIENCE.as_secs().to_string()]);
     command.arg("--cacert").arg(gateway.ca());
     command.args(["--resolve", &format!("{HOST}:{}:{}", gateway.address.port(), gateway.address.ip())]);
     process::run(command.args(arguments).arg(gateway.url(path)), b"").into()
@@ -120,6 +121,12 @@ pub fn python() -> Result<PathBuf, String> {
     MADE.get_or_init(make_python).clone()
 }
 
+/// Runs what has to be done once before tests can run; the error is what it said.
+fn set_up(command: &mut Command) -> Result<(), String> {
+    let said = Said::from(process::run_within(command, b"", SETUP));
+    if said.code == Some(0) { Ok(()) } else { Err(said.all().trim().to_owned()) }
+}
+
 /// Pinned, so that a new release of theirs cannot turn our tests red.
 const PACKAGES: &[&str] = &["websockets==15.0.1", "grpcio==1.85.1", "aioquic==1.7.2"];
 
@@ -132,12 +139,8 @@ fn make_python() -> Result<PathBuf, String> {
     if std::fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
         return Ok(python);
     }
-    let step = |command: &mut Command| {
-        let said = Said::from(process::run(command, b""));
-        if said.code == Some(0) { Ok(()) } else { Err(said.all().trim().to_owned()) }
-    };
-    step(Command::new(system).args(["-m", "venv", "--clear"]).arg(&folder))?;
-    step(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))?;
+    set_up(Command::new(system).args(["-m", "venv", "--clear"]).arg(&folder))?;
+    set_up(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))?;
     std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
     Ok(python)
 }
@@ -154,8 +157,8 @@ pub fn h2spec() -> Result<PathBuf, String> {
         let go = find("go").ok_or("`go` is not installed")?;
         let mut command = Command::new(go);
         command.env("GOBIN", &folder).args(["install", "github.com/summerwind/h2spec/cmd/h2spec@latest"]);
-        let said = Said::from(process::run(&mut command, b""));
-        if said.code == Some(0) { Ok(program) } else { Err(said.all().trim().to_owned()) }
+        set_up(&mut command)?;
+        Ok(program)
     })
     .clone()
 }
@@ -184,10 +187,7 @@ fn built_by_go(name: &str) -> Result<PathBuf, String> {
     }
     let mut command = Command::new(find("go").ok_or("`go` is not installed")?);
     command.current_dir(&source).args(["build", "-mod=readonly", "-o"]).arg(&program).arg(".");
-    let said = Said::from(process::run(&mut command, b""));
-    if said.code != Some(0) {
-        return Err(said.all().trim().to_owned());
-    }
+    set_up(&mut command)?;
     std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
     Ok(program)
 }

@@ -96,6 +96,13 @@ impl Server {
         status.unwrap_or_else(|| panic!("{} does not end:\n{}", self.name, self.log()))
     }
 
+    /// Whether it waits for something, with all its threads: it has nothing to do, whether or not it would be its turn.
+    pub fn rests(&self) -> bool {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.id())) else { return false };
+        let sleeps = |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'));
+        threads.flatten().all(|thread| std::fs::read_to_string(thread.path().join("stat")).is_ok_and(sleeps))
+    }
+
     /// Resident memory in bytes, where the system tells.
     pub fn resident(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
@@ -123,8 +130,9 @@ pub fn run(command: &mut Command, input: &[u8]) -> Output {
     run_within(command, input, PATIENCE * 2)
 }
 
+/// The same for what takes longer.
 #[track_caller]
-fn run_within(command: &mut Command, input: &[u8], limit: Duration) -> Output {
+pub fn run_within(command: &mut Command, input: &[u8], limit: Duration) -> Output {
     let name = format!("{command:?}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));

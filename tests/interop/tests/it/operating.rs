@@ -39,8 +39,11 @@ impl Operated {
         listen: SocketAddr,
     ) -> Self {
         let (socket, admin) = (site.path().join("admin.sock"), ports::free());
-        let admin_lines =
-            format!("lanes = {lanes}\n[admin]\nlisten = \"{admin}\"\nsocket = \"{}\"\n", socket.display());
+        // What is under way when a process hands over ends by itself, however slow the machine is.
+        let admin_lines = format!(
+            "lanes = {lanes}\ndrain_timeout = \"10m\"\n[admin]\nlisten = \"{admin}\"\nsocket = \"{}\"\n",
+            socket.display()
+        );
         let file = site.file("sealane.toml", file(&admin_lines));
         // One left by a gateway that was killed.
         let _ = std::fs::remove_file(&socket);
