@@ -1,9 +1,9 @@
-//! The tests, and once more those few that failed.
+//! The tests, and those few that failed up to two times more.
 //!
 //! Many of our tests run peers, namespaces and floods, and CI's machines are shared: now and then one fails for what its
-//! neighbours do. A test that fails among all others and then passes by itself is named as flaky, for somebody to look
-//! at, and does not fail the run. One that fails twice does, and so does everything that is no single test's failure:
-//! a test program that died, a build that broke, more failures than chance explains.
+//! neighbours do. A test that fails among all others and then passes by itself is named as flaky, with how often it was
+//! run, for somebody to look at, and does not fail the run. One that fails each time does, and so does everything that is
+//! no single test's failure: a test program that died, a build that broke, more failures than chance explains.
 
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Write, stdout};
@@ -11,21 +11,36 @@ use std::process::{Command, Stdio};
 
 /// With more than these there is a cause to find, not chance.
 const FEW: usize = 3;
+/// How often a test that failed is run again.
+const AGAIN: usize = 2;
 
-/// Runs `tests`, a `cargo test`, and once more what failed in it; the exit status.
-pub fn run(mut tests: Command, mut once_more: Command) -> anyhow::Result<u8> {
-    let (status, first) = watch(&mut tests)?;
-    let Some(names) = first.worth_repeating().filter(|_| status != 0) else { return Ok(status) };
-    println!("\nonce more, alone: {}", names.join(", "));
-    once_more.args(["--", "--exact", "--test-threads=1"]).args(&names);
-    let (again, second) = watch(&mut once_more)?;
-    if again != 0 || second.passed < names.len() {
-        return Ok(status);
+/// Runs what `tests` makes, a `cargo test`, and again, by themselves, the tests that failed in it; the exit status.
+pub fn run(tests: impl Fn() -> Command) -> anyhow::Result<u8> {
+    let (status, first) = watch(&mut tests())?;
+    let Some(all) = first.worth_repeating().filter(|_| status != 0) else { return Ok(status) };
+    let mut left = all.clone();
+    // By test: the run of those alone in which it passed, counted from 1.
+    let mut passed: Vec<(String, usize)> = Vec::new();
+    for run in 1..=AGAIN {
+        println!("\nrun again, alone, {run} of at most {AGAIN} times: {}", left.join(", "));
+        let mut command = tests();
+        command.args(["--", "--exact", "--test-threads=1"]).args(&left);
+        let (status, outcome) = watch(&mut command)?;
+        let Some(failed) = outcome.failed_of(&left, status) else { break };
+        passed.extend(left.iter().filter(|name| !failed.contains(name)).map(|name| (name.clone(), run)));
+        left = failed;
+        if left.is_empty() {
+            break;
+        }
     }
-    for name in names {
-        println!("flaky: {name} failed among the others and passed alone");
+    println!("\nrun again: {} of all tests", all.len());
+    for (name, run) in &passed {
+        println!("flaky: {name} failed {run} of {} times: among the others, and alone before it passed", run + 1);
     }
-    Ok(0)
+    for name in &left {
+        println!("failed: {name}, also alone");
+    }
+    Ok(if left.is_empty() { 0 } else { status })
 }
 
 /// What the test programs printed of themselves.
@@ -52,10 +67,10 @@ impl Outcome {
             self.listing = true;
         } else if line.starts_with("running ") && line.trim_end_matches('s').ends_with(" test") {
             self.begun += 1;
-        } else if line.starts_with("test result: ") {
+        } else if let Some(result) = line.strip_prefix("test result: ") {
             self.ended += 1;
-        } else if line.starts_with("test ") && line.ends_with(" ... ok") {
-            self.passed += 1;
+            let passed = result.split([';', '.']).find_map(|part| part.trim().strip_suffix(" passed"));
+            self.passed += passed.and_then(|n| n.parse::<usize>().ok()).unwrap_or(0);
         }
     }
 
@@ -63,6 +78,14 @@ impl Outcome {
     fn worth_repeating(&self) -> Option<Vec<String>> {
         let all_ended = self.begun == self.ended;
         (all_ended && (1..=FEW).contains(&self.failed.len())).then(|| self.failed.clone())
+    }
+
+    /// Which of these tests, which were run by themselves, failed; `None` where it is not certain that the others passed.
+    fn failed_of(&self, names: &[String], status: u8) -> Option<Vec<String>> {
+        let failed: Vec<String> = names.iter().filter(|name| self.failed.contains(name)).cloned().collect();
+        let explained = (status == 0) == self.failed.is_empty() && self.failed.iter().all(|name| names.contains(name));
+        let shown = self.begun == self.ended && self.passed >= names.len() - failed.len();
+        (explained && shown).then_some(failed)
     }
 }
 
@@ -124,24 +147,37 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored
         assert_eq!(outcome(&many).worth_repeating(), None);
     }
 
+    /// A command that prints these texts one after the other each time that it is made, and ends with these statuses.
+    #[cfg(unix)]
+    fn outcomes(runs: &[(&str, u8)]) -> impl Fn() -> Command {
+        let made = std::cell::Cell::new(0);
+        move || {
+            let (text, status) = runs[made.replace(made.get() + 1)];
+            let mut command = Command::new("sh");
+            // What is given besides are its arguments.
+            command.args(["-c", &format!("cat <<'END'\n{text}\nEND\nexit {status}")]);
+            command
+        }
+    }
+
     #[cfg(unix)]
     #[test]
-    fn what_fails_once_is_flaky_and_what_fails_twice_has_failed() {
-        let dir = std::env::temp_dir().join(format!("xtask-again-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let shell = |name: &str, text: &str, status: u8| {
-            std::fs::write(dir.join(name), text).unwrap();
-            let mut command = Command::new("sh");
-            command.args(["-c", &format!("cat {}; exit {status}", dir.join(name).display())]);
-            command
-        };
-        let passes = || shell("passes", "running 1 test\ntest b::breaks ... ok\n\ntest result: ok.\n", 0);
-        assert_eq!(run(shell("fails", ONE, 101), passes()).unwrap(), 0);
-        assert_eq!(run(shell("fails", ONE, 101), shell("fails-too", ONE, 101)).unwrap(), 101);
-        // Nothing ran: nothing was shown.
-        assert_eq!(run(shell("fails", ONE, 101), shell("nothing", "running 0 tests\n", 0)).unwrap(), 101);
+    fn what_passes_alone_is_flaky_and_what_fails_each_time_has_failed() {
+        const PASSES: (&str, u8) = ("running 1 test\ntest b::breaks ... ok\n\ntest result: ok. 1 passed; 0 failed;", 0);
+        const FAILS: (&str, u8) = (ONE, 101);
+        let result = |runs: &[(&'static str, u8)]| run(outcomes(runs)).unwrap();
+        assert_eq!(result(&[PASSES]), 0);
+        assert_eq!(result(&[FAILS, PASSES]), 0);
+        assert_eq!(result(&[FAILS, FAILS, PASSES]), 0);
+        assert_eq!(result(&[FAILS, FAILS, FAILS]), 101);
+        // Nothing ran: nothing was shown. The same where something died.
+        assert_eq!(result(&[FAILS, ("running 0 tests\n\ntest result: ok. 0 passed;", 0)]), 101);
+        assert_eq!(result(&[FAILS, ("running 1 test", 101)]), 101);
         // What does not fail in a test is not repeated.
-        assert_eq!(run(shell("broken", "error: could not compile\n", 101), passes()).unwrap(), 101);
-        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(result(&[("error: could not compile", 101)]), 101);
+        // Of two, each has to pass once.
+        let two = ONE.replace("    b::breaks", "    b::breaks\n    c::too").leak();
+        assert_eq!(result(&[(two, 101), FAILS, PASSES]), 0);
+        assert_eq!(result(&[(two, 101), FAILS, FAILS]), 101);
     }
 }

@@ -193,7 +193,7 @@ fn test(workspace: &Workspace) -> anyhow::Result<u8> {
         command.current_dir(workspace.root());
         command
     };
-    again::run(tests(), tests())
+    again::run(tests)
 }
 
 fn build_all(workspace: &Workspace) -> anyhow::Result<u8> {
