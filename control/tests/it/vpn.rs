@@ -19,6 +19,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
+/// How long anything may take. Only a hang takes that long, also on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// Installs keys at once, and hands control packets to whoever has their address.
 struct Memory {
     inbox: Arc<Inbox>,
@@ -190,7 +193,7 @@ impl World {
         while !clients.iter().all(|c| c.pushed.is_some() || c.refused.is_some()) {
             clients.iter_mut().for_each(|c| c.turn(self, lose));
             std::thread::sleep(Duration::from_millis(2));
-            assert!(start.elapsed() < Duration::from_secs(120), "clients wait for ever");
+            assert!(start.elapsed() < PATIENCE, "clients wait for ever");
         }
     }
 }
@@ -208,7 +211,7 @@ fn wait(mut holds: impl FnMut() -> bool, what: &str) {
     let start = Instant::now();
     while !holds() {
         std::thread::sleep(Duration::from_millis(20));
-        assert!(start.elapsed() < Duration::from_secs(60), "not before long: {what}");
+        assert!(start.elapsed() < PATIENCE, "not before long: {what}");
     }
 }
 
@@ -411,14 +414,24 @@ fn guesses_are_few_and_their_work_is_bounded() {
     while !clients.iter().all(|c| c.refused.is_some()) {
         clients.iter_mut().for_each(|c| c.turn(&world, 0));
         most = most.max(threads());
-        assert!(start.elapsed() < Duration::from_secs(120), "clients wait for ever");
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(start.elapsed() < PATIENCE, "clients wait for ever");
     }
     assert!(clients.iter().all(|c| c.pushed.is_none()));
     // Other tests have threads, too, but not so many.
     assert!(most < before + 60, "{most} threads, {before} before");
-    let mut clients: Vec<Client> = (200..210).map(guess).collect();
-    world.run(&mut clients, 0);
-    wait(|| counts(&world)["throttled"] >= 10, "guesses are not looked at");
+    // On a slow machine some of these were not even looked at, for they waited for too long. Those that are count, and
+    // after twenty there is one more each six seconds.
+    for n in (200..).step_by(10) {
+        let mut clients: Vec<Client> = (n..n + 10).map(guess).collect();
+        world.run(&mut clients, 0);
+        if clients.iter().all(|c| c.refused.as_ref().is_some_and(|why| why.contains("too many wrong passwords"))) {
+            break;
+        }
+        let allowed = 20 + start.elapsed().as_secs() / 6;
+        assert!(u64::from(n) < 200 + 10 + allowed, "{n} guesses are looked at: {:?}", counts(&world));
+    }
+    wait(|| counts(&world)["throttled"] >= 10, "guesses are counted");
     // Another user, from another address.
     let mut clients = [Client::with(&profile, ([192, 0, 2, 9], 1).into(), "bo", "right")];
     world.run(&mut clients, 0);

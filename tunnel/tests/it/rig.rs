@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long something may take that must happen. Only failures take that long.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(90);
 /// The server inside the VPN.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 

@@ -184,7 +184,7 @@ fn orders_by_command_and_by_signal() {
     assert!(eventually(|| running.status()["pid"] != second), "{}", log_of());
     let third = Other::of(&running);
     assert!(first != second && first != running.status()["pid"]);
-    assert!(run("drain").starts_with("finishing open requests, 30 s at most"));
+    assert!(run("drain").starts_with("finishing open requests, 600 s at most"));
     assert!(eventually(|| TcpStream::connect(listen).is_err()), "{}", log_of());
     drop((other, third));
     assert_eq!(running.gateway.server.wait().code(), Some(0));
