@@ -27,32 +27,53 @@ const FIRST: usize = 10_000;
 /// By how much the connection's window is opened at a time.
 const STEP: usize = 8_192;
 
-/// A server that counts the responses which the gateway's system has whole.
+/// A server whose responses come in two parts, but for `/whole`: [`FIRST`] bytes, and the rest when it is told to go on.
 struct Origin {
     backend: Backend,
-    delivered: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
+}
+
+/// Responses of which the gateway's system has the first part, those that may go on, and those that it has whole.
+#[derive(Default)]
+struct Counts {
+    begun: AtomicUsize,
+    go_on: AtomicUsize,
+    delivered: AtomicUsize,
 }
 
 impl Origin {
     fn new() -> Self {
-        let (answer, delivered) = (ok(&noise(BODY, 4)), Arc::new(AtomicUsize::new(0)));
-        let counted = Arc::clone(&delivered);
+        let (answer, counts) = (ok(&noise(BODY, 4)), Arc::<Counts>::default());
+        let ours = Arc::clone(&counts);
         let backend = Backend::start(move |mut connection| {
-            while connection.request().is_some() {
-                let (first, rest) = answer.split_at(FIRST);
+            while let Some(request) = connection.request() {
+                let (first, rest) = answer.split_at(if request.target() == "/whole" { answer.len() } else { FIRST });
                 connection.send(first);
-                let whole = connection.delivered() && {
-                    connection.send(rest);
-                    connection.delivered()
-                };
-                counted.fetch_add(usize::from(whole), Ordering::SeqCst);
+                if !connection.delivered() {
+                    return;
+                }
+                let place = ours.begun.fetch_add(1, Ordering::SeqCst);
+                if !eventually(|| ours.go_on.load(Ordering::SeqCst) > place) {
+                    return;
+                }
+                connection.send(rest);
+                ours.delivered.fetch_add(usize::from(connection.delivered()), Ordering::SeqCst);
             }
         });
-        Self { backend, delivered }
+        Self { backend, counts }
+    }
+
+    /// Whether the last of so many responses lies with the gateway's system, whole. The gateway has read the first part
+    /// before the rest comes, so that it has to read on when there is room.
+    fn has_answered(&self, gateway: &Gateway, asked: usize) -> bool {
+        if self.counts.begun.load(Ordering::SeqCst) >= asked && gateway.server.rests() {
+            self.counts.go_on.store(asked, Ordering::SeqCst);
+        }
+        self.delivered() >= asked
     }
 
     fn delivered(&self) -> usize {
-        self.delivered.load(Ordering::SeqCst)
+        self.counts.delivered.load(Ordering::SeqCst)
     }
 }
 
@@ -98,22 +119,23 @@ struct Http2<'o> {
     got: Got,
     /// What is left of the window.
     window: usize,
+    gateway: &'o Gateway,
     origin: &'o Origin,
 }
 
 impl<'o> Http2<'o> {
     /// Streams have room for all (SETTINGS_INITIAL_WINDOW_SIZE), the connection has 64 KiB as long as nothing is said.
-    fn new(gateway: &Gateway, origin: &'o Origin) -> Self {
+    fn new(gateway: &'o Gateway, origin: &'o Origin) -> Self {
         let frames = Frames::plain(gateway.address, &[(4, 1 << 24)]);
-        Self { frames, got: Got::default(), window: 65_535, origin }
+        Self { frames, got: Got::default(), window: 65_535, gateway, origin }
     }
 
     /// Asks, and waits for the response's head, which no window holds back, and until the rest waits behind it.
-    fn ask(&mut self, stream: u32, priority: &str) -> u64 {
-        let before = self.origin.delivered();
-        self.frames.request(stream, "GET", "/", &[("priority", priority)], true).expect("the gateway reads");
+    fn ask(&mut self, stream: u32, path: &str, priority: &str) -> u64 {
+        let asked = self.origin.delivered() + 1;
+        self.frames.request(stream, "GET", path, &[("priority", priority)], true).expect("the gateway reads");
         while self.receive() != (kind::HEADERS, stream) {}
-        assert!(eventually(|| self.origin.delivered() > before));
+        assert!(eventually(|| self.origin.has_answered(self.gateway, asked)));
         stream.into()
     }
 
@@ -167,11 +189,11 @@ fn the_urgent_first_over_http2() {
     // By a frame that comes ahead of its request, and has the last word.
     client.reprioritise(11, "u=0");
     for stream in [1, 3] {
-        client.ask(stream, "u=5, i");
+        client.ask(stream, "/", "u=5, i");
     }
     client.fill();
-    let low = [5, 7].map(|stream| client.ask(stream, "u=5, i"));
-    let urgent = [client.ask(9, "u=1"), client.ask(11, "u=7")];
+    let low = [5, 7].map(|stream| client.ask(stream, "/", "u=5, i"));
+    let urgent = [client.ask(9, "/", "u=1"), client.ask(11, "/", "u=7")];
     // Of those that fill the window one may have ended.
     let ended = client.got.ended.len();
     client.got.order = vec![urgent[1], urgent[0]];
@@ -192,9 +214,9 @@ fn one_after_the_other_or_in_turn_over_http2() {
     for (priority, in_turn) in [("u=3", false), ("u=3, i", true)] {
         let mut client = Http2::new(&gateway, &origin);
         // Whose first bytes come first is chance: the window is full before they ask.
-        let first = [1, 3].map(|stream| client.ask(stream, "u=2"));
+        let first = [1, 3].map(|stream| client.ask(stream, "/", "u=2"));
         client.fill();
-        let rest = [5, 7, 9].map(|stream| client.ask(stream, priority));
+        let rest = [5, 7, 9].map(|stream| client.ask(stream, "/", priority));
         client.got.order = first.into_iter().chain(rest).take(if in_turn { 2 } else { 5 }).collect();
         client.until_ended(3);
         if in_turn {
@@ -216,11 +238,12 @@ struct Http3<'o> {
     /// How much may come in all, and how much has.
     granted: usize,
     taken: usize,
+    gateway: &'o Gateway,
     origin: &'o Origin,
 }
 
 impl<'o> Http3<'o> {
-    fn new(gateway: &Gateway, origin: &'o Origin) -> Self {
+    fn new(gateway: &'o Gateway, origin: &'o Origin) -> Self {
         let mut transport = TransportConfig::default();
         transport.receive_window(VarInt::from_u32(STEP as u32));
         transport.max_concurrent_uni_streams(VarInt::from_u32(8));
@@ -230,15 +253,15 @@ impl<'o> Http3<'o> {
         client.quic.set_receive_window(VarInt::from_u32(0));
         assert!(client.until(|c| !c.quic.is_handshaking()));
         let control = client.open_control();
-        Self { client, control, asked: Vec::new(), got: Got::default(), granted: STEP, taken: 0, origin }
+        Self { client, control, asked: Vec::new(), got: Got::default(), granted: STEP, taken: 0, gateway, origin }
     }
 
     /// Asks, and waits until the response lies with the gateway.
-    fn ask(&mut self, priority: &str) -> u64 {
-        let before = self.origin.delivered();
-        let id = self.client.open_silently(&headers("GET", "/", &[("priority", priority)], BodyLength::None));
+    fn ask(&mut self, path: &str, priority: &str) -> u64 {
+        let asked = self.origin.delivered() + 1;
+        let id = self.client.open_silently(&headers("GET", path, &[("priority", priority)], BodyLength::None));
         self.asked.push(id);
-        assert!(self.client.until(|_| self.origin.delivered() > before));
+        assert!(self.client.until(|_| self.origin.has_answered(self.gateway, asked)));
         id.index()
     }
 
@@ -317,9 +340,10 @@ fn the_urgent_first_over_http3() {
     let gateway = before(&site, [origin.backend.url()]).listener("http3 = true").start();
     let mut client = Http3::new(&gateway, &origin);
     client.reprioritise(5, "u=0");
-    let low = [(); 4].map(|()| client.ask("u=5, i"));
+    // The last one lies whole with the gateway, which is done with its upstream then.
+    let low = ["/", "/", "/", "/whole"].map(|path| client.ask(path, "u=5, i"));
     client.fill();
-    let urgent = [client.ask("u=1"), client.ask("u=7")];
+    let urgent = [client.ask("/", "u=1"), client.ask("/", "u=7")];
     client.got.order = vec![urgent[1], urgent[0]];
     client.until_ended(2);
     client.fill();
@@ -336,9 +360,11 @@ fn one_after_the_other_or_in_turn_over_http3() {
     let gateway = before(&site, [origin.backend.url()]).listener("http3 = true").start();
     for (priority, in_turn) in [("u=3", false), ("u=3, i", true)] {
         let mut client = Http3::new(&gateway, &origin);
-        let first = client.ask("u=2");
+        let first = client.ask("/", "u=2");
         client.fill();
-        let rest = [(); 3].map(|()| client.ask(priority));
+        // Those that take turns have more than they get at a time.
+        let path = if in_turn { "/whole" } else { "/" };
+        let rest = [(); 3].map(|()| client.ask(path, priority));
         client.got.order = [first].into_iter().chain(rest).take(if in_turn { 1 } else { 4 }).collect();
         client.until_ended(2);
         if in_turn {
