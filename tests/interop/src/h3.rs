@@ -110,6 +110,8 @@ impl Client {
         let mut transport = TransportConfig::default();
         transport.max_concurrent_uni_streams(VarInt::from_u32(8));
         transport.enable_segmentation_offload(false);
+        // A test may have other things to do for a while. The gateway has a limit of its own.
+        transport.max_idle_timeout(None);
         Self::begin_with(server, config, transport)
     }
 

@@ -247,6 +247,7 @@ impl<'o> Http3<'o> {
         let mut transport = TransportConfig::default();
         transport.receive_window(VarInt::from_u32(STEP as u32));
         transport.max_concurrent_uni_streams(VarInt::from_u32(8));
+        transport.max_idle_timeout(None);
         transport.enable_segmentation_offload(false);
         let mut client = Client::begin_with(gateway.address, &over_quic(gateway.config(), false), transport);
         // From here on taking bytes opens no window: `open` does.

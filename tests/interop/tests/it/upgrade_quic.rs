@@ -16,7 +16,10 @@ fn started(command: Command, site: &Site, lanes: usize, to: &str) -> Operated {
     let listen = ports::free();
     let file = |admin: &str| {
         let address = format!("address = \"{listen}\"\n");
-        Operated::simple_file(site, admin, listen, to).replace(&address, &format!("{address}http3 = true\n"))
+        let text =
+            Operated::simple_file(site, admin, listen, to).replace(&address, &format!("{address}http3 = true\n"));
+        // Downloads stand still while upgrades go on, for as long as those take.
+        text + "\n[limits]\nidle_timeout = \"30m\"\nkeepalive_timeout = \"30m\"\n"
     };
     Operated::start_by(site, command, lanes, file, listen)
 }
