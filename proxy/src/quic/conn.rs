@@ -396,6 +396,13 @@ impl QuicConn {
         true
     }
 
+    /// Whether a client that leaves may be told so: it has all of its responses. What the protocol still holds of them, or
+    /// may have to send again, would be lost with the connection.
+    pub fn may_close(&mut self) -> bool {
+        let ours = usize::from(self.control.is_some());
+        self.streams.is_empty() && !(self.is_client() && self.quic.streams().send_streams() > ours)
+    }
+
     /// Forgets a stream once both its directions are done with. The protocol finishes what it has been given.
     pub fn reap(&mut self, index: u32) {
         let done = |s: &Stream| s.exchange.is_none() && s.read_done && s.finished && s.waiting() == 0;

@@ -467,13 +467,14 @@ impl Proxy {
         if q.phase == Phase::Open && q.leave_at.is_some_and(|at| at <= now) {
             q.leave();
         }
-        if q.phase == Phase::Leaving && q.streams.is_empty() {
+        if q.phase == Phase::Leaving && q.may_close() {
             return self.quic_close_if_done(cx, key);
         }
         if q.streams.is_empty() && q.phase != Phase::Handshake {
             if now.saturating_sub(q.idle_since) >= limits.keepalive_timeout.as_millis() as Millis {
-                q.leave();
-                return self.quic_close_if_done(cx, key);
+                // One that acknowledges nothing of its responses for as long has left.
+                q.close(instant, Code::NoError, "");
+                return self.quic_end(cx, key);
             }
         } else {
             q.idle_since = now;

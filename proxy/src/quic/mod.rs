@@ -606,7 +606,7 @@ impl Proxy {
     /// Closes a connection that is leaving and has no request under way.
     pub(crate) fn quic_close_if_done(&mut self, cx: &mut Context, key: Key) {
         let Some(q) = self.quic_conn(key) else { return };
-        if q.phase == Phase::Leaving && q.streams.is_empty() && q.requests_waiting.is_empty() {
+        if q.phase == Phase::Leaving && q.may_close() && q.requests_waiting.is_empty() {
             let now = cx.instant();
             q.close(now, sealane_http::h3::Code::NoError, "");
             self.quic_left(key);

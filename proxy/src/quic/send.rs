@@ -268,7 +268,7 @@ impl Proxy {
     }
 
     fn quic_close_if_idle(&mut self, cx: &mut Context, key: Key) {
-        if self.quic_conn(key).is_some_and(|q| q.phase == Phase::Leaving && q.streams.is_empty()) {
+        if self.quic_conn(key).is_some_and(|q| q.phase == Phase::Leaving && q.may_close()) {
             self.quic_close_if_done(cx, key);
         }
     }
