@@ -79,6 +79,8 @@ pub struct Context {
     /// The loop wakes at this time at the latest, for what wants to be more exact than the timers. The service sets it
     /// anew in every turn.
     pub alarm: Option<Instant>,
+    /// The kernel has no `epoll_pwait2` (before Linux 5.11, or hidden by a sandbox): waits end on whole milliseconds.
+    milliseconds_only: bool,
 }
 
 impl Context {
@@ -93,6 +95,7 @@ impl Context {
             turns: 0,
             mail_left: false,
             alarm: None,
+            milliseconds_only: false,
         })
     }
 
@@ -162,9 +165,19 @@ pub fn run<S: Service>(mut cx: Context, mut service: S, inbox: &Inbox<S::Message
             let wait = alarm.saturating_duration_since(Instant::now());
             timeout = Some(timeout.map_or(wait, |t| t.min(wait)));
         }
-        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
-        let (ready, _) = match epoll::wait(&cx.epoll, &mut events, timeout.as_ref()) {
+        let waited = if cx.milliseconds_only {
+            sealane_sys::epoll::wait_milliseconds(&cx.epoll, &mut events, timeout)
+        } else {
+            let time = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+            epoll::wait(&cx.epoll, &mut events, time.as_ref()).map(|(ready, _)| ready)
+        };
+        let ready = match waited {
             Ok(ready) => ready,
+            // Some sandboxes refuse what they do not know with EPERM.
+            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) if !cx.milliseconds_only => {
+                cx.milliseconds_only = true;
+                continue;
+            }
             Err(rustix::io::Errno::INTR) => {
                 // Timers and the alarm are waited for from here on, however often signals come.
                 cx.now = cx.started.elapsed().as_millis() as Millis;
@@ -211,4 +224,56 @@ pub fn run<S: Service>(mut cx: Context, mut service: S, inbox: &Inbox<S::Message
         after = service.turn(&mut cx);
     }
     Ok(service)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mailbox::{Load, mailbox};
+
+    struct Word;
+
+    impl Mail for Word {
+        fn load(&self) -> Load {
+            Load::Free
+        }
+    }
+
+    /// Sets one alarm, notes whether the turn that it ends comes after it, and stops at the mail that follows.
+    struct Alarmed {
+        alarm: Instant,
+        set: bool,
+        early: bool,
+        mail: usize,
+    }
+
+    impl Service for Alarmed {
+        type Message = Word;
+        fn ready(&mut self, _: &mut Context, _: u64, _: Ready) {}
+        fn timeout(&mut self, _: &mut Context, _: u64) {}
+        fn message(&mut self, _: &mut Context, _: Word) {
+            self.mail += 1;
+        }
+        fn turn(&mut self, cx: &mut Context) -> After {
+            if !std::mem::replace(&mut self.set, true) {
+                cx.alarm = Some(self.alarm);
+                return After::Sleep;
+            }
+            self.early = Instant::now() < self.alarm;
+            After::Stop
+        }
+    }
+
+    #[test]
+    fn without_nanoseconds_an_alarm_is_never_early() {
+        for milliseconds_only in [false, true] {
+            let (to, inbox) = mailbox(&[]).unwrap();
+            assert!(to.send(Word).is_ok());
+            let mut cx = Context::new().unwrap();
+            cx.milliseconds_only = milliseconds_only;
+            let alarm = Instant::now() + Duration::from_micros(2300);
+            let done = run(cx, Alarmed { alarm, set: false, early: false, mail: 0 }, &inbox).unwrap();
+            assert!(done.set && !done.early && done.mail == 1, "{milliseconds_only}");
+        }
+    }
 }

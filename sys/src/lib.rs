@@ -3,6 +3,7 @@
 //! The only crate of the product that may contain `unsafe`; each use says why it is sound.
 
 pub mod cpu;
+pub mod epoll;
 pub mod fastopen;
 pub mod fastopen_counts;
 pub mod fastopen_open;
