@@ -3,6 +3,7 @@
 //! `cargo xtask test` is the whole test suite and what CI runs. Each step can be run alone, and a failing run says how.
 
 mod again;
+mod count;
 mod layers;
 mod licences;
 mod metadata;
@@ -25,7 +26,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The whole test suite: formatting, layers, licences, clippy, docs, tests
+    /// The whole test suite: formatting, layers, licences, clippy, docs, counts, tests
     Test {
         /// Install what the tests need without asking (as CI does)
         #[arg(long)]
@@ -49,6 +50,8 @@ enum Command {
     Layers,
     /// Check the licences of all dependencies
     Licences,
+    /// Count what an operation costs the gateway: instructions, system calls, allocations, copies (docs/counting.md)
+    Count(count::Options),
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
     OvpnVm {
         /// Kernel packages to use instead of fetching the newest from the mirror
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Lint => alone(Step::Lint),
         Command::Layers => alone(Step::Layers),
         Command::Licences => alone(Step::Licences),
+        Command::Count(options) => Workspace::load().and_then(|w| count::run(&w, &options)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
         Command::Setup { yes } => setup::run(yes).map(|()| 0),

@@ -35,7 +35,8 @@ const NEEDS: &[Need] = &[
     need("cmake", "cmake", "TLS stacks"),
     need("perl", "perl", "TLS stacks"),
     need("gnutls-cli", "gnutls-bin", "a TLS stack of the system's"),
-    need("valgrind", "valgrind", "instructions per handshake"),
+    need("valgrind", "valgrind", "instructions per handshake and request"),
+    need("strace", "strace", "system calls per handshake and request"),
     need("go", "golang-go", "h2spec, quic-go and grpc-go, which Go builds from their modules"),
     CHROMIUM,
 ];
@@ -111,7 +112,7 @@ fn present(need: &Need) -> bool {
 }
 
 /// Looks for a program as a shell would, and in the folders for administrators, where Debian keeps the servers.
-fn find(program: &str) -> Option<PathBuf> {
+pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
     folders.map(|folder| folder.join(program)).find(|file| file.is_file())

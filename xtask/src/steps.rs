@@ -1,7 +1,7 @@
 //! The steps of `cargo xtask test`: each is run to its end, timed, listed, and named again when it failed.
 
 use crate::metadata::{Workspace, cargo};
-use crate::{again, layers, licences};
+use crate::{again, count, layers, licences};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::io::{IsTerminal, Write, stdout};
@@ -26,6 +26,8 @@ pub enum Step {
     Build,
     /// TLS stacks built into the user's cache, for the tests that run them
     Stacks,
+    /// What an operation costs, counted, beside what is stored
+    Count,
     /// Every test of the workspace
     Test,
 }
@@ -40,6 +42,7 @@ impl Step {
             Step::Doc => "doc",
             Step::Build => "build",
             Step::Stacks => "stacks",
+            Step::Count => "count",
             Step::Test => "test",
         }
     }
@@ -54,6 +57,7 @@ impl Step {
             Step::Doc => doc(workspace),
             Step::Build => build_all(workspace),
             Step::Stacks => stacks(workspace, !all.contains(&Step::Test)),
+            Step::Count => count::check(workspace),
             Step::Test => test(workspace),
         }
     }
@@ -196,7 +200,8 @@ fn test(workspace: &Workspace) -> anyhow::Result<u8> {
     again::run(tests)
 }
 
-fn build_all(workspace: &Workspace) -> anyhow::Result<u8> {
+/// Programs and tests, with the features that all of the workspace wants.
+pub fn build_all(workspace: &Workspace) -> anyhow::Result<u8> {
     let mut build = cargo();
     build.args(["build", "--release", "--workspace", "--bins", "--tests"]);
     run(build, workspace)

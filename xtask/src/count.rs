@@ -1,0 +1,176 @@
+//! `cargo xtask count`: what one operation costs the gateway's lane, counted instead of timed, so that the figures are the
+//! same on a busy machine. `docs/counting.md` says what is counted and how the figures are kept.
+//!
+//! Each case runs with N operations and with 3N; the difference, divided by 2N, is one operation's share. So what a start,
+//! a first connection and an end cost is in neither.
+
+mod callgrind;
+mod rig;
+mod stored;
+
+use crate::metadata::Workspace;
+use crate::{setup, steps};
+use anyhow::Context;
+use clap::ValueEnum;
+use rig::{Rig, Tool};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use stored::Stored;
+
+/// Options of `cargo xtask count`.
+#[derive(Default, clap::Args)]
+pub struct Options {
+    /// Fail where the figures are not those that are stored: 2 % more or fewer instructions, or more of anything else
+    #[arg(long, conflicts_with = "store")]
+    check: bool,
+    /// Store the figures, with the reason why they changed
+    #[arg(long, value_name = "WHY")]
+    store: Option<String>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Count this gateway instead of building one
+    #[arg(long, value_name = "FILE", requires = "lab")]
+    sealane: Option<PathBuf>,
+    /// Load it with this `sealane-lab` instead of building one
+    #[arg(long, value_name = "FILE", requires = "sealane")]
+    lab: Option<PathBuf>,
+    /// The commit that the gateway was built from, to be stored [default: HEAD]
+    #[arg(long, value_name = "ID", requires = "store")]
+    commit: Option<String>,
+    /// Only these cases
+    #[arg(long, value_enum, num_args = 1.., value_name = "CASE")]
+    only: Vec<Case>,
+}
+
+/// What is counted. The names are those of `docs/measurements/gateway`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Case {
+    /// Full TLS 1.3 handshake, ECDSA P-256, one request, close
+    FullEcdsa,
+    /// The same with RSA-2048
+    FullRsa,
+    /// Resumed TLS 1.3 handshake, one request, close
+    Resumed,
+    /// HTTP/1.1 request on a kept connection, proxied, 1 KiB
+    Keepalive,
+    /// HTTP/2 request, proxied, 1 KiB
+    H2,
+    /// HTTP/3 request, proxied, 1 KiB
+    H3,
+    /// Full QUIC handshake, ECDSA P-256, one request, close
+    QuicHandshake,
+    /// Download of 1 MiB over HTTP/1.1, proxied
+    Bulk,
+    /// Download of 1 MiB over HTTP/3, proxied
+    H3Bulk,
+}
+
+impl Case {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// What one operation costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Executed by the lane's thread outside the kernel.
+    pub instructions: f64,
+    /// Made by the lane's thread.
+    pub system_calls: f64,
+    /// Calls that take memory from an allocator, or take more.
+    pub allocations: f64,
+    /// Those of them that rustls makes for each record.
+    pub of_rustls: f64,
+    /// Calls of `memcpy` and `memmove`; short copies are inlined and not among them.
+    pub copies: f64,
+}
+
+/// The figures of some or all cases.
+pub type Costs = BTreeMap<Case, Cost>;
+
+/// `cargo xtask count --check`, as a step of the suite.
+pub fn check(workspace: &Workspace) -> anyhow::Result<u8> {
+    if let Some(missing) = rig::NEEDS.iter().find(|name| setup::find(name).is_none()) {
+        println!("skipped: count: `{missing}` is missing");
+        return Ok(0);
+    }
+    run(workspace, &Options { check: true, ..Options::default() })
+}
+
+/// Runs the command.
+pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
+    let (sealane, lab) = match (&options.sealane, &options.lab) {
+        (Some(sealane), Some(lab)) => (sealane.clone(), lab.clone()),
+        _ => {
+            let status = steps::build_all(workspace)?;
+            if status != 0 {
+                return Ok(status);
+            }
+            let built = |name: &str| workspace.target().join("release").join(name);
+            (built("sealane"), built("sealane-lab"))
+        }
+    };
+    let rig = Rig::new(&workspace.target().join("count"), sealane, lab)?;
+    let mut costs = Costs::new();
+    for &case in Case::value_variants() {
+        if options.only.is_empty() || options.only.contains(&case) {
+            eprintln!("counting {}", case.name());
+            costs.insert(case, cost(&rig, case).with_context(|| case.name())?);
+        }
+    }
+    let path = workspace.root().join("docs/measurements/counts.json");
+    let mut stored = Stored::load(&path)?;
+    match options.json {
+        true => println!("{}", serde_json::to_string_pretty(&costs)?),
+        false => print!("{}", stored::table(stored.as_ref(), &costs)),
+    }
+    if let Some(why) = &options.store {
+        let made = stored::Made::here(workspace.root(), options.commit.as_deref())?;
+        match &mut stored {
+            Some(stored) => stored.change(made, why, &costs)?,
+            None => stored = Some(Stored::begin(made, &costs)),
+        }
+        stored.iter().try_for_each(|stored| stored.save(&path))?;
+    }
+    if !options.check {
+        return Ok(0);
+    }
+    let stored = stored.with_context(|| format!("{} is missing; `--store` makes it", path.display()))?;
+    let found = stored.check(&costs);
+    for finding in &found {
+        eprintln!("count: {finding}");
+    }
+    if !found.is_empty() {
+        eprintln!("count: profiles are in {}, for callgrind_annotate", rig.folder().display());
+        stored.differs(workspace.root()).iter().for_each(|line| eprintln!("count: {line}"));
+    }
+    Ok(u8::from(!found.is_empty()))
+}
+
+/// Runs one case four times: twice under each tool.
+fn cost(rig: &Rig, case: Case) -> anyhow::Result<Cost> {
+    let n = rig::operations(case);
+    let counted = |operations| -> anyhow::Result<(callgrind::Profile, u64)> {
+        let profile = callgrind::read(&rig.run(case, Tool::Callgrind, operations)?)?;
+        let calls = rig::system_calls(&rig.run(case, Tool::Strace, operations)?)?;
+        Ok((profile, calls))
+    };
+    let (few, few_calls) = counted(n)?;
+    let (many, many_calls) = counted(3 * n)?;
+    let each = |few: u64, many: u64, digits: f64| {
+        let share = (many as f64 - few as f64) / (2 * n) as f64;
+        // Without a minus before zero.
+        (share * digits).round() / digits + 0.0
+    };
+    Ok(Cost {
+        instructions: each(few.instructions, many.instructions, 1.0),
+        system_calls: each(few_calls, many_calls, 100.0),
+        allocations: each(few.allocations, many.allocations, 100.0),
+        of_rustls: each(few.of_rustls, many.of_rustls, 100.0),
+        copies: each(few.copies, many.copies, 100.0),
+    })
+}

@@ -1,0 +1,242 @@
+//! The figures that are kept in `docs/measurements/counts.json`, and what new ones are held to.
+
+use super::{Case, Cost, Costs};
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+/// More or fewer instructions than this, as a part of those stored, need a reason.
+const CHANGE: f64 = 0.02;
+/// More than this, as a part of the first, are never stored.
+const IN_ALL: f64 = 1.04;
+/// As many allocations more per operation are chance: a table that grows once among a thousand operations.
+const CHANCE_OF_MEMORY: f64 = 0.02;
+/// What may be more of the other figures, as a part and in all. How many events one wait brings, and in how many pieces a
+/// body comes, depends on the scheduler: on a machine with six times its load, system calls differed by 8 %.
+const SYSTEM_CALLS: (f64, f64) = (0.1, 0.15);
+const ALLOCATIONS: (f64, f64) = (0.02, CHANCE_OF_MEMORY);
+const COPIES: (f64, f64) = (0.04, 0.1);
+
+/// The file.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Stored {
+    first: Figures,
+    now: Figures,
+    changes: Vec<Change>,
+}
+
+/// Figures and where they come from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Figures {
+    #[serde(flatten)]
+    made: Made,
+    cases: Costs,
+}
+
+/// What was counted, when, and with what.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Made {
+    date: String,
+    commit: String,
+    /// Other compilers make other instructions, and other versions of valgrind show other processors.
+    with: Vec<String>,
+}
+
+/// Why figures changed.
+#[derive(Debug, Serialize, Deserialize)]
+struct Change {
+    date: String,
+    commit: String,
+    why: String,
+    /// Instructions before and after, of cases that changed by more than [`CHANGE`].
+    cases: BTreeMap<Case, (f64, f64)>,
+}
+
+impl Made {
+    /// On this machine, today.
+    pub fn here(root: &Path, commit: Option<&str>) -> anyhow::Result<Self> {
+        let head = || said(Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root));
+        Ok(Self {
+            date: said(Command::new("date").arg("+%F"))?,
+            commit: commit.map_or_else(head, |commit| Ok(commit.to_owned()))?,
+            with: tools(root)?,
+        })
+    }
+}
+
+fn tools(root: &Path) -> anyhow::Result<Vec<String>> {
+    Ok(vec![
+        said(Command::new("rustc").arg("--version").current_dir(root))?,
+        said(Command::new("valgrind").arg("--version"))?,
+    ])
+}
+
+fn said(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+impl Stored {
+    /// `None` where there is no file.
+    pub fn load(path: &Path) -> anyhow::Result<Option<Self>> {
+        let text = match std::fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        };
+        serde_json::from_slice(&text).map(Some).with_context(|| path.display().to_string())
+    }
+
+    /// Writes the file.
+    pub fn save(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        std::fs::write(path, text).with_context(|| path.display().to_string())
+    }
+
+    /// The first figures.
+    pub fn begin(made: Made, costs: &Costs) -> Self {
+        let first = Figures { made, cases: costs.clone() };
+        Self { now: first.clone(), first, changes: Vec::new() }
+    }
+
+    /// Takes new figures, and the reason.
+    ///
+    /// Errors: a case is beyond what all changes together may cost.
+    pub fn change(&mut self, made: Made, why: &str, costs: &Costs) -> anyhow::Result<()> {
+        if let Some(why) = costs.iter().find_map(|(case, cost)| self.beyond(*case, cost)) {
+            bail!("{why}; nothing was stored");
+        }
+        let mut changed = BTreeMap::new();
+        for (case, cost) in costs {
+            let before = self.now.cases.insert(*case, *cost);
+            self.first.cases.entry(*case).or_insert(*cost);
+            let before = before.map_or(cost.instructions, |before| before.instructions);
+            if (cost.instructions / before - 1.0).abs() > CHANGE {
+                changed.insert(*case, (before, cost.instructions));
+            }
+        }
+        let (date, commit) = (made.date.clone(), made.commit.clone());
+        self.changes.push(Change { date, commit, why: why.to_owned(), cases: changed });
+        self.now.made = made;
+        Ok(())
+    }
+
+    /// One line for each figure that is not as it should be.
+    pub fn check(&self, costs: &Costs) -> Vec<String> {
+        let mut found = Vec::new();
+        for (&case, cost) in costs {
+            let name = case.name();
+            let Some(now) = self.now.cases.get(&case) else {
+                found.push(format!("{name}: nothing is stored; `cargo xtask count --store WHY` does it"));
+                continue;
+            };
+            let change = cost.instructions / now.instructions - 1.0;
+            if change.abs() > CHANGE {
+                found.push(format!(
+                    "{name}: {} instructions instead of {} ({:+.1} %); say why: `cargo xtask count --store WHY`",
+                    cost.instructions,
+                    now.instructions,
+                    100.0 * change
+                ));
+            }
+            found.extend(self.beyond(case, cost));
+            for (what, new, old, (part, more)) in [
+                ("system calls", cost.system_calls, now.system_calls, SYSTEM_CALLS),
+                ("allocations", cost.allocations, now.allocations, ALLOCATIONS),
+                ("copies", cost.copies, now.copies, COPIES),
+            ] {
+                if new > old * (1.0 + part) + more {
+                    found.push(format!("{name}: {new} {what} instead of {old}"));
+                }
+            }
+        }
+        found.extend(Self::kept_requests_allocate_nothing(costs));
+        found
+    }
+
+    /// What the design promises, whatever was stored: for a request on a kept HTTP/1.1 connection nothing of ours takes
+    /// memory. rustls does for each record, once to open and once to seal it.
+    fn kept_requests_allocate_nothing(costs: &Costs) -> Option<String> {
+        let cost = costs.get(&Case::Keepalive)?;
+        let ours = cost.allocations - cost.of_rustls;
+        (ours > CHANCE_OF_MEMORY).then(|| format!("keepalive: {ours:.2} allocations beside those of rustls"))
+    }
+
+    fn beyond(&self, case: Case, cost: &Cost) -> Option<String> {
+        let part = cost.instructions / self.first.cases.get(&case)?.instructions;
+        (part > IN_ALL)
+            .then(|| format!("{}: {part:.3} of the first instructions; at most {IN_ALL} in all", case.name()))
+    }
+
+    /// How the tools here are not those of the stored figures, which explains a change in all cases.
+    pub fn differs(&self, root: &Path) -> Vec<String> {
+        let here = tools(root).unwrap_or_default();
+        let stored = &self.now.made.with;
+        if here == *stored {
+            return Vec::new();
+        }
+        vec![format!("the stored figures were made with {}; here is {}", stored.join(", "), here.join(", "))]
+    }
+}
+
+/// What was counted beside what is stored.
+pub fn table(stored: Option<&Stored>, costs: &Costs) -> String {
+    let mut text = String::new();
+    let heads = ["instructions", "of stored", "of first", "system calls", "allocations", "copies"];
+    let _ = write!(text, "{:<16}", "per operation");
+    for head in heads {
+        let _ = write!(text, "{head:>14}");
+    }
+    text.push('\n');
+    for (case, cost) in costs {
+        let part = |figures: Option<&Figures>| {
+            let known = figures.and_then(|figures| figures.cases.get(case));
+            known.map_or_else(|| "-".to_owned(), |known| format!("{:.3}", cost.instructions / known.instructions))
+        };
+        let (now, first) = (part(stored.map(|s| &s.now)), part(stored.map(|s| &s.first)));
+        let Cost { instructions, system_calls, allocations, of_rustls: _, copies } = cost;
+        let _ = write!(text, "{:<16}{instructions:>14.0}{now:>14}{first:>14}", case.name());
+        let _ = writeln!(text, "{system_calls:>14.2}{allocations:>14.2}{copies:>14.2}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(instructions: f64, allocations: f64) -> Costs {
+        BTreeMap::from([(
+            Case::Keepalive,
+            Cost { instructions, system_calls: 6.0, allocations, of_rustls: 2.0, copies: 4.0 },
+        )])
+    }
+
+    fn made() -> Made {
+        Made { date: "2026-01-01".into(), commit: "abc".into(), with: Vec::new() }
+    }
+
+    #[test]
+    fn a_change_needs_a_reason_and_all_changes_have_a_bound() {
+        let mut stored = Stored::begin(made(), &costs(1000.0, 2.0));
+        assert!(stored.check(&costs(1019.0, 2.0)).is_empty());
+        assert_eq!(stored.check(&costs(1021.0, 2.0)).len(), 1);
+        assert_eq!(stored.check(&costs(979.0, 2.0)).len(), 1);
+        stored.change(made(), "a check more", &costs(1030.0, 2.0)).unwrap();
+        assert!(stored.check(&costs(1030.0, 2.0)).is_empty());
+        // A small change after the others, and more than all may be.
+        assert_eq!(stored.check(&costs(1045.0, 2.0)).len(), 1);
+        assert!(stored.change(made(), "more", &costs(1045.0, 2.0)).is_err());
+        assert_eq!(stored.check(&costs(1030.0, 2.0)).len(), 0);
+    }
+
+    #[test]
+    fn a_kept_request_that_allocates_is_found_whatever_is_stored() {
+        let stored = Stored::begin(made(), &costs(1000.0, 3.0));
+        assert_eq!(stored.check(&costs(1000.0, 3.0)).len(), 1);
+        assert!(stored.check(&costs(1000.0, 2.0)).is_empty());
+    }
+}
