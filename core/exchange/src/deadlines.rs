@@ -329,6 +329,8 @@ pub struct Progress {
     /// Up to when `meters` have been brought.
     metered: Millis,
     meters: [Meter; 2],
+    /// It has begun, and the client has been waited for this long since.
+    client: Option<Millis>,
 }
 
 /// A deadline.
@@ -359,7 +361,7 @@ impl Progress {
     /// The direction begins anew.
     #[inline]
     pub fn begin(&mut self, now: Millis) {
-        *self = Self { since: now, metered: now, meters: [Meter::default(); 2] };
+        *self = Self { since: now, metered: now, meters: [Meter::default(); 2], client: Some(0) };
     }
 
     /// When the last byte moved, or the wait began.
@@ -368,8 +370,17 @@ impl Progress {
     }
 
     fn meter(&mut self, now: Millis, party: Party) {
-        self.meters[party as usize].waited += now.saturating_sub(self.metered);
+        let waited = now.saturating_sub(self.metered);
+        self.meters[party as usize].waited += waited;
+        if let (Party::Client, Some(client)) = (party, &mut self.client) {
+            *client += waited;
+        }
         self.metered = now;
+    }
+
+    /// For how long the client was waited for in a request that ended at `end`. What came last was the client's.
+    fn waited_for_client(&self, end: Millis) -> Millis {
+        self.client.map_or(0, |client| client + end.saturating_sub(self.metered))
     }
 
     /// The deadline by rate, or `None` if enough has moved. Brings the measurement up to `now`.
@@ -410,6 +421,7 @@ pub fn deadline(
     response: Direction,
 ) -> Option<Deadline> {
     let moved = request.progress.since.max(response.progress.since);
+    let uploaded = request.progress.waited_for_client(response.progress.since);
     let mut earliest: Option<Deadline> = None;
     let mut consider = |at: Millis, wait: Wait, reason: Reason| {
         if earliest.is_none_or(|e| at < e.at) {
@@ -434,7 +446,9 @@ pub fn deadline(
                 let own = if wait == Wait::Connection { limits.connection } else { limits.first_byte };
                 consider(since + own, wait, Reason::Total);
                 if let Some(at) = limits.try_until {
-                    consider(at, wait, Reason::Total);
+                    // The time that the client took to send its request is not the server's.
+                    let uploaded = if wait == Wait::ResponseHead { uploaded } else { 0 };
+                    consider(at + uploaded, wait, Reason::Total);
                 }
             }
             Wait::RequestBody | Wait::ResponseBody if class == Class::Stream => {

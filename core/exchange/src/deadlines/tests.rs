@@ -234,6 +234,27 @@ fn heads_and_connections_have_a_total_time() {
     assert_eq!(both.deadline(0, &queued, Class::Message, &limits()), None);
 }
 
+/// The time that a client takes to send its request does not count against the server's try.
+#[test]
+fn a_try_does_not_pay_for_a_slow_upload() {
+    let tried = Limits { try_until: Some(300), ..limits() };
+    let done = State { request: Step::Done, ..open() };
+    let mut both = Both::begun(0);
+    // The client pauses for 150 ms, the server has no room for 50 ms, and the rest comes 200 ms later.
+    both.request.note(150);
+    both.request.turn(150, Party::Client);
+    both.request.turn(200, Party::Upstream);
+    both.response.note(400);
+    let d = both.deadline(400, &done, Class::Message, &tried).unwrap();
+    assert_eq!((d.at, d.wait), (300 + 150 + 200, Wait::ResponseHead));
+
+    // A request without a body has no upload.
+    let mut both = Both::default();
+    both.response.begin(250);
+    let d = both.deadline(250, &done, Class::Message, &tried).unwrap();
+    assert_eq!((d.at, d.wait), (300, Wait::ResponseHead));
+}
+
 /// No deadline is missed by who looks after the shortest of all limits, and then when he is told to.
 #[test]
 fn the_shortest_limit_is_early_enough_to_look() {
