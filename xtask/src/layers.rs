@@ -17,19 +17,19 @@ const fn row(name: &'static str, folders: &'static [&'static str]) -> Row {
 
 /// The product's rows from the top. Rows do not import themselves, so "shells do not import each other" follows.
 const PRODUCT: &[Row] = &[
-    row("cores", &["core/"]),
-    row("platform", &["sys"]),
-    row("engines", &["tls", "dial"]),
-    row("runtime", &["lane"]),
-    row("shells", &["proxy", "tunnel", "connect"]),
-    row("shim", &["preload"]),
-    row("assembly", &["control"]),
-    row("the binary", &["sealane"]),
+    row("cores", &["gateway/exchange", "gateway/http", "gateway/routing", "gateway/vpn/protocol"]),
+    row("platform", &["gateway/sys"]),
+    row("engines", &["gateway/tls", "gateway/dial"]),
+    row("runtime", &["gateway/lane"]),
+    row("shells", &["gateway/proxy", "gateway/vpn/data", "client/connect"]),
+    row("shim", &["client/preload"]),
+    row("assembly", &["gateway/control"]),
+    row("the binary", &["gateway/sealane"]),
 ];
 
 /// The lab's rows. It measures the gateway from outside, so of the product it sees only what [`LAB_MAY`] lists.
 const LAB: &[Row] = &[
-    row("the link emulator", &["link"]),
+    row("the network emulator", &["lab/emulator"]),
     row("the lab's reports", &["lab/report"]),
     row("the lab", &["lab/load", "lab/probe", "lab/stacks", "lab/stacks/"]),
     row("the experiments' frame", &["lab/experiment"]),
@@ -38,17 +38,27 @@ const LAB: &[Row] = &[
 ];
 
 /// What any user of the published libraries could import: no loop, no gateway, no control.
-const LAB_MAY: &[&str] = &["core/", "sys", "tls", "dial", "connect"];
+const LAB_MAY: &[&str] = &[
+    "gateway/exchange",
+    "gateway/http",
+    "gateway/routing",
+    "gateway/vpn/protocol",
+    "gateway/sys",
+    "gateway/tls",
+    "gateway/dial",
+    "client/connect",
+];
 
 /// What stands around both, and may see all of it.
 const AROUND: &[&str] = &["xtask", "fuzz", "tests/"];
 
 /// Where `unsafe` may be: the platform crate, the library that takes a C function's place, and the lab's crates that are
 /// foreign calls by nature. All others inherit the workspace's `unsafe_code = "forbid"`, which no `allow` can lift.
-const UNSAFE: &[&str] = &["sys", "preload", "lab/stacks/"];
+const UNSAFE: &[&str] = &["gateway/sys", "client/preload", "lab/stacks/"];
 
 /// Folders that are sans-IO: bytes, `now` and a random source come in from outside.
-const SANS_IO: &[&str] = &["core/", "dial"];
+const SANS_IO: &[&str] =
+    &["gateway/exchange", "gateway/http", "gateway/routing", "gateway/vpn/protocol", "gateway/dial"];
 
 /// What a sans-IO crate never names.
 const IO: &[&str] =
@@ -155,7 +165,7 @@ fn judge_source(folder: &str, text: &str) -> Vec<(usize, String)> {
         if within(folder, SANS_IO) {
             look(IO, "a sans-IO crate gets bytes and time from its caller");
         }
-        if matches!(place(folder), Some(Place::Product(_))) && folder != "tls" {
+        if matches!(place(folder), Some(Place::Product(_))) && folder != "gateway/tls" {
             look(UNBUFFERED, "only `tls` names rustls' unbuffered API");
         }
     }
@@ -216,34 +226,34 @@ mod tests {
 
     #[test]
     fn imports_go_up_only() {
-        assert!(!refused("proxy", "lane", None));
-        assert!(!refused("sealane", "control", None));
-        assert!(refused("lane", "proxy", None));
-        assert!(refused("core/http", "sys", None));
-        assert!(refused("core/http", "core/route", None));
-        assert!(!refused("core/exchange", "core/http", Some("dev")));
-        assert!(refused("proxy", "tunnel", None));
-        assert!(refused("proxy", "tunnel", Some("dev")));
+        assert!(!refused("gateway/proxy", "gateway/lane", None));
+        assert!(!refused("gateway/sealane", "gateway/control", None));
+        assert!(refused("gateway/lane", "gateway/proxy", None));
+        assert!(refused("gateway/http", "gateway/sys", None));
+        assert!(refused("gateway/http", "gateway/routing", None));
+        assert!(!refused("gateway/exchange", "gateway/http", Some("dev")));
+        assert!(refused("gateway/proxy", "gateway/vpn/data", None));
+        assert!(refused("gateway/proxy", "gateway/vpn/data", Some("dev")));
     }
 
     #[test]
     fn the_lab_stays_outside_and_only_tests_import_it() {
-        assert!(refused("proxy", "lab/load", None));
-        assert!(refused("proxy", "lab/load", Some("build")));
-        assert!(!refused("proxy", "lab/load", Some("dev")));
+        assert!(refused("gateway/proxy", "lab/load", None));
+        assert!(refused("gateway/proxy", "lab/load", Some("build")));
+        assert!(!refused("gateway/proxy", "lab/load", Some("dev")));
         assert!(!refused("lab/sealane-lab", "lab/load", None));
         assert!(refused("lab/load", "lab/sealane-lab", None));
         assert!(refused("lab/load", "lab/probe", None));
-        assert!(refused("lab/load", "proxy", None));
-        assert!(!refused("lab/load", "sys", None));
-        assert!(!refused("tests/interop", "sealane", Some("dev")));
+        assert!(refused("lab/load", "gateway/proxy", None));
+        assert!(!refused("lab/load", "gateway/sys", None));
+        assert!(!refused("tests/interop", "gateway/sealane", Some("dev")));
     }
 
     #[test]
     fn a_crate_without_a_row_is_found() {
         assert_eq!(place("elsewhere"), None);
-        assert!(refused("proxy", "elsewhere", None));
-        assert_eq!(place("core/http"), Some(Place::Product(0)));
+        assert!(refused("gateway/proxy", "elsewhere", None));
+        assert_eq!(place("gateway/http"), Some(Place::Product(0)));
         assert_eq!(place("lab/sealane-lab"), Some(Place::Lab(5)));
         assert_eq!(place("tests/interop"), Some(Place::Around));
     }
@@ -251,15 +261,15 @@ mod tests {
     #[test]
     fn a_core_names_no_clock_and_no_socket() {
         let text = "// Instant::now in a comment\nlet now = Instant::now();\n#[cfg(test)]\nuse std::fs;\n";
-        let lines: Vec<usize> = judge_source("core/http", text).into_iter().map(|(line, _)| line).collect();
+        let lines: Vec<usize> = judge_source("gateway/http", text).into_iter().map(|(line, _)| line).collect();
         assert_eq!(lines, [2]);
-        assert!(judge_source("lane", text).is_empty());
+        assert!(judge_source("gateway/lane", text).is_empty());
     }
 
     #[test]
     fn one_crate_names_the_unbuffered_api() {
         let text = "use rustls::unbuffered::ConnectionState;";
-        assert_eq!(judge_source("proxy", text).len(), 1);
-        assert!(judge_source("tls", text).is_empty());
+        assert_eq!(judge_source("gateway/proxy", text).len(), 1);
+        assert!(judge_source("gateway/tls", text).is_empty());
     }
 }

@@ -85,9 +85,9 @@ pub fn run(kernel: &[PathBuf]) -> anyhow::Result<u8> {
         kernel.to_vec()
     };
     let mut programs = vec![
-        ("plane", build(&workspace, TESTS, "tunnel/tests/it.rs")?),
+        ("plane", build(&workspace, TESTS, "gateway/vpn/data/tests/it.rs")?),
         ("gateway", build(&workspace, TESTS, "interop/tests/it/main.rs")?),
-        ("sealane", build(&workspace, &["build", "-p", "sealane", "--bin", "sealane"], "sealane/src/main.rs")?),
+        ("sealane", build(&workspace, &["build", "-p", "sealane", "--bin", "sealane"], "gateway/sealane/src/main.rs")?),
     ];
     programs.extend(TOOLS.iter().filter_map(|(name, _)| Some((*name, find(name)?))));
     let newer = Suite::open(&folder, OFFLOADED).and_then(|suite| suite.unpack_with_all("openvpn"));

@@ -5,7 +5,7 @@ use crate::{PATIENCE, eventually};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -106,12 +106,12 @@ pub struct Backend {
     pub address: SocketAddr,
     scheme: &'static str,
     shared: Arc<Shared>,
+    listener: Arc<TcpListener>,
     accepting: Option<JoinHandle<()>>,
 }
 
 struct Shared {
     connections: AtomicUsize,
-    stop: AtomicBool,
     log: Mutex<Vec<Message>>,
 }
 
@@ -153,19 +153,13 @@ impl Backend {
         accept: impl Fn(TcpStream) -> Option<Pipe> + Send + Sync + 'static,
         handle: impl Fn(Connection) + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port can be had");
+        let listener = Arc::new(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port can be had"));
         let address = listener.local_addr().expect("a bound socket has an address");
-        let shared = Arc::new(Shared {
-            connections: AtomicUsize::new(0),
-            stop: AtomicBool::new(false),
-            log: Mutex::new(Vec::new()),
-        });
+        let shared = Arc::new(Shared { connections: AtomicUsize::new(0), log: Mutex::new(Vec::new()) });
         let (ours, accept, handle) = (Arc::clone(&shared), Arc::new(accept), Arc::new(handle));
+        let incoming = Arc::clone(&listener);
         let accepting = std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                if ours.stop.load(Ordering::Relaxed) {
-                    return;
-                }
+            for stream in incoming.incoming().map_while(Result::ok) {
                 let number = ours.connections.fetch_add(1, Ordering::Relaxed);
                 let (shared, accept, handle) = (Arc::clone(&ours), Arc::clone(&accept), Arc::clone(&handle));
                 std::thread::spawn(move || {
@@ -178,7 +172,7 @@ impl Backend {
                 });
             }
         });
-        Self { address, scheme, shared, accepting: Some(accepting) }
+        Self { address, scheme, shared, listener, accepting: Some(accepting) }
     }
 
     /// As `--to` takes it.
@@ -206,9 +200,8 @@ impl Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        // Wakes the accepting thread, which then sees that it may go.
-        let _ = TcpStream::connect(self.address);
+        // Ends the accepting thread's wait, in whichever network namespace it is.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         // From here on connections are refused: until the listener is closed, the system would still take them.
         if let Some(thread) = self.accepting.take() {
             let _ = thread.join();

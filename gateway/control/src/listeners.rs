@@ -1,0 +1,201 @@
+//! The sockets that are listened on. They stay open as long as their address is configured, whatever else changes, and
+//! pass to a successor as they are.
+
+use crate::config::{Config, snapshot_parts};
+use crate::handover::{Inherited, Legacy};
+use crate::sockets::{self, Opened, OpenedUdp};
+use crate::syn_tls;
+use crate::ticket_keys::TicketRing;
+use anyhow::Result;
+use sealane_proxy::QuicPredecessor;
+use sealane_proxy::snapshot::{Listener, Snapshot};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+/// Open sockets by the address as configured, each with an id that is stable while it is open.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    open: HashMap<SocketAddr, (u32, Opened)>,
+    /// Those for QUIC, by the address as configured.
+    udp: HashMap<SocketAddr, OpenedUdp>,
+    /// UDP sockets of a predecessor, not yet asked for.
+    inherited_udp: Vec<Inherited>,
+    /// A predecessor reads its UDP sockets still: lanes get them later.
+    udp_waits: bool,
+    /// What our QUIC connection ids begin with.
+    generation: u8,
+    /// Processes before this one that have QUIC connections at the same sockets.
+    elders: Arc<[QuicPredecessor]>,
+    next_id: u32,
+    /// No longer configured; open until the last lane has let go. An address that comes back meanwhile finds its
+    /// sockets here, since it could not be bound anew.
+    leaving: HashMap<SocketAddr, (u32, SocketAddr, Vec<Weak<OwnedFd>>)>,
+    /// Opened by a predecessor or by the service manager, and not yet asked for.
+    inherited: Vec<Inherited>,
+}
+
+/// The first generation after the last one that none of these has.
+fn generation_after(elders: &[QuicPredecessor]) -> u8 {
+    let taken = |g: &u8| elders.iter().any(|e| e.generation == *g);
+    let last = elders.first().map_or(0, |e| e.generation);
+    (1..=u8::MAX).map(|n| last.wrapping_add(n)).find(|g| !taken(g)).unwrap_or(last)
+}
+
+impl Listeners {
+    /// None open, but these to be used where their address is configured.
+    pub fn of(legacy: &mut Legacy) -> Self {
+        let elders: Arc<[QuicPredecessor]> = std::mem::take(&mut legacy.elders).into();
+        Self {
+            inherited: std::mem::take(&mut legacy.listeners),
+            udp_waits: !legacy.udp.is_empty(),
+            inherited_udp: std::mem::take(&mut legacy.udp),
+            generation: generation_after(&elders),
+            elders,
+            ..Self::default()
+        }
+    }
+
+    /// No predecessor reads UDP any more.
+    pub fn read_udp(&mut self) {
+        self.udp_waits = false;
+    }
+
+    /// The processes whose QUIC connections are at our sockets.
+    pub fn elders(&self) -> Arc<[QuicPredecessor]> {
+        self.elders.clone()
+    }
+
+    /// What our QUIC connection ids begin with.
+    pub fn generation(&self) -> u8 {
+        self.generation
+    }
+
+    /// Listeners' ids by their address as bound.
+    pub fn ids(&self) -> HashMap<SocketAddr, u32> {
+        self.open.values().map(|(id, opened)| (opened.address, *id)).collect()
+    }
+
+    /// What is published for a configuration; opens what is not open yet.
+    ///
+    /// Errors: an address that cannot be listened on.
+    pub fn snapshot(&mut self, config: &Config, ring: &TicketRing, generation: u64) -> Result<Snapshot> {
+        let parts = snapshot_parts(config);
+        let mut listeners: Vec<Arc<Listener>> = Vec::new();
+        let mut sockets = Vec::new();
+        for listener in parts.listeners {
+            let address = listener.address;
+            if !self.open.contains_key(&address) {
+                let opened = self.open(address, config.lanes)?;
+                self.open.insert(address, opened);
+            }
+            let (id, opened) = &self.open[&address];
+            if let Err(e) = syn_tls::apply(&opened.sockets, listener.syn_tls, &ring.current()) {
+                eprintln!("sealane: {address}: TLS handshakes cannot begin in the SYN: {e}");
+            }
+            let udp = match (&listener.http3, self.udp.entry(address)) {
+                (None, _) => Vec::new(),
+                (Some(_), Entry::Occupied(open)) => open.get().sockets.clone(),
+                (Some(_), Entry::Vacant(place)) => {
+                    let inherited = self.inherited_udp.iter().position(|l| l.bound == opened.address);
+                    let udp = match inherited {
+                        Some(i) => {
+                            let Inherited { bound, sockets, .. } = self.inherited_udp.swap_remove(i);
+                            sockets::complete_udp(bound, sockets, config.lanes)
+                        }
+                        None => sockets::open_udp(opened.address, config.lanes)
+                            .map_err(|e| anyhow::anyhow!("{e} (for HTTP/3)"))?,
+                    };
+                    place.insert(udp).sockets.clone()
+                }
+            };
+            let udp = if self.udp_waits { Vec::new() } else { udp };
+            sockets.push(opened.sockets.clone());
+            listeners.push(Arc::new(listener.bound(*id, opened.address, udp)));
+        }
+        Ok(Snapshot {
+            generation,
+            listeners,
+            sockets,
+            upstreams: parts.upstreams,
+            routing: parts.routing,
+            ticket_keys: ring.current(),
+            limits: parts.limits,
+            access_log: parts.access_log,
+            quic_generation: self.generation,
+            quic_predecessors: self.elders.clone(),
+        })
+    }
+
+    fn open(&mut self, address: SocketAddr, slots: usize) -> Result<(u32, Opened), sockets::SocketError> {
+        if let Some((id, bound, sockets)) = self.leaving.remove(&address) {
+            let sockets: Vec<Arc<OwnedFd>> = sockets.iter().filter_map(Weak::upgrade).collect();
+            if !sockets.is_empty() {
+                return Ok((id, sockets::complete(Opened { address: bound, sockets }, slots)));
+            }
+        }
+        let fits = |l: &Inherited| l.configured.unwrap_or(l.bound) == address;
+        let opened = match self.inherited.iter().position(fits) {
+            Some(i) => {
+                let Inherited { bound, sockets, .. } = self.inherited.swap_remove(i);
+                sockets::complete(Opened { address: bound, sockets }, slots)
+            }
+            None => sockets::open(address, slots)?,
+        };
+        let id = self.next_id;
+        self.next_id += 1;
+        Ok((id, opened))
+    }
+
+    /// Closes what is no longer configured (once the lanes have let go of it, too).
+    pub fn forget_unused(&mut self, config: &Config) {
+        self.leaving.retain(|_, (_, _, sockets)| sockets.iter().any(|s| s.strong_count() > 0));
+        self.udp.retain(|address, _| config.has_http3_at(*address));
+        let gone: Vec<SocketAddr> =
+            self.open.keys().filter(|a| !config.listeners.iter().any(|l| l.address == **a)).copied().collect();
+        for address in gone {
+            if let Some((id, opened)) = self.open.remove(&address) {
+                let sockets = opened.sockets.iter().map(Arc::downgrade).collect();
+                self.leaving.insert(address, (id, opened.address, sockets));
+            }
+        }
+    }
+
+    /// Closes what was inherited and is not configured. Says which.
+    pub fn forget_inherited(&mut self) -> Vec<SocketAddr> {
+        self.inherited_udp.clear();
+        self.inherited.drain(..).map(|l| l.bound).collect()
+    }
+
+    /// The address as bound for one as configured.
+    pub fn bound(&self, configured: SocketAddr) -> Option<SocketAddr> {
+        self.open.get(&configured).map(|(_, opened)| opened.address)
+    }
+
+    /// All that is open, to be handed over.
+    pub fn estate(&self) -> Vec<Inherited> {
+        let entry = |(configured, (_, opened)): (&SocketAddr, &(u32, Opened))| Inherited {
+            configured: Some(*configured),
+            bound: opened.address,
+            sockets: opened.sockets.clone(),
+        };
+        self.open.iter().map(entry).collect()
+    }
+
+    /// The UDP sockets that are open: those that a successor with this configuration reads, to be handed over, and the
+    /// addresses, as bound, of those that it has no use for.
+    pub fn udp_estate(&self, next: &Config) -> (Vec<Inherited>, Vec<SocketAddr>) {
+        let (mut estate, mut kept) = (Vec::new(), Vec::new());
+        for (configured, udp) in &self.udp {
+            let Some(bound) = self.bound(*configured) else { continue };
+            if next.has_http3_at(*configured) {
+                estate.push(Inherited { configured: Some(*configured), bound, sockets: udp.sockets.clone() });
+            } else {
+                kept.push(bound);
+            }
+        }
+        (estate, kept)
+    }
+}

@@ -1,0 +1,619 @@
+//! The assembly: starts what a checked configuration asks for, and keeps it going until told to stop.
+//!
+//! The one place that names everything: sockets, snapshots, lanes, ticket keys, metrics, access log, admin, signals,
+//! a predecessor and a successor.
+
+use crate::access_log::AccessLog;
+use crate::admin::{self, Admin};
+use crate::config::{AccessLogTarget, Config, Origin, Warning};
+use crate::dns;
+use crate::handover::{self, Estate, Legacy, Program, Successor};
+use crate::health::LiveUpstreams;
+use crate::kept;
+use crate::lanes::{LaneEvent, Lanes};
+use crate::listeners::Listeners;
+use crate::memory::{self, MemoryWatch};
+use crate::metrics::LaneMetrics;
+use crate::orders::{Given, Order, Orders, Reply};
+use crate::shortage::ShortageWatch;
+use crate::signals::{Event, Signals};
+use crate::sockets;
+use crate::status::Board;
+use crate::syn_tls;
+use crate::systemd::Notifier;
+use crate::ticket_keys::TicketRing;
+use crate::user;
+use crate::vpn::Vpn;
+use crate::watch::Watched;
+use anyhow::{Context as _, Result, bail};
+use sealane_lane::Published;
+use sealane_proxy::snapshot::Snapshot;
+use sealane_proxy::{Channel, Message, QuicPredecessor, QuicSuccessor};
+use sealane_sys::privileges;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// How long the access log's last lines may take.
+const LOG_PATIENCE: Duration = Duration::from_secs(2);
+/// Processes before this one to whom a successor can pass on what is theirs; those before them end their connections.
+const MAX_ELDERS: usize = 16;
+const NO_UPGRADE_NOW: &str = "not upgraded: an upgrade or the end is under way";
+/// How often files are looked at when changes of them are to be noticed.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
+/// What is up, for those who print it.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// Addresses as bound, in the order of the configuration.
+    pub listeners: Vec<SocketAddr>,
+    /// The admin listener, if there is one.
+    pub admin: Option<SocketAddr>,
+}
+
+/// Serves until told to stop.
+pub fn serve(config: Config) -> Result<()> {
+    let lanes = config.lanes;
+    serve_with(config, |ready| {
+        for address in &ready.listeners {
+            eprintln!("sealane: listening on {address}, {lanes} lane{}", if lanes == 1 { "" } else { "s" });
+        }
+        if let Some(admin) = ready.admin {
+            eprintln!("sealane: status at http://{admin}/, metrics at http://{admin}/metrics");
+        }
+    })
+}
+
+/// Serves until told to stop; `ready` is called once everything is listened on.
+pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
+    let program = Program::this()?;
+    let legacy = handover::receive()?;
+    sockets::raise_open_files();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(async move {
+        let mut running = Running::start(config, program, legacy).await?;
+        ready(&running.ready());
+        let result = running.mind().await;
+        if let Some(log) = running.log.take() {
+            log.finish(LOG_PATIENCE);
+        }
+        running.admin.close().await;
+        eprintln!("sealane: {}", running.metrics.summary());
+        anyhow::Ok((result, running.vpn, running.notifier))
+    });
+    let result = ended.and_then(|(result, vpn, notifier)| {
+        vpn.iter().for_each(|vpn| kept::keep(vpn, &notifier));
+        result
+    });
+    // Nothing that still waits (for a successor that says nothing) delays the end.
+    runtime.shutdown_background();
+    result
+}
+
+/// A configuration that was read beside everything else that control does, and the files as they were before.
+struct Loaded {
+    config: Result<(Config, Vec<Warning>), String>,
+    /// The files that one with errors names: when they come, it is read again.
+    wanted: Vec<PathBuf>,
+    before: Watched,
+}
+
+/// Reads a configuration again, and resolves its names if it is to be served here. Files are read on a thread where
+/// waiting for a disk hurts nobody, names are given [`dns::LOAD_LIMIT`]: heartbeats and orders go on meanwhile.
+async fn load(origin: Origin, files: Vec<PathBuf>, resolve: bool) -> Loaded {
+    let read = move || {
+        // As the files are before they are read: what changes meanwhile has changed since.
+        let before = Watched::new(&files);
+        let config = Config::reload(&origin);
+        let wanted = config.as_ref().err().map_or_else(Vec::new, |e| e.files.clone());
+        Loaded { config: config.map_err(|e| e.to_string()), wanted, before }
+    };
+    let mut loaded = tokio::task::spawn_blocking(read).await.unwrap_or_else(|e| Loaded {
+        config: Err(format!("it cannot be read: {e}; this is a bug")),
+        wanted: Vec::new(),
+        before: Watched::new(&[]),
+    });
+    if let (Ok((config, warnings)), true) = (&mut loaded.config, resolve) {
+        warnings.extend(config.resolve(dns::LOAD_LIMIT).await);
+    }
+    loaded
+}
+
+/// Everything that is up.
+struct Running {
+    config: Config,
+    program: Program,
+    upstreams: LiveUpstreams,
+    listeners: Listeners,
+    ring: TicketRing,
+    published: Arc<Published<Snapshot>>,
+    lanes: Lanes,
+    log: Option<AccessLog>,
+    metrics: Arc<LaneMetrics>,
+    board: Arc<Board>,
+    admin: Admin,
+    notifier: Notifier,
+    watched: Option<Watched>,
+    /// Files that a configuration named which could not be read: the next try may be better once one of them is there.
+    wanted: Vec<PathBuf>,
+    signals: Signals,
+    orders: Orders,
+    given: mpsc::Receiver<Given>,
+    /// The order for which a configuration is being read, and orders that wait for theirs.
+    loading: Option<Given>,
+    waiting: VecDeque<Given>,
+    tell_loaded: mpsc::Sender<Loaded>,
+    loaded: mpsc::Receiver<Loaded>,
+    /// An order to upgrade that waits for the successor.
+    upgrading: Option<Given>,
+    /// Its end of what the successor and this process pass each other, and the listeners whose UDP sockets stay here.
+    follower: Option<(Arc<Channel>, Arc<[SocketAddr]>)>,
+    draining: bool,
+    vpn: Option<Vpn>,
+}
+
+impl Running {
+    /// Opens everything, becomes who it should be, starts the lanes; in this order.
+    async fn start(mut config: Config, program: Program, mut legacy: Legacy) -> Result<Self> {
+        let signals = Signals::new()?;
+        let heir = user::to_become(&config).cloned();
+        let keep = user::kept_capabilities(&config);
+        if heir.is_some() {
+            // Before there are other threads, which would keep what they may gain.
+            privileges::gain_nothing_more(keep).context("cannot give up rights")?;
+        }
+        let notifier = Notifier::from_environment();
+        let mut ring = TicketRing::new(config.ticket_lifetime)?;
+        if let Some(keys) = legacy.tickets.take() {
+            ring.inherit(&keys);
+        }
+        let mut listeners = Listeners::of(&mut legacy);
+        let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
+        // Clients that come meanwhile wait to be accepted. Whose name does not resolve is down until it does.
+        dns::inherit(std::mem::take(&mut legacy.names));
+        for warning in config.resolve(dns::LOAD_LIMIT).await {
+            eprintln!("{warning}");
+        }
+        let upstreams = LiveUpstreams::new(&config);
+        snapshot.upstreams = upstreams.current();
+        for address in listeners.forget_inherited() {
+            eprintln!("sealane: no listener is configured for {address}, which was passed to this process");
+        }
+        let log = AccessLog::start(&config.access_log, config.lanes, heir.as_ref());
+        let log = log.with_context(|| match &config.access_log {
+            AccessLogTarget::File(path) => format!("cannot write the access log {}", path.display()),
+            AccessLogTarget::Off | AccessLogTarget::Stdout => "cannot start the access log".to_owned(),
+        })?;
+        let (log, lane_logs) = match log {
+            Some((log, lanes)) => (Some(log), lanes.into_iter().map(Some).collect()),
+            None => (None, (0..config.lanes).map(|_| None).collect()),
+        };
+        let mut opened =
+            admin::open(config.admin, legacy.admin.take(), config.admin_socket.as_deref(), legacy.is_successor())?;
+        if let Some(heir) = &heir {
+            opened.give(heir)?;
+        }
+        // Its interface takes more rights than the configured user has.
+        let tunnel = config.tunnel.take();
+        // A predecessor's is taken at the very end, since its packets wait meanwhile.
+        let (vpn, inherits) = match tunnel {
+            Some(settings) if legacy.has_tunnel() => (None, Some(settings)),
+            Some(settings) => (Some(kept::start(*settings, legacy.kept.take(), &notifier)?), None),
+            None => (None, None),
+        };
+        user::become_user(&config, keep)?;
+        let published = Published::new(snapshot);
+        let lanes = Lanes::start(&published, lane_logs).await?;
+        for elder in listeners.elders().iter() {
+            lanes.listen_to(elder.channel.clone(), listeners.ids())?;
+        }
+        upstreams.start(lanes.waker())?;
+        let metrics = LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats));
+        let metrics = Arc::new(metrics.with_upstreams(upstreams.clone()));
+        let board = Arc::new(Board::new(metrics.clone()));
+        board.configured(&config, &listeners, 1);
+        let (orders, given) = Orders::channel();
+        let admin = opened.serve(&metrics, &board, &orders)?;
+        admin.answer_to(&config.admin_names);
+        let watched = config.reload_on_change.then(|| Watched::new(&config.files));
+        let inherits = inherits.map(|settings| Vpn::prepare(*settings, legacy.take_tunnel()?)).transpose()?;
+        // From here on the predecessor does not come back: packets may be sealed with its keys.
+        if let Some(predecessor) = legacy.announce() {
+            let orders = orders.clone();
+            tokio::spawn(async move {
+                let _ = tokio::task::spawn_blocking(|| predecessor.reads_no_more()).await;
+                orders.tell(Order::ReadUdp).await;
+            });
+        }
+        let vpn = match inherits {
+            Some(prepared) => Some(prepared.start()?),
+            None => vpn,
+        };
+        vpn.iter().for_each(|vpn| metrics.set_tunnel(vpn.board()));
+        if let Some(note) = syn_tls::note(&config) {
+            eprintln!("sealane: {note}");
+        }
+        notifier.ready(&board.sentence());
+        let (tell_loaded, loaded) = mpsc::channel(1);
+        Ok(Self {
+            config,
+            program,
+            upstreams,
+            listeners,
+            ring,
+            published,
+            lanes,
+            log,
+            metrics,
+            board,
+            admin,
+            notifier,
+            watched,
+            wanted: Vec::new(),
+            signals,
+            orders,
+            given,
+            loading: None,
+            waiting: VecDeque::new(),
+            tell_loaded,
+            loaded,
+            upgrading: None,
+            follower: None,
+            draining: false,
+            vpn,
+        })
+    }
+
+    fn ready(&self) -> Ready {
+        let bound = |address| self.listeners.bound(address);
+        let listeners = self.config.listeners.iter().filter_map(|l| bound(l.address)).collect();
+        Ready { listeners, admin: self.admin.address() }
+    }
+
+    /// Minds signals, orders, files and time until the lanes are done.
+    async fn mind(&mut self) -> Result<()> {
+        let mut rotation = next_rotation(&self.ring);
+        let mut heartbeat = every(self.notifier.heartbeat);
+        let mut memory_look = every(Some(memory::LOOK_EVERY));
+        let memory = MemoryWatch::new(self.lanes.short_of_memory.clone());
+        let mut shortages = ShortageWatch::default();
+        let mut look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
+        loop {
+            tokio::select! {
+                event = self.lanes.events.recv() => match event {
+                    Some(LaneEvent::Up) => {}
+                    Some(LaneEvent::Ended(slot, Err(e))) => bail!("lane {slot} failed: {e}"),
+                    Some(LaneEvent::Ended(slot, Ok(()))) if !self.draining => {
+                        bail!("lane {slot} ended by itself; this is a bug")
+                    }
+                    Some(LaneEvent::Ended(..)) => {
+                        self.lanes.running -= 1;
+                        if self.lanes.running == 0 {
+                            return self.lanes.join();
+                        }
+                    }
+                    None => return self.lanes.join(),
+                },
+                event = self.signals.next() => {
+                    let order = match event {
+                        Event::Drain => Order::Drain,
+                        Event::Quit => Order::Quit,
+                        Event::Reload => Order::Reload,
+                        Event::Reopen => Order::Reopen,
+                        Event::Upgrade => Order::Upgrade,
+                    };
+                    // Orders are obeyed one after the other; a full channel delays signals, it loses none.
+                    let orders = self.orders.clone();
+                    tokio::spawn(async move { orders.tell(order).await });
+                }
+                Some(given) = self.given.recv() => self.obey(given),
+                Some(loaded) = self.loaded.recv() => {
+                    let (period, watching) = (self.ring.period(), self.watched.is_some());
+                    self.loaded(loaded);
+                    if self.ring.period() != period {
+                        rotation = next_rotation(&self.ring);
+                    }
+                    // Not with each reload: reloads that come often would put it off for ever.
+                    if self.watched.is_some() != watching {
+                        look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
+                    }
+                }
+                () = &mut rotation => {
+                    self.ring.rotate()?;
+                    rotation = next_rotation(&self.ring);
+                    let generation = self.published.newest().generation + 1;
+                    let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
+                    self.publish(snapshot);
+                    self.board.keys_rotated();
+                }
+                _ = memory_look.tick() => {
+                    if memory.look(self.config.limits.max_memory) {
+                        self.lanes.send_all(|| Message::FreeMemory);
+                    }
+                    for line in shortages.look(self.metrics.shortages(), std::time::Instant::now()) {
+                        eprintln!("sealane: {line}");
+                    }
+                }
+                _ = heartbeat.tick() => self.notifier.alive(),
+                _ = look.tick() => {
+                    if self.watched.as_mut().is_some_and(Watched::changed) && !self.draining {
+                        // An order like any other, so that what becomes of it is said.
+                        let orders = self.orders.clone();
+                        tokio::spawn(async move { orders.tell(Order::Reload).await });
+                    }
+                }
+                // Other servers: names have resolved to something new.
+                () = self.upstreams.changed() => {
+                    let generation = self.published.newest().generation + 1;
+                    let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
+                    self.publish(snapshot);
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, given: Given) {
+        match given.order.clone() {
+            Order::Drain => given.reply(self.drain(None)),
+            Order::Quit => {
+                self.draining = true;
+                self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: None });
+                given.reply(Ok(String::new()));
+            }
+            Order::Reopen => {
+                if let Some(log) = &self.log {
+                    log.reopen();
+                }
+                self.vpn.iter().for_each(Vpn::reopen_log);
+                let said = match self.log.is_some() || self.vpn.is_some() {
+                    true => "logs are opened again",
+                    false => "there is no log to open again",
+                };
+                given.reply(Ok(said.to_owned()));
+            }
+            Order::Reload | Order::Upgrade => self.load(given),
+            Order::ReadUdp => {
+                self.listeners.read_udp();
+                let generation = self.published.newest().generation + 1;
+                given.reply(match self.listeners.snapshot(&self.config, &self.ring, generation) {
+                    Ok(snapshot) => {
+                        self.publish(snapshot);
+                        Ok(String::new())
+                    }
+                    Err(e) => Err(format!("no HTTP/3: {e:#}")),
+                });
+            }
+            Order::Succeeded(result) => {
+                let reply = match result {
+                    Ok((pid, read_no_more)) => {
+                        self.notifier.main_process(pid);
+                        // The path of the admin socket is the successor's now.
+                        self.admin.leave();
+                        let follower = self.follower.take().map(|(channel, not_read)| {
+                            if let Err(e) = self.lanes.listen_to(channel.clone(), self.listeners.ids()) {
+                                eprintln!("sealane: QUIC connections of this process end: {e}");
+                            }
+                            QuicSuccessor { channel, read_no_more, not_read }
+                        });
+                        self.drain(follower).map(|_| format!("process {pid} serves now; this one finishes what it has"))
+                    }
+                    Err(e) => {
+                        self.board.upgrade_failed();
+                        Err(format!("not upgraded: {e}; this process goes on"))
+                    }
+                };
+                match self.upgrading.take() {
+                    Some(asked) => asked.reply(reply),
+                    None => given.reply(reply),
+                }
+            }
+        }
+    }
+
+    fn drain(&mut self, successor: Option<QuicSuccessor>) -> Reply {
+        self.draining = true;
+        self.metrics.set_draining();
+        let limit = self.config.drain_timeout;
+        if successor.is_none() {
+            self.notifier.stopping();
+        }
+        self.lanes.send_all(|| Message::Drain { limit, successor: successor.clone() });
+        Ok(format!("finishing open requests, {} s at most; again to end at once", limit.as_secs()))
+    }
+
+    fn publish(&self, mut snapshot: Snapshot) {
+        snapshot.upstreams = self.upstreams.current();
+        self.published.publish(snapshot);
+        self.lanes.wake();
+    }
+
+    /// Starts to read the configuration again, for a reload or an upgrade; [`Running::loaded`] goes on. One at a time.
+    fn load(&mut self, given: Given) {
+        if self.loading.is_some() {
+            // A signal while one like it waits already asks for nothing more.
+            let same = |g: &Given| matches!(g.order, Order::Upgrade) == matches!(given.order, Order::Upgrade);
+            if given.is_awaited() || !self.waiting.iter().any(same) {
+                self.waiting.push_back(given);
+            }
+            return;
+        }
+        let upgrade = matches!(given.order, Order::Upgrade);
+        match (upgrade, self.draining, &self.config.origin) {
+            (false, true, _) => return given.reply(Err("not reloaded: the gateway is ending".to_owned())),
+            (false, false, _) => self.notifier.reloading(),
+            // It starts with the same arguments again.
+            (true, _, Origin::CommandLine(_)) => return self.upgrade(given, None),
+            (true, true, _) => return given.reply(Err(NO_UPGRADE_NOW.to_owned())),
+            (true, false, Origin::File(_)) => {}
+        }
+        self.loading = Some(given);
+        let (origin, files) = (self.config.origin.clone(), self.files());
+        let tell = self.tell_loaded.clone();
+        tokio::spawn(async move {
+            // Nobody takes it only when the process ends.
+            let _ = tell.send(load(origin, files, !upgrade).await).await;
+        });
+    }
+
+    /// Goes on with what a configuration was read for.
+    fn loaded(&mut self, loaded: Loaded) {
+        let Some(given) = self.loading.take() else { return };
+        match (&given.order, loaded.config) {
+            // What the configuration's errors are is said on the standard error; the asker gets them too.
+            (Order::Reload, config) => {
+                let reply = self.reload(Loaded { config, ..loaded });
+                given.reply(reply);
+            }
+            // A configuration that is wrong is found here, where it costs nothing.
+            (_, Err(e)) => given.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}"))),
+            (_, Ok((config, _))) => self.upgrade(given, Some(&config)),
+        }
+        while let (None, Some(next)) = (&self.loading, self.waiting.pop_front()) {
+            self.load(next);
+        }
+    }
+
+    /// Takes a configuration in that was read again. All or nothing: an error leaves everything as it was.
+    fn reload(&mut self, loaded: Loaded) -> Reply {
+        if self.draining {
+            return Err("not reloaded: the gateway is ending".to_owned());
+        }
+        self.wanted = loaded.wanted;
+        let result = loaded.config.map_err(anyhow::Error::msg).and_then(|(config, said)| self.try_reload(config, said));
+        // What has been looked at, good or bad, is not looked at again until it changes again.
+        self.watched = self.config.reload_on_change.then(|| loaded.before.carried_to(&self.files()));
+        let reply = match result {
+            Ok(notes) if notes.is_empty() => Ok("reloaded".to_owned()),
+            Ok(notes) => Ok(format!("reloaded; some of it takes more than a reload:\n{}", notes.join("\n"))),
+            Err(e) => Err(format!("not reloaded; the running configuration stays:\n{e:#}")),
+        };
+        self.board.reloaded(&reply);
+        self.notifier.ready(&self.board.sentence());
+        reply
+    }
+
+    /// The files whose changes matter.
+    fn files(&self) -> Vec<PathBuf> {
+        self.config.files.iter().chain(&self.wanted).cloned().collect()
+    }
+
+    /// Returns what of it takes effect later, for whoever has asked.
+    fn try_reload(&mut self, mut config: Config, warnings: Vec<Warning>) -> Result<Vec<String>> {
+        for warning in warnings {
+            eprintln!("{warning}");
+        }
+        let mut notes = Vec::new();
+        for (name, differs) in [
+            ("lanes", config.lanes != self.config.lanes),
+            ("[admin] listen", config.admin != self.config.admin),
+            ("[admin] socket", config.admin_socket != self.config.admin_socket),
+            ("[log] access", config.access_log != self.config.access_log),
+            ("user", config.user != self.config.user),
+        ] {
+            if differs {
+                notes.push(format!("{name} changes with the next start or upgrade, and stays as it is until then"));
+            }
+        }
+        config.lanes = self.config.lanes;
+        config.admin = self.config.admin;
+        config.admin_socket.clone_from(&self.config.admin_socket);
+        config.access_log = self.config.access_log.clone();
+        config.user.clone_from(&self.config.user);
+        self.ring.set_lifetime(config.ticket_lifetime);
+        let generation = self.published.newest().generation + 1;
+        let snapshot = self.listeners.snapshot(&config, &self.ring, generation);
+        if snapshot.is_err() {
+            // All or nothing: what was opened is closed again, and what was set on sockets that stay is as it was.
+            self.ring.set_lifetime(self.config.ticket_lifetime);
+            self.listeners.forget_unused(&self.config);
+            let _ = self.listeners.snapshot(&self.config, &self.ring, generation);
+        }
+        let snapshot = snapshot?;
+        self.listeners.forget_unused(&config);
+        self.upstreams.apply(&config);
+        self.publish(snapshot);
+        match (&self.vpn, config.tunnel.take()) {
+            (Some(vpn), Some(settings)) => {
+                notes.extend(vpn.obstacle(&settings));
+                vpn.reload(*settings);
+            }
+            (None, None) => {}
+            (Some(_), None) | (None, Some(_)) => notes.push("[tunnel] comes and goes with the next start".to_owned()),
+        }
+        self.admin.answer_to(&config.admin_names);
+        self.config = config;
+        self.board.configured(&self.config, &self.listeners, generation);
+        Ok(notes)
+    }
+
+    /// Starts a successor, which will serve `next` (`None`: the same as this process); the rest follows when it has said
+    /// that it serves.
+    fn upgrade(&mut self, given: Given, next: Option<&Config>) {
+        if self.upgrading.is_some() || self.draining {
+            return given.reply(Err(NO_UPGRADE_NOW.to_owned()));
+        }
+        let next = next.unwrap_or(&self.config);
+        let obstacle = match (&self.vpn, &next.tunnel) {
+            (Some(vpn), Some(settings)) => vpn.obstacle(settings),
+            (Some(_), None) => Some("[tunnel] goes with a restart only".to_owned()),
+            (None, Some(_)) => Some("[tunnel] comes with a restart only".to_owned()),
+            (None, None) => None,
+        };
+        if let Some(why) = obstacle {
+            return given.reply(Err(format!("not upgraded: {why}")));
+        }
+        let (ours, theirs) = match Channel::pair() {
+            Ok(pair) => pair,
+            Err(e) => return given.reply(Err(format!("not upgraded: {e}; this process goes on"))),
+        };
+        let (udp, not_read) = self.listeners.udp_estate(next);
+        self.follower = Some((Arc::new(ours), not_read.into()));
+        let generation = self.listeners.generation();
+        let myself = QuicPredecessor { generation, ids_have_macs: true, channel: Arc::new(theirs) };
+        let elders = self.listeners.elders();
+        let estate = Estate {
+            listeners: self.listeners.estate(),
+            admin: self.admin.descriptor(),
+            tickets: self.ring.current(),
+            tickets_age: self.ring.age(),
+            tunnel: self.vpn.is_some(),
+            names: dns::all_known(),
+            udp,
+            elders: std::iter::once(myself).chain(elders.iter().take(MAX_ELDERS).cloned()).collect(),
+        };
+        match Successor::start(&self.program, &estate) {
+            Err(e) => {
+                self.board.upgrade_failed();
+                given.reply(Err(format!("not upgraded: {e:#}; this process goes on")));
+            }
+            Ok(successor) => {
+                self.upgrading = Some(given);
+                let (orders, tunnel) = (self.orders.clone(), self.vpn.as_ref().map(Vpn::door));
+                tokio::spawn(async move {
+                    let waited =
+                        tokio::task::spawn_blocking(|| successor.wait(tunnel).map_err(|e| format!("{e:#}"))).await;
+                    let result = waited.unwrap_or_else(|e| Err(e.to_string()));
+                    let result = result.map(|(pid, pair)| (pid, Arc::new(pair)));
+                    orders.tell(Order::Succeeded(result)).await;
+                });
+            }
+        }
+    }
+}
+
+/// Waits until the ticket keys are to be replaced.
+fn next_rotation(ring: &TicketRing) -> Pin<Box<tokio::time::Sleep>> {
+    Box::pin(tokio::time::sleep(ring.remaining()))
+}
+
+/// Ticks every so often, the first time after that time; never for `None`.
+fn every(period: Option<Duration>) -> tokio::time::Interval {
+    // Thirty years: as good as never, and no special case.
+    let period = period.unwrap_or(Duration::from_secs(30 * 365 * 86_400)).max(Duration::from_millis(1));
+    tokio::time::interval_at(Instant::now() + period, period)
+}

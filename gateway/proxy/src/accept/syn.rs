@@ -1,0 +1,137 @@
+//! Clients whose hello came in the SYN, and who may not be where they say (listeners with `syn_tls = "open"`).
+//!
+//! A SYN's sender is proven by the third packet, which only they can send who got the second. Until then such a client
+//! is sent no more than three times what came from it, as in QUIC (RFC 9000 §8.1), so that nobody can use us to flood
+//! somebody else; and it gets a signature only if that is cheap and the lane has not made too many of them for nothing.
+//! Who must wait, waits for the third packet: the edge-triggered loop reports the change as writability.
+//!
+//! With cookies none of this is needed: the kernel has checked the cookie.
+
+use crate::conn::{ClientPhase, Conn};
+use crate::lane_state::LaneListener;
+use crate::service::Proxy;
+use sealane_lane::{Context, Key, Millis};
+use sealane_sys::fastopen::{self, State};
+use sealane_tls::policy::{Identities, KeyKind};
+use std::os::fd::AsFd;
+
+/// RFC 9000 §8.1.
+const AMPLIFICATION: usize = 3;
+/// Signatures for unproven clients, per lane.
+const SIGNATURES_PER_SECOND: u64 = 500;
+/// How many of them may be made at once after a pause.
+const SIGNATURES_AT_ONCE: u64 = 100;
+
+/// A lane's signatures for clients that are not proven: a bucket that fills by time.
+#[derive(Debug)]
+pub(crate) struct Signatures {
+    /// In thousandths.
+    left: u64,
+    filled: Millis,
+}
+
+impl Default for Signatures {
+    fn default() -> Self {
+        Self { left: SIGNATURES_AT_ONCE * 1000, filled: 0 }
+    }
+}
+
+impl Signatures {
+    /// Takes one, if there is one.
+    fn take(&mut self, now: Millis) -> bool {
+        let since = now.saturating_sub(self.filled);
+        self.filled = now;
+        self.left =
+            self.left.saturating_add(since.saturating_mul(SIGNATURES_PER_SECOND)).min(SIGNATURES_AT_ONCE * 1000);
+        let enough = self.left >= 1000;
+        if enough {
+            self.left -= 1000;
+        }
+        enough
+    }
+}
+
+/// Whether the client's third packet has not come yet.
+fn is_unproven(socket: impl AsFd) -> bool {
+    // A socket that tells nothing is closing: whoever reads it next finds out.
+    fastopen::info(socket).is_ok_and(|i| i.state == State::SynReceived)
+}
+
+impl Proxy {
+    /// A new connection: how much may be sent to its client, which is nothing yet where that is unproven. Counts hellos
+    /// in SYNs.
+    pub(crate) fn examine_syn(&self, socket: impl AsFd, listener: &LaneListener) -> Option<usize> {
+        let syn = listener.listener.syn_tls;
+        if !syn.data {
+            return None;
+        }
+        let info = fastopen::info(socket).ok()?;
+        if info.syn_data {
+            self.counters.syn_hellos.inc();
+        }
+        (syn.unproven && info.state == State::SynReceived).then_some(0)
+    }
+
+    /// The same for one that another lane has counted.
+    pub(crate) fn examine_handed_over(socket: impl AsFd, listener: &LaneListener) -> Option<usize> {
+        (listener.listener.syn_tls.unproven && is_unproven(socket)).then_some(0)
+    }
+
+    /// The third packet may have come. Goes on with what waited for it.
+    pub(crate) fn maybe_proven(&mut self, cx: &mut Context, key: Key) {
+        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+        if client_conn.transport.allowance.is_none() || is_unproven(&client_conn.transport.fd) {
+            return;
+        }
+        client_conn.transport.allowance = None;
+        let waits = client_conn.awaits_proof && client_conn.phase == ClientPhase::Hello;
+        self.mark_for_flush(key);
+        if waits {
+            self.hello_arrived(cx, key, true);
+        }
+    }
+
+    /// A whole hello of a client that may be unproven: whether it is answered now.
+    pub(crate) fn may_answer(&mut self, cx: &Context, key: Key, cheap: bool) -> bool {
+        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return false };
+        if client_conn.transport.allowance.is_none() {
+            return true;
+        }
+        if !is_unproven(&client_conn.transport.fd) {
+            client_conn.transport.allowance = None;
+            return true;
+        }
+        let hello = client_conn.transport.unread.len();
+        if cheap && self.signatures.take(cx.now()) {
+            client_conn.transport.allowance = Some(AMPLIFICATION * hello);
+            self.counters.syn_unproven.inc();
+            return true;
+        }
+        client_conn.awaits_proof = true;
+        self.counters.syn_deferred.inc();
+        false
+    }
+}
+
+/// Whether what these identities sign for this client is cheap.
+pub(crate) fn signs_cheaply(identities: &Identities, known: &[u32], offers_cheap: bool) -> bool {
+    let cheap =
+        |i: &u32| identities.all.get(*i as usize).is_some_and(|i| matches!(i.kind, KeyKind::Ecdsa | KeyKind::Ed25519));
+    known.iter().all(cheap) || offers_cheap && known.iter().any(cheap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_are_bounded_by_time() {
+        let mut s = Signatures::default();
+        let burst = (0..1000).filter(|_| s.take(0)).count() as u64;
+        assert_eq!(burst, SIGNATURES_AT_ONCE);
+        let next = (0..1000).filter(|_| s.take(100)).count() as u64;
+        assert_eq!(next, SIGNATURES_PER_SECOND / 10);
+        let late = (0..1000).filter(|_| s.take(1_000_000)).count() as u64;
+        assert_eq!(late, SIGNATURES_AT_ONCE, "a pause saves up no more than that");
+    }
+}

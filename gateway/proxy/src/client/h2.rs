@@ -1,0 +1,641 @@
+//! HTTP/2 towards clients: the connection, and its streams as sources of requests. `front_sink` is the other half.
+//!
+//! ```text
+//! plaintext ─► guard ─► pipe ─► h2 ─ poll_accept ─► request ─► exchange (begin)
+//!                                └── woken streams ─► data, trailers, resets ─► exchange (up_*)
+//! stage ◄────────────── pipe ◄─ h2 ◄─ responses (front_sink)
+//! ```
+//! The connection is driven when bytes have come, and once per turn of the lane after something was given to it
+//! (`Proxy::batch`), so that many streams' frames leave in one record.
+
+use crate::conn::{ClientPhase, Conn};
+use crate::exchange::streams::{ClientStream, Later};
+use crate::exchange::waste;
+use crate::h2::backlog::{self, BITE, NO_BUDGET};
+use crate::h2::guard::Guard;
+use crate::h2::message;
+use crate::h2::pipe::Pipe;
+use crate::h2::priority::Priority;
+use crate::h2::wake::StreamWaker;
+use crate::h2::window::Window;
+use crate::service::Proxy;
+use crate::snapshot::ClientLimits;
+use bytes::Bytes;
+use h2::server::{self, SendResponse};
+use h2::{Reason, RecvStream, SendStream};
+use http::Request;
+use sealane_exchange::Phase;
+use sealane_http::ParseError;
+use sealane_lane::{Context, Key, Millis};
+use slab::Slab;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{self, Poll, Waker};
+use std::time::Duration;
+
+/// Bytes of request bodies that a client may have under way: per stream, and on all streams of a connection together,
+/// which is how much memory it can make us hold.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 512 * 1024;
+/// What `h2` may hold of a response that the client's window does not let out.
+pub(crate) const SEND_BUFFER: usize = 64 * 1024;
+/// Streams that were reset, and how long they are known: what is still on its way for them is ignored.
+const RESET_STREAMS: usize = 256;
+const RESET_KNOWN_FOR: Duration = Duration::from_secs(3);
+/// How often a connection's streams are looked at for their time, at least.
+const SWEEP: Millis = 1000;
+/// How long a client may open streams after it was told to open no more: several round trips on any path.
+const GRACE: Millis = 5000;
+/// Priorities that are kept of streams that are not open yet (RFC 9218 §7).
+const EARLY_UPDATES: usize = 64;
+
+enum State {
+    /// The client's preface and first SETTINGS are awaited.
+    Handshake(server::Handshake<Pipe, Bytes>),
+    Open(server::Connection<Pipe, Bytes>),
+}
+
+pub(crate) struct H2Client {
+    state: State,
+    pub(crate) pipe: Pipe,
+    pub(crate) guard: Guard,
+    pub(crate) streams: Slab<Stream>,
+    /// Bytes given to `h2` since it last wrote.
+    pub(crate) fed: usize,
+    /// What the client lets us send on all streams together.
+    pub(crate) window: Window,
+    /// The last stream that the client has opened.
+    last_id: u32,
+    /// How many streams wait for room on the wire or in the client's window, by urgency.
+    pub(crate) waiting: [u16; 8],
+    /// Counts turns of streams, for taking them in turn.
+    pub(crate) turns: u64,
+    /// Since when there is no stream.
+    pub(crate) idle_since: Millis,
+    /// When the client last took something.
+    pub(crate) progress: Millis,
+    /// When the client was told to open no more streams.
+    leaving_since: Option<Millis>,
+    /// The client does too much of something, and is told so.
+    flooded: bool,
+    /// Streams that `h2` has reset for the client's faults.
+    faults: u32,
+}
+
+/// One request and its response. It lives as long as its exchange.
+pub(crate) struct Stream {
+    pub exchange: Key,
+    pub id: u32,
+    pub respond: SendResponse<Bytes>,
+    /// There once the response's head has been sent.
+    pub send: Option<SendStream<Bytes>>,
+    /// There until the request has come whole.
+    pub body: Option<RecvStream>,
+    /// Data that has been taken from `h2`, but not passed on.
+    pub rest: Bytes,
+    pub slot: Arc<StreamWaker>,
+    pub waker: Waker,
+    pub priority: Priority,
+    /// It waits for room on the wire, or in the window of all streams.
+    pub transport_blocked: bool,
+    /// The client's window had less room than was wanted.
+    pub narrow: bool,
+    /// When it last had its turn.
+    pub turn: u64,
+    /// END_STREAM has been given.
+    pub ended: bool,
+}
+
+#[expect(clippy::large_enum_variant, reason = "it lives on the stack, for one step")]
+enum Polled {
+    Request(Request<RecvStream>, SendResponse<Bytes>),
+    Pending,
+    Closed(Option<h2::Error>),
+}
+
+impl H2Client {
+    fn new(limits: &ClientLimits, now: Millis) -> Self {
+        let pipe = Pipe::default();
+        let handshake = server::Builder::new()
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_streams(limits.max_streams)
+            .max_header_list_size(u32::try_from(limits.http.head).unwrap_or(u32::MAX))
+            .max_send_buffer_size(SEND_BUFFER)
+            .data_frame_budget(NO_BUDGET)
+            .max_concurrent_reset_streams(RESET_STREAMS)
+            .reset_stream_duration(RESET_KNOWN_FOR)
+            // `waste` has the budget for both, which time and requests that are served refill.
+            .max_pending_accept_reset_streams(waste::BURST as usize)
+            .max_local_error_reset_streams(None)
+            .enable_connect_protocol()
+            .handshake(pipe.clone());
+        Self {
+            state: State::Handshake(handshake),
+            pipe,
+            guard: Guard::new(now),
+            streams: Slab::new(),
+            fed: 0,
+            window: Window::new(),
+            last_id: 0,
+            waiting: [0; 8],
+            turns: 0,
+            idle_since: now,
+            progress: now,
+            leaving_since: None,
+            flooded: false,
+            faults: 0,
+        }
+    }
+
+    /// Lets `h2` read what there is and write what there is room for.
+    fn poll(&mut self, stage: &mut Vec<u8>, room: usize) -> Polled {
+        let before = stage.len();
+        self.pipe.attach(stage, room);
+        let mut cx = task::Context::from_waker(Waker::noop());
+        let polled = loop {
+            match &mut self.state {
+                State::Handshake(handshake) => match Pin::new(handshake).poll(&mut cx) {
+                    Poll::Ready(Ok(mut connection)) => {
+                        if self.leaving_since.is_some() {
+                            connection.graceful_shutdown();
+                        }
+                        self.state = State::Open(connection);
+                    }
+                    Poll::Ready(Err(e)) => break Polled::Closed(Some(e)),
+                    Poll::Pending => break Polled::Pending,
+                },
+                State::Open(connection) => {
+                    break match connection.poll_accept(&mut cx) {
+                        Poll::Ready(Some(Ok((request, respond)))) => Polled::Request(request, respond),
+                        Poll::Ready(Some(Err(e))) => Polled::Closed(Some(e)),
+                        Poll::Ready(None) => Polled::Closed(None),
+                        Poll::Pending => Polled::Pending,
+                    };
+                }
+            }
+        };
+        self.pipe.detach(stage);
+        let wrote = stage.get(before..).unwrap_or_default();
+        let all = matches!(polled, Polled::Pending) && stage.len() < room;
+        self.faults += self.window.wrote(wrote, all, self.guard.is_settled());
+        self.fed = 0;
+        polled
+    }
+
+    /// Lets `h2` read the rest of the input, or a bite of it where small frames may be many.
+    fn allow_input(&mut self) {
+        self.pipe.allow(self.guard.backlog().is_full().then_some(BITE));
+    }
+
+    /// Takes small frames that nobody has room for out of `h2`. Whether there is more input to read.
+    fn relieve(&mut self) -> bool {
+        if !self.guard.backlog().is_full() {
+            return false;
+        }
+        for (_, Stream { body, rest, waker, .. }) in &mut self.streams {
+            if let Some(body) = body {
+                backlog::drain(body, rest, waker);
+            }
+        }
+        if self.pipe.is_drained() {
+            self.guard.backlog().clear();
+        }
+        self.pipe.is_bitten()
+    }
+
+    /// The client is told to open no more streams, and the connection ends with the last of them.
+    pub fn shut_down(&mut self, now: Millis) {
+        if self.leaving_since.is_none() {
+            self.leaving_since = Some(now);
+            if let State::Open(connection) = &mut self.state {
+                connection.graceful_shutdown();
+            }
+        }
+    }
+
+    /// The client goes on opening streams though it was told not to. `h2` lets it, until it answers a PING.
+    fn ignores_goaway(&self, now: Millis) -> bool {
+        self.leaving_since.is_some_and(|since| now.saturating_sub(since) > GRACE)
+    }
+
+    /// GOAWAY, and the end.
+    fn go_away(&mut self, reason: Reason) {
+        if let State::Open(connection) = &mut self.state {
+            connection.abrupt_shutdown(reason);
+        }
+    }
+
+    /// Bytes that wait here: what has come and was not read, and what was taken and not passed on.
+    pub fn holds(&self) -> usize {
+        self.pipe.waiting() + self.fed + self.streams.iter().map(|(_, s)| s.rest.len()).sum::<usize>()
+    }
+
+    /// Nothing of what the client has sent waits to be looked at.
+    pub fn is_drained(&self) -> bool {
+        self.pipe.is_drained()
+    }
+
+    fn apply_priority_updates(&mut self) {
+        let last_id = self.last_id;
+        let updates = self.guard.updates();
+        updates.retain(|&(id, priority)| {
+            if let Some((_, stream)) = self.streams.iter_mut().find(|(_, s)| s.id == id) {
+                if stream.transport_blocked {
+                    self.waiting[usize::from(stream.priority.urgency)] -= 1;
+                    self.waiting[usize::from(priority.urgency)] += 1;
+                }
+                stream.priority = priority;
+            }
+            // It may overtake its request.
+            id > last_id
+        });
+        let most = updates.len().saturating_sub(EARLY_UPDATES);
+        updates.drain(..most);
+    }
+}
+
+impl Proxy {
+    /// Begins HTTP/2 on a client's connection.
+    pub(crate) fn h2_client_begin(&mut self, cx: &mut Context, key: Key) {
+        let limits = self.lane.snapshot.limits.clone();
+        let Some(client_conn) = self.client_conn(key) else { return };
+        client_conn.h2 = Some(Box::new(H2Client::new(&limits, cx.now())));
+        client_conn.deadline.after(cx, key, limits.header_timeout);
+        self.counters.h2_connections.inc();
+        self.mark_for_flush(key);
+    }
+
+    /// Takes plaintext; `input` is a buffer to use again.
+    pub(crate) fn h2_client_take(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
+        let now = cx.now();
+        let Some(h2) = self.client_conn(key).and_then(|f| f.h2.as_mut()) else { return };
+        let mut flood = false;
+        if !input.is_empty() {
+            flood = h2.guard.observe(input, now).is_err();
+            h2.window.open(h2.guard.take_opened());
+            h2.pipe.give(input);
+        }
+        if flood {
+            if matches!(h2.state, State::Handshake(_)) {
+                // The preface may be there by now; without it nobody could read a GOAWAY.
+                self.h2_client_drive(cx, key);
+            }
+            // If it is gone, `h2` has found the flood too, and that was counted.
+            self.h2_flooded(key);
+            let Some(h2) = self.client_conn(key).and_then(|f| f.h2.as_mut()) else { return input.clear() };
+            if matches!(h2.state, State::Handshake(_)) {
+                input.clear();
+                return self.h2_client_closed(cx, key, None);
+            }
+        }
+        self.h2_client_drive(cx, key);
+        self.mark_for_flush(key);
+        let header_timeout = self.lane.snapshot.limits.header_timeout.as_millis() as Millis;
+        if let Some(client_conn) = self.client_conn(key)
+            && let Some(since) = client_conn.h2.as_ref().and_then(|h| h.guard.block_since())
+        {
+            // Without streams nobody would look before the connection has been idle for too long.
+            client_conn.deadline.set_no_later(cx, key, since + header_timeout);
+        }
+        match self.client_conn(key).and_then(|f| f.h2.as_mut()) {
+            Some(h2) => h2.pipe.take_back(input),
+            None => input.clear(),
+        }
+    }
+
+    /// The client does too much of something: it is told so (GOAWAY) when the connection is next driven, and the
+    /// connection ends.
+    pub(crate) fn h2_flooded(&mut self, key: Key) {
+        let Some(h2) = self.client_conn(key).and_then(|f| f.h2.as_mut()) else { return };
+        if !std::mem::replace(&mut h2.flooded, true) {
+            h2.go_away(Reason::ENHANCE_YOUR_CALM);
+            self.counters.h2_floods.inc();
+            self.mark_for_flush(key);
+        }
+    }
+
+    /// Lets the connection get on: new requests, woken streams, frames to send.
+    pub(crate) fn h2_client_drive(&mut self, cx: &mut Context, key: Key) {
+        loop {
+            if !self.h2_client_step(cx, key) {
+                return;
+            }
+            self.h2_woken(cx);
+            let Some(h2) = self.client_conn(key).and_then(|f| f.h2.as_mut()) else { return };
+            if !h2.relieve() {
+                return;
+            }
+        }
+    }
+
+    /// Lets `h2` read and write. False if the connection is over.
+    fn h2_client_step(&mut self, cx: &mut Context, key: Key) -> bool {
+        if let Some(h2) = self.client_conn(key).and_then(|f| f.h2.as_mut()) {
+            h2.allow_input();
+        }
+        loop {
+            let Self { conns, scratch, .. } = self;
+            let Some(Conn::Client(client_conn)) = conns.get_mut(key) else { return false };
+            let (ClientPhase::Open, Some(h2)) = (client_conn.phase, &mut client_conn.h2) else { return false };
+            scratch.pool.take_buffer(&mut client_conn.transport.stage);
+            let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
+            let polled = h2.poll(&mut client_conn.transport.stage, room);
+            let faults = std::mem::take(&mut h2.faults);
+            let pending = matches!(polled, Polled::Pending);
+            match polled {
+                Polled::Request(request, respond) => self.h2_request(cx, key, request, respond),
+                Polled::Pending => h2.apply_priority_updates(),
+                Polled::Closed(error) => {
+                    self.h2_client_closed(cx, key, error.as_ref());
+                    return false;
+                }
+            }
+            if faults > 0 {
+                self.client_wasted(cx, key, faults);
+            }
+            if pending {
+                return true;
+            }
+        }
+    }
+
+    /// The connection is at its end: what `h2` has still written (GOAWAY) is sent.
+    fn h2_client_closed(&mut self, cx: &mut Context, key: Key, error: Option<&h2::Error>) {
+        match error.and_then(h2::Error::reason) {
+            // Ours has been counted where it was found.
+            Some(Reason::ENHANCE_YOUR_CALM) if error.is_some_and(h2::Error::is_library) => {
+                self.counters.h2_floods.inc()
+            }
+            Some(Reason::NO_ERROR) | None => {}
+            Some(_) if error.is_some_and(h2::Error::is_library) => self.counters.h2_errors.inc(),
+            Some(_) => {}
+        }
+        self.h2_abort_all(cx, key);
+        let idle = self.lane.snapshot.limits.idle_timeout;
+        let Some(client_conn) = self.client_conn(key) else { return };
+        client_conn.h2 = None;
+        client_conn.transport.finish();
+        client_conn.phase = ClientPhase::Closing { linger: true };
+        client_conn.deadline.after(cx, key, idle);
+        self.mark_for_flush(key);
+    }
+
+    /// Calls off all that the client has asked for on this connection.
+    pub(crate) fn h2_abort_all(&mut self, cx: &mut Context, key: Key) {
+        for exchange in self.h2_exchanges(key) {
+            self.counters.client_aborts.inc();
+            self.abort(cx, exchange);
+        }
+    }
+
+    /// The exchanges of a client's connection.
+    pub(crate) fn h2_exchanges(&mut self, key: Key) -> Vec<Key> {
+        match self.client_conn(key).and_then(|f| f.h2.as_ref()) {
+            Some(h2) => h2.streams.iter().map(|(_, s)| s.exchange).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    pub(crate) fn h2_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
+        match self.conns.get_mut(key)? {
+            Conn::Client(client_conn) => client_conn.h2.as_mut()?.streams.get_mut(index as usize),
+            _ => None,
+        }
+    }
+
+    fn h2_request(
+        &mut self,
+        cx: &mut Context,
+        key: Key,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+    ) {
+        let limits = self.lane.snapshot.limits.clone();
+        let draining = self.draining.is_some();
+        let (parts, body) = request.into_parts();
+        let mut x = self.spare_exchange(ClientStream::H2(key, 0));
+        let info = message::read_request(&parts, body.is_end_stream(), &limits.http, &mut x.request);
+        let rules_hold = self.rules_hold(key);
+        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+        let Some(h2) = &mut client_conn.h2 else { return };
+        client_conn.client.requests = client_conn.client.requests.saturating_add(1);
+        if client_conn.client.requests >= limits.max_requests || draining {
+            h2.shut_down(cx.now());
+        }
+        if !rules_hold || h2.ignores_goaway(cx.now()) {
+            h2.last_id = respond.stream_id().as_u32();
+            // Nothing has been done for it: it may be sent again elsewhere (RFC 9113 §8.7).
+            respond.send_reset(Reason::REFUSED_STREAM);
+            self.counters.h2_refused.inc();
+            return self.recycle(x);
+        }
+        let index = h2.streams.vacant_key() as u32;
+        let slot = StreamWaker::new(key, index);
+        let mut stream = Stream {
+            // Put right below: an exchange names its stream, and a stream its exchange.
+            exchange: key,
+            id: respond.stream_id().as_u32(),
+            respond,
+            send: None,
+            body: Some(body),
+            rest: Bytes::new(),
+            waker: slot.waker(),
+            slot,
+            priority: parts.headers.get("priority").map_or(Priority::default(), |v| Priority::parse(v.as_bytes())),
+            transport_blocked: false,
+            narrow: false,
+            turn: 0,
+            ended: false,
+        };
+        // From now on a reset wakes it. One that came with the request wakes nobody, and is known already.
+        let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
+        x.client_stream = ClientStream::H2(key, index);
+        x.started = cx.now();
+        x.keep_alive = false;
+        let early = client_conn.early_seen && client_conn.transport.is_handshaking();
+        if let Ok(info) = info {
+            x.body = info.body;
+            x.upgrade = info.upgrade;
+            x.begin(early, &limits);
+            if info.upgrade {
+                crate::exchange::websocket::add_key(&mut x);
+            }
+        } else {
+            x.begin_unread(sealane_http::Version::Http2);
+        }
+        self.counters.requests.inc();
+        self.counters.active.set(self.exchanges.len() as u64 + 1);
+        stream.exchange = self.exchanges.insert(x);
+        let exchange = stream.exchange;
+        h2.last_id = stream.id;
+        h2.streams.insert(stream);
+        if h2.streams.len() == 1 {
+            let wait = sweep(&limits);
+            client_conn.deadline.set(cx, key, cx.now() + wait);
+        }
+        if is_reset {
+            return self.h2_client_gone(cx, exchange, None);
+        }
+        match info {
+            Ok(info) => self.begin(cx, exchange, info.expect_continue),
+            Err(e) => {
+                self.counters.parse_errors[e.index()].inc();
+                self.refuse(cx, exchange, e.status());
+            }
+        }
+    }
+
+    /// `h2` says that something has come of a stream.
+    pub(crate) fn h2_client_woken(&mut self, cx: &mut Context, key: Key, index: u32) {
+        let Some(stream) = self.h2_stream(key, index) else { return };
+        let exchange = stream.exchange;
+        let mut task = task::Context::from_waker(&stream.waker);
+        let reset = match &mut stream.send {
+            Some(send) => send.poll_reset(&mut task),
+            None => stream.respond.poll_reset(&mut task),
+        };
+        if reset.is_ready() {
+            return self.h2_client_gone(cx, exchange, None);
+        }
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        let reads = matches!(x.machine.request(), Phase::Streaming | Phase::Draining) && !x.request_body.blocked;
+        if x.response_body.unblock(cx.now()) {
+            self.resume(cx, Later::Server(exchange));
+        }
+        if reads {
+            self.h2_client_read(cx, exchange, key, index);
+        }
+    }
+
+    /// The client has called its request off, or has broken its rules.
+    fn h2_client_gone(&mut self, cx: &mut Context, exchange: Key, error: Option<&h2::Error>) {
+        if error.is_some_and(h2::Error::is_library) {
+            // All that `h2` finds wrong with data that it has accepted so far is its length.
+            self.counters.parse_errors[ParseError::LengthMismatch.index()].inc();
+        }
+        self.counters.h2_resets.inc();
+        // What `h2` finds wrong it has reset itself, and that is counted with what it writes.
+        let found = error.is_some_and(h2::Error::is_library);
+        let wasted = !found && self.calling_off_wastes(cx, exchange);
+        let connection = self.exchanges.get(exchange).map(|x| x.client_stream.conn());
+        // One that is still sending when it has its response may stop.
+        if self.exchanges.get(exchange).is_some_and(|x| x.drains_since.is_none()) {
+            self.counters.client_aborts.inc();
+        }
+        self.abort(cx, exchange);
+        if let (true, Some(connection)) = (wasted, connection) {
+            self.client_wasted(cx, connection, 1);
+        }
+    }
+
+    /// Passes on what has come of a request's body, as far as there is room.
+    pub(crate) fn h2_client_read(&mut self, cx: &mut Context, exchange: Key, key: Key, index: u32) {
+        loop {
+            let Self { conns, exchanges, .. } = self;
+            let Some(x) = exchanges.get_mut(exchange) else { return };
+            if !matches!(x.machine.request(), Phase::Streaming | Phase::Draining) {
+                return;
+            }
+            let Some(Conn::Client(client_conn)) = conns.get_mut(key) else { return };
+            let Some(h2) = &mut client_conn.h2 else { return };
+            let H2Client { streams, guard, .. } = &mut **h2;
+            let Some(stream) = streams.get_mut(index as usize) else { return };
+            let Some(body) = &mut stream.body else { return };
+            let mut task = task::Context::from_waker(&stream.waker);
+            if stream.rest.is_empty() {
+                match backlog::poll_joined(body, &mut task) {
+                    Poll::Pending => return,
+                    Poll::Ready(Some(Ok(data))) => stream.rest = data,
+                    Poll::Ready(Some(Err(e))) => return self.h2_client_gone(cx, exchange, Some(&e)),
+                    Poll::Ready(None) => {
+                        let trailers = match body.poll_trailers(&mut task) {
+                            Poll::Pending => return,
+                            Poll::Ready(Ok(trailers)) => trailers,
+                            Poll::Ready(Err(e)) => return self.h2_client_gone(cx, exchange, Some(&e)),
+                        };
+                        stream.body = None;
+                        if guard.are_trailers_malformed(stream.id) {
+                            return self.request_broken(cx, exchange, ParseError::PseudoField);
+                        }
+                        let limits = &self.lane.snapshot.limits.http;
+                        let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.request_body.trailers));
+                        return match read {
+                            Some(Err(e)) => self.request_broken(cx, exchange, e),
+                            _ => self.request_end(cx, exchange),
+                        };
+                    }
+                }
+                if stream.rest.is_empty() {
+                    continue;
+                }
+            }
+            let want = stream.rest.len();
+            let room = match self.request_room(cx, exchange, want) {
+                None | Some(0) => return,
+                Some(room) => room,
+            };
+            let Some(stream) = self.h2_stream(key, index) else { return };
+            let piece = stream.rest.split_to(want.min(room));
+            let Some(body) = &mut stream.body else { return };
+            // The client may send as much again: what was taken is in the sink's bounded buffer. It fails only where
+            // more is released than has come.
+            let _ = body.flow_control().release_capacity(piece.len());
+            let last = stream.rest.is_empty() && body.is_end_stream();
+            if last {
+                stream.body = None;
+            }
+            self.mark_for_flush(key);
+            if !self.request_data(cx, exchange, &piece, last) || last {
+                return;
+            }
+        }
+    }
+
+    /// Looks at what has run out of time on a connection.
+    pub(crate) fn h2_client_timeout(&mut self, cx: &mut Context, key: Key) {
+        let limits = self.lane.snapshot.limits.clone();
+        let now = cx.now();
+        let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
+        let Some(client_conn) = self.client_conn(key) else { return };
+        let flushed = client_conn.transport.is_flushed();
+        let Some(h2) = &mut client_conn.h2 else { return };
+        let began = match h2.state {
+            State::Handshake(_) => Some(h2.idle_since),
+            State::Open(_) => h2.guard.block_since(),
+        };
+        // A preface or a header block that does not come to its end, or a client that takes nothing.
+        if began.is_some_and(|since| over(since, limits.header_timeout))
+            || !flushed && over(h2.progress, limits.idle_timeout)
+        {
+            self.counters.client_timeouts.inc();
+            return self.client_gone(cx, key);
+        }
+        let mut next = now + sweep(&limits);
+        if h2.streams.is_empty() && began.is_none() {
+            if over(h2.idle_since, limits.keepalive_timeout) {
+                h2.go_away(Reason::NO_ERROR);
+                next = now + limits.idle_timeout.as_millis() as Millis;
+            } else {
+                next = h2.idle_since + limits.keepalive_timeout.as_millis() as Millis;
+            }
+        }
+        for exchange in self.h2_exchanges(key) {
+            if let Some(at) = self.check_deadlines(cx, exchange) {
+                next = next.min(at);
+            }
+        }
+        if let Some(client_conn) = self.client_conn(key) {
+            client_conn.deadline.set(cx, key, next);
+        }
+        // A GOAWAY may wait to be sent.
+        self.mark_for_flush(key);
+    }
+}
+
+/// How long until a connection with streams is looked at again.
+fn sweep(limits: &ClientLimits) -> Millis {
+    let shortest = limits.idle_timeout.min(limits.header_timeout).as_millis() as Millis;
+    (shortest / 4).clamp(1, SWEEP)
+}

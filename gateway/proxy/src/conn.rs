@@ -1,0 +1,207 @@
+//! What a lane keeps for a connection with a client ([`ClientConnection`]) and with an upstream ([`UpstreamConnection`]).
+
+use crate::client::h2::H2Client;
+use crate::exchange::waste::WasteBudget;
+use crate::lane_state::{LaneListener, LaneUpstream};
+use crate::limits::Counted;
+use crate::quic::conn::QuicConn;
+use crate::transport::Transport;
+use crate::upstream::h2::H2Upstream;
+use crate::upstream::syn::UpstreamSyn;
+use sealane_lane::{Deadline, Key, Ready};
+use sealane_tls::hello::LargeHello;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+pub(crate) enum Conn {
+    Client(Box<ClientConnection>),
+    Upstream(Box<UpstreamConnection>),
+    Quic(Box<QuicConn>),
+}
+
+/// The life of a connection with a client:
+///
+/// ```text
+/// ProxyHeader ─► Hello ─► Admission ─► Open ─► Closing ─► (Lingering) ─► gone
+///      └──────────(plain)──────────────▲
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientPhase {
+    /// A PROXY protocol header must come first.
+    ProxyHeader,
+    /// The ClientHello is being collected.
+    Hello,
+    /// The hello is whole and waits for crypto time.
+    Admission,
+    /// HTTP; under TLS the handshake may still be going on.
+    Open,
+    /// What is staged is sent, then the connection closes; by way of `Lingering` if `linger`.
+    Closing { linger: bool },
+    /// Our side is closed; what still comes is read and dropped, so that the peer gets to read our answer before it
+    /// sees a reset (RFC 9112 §9.6).
+    Lingering,
+}
+
+/// Who a client is and under which rules it is served, whatever its connection speaks: what the exchange loop asks of
+/// it.
+pub(crate) struct Client {
+    pub listener: Rc<LaneListener>,
+    /// Index into the listener's policies: the rules that its connection was made under. `None` before the hello has
+    /// been read; 0 without TLS.
+    pub policy: Option<usize>,
+    /// The client, as the PROXY protocol tells or as connected.
+    pub peer: SocketAddr,
+    /// The client's address as text.
+    pub peer_text: Box<str>,
+    /// Its certificate, if it has shown one.
+    pub cert: Option<Box<ClientCert>>,
+    /// Requests that have come on its connection.
+    pub requests: u64,
+    /// How many more of them it may waste.
+    pub waste: WasteBudget,
+    /// The name that it asked for in its hello, where some rate limit counts by it.
+    pub server_name: Option<Box<str>>,
+    /// It counts among the connections of its address.
+    pub counted: Option<Counted>,
+    /// Bytes read of responses that wait for room, of all its requests.
+    pub held: usize,
+}
+
+pub(crate) struct ClientConnection {
+    pub transport: Transport,
+    pub client: Client,
+    pub phase: ClientPhase,
+    pub exchange: Option<Key>,
+    /// Plaintext that has not been taken yet.
+    pub inbuf: Vec<u8>,
+    pub deadline: Deadline,
+    /// A request's head has begun to come.
+    pub in_head: bool,
+    /// The handshake has been counted (or there is none).
+    pub established: bool,
+    /// What has come while its handshake was going on and waits for the new clients' share of the turn.
+    pub deferred: Option<Ready>,
+    /// Its hello is large, and not whole yet.
+    pub large_hello: Option<LargeHello>,
+    /// Bytes thrown away while lingering.
+    pub lingered: usize,
+    /// The hello is whole, and its client must prove its address before it is answered.
+    pub awaits_proof: bool,
+    pub early_offered: bool,
+    pub early_seen: bool,
+    /// What it speaks is known: HTTP/2 if there is `h2`, else HTTP/1.1.
+    pub decided: bool,
+    pub h2: Option<Box<H2Client>>,
+}
+
+/// What upstreams and logs are told of a client's certificate.
+pub(crate) struct ClientCert {
+    /// Value for `Client-Cert` (RFC 9440).
+    pub field: Vec<u8>,
+    /// SHA-256 of the certificate, in hexadecimal.
+    pub fingerprint: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UpstreamPhase {
+    Connecting,
+    Handshake,
+    /// Serves an exchange.
+    Busy,
+    /// In the pool.
+    Idle,
+    /// Of a relay that is over: what is left is sent, then it closes.
+    Closing,
+}
+
+pub(crate) struct UpstreamConnection {
+    pub transport: Transport,
+    pub upstream: Rc<LaneUpstream>,
+    /// Index into the upstream's servers.
+    pub server: usize,
+    pub phase: UpstreamPhase,
+    pub exchange: Option<Key>,
+    pub inbuf: Vec<u8>,
+    pub deadline: Deadline,
+    /// It has served an exchange before this one.
+    pub reused: bool,
+    /// Something of the response has come.
+    pub answered: bool,
+    /// The response allows another request on this connection.
+    pub keep_alive: bool,
+    /// HTTP/2 only is wanted, or spoken: it is among its upstream's shared connections.
+    pub shared: bool,
+    /// HTTP/1.1 only is wanted.
+    pub only_h1: bool,
+    /// Exchanges that share it once it is made.
+    pub waiting: Vec<Key>,
+    pub h2: Option<Box<H2Upstream>>,
+    /// There until the handshake is over, where it began in the SYN.
+    pub syn: Option<Box<UpstreamSyn>>,
+}
+
+impl Client {
+    /// Whether it came over TLS (or QUIC).
+    pub fn is_secure(&self) -> bool {
+        self.listener.listener.tls.is_some()
+    }
+}
+
+impl Conn {
+    /// The client, if it is one that is at the other end.
+    pub fn client(&mut self) -> Option<&mut Client> {
+        match self {
+            Self::Client(f) => Some(&mut f.client),
+            Self::Quic(q) => q.client(),
+            Self::Upstream(_) => None,
+        }
+    }
+
+    /// Whether many exchanges share it: it is driven and flushed once per turn.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        match self {
+            Self::Client(f) => f.h2.is_some(),
+            Self::Upstream(b) => b.h2.is_some(),
+            Self::Quic(_) => true,
+        }
+    }
+
+    /// Nothing that has been read waits for room elsewhere.
+    pub fn is_drained(&self) -> bool {
+        match self {
+            Self::Client(f) => f.h2.as_ref().is_none_or(|h| h.is_drained()),
+            Self::Upstream(b) => b.h2.as_ref().is_none_or(|h| h.is_drained()),
+            Self::Quic(_) => true,
+        }
+    }
+
+    /// When it is looked at again.
+    pub fn deadline(&self) -> &Deadline {
+        match self {
+            Self::Client(f) => &f.deadline,
+            Self::Upstream(b) => &b.deadline,
+            Self::Quic(q) => &q.deadline,
+        }
+    }
+
+    /// The version of TLS that it speaks, once that is known.
+    pub fn tls_version(&self) -> Option<sealane_tls::policy::Version> {
+        let transport = match self {
+            Self::Client(f) => &f.transport,
+            Self::Upstream(b) => &b.transport,
+            // RFC 9001 §4.2: there is no other version under QUIC.
+            Self::Quic(_) => return Some(sealane_tls::policy::Version::Tls13),
+        };
+        transport.tls.as_ref().and_then(|t| t.summary()).map(|s| s.version)
+    }
+
+    /// Its stream of bytes, where it is one.
+    pub fn transport(&mut self) -> Option<&mut Transport> {
+        match self {
+            Self::Client(f) => Some(&mut f.transport),
+            Self::Upstream(b) => Some(&mut b.transport),
+            Self::Quic(_) => None,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Acts on the deadlines of exchanges. `sealane_exchange::deadlines` is the table that decides; this module asks it and does what follows.
+//!
+//! A client's connection has one timer, which looks at all of the client's exchanges, whatever they wait for. A timer that
+//! is set for the shortest of all limits when a wait may begin misses none of them; from the first look on the times are
+//! exact. So a request on a kept connection costs no more than moving a deadline back.
+
+use crate::exchange::Exchange;
+use crate::exchange::executor::LINGER;
+use crate::exchange::response::Loss;
+use crate::service::Proxy;
+use crate::snapshot::{ClientLimits, Upstream};
+use sealane_exchange::deadlines::{
+    BodyLimits, Class, Deadline, Direction, Limits, Party, Reason, State, Wait, deadline,
+};
+use sealane_http::Known;
+use sealane_lane::{Context, Key, Millis};
+use std::time::Duration;
+
+fn millis(time: Duration) -> Millis {
+    time.as_millis() as Millis
+}
+
+fn limits(client: &ClientLimits, upstream: Option<&Upstream>) -> Limits {
+    let own = BodyLimits { idle: millis(client.idle_timeout), rate: client.min_body_rate };
+    let handshake = millis(client.handshake_timeout);
+    let mut limits = Limits {
+        client: own,
+        upstream: own,
+        handshake,
+        connection: own.idle,
+        first_byte: own.idle,
+        try_until: None,
+        rest_until: None,
+    };
+    if let Some(upstream) = upstream {
+        limits.upstream = BodyLimits { idle: millis(upstream.idle_timeout), rate: upstream.min_body_rate };
+        limits.connection = millis(upstream.connect_timeout) + millis(upstream.first_byte_timeout);
+        limits.first_byte = millis(upstream.first_byte_timeout);
+    }
+    limits
+}
+
+/// gRPC, event streams, and what is no HTTP.
+fn class(x: &Exchange) -> Class {
+    let starts = |value: Option<&[u8]>, with: &[u8]| {
+        value.and_then(|v| v.get(..with.len())).is_some_and(|v| v.eq_ignore_ascii_case(with))
+    };
+    let request = x.request.fields.get(Known::ContentType);
+    let response = x.response.fields.get(Known::ContentType);
+    let stream = x.machine.is_tunnel()
+        || starts(request, b"application/grpc")
+        || x.machine.is_answered() && starts(response, b"text/event-stream");
+    if stream { Class::Stream } else { Class::Message }
+}
+
+impl Proxy {
+    /// How long until an exchange that begins is looked at.
+    #[inline]
+    pub(crate) fn first_look(&self) -> Millis {
+        limits(&self.lane.snapshot.limits, None).shortest()
+    }
+
+    /// A wait for a server may begin: makes sure that its deadline is not missed.
+    #[inline]
+    pub(crate) fn look_soon(&mut self, cx: &mut Context, exchange: Key) {
+        let Some(x) = self.exchanges.get(exchange) else { return };
+        let Some(upstream) = &x.upstream else { return };
+        let shortest = limits(&self.lane.snapshot.limits, Some(&upstream.upstream)).shortest();
+        let at = cx.now() + shortest;
+        let at = x.routed.try_until(upstream).map_or(at, |t| at.min(t));
+        self.client_look_by(cx, x.client_stream, at);
+    }
+
+    /// Looks at the deadlines of an exchange, and acts on one that has passed. When to look again; `None`: the exchange is
+    /// over.
+    pub(crate) fn check_deadlines(&mut self, cx: &mut Context, exchange: Key) -> Option<Millis> {
+        let now = cx.now();
+        let x = self.exchanges.get_mut(exchange)?;
+        let upstream = x.upstream.as_ref();
+        let mut limits = limits(&self.lane.snapshot.limits, upstream.map(|u| &*u.upstream));
+        limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
+        limits.rest_until = x.drains_since.map(|since| since + LINGER);
+        let state =
+            State::of(&x.machine, x.upstream_stream.is_some(), [x.request_body.blocked, x.response_body.blocked]);
+        let class = class(x);
+        let request = Direction {
+            wait: state.request_wait(),
+            bytes: x.request_body.bytes,
+            progress: &mut x.request_body.progress,
+        };
+        let response = Direction {
+            wait: state.response_wait(),
+            bytes: x.response_body.bytes,
+            progress: &mut x.response_body.progress,
+        };
+        let next = match deadline(now, class, &limits, request, response) {
+            Some(passed) if passed.at <= now => {
+                self.expired(cx, exchange, passed);
+                self.exchanges.get(exchange)?;
+                now + 1
+            }
+            Some(next) => next.at,
+            None => Millis::MAX,
+        };
+        Some(next.min(now + limits.shortest()))
+    }
+
+    fn expired(&mut self, cx: &mut Context, exchange: Key, passed: Deadline) {
+        let Some(x) = self.exchanges.get(exchange) else { return };
+        match passed.wait.party() {
+            Some(Party::Client) => {
+                self.counters.client_timeouts.inc();
+                if passed.reason == Reason::Rate {
+                    self.counters.slow_clients.inc();
+                }
+                match passed.wait {
+                    // It has its response.
+                    Wait::RequestRest => return self.drained(cx, exchange),
+                    _ if x.machine.is_answered() => self.counters.client_aborts.inc(),
+                    _ => {}
+                }
+                self.refuse(cx, exchange, 408);
+            }
+            Some(Party::Upstream) => {
+                self.counters.upstream_timeouts.inc();
+                if passed.reason == Reason::Rate {
+                    self.counters.slow_upstreams.inc();
+                }
+                let reached = passed.wait != Wait::Connection;
+                let why = if reached { Loss::Timeout } else { Loss::Unreachable { timeout: true } };
+                self.server_lost(cx, exchange, why);
+            }
+            None => {
+                self.counters.idle_tunnels.inc();
+                if let Some(x) = self.exchanges.get_mut(exchange) {
+                    x.idle = true;
+                }
+                // There is nobody to tell: both sides are closed.
+                self.refuse(cx, exchange, 408);
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What proxies say of a request's way here: who the client is, and how it came.
+//!
+//! RFC 7239 (`Forwarded`), the older `X-Forwarded-*`, RFC 8470 (`Early-Data`), RFC 9440 (`Client-Cert`), `Via`
+//! (RFC 9110 §7.6.3). [`receive`] judges what a request says when it comes, before anything looks at its fields: what
+//! nobody trustworthy has said is thrown away, and who the client is follows from the rest. [`prepare`] adds what the
+//! upstream is told.
+
+use crate::conn::{Client, ClientCert};
+use crate::exchange::Exchange;
+use crate::rules::RouteRef;
+use crate::snapshot::AddressHeader;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sealane_http::{FieldError, Fields, Known, Version, is_authority};
+use sealane_route::proxies::{self, TrustedProxies};
+use sealane_tls::CertificateDer;
+use std::io::Write;
+use std::net::IpAddr;
+
+/// What is said of a client's certificate: as a byte sequence (RFC 9440 §2.2), and by its fingerprint.
+pub(crate) fn client_cert(der: &CertificateDer<'_>) -> Box<ClientCert> {
+    let fingerprint = sealane_tls::fingerprint(der).iter().map(|b| format!("{b:02x}")).collect();
+    Box::new(ClientCert { field: format!(":{}:", STANDARD.encode(der)).into_bytes(), fingerprint })
+}
+
+/// Judges what a request that has come says of its client.
+#[inline]
+pub(crate) fn receive(x: &mut Exchange, client: &Client, text: &mut Vec<u8>) -> Result<(), FieldError> {
+    let listener = &client.listener.listener;
+    let peer = client.peer.ip();
+    if !listener.trust_forwarded || !listener.trusted_proxies.is_empty() && !listener.trusted_proxies.contains(peer) {
+        x.request.fields.remove_claims();
+        return Ok(());
+    }
+    x.trusted = true;
+    if listener.trusted_proxies.is_empty() {
+        // Everybody is believed, so nobody in particular: there is no first proxy to begin at.
+        return Ok(());
+    }
+    let client = match listener.address_header {
+        AddressHeader::XForwardedFor => {
+            from_x_forwarded_for(&mut x.request.fields, &listener.trusted_proxies, peer, text)?
+        }
+        AddressHeader::Forwarded => from_forwarded(&mut x.request.fields, &listener.trusted_proxies, peer, text)?,
+    };
+    x.told = client;
+    let fields = &mut x.request.fields;
+    match client {
+        Some(ip) if fields.contains(Known::XRealIp) => {
+            text.clear();
+            // A vector takes all that is written to it.
+            let _ = write!(text, "{ip}");
+            fields.set(Known::XRealIp, text)
+        }
+        Some(_) => Ok(()),
+        None => {
+            fields.remove(Known::XRealIp);
+            Ok(())
+        }
+    }
+}
+
+/// The entries of `X-Forwarded-For`, the last first.
+fn entries_backwards(fields: &Fields) -> impl Iterator<Item = &[u8]> {
+    let entries = fields.all(Known::XForwardedFor).rev().flat_map(|value| value.rsplit(|b| *b == b','));
+    entries.map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty())
+}
+
+/// The elements of `Forwarded`, the last first.
+fn elements_backwards(fields: &Fields) -> impl Iterator<Item = &[u8]> {
+    fields.all(Known::Forwarded).rev().flat_map(proxies::elements_backwards)
+}
+
+/// Finds the client in `X-Forwarded-For`, and leaves in it, and in `Forwarded`, what trusted proxies have written.
+fn from_x_forwarded_for(
+    fields: &mut Fields,
+    trusted: &TrustedProxies,
+    peer: IpAddr,
+    text: &mut Vec<u8>,
+) -> Result<Option<IpAddr>, FieldError> {
+    let (client, hops) = trusted.client(peer, entries_backwards(fields));
+    text.clear();
+    for hop in (0..hops).rev() {
+        // Each of them was read as an address.
+        let ip = entries_backwards(fields).nth(hop).and_then(proxies::node);
+        ip.into_iter().for_each(|ip| join_address(text, ip));
+    }
+    replace(fields, Known::XForwardedFor, text)?;
+    let end = text.len();
+    for hop in (0..hops).rev() {
+        let ip = entries_backwards(fields).nth(hop).and_then(proxies::node);
+        ip.into_iter().for_each(|ip| join_for(text, end, ip));
+    }
+    replace(fields, Known::Forwarded, &text[end..])?;
+    Ok((hops > 0).then_some(client))
+}
+
+/// The same the other way round. Of `X-Forwarded-*` nothing is left but what the elements say, too.
+fn from_forwarded(
+    fields: &mut Fields,
+    trusted: &TrustedProxies,
+    peer: IpAddr,
+    text: &mut Vec<u8>,
+) -> Result<Option<IpAddr>, FieldError> {
+    // An element without an address ends the chain, as one with a hidden name does.
+    let nodes = elements_backwards(fields).map(|element| proxies::parameter(element, "for").unwrap_or_default());
+    let (client, hops) = trusted.client(peer, nodes);
+    // The last who is known may have written an element that names nobody.
+    let written = hops + usize::from(trusted.contains(client));
+    text.clear();
+    for hop in (0..hops).rev() {
+        let element = elements_backwards(fields).nth(hop).unwrap_or_default();
+        let ip = proxies::parameter(element, "for").and_then(proxies::node);
+        ip.into_iter().for_each(|ip| join_address(text, ip));
+    }
+    let chain = text.len();
+    for hop in (0..hops).rev() {
+        if text.len() > chain {
+            text.extend_from_slice(b", ");
+        }
+        text.extend_from_slice(elements_backwards(fields).nth(hop).unwrap_or_default());
+    }
+    let elements = text.len();
+    // The first trusted proxy's word: it has seen what the client asked for.
+    let mut said = |name, is_valid: fn(&[u8]) -> bool| {
+        let written = (0..written).rev().filter_map(|hop| elements_backwards(fields).nth(hop));
+        let value = written.filter_map(|element| proxies::parameter(element, name)).find(|value| is_valid(value));
+        text.extend_from_slice(value.unwrap_or_default());
+        text.len()
+    };
+    let proto = said("proto", |v| v.eq_ignore_ascii_case(b"https") || v.eq_ignore_ascii_case(b"http"));
+    let host = said("host", is_authority);
+    text[elements..proto].make_ascii_lowercase();
+    fields.remove_x_forwarded();
+    replace(fields, Known::XForwardedFor, &text[..chain])?;
+    replace(fields, Known::Forwarded, &text[chain..elements])?;
+    replace(fields, Known::XForwardedProto, &text[elements..proto])?;
+    replace(fields, Known::XForwardedHost, &text[proto..host])?;
+    Ok((hops > 0).then_some(client))
+}
+
+/// Puts a value in the place of all that a field says; an empty one removes it.
+fn replace(fields: &mut Fields, known: Known, value: &[u8]) -> Result<(), FieldError> {
+    fields.remove(known);
+    if value.is_empty() { Ok(()) } else { fields.push_known(known, value) }
+}
+
+fn join_address(text: &mut Vec<u8>, ip: IpAddr) {
+    if !text.is_empty() {
+        text.extend_from_slice(b", ");
+    }
+    let _ = write!(text, "{ip}");
+}
+
+/// Appends an element of `Forwarded` to those that begin at `start`.
+fn join_for(text: &mut Vec<u8>, start: usize, ip: IpAddr) {
+    if text.len() > start {
+        text.extend_from_slice(b", ");
+    }
+    // RFC 7239 §6: an IPv6 address is bracketed and quoted.
+    let _ = match ip {
+        IpAddr::V4(ip) => write!(text, "for={ip}"),
+        IpAddr::V6(ip) => write!(text, "for=\"[{ip}]\""),
+    };
+}
+
+/// Removes from trailers what must not come back behind a head from which it was removed: what only a trusted proxy may
+/// say, which none says in trailers, and what the route removes or sets.
+pub(crate) fn clean_trailers(trailers: &mut Fields, route: Option<&RouteRef>) {
+    trailers.remove_claims();
+    if let Some(route) = route {
+        route.clean_request_trailers(trailers);
+    }
+}
+
+/// Changes a request's fields for the upstream.
+pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut Vec<u8>) -> Result<(), FieldError> {
+    let peer = client.peer_text.as_bytes();
+    let proto: &[u8] = if client.is_secure() { b"https" } else { b"http" };
+    text.clear();
+    text.extend_from_slice(x.request.authority());
+    let host = text.len();
+    let fields = &mut x.request.fields;
+    // The chain so far (empty, unless the peer is trusted), and the one who spoke last.
+    for earlier in fields.all(Known::XForwardedFor) {
+        text.extend_from_slice(earlier);
+        text.extend_from_slice(b", ");
+    }
+    text.extend_from_slice(peer);
+    let chain = text.len();
+    for earlier in fields.all(Known::Forwarded) {
+        text.extend_from_slice(earlier);
+        text.extend_from_slice(b", ");
+    }
+    let own = text.len();
+    join_for(text, own, client.peer.ip().to_canonical());
+    if host > 0 {
+        text.extend_from_slice(b";host=\"");
+        text.extend_from_within(..host);
+        text.push(b'"');
+    }
+    text.extend_from_slice(b";proto=");
+    text.extend_from_slice(proto);
+    if x.trusted {
+        fields.remove(Known::XForwardedFor);
+        fields.remove(Known::Forwarded);
+    }
+    fields.push_known(Known::XForwardedFor, &text[host..chain])?;
+    if !fields.contains(Known::XForwardedProto) {
+        fields.push_known(Known::XForwardedProto, proto)?;
+    }
+    if host > 0 && !fields.contains(Known::XForwardedHost) {
+        fields.push_known(Known::XForwardedHost, &text[..host])?;
+    }
+    fields.push_known(Known::Forwarded, &text[chain..])?;
+    // RFC 9110 §7.6.3: the version that it came in.
+    let via: &[u8] = match x.request.version {
+        Version::Http10 => b"1.0 sealane",
+        Version::Http11 => b"1.1 sealane",
+        Version::Http2 => b"2.0 sealane",
+        Version::Http3 => b"3.0 sealane",
+    };
+    fields.push_known(Known::Via, via)?;
+    if let Some(certificate) = &client.cert {
+        fields.set(Known::ClientCert, &certificate.field)?;
+    }
+    if early {
+        fields.set(Known::EarlyData, b"1")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! One request and its response: two one-way flows between a client's side and an upstream's.
+//!
+//! The two ends never see each other. A source decodes into a flow, and the pieces go to the sink as long as it has credit.
+//! How far both have come, and what follows from what happens, is the state machine's to say (`sealane-exchange`); the
+//! submodules `request` and `response` report events to it, and `executor` does what it says.
+
+pub(crate) mod executor;
+pub(crate) mod expiry;
+pub(crate) mod failure;
+pub(crate) mod forwarded;
+pub(crate) mod request;
+pub(crate) mod response;
+pub(crate) mod streams;
+pub(crate) mod waste;
+pub(crate) mod websocket;
+
+use crate::conn::Client;
+use crate::exchange::executor::LINGER_BYTES;
+use crate::exchange::streams::{ClientStream, UpstreamStream};
+use crate::lane_state::LaneUpstream;
+use crate::scratch::READ_SIZE;
+use crate::snapshot::ClientLimits;
+use crate::upstream::selection::Routed;
+use sealane_exchange as machine;
+use sealane_exchange::Kind;
+use sealane_exchange::deadlines::{Party, Progress};
+use sealane_http::h1::{BodyDecoder, Limits};
+use sealane_http::{BodyLength, Fields, Method, RequestHead, ResponseHead, Version};
+use sealane_lane::Millis;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+/// See [`Flow::read_size`].
+const FIRST_READ: usize = 8 * 1024;
+
+/// How many bytes of a request are read and thrown away after its response, where requests have streams.
+const MAX_DRAINED: u64 = LINGER_BYTES as u64;
+
+pub(crate) struct Flow {
+    /// An HTTP/1.1 source's; other versions frame bodies themselves.
+    pub decoder: BodyDecoder,
+    /// How an HTTP/1.1 sink is told where the body ends.
+    pub framing: BodyLength,
+    /// Those that came with the end, if any did.
+    pub trailers: Fields,
+    /// The source has more than the sink had credit for.
+    pub blocked: bool,
+    /// Bytes to read at once for a sink that does not tell its room before: twice as many with each read, and few again
+    /// once it had no room for all.
+    pub read_size: usize,
+    /// Whose bytes these are.
+    source: Party,
+    pub progress: Progress,
+    pub bytes: u64,
+}
+
+impl Flow {
+    fn new(source: Party) -> Self {
+        Self {
+            source,
+            progress: Progress::default(),
+            decoder: BodyDecoder::new(BodyLength::None, &Limits::default()),
+            framing: BodyLength::None,
+            trailers: Fields::new(),
+            blocked: false,
+            read_size: FIRST_READ,
+            bytes: 0,
+        }
+    }
+
+    /// The sink has no room: the source is resumed when it has.
+    pub fn block(&mut self, now: Millis) {
+        if !std::mem::replace(&mut self.blocked, true) {
+            self.progress.turn(now, self.source);
+        }
+        self.read_size = FIRST_READ;
+    }
+
+    /// The sink has room again. Whether the source waits for that.
+    pub fn unblock(&mut self, now: Millis) -> bool {
+        let blocked = std::mem::take(&mut self.blocked);
+        if blocked {
+            self.progress.turn(now, self.source.other());
+        }
+        blocked
+    }
+
+    /// See `read_size`.
+    pub fn next_read(&mut self) -> usize {
+        let size = self.read_size;
+        self.read_size = (size * 2).min(READ_SIZE);
+        size
+    }
+
+    fn reset(&mut self) {
+        self.progress = Progress::default();
+        self.framing = BodyLength::None;
+        self.trailers.clear();
+        self.trailers.shrink_to(4096);
+        self.blocked = false;
+        self.read_size = FIRST_READ;
+        self.bytes = 0;
+    }
+}
+
+pub(crate) struct Exchange {
+    /// How far it has come, and what follows from what happens.
+    pub machine: machine::Exchange,
+    pub request: RequestHead,
+    pub response: ResponseHead,
+    pub client_stream: ClientStream,
+    pub upstream_stream: Option<UpstreamStream>,
+    pub upstream: Option<Rc<LaneUpstream>>,
+    /// The way that was chosen for it.
+    pub routed: Routed,
+    pub request_body: Flow,
+    pub response_body: Flow,
+    /// What the request's body is like, as it came.
+    pub body: BodyLength,
+    /// The connection's peer is a proxy that may say who the client is.
+    pub trusted: bool,
+    /// The client, as trusted proxies tell.
+    pub told: Option<IpAddr>,
+    /// The client lets the connection stay open.
+    pub keep_alive: bool,
+    /// The client asks to switch protocols.
+    pub upgrade: bool,
+    /// Status sent to the client.
+    pub status: u16,
+    /// Connections tried.
+    pub attempts: usize,
+    /// The server in use: an index into the upstream's.
+    pub server: usize,
+    pub started: Millis,
+    /// When the response had been sent, of a stream whose request is still read and thrown away.
+    pub drains_since: Option<Millis>,
+    /// It was an upgraded or relayed connection, and ends because neither side has sent anything for too long.
+    pub idle: bool,
+    /// Bytes of the response that were read and wait with the upstream's connection.
+    pub held: usize,
+}
+
+impl Exchange {
+    pub fn new(client_stream: ClientStream) -> Self {
+        Self {
+            machine: machine::Exchange::default(),
+            request: RequestHead::new(),
+            response: ResponseHead::new(),
+            client_stream,
+            upstream_stream: None,
+            upstream: None,
+            routed: Routed::default(),
+            request_body: Flow::new(Party::Client),
+            response_body: Flow::new(Party::Upstream),
+            body: BodyLength::None,
+            trusted: false,
+            told: None,
+            keep_alive: false,
+            upgrade: false,
+            status: 0,
+            attempts: 0,
+            server: 0,
+            started: 0,
+            drains_since: None,
+            idle: false,
+            held: 0,
+        }
+    }
+
+    /// Begins with the request whose head, `body` and `upgrade` are in place. `is_early`: it came as early data.
+    #[inline]
+    pub fn begin(&mut self, is_early: bool, limits: &ClientLimits) {
+        let method = self.request.method();
+        let h1 = matches!(self.client_stream, ClientStream::H1(_));
+        let kind = match () {
+            () if self.upgrade && h1 => Kind::Upgrade,
+            () if self.upgrade => Kind::ExtendedConnect,
+            () if method == Method::Connect => Kind::Connect,
+            () => Kind::Message,
+        };
+        self.machine = machine::Exchange::new(machine::Request {
+            kind,
+            has_body: !self.body.is_empty(),
+            is_safe: method.is_safe(),
+            is_idempotent: method.is_idempotent(),
+            is_early,
+            // What a connection goes on with lies behind the whole of this request.
+            max_drained: if h1 { limits.max_body } else { MAX_DRAINED },
+        });
+    }
+
+    /// Begins with a request that could not be read: all that can follow is a refusal.
+    pub fn begin_unread(&mut self, version: Version) {
+        // What the log shows must not be what the attacker chose.
+        self.request.clear();
+        self.request.version = version;
+        let _ = self.request.set_target(b"-");
+        self.machine =
+            machine::Exchange::new(machine::Request { has_body: true, max_drained: MAX_DRAINED, ..Default::default() });
+    }
+
+    /// Begins with a connection that is relayed.
+    pub fn begin_relay(&mut self) {
+        let facts = machine::Request { kind: Kind::Relay, has_body: true, ..Default::default() };
+        self.machine = machine::Exchange::new(facts);
+    }
+
+    /// The address of the request's client: what trusted proxies tell, else the connection's. Limits, hashing, the access
+    /// log and what upstreams are told go by it.
+    #[inline]
+    pub fn client_ip(&self, client: &Client) -> IpAddr {
+        self.told.unwrap_or(client.peer.ip())
+    }
+
+    /// Makes it as new, keeping the memory of its heads within reason.
+    pub fn recycle(&mut self) {
+        self.request.clear();
+        self.request.shrink_to(4096);
+        self.response.clear();
+        self.response.shrink_to(4096);
+        self.upstream_stream = None;
+        self.upstream = None;
+        self.routed = Routed::default();
+        self.request_body.reset();
+        self.response_body.reset();
+        self.trusted = false;
+        self.told = None;
+        self.upgrade = false;
+        self.status = 0;
+        self.attempts = 0;
+        self.drains_since = None;
+        self.idle = false;
+        self.held = 0;
+    }
+}

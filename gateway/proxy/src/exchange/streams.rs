@@ -1,0 +1,329 @@
+//! The two ends of an exchange, and the operations that each kind of end has.
+//!
+//! An exchange talks to a client and to an upstream server. Each is named by a small reference ([`ClientStream`],
+//! [`UpstreamStream`]): the version of HTTP, the key of the connection and, where connections are shared, the stream. Each is
+//! the *source* of one direction and the *sink* of the other:
+//!
+//! ```text
+//!              events of the source                 operations on the sink
+//! client ──► request_arrived                ─┐   ┌─► dispatch, send_request ──────────────► server
+//!        ──► request_room, request_data,     │ x │   server_credit, server_data, server_end
+//!            request_end                    ─┼   ┼─►
+//!        ──► abort                          ─┘   └─► server_reset
+//!
+//! client ◄── client_interim, client_head    ◄┐   ┌── response_arrived ◄──────────────────── server
+//!        ◄── client_credit, client_data,     │ x │   response_room, response_data, response_end
+//!            client_end, client_finish      ◄┼   ┼──
+//!        ◄── client_reset                   ◄┘   └── server_lost
+//! ```
+//! The adapters (`client::h1`, `client::h2`, `client::h3`, and the same in `upstream`) turn bytes into these events and these
+//! operations into bytes. They know nothing of each other: `exchange::request` and `exchange::response` report the events to
+//! the state machine, and `exchange::executor` does what it says. A new version of HTTP needs a variant of each reference, an
+//! arm in each function below, and sources that report the events.
+//!
+//! **The way of a piece.** A source asks how much room there is for what it has (`request_room`, `response_room`). It passes
+//! at most that much, as a slice of its own read buffer, and the sink copies the slice into what it has staged. A room of 0
+//! means "not now": the source keeps the rest, stops reading, and goes on when [`Proxy::resume`] says so.
+//!
+//! **`last`.** A source that knows that a piece is the last one says so with the piece, so that a sink can mark the end on
+//! the data. `*_end` is called in any case, and carries the trailers, which lie in the flow.
+
+use crate::conn::{Client, Conn};
+use crate::exchange::Exchange;
+use crate::service::Proxy;
+use sealane_http::{BodyLength, Known};
+use sealane_lane::{Context, Key, Millis, Slots};
+
+/// Where a request comes from and its response goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientStream {
+    /// A connection that has one exchange at a time.
+    H1(Key),
+    /// A stream of an HTTP/2 connection.
+    H2(Key, u32),
+    /// A stream of an HTTP/3 connection.
+    H3(Key, u32),
+}
+
+/// Where a request goes to and its response comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UpstreamStream {
+    /// A connection that has one exchange at a time.
+    H1(Key),
+    /// An HTTP/2 connection that is being made.
+    Waiting(Key),
+    /// A stream of an HTTP/2 connection.
+    H2(Key, u32),
+    /// A stream of an HTTP/3 connection.
+    H3(Key, u32),
+}
+
+/// What is gone on with when there is time, or room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Later {
+    /// A connection: it may have bytes that could not be taken before.
+    Conn(Key),
+    /// The source of an exchange's request.
+    Client(Key),
+    /// The source of an exchange's response.
+    Server(Key),
+    /// An exchange that waits for the lane to take up newer rules; whether its client waits for 100 (Continue).
+    Begin(Key, bool),
+}
+
+impl ClientStream {
+    /// The connection.
+    #[inline]
+    pub fn conn(self) -> Key {
+        match self {
+            Self::H1(key) | Self::H2(key, _) | Self::H3(key, _) => key,
+        }
+    }
+}
+
+/// Who the client of a side is.
+#[inline]
+pub(crate) fn client_of(conns: &Slots<Conn>, side: ClientStream) -> Option<&Client> {
+    match conns.get(side.conn())? {
+        Conn::Client(client_conn) => Some(&client_conn.client),
+        Conn::Quic(q) => q.client_ref(),
+        Conn::Upstream(_) => None,
+    }
+}
+
+/// The client as a sink.
+impl Proxy {
+    /// Passes an interim response on (the exchange's `response`), where its version has such a thing.
+    #[inline]
+    pub(crate) fn client_interim(&mut self, exchange: Key, side: ClientStream) {
+        match side {
+            ClientStream::H1(key) => self.h1_client_interim(exchange, key),
+            ClientStream::H2(key, stream) => self.h2_client_interim(exchange, key, stream),
+            ClientStream::H3(key, stream) => self.h3_client_interim(exchange, key, stream),
+        }
+    }
+
+    /// Sends the exchange's `response`, whose body is of this length. `upgrade`: what follows is no HTTP.
+    #[inline]
+    pub(crate) fn client_head(&mut self, exchange: Key, side: ClientStream, body: BodyLength, upgrade: bool) {
+        self.announce(exchange, side);
+        match side {
+            ClientStream::H1(key) => self.h1_client_head(exchange, key, body, upgrade),
+            ClientStream::H2(key, stream) => self.h2_client_head(exchange, key, stream, body, upgrade),
+            ClientStream::H3(key, stream) => self.h3_client_head(exchange, key, stream, body, upgrade),
+        }
+    }
+
+    /// Says in a response that HTTP/3 is to be had here (RFC 7838). What a server says of itself in Alt-Svc is not true
+    /// of this gateway, and goes in any case.
+    #[inline]
+    fn announce(&mut self, exchange: Key, side: ClientStream) {
+        let Self { conns, exchanges, .. } = self;
+        let Some(x) = exchanges.get_mut(exchange) else { return };
+        x.response.fields.remove(Known::AltSvc);
+        if let Some(client) = client_of(conns, side)
+            && let Some(quic) = &client.listener.listener.quic
+            && let Some(value) = &quic.settings.alt_svc
+            && !matches!(side, ClientStream::H3(..))
+        {
+            // It is of our own making, and legal.
+            let _ = x.response.fields.push_known(Known::AltSvc, value.as_bytes());
+        }
+    }
+
+    /// How many of `want` bytes the client has room for. 0: the sink will resume the source.
+    #[inline]
+    pub(crate) fn client_credit(&mut self, side: ClientStream, want: usize) -> usize {
+        match side {
+            ClientStream::H1(key) => match self.conns.get_mut(key) {
+                Some(Conn::Client(client_conn)) => client_conn.transport.room(0, want),
+                _ => 0,
+            },
+            ClientStream::H2(key, stream) => self.h2_client_credit(key, stream, want),
+            ClientStream::H3(key, stream) => self.h3_client_credit(key, stream, want),
+        }
+    }
+
+    /// Sends a piece of the response's body.
+    #[inline]
+    pub(crate) fn client_data(
+        &mut self,
+        cx: &mut Context,
+        side: ClientStream,
+        framing: BodyLength,
+        data: &[u8],
+        last: bool,
+    ) {
+        match side {
+            ClientStream::H1(key) => self.h1_client_data(key, framing, data),
+            ClientStream::H2(key, stream) => self.h2_client_data(cx, key, stream, data, last),
+            ClientStream::H3(key, stream) => self.h3_client_data(key, stream, data, last),
+        }
+    }
+
+    /// Ends the response's body, with the trailers in the flow if it has any. A tunnel's end is seen when the
+    /// exchange ends.
+    #[inline]
+    pub(crate) fn client_end(&mut self, exchange: Key, side: ClientStream) {
+        match side {
+            ClientStream::H1(key) => self.h1_client_end(exchange, key),
+            ClientStream::H2(key, stream) => self.h2_client_end(exchange, key, stream),
+            ClientStream::H3(key, stream) => self.h3_client_end(exchange, key, stream),
+        }
+    }
+
+    /// The exchange is over and the response has gone out whole. `complete`: so has the request come in.
+    #[inline]
+    pub(crate) fn client_finish(&mut self, cx: &mut Context, x: &Exchange, complete: bool) {
+        match x.client_stream {
+            ClientStream::H1(key) => self.h1_client_finish(cx, key, x.keep_alive && complete, complete),
+            ClientStream::H2(key, stream) => self.h2_client_finish(cx, key, stream),
+            ClientStream::H3(key, stream) => self.h3_client_finish(cx, key, stream),
+        }
+    }
+
+    /// The exchange is called off; what becomes of the client's side is the caller's to say.
+    #[inline]
+    pub(crate) fn client_detach(&mut self, cx: &mut Context, side: ClientStream) {
+        match side {
+            ClientStream::H1(key) => {
+                if let Some(client_conn) = self.client_conn(key) {
+                    client_conn.exchange = None;
+                }
+            }
+            ClientStream::H2(key, stream) => self.h2_client_finish(cx, key, stream),
+            ClientStream::H3(key, stream) => self.h3_client_detach(key, stream),
+        }
+    }
+
+    /// Cuts a response off behind what was passed on of it, so that it cannot look whole. `stuck`: the client takes
+    /// nothing, and nothing is waited for.
+    #[inline]
+    pub(crate) fn client_reset(&mut self, cx: &mut Context, side: ClientStream, stuck: bool) {
+        match side {
+            ClientStream::H1(key) => {
+                let Self { conns, scratch, .. } = self;
+                if let (false, Some(Conn::Client(client_conn))) = (stuck, conns.get_mut(key)) {
+                    // What the socket does not take at once is lost with the connection.
+                    let _ = client_conn.transport.flush(scratch);
+                }
+                // Without the end that its framing promises, and without close_notify.
+                self.close(cx, key);
+            }
+            ClientStream::H2(key, stream) => self.h2_client_reset(cx, key, stream, stuck),
+            ClientStream::H3(key, stream) => self.h3_client_reset(key, stream, stuck),
+        }
+    }
+
+    /// The deadlines of a client's exchanges are looked at at this time or before.
+    #[inline]
+    pub(crate) fn client_look_by(&mut self, cx: &mut Context, side: ClientStream, at: Millis) {
+        let key = side.conn();
+        match self.conns.get_mut(key) {
+            Some(Conn::Client(client_conn)) => client_conn.deadline.set_no_later(cx, key, at),
+            Some(Conn::Quic(q)) => q.deadline.set_no_later(cx, key, at),
+            Some(Conn::Upstream(_)) | None => {}
+        }
+    }
+
+    /// Whether the client's handshake is still going on, so that what it has sent may be a replay.
+    pub(crate) fn client_is_handshaking(&self, side: ClientStream) -> bool {
+        match self.conns.get(side.conn()) {
+            Some(Conn::Client(client_conn)) => client_conn.transport.is_handshaking(),
+            Some(Conn::Quic(q)) => q.phase == crate::quic::conn::Phase::Handshake,
+            _ => false,
+        }
+    }
+}
+
+/// The upstream's server as a sink.
+impl Proxy {
+    /// How many of `want` bytes the server has room for. 0: the sink will resume the source.
+    #[inline]
+    pub(crate) fn server_credit(&mut self, side: UpstreamStream, want: usize) -> usize {
+        match side {
+            UpstreamStream::H1(key) => match self.conns.get_mut(key) {
+                Some(Conn::Upstream(upstream_conn)) => upstream_conn.transport.room(0, want),
+                _ => 0,
+            },
+            UpstreamStream::Waiting(_) => 0,
+            UpstreamStream::H2(key, stream) => self.h2_server_credit(key, stream, want),
+            UpstreamStream::H3(key, stream) => self.h3_server_credit(key, stream, want),
+        }
+    }
+
+    /// Sends a piece of the request's body.
+    #[inline]
+    pub(crate) fn server_data(
+        &mut self,
+        cx: &mut Context,
+        side: UpstreamStream,
+        framing: BodyLength,
+        data: &[u8],
+        last: bool,
+    ) {
+        match side {
+            UpstreamStream::H1(key) => self.h1_server_data(key, framing, data),
+            UpstreamStream::Waiting(_) => {}
+            UpstreamStream::H2(key, stream) => self.h2_server_data(cx, key, stream, data, last),
+            UpstreamStream::H3(key, stream) => self.h3_server_data(key, stream, data, last),
+        }
+    }
+
+    /// Ends the request's body, with the trailers in the flow if it has any; or this direction of a tunnel.
+    #[inline]
+    pub(crate) fn server_end(&mut self, exchange: Key, side: UpstreamStream) {
+        match side {
+            UpstreamStream::H1(key) => self.h1_server_end(exchange, key),
+            UpstreamStream::Waiting(_) => {}
+            UpstreamStream::H2(key, stream) => self.h2_server_end(exchange, key, stream),
+            UpstreamStream::H3(key, stream) => self.h3_server_end(exchange, key, stream),
+        }
+    }
+
+    /// The exchange is over; the server's side may be used again if `reusable`.
+    #[inline]
+    pub(crate) fn server_finish(&mut self, cx: &mut Context, side: UpstreamStream, reusable: bool) {
+        match side {
+            UpstreamStream::H1(key) => self.release(cx, key, reusable),
+            UpstreamStream::Waiting(_) => {}
+            UpstreamStream::H2(key, stream) => self.h2_server_finish(cx, key, stream),
+            UpstreamStream::H3(key, stream) => self.h3_server_finish(cx, key, stream, reusable),
+        }
+    }
+
+    /// Calls the request off.
+    #[inline]
+    pub(crate) fn server_reset(&mut self, cx: &mut Context, side: UpstreamStream) {
+        match side {
+            UpstreamStream::H1(key) => self.close(cx, key),
+            // It finds out when it looks for those who wait.
+            UpstreamStream::Waiting(_) => {}
+            UpstreamStream::H2(key, stream) => self.h2_server_reset(cx, key, stream),
+            UpstreamStream::H3(key, stream) => self.h3_server_reset(key, stream),
+        }
+    }
+}
+
+/// Sources go on.
+impl Proxy {
+    /// Lets a source, or a whole connection, go on.
+    pub(crate) fn resume(&mut self, cx: &mut Context, later: Later) {
+        match later {
+            Later::Conn(key) => self.go_on(cx, key),
+            Later::Begin(exchange, expects) => self.begin(cx, exchange, expects),
+            Later::Client(exchange) => match self.exchanges.get(exchange).map(|x| x.client_stream) {
+                Some(ClientStream::H1(key)) => self.go_on(cx, key),
+                Some(ClientStream::H2(key, stream)) => self.h2_client_read(cx, exchange, key, stream),
+                Some(ClientStream::H3(key, stream)) => self.h3_read(cx, key, stream),
+                None => {}
+            },
+            Later::Server(exchange) => match self.exchanges.get(exchange).and_then(|x| x.upstream_stream) {
+                Some(UpstreamStream::H1(key)) => self.go_on(cx, key),
+                Some(UpstreamStream::H2(key, stream)) => self.h2_server_read(cx, exchange, key, stream),
+                Some(UpstreamStream::H3(key, stream)) => self.h3_server_read(cx, key, stream),
+                Some(UpstreamStream::Waiting(_)) | None => {}
+            },
+        }
+    }
+}

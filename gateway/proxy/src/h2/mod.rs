@@ -1,0 +1,32 @@
+//! HTTP/2 (RFC 9113) on the `h2` crate, which is driven by hand: no runtime, no tasks. One adapter towards clients
+//! ([`client_conn`], [`front_sink`]), one towards upstreams ([`upstream_conn`]); `streams` says what adapters are.
+//!
+//! `h2` owns framing, HPACK, the streams' states and flow control. Ours are: what a head may be (`sealane_http::list`),
+//! what a client may cost ([`guard`]), how many small frames wait ([`backlog`]), who gets the transport ([`front_sink`], [`priority`]), and all time.
+
+pub(crate) mod backlog;
+pub(crate) mod frames;
+pub(crate) mod guard;
+pub(crate) mod message;
+pub(crate) mod pipe;
+pub(crate) mod priority;
+pub(crate) mod trailers;
+pub(crate) mod wake;
+pub(crate) mod window;
+
+use crate::conn::Conn;
+use crate::service::Proxy;
+use sealane_lane::Context;
+
+impl Proxy {
+    /// Looks at the streams, of whichever connection, that `h2` has woken.
+    pub(crate) fn h2_woken(&mut self, cx: &mut Context) {
+        while let Some((key, stream)) = wake::next_woken() {
+            match self.conns.get(key) {
+                Some(Conn::Client(_)) => self.h2_client_woken(cx, key, stream),
+                Some(Conn::Upstream(_)) => self.h2_server_woken(cx, key, stream),
+                Some(Conn::Quic(_)) | None => {}
+            }
+        }
+    }
+}

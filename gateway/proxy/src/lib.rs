@@ -1,0 +1,51 @@
+//! The proxy: what a lane does with the connections of HTTP clients.
+//!
+//! A request goes from left to right, its response comes back the same way:
+//!
+//! ```text
+//! accept ──► client/{connection, h1, h2, h3} ──► exchange ──► upstream/{selection, connection, h1, h2, h3} ──► server
+//! quic   ──►
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `service` | events, timers, mail and snapshots of the lane |
+//! | `accept` | accepts connections, and bounds what handshakes cost |
+//! | `client` | sources of requests and sinks of responses, one per version of HTTP |
+//! | `exchange` | executes the state machine of `sealane-exchange` |
+//! | `upstream` | selects servers, pools connections; sinks of requests and sources of responses |
+//! | `relay` | connections that are passed on without being read |
+//! | `h2`, `quic` | what both sides of HTTP/2, and all of QUIC, have in common |
+//! | `transport`, `flush` | a socket with its TLS session; when staged bytes leave |
+//!
+//! `exchange::streams` is the seam between the versions of HTTP and the exchange.
+//! [`Proxy`] is a [`sealane_lane::Service`]; control gives it [`snapshot::Snapshot`]s.
+
+mod accept;
+mod access_log;
+mod client;
+mod clock;
+mod conn;
+pub mod counters;
+mod exchange;
+mod flush;
+mod h2;
+mod lane_state;
+pub mod limits;
+mod memory;
+mod quic;
+mod relay;
+mod renewal;
+pub mod rules;
+mod scratch;
+mod service;
+pub mod snapshot;
+mod transport;
+mod upstream;
+
+pub use access_log::{LogFormat, LogSink};
+pub use exchange::failure::Failure;
+pub use quic::Datagram;
+pub use quic::succession::{Channel, QuicPredecessor, QuicSuccessor};
+pub use service::{HandedOver, MAIL_CAPACITY, Message, Proxy, Setup};
+pub use upstream::{balance, server_state};

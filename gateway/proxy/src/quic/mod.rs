@@ -1,0 +1,636 @@
+//! QUIC in a lane: its sockets, endpoints, connections and timers, with quinn-proto for the protocol.
+//!
+//! ```text
+//! socket ─ trains ─► datagram ─┬─► another lane's (by connection id): its mailbox
+//!                              ├─► connection ─ events ─► client::h3, upstream::h3
+//!                              └─► Incoming ─ retry | refuse | queue ─ admit ─► connection
+//! socket ◄─ one batch per turn ◄─ flush ◄─ connections marked for it
+//! ```
+//! An endpoint belongs to one socket of one listener, and lives as long as connections of it do, also when the listener
+//! has gone from the configuration. Connection ids name the socket ([`config`]), so that every packet finds its lane
+//! after a change of the client's address: by `sealane_sys::steer` in the kernel, else by the mailbox.
+//!
+//! A datagram is passed on once: what came from another lane or process ([`Datagram`]) is this lane's, or nobody's. It is
+//! passed on only under an id that carries our MAC, or under the first id of a hello whose ticket did. Mailboxes have a
+//! capacity, and a datagram that does not fit is lost, as on any network.
+//!
+//! quinn-proto asks for time as `Instant` and wants timers finer than the lane's wheel: they are in a heap, and the
+//! lane's loop wakes for the first of them.
+
+pub(crate) mod admission;
+pub(crate) mod config;
+pub(crate) mod conn;
+pub(crate) mod send;
+pub(crate) mod succession;
+
+use crate::Message;
+use crate::conn::Conn;
+use crate::lane_state::LaneListener;
+use crate::service::Proxy;
+use admission::Waiting;
+use bytes::BytesMut;
+use conn::{Phase, QuicConn};
+use quinn_proto::{ConnectionHandle, DatagramEvent, Dir, EcnCodepoint, EndpointEvent, StreamEvent};
+use sealane_http::h3::QpackScratch;
+use sealane_lane::{Context, Key};
+use sealane_sys::udp::{Batch, Options, Socket};
+use sealane_tls::ids::IdKey;
+use sealane_tls::quic as tls_quic;
+use send::Outgoing;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use succession::{Channel, QuicSuccessor, Sent};
+
+/// Tokens of UDP sockets: the lower bits are the endpoint's index.
+pub(crate) const UDP: u64 = 1 << 63 | 1 << 61;
+/// Messages per system call.
+const MESSAGES: usize = 16;
+/// System calls per event, before others get their turn.
+const READS: usize = 4;
+/// A train of datagrams.
+const TRAIN: usize = 65_535;
+/// How much later than they may be the ids of ended connections are forgotten, where nothing else happens meanwhile.
+const FORGETTING: Duration = Duration::from_millis(100);
+/// Entries of the timers' heap, beside a few per connection, above which those that are stale are removed.
+const STALE_TIMERS: usize = 256;
+/// The kernel's buffers, wished for: a lane that is busy for a millisecond at 10 Gbit/s.
+pub(crate) const SOCKET_BUFFER: usize = 2 << 20;
+
+/// A datagram that came to a lane that does not own its connection.
+#[derive(Debug)]
+pub struct Datagram {
+    /// Whose socket it came to.
+    pub(crate) listener: u32,
+    /// The socket, and so the endpoint, that owns its connection.
+    pub(crate) slot: usize,
+    pub(crate) remote: SocketAddr,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) ecn: u8,
+    /// It belongs to a client whom that lane has counted.
+    pub(crate) counted: bool,
+    /// Whatever process its id names knows no such connection: it begins one here.
+    pub(crate) fresh: bool,
+    pub(crate) data: BytesMut,
+}
+
+impl Datagram {
+    /// The socket that owns its connection.
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// What it takes of the room in a mailbox, in bytes.
+    pub(crate) fn load(&self) -> usize {
+        size_of::<Self>() + self.data.len()
+    }
+}
+
+/// What is known of a datagram beside its bytes.
+#[derive(Clone, Copy)]
+struct Arrival {
+    remote: SocketAddr,
+    local: Option<IpAddr>,
+    ecn: u8,
+    counted: bool,
+    /// It came from another lane, or another process: it is not passed on again.
+    forwarded: bool,
+}
+
+/// One socket with its endpoint.
+pub(crate) struct Endpoint {
+    pub socket: Socket,
+    pub endpoint: quinn_proto::Endpoint,
+    /// Whose clients come here; `None` for connections to upstreams.
+    pub listener: Option<Rc<LaneListener>>,
+    /// Which of the listener's sockets it is.
+    pub slot: usize,
+    /// Connections by their handle.
+    pub keys: Vec<Option<Key>>,
+    /// The listener is gone: no new connections.
+    pub leaving: bool,
+}
+
+/// A lane's QUIC.
+#[derive(Default)]
+pub(crate) struct Quic {
+    pub endpoints: Vec<Option<Box<Endpoint>>>,
+    batch: Option<Batch>,
+    pub out: Outgoing,
+    /// When connections want to be woken; entries may be out of date.
+    timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// Endpoints and handles of connections that their peers have closed, by when the last of their packets are over. The
+    /// endpoint knows their ids until then, so that it does not answer; the rest of them is gone.
+    pub closing: BinaryHeap<Reverse<(Instant, usize, usize)>>,
+    /// Connections with something to send.
+    pub needs_flush: Vec<Key>,
+    /// Connections with events to look at.
+    touched: Vec<Key>,
+    pub waiting: VecDeque<Waiting>,
+    /// Handshakes with clients under way.
+    pub handshakes: usize,
+    pub qpack: QpackScratch,
+    /// Clients' first connection ids whose hello was another lane's.
+    pub moved: admission::Moved,
+    /// Makes and checks the MACs of connection ids.
+    ids: Option<Arc<IdKey>>,
+    /// The process that reads our listeners' sockets now; it passes on what is ours.
+    pub successor: Option<Arc<Channel>>,
+}
+
+impl Proxy {
+    /// Watches the UDP sockets of this lane's slots; keeps those that are open.
+    pub(crate) fn quic_listen(&mut self, cx: &Context) -> std::io::Result<()> {
+        let lane = self.lane.clone();
+        let lanes = self.mailboxes.len();
+        for place in &mut self.quic.endpoints {
+            let Some(endpoint) = place else { continue };
+            let Some(old) = &endpoint.listener else { continue };
+            let id = old.listener.id;
+            let new = lane.listeners.iter().find(|l| l.listener.id == id && l.listener.quic.is_some());
+            // What a successor does not read is ours until the end, whatever is published meanwhile.
+            endpoint.leaving = new.is_none() || self.quic.successor.is_some() && endpoint.leaving;
+            if let Some(new) = new {
+                endpoint.listener = Some(new.clone());
+            } else if endpoint.endpoint.open_connections() == 0 {
+                cx.unwatch(&endpoint.socket);
+                *place = None;
+            }
+        }
+        for listener in &lane.listeners {
+            let Some(quic) = &listener.listener.quic else { continue };
+            for (slot, socket) in quic.sockets.iter().enumerate().skip(self.slot).step_by(lanes) {
+                let id = listener.listener.id;
+                let same = |e: &Endpoint| e.slot == slot && e.listener.as_ref().is_some_and(|l| l.listener.id == id);
+                if self.quic.endpoints.iter().flatten().any(|e| same(e)) {
+                    continue;
+                }
+                let options = Options {
+                    ecn: true,
+                    receive_buffer: SOCKET_BUFFER,
+                    send_buffer: SOCKET_BUFFER,
+                    ..Options::default()
+                };
+                let mut socket = Socket::adopt(rustix::io::fcntl_dupfd_cloexec(socket, 0)?, &options)?;
+                let probes = socket.probe_path().is_ok();
+                if !quic.settings.offload {
+                    socket = socket.without_offload();
+                }
+                let config = self.quic_endpoint_config(slot);
+                let server = listener.quic_config(&lane.snapshot).map_err(std::io::Error::other)?;
+                let endpoint = Endpoint {
+                    socket,
+                    endpoint: quinn_proto::Endpoint::new(config, server, probes, None),
+                    listener: Some(listener.clone()),
+                    slot,
+                    keys: Vec::new(),
+                    leaving: false,
+                };
+                self.quic_add_endpoint(cx, endpoint)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What quinn-proto is told of the endpoint at one of a listener's sockets.
+    pub(crate) fn quic_endpoint_config(&mut self, slot: usize) -> Arc<quinn_proto::EndpointConfig> {
+        let snapshot = &self.lane.snapshot;
+        // The key that it is derived from outlives rotations.
+        let ids = self.quic.ids.get_or_insert_with(|| Arc::new(IdKey::of_connections(&snapshot.ticket_keys)));
+        config::endpoint(&snapshot.ticket_keys, ids, snapshot.quic_generation, slot)
+    }
+
+    /// Puts an endpoint in and watches its socket.
+    pub(crate) fn quic_add_endpoint(&mut self, cx: &Context, endpoint: Endpoint) -> std::io::Result<usize> {
+        let endpoints = &mut self.quic.endpoints;
+        let index = endpoints.iter().position(Option::is_none).unwrap_or(endpoints.len());
+        cx.watch_listener(&endpoint.socket, UDP | index as u64)?;
+        match endpoints.get_mut(index) {
+            Some(place) => *place = Some(Box::new(endpoint)),
+            None => endpoints.push(Some(Box::new(endpoint))),
+        }
+        if self.quic.batch.is_none() {
+            self.quic.batch = Some(Batch::new(MESSAGES, TRAIN));
+        }
+        Ok(index)
+    }
+
+    /// Another process reads the listeners' sockets from now on, but for those that it has no use for.
+    pub(crate) fn quic_follow(&mut self, cx: &Context, successor: QuicSuccessor) {
+        for endpoint in self.quic.endpoints.iter_mut().flatten().filter(|e| !e.leaving) {
+            let Some(listener) = &endpoint.listener else { continue };
+            endpoint.leaving = successor.not_read.contains(&listener.listener.address);
+            if !endpoint.leaving {
+                cx.unwatch(&endpoint.socket);
+            }
+        }
+        // With this, the word that this lane reads no more has gone out, too.
+        self.quic.successor = Some(successor.channel);
+    }
+
+    /// Reads a UDP socket.
+    pub(crate) fn quic_ready(&mut self, cx: &mut Context, index: usize) {
+        let ours = |e: &Endpoint| self.quic.successor.is_none() || e.listener.is_none() || e.leaving;
+        if !self.quic.endpoints.get(index).is_some_and(|e| e.as_ref().is_some_and(|e| ours(e))) {
+            return;
+        }
+        let Some(mut batch) = self.quic.batch.take() else { return };
+        let now = cx.instant();
+        for _ in 0..READS {
+            let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { break };
+            // Errors are those of earlier sends (ICMP); timers deal with peers that are gone.
+            let Ok(filled) = endpoint.socket.receive(&mut batch) else { break };
+            for (meta, bytes) in batch.iter_mut() {
+                if meta.truncated {
+                    self.counters.quic_dropped_oversize.inc();
+                    continue;
+                }
+                // A train is one allocation; its datagrams are parts of it.
+                let mut train = BytesMut::from(&bytes[..]);
+                while !train.is_empty() {
+                    let data = match meta.segment < train.len() {
+                        true => train.split_to(meta.segment),
+                        false => std::mem::take(&mut train),
+                    };
+                    let arrival = Arrival {
+                        remote: meta.remote,
+                        local: meta.local,
+                        ecn: meta.ecn,
+                        counted: false,
+                        forwarded: false,
+                    };
+                    self.quic_datagram(cx, index, now, arrival, data);
+                }
+            }
+            if filled < MESSAGES {
+                break;
+            }
+        }
+        self.quic.batch = Some(batch);
+        self.quic_look(cx);
+    }
+
+    /// One datagram: to the lane that owns it, or to its connection, or to be admitted.
+    fn quic_datagram(&mut self, cx: &mut Context, index: usize, now: Instant, arrival: Arrival, data: BytesMut) {
+        self.counters.quic_datagrams_in.inc();
+        let Some(data) = self.quic_pass_on(cx, index, &arrival, data) else { return };
+        let Arrival { remote, local, ecn, counted, forwarded } = arrival;
+        let lanes = self.mailboxes.len();
+        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
+        // What another lane has passed on stays here, whosever ticket its hello has: that counts for nothing then.
+        let keep = lanes > 1 && !forwarded && endpoint.listener.as_ref().is_some_and(|l| l.has_stateful_tickets());
+        let raw = (keep || self.quic.successor.is_some()).then(|| data.clone());
+        let mut answer = std::mem::take(&mut self.quic.out.scratch);
+        answer.clear();
+        let event = endpoint.endpoint.handle(now, remote, local, EcnCodepoint::from_bits(ecn), data, &mut answer);
+        match event {
+            None => {
+                if let (true, Some(data)) = (keep, raw) {
+                    self.quic_waits(index, data);
+                }
+            }
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                if let Some(Some(key)) = endpoint.keys.get(handle.0)
+                    && let Some(Conn::Quic(q)) = self.conns.get_mut(*key)
+                {
+                    let may_move = !q.raw.is_empty();
+                    if let (true, Some(raw)) = (may_move, raw) {
+                        q.raw.push(raw);
+                    }
+                    let ((), foreign) = tls_quic::hear(may_move, || q.quic.handle_event(event));
+                    q.foreign = q.foreign.or(foreign);
+                    self.quic.touched.push(*key);
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming))
+                if endpoint.listener.is_some() && !endpoint.leaving && self.quic.successor.is_some() =>
+            {
+                // Under an id that we made for a Retry: the successor's. Its client has proven its address, so nobody else
+                // makes datagrams go back.
+                let proven = incoming.remote_address_validated();
+                endpoint.endpoint.ignore(incoming);
+                if let (Some(successor), Some(listener), Some(data), true) =
+                    (&self.quic.successor, &endpoint.listener, raw, proven)
+                {
+                    let (address, listener) = (listener.listener.address, listener.listener.id);
+                    let slot = endpoint.slot;
+                    let message = Datagram { listener, slot, remote, local, ecn, counted: false, fresh: true, data };
+                    // One that is gone is a network that has lost it.
+                    if successor.send(address, &message) == Sent::Full {
+                        self.counters.quic_dropped_process.inc();
+                    }
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                self.quic.out.scratch = answer;
+                return self.quic_incoming(cx, index, incoming, raw, counted);
+            }
+            Some(DatagramEvent::Response(transmit)) => {
+                // RFC 9000 §17.2.1: a long header of version 0.
+                if matches!(answer[..], [128..=255, 0, 0, 0, 0, ..]) {
+                    self.counters.quic_version_negotiations.inc();
+                }
+                self.quic.out.push(index, &transmit, &answer);
+            }
+        }
+        self.quic.out.scratch = answer;
+    }
+
+    /// Passes a datagram on to the process or the lane that its connection id names, unless that is this lane: then it is
+    /// given back.
+    fn quic_pass_on(&mut self, cx: &Context, index: usize, arrival: &Arrival, data: BytesMut) -> Option<BytesMut> {
+        let Arrival { remote, local, ecn, counted, forwarded } = *arrival;
+        let endpoint = self.quic.endpoints.get(index)?.as_ref()?;
+        let Some(listener) = endpoint.listener.as_ref().filter(|_| !forwarded) else { return Some(data) };
+        let (address, listener, slots) = (
+            listener.listener.address,
+            listener.listener.id,
+            listener.listener.quic.as_ref().map_or(0, |q| q.sockets.len()),
+        );
+        let snapshot = &self.lane.snapshot;
+        let key = self.quic.ids.as_deref();
+        let named = config::named(&data);
+        if let Some(named) = named.filter(|n| n.generation == snapshot.quic_generation && n.slot < slots) {
+            if named.slot == endpoint.slot {
+                return Some(data);
+            }
+            if key.is_some_and(|key| named.is_made_with(key)) {
+                let slot = named.slot;
+                return self.quic_mail(listener, slot, arrival, &data);
+            }
+            self.counters.forged_connection_ids.inc();
+        } else if let Some(named) = named
+            && let Some(predecessor) = snapshot.quic_predecessors.iter().find(|e| e.generation == named.generation)
+        {
+            let passes = match predecessor.ids_have_macs {
+                true => key.is_some_and(|key| named.is_made_with(key)),
+                false => named.may_be_without_mac(),
+            };
+            if passes {
+                let message = Datagram { listener, slot: named.slot, remote, local, ecn, counted, fresh: false, data };
+                return match predecessor.channel.send(address, &message) {
+                    Sent::Yes => {
+                        self.counters.quic_forwarded.inc();
+                        None
+                    }
+                    Sent::Full => {
+                        self.counters.quic_dropped_process.inc();
+                        None
+                    }
+                    // Its connections have ended with it: a stateless reset tells the client.
+                    Sent::Gone => Some(message.data),
+                };
+            }
+            self.counters.forged_connection_ids.inc();
+        }
+        match self.quic.moved.owner(cx.now(), remote, &data) {
+            Some(slot) => self.quic_mail(listener, slot, arrival, &data),
+            None => Some(data),
+        }
+    }
+
+    /// Mails a datagram to the lane of one of a listener's sockets. What does not fit is lost, and counted there.
+    fn quic_mail(&self, listener: u32, slot: usize, arrival: &Arrival, data: &[u8]) -> Option<BytesMut> {
+        let Arrival { remote, local, ecn, counted, .. } = *arrival;
+        // A copy: what comes in trains would keep the whole train.
+        let data = BytesMut::from(data);
+        let message = Datagram { listener, slot, remote, local, ecn, counted, fresh: false, data };
+        if self.mailboxes[slot % self.mailboxes.len()].send(Message::Datagram(Box::new(message))).is_ok() {
+            self.counters.quic_forwarded.inc();
+        }
+        None
+    }
+
+    /// A datagram that another lane got, of a connection that is one of this lane's.
+    pub(crate) fn quic_forwarded(&mut self, cx: &mut Context, d: Datagram) {
+        let own = |e: &Endpoint| e.slot == d.slot && e.listener.as_ref().is_some_and(|l| l.listener.id == d.listener);
+        let found = self.quic.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e)));
+        if let Some(index) = found {
+            let now = cx.instant();
+            let Datagram { remote, local, ecn, counted, .. } = d;
+            let arrival = Arrival { remote, local, ecn, counted, forwarded: true };
+            self.quic_datagram(cx, index, now, arrival, d.data);
+            self.quic_look(cx);
+        } else {
+            self.counters.quic_dropped_misdirected.inc();
+        }
+    }
+
+    /// Looks at the connections to which something has happened.
+    pub(crate) fn quic_look(&mut self, cx: &mut Context) {
+        while let Some(key) = self.quic.touched.pop() {
+            self.quic_drive(cx, key);
+        }
+    }
+
+    /// Acts on what a connection has to say.
+    pub(crate) fn quic_drive(&mut self, cx: &mut Context, key: Key) {
+        if self.quic_gave_up_hello(cx, key) {
+            return;
+        }
+        loop {
+            let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+            let Some(event) = q.quic.poll() else { break };
+            match event {
+                quinn_proto::Event::Connected if q.is_client() => self.quic_established(cx, key),
+                quinn_proto::Event::Connected => self.h3_server_established(cx, key),
+                quinn_proto::Event::ConnectionLost { reason } if q.is_client() => self.quic_lost(cx, key, &reason),
+                quinn_proto::Event::ConnectionLost { reason } => self.h3_server_lost(cx, key, Some(&reason)),
+                quinn_proto::Event::Stream(event) => self.quic_stream_event(cx, key, event),
+                quinn_proto::Event::HandshakeDataReady => self.quic_hello_read(key),
+                quinn_proto::Event::DatagramReceived | quinn_proto::Event::DatagramsUnblocked => {}
+            }
+        }
+        self.quic_mark_for_flush(key);
+    }
+
+    fn quic_stream_event(&mut self, cx: &mut Context, key: Key, event: StreamEvent) {
+        match event {
+            StreamEvent::Opened { dir: Dir::Uni } => {
+                while let Some(Conn::Quic(q)) = self.conns.get_mut(key)
+                    && let Some(id) = q.quic.streams().accept(Dir::Uni)
+                {
+                    q.uni.push((id, Default::default()));
+                    self.h3_read_uni(cx, key, id);
+                }
+            }
+            StreamEvent::Opened { dir: Dir::Bi } => {
+                while let Some(Conn::Quic(q)) = self.conns.get_mut(key)
+                    && let Some(id) = q.quic.streams().accept(Dir::Bi)
+                {
+                    self.h3_stream_opened(cx, key, id);
+                }
+            }
+            StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.h3_read_uni(cx, key, id),
+            StreamEvent::Readable { id } => {
+                let Some(index) = self.quic_stream(key, id) else { return };
+                match self.quic_conn(key).is_some_and(|q| q.is_client()) {
+                    true => self.h3_read(cx, key, index),
+                    false => self.h3_server_read(cx, key, index),
+                }
+            }
+            StreamEvent::Writable { id } => {
+                let Some(index) = self.quic_stream(key, id) else { return };
+                if let Some(Conn::Quic(q)) = self.conns.get_mut(key) {
+                    q.stage(index);
+                }
+            }
+            StreamEvent::Stopped { id, .. } => {
+                let Some(index) = self.quic_stream(key, id) else { return };
+                match self.quic_conn(key).is_some_and(|q| q.is_client()) {
+                    true => self.h3_stopped(cx, key, index),
+                    false => self.h3_server_stopped(key, index),
+                }
+            }
+            StreamEvent::Available { dir: Dir::Bi } => self.h3_send_waiting(cx, key),
+            StreamEvent::Available { dir: Dir::Uni } | StreamEvent::Finished { .. } => {}
+        }
+    }
+
+    fn quic_stream(&mut self, key: Key, id: quinn_proto::StreamId) -> Option<u32> {
+        match self.conns.get(key)? {
+            Conn::Quic(q) => q.by_id.get(&id).copied(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn quic_conn(&mut self, key: Key) -> Option<&mut QuicConn> {
+        match self.conns.get_mut(key) {
+            Some(Conn::Quic(q)) => Some(q),
+            _ => None,
+        }
+    }
+
+    /// Makes sure that a connection is flushed in this turn.
+    #[inline]
+    pub(crate) fn quic_mark_for_flush(&mut self, key: Key) {
+        if let Some(Conn::Quic(q)) = self.conns.get_mut(key)
+            && !std::mem::replace(&mut q.needs_flush, true)
+        {
+            self.quic.needs_flush.push(key);
+        }
+    }
+
+    /// The end of a turn: timers, admission, and everything that is to be sent. True if there is more to do at once.
+    pub(crate) fn quic_turn(&mut self, cx: &mut Context) -> bool {
+        if self.quic.endpoints.is_empty() {
+            return false;
+        }
+        let now = cx.instant();
+        while let Some(Reverse((at, token))) = self.quic.timers.peek().copied()
+            && at <= now
+        {
+            self.quic.timers.pop();
+            let key = Key::from_u64(token);
+            let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { continue };
+            if q.armed != Some(at) {
+                continue;
+            }
+            q.armed = None;
+            q.quic.handle_timeout(now);
+            self.quic_drive(cx, key);
+        }
+        while let Some(Reverse((at, index, handle))) = self.quic.closing.peek().copied()
+            && at <= now
+        {
+            self.quic.closing.pop();
+            if let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) {
+                let _ = endpoint.endpoint.handle_event(ConnectionHandle(handle), EndpointEvent::drained());
+            }
+        }
+        self.quic_admit(cx);
+        let more = self.quic_flush_all(cx);
+        let alarms = [self.quic_first_timer(), self.quic.closing.peek().map(|Reverse((at, ..))| *at + FORGETTING)];
+        cx.alarm = alarms.into_iter().flatten().min();
+        if self.quic.out.is_blocked() {
+            let soon = now + send::PATIENCE;
+            cx.alarm = Some(cx.alarm.map_or(soon, |at| at.min(soon)));
+        }
+        more || !self.quic.waiting.is_empty()
+    }
+
+    /// When the first connection wants to be woken. Nobody wakes for those that have ended, or want it at another time now:
+    /// in a storm of short connections each would cost a turn or two.
+    fn quic_first_timer(&mut self) -> Option<Instant> {
+        while let Some(Reverse((at, token))) = self.quic.timers.peek().copied() {
+            if matches!(self.conns.get(Key::from_u64(token)), Some(Conn::Quic(q)) if q.armed == Some(at)) {
+                return Some(at);
+            }
+            self.quic.timers.pop();
+        }
+        None
+    }
+
+    /// Notes when a connection's protocol wants to be woken.
+    pub(crate) fn quic_arm(&mut self, key: Key) {
+        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+        let own = [q.hold, q.brief_until];
+        let Some(at) = q.quic.poll_timeout().into_iter().chain(own.into_iter().flatten()).min() else { return };
+        // A timer that has moved back is found out when the old entry comes up.
+        if q.armed.is_none_or(|armed| at < armed) {
+            q.armed = Some(at);
+            self.quic.timers.push(Reverse((at, key.to_u64())));
+        }
+        // What timers that have moved forward left behind goes once it is most of what is there.
+        if self.quic.timers.len() > STALE_TIMERS + 4 * self.conns.len() {
+            let conns = &self.conns;
+            let live = |at: Instant, token: u64| matches!(conns.get(Key::from_u64(token)), Some(Conn::Quic(q)) if q.armed == Some(at));
+            self.quic.timers.retain(|Reverse((at, token))| live(*at, *token));
+        }
+    }
+
+    /// All connections with clients are told to open no more streams; those without any close. With a successor there is
+    /// no hurry: what is on its way when they hear of it is still served (RFC 9114 §5.2).
+    pub(crate) fn quic_drain(&mut self, cx: &mut Context) {
+        let keys: Vec<Key> = self.conns.keys().collect();
+        let kindly = self.quic.successor.is_some();
+        for key in keys {
+            let Some(q) = self.quic_conn(key).filter(|q| q.is_client()) else { continue };
+            if kindly {
+                q.leave_soon(cx.now());
+                self.quic_mark_for_flush(key);
+            } else {
+                q.leave();
+                self.quic_close_if_done(cx, key);
+            }
+        }
+        self.quic_flush_all(cx);
+    }
+
+    /// Closes a connection that is leaving and has no request under way.
+    pub(crate) fn quic_close_if_done(&mut self, cx: &mut Context, key: Key) {
+        let Some(q) = self.quic_conn(key) else { return };
+        if q.phase == Phase::Leaving && q.may_close() && q.requests_waiting.is_empty() {
+            let now = cx.instant();
+            q.close(now, sealane_http::h3::Code::NoError, "");
+            self.quic_left(key);
+        }
+        self.quic_mark_for_flush(key);
+    }
+
+    /// What a new snapshot means: endpoints come and go, new connections get the new settings, and those whose rules
+    /// are gone leave.
+    pub(crate) fn quic_refresh(&mut self, cx: &mut Context) {
+        // What fails stays as it was; control has checked it all, and the next snapshot tries again.
+        let _ = self.quic_listen(cx);
+        let lane = self.lane.clone();
+        for endpoint in self.quic.endpoints.iter_mut().flatten().filter(|e| !e.leaving) {
+            if let Some(listener) = &endpoint.listener
+                && let Ok(config) = listener.quic_config(&lane.snapshot)
+            {
+                endpoint.endpoint.set_server_config(config);
+            }
+        }
+        let keys: Vec<Key> = self.conns.keys().collect();
+        for key in keys {
+            let Some(q) = self.quic_conn(key) else { continue };
+            if q.client().is_some_and(|c| c.requests == u64::MAX) {
+                q.leave();
+                self.quic_close_if_done(cx, key);
+            }
+        }
+    }
+}

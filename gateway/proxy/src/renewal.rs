@@ -1,0 +1,97 @@
+//! What becomes of clients' connections when a snapshot takes the place of the one that they were made under.
+//!
+//! | since then | requests from now on |
+//! |---|---|
+//! | the listener is there, and the connection's policy (client certificates, its names) is the same | under the new settings |
+//! | the listener or the policy has gone, and no client is asked for a certificate, before or after | under the old settings: the next one, with `Connection: close` (HTTP/1.1), or those that its GOAWAY crosses |
+//! | the same, and somebody is asked | none: the connection closes, or 421 (HTTP/1.1); REFUSED_STREAM; H3_REQUEST_REJECTED |
+//!
+//! [`Proxy::begin`](crate::service::Proxy) asks for each request, and only once the lane has taken up the newest snapshot.
+//! So a request that comes after the answer to a reload is never served under client-certificate rules of before.
+
+use crate::conn::{Client, ClientPhase, Conn};
+use crate::service::Proxy;
+use crate::snapshot::Listener;
+use sealane_lane::{Context, Key};
+
+impl Client {
+    /// A reload has taken away the listener or the policy that the connection was made under.
+    fn is_left_behind(&self) -> bool {
+        self.requests == u64::MAX
+    }
+}
+
+impl Proxy {
+    /// Gives open connections the settings of the newest snapshot, or tells their clients to open new ones.
+    pub(crate) fn renew_clients(&mut self, cx: &mut Context) {
+        let idle = self.lane.snapshot.limits.idle_timeout;
+        for key in self.conns.keys().collect::<Vec<_>>() {
+            let Some(conn) = self.conns.get_mut(key) else { continue };
+            let over_quic = matches!(conn, Conn::Quic(_));
+            let Some(client) = conn.client() else { continue };
+            // A QUIC hello is judged by the settings that its connection began with, so those stay its rules.
+            let awaits_hello = over_quic && client.policy.is_none();
+            if !awaits_hello && self.renewed(key) {
+                continue;
+            }
+            let Some(client) = self.conns.get_mut(key).and_then(Conn::client) else { continue };
+            client.requests = u64::MAX;
+            let rules_hold = awaits_hello || self.rules_hold(key);
+            let Some(client_conn) = self.client_conn(key) else { continue };
+            let waits =
+                client_conn.phase == ClientPhase::Open && client_conn.exchange.is_none() && !client_conn.in_head;
+            match &mut client_conn.h2 {
+                Some(h2) => h2.shut_down(cx.now()),
+                // A request that crosses this gets no answer, and may be sent again elsewhere (RFC 9112 §9.3.1).
+                None if !rules_hold && waits && !client_conn.transport.is_handshaking() => {
+                    client_conn.transport.finish();
+                    client_conn.phase = ClientPhase::Closing { linger: true };
+                    client_conn.deadline.after(cx, key, idle);
+                }
+                None => continue,
+            }
+            self.mark_for_flush(key);
+        }
+    }
+
+    /// Whether requests of a connection may be served: under the newest settings, or under those of before where nothing of
+    /// who may see what has changed with them.
+    pub(crate) fn rules_hold(&mut self, key: Key) -> bool {
+        let Some(client) = self.conns.get_mut(key).and_then(Conn::client) else { return true };
+        if !client.is_left_behind() {
+            return true;
+        }
+        let asked = asks_for_certificates(&client.listener.listener);
+        self.renewed(key) || !asked && !self.lane.listeners.iter().any(|l| asks_for_certificates(&l.listener))
+    }
+
+    /// Puts a connection under the newest settings of its listener. False if the listener or its policy has gone.
+    fn renewed(&mut self, key: Key) -> bool {
+        let Self { conns, lane, .. } = self;
+        let Some(client) = conns.get_mut(key).and_then(Conn::client) else { return true };
+        let old = &client.listener.listener;
+        let new = lane.listeners.iter().find(|l| l.listener.id == old.id);
+        let Some((new, policy)) = new.and_then(|n| Some((n, same_policy(old, client.policy, &n.listener)?))) else {
+            return false;
+        };
+        (client.listener, client.policy) = (new.clone(), policy);
+        true
+    }
+}
+
+fn asks_for_certificates(listener: &Listener) -> bool {
+    listener.tls.iter().flat_map(|tls| &tls.policies).any(|policy| policy.client_auth.is_some())
+}
+
+/// The index that a policy has in the new snapshot, if it is still there. `None` inside: the hello has yet to choose.
+fn same_policy(old: &Listener, policy: Option<usize>, new: &Listener) -> Option<Option<usize>> {
+    match (&old.tls, &new.tls, policy) {
+        (None, None, _) => Some(Some(0)),
+        (Some(_), Some(_), None) => Some(None),
+        (Some(old), Some(new), Some(policy)) => {
+            let id = old.policies.get(policy)?.id;
+            Some(Some(new.policies.iter().position(|p| p.id == id)?))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,423 @@
+//! A connection's socket with its TLS session: plaintext in, plaintext out.
+//!
+//! Reading: [`Transport::read`] takes what the socket has, once, and leaves plaintext in the lane's scratch buffers.
+//! Writing: callers append to [`Transport::stage`]; [`Transport::flush`] encrypts it all and sends it in one call, straight from the
+//! lane's records. Only what the socket does not take is kept, in `queue`.
+//!
+//! A source asks [`Transport::room`] before it reads. A socket with a lot of space takes 64 KiB at a time. One that is full, or
+//! nearly so, takes 8 KiB at a time: that is what a slow reader can make the proxy hold.
+
+use crate::scratch::Scratch;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown};
+use sealane_lane::{Ready, WriteQueue};
+use sealane_sys::sockopt::send_space;
+use sealane_tls::{Session, TlsError};
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+
+/// The most bytes that are staged on a connection whose socket has space for them.
+pub(crate) const HIGH_WATER: usize = 64 * 1024;
+/// The most bytes that wait on a connection whose socket has no space.
+pub(crate) const LOW_WATER: usize = 8 * 1024;
+/// A sink with less room than this takes no part of a longer piece, so that pieces stay large.
+pub(crate) const MIN_CREDIT: usize = 4 * 1024;
+/// The bound of a connection's write queue. Sources stop long before it; what they do not decide fits as well: heads, a
+/// configured response body, the answers of the TLS session.
+const QUEUE_LIMIT: usize = 16 << 20;
+/// Chunks of the queue that are sent in one call.
+const SLICES: usize = 16;
+
+#[derive(Debug)]
+pub(crate) enum TransportError {
+    /// The socket failed or was reset, or the peer takes nothing of far too much.
+    Io,
+    /// The TLS session failed; an alert may wait in the queue.
+    Tls(TlsError),
+}
+
+/// What a read came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadResult {
+    /// Something was read; it may have led to no plaintext.
+    Progress,
+    /// Nothing now; an event will say when.
+    Blocked,
+    /// The peer will send no more. `clean` unless TLS ended without close_notify.
+    End { clean: bool },
+}
+
+pub(crate) struct Transport {
+    pub fd: OwnedFd,
+    pub tls: Option<Box<Session>>,
+    /// Received, but not yet a whole record (or, before there is a session, not yet a whole hello).
+    pub unread: Vec<u8>,
+    /// Plaintext to send.
+    pub stage: Vec<u8>,
+    /// Encrypted (under TLS) and not taken by the socket yet.
+    queue: WriteQueue,
+    /// At least so many bytes would be taken by the socket: what it said when it was last asked, less what was sent.
+    space: usize,
+    pub readable: bool,
+    pub writable: bool,
+    rdhup: bool,
+    /// The peer has said that it will send no more.
+    pub ended: bool,
+    /// In the lane's list of connections to flush.
+    pub needs_flush: bool,
+    /// close_notify (under TLS) and then FIN follow the staged bytes.
+    finish: bool,
+    finished: bool,
+    tls_closed: bool,
+    /// How many more bytes may be sent to a client that is not proven to be where it says (`crate::accept::syn`); `None`: any.
+    pub allowance: Option<usize>,
+    /// FIN follows the staged bytes, while reading goes on (the end of one direction of a tunnel).
+    half_close: bool,
+}
+
+impl Transport {
+    pub fn new(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            tls: None,
+            unread: Vec::new(),
+            stage: Vec::new(),
+            queue: WriteQueue::new(QUEUE_LIMIT),
+            space: 0,
+            readable: true,
+            writable: true,
+            rdhup: false,
+            ended: false,
+            needs_flush: false,
+            finish: false,
+            finished: false,
+            tls_closed: false,
+            allowance: None,
+            half_close: false,
+        }
+    }
+
+    /// Takes over what the loop has seen.
+    #[inline]
+    pub fn note(&mut self, ready: Ready) {
+        self.readable |= ready.read;
+        self.writable |= ready.write;
+        self.rdhup |= ready.peer_closed;
+    }
+
+    /// Bytes that wait to be sent.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.stage.len() + self.queue.len()
+    }
+
+    /// Bytes of memory that wait with the connection: to be sent, or to be read on.
+    pub fn held(&self) -> usize {
+        self.stage.capacity() + self.queue.held() + self.unread.capacity()
+    }
+
+    /// How many of `want` bytes may be staged; 0 when there is so little room that waiting is better. `given`: bytes that
+    /// were accepted before and have not been staged yet.
+    #[inline]
+    pub fn room(&mut self, given: usize, want: usize) -> usize {
+        let waiting = self.waiting() + given;
+        let credit = self.limit(waiting + want).saturating_sub(waiting);
+        if credit < want.min(MIN_CREDIT) { 0 } else { credit.min(want) }
+    }
+
+    /// How many bytes may wait here, as far as that matters to who wants `need` of them to.
+    #[inline]
+    fn limit(&mut self, need: usize) -> usize {
+        if need <= LOW_WATER || !self.writable || !self.queue.is_empty() {
+            return LOW_WATER;
+        }
+        if self.space < 2 * need.min(HIGH_WATER) {
+            self.space = send_space(&self.fd).unwrap_or(HIGH_WATER);
+        }
+        // Half of it: what the kernel counts is more than the bytes, and it may run short of memory.
+        (self.space / 2).clamp(LOW_WATER, HIGH_WATER)
+    }
+
+    /// How many bytes of frames may be staged of what was accepted before.
+    #[inline]
+    pub fn frame_room(&self) -> usize {
+        let limit = if self.queue.is_empty() { HIGH_WATER } else { LOW_WATER };
+        limit.saturating_sub(self.waiting())
+    }
+
+    /// So much waits that nothing new is begun whose answer would have to wait as well.
+    #[inline]
+    pub fn is_backed_up(&self) -> bool {
+        self.waiting() >= if self.queue.is_empty() { HIGH_WATER } else { LOW_WATER }
+    }
+
+    /// What waited has left: sources may go on.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.waiting() <= MIN_CREDIT
+    }
+
+    /// The peer has sent, or is known to be sending, its end.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.ended || self.rdhup
+    }
+
+    /// Nothing waits to be sent.
+    #[inline]
+    pub fn is_flushed(&self) -> bool {
+        self.stage.is_empty() && self.queue.is_empty() && (!self.finish || self.finished)
+    }
+
+    /// Reads raw bytes into `unread`, for what comes before TLS.
+    pub fn read_raw(&mut self, s: &mut Scratch) -> Result<ReadResult, TransportError> {
+        if !self.readable {
+            return Ok(ReadResult::Blocked);
+        }
+        let n = match recv(&self.fd, &mut s.input[..], RecvFlags::empty()) {
+            Ok((0, _)) => {
+                self.ended = true;
+                return Ok(ReadResult::End { clean: true });
+            }
+            Ok((n, _)) => n,
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                return Ok(ReadResult::Blocked);
+            }
+            Err(Errno::INTR) => return Ok(ReadResult::Progress),
+            Err(_) => return Err(TransportError::Io),
+        };
+        self.note_short_read(n, s.input.len());
+        self.unread.extend_from_slice(&s.input[..n]);
+        Ok(ReadResult::Progress)
+    }
+
+    /// A short read means that the socket is empty, so the read that would only say EAGAIN is spared. Not after RDHUP:
+    /// data and the end came as one event, and there will be no other.
+    #[inline]
+    fn note_short_read(&mut self, n: usize, room: usize) {
+        if n < room && !self.rdhup {
+            self.readable = false;
+        }
+    }
+
+    /// Reads once, at most `limit` bytes. Plaintext is left in `s.plain`, 0-RTT data in `s.early`.
+    pub fn read(&mut self, s: &mut Scratch, limit: usize) -> Result<ReadResult, TransportError> {
+        s.plain.clear();
+        s.early.clear();
+        if self.ended {
+            return Ok(ReadResult::End { clean: true });
+        }
+        if !self.readable {
+            return Ok(ReadResult::Blocked);
+        }
+        let kept = self.unread.len();
+        // A record is at most 16 KiB and some, so there is room behind half a one; a handshake message spread over
+        // records may need more, and then it is longer than anything that a peer has to say.
+        if kept >= s.input.len() {
+            return Err(TransportError::Io);
+        }
+        s.input[..kept].copy_from_slice(&self.unread);
+        let limit = s.input.len().min(kept.saturating_add(limit.max(1)));
+        let n = match recv(&self.fd, &mut s.input[kept..limit], RecvFlags::empty()) {
+            Ok((n, _)) => n,
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                return Ok(ReadResult::Blocked);
+            }
+            Err(Errno::INTR) => return Ok(ReadResult::Progress),
+            Err(_) => return Err(TransportError::Io),
+        };
+        if n == 0 {
+            self.ended = true;
+            // RFC 8446 §6.1: an end without close_notify may be an attacker's.
+            return Ok(ReadResult::End { clean: self.tls.is_none() || self.tls_closed });
+        }
+        self.note_short_read(n, limit - kept);
+        let Some(tls) = &mut self.tls else {
+            s.plain.extend_from_slice(&s.input[..n]);
+            return Ok(ReadResult::Progress);
+        };
+        let end = kept + n;
+        s.records.clear();
+        let result = tls.read(&mut s.input[..end], &mut s.plain, &mut s.early, &mut s.records);
+        self.enqueue(s.records.filled())?;
+        let done = result.map_err(TransportError::Tls)?;
+        self.keep_unread(done.consumed, end, s);
+        if done.closed {
+            self.ended = true;
+            self.tls_closed = true;
+            if s.plain.is_empty() {
+                return Ok(ReadResult::End { clean: true });
+            }
+        }
+        Ok(ReadResult::Progress)
+    }
+
+    fn keep_unread(&mut self, consumed: usize, end: usize, s: &mut Scratch) {
+        // As large as what it keeps, and no larger: a peer that stops in the middle of a record holds it.
+        self.unread = s.input[consumed..end].to_vec();
+    }
+
+    /// Starts TLS as a server with the hello that was read raw.
+    pub fn start_server(&mut self, session: Session, s: &mut Scratch) -> Result<(), TransportError> {
+        s.plain.clear();
+        s.early.clear();
+        let tls = self.tls.insert(Box::new(session));
+        let mut hello = std::mem::take(&mut self.unread);
+        s.records.clear();
+        let result = tls.read(&mut hello, &mut s.plain, &mut s.early, &mut s.records);
+        self.enqueue(s.records.filled())?;
+        let done = result.map_err(TransportError::Tls);
+        if let Ok(done) = &done {
+            hello.drain(..done.consumed.min(hello.len()));
+        }
+        self.unread = if hello.is_empty() { Vec::new() } else { hello };
+        done.map(|_| ())
+    }
+
+    /// Starts TLS as a client; the hello waits to be sent.
+    pub fn start_client(&mut self, session: Session, s: &Scratch) {
+        self.tls = Some(Box::new(session));
+        self.send_raw(s.records.filled());
+    }
+
+    /// Bytes to send as they are: a PROXY header, an alert without a session.
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        // They come first, so there is room.
+        let _ = self.enqueue(bytes);
+    }
+
+    fn enqueue(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
+        self.queue.push(bytes).map_err(|_| TransportError::Io)
+    }
+
+    /// Whether the TLS handshake (if there is TLS) is not over yet.
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|t| t.is_handshaking())
+    }
+
+    /// close_notify and FIN follow what is staged.
+    pub fn finish(&mut self) {
+        self.finish = true;
+    }
+
+    /// This direction ends behind what is staged; the other goes on.
+    pub fn finish_sending(&mut self) {
+        self.finish = true;
+        self.half_close = true;
+    }
+
+    /// Encrypts what is staged and sends what the socket takes. `Ok(true)` if all has gone.
+    pub fn flush(&mut self, s: &mut Scratch) -> Result<bool, TransportError> {
+        let notify = self.finish && !self.finished;
+        if let Some(tls) = &mut self.tls {
+            if !self.stage.is_empty() || notify {
+                s.records.clear();
+                // A session that cannot write (a handshake that is not over) has nothing to notify either.
+                if !(self.stage.is_empty() && tls.is_handshaking()) {
+                    tls.write(&self.stage, notify, &mut s.records).map_err(TransportError::Tls)?;
+                }
+                self.stage.clear();
+                self.finished |= notify;
+                self.send(s.records.filled())?;
+            }
+        } else {
+            self.finished |= notify;
+            if !self.stage.is_empty() {
+                let mut stage = std::mem::take(&mut self.stage);
+                let sent = self.send(&stage);
+                stage.clear();
+                self.stage = stage;
+                sent?;
+            }
+        }
+        s.pool.return_buffer(&mut self.stage);
+        self.send_queue()?;
+        if self.queue.is_empty() {
+            self.half_close();
+        }
+        Ok(self.queue.is_empty())
+    }
+
+    /// Sends straight from where the bytes are; only the rest is kept. Behind what waits already, all of them wait.
+    fn send(&mut self, mut bytes: &[u8]) -> Result<(), TransportError> {
+        while self.queue.is_empty() && self.writable && !bytes.is_empty() {
+            let allowed = self.allowed(bytes);
+            if allowed.is_empty() {
+                break;
+            }
+            match send(&self.fd, allowed, SendFlags::NOSIGNAL) {
+                Ok(n) => {
+                    // A short send means that the socket is full; an event follows.
+                    self.writable = n == allowed.len();
+                    bytes = &bytes[n..];
+                    self.spend(n);
+                }
+                Err(Errno::AGAIN) => self.writable = false,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(TransportError::Io),
+            }
+        }
+        self.enqueue(bytes)
+    }
+
+    /// As much of the bytes as may be sent to this client now.
+    #[inline]
+    fn allowed<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        match self.allowance {
+            None => bytes,
+            Some(left) => &bytes[..left.min(bytes.len())],
+        }
+    }
+
+    #[inline]
+    fn spend(&mut self, sent: usize) {
+        self.space = self.space.saturating_sub(sent);
+        if let Some(left) = &mut self.allowance {
+            *left -= sent;
+        }
+    }
+
+    fn half_close(&mut self) {
+        if self.half_close {
+            self.half_close = false;
+            // It fails only where the connection is gone, and then reading says so.
+            let _ = shutdown(&self.fd, Shutdown::Write);
+        }
+    }
+
+    fn send_queue(&mut self) -> Result<(), TransportError> {
+        while self.writable && !self.queue.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut count = self.queue.slices(&mut slices);
+            if self.allowance.is_some() {
+                let allowed = self.allowed(self.queue.first());
+                if allowed.is_empty() {
+                    break;
+                }
+                (slices[0], count) = (IoSlice::new(allowed), 1);
+            }
+            let slices = &slices[..count];
+            let length: usize = slices.iter().map(|s| s.len()).sum();
+            match sendmsg(&self.fd, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
+                Ok(n) => {
+                    self.writable = n == length;
+                    self.queue.consume(n);
+                    self.spend(n);
+                }
+                Err(Errno::AGAIN) => self.writable = false,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(TransportError::Io),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the stage's buffer back; called when the connection is let go of.
+    pub fn dismantle(mut self, s: &mut Scratch) {
+        self.stage.clear();
+        s.pool.return_buffer(&mut self.stage);
+    }
+}

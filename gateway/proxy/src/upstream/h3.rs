@@ -1,0 +1,508 @@
+//! HTTP/3 to upstreams: a connection per server and lane, shared by all requests; TCP where that fails.
+//!
+//! ```text
+//! dispatch ─► h3_dispatch ─┬─ open ─────────► stream ─► request out, response in ─► exchange (down_*)
+//!                          ├─ being made ───► waits ──┬─ established ─► stream
+//!                          │                          └─ failed ──────► dispatch again, over TCP
+//!                          └─ failed lately, upgrade ─► (TCP)
+//! ```
+//! A server that could not be reached over QUIC is left alone for [`FORGET`]: UDP is blocked in many networks, and no
+//! request waits twice for that to be found out.
+
+use crate::client::h3::sweep;
+use crate::conn::Conn;
+use crate::exchange::response::Loss;
+use crate::exchange::streams::{Later, UpstreamStream};
+use crate::lane_state::LaneUpstream;
+use crate::quic::conn::{Phase, QuicConn, Role, Stream};
+use crate::quic::{Endpoint, config};
+use crate::service::Proxy;
+use crate::snapshot::{QuicSettings, UpstreamHttp};
+use crate::transport::{HIGH_WATER, MIN_CREDIT};
+use bytes::Buf;
+use quinn_proto::{ConnectionError, Dir, ReadError, StreamId};
+use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
+use sealane_http::list::ListInfo;
+use sealane_http::{BodyLength, Method, ParseError, Scheme};
+use sealane_lane::{Context, Key, Millis};
+use sealane_sys::udp::{Options, Socket};
+use sealane_tls::quic::{Handshake, QuicClient};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a server that could not be reached over QUIC is asked over TCP.
+const FORGET: Millis = 60_000;
+/// Beyond all other patience: a server that has not said a word for so long is gone.
+const DEAD_AFTER: Duration = Duration::from_secs(15);
+/// Bytes read of a response before others get their turn.
+const READ_AHEAD: usize = 256 * 1024;
+
+/// Towards upstreams: windows for bulk, no streams of theirs.
+const SETTINGS: QuicSettings = QuicSettings {
+    max_streams: 0,
+    stream_window: 512 << 10,
+    connection_window: 4 << 20,
+    send_window: 2 << 20,
+    migration: false,
+    offload: true,
+    retry_above: 0,
+    alt_svc: None,
+};
+
+impl Proxy {
+    /// Sends a request over HTTP/3, or lets it wait for a connection that is being made. False: it goes over TCP.
+    pub(crate) fn h3_dispatch(&mut self, cx: &mut Context, exchange: Key) -> bool {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
+        let Some(upstream) = x.upstream.clone() else { return false };
+        let server = x.server;
+        // An upgrade, and CONNECT, are HTTP/1.1's own: whether the server can do them here is not known in advance.
+        let plain = !x.upgrade && x.request.method() != Method::Connect;
+        if upstream.upstream.http != UpstreamHttp::Three || !plain || upstream.h3_is_down(server, cx.now()) {
+            return false;
+        }
+        let key = match upstream.h3_connection(server).filter(|key| self.h3_usable(*key)) {
+            Some(key) => {
+                self.counters.upstream_reused.inc();
+                key
+            }
+            None => match self.h3_connect(cx, &upstream, server) {
+                Some(key) => key,
+                None => {
+                    upstream.h3_failed(server, cx.now() + FORGET);
+                    return false;
+                }
+            },
+        };
+        if let Some(x) = self.exchanges.get_mut(exchange) {
+            x.upstream_stream = Some(UpstreamStream::Waiting(key));
+        }
+        if let Some(q) = self.quic_conn(key) {
+            q.requests_waiting.push_back(exchange);
+        }
+        self.h3_send_waiting(cx, key);
+        true
+    }
+
+    fn h3_usable(&mut self, key: Key) -> bool {
+        self.quic_conn(key).is_some_and(|q| matches!(q.phase, Phase::Handshake | Phase::Open))
+    }
+
+    /// Begins to connect; `None` if that fails at once.
+    fn h3_connect(&mut self, cx: &mut Context, upstream: &Rc<LaneUpstream>, server: usize) -> Option<Key> {
+        let address = upstream.upstream.servers.get(server)?.address;
+        let index = self.h3_client_endpoint(cx, address.is_ipv6())?;
+        let policy = upstream.upstream.tls.as_ref()?;
+        let context = upstream.context(false).ok()??;
+        let client = QuicClient::new(&context).ok()?;
+        let mut config = quinn_proto::ClientConfig::new(Arc::new(client));
+        // Longer than what an answer may take, so that this is what a late one is counted as; but a server that is gone
+        // without a word is found out.
+        let patience = upstream.upstream.first_byte_timeout.max(upstream.upstream.idle_timeout);
+        let silence = patience.saturating_add(DEAD_AFTER);
+        config.transport_config(Arc::new(config::transport(&SETTINGS, Some(silence))));
+        let now = cx.instant();
+        let endpoint = self.quic.endpoints.get_mut(index)?.as_mut()?;
+        let (handle, quic) = endpoint.endpoint.connect(now, config, address, &policy.server_name).ok()?;
+        self.counters.upstream_connects.inc();
+        let key = self.quic_insert(index, handle, quic, Role::Server(upstream.clone(), server), cx.now());
+        upstream.h3_note(server, Some(key));
+        let wait = upstream.upstream.connect_timeout;
+        let q = self.quic_conn(key)?;
+        q.deadline.after(cx, key, wait);
+        self.quic_mark_for_flush(key);
+        Some(key)
+    }
+
+    /// The lane's endpoint for connections of its own.
+    fn h3_client_endpoint(&mut self, cx: &mut Context, v6: bool) -> Option<usize> {
+        let own = |e: &Endpoint| e.listener.is_none() && e.socket.address().is_ipv6() == v6;
+        if let Some(index) = self.quic.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e))) {
+            return Some(index);
+        }
+        let any = if v6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { IpAddr::from(Ipv4Addr::UNSPECIFIED) };
+        let size = crate::quic::SOCKET_BUFFER;
+        let options = Options { ecn: true, receive_buffer: size, send_buffer: size, ..Options::default() };
+        let socket = Socket::bind(SocketAddr::new(any, 0), &options).ok()?;
+        let probes = socket.probe_path().is_ok();
+        let config = self.quic_endpoint_config(self.slot);
+        let endpoint = quinn_proto::Endpoint::new(config, None, probes, None);
+        let endpoint = Endpoint { socket, endpoint, listener: None, slot: self.slot, keys: Vec::new(), leaving: false };
+        self.quic_add_endpoint(cx, endpoint).ok()
+    }
+
+    /// The handshake with a server is over.
+    pub(crate) fn h3_server_established(&mut self, cx: &mut Context, key: Key) {
+        let limits = self.lane.snapshot.limits.clone();
+        let Some(q) = self.quic_conn(key) else { return };
+        q.phase = Phase::Open;
+        q.established = true;
+        q.prepare_key_update();
+        q.idle_since = cx.now();
+        q.open_control(&Settings { max_field_section_size: limits.http.head as u64, connect_protocol: false });
+        let handshake = q.quic.crypto_session().handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
+        q.deadline.set(cx, key, cx.now() + sweep(&limits));
+        match handshake.and_then(|h| h.summary).is_some_and(|s| s.resumed) {
+            true => self.counters.upstream_resumed.inc(),
+            false => self.counters.upstream_full.inc(),
+        }
+        self.counters.h3_upstream_connections.inc();
+        self.h3_send_waiting(cx, key);
+    }
+
+    /// Sends the requests that wait for this connection, as many as the server allows.
+    pub(crate) fn h3_send_waiting(&mut self, cx: &mut Context, key: Key) {
+        loop {
+            let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+            let Some(&exchange) = q.requests_waiting.front() else { return };
+            if self.exchanges.get(exchange).is_none_or(|x| x.upstream_stream != Some(UpstreamStream::Waiting(key))) {
+                q.requests_waiting.pop_front();
+                continue;
+            }
+            if q.phase != Phase::Open {
+                return;
+            }
+            let Some(id) = q.quic.streams().open(Dir::Bi) else { return };
+            q.requests_waiting.pop_front();
+            self.h3_send_request(cx, key, exchange, id);
+        }
+    }
+
+    fn h3_send_request(&mut self, cx: &mut Context, key: Key, exchange: Key, id: StreamId) {
+        let max = self.lane.snapshot.limits.http.head;
+        let Self { conns, exchanges, .. } = self;
+        let (Some(Conn::Quic(q)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else { return };
+        let mut stream = Stream::new(id, MessageReader::new(Side::Client, max), Millis::MAX);
+        stream.exchange = Some(exchange);
+        x.request_body.framing = BodyLength::None;
+        h3::encode_request(&mut stream.out, &x.request, x.body, Scheme::Https, false);
+        stream.finish = x.body.is_empty();
+        let index = q.streams.insert(stream) as u32;
+        q.by_id.insert(id, index);
+        q.stage(index);
+        q.next_id = q.next_id.max(u64::from(id) + 4);
+        self.quic_mark_for_flush(key);
+        self.request_sent(cx, exchange, UpstreamStream::H3(key, index));
+    }
+
+    /// Reads a response as far as there is room for it.
+    pub(crate) fn h3_server_read(&mut self, cx: &mut Context, key: Key, index: u32) {
+        let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
+        let (id, Some(exchange)) = (stream.id, stream.exchange) else { return };
+        // The reader travels, since what it finds concerns all of us.
+        let mut reader = std::mem::replace(&mut stream.reader, MessageReader::new(Side::Client, 0));
+        let result = self.h3_server_read_with(cx, key, index, exchange, &mut reader);
+        let same = |s: &&mut Stream| s.id == id;
+        if let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
+            stream.reader = reader;
+        }
+        match result {
+            Ok(()) => {}
+            Err(H3Error::Message(e)) => self.response_broken(cx, exchange, e),
+            Err(H3Error::Stream(..)) => self.response_broken(cx, exchange, ParseError::Truncated),
+            Err(H3Error::Connection(code, why)) => self.h3_connection_error(cx, key, code, why),
+        }
+        self.quic_mark_for_flush(key);
+    }
+
+    fn h3_server_read_with(
+        &mut self,
+        cx: &mut Context,
+        key: Key,
+        index: u32,
+        exchange: Key,
+        reader: &mut MessageReader,
+    ) -> Result<(), H3Error> {
+        let mut begun: Option<ListInfo> = None;
+        let mut ahead = 0;
+        loop {
+            let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return Ok(()) };
+            let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
+            if stream.rest.is_empty() {
+                if stream.read_done {
+                    return Ok(());
+                }
+                let mut recv = q.quic.recv_stream(stream.id);
+                let Ok(mut chunks) = recv.read(true) else { return Ok(()) };
+                let read = chunks.next(usize::MAX);
+                // Whether there is something to send is looked at once per turn anyway.
+                let _ = chunks.finalize();
+                match read {
+                    Ok(Some(chunk)) => {
+                        stream.rest = chunk.bytes;
+                        stream.answered = true;
+                    }
+                    Err(ReadError::Blocked) => {
+                        if let Some(info) = begun {
+                            self.response_arrived(cx, exchange, info.body, false);
+                        }
+                        return Ok(());
+                    }
+                    Ok(None) => {
+                        stream.read_done = true;
+                        let short = stream.promised.is_some_and(|left| left > 0);
+                        reader.finish()?;
+                        if let Some(mut info) = begun {
+                            match info.body {
+                                BodyLength::Known(n) if n > 0 => return Err(ParseError::LengthMismatch.into()),
+                                BodyLength::Chunked => info.body = BodyLength::Known(0),
+                                _ => {}
+                            }
+                            if !self.response_arrived(cx, exchange, info.body, false) {
+                                return Ok(());
+                            }
+                        } else if short {
+                            return Err(ParseError::LengthMismatch.into());
+                        }
+                        self.response_end(cx, exchange);
+                        return Ok(());
+                    }
+                    Err(ReadError::Reset(code)) => {
+                        stream.read_done = true;
+                        // RFC 9114 §8.1: it was not looked at, and may be sent again.
+                        let rejected = code.into_inner() == u64::from(Code::RequestRejected.value());
+                        self.server_lost(cx, exchange, if rejected { Loss::Unprocessed } else { Loss::Broken });
+                        return Ok(());
+                    }
+                }
+                continue;
+            }
+            if let Some(info) = begun.take() {
+                if !self.response_arrived(cx, exchange, info.body, false) {
+                    return Ok(());
+                }
+                continue;
+            }
+            let mut step = stream.rest.len();
+            if stream.headed {
+                match self.response_room(cx, exchange, step) {
+                    None | Some(0) => return Ok(()),
+                    Some(room) => step = step.min(room),
+                }
+                ahead += step;
+                if ahead > READ_AHEAD {
+                    self.later.push(Later::Server(exchange));
+                    return Ok(());
+                }
+            }
+            let Self { conns, exchanges, quic, lane, .. } = self;
+            let Some(Conn::Quic(q)) = conns.get_mut(key) else { return Ok(()) };
+            let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
+            let Some(x) = exchanges.get_mut(exchange) else { return Ok(()) };
+            let limits = &lane.snapshot.limits.http;
+            let data = stream.rest.slice(..step);
+            let (used, piece) = reader.read(&data)?;
+            stream.rest.advance(used);
+            match piece {
+                Piece::NeedMore => {}
+                Piece::Head(section) => {
+                    let method = x.request.method();
+                    let info = h3::read_response(section, false, limits, method, &mut x.response, &mut quic.qpack)?;
+                    if x.response.status < 200 {
+                        reader.expect_another_head();
+                        if !self.response_arrived(cx, exchange, BodyLength::None, false) {
+                            return Ok(());
+                        }
+                        continue;
+                    }
+                    stream.headed = true;
+                    stream.promised = match info.body {
+                        BodyLength::Known(n) => Some(n),
+                        BodyLength::None => Some(0),
+                        _ => None,
+                    };
+                    begun = Some(info);
+                }
+                Piece::Data(bytes) => {
+                    if let Some(promised) = &mut stream.promised {
+                        let left = promised.checked_sub(bytes.len() as u64);
+                        *promised = left.ok_or(ParseError::LengthMismatch)?;
+                    }
+                    if !self.response_data(cx, exchange, bytes, false) {
+                        return Ok(());
+                    }
+                }
+                Piece::Trailers(section) => {
+                    h3::read_trailers(section, limits, &mut x.response_body.trailers, &mut quic.qpack)?;
+                }
+            }
+        }
+    }
+
+    /// The server wants no more of a request (STOP_SENDING): it may have answered already.
+    pub(crate) fn h3_server_stopped(&mut self, key: Key, index: u32) {
+        if let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) {
+            stream.out = Vec::new();
+            stream.held.clear();
+            stream.finished = true;
+            stream.stopped = true;
+        }
+    }
+
+    /// The server is going away: requests from this stream on were not looked at.
+    pub(crate) fn h3_server_leaving(&mut self, cx: &mut Context, key: Key, from: u64) {
+        let Some(q) = self.quic_conn(key) else { return };
+        if q.phase == Phase::Open {
+            q.phase = Phase::Leaving;
+        }
+        let unseen: Vec<Key> =
+            q.streams.iter().filter(|(_, s)| u64::from(s.id) >= from).filter_map(|(_, s)| s.exchange).collect();
+        let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
+        self.h3_forget(key);
+        for exchange in unseen {
+            self.server_lost(cx, exchange, Loss::Unprocessed);
+        }
+        self.h3_redispatch(cx, key, waiting);
+        self.quic_close_if_done(cx, key);
+    }
+
+    /// Requests that waited for this connection go elsewhere.
+    fn h3_redispatch(&mut self, cx: &mut Context, key: Key, waiting: Vec<Key>) {
+        for exchange in waiting {
+            let Some(x) = self.exchanges.get_mut(exchange) else { continue };
+            if x.upstream_stream == Some(UpstreamStream::Waiting(key)) {
+                x.upstream_stream = None;
+                self.dispatch(cx, exchange, false);
+            }
+        }
+    }
+
+    /// No new request takes this connection.
+    fn h3_forget(&mut self, key: Key) {
+        if let Some(QuicConn { role: Role::Server(upstream, server), .. }) = self.quic_conn(key) {
+            let (upstream, server) = (upstream.clone(), *server);
+            if upstream.h3_connection(server) == Some(key) {
+                upstream.h3_note(server, None);
+            }
+        }
+    }
+
+    /// A connection to a server is lost, or was never made.
+    pub(crate) fn h3_server_lost(&mut self, cx: &mut Context, key: Key, reason: Option<&ConnectionError>) {
+        let Some(q) = self.quic_conn(key) else { return };
+        if q.phase == Phase::Closed && q.counted_out {
+            return;
+        }
+        q.counted_out = true;
+        q.phase = Phase::Closed;
+        let established = q.established;
+        let under_way: Vec<(Key, bool)> =
+            q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.answered))).collect();
+        q.streams.clear();
+        q.waiting = 0;
+        q.by_id.clear();
+        q.staged.clear();
+        let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
+        if let Role::Server(upstream, server) = &q.role {
+            let (upstream, server) = (upstream.clone(), *server);
+            if !established {
+                // UDP does not pass, nobody listens there, or it is not HTTP/3: TCP may do.
+                self.counters.h3_fallbacks.inc();
+                upstream.h3_failed(server, cx.now() + FORGET);
+            }
+        }
+        self.h3_forget(key);
+        let quiet = matches!(
+            reason,
+            Some(ConnectionError::Reset | ConnectionError::TimedOut | ConnectionError::ApplicationClosed(_))
+        );
+        for (exchange, answered) in under_way {
+            // As for a kept connection over TCP that turns out to be closed (RFC 9110 §9.2.2).
+            self.server_lost(cx, exchange, if !answered && quiet { Loss::Stale } else { Loss::Broken });
+        }
+        self.h3_redispatch(cx, key, waiting);
+        self.quic_mark_for_flush(key);
+    }
+
+    /// Looks at what has run out of time on a connection to a server.
+    pub(crate) fn h3_server_timeout(&mut self, cx: &mut Context, key: Key) {
+        let limits = self.lane.snapshot.limits.clone();
+        let (now, instant) = (cx.now(), cx.instant());
+        let Some(q) = self.quic_conn(key) else { return };
+        let Role::Server(upstream, _) = &q.role else { return };
+        let keepalive = upstream.upstream.keepalive_timeout.as_millis() as Millis;
+        match q.phase {
+            Phase::Closed => return,
+            Phase::Handshake => {
+                q.close(instant, Code::NoError, "");
+                return self.h3_server_lost(cx, key, None);
+            }
+            Phase::Open | Phase::Leaving => {}
+        }
+        if !q.streams.is_empty() {
+            q.idle_since = now;
+        } else if now.saturating_sub(q.idle_since) >= keepalive {
+            q.close(instant, Code::NoError, "");
+            return self.h3_server_lost(cx, key, None);
+        }
+        q.deadline.set(cx, key, now + sweep(&limits));
+    }
+}
+
+/// The server as a sink: the operations of `streams`.
+impl Proxy {
+    fn h3_upstream_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
+        self.quic_conn(key)?.streams.get_mut(index as usize)
+    }
+
+    pub(crate) fn h3_server_credit(&mut self, key: Key, index: u32, want: usize) -> usize {
+        match self.h3_upstream_stream(key, index) {
+            // It is thrown away.
+            Some(stream) if stream.stopped => want,
+            Some(stream) => {
+                let room = HIGH_WATER.saturating_sub(stream.waiting());
+                if room < want.min(MIN_CREDIT) { 0 } else { want.min(room) }
+            }
+            None => 0,
+        }
+    }
+
+    pub(crate) fn h3_server_data(&mut self, key: Key, index: u32, data: &[u8], last: bool) {
+        let Some(stream) = self.h3_upstream_stream(key, index) else { return };
+        if stream.stopped {
+            return;
+        }
+        h3::put_data_header(&mut stream.out, data.len());
+        stream.out.extend_from_slice(data);
+        stream.finish |= last;
+        if let Some(q) = self.quic_conn(key) {
+            q.stage(index);
+        }
+        self.quic_mark_for_flush(key);
+    }
+
+    pub(crate) fn h3_server_end(&mut self, exchange: Key, key: Key, index: u32) {
+        let Self { conns, exchanges, .. } = self;
+        let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), conns.get_mut(key)) else { return };
+        let Some(stream) = q.streams.get_mut(index as usize) else { return };
+        if !stream.stopped && !std::mem::replace(&mut stream.finish, true) {
+            h3::encode_trailers(&mut stream.out, &x.request_body.trailers);
+        }
+        q.stage(index);
+        self.quic_mark_for_flush(key);
+    }
+
+    /// The exchange is over.
+    pub(crate) fn h3_server_finish(&mut self, cx: &mut Context, key: Key, index: u32, complete: bool) {
+        let Some(q) = self.quic_conn(key) else { return };
+        q.idle_since = cx.now();
+        let Some(stream) = q.streams.get_mut(index as usize) else { return };
+        stream.exchange = None;
+        if complete && stream.read_done {
+            stream.finish = true;
+            q.stage(index);
+        } else {
+            q.reset(index, Code::RequestCancelled);
+        }
+        self.quic_mark_for_flush(key);
+    }
+
+    /// Calls the request off.
+    pub(crate) fn h3_server_reset(&mut self, key: Key, index: u32) {
+        if let Some(q) = self.quic_conn(key) {
+            q.reset(index, Code::RequestCancelled);
+        }
+        self.quic_mark_for_flush(key);
+    }
+}

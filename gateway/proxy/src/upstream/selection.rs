@@ -1,0 +1,412 @@
+//! Selects the server for a request, queues the request while all servers are full, and decides about retries.
+//!
+//! `balance` has the algorithms; `server_state` and `limits` have what lanes share.
+
+use crate::Failure;
+use crate::exchange::Exchange;
+use crate::exchange::response::Loss;
+use crate::exchange::streams::client_of;
+use crate::lane_state::{LaneListener, LaneUpstream};
+use crate::limits::Passed;
+use crate::rules::{Redirect, Request, RouteRef};
+use crate::service::{Message, Proxy};
+use crate::snapshot::Action;
+use crate::upstream::balance::{HashKey, Lease, Pick, Preference, Tried, fields_value, mix};
+use rustix::io::Errno;
+use sealane_http::Known;
+use sealane_lane::{Context, Key, Millis, Undelivered};
+use sealane_route::RouteTable;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What an exchange knows of the way that was chosen for it.
+#[derive(Default)]
+pub(crate) struct Routed {
+    pub route: Option<RouteRef>,
+    /// Counts as under way at the server in use.
+    lease: Option<Lease>,
+    tried: Tried,
+    hash: Option<u64>,
+    /// The server that the client's cookie names.
+    sticky: Option<usize>,
+    /// The client is told which server it has got.
+    sets_cookie: bool,
+    /// It waits for room, or has waited, until then at most.
+    waits_until: Option<Millis>,
+    /// When the try under way has begun.
+    began: Millis,
+    /// Seconds after which a client that was too fast may come again.
+    retry_after: Option<u64>,
+    /// Where the client is sent.
+    location: Option<Vec<u8>>,
+    /// It is a connection that is relayed, not a request.
+    pub relayed: bool,
+    /// When a kept connection was lost under it. It is sent again once for that, over a connection that was begun since.
+    pub lost_at: Option<Millis>,
+    /// More than the loss itself will tell about the server that is about to be lost.
+    pub hint: Option<Failure>,
+    /// Why the last try failed.
+    pub failure: Option<Failure>,
+    /// The response gets more than its maker has put into it.
+    adds_headers: bool,
+}
+
+impl Routed {
+    /// Notes why a server is lost, as exactly as it is known.
+    pub fn lost(&mut self, why: Loss) -> Failure {
+        let failure = self.hint.take().unwrap_or(Failure::of_loss(why));
+        self.failure = Some(failure);
+        failure
+    }
+
+    /// Notes what the request brings to the choice among an upstream's servers.
+    #[inline]
+    pub fn preference(x: &mut Exchange, upstream: &LaneUpstream, peer: IpAddr) {
+        upstream.retries.note_request();
+        if upstream.chooses_by_request {
+            Self::look(x, upstream, peer);
+        }
+    }
+
+    fn look(x: &mut Exchange, upstream: &LaneUpstream, peer: IpAddr) {
+        let config = &upstream.upstream;
+        let fields = &x.request.fields;
+        x.routed.hash = match &config.hash_key {
+            HashKey::Address => Some(match peer.to_canonical() {
+                IpAddr::V4(ip) => mix(u64::from(u32::from(ip))),
+                IpAddr::V6(ip) => mix(u128::from(ip) as u64 ^ mix((u128::from(ip) >> 64) as u64)),
+            }),
+            key => fields_value(key, fields).map(hash_bytes),
+        };
+        if let Some(sticky) = &config.sticky {
+            let named = crate::upstream::balance::cookie(fields, &sticky.cookie);
+            x.routed.sticky = named.and_then(|id| config.servers.iter().position(|s| s.sticky_id[..] == *id));
+            x.routed.sets_cookie = true;
+            x.routed.adds_headers = true;
+        }
+    }
+
+    /// The server has answered as servers do.
+    pub fn succeeded(&self) {
+        if let Some(lease) = &self.lease {
+            lease.server().succeeded();
+        }
+    }
+
+    /// When the try under way must have led to a response's head.
+    pub fn try_until(&self, upstream: &LaneUpstream) -> Option<Millis> {
+        Some(self.began + upstream.upstream.try_timeout?.as_millis() as Millis)
+    }
+}
+
+/// FNV-1a, mixed: for choosing servers, not against those who would choose collisions.
+fn hash_bytes(bytes: &[u8]) -> u64 {
+    mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)))
+}
+
+/// Adds to a response what the way of its request says.
+fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
+    if let Some(route) = &x.routed.route {
+        route.finish(&mut x.response.fields, secure);
+    }
+    // None of these can be refused: they are ours, and few.
+    if let (Some(seconds), true) = (x.routed.retry_after, ours) {
+        let _ = x.response.fields.push_known(Known::RetryAfter, seconds.to_string().as_bytes());
+    }
+    if let (Some(location), true) = (&x.routed.location, ours) {
+        let _ = x.response.fields.push_known(Known::Location, location);
+    }
+    if ours || !x.routed.sets_cookie || x.routed.sticky == Some(x.server) {
+        return;
+    }
+    let Some(upstream) = &x.upstream else { return };
+    let (Some(sticky), Some(server)) = (&upstream.upstream.sticky, upstream.upstream.servers.get(x.server)) else {
+        return;
+    };
+    let mut text = Vec::with_capacity(96);
+    text.extend_from_slice(sticky.cookie.as_bytes());
+    text.push(b'=');
+    text.extend_from_slice(&server.sticky_id);
+    text.extend_from_slice(b"; Path=/; HttpOnly; SameSite=Lax");
+    if secure {
+        text.extend_from_slice(b"; Secure");
+    }
+    let _ = x.response.fields.push_known(Known::SetCookie, &text);
+}
+
+impl Proxy {
+    /// A host has rules: finds the one for a request, and does what it says.
+    pub(crate) fn route(
+        &mut self,
+        cx: &mut Context,
+        exchange: Key,
+        listener: &Rc<LaneListener>,
+        table: &RouteTable<usize>,
+        expects: bool,
+    ) {
+        let Self { conns, exchanges, routing, .. } = self;
+        let Some(x) = exchanges.get_mut(exchange) else { return };
+        let found = match table.find(x.request.path(), &Request(&x.request)) {
+            Ok(Some(found)) => found,
+            Ok(None) => return self.refuse(cx, exchange, 404),
+            Err(_) => {
+                self.counters.bad_paths.inc();
+                return self.refuse(cx, exchange, 400);
+            }
+        };
+        let Some(route) = listener.routing.routes.get(*found.value) else { return self.refuse(cx, exchange, 500) };
+        x.routed.route = Some(RouteRef::new(listener.clone(), *found.value, found.matched));
+        x.routed.adds_headers = true;
+        let Some(client) = client_of(conns, x.client_stream) else { return };
+        let name = client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes();
+        let mut wait = None;
+        for limit in &route.rate_limits {
+            let field = |name: &str| x.request.fields.get_named(name.as_bytes());
+            if let Err(ms) = routing.request(cx, *limit, x.client_ip(client), name, field) {
+                wait = wait.max(Some(ms));
+            }
+        }
+        if let Some(ms) = wait {
+            self.counters.rate_limited.inc();
+            x.routed.retry_after = Some(ms.div_ceil(1000));
+            return self.respond(cx, exchange, 429, b"text/plain", b"429 Too Many Requests\n", expects);
+        }
+        if let Action::Redirect(redirect) = &route.action {
+            let secure = client.is_secure();
+            return self.redirect(cx, exchange, redirect, secure, found.matched, expects);
+        }
+        self.act(cx, exchange, listener, &route.action, expects);
+    }
+
+    pub(crate) fn redirect(
+        &mut self,
+        cx: &mut Context,
+        exchange: Key,
+        redirect: &Redirect,
+        secure: bool,
+        matched: usize,
+        expects: bool,
+    ) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        if redirect.names_host() && x.request.host_name().is_empty() {
+            // HTTP/1.0 without Host: there is nowhere to send the client to.
+            return self.refuse(cx, exchange, 400);
+        }
+        let mut location = Vec::with_capacity(128);
+        redirect.location(&x.request, secure, matched, &mut location);
+        x.routed.location = Some(location);
+        x.routed.adds_headers = true;
+        self.respond(cx, exchange, redirect.status, b"text/plain", b"", expects);
+    }
+
+    /// Adds to a response what the way of its request says. Called once for each final response, before its head goes
+    /// to the client; `ours`: it was not an upstream that made it.
+    #[inline]
+    pub(crate) fn add_response_headers(&mut self, exchange: Key, ours: bool) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        if x.routed.adds_headers {
+            let secure = client_of(&self.conns, x.client_stream).is_some_and(|c| c.is_secure());
+            add_routed_headers(x, secure, ours);
+        }
+    }
+
+    /// Chooses the server for a try. `None`: the request waits for room, or has been answered.
+    #[inline]
+    pub(crate) fn select_server(
+        &mut self,
+        cx: &mut Context,
+        exchange: Key,
+        upstream: &Rc<LaneUpstream>,
+    ) -> Option<usize> {
+        let x = self.exchanges.get_mut(exchange)?;
+        // What it had at the server before is over.
+        (x.routed.lease, x.routed.failure, x.routed.hint) = (None, None, None);
+        let Routed { tried, hash, sticky, .. } = x.routed;
+        match upstream.balancer.pick(Preference { tried, hash, sticky }) {
+            Pick::Server(server) => {
+                x.server = server;
+                x.routed.began = cx.now();
+                x.routed.lease = Some(upstream.balancer.servers()[server].lease());
+                Some(server)
+            }
+            Pick::Full => {
+                self.wait_for_room(cx, exchange, upstream);
+                None
+            }
+            Pick::None => {
+                self.counters.no_server.inc();
+                self.refuse(cx, exchange, 503);
+                None
+            }
+        }
+    }
+
+    /// A connection could not even be tried. True if another server may be.
+    pub(crate) fn connect_failed(&mut self, cx: &mut Context, exchange: Key, error: Errno) -> bool {
+        // Ours to blame: ports, descriptors or memory are used up.
+        let ours = matches!(
+            error,
+            Errno::ADDRNOTAVAIL | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN
+        );
+        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
+        x.routed.tried.note(x.server);
+        if ours {
+            self.counters.upstream_local_errors.inc();
+            x.routed.failure = Some(Failure::Exhausted);
+        } else {
+            self.counters.upstream_connect_failures.inc();
+            x.routed.failure = Some(Failure::Unreachable);
+            if let Some(lease) = &x.routed.lease {
+                lease.server().failed(Failure::Unreachable);
+            }
+            nudge(x);
+        }
+        if self.may_try_again(cx, exchange) {
+            return true;
+        }
+        self.refuse(cx, exchange, if ours { 503 } else { 502 });
+        false
+    }
+
+    /// A server was lost for a request before it answered: accounts for that.
+    pub(crate) fn account_for_loss(&mut self, exchange: Key, why: Loss) {
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        let failed = !matches!(why, Loss::Stale | Loss::Unprocessed | Loss::Limited | Loss::Cancelled);
+        let failure = x.routed.lost(why);
+        if failed {
+            x.routed.tried.note(x.server);
+            if let Some(lease) = &x.routed.lease {
+                lease.server().failed(failure);
+            }
+            nudge(x);
+        }
+        if why == Loss::Unprocessed {
+            // One that was not opened for this request is not counted otherwise.
+            x.attempts += 1;
+        }
+    }
+
+    /// Whether a request that may be sent again is: there must be a try left, a server, and something in the budget.
+    pub(crate) fn retry_is_granted(&mut self, cx: &Context, exchange: Key, why: Loss) -> bool {
+        match why {
+            // It is the connection that was old, not the server that failed: the same server may be tried, but only once
+            // per request.
+            Loss::Stale => {
+                self.exchanges.get(exchange).is_some_and(|x| x.routed.lost_at.is_none())
+                    && self.budget_allows(cx, exchange)
+            }
+            _ => self.may_try_again(cx, exchange),
+        }
+    }
+
+    /// Whether there is a try left, a server to try, and something in the budget, which is then taken.
+    fn may_try_again(&mut self, cx: &Context, exchange: Key) -> bool {
+        let Some(x) = self.exchanges.get(exchange) else { return false };
+        let Some(upstream) = &x.upstream else { return false };
+        if x.attempts >= upstream.upstream.tries || !upstream.balancer.has_untried(x.routed.tried) {
+            return false;
+        }
+        self.budget_allows(cx, exchange)
+    }
+
+    /// Takes a retry from the budget, if there is one.
+    fn budget_allows(&mut self, cx: &Context, exchange: Key) -> bool {
+        let Some(upstream) = self.exchanges.get(exchange).and_then(|x| x.upstream.as_ref()) else { return false };
+        let granted = upstream.retries.take(cx.now());
+        if !granted {
+            self.counters.retries_denied.inc();
+        }
+        granted
+    }
+
+    fn wait_for_room(&mut self, cx: &mut Context, exchange: Key, upstream: &Rc<LaneUpstream>) {
+        let now = cx.now();
+        let Some(x) = self.exchanges.get_mut(exchange) else { return };
+        let first = x.routed.waits_until.is_none();
+        let patience = upstream.upstream.queue_timeout.as_millis() as Millis;
+        let until = *x.routed.waits_until.get_or_insert(now + patience);
+        let mut waiting = upstream.waiting.borrow_mut();
+        if waiting.len() >= upstream.queue_share {
+            // Some may have gone away while they waited.
+            waiting.retain(|key| self.exchanges.get(*key).is_some());
+        }
+        if waiting.len() >= upstream.queue_share {
+            drop(waiting);
+            self.counters.queue_full.inc();
+            return self.refuse(cx, exchange, 503);
+        }
+        if first {
+            self.counters.queued.inc();
+        }
+        waiting.push_back(exchange);
+        upstream.tell_waiting(waiting.len());
+        let begins = waiting.len() == 1;
+        drop(waiting);
+        if begins && !self.routing.queued.iter().any(|u| Rc::ptr_eq(u, upstream)) {
+            self.routing.queued.push(upstream.clone());
+        }
+        self.routing.wake_at(cx, until);
+        // Another lane may have room to give.
+        upstream.upstream.group.nudge();
+    }
+
+    /// Tells the other lanes what has passed here; the queues are minded at the end of the turn.
+    pub(crate) fn routing_timer(&mut self, cx: &mut Context) {
+        let firsts = self.routing.queued.iter().filter_map(|u| u.waiting.borrow().front().copied());
+        let until = firsts.filter_map(|key| self.exchanges.get(key)?.routed.waits_until).min();
+        // Those that are due are answered in this turn.
+        let until = until.map(|at| at.max(cx.now() + 1));
+        let news: Vec<Arc<Passed>> = self.routing.fired(cx, until).into_iter().map(Arc::new).collect();
+        for (slot, mailbox) in self.mailboxes.iter().enumerate().filter(|(slot, _)| *slot != self.slot) {
+            let earlier = self.routing.take_untold(slot).into_iter().map(Arc::new);
+            for passed in earlier.chain(news.iter().cloned()) {
+                // A lane that has ended lets nothing pass.
+                if let Err(Undelivered::Full(Message::Passed(passed))) = mailbox.send(Message::Passed(passed)) {
+                    self.counters.rate_news_lost.add(self.routing.keep(cx, slot, &passed));
+                }
+            }
+        }
+    }
+
+    /// The end of a turn: who has waited long enough is answered, who has got room goes on.
+    pub(crate) fn serve_queues(&mut self, cx: &mut Context) {
+        self.routing.acknowledge();
+        if self.routing.queued.is_empty() {
+            return;
+        }
+        let now = cx.now();
+        for upstream in std::mem::take(&mut self.routing.queued) {
+            // Those that are put back (they stick to a server that is full) are not looked at again in this turn.
+            let count = upstream.waiting.borrow().len();
+            for _ in 0..count {
+                let Some(key) = upstream.waiting.borrow().front().copied() else { break };
+                let until = self.exchanges.get(key).map(|x| x.routed.waits_until.unwrap_or(now));
+                let expired = until.is_some_and(|until| now >= until);
+                if until.is_some() && !expired && !upstream.balancer.may_have_room() {
+                    break;
+                }
+                upstream.waiting.borrow_mut().pop_front();
+                if expired {
+                    self.counters.queue_timeouts.inc();
+                    self.refuse(cx, key, 503);
+                } else if until.is_some() {
+                    self.dispatch(cx, key, false);
+                }
+                self.flush_marked(cx);
+            }
+            let left = upstream.waiting.borrow().len();
+            upstream.tell_waiting(left);
+            if left > 0 && !self.routing.queued.iter().any(|u| Rc::ptr_eq(u, &upstream)) {
+                self.routing.queued.push(upstream);
+            }
+        }
+    }
+}
+
+/// Asks control to look at a failure now rather than later.
+fn nudge(x: &Exchange) {
+    if let Some(upstream) = &x.upstream {
+        upstream.upstream.group.nudge();
+    }
+}

@@ -1,0 +1,351 @@
+//! Stateful sessions of one lane: TLS 1.2 session ids, and the single-use tickets that 0-RTT needs.
+//!
+//! rustls calls the store from `Send + Sync` objects, so the state lives in thread-locals of the lane's thread. The
+//! owner of a session is a function of its id ([`Owner`]): a lane that issues a session owned by another posts it there
+//! before the client learns of it, and the owner empties its post before it says that a session is unknown; a lane that
+//! reads a hello with a foreign id hands the connection over before a session exists. So a record lives in exactly one
+//! place, a client that comes back finds it however soon that is, and `take` makes it single-use without a lock.
+//!
+//! Ids are made by rustls, from the random numbers that it asks us for (`SessionRandom`): the last bytes are a MAC over
+//! the first, so that a client cannot make up ids by which its connections go from lane to lane.
+
+use crate::authentication::Limits;
+use crate::ids::{IdKey, MAC_LEN};
+use crate::random::LaneRandom;
+use rustls::crypto::{GetRandomFailed, SecureRandom};
+use rustls::pki_types::UnixTime;
+use rustls::server::StoresServerSessions;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use zeroize::Zeroizing;
+
+/// Most stateful sessions kept per lane; the oldest goes first.
+pub const MAX_SESSIONS: usize = 65_536;
+
+/// Most sessions that wait for their owner to look; clients of further ones make full handshakes.
+const MAX_POST: usize = 4096;
+
+/// Length of the ids that rustls makes, of TLS 1.2's sessions and of single-use tickets.
+const ID_LEN: usize = 32;
+/// How much of an id its MAC covers; the owner is told by the first bytes of it.
+const COVERED: usize = 16;
+
+type Key = ([u8; 16], Vec<u8>);
+
+/// rustls' state, and since when it is here, in seconds since 1970.
+struct Stored {
+    state: Zeroizing<Vec<u8>>,
+    since: u64,
+}
+
+type Record = (Key, Stored);
+
+/// One lane's place for sessions, with ways to all others'.
+#[derive(Debug)]
+pub struct SessionStore {
+    slot: usize,
+    all: Vec<SyncSender<Record>>,
+    post: Receiver<Record>,
+    ids: Arc<IdKey>,
+}
+
+/// Places for so many lanes, by slot.
+pub fn shelves(slots: usize) -> Vec<SessionStore> {
+    let (all, posts): (Vec<_>, Vec<_>) = (0..slots).map(|_| sync_channel(MAX_POST)).unzip();
+    let ids = Arc::new(IdKey::random());
+    posts
+        .into_iter()
+        .enumerate()
+        .map(|(slot, post)| SessionStore { slot, all: all.clone(), post, ids: ids.clone() })
+        .collect()
+}
+
+#[derive(Default)]
+struct LaneSessions {
+    session_store: Option<SessionStore>,
+    records: HashMap<Key, Stored>,
+    order: VecDeque<Key>,
+    forged: u64,
+}
+
+thread_local! {
+    static SESSIONS: RefCell<LaneSessions> = RefCell::default();
+}
+
+/// Who has the session with some id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// This thread's lane, if anybody.
+    Here,
+    /// The lane of this slot.
+    Lane(usize),
+    /// The id names another lane, but this process has not made it.
+    Forged,
+}
+
+impl Owner {
+    /// The lane to which a client with this id is handed over.
+    pub fn elsewhere(self) -> Option<usize> {
+        match self {
+            Self::Lane(slot) => Some(slot),
+            Self::Here | Self::Forged => None,
+        }
+    }
+}
+
+/// Which of `slots` lane slots an id names. Ids are random, so any even mapping will do.
+fn slot_of(id: &[u8], slots: usize) -> usize {
+    let mut prefix = [0; 8];
+    for (to, from) in prefix.iter_mut().zip(id) {
+        *to = *from;
+    }
+    (u64::from_le_bytes(prefix) % slots.max(1) as u64) as usize
+}
+
+/// Random numbers for a server's sessions, among them their ids: whatever is as long as those are ends with a MAC. To
+/// everybody without the key it is random still; what is no id (a hello's random, a ticket's nonce) loses nothing by it.
+#[derive(Debug)]
+pub(crate) struct SessionRandom;
+
+impl SecureRandom for SessionRandom {
+    fn fill(&self, buf: &mut [u8]) -> Result<(), GetRandomFailed> {
+        LaneRandom.fill(buf)?;
+        if let Ok(id) = <&mut [u8; ID_LEN]>::try_from(buf) {
+            SESSIONS.with_borrow(|s| s.authenticate(id));
+        }
+        Ok(())
+    }
+}
+
+/// Makes this thread the shelf's lane. Called once, when a lane starts.
+pub fn bind_thread(session_store: SessionStore) {
+    SESSIONS.with_borrow_mut(|s| s.session_store = Some(session_store));
+}
+
+/// Who has the session with this id, as a hello gives it.
+pub fn owner(id: &[u8]) -> Owner {
+    SESSIONS.with_borrow_mut(|s| {
+        let Some(slot) = s.foreign_slot(id) else { return Owner::Here };
+        match s.is_ours(id) {
+            true => Owner::Lane(slot),
+            false => {
+                s.forged += 1;
+                Owner::Forged
+            }
+        }
+    })
+}
+
+/// How many ids of other lanes were none of this process' ([`Owner::Forged`]), on this thread.
+pub fn forged() -> u64 {
+    SESSIONS.with_borrow(|s| s.forged)
+}
+
+impl LaneSessions {
+    /// The slot that an id names, if it is not this thread's.
+    fn foreign_slot(&self, id: &[u8]) -> Option<usize> {
+        self.session_store.as_ref().and_then(|s| Some(slot_of(id, s.all.len())).filter(|o| *o != s.slot))
+    }
+
+    fn authenticate(&self, id: &mut [u8; ID_LEN]) {
+        // A lane that is alone hands nothing over.
+        if let Some(session_store) = self.session_store.as_ref().filter(|s| s.all.len() > 1) {
+            let mac = session_store.ids.mac(&id[..COVERED]);
+            id[ID_LEN - MAC_LEN..].copy_from_slice(&mac);
+        }
+    }
+
+    fn is_ours(&self, id: &[u8]) -> bool {
+        let verify = |session_store: &SessionStore| session_store.ids.verify(&id[..COVERED], &id[ID_LEN - MAC_LEN..]);
+        id.len() == ID_LEN && self.session_store.as_ref().is_some_and(verify)
+    }
+
+    /// Takes in what others have posted.
+    fn collect(&mut self) {
+        while let Some((key, value)) = self.session_store.as_ref().and_then(|s| s.post.try_recv().ok()) {
+            self.insert(key, value);
+        }
+    }
+
+    fn insert(&mut self, key: Key, value: Stored) {
+        while self.order.len() >= MAX_SESSIONS {
+            if let Some(oldest) = self.order.pop_front() {
+                self.records.remove(&oldest);
+            }
+        }
+        self.order.push_back(key.clone());
+        self.records.insert(key, value);
+    }
+}
+
+/// The store of one policy: a view on the lane's sessions that never sees another policy's.
+#[derive(Debug)]
+pub(crate) struct PolicySessions {
+    policy: [u8; 16],
+    /// How long a session is good for, in seconds.
+    lifetime: u64,
+    limits: Option<Limits>,
+}
+
+impl PolicySessions {
+    /// `limits` where the policy asks for client certificates.
+    pub(crate) fn new(policy: [u8; 16], lifetime: u32, limits: Option<Limits>) -> Self {
+        Self { policy, lifetime: lifetime.into(), limits }
+    }
+
+    fn key(&self, id: &[u8]) -> Key {
+        (self.policy, id.to_vec())
+    }
+
+    /// What rustls stored, unless it is too old.
+    fn open(&self, stored: &Stored) -> Option<Vec<u8>> {
+        if UnixTime::now().as_secs().saturating_sub(stored.since) >= self.lifetime {
+            return None;
+        }
+        match self.limits {
+            None => Some(stored.state.to_vec()),
+            Some(limits) => limits.unwrap(&stored.state).map(<[u8]>::to_vec),
+        }
+    }
+}
+
+impl StoresServerSessions for PolicySessions {
+    fn put(&self, id: Vec<u8>, value: Vec<u8>) -> bool {
+        let value = Zeroizing::new(value);
+        let state = self.limits.map_or(value.clone(), |limits| Zeroizing::new(limits.wrap(&value)));
+        let stored = Stored { state, since: UnixTime::now().as_secs() };
+        SESSIONS.with_borrow_mut(|s| {
+            s.collect();
+            let to = s.foreign_slot(&id);
+            let key = (self.policy, id);
+            match (to, &s.session_store) {
+                // A full post, or one of a lane that has ended, takes none: the client makes a full handshake.
+                (Some(to), Some(session_store)) => session_store.all[to].try_send((key, stored)).is_ok(),
+                _ => {
+                    s.insert(key, stored);
+                    true
+                }
+            }
+        })
+    }
+
+    fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
+        SESSIONS.with_borrow_mut(|s| {
+            s.collect();
+            self.open(s.records.get(&self.key(id))?)
+        })
+    }
+
+    fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
+        SESSIONS.with_borrow_mut(|s| {
+            s.collect();
+            self.open(&s.records.remove(&self.key(id))?)
+        })
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(policy: [u8; 16]) -> PolicySessions {
+        PolicySessions::new(policy, 3600, None)
+    }
+
+    #[test]
+    fn a_session_is_gone_after_its_lifetime() {
+        bind_thread(shelves(1).remove(0));
+        let (store, ended) = (store([1; 16]), PolicySessions::new([1; 16], 0, None));
+        store.put(vec![5; 32], vec![1]);
+        assert_eq!(ended.get(&[5; 32]), None);
+        assert_eq!(store.take(&[5; 32]), Some(vec![1]));
+    }
+
+    #[test]
+    fn a_session_is_taken_once_and_by_its_policy_only() {
+        bind_thread(shelves(1).remove(0));
+        let (a, b) = (store([1; 16]), store([2; 16]));
+        a.put(vec![5; 32], vec![1]);
+        assert_eq!(b.take(&[5; 32]), None);
+        assert_eq!(a.get(&[5; 32]), Some(vec![1]));
+        assert_eq!(a.take(&[5; 32]), Some(vec![1]));
+        assert_eq!(a.take(&[5; 32]), None);
+    }
+
+    #[test]
+    fn a_foreign_session_is_with_its_owner_at_once() {
+        let mut shelves = shelves(2);
+        let (one, zero) = (shelves.pop().unwrap(), shelves.pop().unwrap());
+        bind_thread(zero);
+        let id = vec![1; 32]; // odd: slot 1
+        assert_eq!(slot_of(&id, 2), 1);
+        let store = store([1; 16]);
+        store.put(id.clone(), vec![9]);
+        assert_eq!(store.get(&id), None);
+        std::thread::spawn(move || {
+            bind_thread(one);
+            assert_eq!(store.take(&id), Some(vec![9]));
+            assert_eq!(store.take(&id), None);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn an_id_that_was_made_up_names_no_other_lane() {
+        let mut places = shelves(2);
+        bind_thread(places.remove(0));
+        let (mut here, mut there) = (0, 0);
+        for _ in 0..100 {
+            let mut id = [0; ID_LEN];
+            SessionRandom.fill(&mut id).unwrap();
+            match owner(&id) {
+                Owner::Here => here += 1,
+                Owner::Lane(1) => {
+                    there += 1;
+                    for at in (0..COVERED).chain(ID_LEN - MAC_LEN..ID_LEN) {
+                        let mut forged = id;
+                        forged[at] ^= 2; // Another one, of the same lane.
+                        assert_eq!(owner(&forged), Owner::Forged, "byte {at}");
+                    }
+                    assert_eq!((owner(&id[..31]), owner(&[])), (Owner::Forged, Owner::Here));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(here > 10 && there > 10 && forged() > 0);
+        // Another process, or this one after a restart, has another key.
+        let mut id = [1; ID_LEN];
+        while owner(&id) == Owner::Forged {
+            SessionRandom.fill(&mut id).unwrap();
+        }
+        bind_thread(shelves(2).remove(0));
+        assert_ne!(owner(&id), Owner::Lane(1));
+    }
+
+    #[test]
+    fn a_full_post_takes_no_more() {
+        let mut shelves = shelves(2);
+        bind_thread(shelves.remove(0));
+        let store = store([1; 16]);
+        let put = |n: usize| store.put([vec![1], n.to_le_bytes().to_vec(), vec![0; 16]].concat(), vec![]);
+        assert!((0..MAX_POST).all(put) && !put(MAX_POST));
+    }
+
+    #[test]
+    fn the_store_is_bounded() {
+        bind_thread(shelves(1).remove(0));
+        let store = store([1; 16]);
+        for i in 0..(MAX_SESSIONS as u64 + 10) {
+            store.put(i.to_le_bytes().to_vec(), vec![]);
+        }
+        SESSIONS.with_borrow(|s| assert_eq!((s.records.len(), s.order.len()), (MAX_SESSIONS, MAX_SESSIONS)));
+        assert_eq!(store.get(&0u64.to_le_bytes()), None);
+    }
+}
