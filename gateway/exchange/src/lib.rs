@@ -246,6 +246,7 @@ impl Default for Exchange {
 
 impl Exchange {
     /// A request whose head is complete.
+    #[inline]
     pub fn new(facts: Request) -> Self {
         Self {
             facts,
@@ -330,6 +331,7 @@ impl Exchange {
     }
 
     /// Takes an event; returns what is to be done about it.
+    #[inline]
     pub fn on(&mut self, event: Event) -> Actions {
         if self.finished {
             return Actions::NONE;
@@ -359,6 +361,7 @@ impl Exchange {
         }
     }
 
+    #[inline]
     fn forward(&mut self) -> Actions {
         if self.upstream != Upstream::None || self.is_answered() {
             return Actions::NONE;
@@ -388,6 +391,7 @@ impl Exchange {
         self.answer(status)
     }
 
+    #[inline]
     fn connected(&mut self) -> Actions {
         if self.upstream != Upstream::Selecting {
             return Actions::NONE;
@@ -411,6 +415,7 @@ impl Exchange {
         self.response = ResponseState::Streaming;
     }
 
+    #[inline]
     fn moved(&mut self, direction: Direction, bytes: u64) -> Actions {
         if direction == Direction::Response {
             return Actions::NONE;
@@ -427,6 +432,7 @@ impl Exchange {
         Actions::NONE
     }
 
+    #[inline]
     fn request_ended(&mut self) -> Actions {
         let drained = matches!(self.request, RequestState::Draining { .. });
         let streamed = self.request == RequestState::Streaming && self.upstream == Upstream::Open;
@@ -444,6 +450,7 @@ impl Exchange {
         actions
     }
 
+    #[inline]
     fn response_ended(&mut self) -> Actions {
         if self.response != ResponseState::Streaming {
             return Actions::NONE;
@@ -462,6 +469,7 @@ impl Exchange {
     }
 
     /// The response has gone to the client whole; the request may still be coming.
+    #[inline]
     fn response_complete(&mut self, actions: Actions) -> Actions {
         if self.request == RequestState::Complete {
             return self.end(actions.with(Action::FinishClient));
@@ -482,6 +490,7 @@ impl Exchange {
         }
     }
 
+    #[inline]
     fn head(&mut self, head: Head) -> Actions {
         if self.upstream != Upstream::Open || self.is_answered() {
             return Actions::NONE;
@@ -502,6 +511,7 @@ impl Exchange {
     }
 
     /// Whether a head answers what was asked.
+    #[inline]
     fn is_acceptable(&self, head: Head) -> bool {
         match self.facts.kind {
             // RFC 9110 §7.8: a server must not switch to what nobody asked for.
@@ -579,6 +589,7 @@ impl Exchange {
     }
 
     /// Whatever the server was doing for this exchange is not wanted any more.
+    #[inline]
     fn leave_upstream(&mut self, actions: Actions) -> Actions {
         let open = matches!(self.upstream, Upstream::Selecting | Upstream::Open);
         self.upstream = Upstream::None;
@@ -586,6 +597,7 @@ impl Exchange {
     }
 
     /// The end, which comes once. An upstream connection that is idle now may be used again.
+    #[inline]
     fn end(&mut self, actions: Actions) -> Actions {
         let whole = self.request == RequestState::Complete && self.response == ResponseState::Complete;
         let actions = if actions.has(Action::CloseUpstream) {
