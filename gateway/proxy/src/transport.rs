@@ -13,13 +13,18 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sen
 use sealane_lane::{Ready, WriteQueue};
 use sealane_sys::sockopt::send_space;
 use sealane_tls::{Session, TlsError};
+use std::cell::Cell;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 
 /// The most bytes that are staged on a connection whose socket has space for them.
 pub(crate) const HIGH_WATER: usize = 64 * 1024;
 /// The most bytes that wait on a connection whose socket has no space.
-pub(crate) const LOW_WATER: usize = 8 * 1024;
+pub(crate) const LOW_WATER: usize = 4 * 1024;
+/// The most bytes that are staged on a connection while many others of the lane have bytes that their sockets do not take.
+const CROWDED_WATER: usize = 8 * 1024;
+/// That many.
+const CROWD: usize = 32;
 /// A sink with less room than this takes no part of a longer piece, so that pieces stay large.
 pub(crate) const MIN_CREDIT: usize = 4 * 1024;
 /// The bound of a connection's write queue. Sources stop long before it; what they do not decide fits as well: heads, a
@@ -27,6 +32,27 @@ pub(crate) const MIN_CREDIT: usize = 4 * 1024;
 const QUEUE_LIMIT: usize = 16 << 20;
 /// Chunks of the queue that are sent in one call.
 const SLICES: usize = 16;
+
+thread_local! {
+    /// Connections of this lane whose sockets have not taken all of what was sent.
+    static BACKED_UP: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts a connection in [`BACKED_UP`] for as long as it exists.
+struct BackedUp;
+
+impl BackedUp {
+    fn new() -> Self {
+        BACKED_UP.set(BACKED_UP.get() + 1);
+        Self
+    }
+}
+
+impl Drop for BackedUp {
+    fn drop(&mut self) {
+        BACKED_UP.set(BACKED_UP.get() - 1);
+    }
+}
 
 #[derive(Debug)]
 pub(crate) enum TransportError {
@@ -56,6 +82,8 @@ pub(crate) struct Transport {
     pub stage: Vec<u8>,
     /// Encrypted (under TLS) and not taken by the socket yet.
     queue: WriteQueue,
+    /// There while the queue has something.
+    backed_up: Option<BackedUp>,
     /// At least so many bytes would be taken by the socket: what it said when it was last asked, less what was sent.
     space: usize,
     pub readable: bool,
@@ -83,6 +111,7 @@ impl Transport {
             unread: Vec::new(),
             stage: Vec::new(),
             queue: WriteQueue::new(QUEUE_LIMIT),
+            backed_up: None,
             space: 0,
             readable: true,
             writable: true,
@@ -134,8 +163,10 @@ impl Transport {
         if self.space < 2 * need.min(HIGH_WATER) {
             self.space = send_space(&self.fd).unwrap_or(HIGH_WATER);
         }
-        // Half of it: what the kernel counts is more than the bytes, and it may run short of memory.
-        (self.space / 2).clamp(LOW_WATER, HIGH_WATER)
+        // Half of it: what the kernel counts is more than the bytes. It may run short of memory all the same, when there are
+        // thousands of slow readers: then what it does not take of a piece stays here, so pieces get small.
+        let most = if BACKED_UP.get() < CROWD { HIGH_WATER } else { CROWDED_WATER };
+        (self.space / 2).clamp(LOW_WATER, most)
     }
 
     /// How many bytes of frames may be staged of what was accepted before.
@@ -289,7 +320,11 @@ impl Transport {
     }
 
     fn enqueue(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
-        self.queue.push(bytes).map_err(|_| TransportError::Io)
+        self.queue.push(bytes).map_err(|_| TransportError::Io)?;
+        if !bytes.is_empty() && self.backed_up.is_none() {
+            self.backed_up = Some(BackedUp::new());
+        }
+        Ok(())
     }
 
     /// Whether the TLS handshake (if there is TLS) is not over yet.
@@ -405,6 +440,9 @@ impl Transport {
                 Ok(n) => {
                     self.writable = n == length;
                     self.queue.consume(n);
+                    if self.queue.is_empty() {
+                        self.backed_up = None;
+                    }
                     self.spend(n);
                 }
                 Err(Errno::AGAIN) => self.writable = false,

@@ -4,7 +4,7 @@ use crate::conn::Client;
 use crate::h2::priority::Priority;
 use crate::lane_state::LaneUpstream;
 use crate::memory::BUFFER_BUDGET;
-use crate::transport::{HIGH_WATER, LOW_WATER};
+use crate::transport::HIGH_WATER;
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt, WriteError};
 use sealane_http::h3::{self, Code, MessageReader, Peer, Settings, UniReader};
@@ -16,6 +16,8 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+/// The most bytes that wait on a stream whose client has no window for them.
+const HELD_LIMIT: usize = 8 * 1024;
 /// How long a client may take to hear that its connection is about to end.
 const GRACE: Millis = 1000;
 /// How long a connection is taken for one that is over soon.
@@ -229,7 +231,7 @@ impl QuicConn {
 
     /// How many bytes may wait on a stream: fewer where its window is closed, or where those of all streams are many.
     pub fn stream_limit(&self, stream: &Stream) -> usize {
-        if stream.held.is_empty() && self.waiting < BUFFER_BUDGET { HIGH_WATER } else { LOW_WATER }
+        if stream.held.is_empty() && self.waiting < BUFFER_BUDGET { HIGH_WATER } else { HELD_LIMIT }
     }
 
     /// Notes that a stream has something to send.
