@@ -19,7 +19,7 @@ fn started(command: Command, site: &Site, lanes: usize, to: &str) -> Operated {
         let text =
             Operated::simple_file(site, admin, listen, to).replace(&address, &format!("{address}http3 = true\n"));
         // Downloads stand still while upgrades go on, for as long as those take.
-        text + "\n[limits]\nidle_timeout = \"30m\"\n"
+        text + "\n[limits]\nidle_timeout = \"30m\"\nkeepalive_timeout = \"20s\"\n"
     };
     Operated::start_by(site, command, lanes, file, listen)
 }
