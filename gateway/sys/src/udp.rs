@@ -15,6 +15,7 @@ use std::cell::Cell;
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most datagrams in one segmented message: what every kernel with UDP GSO takes.
@@ -23,6 +24,8 @@ pub const MAX_SEGMENTS: usize = 64;
 pub const MAX_MESSAGE: usize = 65_535 - 48;
 /// Most messages per system call.
 pub const MAX_BATCH: usize = 64;
+/// Fewest buffers that the kernel is offered at first.
+const OFFERED: usize = 4;
 /// A datagram that every route takes whole: IPv6's smallest MTU (RFC 8200 §5) less its and UDP's headers.
 const EVERYWHERE: usize = 1280 - 48;
 /// Refusals in a row after which segmentation is given up for the socket.
@@ -287,11 +290,29 @@ impl Socket {
     }
 
     /// Receives what is there into the batch, replacing what it held. `WouldBlock` when there is nothing.
+    ///
+    /// The kernel is offered twice as many buffers as were filled last time, and the rest when it has filled these: making
+    /// all of them ready would cost a lone datagram more than its parsing.
     pub fn receive(&self, batch: &mut Batch) -> io::Result<usize> {
+        let all = batch.places.len();
+        let offered = (2 * batch.filled).max(OFFERED).min(all);
+        batch.filled = 0;
+        let mut filled = self.receive_into(batch, 0..offered)?;
+        if filled == offered && offered < all {
+            // An error now is that there is nothing more, or one that the caller would meet next.
+            filled += self.receive_into(batch, offered..all).unwrap_or(0);
+        }
+        batch.filled = filled;
+        Ok(filled)
+    }
+
+    /// Receives into some of the batch's buffers and says how many were filled.
+    fn receive_into(&self, batch: &mut Batch, which: Range<usize>) -> io::Result<usize> {
         let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_BATCH];
         let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_BATCH];
-        let Batch { bytes, each, stride, places, filled } = batch;
-        *filled = 0;
+        let Batch { bytes, each, stride, places, .. } = batch;
+        let bytes = &mut bytes[which.start * *stride..which.end * *stride];
+        let places = &mut places[which];
         let count = places.len();
         for (i, (buffer, place)) in bytes.chunks_mut(*stride).zip(places.iter_mut()).enumerate() {
             let iov = pieces[i].write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: *each });
@@ -321,7 +342,6 @@ impl Socket {
                     place.flags = header.msg_flags;
                     place.control_len = header.msg_controllen;
                 }
-                *filled = n;
                 return Ok(n);
             }
             let error = io::Error::last_os_error();

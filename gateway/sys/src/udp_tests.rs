@@ -115,6 +115,23 @@ fn a_program_steers_by_the_first_byte() {
     }
 }
 
+/// The kernel is offered few buffers first, and the rest when it has filled them: what waits comes in one call all the same.
+#[test]
+fn a_batch_is_filled_whatever_came_before() {
+    let (a, b) = pair(&Options::default());
+    let b = b.without_offload();
+    let mut batch = Batch::new(32, 100);
+    for waiting in [1, 3, 4, 20, 1, 40] {
+        (0..waiting).for_each(|n| a.send(&transmit(&b, &[n], 0)).unwrap());
+        assert_eq!(b.receive(&mut batch).unwrap(), usize::from(waiting.min(32)));
+        assert!(batch.iter_mut().map(|(_, bytes)| bytes[0]).eq(0..waiting.min(32)));
+        if waiting > 32 {
+            assert_eq!(b.receive(&mut batch).unwrap(), usize::from(waiting - 32));
+        }
+        assert!(b.receive(&mut batch).is_err() && batch.is_empty());
+    }
+}
+
 /// A batch points to nothing: where it lies when it is filled, and from which thread, does not matter.
 #[test]
 fn a_batch_may_move_between_calls() {
