@@ -59,7 +59,13 @@ impl WriteQueue {
     }
 
     /// Queues all of the bytes, or none of them.
-    pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), Full> {
+    #[inline]
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), Full> {
+        // Most often the socket has taken all.
+        if bytes.is_empty() { Ok(()) } else { self.push_some(bytes) }
+    }
+
+    fn push_some(&mut self, mut bytes: &[u8]) -> Result<(), Full> {
         if bytes.len() > self.room() {
             return Err(Full);
         }

@@ -192,8 +192,13 @@ pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut
         text.extend_from_slice(earlier);
         text.extend_from_slice(b", ");
     }
-    let own = text.len();
-    join_for(text, own, client.peer.ip().to_canonical());
+    // As `join_for` writes it, from the text that the connection keeps.
+    let v6 = client.peer.ip().to_canonical().is_ipv6();
+    text.extend_from_slice(if v6 { b"for=\"[" } else { b"for=" });
+    text.extend_from_slice(peer);
+    if v6 {
+        text.extend_from_slice(b"]\"");
+    }
     if host > 0 {
         text.extend_from_slice(b";host=\"");
         text.extend_from_within(..host);
