@@ -155,6 +155,19 @@ static LOWER: [Lower; NAMES.len()] = {
     all
 };
 
+/// At most seven bytes as a little-endian number, read in two overlapping halves.
+#[inline]
+fn short_word(bytes: &[u8]) -> u64 {
+    let n = bytes.len();
+    if let (Some(start), Some(end)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        return u64::from(u32::from_le_bytes(*start)) | u64::from(u32::from_le_bytes(*end)) << (8 * (n - 4));
+    }
+    if let (Some(start), Some(end)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        return u64::from(u16::from_le_bytes(*start)) | u64::from(u16::from_le_bytes(*end)) << (8 * (n - 2));
+    }
+    bytes.first().map_or(0, |b| u64::from(*b))
+}
+
 impl Known {
     /// All of them, [`Known::Other`] included, in the order of their numbers.
     pub const ALL: &'static [Known] = VARIANTS;
@@ -184,10 +197,8 @@ impl Known {
         for (word, want) in words.iter().zip(spelled.words) {
             differs |= (u64::from_le_bytes(*word) | CASE) ^ want;
         }
-        for (i, b) in rest.iter().enumerate() {
-            let want = spelled.words[words.len() & 3] >> (8 * i);
-            differs |= u64::from(b | 0x20) ^ (want & 0xff);
-        }
+        let mask = (1u64 << (8 * rest.len())) - 1;
+        differs |= ((short_word(rest) | CASE) ^ spelled.words[words.len() & 3]) & mask;
         if differs == 0 { VARIANTS[known] } else { Known::Other }
     }
 
@@ -247,6 +258,16 @@ pub fn lookalike(name: &[u8]) -> Option<Known> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_words_are_their_bytes() {
+        for n in 0..8 {
+            let bytes = &b"\x81Abc-xyz"[..n];
+            let mut whole = [0; 8];
+            whole[..n].copy_from_slice(bytes);
+            assert_eq!(short_word(bytes), u64::from_le_bytes(whole), "{n}");
+        }
+    }
 
     #[test]
     fn every_name_is_found_in_any_case() {

@@ -44,6 +44,34 @@ pub fn parse_response_tolerating(
     request: Method,
     head: &mut ResponseHead,
 ) -> Result<Option<ResponseInfo>, ParseError> {
+    const NOTHING: Tolerance = Tolerance { equal_content_lengths: false, bare_lf: false, any_status: false };
+    if tolerance == NOTHING {
+        return parse(NOTHING, input, limits, request, head);
+    }
+    parse_tolerating(tolerance, input, limits, request, head)
+}
+
+/// Apart, so that what is not tolerated is not looked for in each line of all others' responses.
+#[cold]
+#[inline(never)]
+fn parse_tolerating(
+    tolerance: Tolerance,
+    input: &[u8],
+    limits: &Limits,
+    request: Method,
+    head: &mut ResponseHead,
+) -> Result<Option<ResponseInfo>, ParseError> {
+    parse(tolerance, input, limits, request, head)
+}
+
+#[inline(always)]
+fn parse(
+    tolerance: Tolerance,
+    input: &[u8],
+    limits: &Limits,
+    request: Method,
+    head: &mut ResponseHead,
+) -> Result<Option<ResponseInfo>, ParseError> {
     head.clear();
     let seen = &input[..input.len().min(limits.head)];
     let incomplete = || if input.len() >= limits.head { Err(ParseError::HeadTooLarge) } else { Ok(None) };
@@ -71,12 +99,19 @@ struct StatusLine<'a> {
 
 /// Reads `HTTP/1.x SP 3DIGIT [SP reason] CRLF`. The SP before an empty reason is required by RFC 9112 §4, but
 /// missing in the wild, and nothing hangs on it.
-#[inline]
+#[inline(always)]
 fn status_line(input: &[u8], tolerance: Tolerance) -> Result<Option<StatusLine<'_>>, ParseError> {
     const PATTERN: &[u8; 12] = b"HTTP/#.# ###";
-    for (&b, &p) in input.iter().zip(PATTERN) {
-        if if p == b'#' { !b.is_ascii_digit() } else { b != p } {
-            return Err(ParseError::StatusLine);
+    let usual = matches!(
+        input.first_chunk(),
+        Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0'..=b'9', b' ', b'0'..=b'9', b'0'..=b'9', b'0'..=b'9'])
+    );
+    // What is not whole yet is judged as far as it goes.
+    if !usual {
+        for (&b, &p) in input.iter().zip(PATTERN) {
+            if if p == b'#' { !b.is_ascii_digit() } else { b != p } {
+                return Err(ParseError::StatusLine);
+            }
         }
     }
     let version = match input.get(5..8) {

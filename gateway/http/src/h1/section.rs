@@ -5,9 +5,10 @@ use crate::fields::Fields;
 use crate::known::{Known, lookalike};
 use crate::scan;
 
-/// Reads the section at the start of `input` into `fields` (cleared first). `bare_lf`: lines may end with LF alone. Returns its length, or `None` when it is
-/// not complete yet; whatever is illegal in what is there is reported at once. On `None` and errors `fields` is empty.
-#[inline]
+/// Reads the section at the start of `input` into `fields` (cleared first). `bare_lf`: lines may end with LF alone. Returns
+/// its length, or `None` when it is not complete yet; whatever is illegal in what is there is reported at once. On `None`
+/// and errors `fields` is empty. Inlined, so that a constant `bare_lf` costs nothing per line.
+#[inline(always)]
 pub(super) fn parse_section(
     input: &[u8],
     most_fields: usize,
@@ -28,7 +29,7 @@ pub(super) fn parse_section(
     length
 }
 
-#[inline]
+#[inline(always)]
 fn note_lines(
     input: &[u8],
     most_fields: usize,
