@@ -15,7 +15,7 @@ const IN_ALL: f64 = 1.04;
 /// As many allocations more per operation are chance: a table that grows once among a thousand operations.
 const CHANCE_OF_MEMORY: f64 = 0.02;
 /// What may be more of the other figures, as a part and in all. How many events one wait brings, and in how many pieces a
-/// body comes, depends on the scheduler: on a machine with six times its load, system calls differed by 8 %.
+/// body comes, depends on the scheduler: on an overloaded machine, system calls of one program differed by 8 % (QUIC).
 const SYSTEM_CALLS: (f64, f64) = (0.1, 0.15);
 const ALLOCATIONS: (f64, f64) = (0.02, CHANCE_OF_MEMORY);
 const COPIES: (f64, f64) = (0.04, 0.1);
