@@ -71,7 +71,15 @@ fn tools(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(vec![
         said(Command::new("rustc").arg("--version").current_dir(root))?,
         said(Command::new("valgrind").arg("--version"))?,
+        processor(),
     ])
+}
+
+/// Libraries choose their instructions by it.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| "an unknown processor".to_owned(), |(_, name)| name.trim().to_owned())
 }
 
 fn said(command: &mut Command) -> anyhow::Result<String> {
