@@ -1,4 +1,4 @@
-//! What a lane of the proxy counts. Written by the lane, summed by whoever reads.
+//! What a lane of the proxy counts. Written by the lane, summed when they are read.
 
 use sealane_http::ParseError;
 use sealane_lane::counter::Counter;

@@ -267,7 +267,7 @@ impl Proxy {
             return;
         }
         let was_listening = self.listening;
-        // Whoever is in the queue of a listener that goes has been let in already.
+        // Clients in the queue of a listener that goes have been accepted already.
         if was_listening {
             let newest = self.snapshots.current().clone();
             self.empty_queues(cx, |l| !newest.listeners.iter().any(|n| n.id == l.id));
@@ -307,7 +307,7 @@ impl Proxy {
             self.quic_follow(cx, successor);
         }
         if is_alone && self.draining.is_none() {
-            // Whoever is in the kernel's queue has been let in; then nobody is, and no connection is reset unheard.
+            // Clients in the kernel's queue are accepted first, so that no connection is reset without an answer.
             self.empty_queues(cx, |_| true);
         }
         self.pause_accepting(cx);

@@ -11,7 +11,7 @@ use sealane_interop::site::{HOST, Site};
 use sealane_interop::{eventually, raise_open_files};
 use std::sync::Arc;
 
-/// Newcomers that a lane lets wait (`MAX_WAITING` in gateway/proxy/src/accept/admission.rs), and those who were accepted before their
+/// New clients that a lane lets wait (`MAX_WAITING` in gateway/proxy/src/accept/admission.rs), and those who were accepted before their
 /// hello had come.
 const MOST_WAITING: f64 = 512.0 + 16.0;
 
