@@ -145,6 +145,10 @@ http {{
         let folder = self.folder.join(case.name()).join(operations.to_string());
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let prefix = folder.join(format!("{name}.out"));
+        // A run before left a file for each of its threads; this run's have other names.
+        for file in callgrind::beginning(&prefix)? {
+            std::fs::remove_file(&file).with_context(|| file.display().to_string())?;
+        }
         let port = free_port()?;
         let config = folder.join("sealane.toml");
         std::fs::write(&config, self.config(case, port)).with_context(|| config.display().to_string())?;
