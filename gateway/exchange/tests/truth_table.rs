@@ -1,4 +1,4 @@
-//! The rows of the truth table in `docs/http-versions.md`, as scripts.
+//! The rows of the truth table in `docs/reference/http-versions.md`, as scripts.
 
 use sealane_exchange::{Action, Action::*, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, Phase, Request};
 

@@ -3,7 +3,7 @@
 //!
 //! A server that believes them believes whoever wrote them, so they are taken only from proxies that the operator
 //! trusts. There is one table, for heads and trailers of every HTTP version ([`Fields::remove_claims`]); the page
-//! `docs/behind-a-load-balancer.md` lists it.
+//! `docs/how-to/behind-a-load-balancer.md` lists it.
 //!
 //! Names are compared as servers that follow CGI (RFC 3875 §4.1.18) tell them apart, who see `X_Real_IP` and
 //! `X-Real-IP` as one `HTTP_X_REAL_IP`: all that is no letter or digit is alike.

@@ -1,4 +1,4 @@
-//! The frame in which experiments stand: `docs/experiments.md` says how to add one.
+//! The frame in which experiments stand: `docs/reference/experiments.md` says how to add one.
 //!
 //! An [`Experiment`] has a [`Spec`] (its `experiment.toml`: question, method, subjects, parts, how much of it in a quick
 //! and in a full run) and code that fills a page of the report. The frame gives it a [`Bench`]: programs found or named

@@ -1,5 +1,5 @@
 //! The JSON Schema of configuration files, for editors: made from the reference, `docs/configuration.md` (and
-//! `docs/tunnel.md` for `[tunnel]`), so that there is one place where settings are described.
+//! `docs/reference/tunnel.md` for `[tunnel]`), so that there is one place where settings are described.
 //!
 //! The reference's headings say where a table is (`[limits]`, `[[listener]]`, `[listener.tls]`; a line with a bold name
 //! stands for a table within the one before), its rows are settings with default and description. The schema says which
@@ -15,7 +15,8 @@ pub fn schema() -> String {
     // Where rows go: names from the root, with whether it is a list of tables.
     let mut table: Vec<(String, Kind)> = Vec::new();
     let mut within: Option<String> = None;
-    let pages = [include_str!("../../../../docs/configuration.md"), include_str!("../../../../docs/tunnel.md")];
+    let pages =
+        [include_str!("../../../../docs/configuration.md"), include_str!("../../../../docs/reference/tunnel.md")];
     for line in pages.into_iter().flat_map(str::lines) {
         if let Some(heading) = line.strip_prefix("## ").or_else(|| line.strip_prefix("### ")) {
             within = None;
@@ -276,7 +277,8 @@ mod tests {
         described(&schema, &mut known);
         let (mut wrong, mut examples) = (Vec::new(), 0);
         let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-        for page in std::fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path()) {
+        let folders = ["", "tutorial", "how-to", "reference", "explanation"].map(|folder| docs.join(folder));
+        for page in folders.iter().flat_map(|f| std::fs::read_dir(f).unwrap()).map(|entry| entry.unwrap().path()) {
             // The lab's experiments are described in files of their own kind.
             if page.extension().is_none_or(|e| e != "md") || page.ends_with("experiments.md") {
                 continue;

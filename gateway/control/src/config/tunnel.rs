@@ -167,7 +167,7 @@ fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)
 
 /// What `sealane tunnel import` could not translate and only a person can decide. Nothing is served until then.
 fn undecided(section: &Section) {
-    let help = "decide what takes its place (docs/tunnel.md, \"Coming from OpenVPN\"), then take this entry out; with the last \
+    let help = "decide what takes its place (docs/reference/tunnel.md, \"Coming from OpenVPN\"), then take this entry out; with the last \
                 one the setting itself";
     for at in section.optional_at("undecided", decode::strings).map_or_else(Vec::new, |at| at.value) {
         section.sink.error(&at.span, format!("not decided yet: {}", at.value), Some(help.to_owned()));

@@ -1,5 +1,5 @@
 //! TLS to the letter: the cases of tlsfuzzer's scripts that found something, as records made by hand. What rustls does
-//! otherwise is in the table of `docs/upstream-bugs.md`, and its cases here say what it does.
+//! otherwise is in the table of `docs/reference/upstream-bugs.md`, and its cases here say what it does.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustls::{CipherSuite, ClientConfig, ConnectionTrafficSecrets, SupportedProtocolVersion};
@@ -352,7 +352,7 @@ fn renegotiation_is_declined_at_once() {
 }
 
 /// Whatever is wrong, the connection ends with a fatal alert. Which one is rustls' in an encrypted connection: the
-/// table in `docs/upstream-bugs.md` says where it is not the RFC's.
+/// table in `docs/reference/upstream-bugs.md` says where it is not the RFC's.
 #[test]
 fn encrypted_breaches_end_with_an_alert() {
     let site = Site::new();
@@ -381,7 +381,7 @@ fn encrypted_breaches_end_with_an_alert() {
     assert_eq!(raw.receive(), Some((ALERT, vec![2, UNEXPECTED_MESSAGE])));
 }
 
-/// Lengths and padding of records, RFC 8446 §5.1, §5.2, §5.4; RFC 5246 §6.2. The table in `docs/upstream-bugs.md` says where
+/// Lengths and padding of records, RFC 8446 §5.1, §5.2, §5.4; RFC 5246 §6.2. The table in `docs/reference/upstream-bugs.md` says where
 /// the alert is not the RFC's.
 #[test]
 fn records_of_the_wrong_size_end_with_an_alert() {

@@ -1,4 +1,4 @@
-//! How each version's end, reset, abort and silence maps to each other's: the table of `docs/http-versions.md`, walked
+//! How each version's end, reset, abort and silence maps to each other's: the table of `docs/reference/http-versions.md`, walked
 //! for every version in front with every version behind. [`front`] has the clients, [`behind`] the servers; the rows are
 //! the same for all.
 

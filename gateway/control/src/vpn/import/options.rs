@@ -25,7 +25,7 @@ const SUITES: &str = "the suites and groups are ECDHE (X25519, P-256, P-384, pos
                       ChaCha20-Poly1305, and cannot be chosen; is that enough?";
 const LIMIT: &str = "there is no such limit";
 pub(super) const LAYER2: &str = "layer 2 is not supported; route instead of bridging";
-const PROCESS: &str = "the unit's sandbox stands for it (docs/operating.md)";
+const PROCESS: &str = "the unit's sandbox stands for it (docs/how-to/operating.md)";
 const MANAGEMENT: &str = "there is none; see `sealane tunnel status` and the metrics";
 const CLIENT: &str = "is a client's option";
 
@@ -161,7 +161,7 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("disable-occ", Noted("options that have to be the same are always compared")),
     ("session-timeout", Undecided(LIMIT)),
     ("inactive", Undecided(LIMIT)),
-    ("connect-freq", Noted("handshakes are always shared out by address (docs/tunnel.md)")),
+    ("connect-freq", Noted("handshakes are always shared out by address (docs/reference/tunnel.md)")),
     ("connect-freq-initial", Noted("first packets are answered without state")),
     ("max-routes-per-client", Noted("a client has at most 1,024 routes")),
     ("block-ipv6", Undecided("use the firewall")),
@@ -240,7 +240,7 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("tls-timeout", Noted("control packets are sent again after one second, and then more slowly")),
     ("ping-exit", Noted("a server goes on; see ping_restart")),
     ("ping-timer-rem", Noted(ALWAYS)),
-    ("remap-usr1", Noted("signals are in docs/operating.md")),
+    ("remap-usr1", Noted("signals are in docs/how-to/operating.md")),
     ("reneg-bytes", Noted("keys are renewed before the cipher's own limit")),
     ("reneg-pkts", Noted("keys are renewed before the cipher's own limit")),
     ("push-peer-info", Noted(CLIENT)),

@@ -3,7 +3,7 @@
 //!
 //! A worker is one executable around one TLS library. It implements [`Stack`], [`Context`] and [`Connection`] and calls
 //! [`main`]; everything that is measured and checked is here, so that it is the same for all. The lines it prints are
-//! described in `docs/tls-stacks.md` and read by the crate `sealane-lab-stacks`.
+//! described in `docs/reference/tls-stacks.md` and read by the crate `sealane-lab-stacks`.
 
 mod conditions;
 mod drive;
