@@ -14,7 +14,7 @@ pub struct Full;
 
 /// A bounded queue of bytes that wait to be sent on a stream.
 ///
-/// The bytes lie in chunks of at most 8 KiB, and a chunk is freed when its last byte has been sent. So a connection with
+/// The bytes lie in chunks of at most 8 KiB (a longer record that is written in place has a chunk of its own), and a chunk is freed when its last byte has been sent. So a connection with
 /// a slow reader holds what is still to be sent and at most one chunk more, whatever passed through the queue before.
 /// An empty queue owns no memory.
 ///
@@ -83,6 +83,35 @@ impl WriteQueue {
             bytes = rest;
         }
         Ok(())
+    }
+
+    /// Queues a record of `len` bytes, which `write` fills in where it will lie. Nothing is queued when `write` fails.
+    pub fn push_with<E>(
+        &mut self,
+        len: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Result<(), Full>, E> {
+        if len > self.room() {
+            return Ok(Err(Full));
+        }
+        let fits = |chunk: &&mut Vec<u8>| chunk.capacity() - chunk.len() >= len;
+        if let Some(last) = self.chunks.back_mut().filter(fits) {
+            let at = last.len();
+            last.resize(at + len, 0);
+            if let Err(error) = write(&mut last[at..]) {
+                last.truncate(at);
+                return Err(error);
+            }
+        } else {
+            let mut next = Vec::with_capacity(len.max(CHUNK));
+            next.resize(len, 0);
+            write(&mut next)?;
+            if len > 0 {
+                self.chunks.push_back(next);
+            }
+        }
+        self.len += len;
+        Ok(Ok(()))
     }
 
     /// The bytes to send next, as far as they lie in one piece.
@@ -170,6 +199,29 @@ mod tests {
         assert_eq!(queue.push(&[0]), Err(Full));
         queue.consume(4);
         queue.push(&[0; 4]).unwrap();
+    }
+
+    #[test]
+    fn records_are_written_in_place_or_not_at_all() {
+        let mut queue = WriteQueue::new(20_000);
+        let fill = |byte: u8| {
+            move |b: &mut [u8]| {
+                b.fill(byte);
+                Ok::<(), ()>(())
+            }
+        };
+        assert_eq!(queue.push_with(3, fill(1)), Ok(Ok(())));
+        assert_eq!(queue.push_with(3, |_| Err("no")), Err("no"));
+        assert_eq!(queue.push_with(9000, |_| Err("no")), Err("no"));
+        assert_eq!(queue.push_with(9000, fill(2)), Ok(Ok(())));
+        queue.push(&[3]).unwrap();
+        assert_eq!(queue.push_with(2, fill(4)), Ok(Ok(())));
+        let text = [&[1; 3][..], &[2; 9000], &[3], &[4; 2]].concat();
+        assert_eq!(queue.len(), text.len());
+        assert_eq!(first(&queue, usize::MAX), text);
+        assert_eq!(queue.push_with(20_000, fill(5)), Ok(Err(Full)));
+        queue.consume(text.len());
+        assert_eq!((queue.len(), queue.held()), (0, 0));
     }
 
     #[test]

@@ -346,7 +346,7 @@ impl Core {
                     result
                 }
                 Some(stream) => match u16::try_from(around + length) {
-                    Ok(len) => stream.push(len, &mut write).map_err(Refusal::Other),
+                    Ok(len) => stream.push(len, &mut write),
                     Err(_) => Err(Refusal::TooLong),
                 },
             };
@@ -394,11 +394,14 @@ impl Core {
             self.counters.link_lost.inc();
             return false;
         }
-        let copied: Result<(), std::convert::Infallible> = stream.push(len, |out| {
+        let copied: Result<(), Refusal<std::convert::Infallible>> = stream.push(len, |out| {
             out.copy_from_slice(packet);
             Ok(())
         });
-        let Ok(()) = copied;
+        if copied.is_err() {
+            self.counters.link_lost.inc();
+            return false;
+        }
         self.dirty.push(number);
         true
     }

@@ -1,11 +1,12 @@
 //! TCP connections of peers: packets with a 16-bit length before each (OpenVPN over TCP).
 
+use super::outbox::Refusal;
 use crate::plane::PeerId;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
-use sealane_lane::Millis;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use sealane_lane::{Full, Millis, WriteQueue};
 use sealane_ovpn::packet::MAX_PACKET;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
@@ -14,6 +15,10 @@ pub(super) const BACKLOG: usize = 1 << 20;
 /// Bytes that may wait for a connection before it has a peer: one flight of a TLS server and more. Control packets are not
 /// sent again on TCP, so a connection that lets more wait is closed.
 pub(super) const CONTROL_BACKLOG: usize = 16 << 10;
+/// What the queue has room for: both of these, and the segments of a super-packet, which are let in together.
+const QUEUE: usize = BACKLOG + CONTROL_BACKLOG + (128 << 10);
+/// Chunks of the queue that leave with one system call.
+const SLICES: usize = 16;
 /// How long a client may take from connecting to the packet that begins its session.
 pub(super) const SESSION_WITHIN: Millis = 10_000;
 /// How long the last packets of a connection that is to be closed may take.
@@ -30,9 +35,7 @@ pub(super) struct Stream {
     pub peer: Option<PeerId>,
     /// The beginning of a frame whose end has not come yet.
     partial: Vec<u8>,
-    out: Vec<u8>,
-    /// How much of `out` has left.
-    left: usize,
+    queue: WriteQueue,
     pub stage: Stage,
     /// It is closed then, unless it is in use.
     pub deadline: Millis,
@@ -61,8 +64,7 @@ impl Stream {
             local: Some(local.ip().to_canonical()),
             peer: None,
             partial: Vec::new(),
-            out: Vec::new(),
-            left: 0,
+            queue: WriteQueue::new(QUEUE),
             stage: Stage::Unconfirmed,
             deadline: 0,
         })
@@ -75,13 +77,19 @@ impl Stream {
             return Err(io::ErrorKind::InvalidData.into());
         }
         stream.partial = partial.to_vec();
-        stream.out = out.to_vec();
+        stream.queue.push(out).map_err(|Full| io::ErrorKind::InvalidData)?;
         Ok(stream)
     }
 
     /// The connection, the beginning of a frame, and what has not left.
     pub(super) fn into_parts(mut self) -> (OwnedFd, Vec<u8>, Vec<u8>) {
-        (self.fd, self.partial, self.out.split_off(self.left))
+        let mut waiting = Vec::with_capacity(self.queue.len());
+        while !self.queue.is_empty() {
+            let piece = self.queue.first();
+            waiting.extend_from_slice(piece);
+            self.queue.consume(piece.len());
+        }
+        (self.fd, self.partial, waiting)
     }
 
     /// Reads what is there into the scratch buffer, after what was left over. Returns how many bytes lie there;
@@ -116,42 +124,36 @@ impl Stream {
 
     /// Bytes that wait.
     pub(super) fn waiting(&self) -> usize {
-        self.out.len() - self.left
+        self.queue.len()
     }
 
     /// Appends a frame of `len` bytes, which `write` fills in. Nothing is appended when it fails.
-    pub(super) fn push<E>(&mut self, len: u16, write: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
-        let at = self.out.len();
-        self.out.extend_from_slice(&len.to_be_bytes());
-        self.out.resize(at + 2 + usize::from(len), 0);
-        let result = write(&mut self.out[at + 2..]);
-        if result.is_err() {
-            self.out.truncate(at);
-        }
-        result
+    pub(super) fn push<E>(
+        &mut self,
+        len: u16,
+        write: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), Refusal<E>> {
+        let framed = |frame: &mut [u8]| {
+            let (head, packet) = frame.split_at_mut(2);
+            head.copy_from_slice(&len.to_be_bytes());
+            write(packet)
+        };
+        let pushed = self.queue.push_with(2 + usize::from(len), framed).map_err(Refusal::Other)?;
+        pushed.map_err(|Full| Refusal::Full)
     }
 
     /// Sends what the socket takes. True when nothing is left.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
-        while self.left < self.out.len() {
-            match rustix::net::send(&self.fd, &self.out[self.left..], SendFlags::NOSIGNAL) {
-                Ok(n) => self.left += n,
+        while !self.queue.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = self.queue.slices(&mut slices);
+            let mut no_descriptors = SendAncillaryBuffer::default();
+            match rustix::net::sendmsg(&self.fd, &slices[..count], &mut no_descriptors, SendFlags::NOSIGNAL) {
+                Ok(n) => self.queue.consume(n),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    // What has left makes room once it is half of the buffer, so that bytes move once at most.
-                    if self.left > self.out.len() / 2 {
-                        self.out.drain(..self.left);
-                        self.left = 0;
-                    }
-                    return Ok(false);
-                }
+                Err(Errno::AGAIN) => return Ok(false),
                 Err(e) => return Err(e.into()),
             }
-        }
-        self.out.clear();
-        self.left = 0;
-        if self.out.capacity() > 128 << 10 {
-            self.out = Vec::new();
         }
         Ok(true)
     }
