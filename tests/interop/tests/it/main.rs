@@ -14,6 +14,7 @@ mod dns;
 mod dns_reload;
 mod dying;
 mod early_data;
+mod examples;
 mod exhaustion;
 mod faults;
 mod forwarded;
