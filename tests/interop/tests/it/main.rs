@@ -12,6 +12,7 @@ mod curl;
 mod deadlines;
 mod dns;
 mod dns_reload;
+mod documentation;
 mod dying;
 mod early_data;
 mod examples;
