@@ -3,6 +3,7 @@
 //! `cargo xtask test` is the whole test suite and what CI runs. Each step can be run alone, and a failing run says how.
 
 mod again;
+mod book;
 mod count;
 mod layers;
 mod licences;
@@ -64,6 +65,12 @@ enum Command {
         #[arg(long)]
         yes: bool,
     },
+    /// Build the documentation as a searchable site (mdBook) in target/book
+    Docs {
+        /// Open it in a browser
+        #[arg(long)]
+        open: bool,
+    },
     /// Install the programs that tests talk to (curl, NGINX, HAProxy…)
     Setup {
         /// Do not ask
@@ -82,6 +89,7 @@ fn main() -> ExitCode {
         Command::Count(options) => Workspace::load().and_then(|w| count::run(&w, &options)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
+        Command::Docs { open } => Workspace::load().and_then(|w| book::build(&w, open)),
         Command::Setup { yes } => setup::run(yes).map(|()| 0),
     };
     match done {

@@ -21,15 +21,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const EXAMPLES: &str = "\
 Examples:
   sealane demo
-      https://localhost:8443 with a certificate and an origin of its own
+      try it: https://localhost:8443 with a development certificate and a test server
   sealane proxy --listen :443 --cert cert.pem --key key.pem --to http://127.0.0.1:3000
-      TLS in front of a server on this machine
+      serve a local HTTP server over HTTPS
   sealane serve -c /etc/sealane/sealane.toml
-      what a configuration file says; `sealane config example` prints one
+      serve with a configuration file; `sealane config example` prints one
 
-Exit codes: 0 done; 1 failed, and a line says why; 2 wrong usage.";
+Exit codes: 0 success; 1 failure, with the reason on standard error; 2 wrong usage.";
 
-/// A secure-transport gateway: TLS in, HTTP through, one lane per core.
+/// A TLS and QUIC gateway for HTTP servers, with an OpenVPN-compatible tunnel.
 #[derive(Parser)]
 #[command(name = "sealane", version, after_help = EXAMPLES, arg_required_else_help = true)]
 struct Cli {
@@ -39,16 +39,16 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the gateway at work, with a development certificate and an origin of its own
+    /// Start a demo: a test server over HTTPS, with a development certificate
     Demo {
-        /// The port on 127.0.0.1, or the next that is free
+        /// The port on 127.0.0.1; if it is in use, the next free one
         #[arg(long, default_value_t = 8443)]
         port: u16,
-        /// Threads that serve [default: the cores this process may use]
+        /// Number of lanes (threads) [default: the CPU cores this process may use]
         #[arg(long, value_parser = lanes)]
         lanes: Option<usize>,
     },
-    /// Forward requests to servers, without a configuration file
+    /// Run a reverse proxy without a configuration file
     #[command(after_help = "\
 Examples:
   sealane proxy --listen :443 --cert cert.pem --key key.pem --to http://127.0.0.1:3000
@@ -56,17 +56,17 @@ Examples:
     Proxy {
         #[command(flatten)]
         serving: Serving,
-        /// Where requests go: http://HOST:PORT or https://HOST; several are used in turn
+        /// Server that gets the requests: http://HOST:PORT or https://HOST; repeat it to balance over several
         #[arg(long, value_name = "URL", required = true)]
         to: Vec<String>,
         /// CA file for https:// servers [default: the system's CAs]
         #[arg(long, value_name = "FILE")]
         to_ca: Option<PathBuf>,
-        /// Idle connections kept per server and lane; 0 opens one for each request [default: 1024]
+        /// Idle connections kept per server and lane; 0: a new connection for each request [default: 1024]
         #[arg(long, value_name = "N")]
         keepalive: Option<usize>,
     },
-    /// Answer every request from here (a maintenance page; measuring)
+    /// Answer every request with a fixed response (a maintenance page, a test)
     #[command(after_help = "\
 Example:
   sealane respond --listen :443 --cert cert.pem --key key.pem --status 503 --body 'Back at noon.'")]
@@ -79,53 +79,53 @@ Example:
         /// The body
         #[arg(long, value_name = "TEXT", default_value = "")]
         body: String,
-        /// Its type [default: text/plain; charset=utf-8]
+        /// The Content-Type [default: text/plain; charset=utf-8]
         #[arg(long, value_name = "TYPE")]
         content_type: Option<String>,
     },
-    /// Let other programs' TLS connections begin inside TCP's handshake
+    /// Run a local proxy that sends other programs' ClientHello in the TCP SYN
     #[command(after_help = "\
 TLS stays end to end: nothing is decrypted.
-Programs connect to --listen as if it were the server, or are redirected there by the system
-(--redirect; needs root and nftables) and need not know.
+Programs connect to --listen instead of the server. With --redirect (needs root and nftables), the system
+redirects their connections, and programs need no change.
 
 Examples:
   sealane client --listen 127.0.0.1:7443 --to example.com:443
       curl --connect-to example.com:443:127.0.0.1:7443 https://example.com/
   sudo sealane client --redirect 443")]
     Client {
-        /// Where programs connect to
+        /// Address on which programs connect to the proxy
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7443")]
         listen: String,
         /// The server, HOST:PORT
         #[arg(long, value_name = "HOST:PORT", conflicts_with = "redirect", required_unless_present = "redirect")]
         to: Option<String>,
-        /// Redirect this machine's connections to these TCP ports; they go where they were meant to go
+        /// Redirect this machine's connections to these TCP ports through the proxy
         #[arg(long, value_name = "PORT", value_delimiter = ',')]
         redirect: Vec<u16>,
-        /// Send data in the SYN without the cookie of an earlier contact, to servers that accept it
+        /// Send data in the SYN without a Fast Open cookie, to servers that accept it
         #[arg(long)]
         no_cookie: bool,
         /// Print a line for each connection
         #[arg(short, long)]
         verbose: bool,
     },
-    /// Serve what a configuration file says
+    /// Run the gateway with a configuration file
     #[command(after_help = "\
 Examples:
   sealane config example > sealane.toml
   sealane serve -c sealane.toml
 
-While it runs: `sealane reload` (SIGHUP) reads the file again, `sealane drain` (SIGTERM, Ctrl-C) ends it when open
-requests are finished, `sealane status` and `sealane top` show what it is doing.")]
+While it runs: `sealane reload` (SIGHUP) reads the file again, `sealane drain` (SIGTERM, Ctrl-C) finishes open
+requests and stops, `sealane status` and `sealane top` show what the gateway is doing.")]
     Serve {
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Check a configuration file and everything that it names, without serving
+    /// Check a configuration file and every file that it names
     #[command(after_help = "\
-Exit code 0: it is good, perhaps with warnings. 1: every mistake is printed, with its place and what to write instead.
+Exit code 0: no errors, possibly warnings. 1: errors, each with its line and a remedy.
 
 Examples:
   sealane check -c sealane.toml
@@ -134,24 +134,24 @@ Examples:
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// Check the file alone: no file that it names is read, no name resolved
+        /// Check the file alone: read no certificates, resolve no names
         #[arg(long)]
         offline: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
-    /// OpenVPN servers and clients
+    /// Set up and use OpenVPN-compatible VPNs
     #[command(subcommand)]
     Tunnel(tunnel::TunnelCommand),
-    /// About configuration files
+    /// Print an example configuration, or the JSON Schema
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Say what a running gateway is doing
+    /// Show the state of a running gateway
     Status {
         #[command(flatten)]
         at: running::AtEither,
-        /// Print it as JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -159,20 +159,20 @@ Examples:
     Top {
         #[command(flatten)]
         at: running::AtEither,
-        /// Seconds between looks
+        /// Seconds between updates
         #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
         interval: u64,
-        /// End after so many looks [default: at Ctrl-C]
+        /// Stop after this many updates [default: stop at Ctrl-C]
         #[arg(long, value_name = "N")]
         rounds: Option<u64>,
     },
-    /// Make a running gateway read its configuration and certificates again (as SIGHUP does)
+    /// Reload the configuration and certificates of a running gateway (SIGHUP)
     Reload(running::At),
-    /// Replace a running gateway by what its program's file is now, without losing a connection (as SIGUSR2 does)
+    /// Upgrade a running gateway to the installed binary, without closing connections (SIGUSR2)
     Upgrade(running::At),
-    /// Make a running gateway finish open requests and end (as SIGTERM does)
+    /// Stop a running gateway after its open requests (SIGTERM)
     Drain(running::At),
-    /// Drain a server of a running gateway, or set its weight
+    /// Drain an upstream server of a running gateway, or set its weight
     #[command(after_help = "\
 Example:
   sealane server app 10.0.0.7:3000 --drain")]
@@ -186,9 +186,9 @@ Example:
         #[command(flatten)]
         change: running::Change,
     },
-    /// Make a running gateway open its access log again (as SIGUSR1 does)
+    /// Reopen the access log of a running gateway, after a rotation (SIGUSR1)
     ReopenLogs(running::At),
-    /// Print completions for a shell
+    /// Print shell completions
     #[command(after_help = "\
 Example:
   sealane completions bash > /etc/bash_completion.d/sealane")]
@@ -196,19 +196,19 @@ Example:
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages into a folder
+    /// Write the manual pages to a folder
     #[command(after_help = "\
 Example:
   sealane man /usr/local/share/man/man1")]
     Man {
-        /// The folder; made if it is not there
+        /// The folder; created if it does not exist
         folder: PathBuf,
     },
 }
 
 #[derive(Subcommand)]
 enum ConfigCommand {
-    /// Print a complete example, every setting explained
+    /// Print a complete example with a comment for every setting
     Example,
     /// Print the JSON Schema of configuration files, for editors
     Schema,
@@ -222,13 +222,13 @@ struct Serving {
         long,
         value_name = "ADDR",
         required = true,
-        help = "Address to listen on: 127.0.0.1:8443, [::1]:8443, or :443 for all addresses; may be repeated"
+        help = "Address to listen on: 127.0.0.1:8443, [::1]:8443, or :443 for all addresses; repeatable"
     )]
     listen: Vec<String>,
-    /// Certificate chain, PEM, leaf first; or --plain
+    /// Certificate chain (PEM), leaf first; required unless --plain
     #[arg(long, value_name = "FILE", required_unless_present = "plain")]
     cert: Option<PathBuf>,
-    /// Private key, PEM [default: in the certificate's file]
+    /// Private key (PEM) [default: in the certificate's file]
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
     /// Serve HTTP without TLS
@@ -237,16 +237,16 @@ struct Serving {
     /// TLS settings: modern (TLS 1.3) or intermediate (1.2 and 1.3) [default: intermediate]
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
-    /// Accept 0-RTT data up to this size ("16KiB"), for requests that are safe to repeat [default: off]
+    /// Accept 0-RTT data up to this size ("16KiB") for safe methods [default: off]
     #[arg(long, value_name = "SIZE")]
     early_data: Option<String>,
-    /// TLS handshakes that begin in TCP's SYN: off, cookie or open [default: cookie]
+    /// TLS handshakes in the TCP SYN: off, cookie or open [default: cookie]
     #[arg(long, value_name = "MODE")]
     syn_tls: Option<String>,
-    /// Serve HTTP/3 at the same addresses, over UDP
+    /// Also serve HTTP/3, over UDP on the same addresses
     #[arg(long, conflicts_with = "plain")]
     http3: bool,
-    /// Threads that serve [default: the cores this process may use]
+    /// Number of lanes (threads) [default: the CPU cores this process may use]
     #[arg(long, value_parser = lanes)]
     lanes: Option<usize>,
     /// Access log: off, stdout or a file [default: off]
@@ -255,7 +255,7 @@ struct Serving {
     /// Address of the admin listener: status page, /metrics, /healthz [default: none]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
-    /// Admin socket: where `sealane status`, `reload` and `upgrade` ask [default: none]
+    /// Admin socket for `sealane status`, `reload` and `upgrade` [default: none]
     #[arg(long, value_name = "PATH")]
     admin_socket: Option<PathBuf>,
 }

@@ -17,7 +17,7 @@ const LATER: Duration = Duration::from_secs(180);
 /// Where the gateway is asked.
 #[derive(Args)]
 pub struct At {
-    /// Its admin socket (`socket` in the file's `admin` section), if not /run/sealane/admin.sock
+    /// The gateway's admin socket (`socket` in the `admin` section) [default: /run/sealane/admin.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -27,7 +27,7 @@ pub struct At {
 pub struct AtEither {
     #[command(flatten)]
     socket: At,
-    /// Its admin address (`listen` in the file's `admin` section), instead of the socket
+    /// The gateway's admin address (`listen` in the `admin` section), instead of the socket
     #[arg(long, value_name = "ADDR", conflicts_with = "socket", value_parser = address)]
     admin: Option<SocketAddr>,
 }
@@ -60,16 +60,16 @@ pub fn order(at: At, what: &str) -> Result<String> {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub struct Change {
-    /// Nothing new goes to it; what is under way is finished
+    /// Send no new requests to the server; finish the open ones
     #[arg(long)]
     drain: bool,
-    /// It is used again
+    /// End the drain: send requests to the server again
     #[arg(long)]
     ready: bool,
-    /// Another weight, 0 to 256, until the gateway ends
+    /// Set the weight, 0 to 256, until the gateway stops
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=256))]
     weight: Option<u32>,
-    /// The configured weight again
+    /// Restore the configured weight
     #[arg(long)]
     default_weight: bool,
 }

@@ -11,36 +11,36 @@ use std::path::{Path, PathBuf};
 /// What can be done with a VPN.
 #[derive(Subcommand)]
 pub enum TunnelCommand {
-    /// Make a CA, a server's certificate, a tls-crypt-v2 key and a configuration that uses them
+    /// Create a CA, a server certificate, a tls-crypt-v2 key and a configuration
     Init {
-        /// Where clients connect to: HOST:PORT
+        /// Address that clients connect to: HOST:PORT
         endpoint: String,
-        /// The folder to make
+        /// The folder to create
         #[arg(long, default_value = "tunnel")]
         folder: PathBuf,
-        /// The clients' network
+        /// The network from which clients get addresses
         #[arg(long, default_value = "10.8.0.0/24")]
         network: String,
     },
-    /// Print a complete .ovpn for a new client, with a certificate and keys of its own
+    /// Print a client profile (.ovpn) with a new certificate and key
     ClientConfig {
         /// The client's name
         name: String,
-        /// The folder that `init` made
+        /// The folder that `init` created
         #[arg(long, default_value = "tunnel")]
         folder: PathBuf,
     },
-    /// Read an OpenVPN server's configuration, and say what cannot be taken over
+    /// Convert an OpenVPN server's configuration, and list what cannot be converted
     Import {
-        /// The configuration, as in /etc/openvpn/server.conf
+        /// The OpenVPN configuration, such as /etc/openvpn/server.conf
         file: PathBuf,
-        /// Where to write; inline blocks are written beside it [default: print]
+        /// Output file; inline blocks are written beside it [default: standard output]
         #[arg(short, long)]
         out: Option<PathBuf>,
     },
     /// Show connected clients
     Status {
-        /// The gateway's configuration, which names the status file
+        /// The gateway's configuration file; it names the status file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
         /// Print JSON
@@ -49,10 +49,10 @@ pub enum TunnelCommand {
     },
     /// Connect to an OpenVPN server, in the foreground
     Connect {
-        /// The profile
+        /// The client profile (.ovpn)
         profile: PathBuf,
     },
-    /// Print a line for a file of users; the password is read from the standard input
+    /// Print a line for the `users` file; reads the password from standard input
     Passwd {
         /// The user's name
         name: String,

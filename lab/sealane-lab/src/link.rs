@@ -15,8 +15,8 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-The command runs on the client's end, 10.77.0.1 and fd77::1; the server's end is 10.77.0.2 and fd77::2. Both ends are
-network namespaces of their own: nothing else of this machine is reachable from them.
+The command runs on the client's end (10.77.0.1, fd77::1). The server's end has 10.77.0.2 and fd77::2. Each end is a
+network namespace, from which nothing else is reachable.
 
 Examples:
   sealane-lab link --rtt 11.6ms -- ping -c 5 10.77.0.2
@@ -24,48 +24,48 @@ Examples:
       --port 8443 -- curl -sk --tcp-fastopen -w '%{time_appconnect}\\n' https://10.77.0.2:8443/
   sealane-lab link --rtt 20ms --loss 2% --seed 7 -- bash
 
-Exit codes: the command's own; 3 when it did well and the link was not what it was meant to be.")]
+Exit code: the command's own, or 3 if the command succeeded and the run is void.")]
 pub struct Args {
     /// Round-trip time: 11.6ms, 400us
     #[arg(long, value_parser = parse_duration, default_value = "10ms")]
     rtt: Duration,
-    /// Each packet's delay differs by up to this, either way
+    /// Variation of each packet's delay, up or down
     #[arg(long, value_parser = parse_duration, default_value = "0ms")]
     jitter: Duration,
-    /// Rate in either direction: 20mbit [default: as fast as it goes]
+    /// Rate in each direction: 20mbit [default: unlimited]
     #[arg(long, value_parser = parse_rate)]
     rate: Option<u64>,
-    /// Bytes that wait for the rate
+    /// Size of the queue in bytes, with --rate
     #[arg(long, default_value_t = 256 * 1024)]
     queue: usize,
-    /// Packets lost, in either direction: 1%
+    /// Share of packets lost in each direction: 1%
     #[arg(long, value_parser = parse_share, default_value = "0")]
     loss: f64,
-    /// Packets that those behind them overtake: 1%
+    /// Share of packets that are reordered: 1%
     #[arg(long, value_parser = parse_share, default_value = "0")]
     reorder: f64,
-    /// Packets that come twice: 1%
+    /// Share of packets that are duplicated: 1%
     #[arg(long, value_parser = parse_share, default_value = "0")]
     duplicate: f64,
-    /// What happens to SYNs that carry data: pass, drop, strip (of the data) or reset
+    /// Treatment of SYNs with data: pass, drop, strip (remove the data) or reset
     #[arg(long, value_parser = syn_data, default_value = "pass")]
     syn_data: SynData,
-    /// Who holds the packets: tun (the lab's emulator), netem (the kernel's), or auto: netem where there is no TUN device
+    /// Emulator: tun (the lab's), netem (the kernel's), or auto (netem if there is no TUN device)
     #[arg(long, value_parser = backend, default_value = "auto")]
     backend: Backend,
     /// Largest packet
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
-    /// Every random choice follows from it
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How far the mean RTT may be off before the run is void
+    /// Largest error of the mean RTT before the run is void
     #[arg(long, value_parser = parse_duration, default_value = "100us")]
     tolerance: Duration,
     /// Write all packets to a pcap file
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// A shell command for the server's end, ended when the client's is done
+    /// Shell command for the server's end; it is stopped when the client's command ends
     #[arg(long, value_name = "COMMAND")]
     server: Option<String>,
     /// Wait until the server's end listens on this TCP port
@@ -74,7 +74,7 @@ pub struct Args {
     /// net.ipv4.tcp_fastopen on both ends: 3 is client and server, 1 the kernel's default
     #[arg(long, value_name = "BITS", default_value_t = 3)]
     tcp_fastopen: u32,
-    /// The command for the client's end
+    /// Command for the client's end
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

@@ -22,72 +22,72 @@ use crate::live::View;
 /// Options of `sealane-lab load`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "EXIT CODES: 0 done, 1 a threshold (--fail-if) was broken, 2 wrong usage, 3 void: the figures say nothing.
+    after_help = "EXIT CODES: 0 done, 1 a threshold (--fail-if) was exceeded, 2 wrong usage, 3 void: the figures cannot be trusted.
 
 EXAMPLES:
-  Constant load, latency as users see it:  sealane-lab load --rate 2000 -c 64 https://localhost:8443/
-  As much as possible (what wrk shows):    sealane-lab load -c 64 -t 1 https://localhost:8443/
-  New TLS connections, a fifth of them full: sealane-lab load --handshake full=20,resumed=80 --rate 500 https://localhost:8443/
-  What a request costs the server:         sealane-lab load --server-pid $(pidof -s nginx) https://localhost:8443/"
+  Latency at a constant rate:              sealane-lab load --rate 2000 -c 64 https://localhost:8443/
+  Maximum throughput:                      sealane-lab load -c 64 -t 1 https://localhost:8443/
+  TLS handshakes, 20 % of them full:       sealane-lab load --handshake full=20,resumed=80 --rate 500 https://localhost:8443/
+  CPU time of the server per request:      sealane-lab load --server-pid $(pidof -s nginx) https://localhost:8443/"
 )]
 pub struct Args {
-    /// What to ask for; several, each with a weight if wanted: 3@https://localhost/a 1@https://localhost/b
+    /// URL to request; several with optional weights: 3@https://localhost/a 1@https://localhost/b
     #[arg(required = true, value_name = "[WEIGHT@]URL")]
     urls: Vec<String>,
 
-    /// Operations per second, over all threads (open loop). Without it: a closed loop
+    /// Operations per second over all threads (open loop) [default: closed loop]
     #[arg(short, long, value_parser = rate)]
     rate: Option<f64>,
-    /// How operations are spread over time in an open loop
+    /// Distribution of start times in an open loop
     #[arg(long, value_enum, default_value_t = ArrivalsArg::Uniform)]
     arrivals: ArrivalsArg,
-    /// Connections over all threads; with --handshake the most at once
+    /// Connections over all threads; with --handshake the maximum number at the same time
     #[arg(short, long, default_value_t = 64)]
     connections: usize,
-    /// Threads, each on a core of its own [default: as many as cores, at most one per connection]
+    /// Threads, each pinned to a core [default: one per core, at most one per connection]
     #[arg(short, long)]
     threads: Option<usize>,
-    /// Cores for the threads, such as 1 or 2,3 (`off`: let the kernel choose)
+    /// Cores for the threads, such as 1 or 2,3 (`off`: do not pin)
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
-    /// How long to measure
+    /// Duration of the measured phase
     #[arg(short, long, default_value = "10s", value_parser = duration, value_name = "TIME")]
     duration: Duration,
-    /// Measure so many operations instead of so long
+    /// Number of operations to measure, instead of a duration
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Load before measuring
+    /// Duration of the load before the measured phase
     #[arg(short, long, default_value = "1s", value_parser = duration, value_name = "TIME")]
     warmup: Duration,
-    /// The longest that an operation may take
+    /// Timeout of an operation
     #[arg(long, default_value = "10s", value_parser = duration, value_name = "TIME")]
     timeout: Duration,
 
-    /// Version of HTTP
+    /// HTTP version
     #[arg(long, value_enum, default_value_t = HttpArg::One)]
     http: HttpArg,
-    /// Requests at once on each connection (HTTP/2 and HTTP/3)
+    /// Concurrent requests per connection (HTTP/2 and HTTP/3)
     #[arg(short = 'm', long, default_value_t = 1)]
     streams: usize,
     /// Method
     #[arg(short = 'X', long, default_value = "GET")]
     method: String,
-    /// A field to send, such as 'Accept: text/html'; repeat for more
+    /// Header to send, such as 'Accept: text/html'; repeatable
     #[arg(short = 'H', long = "header", value_name = "FIELD")]
     headers: Vec<String>,
     /// Body to send
     #[arg(long, conflicts_with = "body_file")]
     body: Option<String>,
-    /// File whose contents to send
+    /// File with the body to send
     #[arg(long, value_name = "FILE")]
     body_file: Option<PathBuf>,
     /// A new connection for every request
     #[arg(long)]
     no_keepalive: bool,
-    /// New TLS connections as the load: full, resumed, early-data, or a mix such as full=20,resumed=80
+    /// Measure TLS handshakes: full, resumed, early-data, or a mix such as full=20,resumed=80
     #[arg(long, value_name = "MIX")]
     handshake: Option<String>,
-    /// With --handshake: no request, only the handshake
+    /// With --handshake: handshakes without requests
     #[arg(long, requires = "handshake")]
     no_request: bool,
 
@@ -97,86 +97,86 @@ pub struct Args {
     /// Cipher suites to offer, in order
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     ciphers: Vec<String>,
-    /// Key-exchange groups to offer, in order; the first one's key is sent along
+    /// Key exchange groups to offer, in order; the key share is for the first one
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     groups: Vec<String>,
-    /// ALPN protocols to offer ('' for none) [default: the one of --http]
+    /// ALPN protocols to offer ('' for none) [default: by --http]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     alpn: Option<Vec<String>>,
-    /// How much of the server's proof to check. `none` skips even the signature, which for ECDSA costs
+    /// What to verify of the server. `none` skips even the handshake's signature, which with ECDSA costs
     /// the client as much as the server
     #[arg(long, value_enum, default_value_t = VerifyArg::Full)]
     verify: VerifyArg,
-    /// Authorities to trust (PEM) [default: the system's]
+    /// Certificate authorities to trust (PEM) [default: the system's]
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// Client certificate (PEM)
     #[arg(long, requires = "key", value_name = "FILE")]
     cert: Option<PathBuf>,
-    /// Its key (PEM)
+    /// Key of the client certificate (PEM)
     #[arg(long, requires = "cert", value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Names for SNI and Host instead of the URL's, with weights if wanted: a.test=3,b.test
+    /// Names for SNI and Host instead of the URL's, with optional weights: a.test=3,b.test
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     sni: Vec<String>,
-    /// Connect here, whatever the URL's host says
+    /// Connect to this address instead of the URL's host
     #[arg(long, value_name = "IP")]
     connect_to: Option<IpAddr>,
-    /// Local addresses to connect from, in turn; each gives some 28,000 ports more
+    /// Local addresses to connect from, in turn; each adds about 28,000 ports
     #[arg(long, value_delimiter = ',', value_name = "IP")]
     source: Vec<IpAddr>,
-    /// How to close connections; rst leaves no TIME_WAIT behind
+    /// How to close connections; rst avoids TIME_WAIT
     #[arg(long, value_enum, default_value_t = CloseArg::Fin)]
     close: CloseArg,
 
-    /// Account for the CPU time and memory of this process, its threads and children; repeat for more
+    /// Measure the CPU time and memory of this process, its threads and children; repeatable
     #[arg(long, value_name = "PID")]
     server_pid: Vec<u32>,
-    /// Fail (exit code 1) if this holds: 'p99.9>20ms', 'max>1s', 'errors>1%', 'rate<900', 'cpu>90us'; repeat for more
+    /// Fail (exit code 1) if this is true: 'p99.9>20ms', 'max>1s', 'errors>1%', 'rate<900', 'cpu>90us'; repeatable
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<String>,
-    /// Void if the generator itself was later than this at the 99th percentile
+    /// Void if the generator's own delay exceeded this at the 99th percentile
     #[arg(long, default_value = "1ms", value_parser = duration, value_name = "TIME")]
     max_lag: Duration,
-    /// Void if CPU pressure (PSI) was above this, in per cent
+    /// Void if CPU pressure (PSI) exceeded this, in percent
     #[arg(long, default_value_t = 20.0, value_name = "PERCENT")]
     max_pressure: f64,
-    /// Turn from sleeping to spinning this long before a deadline
+    /// Wait actively from this time before a deadline
     #[arg(long, default_value = "50us", value_parser = duration, value_name = "TIME")]
     spin: Duration,
-    /// Seed of all randomness
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Raise the rate until a --fail-if bound breaks [default bounds: p99>50ms, errors>1%], or the CPUs of
-    /// --knee-cpus are spent, and print the highest rate that held
+    /// Find the highest rate at which no --fail-if threshold is exceeded [default: p99>50ms, errors>1%] and
+    /// the server uses less than --knee-cpus
     #[arg(long, conflicts_with = "requests")]
     knee: bool,
-    /// Where --knee starts, in operations per second
+    /// First rate of --knee, in operations per second
     #[arg(long, default_value = "100", value_parser = rate, value_name = "RATE")]
     knee_from: f64,
-    /// Where it ends at the latest
+    /// Highest rate of --knee
     #[arg(long, default_value = "1000000", value_parser = rate, value_name = "RATE")]
     knee_to: f64,
-    /// How narrow the interval must become, as a part of the rate
+    /// Precision of --knee, as a fraction of the rate
     #[arg(long, default_value_t = 0.03, value_name = "PART")]
     knee_precision: f64,
-    /// The server is spent when the processes of --server-pid use this many CPUs
+    /// Stop --knee when the processes of --server-pid use this many CPUs
     #[arg(long, requires = "server_pid", value_name = "CPUS")]
     knee_cpus: Option<f64>,
 
     /// Write an HdrHistogram log (V2)
     #[arg(long, value_name = "FILE")]
     hlog: Option<PathBuf>,
-    /// Write a page with charts
+    /// Write an HTML page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// How often the live view, the log and the charts take a sample
+    /// Interval of the live view, the log and the charts
     #[arg(long, default_value = "1s", value_parser = duration, value_name = "TIME")]
     interval: Duration,
     /// No live view
     #[arg(short, long)]
     quiet: bool,
-    /// Print one JSON document and nothing else
+    /// Print one JSON document on standard output
     #[arg(long)]
     json: bool,
 }
@@ -209,9 +209,9 @@ enum TlsArg {
 enum VerifyArg {
     /// Chain, name and signature
     Full,
-    /// Chain and signature, whatever the name
+    /// Chain and signature, any name
     Chain,
-    /// The handshake's signature alone, as curl -k, wrk and h1load do
+    /// Only the handshake's signature, as curl -k, wrk and h1load do
     Signature,
     /// Nothing
     None,

@@ -15,26 +15,24 @@ use sealane_lab_stacks::text;
 
 /// Options of `sealane-lab locks`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Counts calls of pthread mutexes, read-write locks and spin locks. What never calls pthread is not seen: the locks of
-Rust, Go and Java, and plain atomics. Ctrl-C ends the program and shows what was counted.
+#[command(after_help = "Counts calls of pthread mutexes, read-write locks and spin locks. Locks that do not use
+pthread (in Rust, Go and Java) and atomics are not counted. Ctrl-C ends the program and prints the counts.
 
 EXAMPLES:
-  What HAProxy waits for:      sealane-lab locks -- haproxy -f haproxy.cfg
+  HAProxy's locks:             sealane-lab locks -- haproxy -f haproxy.cfg
   Per request, 10000 of them:  sealane-lab locks --operations 10000 -- ./server
-  With light read-write locks: sealane-lab locks --light -- ./server"
-)]
+  With light read-write locks: sealane-lab locks --light -- ./server")]
 pub struct Args {
-    /// Divide by so many operations
+    /// Divide the counts by this number of operations
     #[arg(short, long, value_parser = clap::value_parser!(u64).range(1..))]
     operations: Option<u64>,
-    /// Replace pthread's read-write locks by light ones
+    /// Replace pthread's read-write locks by lighter ones
     #[arg(long)]
     light: bool,
-    /// Do not count: only run the program, with --light as one would deploy it
+    /// Do not count; with --light, run the program as in production
     #[arg(long, requires = "light")]
     no_count: bool,
-    /// How many places to show
+    /// Number of places to show
     #[arg(long, default_value_t = 12)]
     top: usize,
     /// Print JSON

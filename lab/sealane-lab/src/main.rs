@@ -44,19 +44,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Put a server under load and say what it did, what it cost, and whether to believe it.
+    /// Generate load on a server; report rates, latencies and the server's CPU time, and whether to trust them.
     Load(Box<load::Args>),
-    /// Time the phases of single requests, compare ways of making them, and say what a server offers.
+    /// Measure the phases of a request, compare variants, and list what a server offers.
     Probe(Box<probe::Args>),
-    /// Run a command over an emulated link: delay, jitter, rate, loss, and paths that dislike data in SYNs.
+    /// Run a command over an emulated network link with delay, jitter, rate limit and loss.
     Link(Box<link::Args>),
-    /// Run an experiment, or all of them, and write a report: proxies, TLS versions, and more.
+    /// Run an experiment, or all of them, and write a report.
     Run(Box<run::Args>),
-    /// Render the reports of earlier runs again, or put several together.
+    /// Render reports of earlier runs again, or combine them.
     Report(run::Render),
-    /// Build TLS stacks, run the same work on each, and count their locks.
+    /// Build TLS libraries, run the same work on each, and count their locks.
     Stacks(Box<stacks::Args>),
-    /// Run a program and count its locks: which are hot, contended, waited for.
+    /// Run a program and count its lock calls, contention and waiting time.
     Locks(Box<locks::Args>),
 }
 

@@ -18,8 +18,7 @@ use sealane_lab_probe::tls::provider;
 use sealane_lab_probe::trust::{Trust, Witness};
 use sealane_lab_probe::variant::{Variant, parse_list};
 
-/// Where the time of one HTTPS request goes, which of several ways is faster and how sure that is, and what the server
-/// offers and should not.
+/// Measures the phases of an HTTPS request, compares variants of it, and lists what the server offers.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Variants are words joined by +: tls1.2 tls1.3, full resumed 0-rtt, h1 h2 h3, x25519 p256 p384 pq.\n\
@@ -29,43 +28,43 @@ use sealane_lab_probe::variant::{Variant, parse_list};
     sealane-lab probe --from-curl rows.csv"
 )]
 pub struct Args {
-    /// What to probe (https://)
+    /// URL to probe (https://)
     #[arg(required_unless_present = "from_curl", conflicts_with = "from_curl")]
     url: Option<String>,
-    /// Measured attempts, of each variant
+    /// Measured attempts per variant
     #[arg(short = 'n', long = "attempts", value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     attempts: u32,
-    /// Rounds before them that are thrown away
+    /// Rounds before the measurement, which are discarded
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
-    /// Compare variants, such as tls1.2,tls1.3 or tls1.3,tls1.3+resumed,0-rtt,h3: they take turns (ABBA)
+    /// Compare variants, such as tls1.2,tls1.3 or tls1.3,tls1.3+resumed,0-rtt,h3: variants take turns (ABBA)
     #[arg(long, value_name = "LIST", conflicts_with = "variant")]
     compare: Option<String>,
-    /// Measure one variant instead of what is negotiated, such as tls1.2+resumed
+    /// Measure this variant, such as tls1.2+resumed [default: what is negotiated]
     #[arg(long, value_name = "WORDS")]
     variant: Option<String>,
     /// Read rows of `curl -w` output from a CSV file instead of measuring
     #[arg(long, value_name = "FILE")]
     from_curl: Option<PathBuf>,
-    /// Seconds that one attempt may take
+    /// Timeout of an attempt, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     timeout: f64,
-    /// Milliseconds to pause before each attempt
+    /// Pause before each attempt, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pause: u64,
     /// Seed of the bootstrap
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Only measure: do not report what the server offers
+    /// Do not list what the server offers
     #[arg(long)]
     no_inspect: bool,
-    /// Do not ask about old versions, weak suites and groups (some twenty short connections)
+    /// Do not test old versions, weak suites and groups (about twenty short connections)
     #[arg(long)]
     no_scan: bool,
-    /// Check neither the certificate's chain nor its name
+    /// Do not verify the certificate's chain and name
     #[arg(short = 'k', long, conflicts_with = "cacert")]
     insecure: bool,
-    /// Trust the certificate authorities in this PEM file, and only those
+    /// Trust only the certificate authorities in this PEM file
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
     /// Connect to HOST2:PORT2 instead of HOST1:PORT1 (each may be empty), as with curl
@@ -80,16 +79,16 @@ pub struct Args {
     /// Only IPv6
     #[arg(short = '6', long)]
     ipv6: bool,
-    /// Add a header field
+    /// Add a header
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
     /// The method
     #[arg(short = 'X', long = "request", value_name = "METHOD", default_value = "GET")]
     method: String,
-    /// Fail (exit code 1) when this holds, such as 'tls.median>20ms' or 'days-left<14'
+    /// Fail (exit code 1) if this is true, such as 'tls.median>20ms' or 'days-left<14'
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<String>,
-    /// Print one JSON document on standard output and nothing else there
+    /// Print one JSON document on standard output
     #[arg(long)]
     json: bool,
 }

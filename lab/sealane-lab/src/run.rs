@@ -29,51 +29,51 @@ fn experiments() -> anyhow::Result<Vec<Box<dyn Experiment>>> {
 #[command(after_help = "EXIT CODES: 0 done, 2 wrong usage, 3 nothing could be measured.
 
 EXAMPLES:
-  What there is:                    sealane-lab run list
-  A first look, in a few minutes:   sealane-lab run proxies --quick --out report
-  All of it, with a newer HAProxy:  sealane-lab run proxies --peer haproxy-new=/opt/haproxy/sbin/haproxy --out report
-  Everything that can run here:     sealane-lab run all --out report")]
+  List the experiments:             sealane-lab run list
+  A short run of a few minutes:     sealane-lab run proxies --quick --out report
+  With a second HAProxy:            sealane-lab run proxies --peer haproxy-new=/opt/haproxy/sbin/haproxy --out report
+  All experiments:                  sealane-lab run all --out report")]
 pub struct Args {
-    /// Which: its name, `all`, or `list`
+    /// Name of an experiment, `all`, or `list`
     #[arg(value_name = "EXPERIMENT")]
     experiment: String,
-    /// A few minutes: fewer parts, fewer and shorter rounds
+    /// Take a few minutes only: fewer parts, fewer and shorter rounds
     #[arg(long)]
     quick: bool,
-    /// Write report.html, report.json, report.csv and the raw histograms here
+    /// Folder for report.html, report.json, report.csv and raw histograms
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// A program for a subject (`nginx=/opt/nginx`), or one more of its kind (`haproxy-wolfssl=/opt/haproxy`); repeat
+    /// Program of a subject (`nginx=/opt/nginx`), or one more subject (`haproxy-wolfssl=/opt/haproxy`); repeatable
     #[arg(long, value_name = "NAME=PATH")]
     peer: Vec<String>,
-    /// Only these parts; with `all` written EXPERIMENT.PART
+    /// Run only these parts; with `all`: EXPERIMENT.PART
     #[arg(long, value_delimiter = ',', value_name = "PARTS")]
     only: Vec<String>,
-    /// Another size than the experiment's file says, such as rounds=9; with `all` EXPERIMENT.KEY=VALUE; repeat
+    /// Change a size of the experiment, such as rounds=9; with `all`: EXPERIMENT.KEY=VALUE; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// A round is void when others used more CPUs than this
+    /// A round is void if other programs used more CPUs than this
     #[arg(long, default_value_t = 0.05, value_name = "CPUS")]
     max_foreign: f64,
-    /// An open-loop round is void when the load itself was later than this at the 99th percentile
+    /// An open-loop round is void if the load was later than this at the 99th percentile
     #[arg(long, default_value = "1ms", value_parser = duration, value_name = "TIME")]
     max_lag: Duration,
-    /// How long each round waits for others to finish
+    /// How long each round waits for a quiet moment
     #[arg(long, default_value = "60s", value_parser = duration, value_name = "TIME")]
     patience: Duration,
-    /// How often a round is tried before it stays void
+    /// Attempts per round before it counts as void
     #[arg(long, default_value_t = 3, value_name = "N")]
     tries: usize,
     /// CPUs for the servers [default: half of them]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     server_cpus: Vec<usize>,
-    /// CPUs for the load, the last of several for the backend [default: the others]
+    /// CPUs for the load generator; the last one of several is for the backend [default: the others]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     client_cpus: Vec<usize>,
-    /// Print the report as one JSON document and nothing else
+    /// Print the report as one JSON document on standard output
     #[arg(long)]
     json: bool,
-    /// No progress
+    /// Do not show progress
     #[arg(short, long)]
     quiet: bool,
 }
@@ -81,11 +81,11 @@ pub struct Args {
 /// Options of `sealane-lab report`.
 #[derive(Debug, ClapArgs)]
 pub struct Render {
-    /// report.json of earlier runs; several are put together, what a later one
-    /// measured replacing the same parts of an earlier one
+    /// report.json files of earlier runs; parts of a later one replace the same
+    /// parts of an earlier one
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Where report.html, report.json and report.csv go
+    /// Folder for report.html, report.json and report.csv
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
 }

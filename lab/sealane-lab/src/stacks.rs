@@ -25,62 +25,62 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the stacks that are known: version, licence, support, and whether they are built.
+    /// List the known TLS libraries: version, licence, support, and whether they are built.
     List {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Build stacks, from sources that cargo fetches, into the user's cache.
+    /// Build TLS libraries from sources that cargo fetches, in the user's cache.
     Build {
-        /// Which: names, or a libressl-VERSION.tar.gz [default: the default set]
+        /// Names, or a libressl-VERSION.tar.gz [default: the default set]
         names: Vec<String>,
-        /// All that are known
+        /// All known libraries
         #[arg(long, conflicts_with = "names")]
         all: bool,
-        /// Compilers at once [default: as many as CPUs]
+        /// Concurrent compilers [default: number of CPUs]
         #[arg(short, long)]
         jobs: Option<usize>,
     },
-    /// Run the same work on each stack, and count its locks and instructions.
+    /// Run the same work on each library, and count its locks and instructions.
     Run(Box<RunArgs>),
     /// Remove everything that was built.
     Clean,
-    /// Look at the TLS library of a program, a process or a file: version, support, build, CPU paths, locks, light locks.
+    /// Examine the TLS library of a program, a process or a file: version, support, CPU features, locks.
     Doctor {
-        /// A program, a process's number, a libssl.so, or the name of a stack that is built
+        /// A program, a process ID, a libssl.so, or the name of a built library
         what: String,
-        /// Seconds of sampling for each kind of work; the comparison with light locks takes a quarter of it per turn
+        /// Seconds of sampling per kind of work; each round of the comparison with light locks takes a quarter
         #[arg(long, default_value_t = 2.0, value_parser = positive)]
         seconds: f64,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Where the CPU time of a handshake goes (locks, atomics, crypto, memory, kernel), by perf; flame graphs.
+    /// Show where the CPU time of a handshake goes, with perf, and write flame graphs.
     Profile {
-        /// Which: names, or paths of installed libraries [default: the default set, as far as it is built]
+        /// Names, or paths of installed libraries [default: the built ones of the default set]
         names: Vec<String>,
         /// Full handshakes instead of resumed ones
         #[arg(long)]
         full: bool,
-        /// The client's side instead of the server's
+        /// Profile the client's side instead of the server's
         #[arg(long)]
         client: bool,
-        /// Threads, all on one context
+        /// Number of threads; all share one context
         #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
         threads: u16,
-        /// Seconds per stack
+        /// Seconds per library
         #[arg(long, default_value_t = 3.0, value_parser = positive)]
         seconds: f64,
-        /// Write a flame graph per stack into this folder
+        /// Folder for the flame graphs
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Rank the built stacks by what you need.
+    /// Rank the built libraries by requirements.
     Advise {
         /// quic, fips, lts, supported, permissive, 0-rtt, pq, tls1.0 … tls1.3, ocsp, crl, sni, alpn, ct, tickets, chacha20
         #[arg(long, value_delimiter = ',', required = true)]
@@ -90,39 +90,39 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct RunArgs {
-    /// Which: names, or paths of an installed libssl [default: the default set, as far as it is built]
+    /// Names, or paths of an installed libssl [default: the built ones of the default set]
     names: Vec<String>,
-    /// All that are built
+    /// All built libraries
     #[arg(long, conflicts_with = "names")]
     all: bool,
-    /// Every key, group, version, bulk cipher and context, not the main ones only
+    /// Test every key type, group, version, bulk cipher and context, not only the main ones
     #[arg(long)]
     full: bool,
-    /// Rounds of every case; 0: only count
+    /// Rounds per case; 0: only count
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seconds of each run
+    /// Seconds per run
     #[arg(long, default_value_t = 0.5, value_parser = positive)]
     seconds: f64,
-    /// Numbers of threads [default: 1, 2, 4 … as many as CPUs]
+    /// Thread counts [default: 1, 2, 4 … number of CPUs]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     threads: Vec<u16>,
-    /// No counts of locks and instructions
+    /// Do not count locks and instructions
     #[arg(long)]
     no_counts: bool,
-    /// Do not try features
+    /// Do not test features
     #[arg(long)]
     no_features: bool,
-    /// A run is void if its threads waited longer for a CPU than this part of their time
+    /// A run is void if its threads waited for a CPU for more than this fraction of their time
     #[arg(long, default_value_t = Limits::default().queued)]
     max_queued: f64,
-    /// … or if somebody on the machine waited for one longer than this part of the run
+    /// A run is void if some task on the machine waited for a CPU for more than this fraction of the run
     #[arg(long, default_value_t = Limits::default().pressure)]
     max_pressure: f64,
-    /// Write everything, void runs too, as one JSON document
+    /// Write all results, including void runs, as one JSON document
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Print the JSON document instead of tables
+    /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
 }
