@@ -1,8 +1,9 @@
 //! A temporary folder with a certificate authority and certificates for the names that tests use.
 
+use crate::base64;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyIdMethod, KeyPair,
-    KeyUsagePurpose, RevokedCertParams, RsaKeySize, SerialNumber, date_time_ymd,
+    KeyUsagePurpose, RevokedCertParams, RsaKeySize, SerialNumber, SigningKey, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -87,6 +88,30 @@ impl Site {
         issue(&self.authority, self.folder.path(), file, names, &key, None)
     }
 
+    /// The same of X.509 version 1, as old programs make them: without extensions.
+    pub fn issue_version_1(&self, file: &str) -> Identity {
+        let identity = self.issue(file, &[]);
+        let (chain, _) = identity.load();
+        let mut certificate = contents(&chain[0]);
+        // RFC 5280 §4.1: what is signed, how, and the signature.
+        let (signed, algorithm) = (element(&mut certificate), element(&mut certificate));
+        let mut rest = contents(signed);
+        let mut fields = Vec::new();
+        while !rest.is_empty() {
+            let field = element(&mut rest);
+            // Neither the version, which is 1 where there is none, nor the extensions, which came with version 3.
+            if !matches!(field[0], 0xa0 | 0xa3) {
+                fields.extend_from_slice(field);
+            }
+        }
+        let signed = der(0x30, &fields);
+        let signature = self.authority.key().sign(&signed).expect("the authority can sign");
+        let signature = der(0x03, &[&[0], &signature[..]].concat());
+        let certificate = base64(&der(0x30, &[&signed, algorithm, &signature].concat()));
+        write(&identity.cert, &format!("-----BEGIN CERTIFICATE-----\n{certificate}\n-----END CERTIFICATE-----\n"));
+        identity
+    }
+
     /// The same with this serial number, by which it can be revoked.
     pub fn issue_numbered(&self, file: &str, names: &[&str], serial: u64) -> Identity {
         let key = KeyPair::generate().expect("a key can be made");
@@ -162,6 +187,38 @@ fn issue(
     write(&identity.cert, &cert.pem());
     write(&identity.key, &key.serialize_pem());
     identity
+}
+
+/// The length of the tag and the length of a DER element, and of what is in it.
+fn lengths(der: &[u8]) -> (usize, usize) {
+    match usize::from(der[1]) {
+        short @ ..128 => (2, short),
+        long => (2 + (long & 127), der[2..2 + (long & 127)].iter().fold(0, |n, b| n << 8 | usize::from(*b))),
+    }
+}
+
+/// Takes the first of several DER elements.
+fn element<'a>(der: &mut &'a [u8]) -> &'a [u8] {
+    let (head, body) = lengths(der);
+    let (element, rest) = der.split_at(head + body);
+    *der = rest;
+    element
+}
+
+/// What is in a DER element.
+fn contents(der: &[u8]) -> &[u8] {
+    &der[lengths(der).0..]
+}
+
+/// A DER element: its length takes as few bytes as it can.
+fn der(tag: u8, contents: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(contents.len()).expect("a certificate is short").to_be_bytes();
+    let head = match length {
+        [0, short @ ..128] => vec![tag, short],
+        [0, low] => vec![tag, 0x81, low],
+        [high, low] => vec![tag, 0x82, high, low],
+    };
+    [&head, contents].concat()
 }
 
 /// Readable by the owner alone, as a key should be.

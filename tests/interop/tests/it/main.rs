@@ -81,6 +81,7 @@ mod tunnel_upgrade;
 mod tunnel_ways_in;
 mod tunnel_world;
 mod upgrade;
+mod upgrade_from_old;
 mod upgrade_quic;
 mod upstream_tls;
 mod versions;

@@ -237,6 +237,27 @@ fn client_certificates() {
     }
 }
 
+/// A certificate of X.509 version 1 says neither whose it is nor what for: RFC 8446 §4.4.2.2 wants version 3.
+#[test]
+fn a_client_certificate_of_version_1_gets_an_alert() {
+    need!("openssl");
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let old = site.issue_version_1("old");
+    let (cert, key) = (old.cert.display().to_string(), old.key.display().to_string());
+    for mode in ["require", "optional"] {
+        let rule = format!("client_auth = {{ mode = \"{mode}\", ca = \"{}\" }}", site.ca.display());
+        let gateway = before(&site, [backend.url()]).tls(&rule).start();
+        for version in ["-tls1_2", "-tls1_3"] {
+            let said = s_client(&gateway, [version, "-cert", &cert, "-key", &key], &get("/")).all();
+            // certificate_unknown.
+            assert!(said.contains("SSL alert number 46"), "{version}, {mode}: {said}");
+        }
+        assert_eq!(gateway.failed_handshakes("bad_certificate"), 2.0, "{mode}: {}", gateway.metrics());
+    }
+    assert_eq!(backend.connections(), 0);
+}
+
 /// The upstream and the log are told which certificate a client has shown; what a client says of that itself is not passed on.
 #[test]
 fn what_a_client_has_shown_is_told() {

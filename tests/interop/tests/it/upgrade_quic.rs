@@ -65,7 +65,10 @@ fn downloads_outlive_upgrades(command: Command) {
         assert!(eventually(|| {
             let mut client = Client::begin(gateway.gateway.address, &over_quic(gateway.gateway.config(), false));
             client.until(|c| c.lost.is_some() || !c.quic.is_handshaking());
-            client.lost.is_none() && client.get("/quick").body == b"quick"
+            let served = client.lost.is_none() && client.get("/quick").body == b"quick";
+            // A lane of the old process may have taken it, before it had heard, and would wait for its acknowledgements.
+            client.close();
+            served
         }));
         // The old ones are still known, also from other ports.
         for (client, _) in &mut clients {
@@ -145,6 +148,33 @@ fn downloads_go_on_where_http3_goes() {
         }));
         assert_eq!(gateway.gateway.server.wait().code(), Some(0), "the first process ends");
     }
+}
+
+/// A client that goes without a word acknowledges nothing, and what it might have lost is kept for it: the old process
+/// waits for as long as for any silent client, and no longer.
+#[test]
+fn a_client_that_has_gone_holds_the_old_process_up_for_a_bounded_time() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let file = |admin: &str| {
+        let address = format!("address = \"{listen}\"\n");
+        let text = Operated::simple_file(&site, admin, listen, &backend.url());
+        text.replace(&address, &format!("{address}http3 = true\n")) + "\n[limits]\nkeepalive_timeout = \"2s\"\n"
+    };
+    let mut gateway = Operated::start(&site, 2, file, listen);
+    let mut client = connect(&gateway);
+    client.open_silently(&headers("GET", "/", &[], BodyLength::None));
+    client.pump_once();
+    let answered = || gateway.gateway.metric_with("sealane_responses_total", "class=\"2xx\"") == Some(1.0);
+    assert!(eventually(answered), "{}", gateway.gateway.metrics());
+    drop(client);
+    order(&gateway.socket, "upgrade").expect("the same program can be started again");
+    let _other = Other::of(&gateway);
+    assert_eq!(gateway.gateway.server.wait().code(), Some(0), "the first process ends");
+    let mut client = connect(&gateway);
+    assert_eq!(client.get("/").body, b"hello");
+    client.close();
 }
 
 /// Clients that ask and ask, and connect anew when they are told that their connection is at its end.
