@@ -11,6 +11,7 @@ use crate::conn::Client;
 use crate::exchange::Exchange;
 use sealane_http::Known;
 use sealane_http::h1::encode_decimal;
+use sealane_lane::Context;
 use std::io::Write;
 
 /// Where finished lines go: takes a buffer of whole lines, and gives an empty one back. It never blocks; what its
@@ -28,12 +29,15 @@ pub enum LogFormat {
 
 /// Lines are handed over when there are this many bytes, or after [`FLUSH_MS`].
 const BATCH: usize = 32 * 1024;
-pub(crate) const FLUSH_MS: u64 = 256;
+const FLUSH_MS: u64 = 256;
+/// Hands lines over that have waited for long enough.
+pub(crate) const LOG_TIMER: u64 = (1 << 63) | (1 << 62);
 
 pub(crate) struct AccessLog {
     buffer: Vec<u8>,
     sink: Option<LogSink>,
-    pub due: u64,
+    /// When the timer fires.
+    due: u64,
 }
 
 impl AccessLog {
@@ -46,18 +50,27 @@ impl AccessLog {
         self.sink.is_some()
     }
 
-    /// Appends the line of a finished exchange. Says whether the buffer was empty before.
-    pub fn line(&mut self, format: LogFormat, entry: &Entry, clock: &Clock) -> bool {
+    /// Writes the line of a finished exchange, which is handed over with others, or when they have waited for long enough.
+    pub fn write(&mut self, cx: &mut Context, format: LogFormat, entry: &Entry, clock: &Clock) {
         let first = self.buffer.is_empty();
         match format {
             LogFormat::Combined => combined(&mut self.buffer, entry, clock),
             LogFormat::Json => json(&mut self.buffer, entry, clock),
         }
-        first
+        if first && self.due <= cx.now() {
+            self.due = cx.now() + FLUSH_MS;
+            cx.timers.arm(LOG_TIMER, self.due);
+        }
+        self.hand_over(false);
+    }
+
+    /// Hands all lines over.
+    pub fn flush(&mut self) {
+        self.hand_over(true);
     }
 
     /// Hands the lines over if there are many, or if `all`.
-    pub fn hand_over(&mut self, all: bool) {
+    fn hand_over(&mut self, all: bool) {
         if self.buffer.is_empty() || (!all && self.buffer.len() < BATCH) {
             return;
         }

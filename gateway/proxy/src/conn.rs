@@ -2,10 +2,11 @@
 
 use crate::client::h2::H2Client;
 use crate::exchange::waste::WasteBudget;
-use crate::lane_state::{LaneListener, LaneUpstream};
+use crate::lane_state::LaneListener;
 use crate::limits::Counted;
 use crate::quic::conn::QuicConn;
 use crate::transport::Transport;
+use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
 use sealane_lane::{Deadline, Key, Ready};
@@ -154,16 +155,6 @@ impl Conn {
             Self::Client(f) => Some(&mut f.client),
             Self::Quic(q) => q.client(),
             Self::Upstream(_) => None,
-        }
-    }
-
-    /// Whether many exchanges share it: it is driven and flushed once per turn.
-    #[inline]
-    pub fn is_shared(&self) -> bool {
-        match self {
-            Self::Client(f) => f.h2.is_some(),
-            Self::Upstream(b) => b.h2.is_some(),
-            Self::Quic(_) => true,
         }
     }
 

@@ -11,31 +11,17 @@ const ROUNDS: usize = 4;
 const RESUMES: usize = 16;
 
 impl Proxy {
-    /// Makes sure that what is staged on a connection is sent before the event is over.
-    #[inline]
-    pub(crate) fn mark_for_flush(&mut self, key: Key) {
-        if let Some(conn) = self.conns.get_mut(key) {
-            let shared = conn.is_shared();
-            let Some(transport) = conn.transport() else { return self.quic_mark_for_flush(key) };
-            if !transport.needs_flush {
-                transport.needs_flush = true;
-                // What many exchanges share is sent once per turn: their frames then leave in one record.
-                if shared { self.batch.push(key) } else { self.needs_flush.push(key) }
-            }
-        }
-    }
-
     /// Sends what is staged, and goes on with flows that waited for room.
     pub(crate) fn flush_marked(&mut self, cx: &mut Context) {
         let mut resumes = 0;
-        while let Some(key) = self.needs_flush.pop() {
+        while let Some(key) = self.connections.next_marked() {
             self.flush(cx, key, &mut resumes);
         }
     }
 
     pub(crate) fn flush(&mut self, cx: &mut Context, key: Key, resumes: &mut usize) {
-        let Self { conns, scratch, counters, .. } = self;
-        let Some(conn) = conns.get_mut(key) else { return };
+        let Self { connections, scratch, counters, .. } = self;
+        let Some(conn) = connections.get_mut(key) else { return };
         let Some(transport) = conn.transport() else { return };
         transport.needs_flush = false;
         let allowed = transport.allowance;
@@ -66,14 +52,14 @@ impl Proxy {
         if !has_room {
             return;
         }
-        match self.conns.get(key) {
+        match self.connections.get(key) {
             Some(Conn::Client(client_conn)) if client_conn.h2.is_some() => self.h2_client_room(cx, key),
             Some(Conn::Upstream(upstream_conn)) if upstream_conn.h2.is_some() => self.h2_upstream_room(cx, key),
             _ => {
                 if let Some(source) = self.blocked_source(cx, key) {
                     *resumes += 1;
                     if *resumes > RESUMES {
-                        self.later.push(source);
+                        self.exchanges.go_on_later(source);
                     } else {
                         self.resume(cx, source);
                     }
@@ -85,9 +71,9 @@ impl Proxy {
     /// Drives the connections that many exchanges share, and sends what they have.
     pub(crate) fn settle_shared(&mut self, cx: &mut Context) {
         for _ in 0..ROUNDS {
-            let mut batch = std::mem::take(&mut self.batch);
+            let mut batch = self.connections.take_shared();
             for key in batch.drain(..) {
-                let Some(conn) = self.conns.get_mut(key) else { continue };
+                let Some(conn) = self.connections.get_mut(key) else { continue };
                 if let Some(transport) = conn.transport() {
                     transport.needs_flush = false;
                 }
@@ -98,22 +84,20 @@ impl Proxy {
                     Conn::Quic(_) => {}
                 }
                 self.flush(cx, key, &mut 0);
-                if stuck && self.conns.get(key).is_some_and(Conn::is_drained) {
-                    self.later.push(Later::Conn(key));
+                if stuck && self.connections.get(key).is_some_and(Conn::is_drained) {
+                    self.exchanges.go_on_later(Later::Conn(key));
                 }
                 self.flush_marked(cx);
             }
-            if self.batch.is_empty() {
-                // The memory is kept.
-                self.batch = batch;
-                return;
+            if !self.connections.has_shared() {
+                return self.connections.reuse_shared(batch);
             }
         }
     }
 
     /// The source that waits for room on this connection.
     fn blocked_source(&mut self, cx: &Context, sink: Key) -> Option<Later> {
-        let exchange = match self.conns.get(sink)? {
+        let exchange = match self.connections.get(sink)? {
             // Requests that wait here because their predecessors' answers have.
             Conn::Client(f) if f.exchange.is_none() => {
                 let more = f.transport.readable || !f.inbuf.is_empty() && !f.in_head;

@@ -1,12 +1,9 @@
 //! A lane's own form of a snapshot: its TLS contexts and its pools, reached by counts that no other lane touches.
 
-use crate::snapshot::{Listener, Routing, Snapshot, Upstream, UpstreamHttp};
-use crate::upstream::balance::{Balance, Balancer, LaneServer, RetryBudget};
-use crate::upstream::syn::SynServer;
-use sealane_lane::{Key, Millis};
-use sealane_tls::{BuildError, ClientContext, ServerContext};
+use crate::snapshot::{Listener, Routing, Snapshot};
+use crate::upstream::group::{LaneUpstream, same_tls};
+use sealane_tls::{BuildError, ServerContext};
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,30 +16,6 @@ pub(crate) struct LaneListener {
     /// By policy; built when first used.
     contexts: RefCell<Vec<Option<ServerContext>>>,
     quic: RefCell<Option<Arc<quinn_proto::ServerConfig>>>,
-}
-
-pub(crate) struct LaneUpstream {
-    pub upstream: Arc<Upstream>,
-    /// By whether HTTP/1.1 alone is offered.
-    contexts: RefCell<[Option<ClientContext>; 2]>,
-    /// Idle connections by server, the latest last.
-    pub idle: RefCell<Vec<Vec<Key>>>,
-    /// HTTP/2 connections by server, those that are being made too.
-    pub shared: RefCell<Vec<Vec<Key>>>,
-    /// Servers that chose HTTP/2 when last asked, by index.
-    speaks_h2: RefCell<Vec<bool>>,
-    pub balancer: Balancer,
-    pub retries: RetryBudget,
-    /// The choice depends on the request.
-    pub chooses_by_request: bool,
-    /// Requests that wait for room, the first first.
-    pub waiting: RefCell<VecDeque<Key>>,
-    /// How many may.
-    pub queue_share: usize,
-    /// By server: the connection over QUIC, and until when it is not tried again.
-    h3: RefCell<Vec<(Option<Key>, Millis)>>,
-    /// By server, for hellos in SYNs.
-    pub syn: RefCell<Vec<SynServer>>,
 }
 
 pub(crate) struct LaneSnapshot {
@@ -76,113 +49,6 @@ impl LaneListener {
     /// Whether this listener's tickets are single-use, so that hellos may have to go to the lane that owns theirs.
     pub fn has_stateful_tickets(&self) -> bool {
         self.listener.tls.as_ref().is_some_and(|t| t.policies.iter().any(|p| p.early_data() > 0))
-    }
-}
-
-/// Whether a connection under the one's settings is as good under the other's.
-fn same_tls(a: &Upstream, b: &Upstream) -> bool {
-    match (&a.tls, &b.tls) {
-        (None, None) => true,
-        // The id covers what is verified, and who we are.
-        (Some(a), Some(b)) => {
-            (a.id, &a.alpn, &a.versions, &a.groups, &a.suites) == (b.id, &b.alpn, &b.versions, &b.groups, &b.suites)
-        }
-        _ => false,
-    }
-}
-
-impl LaneUpstream {
-    /// The lane's TLS context towards the upstream. `only_h1`: for a request that HTTP/2 could not carry.
-    pub fn context(&self, only_h1: bool) -> Result<Option<ClientContext>, BuildError> {
-        let Some(policy) = &self.upstream.tls else { return Ok(None) };
-        let mut contexts = self.contexts.borrow_mut();
-        let context = &mut contexts[usize::from(only_h1)];
-        if context.is_none() {
-            let new = match self.upstream.syn_tls {
-                None => ClientContext::new(policy)?,
-                Some(_) => ClientContext::for_syn(policy)?,
-            };
-            *context = Some(if only_h1 { new.offering(&[b"http/1.1"]) } else { new });
-        }
-        Ok(context.clone())
-    }
-
-    /// Whether a connection to this server is expected to speak HTTP/2.
-    pub fn expects_h2(&self, server: usize) -> bool {
-        match self.upstream.http {
-            UpstreamHttp::One => false,
-            UpstreamHttp::Two => true,
-            UpstreamHttp::Auto | UpstreamHttp::Three => {
-                self.speaks_h2.borrow().get(server).copied().unwrap_or_default()
-            }
-        }
-    }
-
-    /// Notes what a server has chosen.
-    pub fn note_h2(&self, server: usize, speaks: bool) {
-        if let Some(known) = self.speaks_h2.borrow_mut().get_mut(server) {
-            *known = speaks;
-        }
-    }
-
-    /// The connection over QUIC to a server, also one that is being made.
-    pub fn h3_connection(&self, server: usize) -> Option<Key> {
-        self.h3.borrow().get(server)?.0
-    }
-
-    /// Notes the connection over QUIC to a server, or that there is none.
-    pub fn h3_note(&self, server: usize, key: Option<Key>) {
-        if let Some(place) = self.h3.borrow_mut().get_mut(server) {
-            place.0 = key;
-        }
-    }
-
-    /// Whether a server could not be reached over QUIC lately.
-    pub fn h3_is_down(&self, server: usize, now: Millis) -> bool {
-        self.h3.borrow().get(server).is_some_and(|place| now < place.1)
-    }
-
-    /// A server could not be reached over QUIC; it is tried again at `until`.
-    pub fn h3_failed(&self, server: usize, until: Millis) {
-        if let Some(place) = self.h3.borrow_mut().get_mut(server) {
-            place.1 = until;
-        }
-    }
-
-    fn new(upstream: &Arc<Upstream>, old: Option<&LaneSnapshot>, slot: usize, lanes: usize) -> Self {
-        let limited = upstream.max_connections.is_some();
-        // What is under way at a server that stays is counted on.
-        let kept = |server: &crate::snapshot::Server| {
-            let servers = old.into_iter().flat_map(|o| o.upstreams.iter()).flat_map(|u| u.balancer.servers());
-            let kept = servers.into_iter().find(|s| Arc::ptr_eq(s.state(), &server.state)).cloned();
-            kept.inspect(|s| s.set_limited(limited))
-        };
-        let servers: Vec<Rc<LaneServer>> = upstream
-            .servers
-            .iter()
-            .map(|s| kept(s).unwrap_or_else(|| Rc::new(LaneServer::new(s, slot, limited))))
-            .collect();
-        Self {
-            contexts: RefCell::default(),
-            idle: RefCell::new(vec![Vec::new(); upstream.servers.len()]),
-            shared: RefCell::new(vec![Vec::new(); upstream.servers.len()]),
-            speaks_h2: RefCell::new(vec![false; upstream.servers.len()]),
-            balancer: Balancer::new(upstream.balance, upstream.group.clone(), &upstream.servers, servers, slot),
-            retries: RetryBudget::new(upstream.retry_percent, upstream.retry_per_second, lanes),
-            chooses_by_request: upstream.balance == Balance::Hash || upstream.sticky.is_some(),
-            waiting: RefCell::default(),
-            queue_share: upstream.queue.div_ceil(lanes.max(1)),
-            h3: RefCell::new(vec![(None, 0); upstream.servers.len()]),
-            syn: RefCell::new(vec![SynServer::default(); upstream.servers.len()]),
-            upstream: upstream.clone(),
-        }
-    }
-
-    /// Tells control how many requests wait for one of the servers.
-    pub fn tell_waiting(&self, n: usize) {
-        if let Some(first) = self.balancer.servers().first() {
-            first.set_waiting(n);
-        }
     }
 }
 

@@ -2,13 +2,11 @@
 
 use crate::conn::Conn;
 use crate::exchange::streams::ClientStream;
-use crate::limits::Counted;
 use crate::quic::conn::Phase;
 use crate::service::Proxy;
 use sealane_http::h3::Code;
 use sealane_lane::{Context, Key};
 use std::cmp::Reverse;
-use std::net::IpAddr;
 
 /// Bytes of responses that wait for room in one connection's streams, from which on little is read for any of them.
 pub(crate) const BUFFER_BUDGET: usize = 128 * 1024;
@@ -23,26 +21,26 @@ impl Proxy {
     /// Notes how much of an exchange's response waits with the upstream's connection.
     #[inline]
     pub(crate) fn note_held(&mut self, exchange: Key, held: usize) {
-        let Self { conns, exchanges, .. } = self;
+        let Self { connections, exchanges, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };
         if x.held == held {
             return;
         }
         let before = std::mem::replace(&mut x.held, held);
-        if let Some(client) = conns.get_mut(x.client_stream.conn()).and_then(Conn::client) {
+        if let Some(client) = connections.get_mut(x.client_stream.conn()).and_then(Conn::client) {
             client.held = client.held.saturating_sub(before) + held;
         }
     }
 
     /// How many bytes to read for a stream, where so many would be read within the connection's budget.
     pub(crate) fn read_within_budget(&mut self, side: ClientStream, size: usize) -> usize {
-        let held = self.conns.get_mut(side.conn()).and_then(Conn::client).map_or(0, |c| c.held);
+        let held = self.connections.get_mut(side.conn()).and_then(Conn::client).map_or(0, |c| c.held);
         if held < BUFFER_BUDGET { size } else { size.min(BEYOND_BUDGET) }
     }
 
     /// Memory is short: the connections that hold the most of it are reset.
     pub(crate) fn free_memory(&mut self, cx: &mut Context) {
-        let keys: Vec<Key> = self.conns.keys().collect();
+        let keys: Vec<Key> = self.connections.keys();
         let mut large: Vec<(usize, Key)> =
             keys.into_iter().map(|key| (self.holds(key), key)).filter(|(held, _)| *held >= WORTH_IT).collect();
         large.sort_unstable_by_key(|(held, _)| Reverse(*held));
@@ -53,7 +51,7 @@ impl Proxy {
             }
             freed += held;
             self.counters.memory_resets.inc();
-            match self.conns.get_mut(key) {
+            match self.connections.get_mut(key) {
                 Some(Conn::Client(_)) => self.client_gone(cx, key),
                 Some(Conn::Quic(q)) if q.phase != Phase::Closed => {
                     q.close(cx.instant(), Code::ExcessiveLoad, "memory is short");
@@ -67,7 +65,7 @@ impl Proxy {
 
     /// Bytes that a client's connection holds, with what was read for it at upstreams.
     fn holds(&self, key: Key) -> usize {
-        match self.conns.get(key) {
+        match self.connections.get(key) {
             Some(Conn::Client(f)) => {
                 let frames = f.h2.as_ref().map_or(0, |h| h.holds());
                 f.client.held + f.transport.held() + f.inbuf.capacity() + frames
@@ -79,40 +77,7 @@ impl Proxy {
 
     /// Counts a connection among those of its client. False if it has too many.
     pub(crate) fn count_in(&mut self, key: Key) -> bool {
-        let limits = &self.lane.snapshot.limits;
-        if limits.max_per_client == 0 {
-            return true;
-        }
-        let Some(client) = self.conns.get_mut(key).and_then(Conn::client) else { return true };
-        if client.listener.listener.trusted_proxies.contains(client.peer.ip()) {
-            // It brings the connections of many.
-            return true;
-        }
-        client.counted = self.clients.admit(self.slot, client.peer.ip(), limits.client_prefixes, limits.max_per_client);
-        if client.counted.is_none() {
-            self.counters.clients_limited.inc();
-        }
-        client.counted.is_some()
-    }
-
-    /// Whether a client may have another connection.
-    pub(crate) fn has_place_for(&self, peer: IpAddr) -> bool {
-        let limits = &self.lane.snapshot.limits;
-        if limits.max_per_client == 0 {
-            return true;
-        }
-        let counted = self.clients.admit(self.slot, peer, limits.client_prefixes, limits.max_per_client);
-        match counted {
-            Some(counted) => self.clients.leave(self.slot, counted),
-            None => self.counters.clients_limited.inc(),
-        }
-        counted.is_some()
-    }
-
-    /// A client's connection is over.
-    pub(crate) fn count_out(&self, counted: Option<Counted>) {
-        if let Some(counted) = counted {
-            self.clients.leave(self.slot, counted);
-        }
+        let Some(client) = self.connections.get_mut(key).and_then(Conn::client) else { return true };
+        self.admission.count_in(client, &self.settings, &self.counters)
     }
 }

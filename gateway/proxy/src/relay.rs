@@ -29,7 +29,7 @@ pub(crate) fn passthrough_for(listener: &Listener, name: Option<&str>) -> Option
 impl Proxy {
     /// Relays a client's connection, with what has been read of it so far. Without an upstream it is closed.
     pub(crate) fn relay(&mut self, cx: &mut Context, key: Key, upstream: Option<usize>, name: Option<&str>) {
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let Some(client_conn) = self.connections.client(key) else { return };
         client_conn.large_hello = None;
         let upstream = upstream.and_then(|u| client_conn.client.listener.upstreams.get(u).cloned());
         let Some(upstream) = upstream else {
@@ -37,7 +37,7 @@ impl Proxy {
             return self.close(cx, key);
         };
         let side = ClientStream::H1(key);
-        let mut x = self.spare_exchange(side);
+        let mut x = self.exchanges.fresh(side);
         x.client_stream = side;
         x.request.clear();
         // What is put here is visible ASCII, or is left out.
@@ -52,12 +52,12 @@ impl Proxy {
         x.begin_relay();
         x.upstream = Some(upstream.clone());
         x.routed.relayed = true;
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
         Routed::preference(&mut x, &upstream, client_conn.client.peer.ip());
         client_conn.phase = ClientPhase::Open;
         client_conn.established = true;
         client_conn.inbuf = std::mem::take(&mut client_conn.transport.unread);
-        let limits = &self.lane.snapshot.limits;
+        let limits = &self.settings.limits();
         client_conn.deadline.after(cx, key, limits.idle_timeout);
         let exchange = self.exchanges.insert(x);
         client_conn.exchange = Some(exchange);
@@ -70,8 +70,9 @@ impl Proxy {
 
     /// The connection with the server is there: from now on bytes pass as they are.
     pub(crate) fn start_relay(&mut self, cx: &mut Context, exchange: Key, key: Key) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else {
+        let Self { connections, exchanges, .. } = self;
+        let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange))
+        else {
             return;
         };
         upstream_conn.exchange = Some(exchange);
@@ -82,24 +83,24 @@ impl Proxy {
         x.request_body.framing = BodyLength::UntilClose;
         x.response_body.framing = BodyLength::UntilClose;
         self.request_sent(cx, exchange, side);
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// The server of a relayed connection will say no more, but the client may.
     pub(crate) fn half_close(&mut self, exchange: Key, side: ClientStream) {
         let relayed = self.exchanges.get(exchange).is_some_and(|x| x.routed.relayed);
-        match self.client_conn(side.conn()) {
+        match self.connections.client(side.conn()) {
             Some(client_conn) if relayed => client_conn.transport.finish_sending(),
             _ => return self.client_end(exchange, side),
         }
-        self.mark_for_flush(side.conn());
+        self.connections.mark_for_flush(side.conn());
     }
 
     /// A relayed client is closed both ways, or has failed, but not all that it has sent has been read: reading will
     /// come to its end, or to the failure.
     pub(crate) fn relay_reads_on(&mut self, key: Key) -> bool {
-        let Self { conns, exchanges, .. } = self;
-        let Some(Conn::Client(client_conn)) = conns.get(key) else { return false };
+        let Self { connections, exchanges, .. } = self;
+        let Some(Conn::Client(client_conn)) = connections.get(key) else { return false };
         let relayed = client_conn.exchange.and_then(|x| exchanges.get(x)).is_some_and(|x| x.routed.relayed);
         relayed && !client_conn.transport.ended
     }
@@ -107,11 +108,11 @@ impl Proxy {
     /// Both directions have ended; what the server has not taken yet is still sent.
     pub(crate) fn relay_done(&mut self, cx: &mut Context, side: UpstreamStream) {
         let UpstreamStream::H1(key) = side else { return self.server_finish(cx, side, false) };
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let wait = upstream_conn.upstream.upstream.idle_timeout;
         upstream_conn.exchange = None;
         upstream_conn.phase = UpstreamPhase::Closing;
         upstream_conn.deadline.after(cx, key, wait);
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 }

@@ -24,9 +24,9 @@ impl Client {
 impl Proxy {
     /// Gives open connections the settings of the newest snapshot, or tells their clients to open new ones.
     pub(crate) fn renew_clients(&mut self, cx: &mut Context) {
-        let idle = self.lane.snapshot.limits.idle_timeout;
-        for key in self.conns.keys().collect::<Vec<_>>() {
-            let Some(conn) = self.conns.get_mut(key) else { continue };
+        let idle = self.settings.limits().idle_timeout;
+        for key in self.connections.keys() {
+            let Some(conn) = self.connections.get_mut(key) else { continue };
             let over_quic = matches!(conn, Conn::Quic(_));
             let Some(client) = conn.client() else { continue };
             // A QUIC hello is judged by the settings that its connection began with, so those stay its rules.
@@ -34,10 +34,10 @@ impl Proxy {
             if !awaits_hello && self.renewed(key) {
                 continue;
             }
-            let Some(client) = self.conns.get_mut(key).and_then(Conn::client) else { continue };
+            let Some(client) = self.connections.get_mut(key).and_then(Conn::client) else { continue };
             client.requests = u64::MAX;
             let rules_hold = awaits_hello || self.rules_hold(key);
-            let Some(client_conn) = self.client_conn(key) else { continue };
+            let Some(client_conn) = self.connections.client(key) else { continue };
             let waits =
                 client_conn.phase == ClientPhase::Open && client_conn.exchange.is_none() && !client_conn.in_head;
             match &mut client_conn.h2 {
@@ -50,27 +50,27 @@ impl Proxy {
                 }
                 None => continue,
             }
-            self.mark_for_flush(key);
+            self.connections.mark_for_flush(key);
         }
     }
 
     /// Whether requests of a connection may be served: under the newest settings, or under those of before where nothing of
     /// who may see what has changed with them.
     pub(crate) fn rules_hold(&mut self, key: Key) -> bool {
-        let Some(client) = self.conns.get_mut(key).and_then(Conn::client) else { return true };
+        let Some(client) = self.connections.get_mut(key).and_then(Conn::client) else { return true };
         if !client.is_left_behind() {
             return true;
         }
         let asked = asks_for_certificates(&client.listener.listener);
-        self.renewed(key) || !asked && !self.lane.listeners.iter().any(|l| asks_for_certificates(&l.listener))
+        self.renewed(key) || !asked && !self.settings.listeners().iter().any(|l| asks_for_certificates(&l.listener))
     }
 
     /// Puts a connection under the newest settings of its listener. False if the listener or its policy has gone.
     fn renewed(&mut self, key: Key) -> bool {
-        let Self { conns, lane, .. } = self;
-        let Some(client) = conns.get_mut(key).and_then(Conn::client) else { return true };
+        let Self { connections, settings, .. } = self;
+        let Some(client) = connections.get_mut(key).and_then(Conn::client) else { return true };
         let old = &client.listener.listener;
-        let new = lane.listeners.iter().find(|l| l.listener.id == old.id);
+        let new = settings.listeners().iter().find(|l| l.listener.id == old.id);
         let Some((new, policy)) = new.and_then(|n| Some((n, same_policy(old, client.policy, &n.listener)?))) else {
             return false;
         };

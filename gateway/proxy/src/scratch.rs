@@ -4,6 +4,7 @@
 //! they have been sent or queued, in the same turn. What a connection must keep for longer (half a record, what its sink
 //! has no room for) lies in memory of its own, as large as what is kept.
 
+use sealane_http::h3::QpackScratch;
 use sealane_tls::Records;
 
 /// Bytes read at a time.
@@ -23,6 +24,8 @@ pub(crate) struct Scratch {
     pub records: Records,
     /// For hellos that are spread over several records.
     pub joined: Vec<u8>,
+    /// For field sections of HTTP/3.
+    pub qpack: QpackScratch,
     pub pool: Pool,
 }
 
@@ -46,6 +49,7 @@ impl Scratch {
             early: Vec::new(),
             records: Records::with_capacity(READ_SIZE + 4096),
             joined: Vec::new(),
+            qpack: QpackScratch::default(),
             pool: Pool::default(),
         }
     }

@@ -4,33 +4,30 @@
 //! `client::connection`, bytes of upstreams to `upstream::connection`. `flush` sends what they have staged.
 
 use crate::accept::admission::{Admission, awaits_admission};
-use crate::accept::syn::Signatures;
-use crate::accept::{LISTENER, LISTENER_BITS};
-use crate::access_log::{AccessLog, Entry, FLUSH_MS, LogSink};
+use crate::accept::{LISTENER, LISTENER_BITS, own_sockets};
+use crate::access_log::{AccessLog, Entry, LOG_TIMER, LogSink};
 use crate::clock::Clock;
-use crate::conn::{ClientConnection, ClientPhase, Conn, UpstreamConnection, UpstreamPhase};
+use crate::conn::{ClientPhase, Conn, UpstreamPhase};
+use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
-use crate::exchange::streams::{Later, client_of};
-use crate::lane_state::LaneSnapshot;
-use crate::limits::{ClientConnections, LaneLimits, Passed, ROUTING_TIMER};
+use crate::exchange::exchanges::Exchanges;
+use crate::limits::{ClientConnections, Passed, RATES_TIMER};
 use crate::quic::succession::QuicSuccessor;
-use crate::quic::{Datagram, Quic, UDP};
+use crate::quic::{Datagram, QuicEndpoint, UDP};
 use crate::scratch::Scratch;
+use crate::settings::Settings;
 use crate::snapshot::{Listener, Snapshot};
 use crate::transport::TransportError;
-use crate::upstream::syn::DESTINATIONS;
-use sealane_lane::{After, Context, Deadline, Key, Load, Mail, Mailbox, Millis, Ready, Service, Slots, Subscription};
+use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
+use sealane_lane::{After, Context, Key, Load, Mail, Mailbox, Millis, Ready, Service, Subscription};
 use sealane_tls::sessions::{self, SessionStore};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The access log's timer.
-const LOG_TIMER: u64 = (1 << 63) | (1 << 62);
 /// At most so many connections are taken from the kernel's queue when draining.
 const MAX_QUEUED: usize = 1024;
 /// Entries of the timer wheel, beside a few per connection, above which those that are stale are removed.
@@ -107,99 +104,47 @@ pub struct Setup {
     pub log: Option<LogSink>,
 }
 
-/// The proxy of one lane.
+/// The proxy of one lane: its parts, each of which owns its state. What concerns several of them borrows each.
 pub struct Proxy {
-    pub(crate) slot: usize,
-    pub(crate) mailboxes: Vec<Mailbox<Message>>,
-    pub(crate) snapshots: Subscription<Snapshot>,
-    pub(crate) lane: Rc<LaneSnapshot>,
-    pub(crate) conns: Slots<Conn>,
-    pub(crate) exchanges: Slots<Box<Exchange>>,
-    #[expect(clippy::vec_box, reason = "the boxes move between here and the slots")]
-    pub(crate) spare: Vec<Box<Exchange>>,
-    pub(crate) scratch: Scratch,
+    pub(crate) settings: Settings,
+    pub(crate) admission: Admission,
+    pub(crate) connections: Connections,
+    pub(crate) exchanges: Exchanges,
+    pub(crate) pools: UpstreamPools,
+    pub(crate) quic: QuicEndpoint,
+    pub(crate) log: AccessLog,
     pub(crate) counters: Arc<Counters>,
     pub(crate) clock: Clock,
-    pub(crate) log: AccessLog,
-    pub(crate) signatures: Signatures,
-    /// What is known of the paths to upstreams, for hellos in SYNs.
-    pub(crate) dialled: sealane_dial::Memory,
-    /// New clients, whose turn comes after those already connected.
-    pub(crate) admission: Admission,
-    pub(crate) needs_flush: Vec<Key>,
-    /// The same of connections that many exchanges share.
-    pub(crate) batch: Vec<Key>,
-    /// What to go on with, because what it waited for has come.
-    pub(crate) later: Vec<Later>,
-    /// Clients that are connected.
-    pub(crate) client_count: usize,
-    pub(crate) short_of_memory: Arc<AtomicBool>,
-    pub(crate) clients: Arc<ClientConnections>,
-    pub(crate) listening: bool,
-    pub(crate) accept_timer: Deadline,
-    pub(crate) draining: Option<Millis>,
-    /// What holds over lanes, and queues.
-    pub(crate) routing: LaneLimits,
-    pub(crate) quic: Quic,
+    pub(crate) scratch: Scratch,
 }
 
 impl Proxy {
     /// Sets a lane up; called on its own thread.
     pub fn new(setup: Setup, cx: &mut Context) -> std::io::Result<Self> {
         sessions::bind_thread(setup.sessions);
-        let lane =
-            Rc::new(LaneSnapshot::new(setup.snapshots.current().clone(), None, setup.slot, setup.mailboxes.len()));
         let mut proxy = Self {
-            slot: setup.slot,
-            mailboxes: setup.mailboxes,
-            snapshots: setup.snapshots,
-            lane,
-            conns: Slots::default(),
-            exchanges: Slots::default(),
-            spare: Vec::new(),
-            scratch: Scratch::new(),
+            settings: Settings::new(setup.slot, setup.mailboxes, setup.snapshots),
+            admission: Admission::new(setup.clients, setup.short_of_memory),
+            connections: Connections::default(),
+            exchanges: Exchanges::default(),
+            pools: UpstreamPools::default(),
+            quic: QuicEndpoint::default(),
+            log: AccessLog::new(setup.log),
             counters: setup.counters,
             clock: Clock::default(),
-            log: AccessLog::new(setup.log),
-            signatures: Signatures::default(),
-            dialled: sealane_dial::Memory::new(DESTINATIONS),
-            admission: Admission::default(),
-            needs_flush: Vec::new(),
-            batch: Vec::new(),
-            later: Vec::new(),
-            client_count: 0,
-            short_of_memory: setup.short_of_memory,
-            clients: setup.clients,
-            listening: false,
-            accept_timer: Deadline::default(),
-            draining: None,
-            routing: LaneLimits::default(),
-            quic: Quic::default(),
+            scratch: Scratch::new(),
         };
-        proxy.routing.refresh(&proxy.lane);
+        proxy.admission.refresh(proxy.settings.lane());
+        proxy.pools.refresh(proxy.settings.lane());
         proxy.clock.refresh(0);
-        proxy.listen(cx)?;
-        proxy.quic_listen(cx)?;
+        proxy.admission.listen(cx, &proxy.settings)?;
+        proxy.quic.listen(cx, &proxy.settings)?;
         Ok(proxy)
-    }
-
-    pub(crate) fn client_conn(&mut self, key: Key) -> Option<&mut ClientConnection> {
-        match self.conns.get_mut(key) {
-            Some(Conn::Client(client_conn)) => Some(client_conn),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn upstream_conn(&mut self, key: Key) -> Option<&mut UpstreamConnection> {
-        match self.conns.get_mut(key) {
-            Some(Conn::Upstream(upstream_conn)) => Some(upstream_conn),
-            _ => None,
-        }
     }
 
     /// Lets a connection go on: it may have bytes that could not be taken before.
     pub(crate) fn go_on(&mut self, cx: &mut Context, key: Key) {
-        match self.conns.get(key) {
+        match self.connections.get(key) {
             Some(Conn::Client(_)) => self.client_ready(cx, key),
             Some(Conn::Upstream(_)) => self.upstream_go_on(cx, key),
             Some(Conn::Quic(_)) => self.quic_drive(cx, key),
@@ -208,7 +153,7 @@ impl Proxy {
     }
 
     pub(crate) fn after_closing(&mut self, cx: &mut Context, key: Key, linger: bool) {
-        match self.client_conn(key) {
+        match self.connections.client(key) {
             Some(client_conn) if linger && !client_conn.transport.ended => {
                 let _ = rustix::net::shutdown(&client_conn.transport.fd, rustix::net::Shutdown::Write);
                 client_conn.phase = ClientPhase::Lingering;
@@ -222,7 +167,7 @@ impl Proxy {
 
     /// A socket or session has failed.
     pub(crate) fn wire_failed(&mut self, cx: &mut Context, key: Key, error: TransportError) {
-        match self.conns.get(key) {
+        match self.connections.get(key) {
             Some(Conn::Client(_)) => self.client_failed(cx, key, error),
             Some(Conn::Upstream(_)) => self.upstream_failed(cx, key, &error),
             Some(Conn::Quic(_)) | None => {}
@@ -231,30 +176,22 @@ impl Proxy {
 
     /// Lets go of a connection without a word.
     pub(crate) fn close(&mut self, cx: &mut Context, key: Key) {
-        if matches!(self.conns.get(key), Some(Conn::Client(client_conn)) if client_conn.h2.is_some()) {
+        if matches!(self.connections.get(key), Some(Conn::Client(client_conn)) if client_conn.h2.is_some()) {
             self.h2_abort_all(cx, key);
         }
-        match self.conns.remove(key) {
+        match self.connections.remove(key) {
             Some(Conn::Client(client_conn)) => {
-                self.count_out(client_conn.client.counted);
-                self.client_count -= 1;
-                self.counters.open.set(self.client_count as u64);
+                self.admission.left(client_conn.client.counted, &self.settings, &self.counters);
                 client_conn.transport.dismantle(&mut self.scratch);
-                if !self.listening {
-                    self.resume_accepting(cx);
-                }
+                self.admission.resume(cx, &self.settings);
             }
             Some(Conn::Upstream(upstream_conn)) => {
                 if upstream_conn.phase == UpstreamPhase::Idle {
                     self.counters.pooled.dec();
-                    if let Some(idle) = upstream_conn.upstream.idle.borrow_mut().get_mut(upstream_conn.server) {
-                        idle.retain(|k| *k != key);
-                    }
+                    upstream_conn.upstream.forget_idle(upstream_conn.server, key);
                 }
-                if upstream_conn.shared
-                    && let Some(shared) = upstream_conn.upstream.shared.borrow_mut().get_mut(upstream_conn.server)
-                {
-                    shared.retain(|k| *k != key);
+                if upstream_conn.shared {
+                    upstream_conn.upstream.unshare(upstream_conn.server, key);
                 }
                 upstream_conn.transport.dismantle(&mut self.scratch);
             }
@@ -263,25 +200,18 @@ impl Proxy {
     }
 
     fn refresh_snapshot(&mut self, cx: &mut Context) {
-        if !self.snapshots.changed() {
-            return;
-        }
-        let was_listening = self.listening;
+        let Some(newest) = self.settings.newest() else { return };
+        let was_listening = self.admission.is_listening();
         // Clients in the queue of a listener that goes have been accepted already.
         if was_listening {
-            let newest = self.snapshots.current().clone();
             self.empty_queues(cx, |l| !newest.listeners.iter().any(|n| n.id == l.id));
         }
-        self.unlisten(cx);
-        self.lane = Rc::new(LaneSnapshot::new(
-            self.snapshots.current().clone(),
-            Some(&self.lane),
-            self.slot,
-            self.mailboxes.len(),
-        ));
-        self.routing.refresh(&self.lane);
+        self.admission.unlisten(cx, &self.settings);
+        self.settings.take_up(newest);
+        self.admission.refresh(self.settings.lane());
+        self.pools.refresh(self.settings.lane());
         if was_listening {
-            let _ = self.listen(cx);
+            let _ = self.admission.listen(cx, &self.settings);
         }
         self.renew_clients(cx);
         self.carry_pools(cx);
@@ -291,10 +221,10 @@ impl Proxy {
 
     /// Accepts all that waits in the kernel's queues of some listeners.
     fn empty_queues(&mut self, cx: &mut Context, of: impl Fn(&Listener) -> bool) {
-        let tokens: Vec<u64> = self.own_sockets().map(|(token, _)| token).collect();
+        let tokens: Vec<u64> = own_sockets(&self.settings).map(|(token, _)| token).collect();
         for token in tokens {
             let index = (token & ((1 << LISTENER_BITS) - 1)) as usize;
-            if !self.lane.listeners.get(index).is_some_and(|l| of(&l.listener)) {
+            if !self.settings.listeners().get(index).is_some_and(|l| of(&l.listener)) {
                 continue;
             }
             self.accept(cx, token, MAX_QUEUED);
@@ -304,40 +234,39 @@ impl Proxy {
     fn drain(&mut self, cx: &mut Context, limit: Duration, successor: Option<QuicSuccessor>) {
         let is_alone = successor.is_none();
         if let Some(successor) = successor {
-            self.quic_follow(cx, successor);
+            self.quic.follow(cx, successor);
         }
-        if is_alone && self.draining.is_none() {
+        if is_alone && !self.settings.is_draining() {
             // Clients in the kernel's queue are accepted first, so that no connection is reset without an answer.
             self.empty_queues(cx, |_| true);
         }
-        self.pause_accepting(cx);
+        self.admission.pause(cx, &self.settings);
         if is_alone {
-            for (_, socket) in self.own_sockets() {
+            for (_, socket) in own_sockets(&self.settings) {
                 // The socket is shared with control, so closing our end would not stop it from listening.
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
         }
         let deadline = cx.now() + limit.as_millis() as Millis;
-        self.draining = Some(deadline);
+        self.settings.drain(deadline);
         cx.timers.arm(LISTENER, deadline);
         // Connections without a request under way end now, the others with their response. With a successor there is
         // no hurry: a client whose request is on its way already gets its answer here, with the word that it is the
         // last; whoever says nothing is let go at the deadline.
-        let keys: Vec<Key> = self.conns.keys().collect();
-        for key in keys {
-            match self.conns.get_mut(key) {
+        for key in self.connections.keys() {
+            match self.connections.get_mut(key) {
                 Some(Conn::Client(f)) if f.h2.is_some() => {
                     if let Some(h2) = &mut f.h2 {
                         h2.shut_down(cx.now());
                     }
-                    self.mark_for_flush(key);
+                    self.connections.mark_for_flush(key);
                 }
                 Some(Conn::Client(f))
                     if is_alone && f.phase == ClientPhase::Open && f.exchange.is_none() && !f.in_head =>
                 {
                     f.transport.finish();
                     f.phase = ClientPhase::Closing { linger: true };
-                    self.mark_for_flush(key);
+                    self.connections.mark_for_flush(key);
                 }
                 Some(Conn::Upstream(b)) if b.phase == UpstreamPhase::Idle => self.close(cx, key),
                 _ => {}
@@ -349,27 +278,20 @@ impl Proxy {
 
     /// Removes what deadlines that were moved forward have left in the timer wheel, once that is most of what is there.
     fn forget_stale_timers(&mut self, cx: &mut Context) {
-        if cx.timers.len() <= STALE_TIMERS + 4 * self.conns.len() {
+        if cx.timers.len() <= STALE_TIMERS + 4 * self.connections.len() {
             return;
         }
-        let conns = &self.conns;
-        cx.timers.retain(|token, tick| {
-            token & LISTENER != 0
-                || conns.get(Key::from_u64(token)).is_some_and(|conn| conn.deadline().is_armed_for(tick))
-        });
+        let connections = &self.connections;
+        cx.timers.retain(|token, tick| token & LISTENER != 0 || connections.is_armed_for(Key::from_u64(token), tick));
     }
 
     /// Writes the access log line of a finished exchange.
     pub(crate) fn log_exchange(&mut self, cx: &mut Context, x: &Exchange) {
-        let Some(format) = self.lane.snapshot.access_log.filter(|_| self.log.is_on()) else { return };
-        let Some(client) = client_of(&self.conns, x.client_stream) else { return };
-        let tls = self.conns.get(x.client_stream.conn()).and_then(Conn::tls_version);
+        let Some(format) = self.settings.snapshot().access_log.filter(|_| self.log.is_on()) else { return };
+        let Some(client) = self.connections.client_of(x.client_stream) else { return };
+        let tls = self.connections.get(x.client_stream.conn()).and_then(Conn::tls_version);
         let entry = Entry { x, client, tls, now: cx.now() };
-        if self.log.line(format, &entry, &self.clock) && self.log.due <= cx.now() {
-            self.log.due = cx.now() + FLUSH_MS;
-            cx.timers.arm(LOG_TIMER, self.log.due);
-        }
-        self.log.hand_over(false);
+        self.log.write(cx, format, &entry, &self.clock);
     }
 }
 
@@ -385,18 +307,18 @@ impl Service for Proxy {
             return self.admission.listener_ready(token);
         }
         let key = Key::from_u64(token);
-        match self.conns.get_mut(key) {
+        match self.connections.get_mut(key) {
             Some(Conn::Client(client_conn)) => {
                 client_conn.transport.note(ready);
                 let unproven = client_conn.transport.allowance.is_some();
                 if ready.write && !client_conn.transport.is_flushed() {
-                    self.mark_for_flush(key);
+                    self.connections.mark_for_flush(key);
                 }
                 if unproven {
                     self.maybe_proven(cx, key);
                 }
-                let Self { conns, admission, .. } = self;
-                match conns.get_mut(key) {
+                let Self { connections, admission, .. } = self;
+                match connections.get_mut(key) {
                     Some(Conn::Client(client_conn)) if awaits_admission(client_conn) => {
                         admission.event(key, client_conn, ready)
                     }
@@ -408,7 +330,7 @@ impl Service for Proxy {
                 if !(upstream_conn.phase == UpstreamPhase::Connecting && upstream_conn.syn.is_some()) {
                     upstream_conn.transport.note(ready);
                     if ready.write && !upstream_conn.transport.is_flushed() {
-                        self.mark_for_flush(key);
+                        self.connections.mark_for_flush(key);
                     }
                 }
                 self.upstream_event(cx, key, ready);
@@ -419,27 +341,18 @@ impl Service for Proxy {
     }
 
     fn timeout(&mut self, cx: &mut Context, token: u64) {
-        if token == LOG_TIMER {
-            self.log.hand_over(true);
-            return;
-        }
-        if token == ROUTING_TIMER {
-            return self.routing_timer(cx);
-        }
-        if token & LISTENER != 0 {
-            return self.accept_timeout(cx);
+        match token {
+            LOG_TIMER => return self.log.flush(),
+            RATES_TIMER => return self.admission.tell_others(cx, &self.settings, &self.counters),
+            QUEUES_TIMER => return self.queues_timeout(cx),
+            _ if token & LISTENER != 0 => return self.admission.timeout(cx, &self.settings),
+            _ => {}
         }
         let key = Key::from_u64(token);
-        let due = match self.conns.get_mut(key) {
-            Some(Conn::Client(f)) => f.deadline.fired(cx, key),
-            Some(Conn::Upstream(b)) => b.deadline.fired(cx, key),
-            Some(Conn::Quic(q)) => q.deadline.fired(cx, key),
-            None => return,
-        };
-        if !due {
+        if !self.connections.fired(cx, key) {
             return;
         }
-        match self.conns.get(key) {
+        match self.connections.get(key) {
             Some(Conn::Client(_)) => self.client_timeout(cx, key),
             Some(Conn::Quic(_)) => self.quic_timeout(cx, key),
             _ => self.upstream_timeout(cx, key),
@@ -450,25 +363,25 @@ impl Service for Proxy {
     fn message(&mut self, cx: &mut Context, message: Message) {
         match message {
             Message::Drain { limit, successor } => self.drain(cx, limit, successor),
-            Message::Passed(passed) => self.routing.heard(cx, &passed),
+            Message::Passed(passed) => self.admission.heard(cx, &passed),
             Message::FreeMemory => self.free_memory(cx),
             Message::Datagram(datagram) => {
-                self.counters.quic_dropped_mailbox.set(self.mailboxes[self.slot].refused(DATAGRAMS));
+                self.counters.quic_dropped_mailbox.set(self.settings.own_mailbox().refused(DATAGRAMS));
                 self.quic_forwarded(cx, *datagram);
                 self.flush_marked(cx);
             }
             Message::Connection(c) => {
-                let found = self.lane.listeners.iter().find(|l| l.listener.id == c.listener).cloned();
+                let found = self.settings.listeners().iter().find(|l| l.listener.id == c.listener).cloned();
                 let Some(listener) = found else { return };
                 // The same limits as at accepting. The other lane has looked (`Mailbox::is_closed`), but not in this moment.
-                if self.is_full() || self.admission.is_full() {
-                    self.pause_accepting(cx);
-                    self.accept_again(cx);
+                if self.admission.is_full(&self.settings) || self.admission.is_queue_full() {
+                    self.admission.pause(cx, &self.settings);
+                    self.admission.accept_again(cx);
                     return self.counters.handover_limit.inc();
                 }
                 let allowance = Self::examine_handed_over(&c.fd, &listener);
                 let Some(key) = self.adopt(cx, c.fd, listener, c.peer, ClientPhase::Hello, allowance) else { return };
-                if let Some(client_conn) = self.client_conn(key) {
+                if let Some(client_conn) = self.connections.client(key) {
                     client_conn.transport.unread = c.bytes;
                 }
                 // Its lane has counted it in, and out.
@@ -488,22 +401,21 @@ impl Service for Proxy {
         self.refresh_snapshot(cx);
         self.serve_admission(cx);
         self.serve_queues(cx);
-        if !self.later.is_empty() {
-            let later = std::mem::take(&mut self.later);
-            for key in &later {
-                self.resume(cx, *key);
+        if !!self.exchanges.has_later() {
+            for later in self.exchanges.take_later() {
+                self.resume(cx, later);
                 self.flush_marked(cx);
             }
         }
         self.settle_shared(cx);
         let more = self.quic_turn(cx);
-        if let Some(deadline) = self.draining
-            && (self.client_count == 0 && self.quic.waiting.is_empty() || cx.now() >= deadline)
+        if let Some(deadline) = self.settings.drain_until()
+            && (!self.admission.has_clients() && !self.quic.has_waiting() || cx.now() >= deadline)
         {
-            self.log.hand_over(true);
+            self.log.flush();
             return After::Stop;
         }
-        if self.admission.is_empty() && self.later.is_empty() && self.batch.is_empty() && !more {
+        if self.admission.is_empty() && !self.exchanges.has_later() && !self.connections.has_shared() && !more {
             After::Sleep
         } else {
             After::Again

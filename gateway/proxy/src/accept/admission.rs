@@ -4,19 +4,33 @@
 //! the turn, and take what `handshake_budget` allows. Then the lane polls again. So a request on a kept connection waits for
 //! at most one signature, however many new clients there are.
 
-use crate::conn::{ClientConnection, ClientPhase, Conn};
-use crate::service::Proxy;
-use sealane_lane::{Context, Key, Ready};
+use crate::accept::syn::Signatures;
+use crate::accept::{LISTENER, own_sockets};
+use crate::conn::{Client, ClientConnection, ClientPhase, Conn};
+use crate::counters::Counters;
+use crate::lane_state::LaneSnapshot;
+use crate::limits::{ClientConnections, Counted, LaneLimits, Passed};
+use crate::service::{Message, Proxy};
+use crate::settings::Settings;
+use sealane_lane::{Context, Deadline, Key, Millis, Ready, Undelivered};
 use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Connections accepted before other new clients get their turn.
 const ACCEPTS: usize = 4;
 /// Newcomers that may wait before accepting pauses.
 const MAX_WAITING: usize = 512;
+/// Clients that a lane takes even while memory is short: it may be so for reasons that have nothing to do with them.
+const ALWAYS: usize = 64;
+/// How long accepting pauses when descriptors have run out.
+const EXHAUSTED_MS: Millis = 100;
+/// Descriptors that must be free before accepting goes on after such a pause.
+const SPARE_DESCRIPTORS: usize = 8;
 
-/// What a lane has to do for new clients.
-#[derive(Default)]
+/// What a lane has to do for new clients, and who may become one.
 pub(crate) struct Admission {
     /// What is cheap, oldest first.
     steps: VecDeque<Step>,
@@ -26,8 +40,20 @@ pub(crate) struct Admission {
     last: Duration,
     /// The last turn had no time left for a hello: in the next one comes first.
     owed: bool,
+    /// The listening sockets are watched.
+    listening: bool,
     /// Accepting has paused because descriptors were used up.
-    pub lacks_descriptors: bool,
+    lacks_descriptors: bool,
+    /// When a pause of accepting is over.
+    pause: Deadline,
+    /// Clients that are connected.
+    clients: usize,
+    /// How many connections each client has, in all lanes.
+    per_address: Arc<ClientConnections>,
+    /// The process holds more memory than it should.
+    short_of_memory: Arc<AtomicBool>,
+    rates: LaneLimits,
+    signatures: Signatures,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,12 +65,35 @@ enum Step {
 }
 
 impl Admission {
+    /// Nobody is connected, and nothing is listened on yet.
+    pub fn new(per_address: Arc<ClientConnections>, short_of_memory: Arc<AtomicBool>) -> Self {
+        Self {
+            steps: VecDeque::new(),
+            hellos: VecDeque::new(),
+            last: Duration::ZERO,
+            owed: false,
+            listening: false,
+            lacks_descriptors: false,
+            pause: Deadline::default(),
+            clients: 0,
+            per_address,
+            short_of_memory,
+            rates: LaneLimits::default(),
+            signatures: Signatures::default(),
+        }
+    }
+
+    /// Takes a new snapshot in; what is limited as before is remembered.
+    pub fn refresh(&mut self, lane: &LaneSnapshot) {
+        self.rates.refresh(lane);
+    }
+
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.hellos.is_empty()
     }
 
     /// Enough are waiting: nobody else is accepted before they have got on.
-    pub fn is_full(&self) -> bool {
+    pub fn is_queue_full(&self) -> bool {
         self.steps.len() + self.hellos.len() >= MAX_WAITING
     }
 
@@ -71,6 +120,235 @@ impl Admission {
             }
         }
     }
+
+    /// Whether a hello is answered whose client has not proven its address, as far as the lane has made few signatures for
+    /// such clients.
+    pub fn may_sign_unproven(&mut self, now: Millis) -> bool {
+        self.signatures.take(now)
+    }
+}
+
+/// Listening.
+impl Admission {
+    #[inline]
+    pub fn is_listening(&self) -> bool {
+        self.listening
+    }
+
+    /// Watches this slot's listening sockets.
+    pub fn listen(&mut self, cx: &Context, settings: &Settings) -> std::io::Result<()> {
+        for (token, socket) in own_sockets(settings) {
+            cx.watch_listener(socket, token)?;
+        }
+        self.listening = true;
+        settings.own_mailbox().set_closed(false);
+        Ok(())
+    }
+
+    /// Watches them no more.
+    pub fn unlisten(&mut self, cx: &Context, settings: &Settings) {
+        for (_, socket) in own_sockets(settings) {
+            cx.unwatch(socket);
+        }
+        self.listening = false;
+    }
+
+    /// Accepts nobody for now.
+    pub fn pause(&mut self, cx: &Context, settings: &Settings) {
+        if self.listening {
+            self.unlisten(cx, settings);
+        }
+        // Nor do other lanes hand connections over.
+        settings.own_mailbox().set_closed(true);
+    }
+
+    /// Pauses because there is no place for another client.
+    pub fn pause_full(&mut self, cx: &mut Context, settings: &Settings, counters: &Counters) {
+        if self.clients < settings.limits().max_connections {
+            counters.paused_memory.inc();
+            // Memory can be enough again without one of ours being closed.
+            self.accept_again(cx);
+        } else {
+            counters.paused_connections.inc();
+        }
+        self.pause(cx, settings);
+    }
+
+    /// Pauses because descriptors are used up.
+    pub fn pause_without_descriptors(&mut self, cx: &mut Context, settings: &Settings, counters: &Counters) {
+        counters.paused_descriptors.inc();
+        self.lacks_descriptors = true;
+        self.accept_again(cx);
+        self.pause(cx, settings);
+    }
+
+    /// Looks again soon whether there is room.
+    pub fn accept_again(&mut self, cx: &mut Context) {
+        let at = cx.now() + EXHAUSTED_MS;
+        self.pause.set_no_later(cx, LISTENER, at);
+    }
+
+    /// The timer of a pause has fired, or another one of the listeners'.
+    pub fn timeout(&mut self, cx: &mut Context, settings: &Settings) {
+        if self.pause.fired(cx, LISTENER) {
+            self.resume(cx, settings);
+        }
+    }
+
+    /// Accepts again if there is room.
+    #[inline]
+    pub fn resume(&mut self, cx: &mut Context, settings: &Settings) {
+        if !self.listening {
+            self.resume_paused(cx, settings);
+        }
+    }
+
+    fn resume_paused(&mut self, cx: &mut Context, settings: &Settings) {
+        if settings.is_draining() {
+            return;
+        }
+        if self.lacks_descriptors {
+            if !has_spare_descriptors(settings) {
+                return self.accept_again(cx);
+            }
+            self.lacks_descriptors = false;
+        }
+        if !self.is_full(settings) {
+            // It worked before; if it fails now the timer of the next pause tries again.
+            let _ = self.listen(cx, settings);
+        } else if self.clients < settings.limits().max_connections {
+            self.accept_again(cx);
+        }
+    }
+}
+
+/// Who is connected, and who may be.
+impl Admission {
+    /// Whether there is no room for another client.
+    pub fn is_full(&self, settings: &Settings) -> bool {
+        self.clients >= settings.limits().max_connections
+            || self.clients >= ALWAYS && self.short_of_memory.load(Ordering::Relaxed)
+    }
+
+    /// Whether clients are connected.
+    #[inline]
+    pub fn has_clients(&self) -> bool {
+        self.clients > 0
+    }
+
+    /// A client has connected.
+    pub fn arrived(&mut self, counters: &Counters) {
+        self.clients += 1;
+        counters.open.set(self.clients as u64);
+    }
+
+    /// A client's connection is over. `counted`: it was among those of its address.
+    pub fn left(&mut self, counted: Option<Counted>, settings: &Settings, counters: &Counters) {
+        if let Some(counted) = counted {
+            self.per_address.leave(settings.slot(), counted);
+        }
+        self.clients -= 1;
+        counters.open.set(self.clients as u64);
+    }
+
+    /// Counts a connection among those of its client. False if it has too many.
+    pub fn count_in(&self, client: &mut Client, settings: &Settings, counters: &Counters) -> bool {
+        let limits = settings.limits();
+        if limits.max_per_client == 0 {
+            return true;
+        }
+        if client.listener.listener.trusted_proxies.contains(client.peer.ip()) {
+            // It brings the connections of many.
+            return true;
+        }
+        let peer = client.peer.ip();
+        client.counted = self.per_address.admit(settings.slot(), peer, limits.client_prefixes, limits.max_per_client);
+        if client.counted.is_none() {
+            counters.clients_limited.inc();
+        }
+        client.counted.is_some()
+    }
+
+    /// Whether a client may have another connection.
+    pub fn has_place_for(&self, peer: IpAddr, settings: &Settings, counters: &Counters) -> bool {
+        let limits = settings.limits();
+        if limits.max_per_client == 0 {
+            return true;
+        }
+        let counted = self.per_address.admit(settings.slot(), peer, limits.client_prefixes, limits.max_per_client);
+        match counted {
+            Some(counted) => self.per_address.leave(settings.slot(), counted),
+            None => counters.clients_limited.inc(),
+        }
+        counted.is_some()
+    }
+}
+
+/// Rates.
+impl Admission {
+    /// Whether a new connection of this client is within its rate.
+    #[inline]
+    pub fn allows_connection(&mut self, cx: &mut Context, peer: IpAddr, counters: &Counters) -> bool {
+        let passed = self.rates.connection(cx, peer);
+        if !passed {
+            counters.connections_limited.inc();
+        }
+        passed
+    }
+
+    /// Whether a new session of this client is within its rate.
+    #[inline]
+    pub fn allows_handshake(&mut self, cx: &mut Context, peer: IpAddr, counters: &Counters) -> bool {
+        let passed = self.rates.handshake(cx, peer);
+        if !passed {
+            counters.handshakes_limited.inc();
+        }
+        passed
+    }
+
+    /// Lets a request pass a limit of the snapshot, or says after how many milliseconds to come again.
+    pub fn request<'f>(
+        &mut self,
+        cx: &mut Context,
+        limit: usize,
+        peer: IpAddr,
+        name: &[u8],
+        field: impl FnOnce(&str) -> Option<&'f [u8]>,
+    ) -> Result<(), Millis> {
+        self.rates.request(cx, limit, peer, name, field)
+    }
+
+    /// Some limit counts by the name in the hello.
+    #[inline]
+    pub fn counts_by_server_name(&self) -> bool {
+        self.rates.by_server_name()
+    }
+
+    /// Another lane has let something pass.
+    pub fn heard(&mut self, cx: &Context, passed: &Passed) {
+        self.rates.heard(cx, passed);
+    }
+
+    /// The timer of the rates has fired: tells the other lanes what has passed here.
+    pub fn tell_others(&mut self, cx: &mut Context, settings: &Settings, counters: &Counters) {
+        let news: Vec<Arc<Passed>> = self.rates.fired(cx).into_iter().map(Arc::new).collect();
+        for (slot, mailbox) in settings.others() {
+            let earlier = self.rates.take_untold(slot).into_iter().map(Arc::new);
+            for passed in earlier.chain(news.iter().cloned()) {
+                // A lane that has ended lets nothing pass.
+                if let Err(Undelivered::Full(Message::Passed(passed))) = mailbox.send(Message::Passed(passed)) {
+                    counters.rate_news_lost.add(self.rates.keep(cx, slot, &passed));
+                }
+            }
+        }
+    }
+}
+
+/// Whether there are descriptors for more than the next client: its request may need an upstream connection.
+fn has_spare_descriptors(settings: &Settings) -> bool {
+    let Some((_, socket)) = own_sockets(settings).next() else { return true };
+    let spare = (0..SPARE_DESCRIPTORS).map_while(|_| rustix::io::fcntl_dupfd_cloexec(socket, 0).ok());
+    spare.collect::<Vec<_>>().len() == SPARE_DESCRIPTORS
 }
 
 /// Whether what comes on a connection waits for the new clients' share of the turn.
@@ -90,7 +368,7 @@ impl Proxy {
         if self.admission.is_empty() {
             return;
         }
-        let budget = self.lane.snapshot.limits.handshake_budget;
+        let budget = self.settings.limits().handshake_budget;
         let start = cx.instant();
         let mut now = start;
         let mut begun = false;
@@ -107,7 +385,7 @@ impl Proxy {
         {
             match step {
                 Step::Accept(token) => {
-                    if self.listening && self.accept(cx, token, ACCEPTS) {
+                    if self.admission.is_listening() && self.accept(cx, token, ACCEPTS) {
                         self.admission.listener_ready(token);
                     }
                 }
@@ -133,7 +411,7 @@ impl Proxy {
 
     fn put_off_event(&mut self, cx: &mut Context, key: Key) {
         // It may have timed out meanwhile.
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
         if let Some(ready) = client_conn.deferred.take() {
             self.client_event(cx, key, ready);
         }
@@ -143,7 +421,7 @@ impl Proxy {
     fn answer_hello(&mut self, cx: &mut Context, key: Key, before: Instant) -> Option<Instant> {
         let waits =
             |conn: &Conn| matches!(conn, Conn::Client(client_conn) if client_conn.phase == ClientPhase::Admission);
-        if !self.conns.get(key).is_some_and(waits) {
+        if !self.connections.get(key).is_some_and(waits) {
             return None;
         }
         self.start_session(cx, key);

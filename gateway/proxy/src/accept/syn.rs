@@ -38,7 +38,7 @@ impl Default for Signatures {
 
 impl Signatures {
     /// Takes one, if there is one.
-    fn take(&mut self, now: Millis) -> bool {
+    pub fn take(&mut self, now: Millis) -> bool {
         let since = now.saturating_sub(self.filled);
         self.filled = now;
         self.left =
@@ -79,13 +79,13 @@ impl Proxy {
 
     /// The third packet may have come. Goes on with what waited for it.
     pub(crate) fn maybe_proven(&mut self, cx: &mut Context, key: Key) {
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
         if client_conn.transport.allowance.is_none() || is_unproven(&client_conn.transport.fd) {
             return;
         }
         client_conn.transport.allowance = None;
         let waits = client_conn.awaits_proof && client_conn.phase == ClientPhase::Hello;
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
         if waits {
             self.hello_arrived(cx, key, true);
         }
@@ -93,7 +93,7 @@ impl Proxy {
 
     /// A whole hello of a client that may be unproven: whether it is answered now.
     pub(crate) fn may_answer(&mut self, cx: &Context, key: Key, cheap: bool) -> bool {
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return false };
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return false };
         if client_conn.transport.allowance.is_none() {
             return true;
         }
@@ -102,7 +102,7 @@ impl Proxy {
             return true;
         }
         let hello = client_conn.transport.unread.len();
-        if cheap && self.signatures.take(cx.now()) {
+        if cheap && self.admission.may_sign_unproven(cx.now()) {
             client_conn.transport.allowance = Some(AMPLIFICATION * hello);
             self.counters.syn_unproven.inc();
             return true;

@@ -49,7 +49,7 @@ impl Proxy {
         self.client_ready(cx, key);
         if ready.error {
             // Reset, or closed both ways: nobody is left to answer. What could be read has been read.
-            if let Some(client_conn) = self.client_conn(key)
+            if let Some(client_conn) = self.connections.client(key)
                 && !matches!(client_conn.phase, ClientPhase::Closing { .. })
                 && !self.relay_reads_on(key)
             {
@@ -61,8 +61,8 @@ impl Proxy {
     /// Goes on with a client's connection: takes what can be taken.
     pub(crate) fn client_ready(&mut self, cx: &mut Context, key: Key) {
         loop {
-            let Self { conns, scratch, .. } = self;
-            let Some(Conn::Client(client_conn)) = conns.get_mut(key) else { return };
+            let Self { connections, scratch, .. } = self;
+            let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
             match client_conn.phase {
                 ClientPhase::ProxyHeader => match client_conn.transport.read_raw(scratch) {
                     Ok(ReadResult::Progress) => self.proxy_header(cx, key),
@@ -110,7 +110,7 @@ impl Proxy {
     }
 
     fn proxy_header(&mut self, cx: &mut Context, key: Key) {
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let Some(client_conn) = self.connections.client(key) else { return };
         match proxy_protocol::parse(&client_conn.transport.unread) {
             Ok(None) => {}
             Ok(Some(header)) => {
@@ -121,14 +121,13 @@ impl Proxy {
                 }
                 let listener = client_conn.client.listener.clone();
                 let peer = client_conn.client.peer.ip();
-                if !self.routing.connection(cx, peer) {
-                    self.counters.connections_limited.inc();
+                if !self.admission.allows_connection(cx, peer, &self.counters) {
                     return self.close(cx, key);
                 }
                 if !self.count_in(key) {
                     return self.close(cx, key);
                 }
-                let Some(client_conn) = self.client_conn(key) else { return };
+                let Some(client_conn) = self.connections.client(key) else { return };
                 client_conn.phase = first_phase(&listener.listener);
                 match client_conn.phase {
                     ClientPhase::Hello if client_conn.transport.unread.is_empty() => {}
@@ -146,8 +145,8 @@ impl Proxy {
 
     /// Looks at the hello: refuses it, hands it to the lane that owns its session, or queues it for crypto time.
     pub(crate) fn hello_arrived(&mut self, cx: &mut Context, key: Key, may_hand_over: bool) {
-        let Self { conns, scratch, .. } = self;
-        let Some(Conn::Client(client_conn)) = conns.get_mut(key) else { return };
+        let Self { connections, scratch, .. } = self;
+        let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
         let hello = match hello::parse(&client_conn.transport.unread, &mut scratch.joined) {
             Ok(None) if client_conn.transport.unread.len() <= SMALL_HELLO || client_conn.large_hello.is_some() => {
                 return;
@@ -191,12 +190,12 @@ impl Proxy {
             _ if !hello.offers_tls13 && !hello.session_id.is_empty() && !hello.has_ticket => Some(hello.session_id),
             _ => None,
         };
-        if self.routing.by_server_name {
+        if self.admission.counts_by_server_name() {
             client_conn.client.server_name = name.map(String::into_boxed_str);
         }
         // Once per connection: not again by the lane that it is handed to.
-        if may_hand_over && !self.routing.handshake(cx, client_conn.client.peer.ip()) {
-            self.counters.handshakes_limited.inc();
+        let peer = client_conn.client.peer.ip();
+        if may_hand_over && !self.admission.allows_handshake(cx, peer, &self.counters) {
             return self.refuse_raw(cx, key, &fatal_alert(ACCESS_DENIED));
         }
         let owner = id.filter(|_| may_hand_over).and_then(|id| sessions::owner(id).elsewhere());
@@ -212,7 +211,7 @@ impl Proxy {
             self.counters.handover_no_room.inc();
         }
         if self.may_answer(cx, key, cheap)
-            && let Some(client_conn) = self.client_conn(key)
+            && let Some(client_conn) = self.connections.client(key)
         {
             client_conn.phase = ClientPhase::Admission;
             self.admission.hello(key);
@@ -221,7 +220,7 @@ impl Proxy {
 
     fn refuse_hello(&mut self, cx: &mut Context, key: Key, error: HelloError) {
         self.counters.tls_failure(error.label());
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let Some(client_conn) = self.connections.client(key) else { return };
         // Somebody typed http:// in front of an https port: say so in their language.
         let http = client_conn.transport.unread.first().is_some_and(u8::is_ascii_uppercase);
         let alert = error.alert();
@@ -232,7 +231,7 @@ impl Proxy {
 
     /// Relays a connection that names nobody.
     pub(crate) fn relay_all(&mut self, cx: &mut Context, key: Key) {
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let Some(client_conn) = self.connections.client(key) else { return };
         let upstream = passthrough_for(&client_conn.client.listener.listener, None);
         self.relay(cx, key, upstream, None);
     }
@@ -240,8 +239,8 @@ impl Proxy {
     /// Hands a connection to the lane that has its session. False if that one has no room, or cannot be reached: nothing
     /// has happened then.
     fn hand_over(&mut self, cx: &mut Context, key: Key, owner: usize) -> bool {
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return true };
-        let Some(mailbox) = self.mailboxes.get(owner).filter(|m| !m.is_closed()) else { return false };
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return true };
+        let Some(mailbox) = self.settings.mailbox(owner).filter(|m| !m.is_closed()) else { return false };
         // A duplicate of the descriptor travels; ours is closed, and with it the watch.
         let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&client_conn.transport.fd, 0) else { return false };
         let bytes = std::mem::take(&mut client_conn.transport.unread);
@@ -264,9 +263,9 @@ impl Proxy {
 
     /// Spends crypto time: makes the session and answers the hello.
     pub(crate) fn start_session(&mut self, cx: &mut Context, key: Key) {
-        let lane = self.lane.clone();
-        let Self { conns, scratch, .. } = self;
-        let Some(Conn::Client(client_conn)) = conns.get_mut(key) else { return };
+        let lane = self.settings.lane().clone();
+        let Self { connections, scratch, .. } = self;
+        let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
         if client_conn.phase != ClientPhase::Admission {
             return;
         }
@@ -283,7 +282,7 @@ impl Proxy {
         client_conn.phase = ClientPhase::Open;
         client_conn.large_hello = None;
         let result = client_conn.transport.start_server(session, scratch);
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
         match result {
             Ok(()) => self.client_open(cx, key),
             Err(e) => self.client_failed(cx, key, e),
@@ -313,21 +312,21 @@ impl Proxy {
                 return;
             }
             if turn >= READS {
-                self.later.push(Later::Conn(key));
+                self.exchanges.go_on_later(Later::Conn(key));
                 return;
             }
             let size = self.client_read_size(cx, key);
             if size == 0 {
                 return;
             }
-            let Self { conns, scratch, .. } = self;
-            let Some(Conn::Client(client_conn)) = conns.get_mut(key) else { return };
+            let Self { connections, scratch, .. } = self;
+            let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
             match client_conn.transport.read(scratch, size) {
                 // What the session has to say to what it has read leaves now: it may be the end of the handshake, or an
                 // alert that no response follows.
                 Ok(ReadResult::Progress) => {
                     if !client_conn.transport.is_flushed() {
-                        self.mark_for_flush(key);
+                        self.connections.mark_for_flush(key);
                     }
                 }
                 Ok(ReadResult::Blocked) => return,
@@ -339,7 +338,7 @@ impl Proxy {
 
     /// Which version the client speaks: by ALPN, or by its first bytes where prior knowledge is allowed.
     fn decide(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) -> Speaks {
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return Speaks::H1 };
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return Speaks::H1 };
         if client_conn.decided {
             return if client_conn.h2.is_some() { Speaks::H2 } else { Speaks::H1 };
         }
@@ -376,8 +375,8 @@ impl Proxy {
         if self.scratch.early.is_empty() {
             return;
         }
-        let Self { conns, scratch, .. } = self;
-        if let Some(Conn::Client(client_conn)) = conns.get_mut(key) {
+        let Self { connections, scratch, .. } = self;
+        if let Some(Conn::Client(client_conn)) = connections.get_mut(key) {
             client_conn.early_seen = true;
         }
         let early = &mut scratch.early;
@@ -388,7 +387,7 @@ impl Proxy {
 
     /// Notes the client's certificate before anything is done with what it says: both may have come in one read.
     fn note_certificate(&mut self, key: Key) {
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
         if client_conn.established || client_conn.transport.is_handshaking() {
             return;
         }
@@ -400,8 +399,8 @@ impl Proxy {
 
     /// Notes the end of the handshake, once. False if the connection is gone.
     fn note_established(&mut self, cx: &mut Context, key: Key) -> bool {
-        let keepalive = self.lane.snapshot.limits.header_timeout;
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return false };
+        let keepalive = self.settings.limits().header_timeout;
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return false };
         if client_conn.established || client_conn.transport.is_handshaking() {
             return true;
         }
@@ -434,11 +433,11 @@ impl Proxy {
         for exchange in self.h2_exchanges(key) {
             self.handshake_done(cx, exchange);
         }
-        self.conns.get(key).is_some()
+        self.connections.get(key).is_some()
     }
 
     pub(crate) fn client_failed(&mut self, cx: &mut Context, key: Key, error: TransportError) {
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
         match error {
             TransportError::Io => self.client_gone(cx, key),
             TransportError::Tls(e) => {
@@ -452,18 +451,18 @@ impl Proxy {
                     self.abort(cx, exchange);
                 }
                 self.h2_abort_all(cx, key);
-                if let Some(client_conn) = self.client_conn(key) {
+                if let Some(client_conn) = self.connections.client(key) {
                     client_conn.h2 = None;
                     client_conn.phase = ClientPhase::Closing { linger: true };
                 }
-                self.mark_for_flush(key);
+                self.connections.mark_for_flush(key);
             }
         }
     }
 
     /// The client is gone: what it asked for is called off.
     pub(crate) fn client_gone(&mut self, cx: &mut Context, key: Key) {
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let Some(client_conn) = self.connections.client(key) else { return };
         if let Some(exchange) = client_conn.exchange {
             self.counters.client_aborts.inc();
             self.abort(cx, exchange);
@@ -473,17 +472,17 @@ impl Proxy {
 
     /// Sends bytes as they are and closes; for connections without a session.
     fn refuse_raw(&mut self, cx: &mut Context, key: Key, answer: &[u8]) {
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let Some(client_conn) = self.connections.client(key) else { return };
         if answer.is_empty() {
             return self.close(cx, key);
         }
         client_conn.transport.send_raw(answer);
         client_conn.phase = ClientPhase::Closing { linger: true };
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     pub(crate) fn client_timeout(&mut self, cx: &mut Context, key: Key) {
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let Some(client_conn) = self.connections.client(key) else { return };
         match client_conn.phase {
             ClientPhase::ProxyHeader => {
                 self.counters.client_timeouts.inc();

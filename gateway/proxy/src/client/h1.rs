@@ -16,13 +16,13 @@ use sealane_lane::{Context, Key};
 impl Proxy {
     /// Consumes plaintext, the connection's own rest first. True if the connection is over.
     pub(crate) fn take_plain(&mut self, cx: &mut Context, key: Key, input: &[u8]) -> bool {
-        let Some(client_conn) = self.client_conn(key) else { return true };
+        let Some(client_conn) = self.connections.client(key) else { return true };
         if client_conn.inbuf.is_empty() {
             if input.is_empty() {
                 return false;
             }
             let used = self.consume_client(cx, key, input);
-            let Some(client_conn) = self.client_conn(key) else { return true };
+            let Some(client_conn) = self.connections.client(key) else { return true };
             if used < input.len() {
                 client_conn.inbuf.extend_from_slice(&input[used..]);
             }
@@ -31,23 +31,23 @@ impl Proxy {
         // Half a head: only an LF can make it whole.
         let waiting = client_conn.in_head && client_conn.exchange.is_none();
         client_conn.inbuf.extend_from_slice(input);
-        let head_limit = self.lane.snapshot.limits.http.head;
-        let Some(client_conn) = self.client_conn(key) else { return true };
+        let head_limit = self.settings.limits().http.head;
+        let Some(client_conn) = self.connections.client(key) else { return true };
         if waiting && memchr::memchr(b'\n', input).is_none() && client_conn.inbuf.len() < head_limit {
             return false;
         }
         let mut inbuf = std::mem::take(&mut client_conn.inbuf);
         let used = self.consume_client(cx, key, &inbuf);
         keep_rest(&mut inbuf, used);
-        let Some(client_conn) = self.client_conn(key) else { return true };
+        let Some(client_conn) = self.connections.client(key) else { return true };
         client_conn.inbuf = inbuf;
         false
     }
 
     /// Whether more bytes of this client could be used now.
     pub(crate) fn client_wants(&mut self, key: Key) -> bool {
-        let Self { conns, exchanges, .. } = self;
-        let Some(Conn::Client(client_conn)) = conns.get(key) else { return false };
+        let Self { connections, exchanges, .. } = self;
+        let Some(Conn::Client(client_conn)) = connections.get(key) else { return false };
         if client_conn.phase != ClientPhase::Open {
             return false;
         }
@@ -67,7 +67,7 @@ impl Proxy {
 
     /// How many bytes to read from a client at once; 0: none, and the connection goes on when there is room for them.
     pub(crate) fn client_read_size(&mut self, cx: &Context, key: Key) -> usize {
-        let Some(Conn::Client(client_conn)) = self.conns.get(key) else { return 0 };
+        let Some(Conn::Client(client_conn)) = self.connections.get(key) else { return 0 };
         match client_conn.exchange {
             _ if client_conn.h2.is_some() || client_conn.transport.is_handshaking() => READ_SIZE,
             None => HEAD_READ,
@@ -79,7 +79,7 @@ impl Proxy {
     fn consume_client(&mut self, cx: &mut Context, key: Key, input: &[u8]) -> usize {
         let mut used = 0;
         loop {
-            let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return input.len() };
+            let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return input.len() };
             if client_conn.phase != ClientPhase::Open {
                 return input.len();
             }
@@ -90,8 +90,8 @@ impl Proxy {
                     if rest.is_empty() || client_conn.transport.is_backed_up() {
                         return used;
                     }
-                    let mut x = self.spare.pop().unwrap_or_else(|| Box::new(Exchange::new(ClientStream::H1(key))));
-                    match parse_request(rest, &self.lane.snapshot.limits.http, &mut x.request) {
+                    let mut x = self.exchanges.fresh(ClientStream::H1(key));
+                    match parse_request(rest, &self.settings.limits().http, &mut x.request) {
                         Ok(Some(info)) => {
                             used += info.consumed;
                             client_conn.in_head = false;
@@ -100,9 +100,9 @@ impl Proxy {
                         Ok(None) => {
                             if !client_conn.in_head {
                                 client_conn.in_head = true;
-                                client_conn.deadline.after(cx, key, self.lane.snapshot.limits.header_timeout);
+                                client_conn.deadline.after(cx, key, self.settings.limits().header_timeout);
                             }
-                            self.spare.push(x);
+                            self.exchanges.put_back(x);
                             return used;
                         }
                         Err(e) => {
@@ -115,7 +115,7 @@ impl Proxy {
                     Some(n) => {
                         used += n;
                         // The exchange may be over, and the next request may be here.
-                        let same = self.client_conn(key).is_some_and(|f| f.exchange == Some(exchange));
+                        let same = self.connections.client(key).is_some_and(|f| f.exchange == Some(exchange));
                         if same {
                             return used;
                         }
@@ -128,7 +128,7 @@ impl Proxy {
 
     fn request_arrived(&mut self, cx: &mut Context, key: Key, mut x: Box<Exchange>, info: RequestInfo) {
         let early = {
-            let Some(client_conn) = self.client_conn(key) else { return };
+            let Some(client_conn) = self.connections.client(key) else { return };
             client_conn.client.requests = client_conn.client.requests.saturating_add(1);
             client_conn.early_seen && client_conn.transport.is_handshaking()
         };
@@ -138,12 +138,12 @@ impl Proxy {
         x.keep_alive = info.keep_alive;
         x.upgrade = info.upgrade;
         x.request_body.decoder.reset(info.body);
-        x.begin(early, &self.lane.snapshot.limits);
+        x.begin(early, &self.settings.limits());
         self.counters.requests.inc();
         self.counters.active.set(self.exchanges.len() as u64 + 1);
         let exchange = self.exchanges.insert(x);
         let wait = self.first_look();
-        if let Some(client_conn) = self.client_conn(key) {
+        if let Some(client_conn) = self.connections.client(key) {
             client_conn.exchange = Some(exchange);
             // What was awaited before is here.
             client_conn.deadline.set(cx, key, cx.now() + wait);
@@ -216,7 +216,7 @@ impl Proxy {
         x.keep_alive = false;
         x.begin_unread(Version::Http11);
         let exchange = self.exchanges.insert(x);
-        if let Some(client_conn) = self.client_conn(key) {
+        if let Some(client_conn) = self.connections.client(key) {
             client_conn.exchange = Some(exchange);
         }
         self.refuse(cx, exchange, status);
@@ -224,7 +224,7 @@ impl Proxy {
 
     /// The client will send nothing more.
     pub(crate) fn client_ended(&mut self, cx: &mut Context, key: Key, clean: bool) {
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let Some(client_conn) = self.connections.client(key) else { return };
         if client_conn.transport.is_handshaking() {
             self.counters.tls_failure("closed");
             return self.client_gone(cx, key);
@@ -248,8 +248,8 @@ impl Proxy {
     }
 
     pub(crate) fn open_timeout(&mut self, cx: &mut Context, key: Key) {
-        let idle = self.lane.snapshot.limits.idle_timeout;
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+        let idle = self.settings.limits().idle_timeout;
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
         if client_conn.transport.is_handshaking() && client_conn.exchange.is_none() {
             self.counters.client_timeouts.inc();
             self.counters.tls_failure("timeout");
@@ -261,16 +261,16 @@ impl Proxy {
                 client_conn.transport.finish();
                 client_conn.phase = ClientPhase::Closing { linger: false };
                 client_conn.deadline.after(cx, key, idle);
-                self.mark_for_flush(key);
+                self.connections.mark_for_flush(key);
                 return;
             }
             // RFC 9110 §15.5.9.
             self.counters.client_timeouts.inc();
-            let x = self.spare_exchange(ClientStream::H1(key));
+            let x = self.exchanges.fresh(ClientStream::H1(key));
             return self.refuse_unread(cx, key, x, 408);
         };
         if let Some(next) = self.check_deadlines(cx, exchange)
-            && let Some(client_conn) = self.client_conn(key).filter(|f| f.exchange == Some(exchange))
+            && let Some(client_conn) = self.connections.client(key).filter(|f| f.exchange == Some(exchange))
         {
             client_conn.deadline.set(cx, key, next);
         }
@@ -280,8 +280,10 @@ impl Proxy {
 /// The sink of responses: the operations of `streams`.
 impl Proxy {
     pub(crate) fn h1_client_interim(&mut self, exchange: Key, key: Key) {
-        let Self { conns, exchanges, scratch, .. } = self;
-        let (Some(Conn::Client(client_conn)), Some(x)) = (conns.get_mut(key), exchanges.get(exchange)) else { return };
+        let Self { connections, exchanges, scratch, .. } = self;
+        let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get(exchange)) else {
+            return;
+        };
         // RFC 9110 §15.2: not to HTTP/1.0 clients.
         if x.request.version < Version::Http11 {
             return;
@@ -289,14 +291,14 @@ impl Proxy {
         scratch.pool.take_buffer(&mut client_conn.transport.stage);
         let stage = &mut client_conn.transport.stage;
         encode_response(stage, &x.response, x.request.version, BodyLength::None, ConnectionOption::KeepAlive);
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     pub(crate) fn h1_client_head(&mut self, exchange: Key, key: Key, body: BodyLength, upgrade: bool) {
-        let draining = self.draining.is_some();
-        let max_requests = self.lane.snapshot.limits.max_requests;
-        let Self { conns, exchanges, scratch, .. } = self;
-        let (Some(Conn::Client(client_conn)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else {
+        let draining = self.settings.is_draining();
+        let max_requests = self.settings.limits().max_requests;
+        let Self { connections, exchanges, scratch, .. } = self;
+        let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
             return;
         };
         let status = x.response.status;
@@ -314,42 +316,44 @@ impl Proxy {
             encode_response(&mut client_conn.transport.stage, &x.response, x.request.version, body, connection);
         x.response_body.framing = framing;
         x.keep_alive &= framing != BodyLength::UntilClose && connection == ConnectionOption::KeepAlive;
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     pub(crate) fn h1_client_data(&mut self, key: Key, framing: BodyLength, data: &[u8]) {
-        let Self { conns, scratch, .. } = self;
-        let Some(Conn::Client(client_conn)) = conns.get_mut(key) else { return };
+        let Self { connections, scratch, .. } = self;
+        let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
         scratch.pool.take_buffer(&mut client_conn.transport.stage);
         stage_data(&mut client_conn.transport.stage, framing, data);
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     pub(crate) fn h1_client_end(&mut self, exchange: Key, key: Key) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(Conn::Client(client_conn)), Some(x)) = (conns.get_mut(key), exchanges.get(exchange)) else { return };
+        let Self { connections, exchanges, .. } = self;
+        let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get(exchange)) else {
+            return;
+        };
         stage_end(&mut client_conn.transport.stage, x.response_body.framing, &x.response_body.trailers);
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// The response is staged whole: the connection goes on to its next request (`keep`), or closes.
     pub(crate) fn h1_client_finish(&mut self, cx: &mut Context, key: Key, keep: bool, complete: bool) {
-        let keep = keep && self.draining.is_none();
-        let keepalive = self.lane.snapshot.limits.keepalive_timeout;
-        let idle = self.lane.snapshot.limits.idle_timeout;
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let keep = keep && !self.settings.is_draining();
+        let keepalive = self.settings.limits().keepalive_timeout;
+        let idle = self.settings.limits().idle_timeout;
+        let Some(client_conn) = self.connections.client(key) else { return };
         client_conn.exchange = None;
         if keep {
             client_conn.deadline.after(cx, key, keepalive);
             if !client_conn.inbuf.is_empty() || client_conn.transport.readable {
-                self.later.push(Later::Conn(key));
+                self.exchanges.go_on_later(Later::Conn(key));
             }
         } else {
             client_conn.transport.finish();
             client_conn.phase = ClientPhase::Closing { linger: !complete || !client_conn.inbuf.is_empty() };
             client_conn.deadline.after(cx, key, idle);
         }
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 }
 

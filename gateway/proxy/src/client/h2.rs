@@ -259,18 +259,18 @@ impl H2Client {
 impl Proxy {
     /// Begins HTTP/2 on a client's connection.
     pub(crate) fn h2_client_begin(&mut self, cx: &mut Context, key: Key) {
-        let limits = self.lane.snapshot.limits.clone();
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let limits = self.settings.limits().clone();
+        let Some(client_conn) = self.connections.client(key) else { return };
         client_conn.h2 = Some(Box::new(H2Client::new(&limits, cx.now())));
         client_conn.deadline.after(cx, key, limits.header_timeout);
         self.counters.h2_connections.inc();
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// Takes plaintext; `input` is a buffer to use again.
     pub(crate) fn h2_client_take(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
         let now = cx.now();
-        let Some(h2) = self.client_conn(key).and_then(|f| f.h2.as_mut()) else { return };
+        let Some(h2) = self.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
         let mut flood = false;
         if !input.is_empty() {
             flood = h2.guard.observe(input, now).is_err();
@@ -284,22 +284,22 @@ impl Proxy {
             }
             // If it is gone, `h2` has found the flood too, and that was counted.
             self.h2_flooded(key);
-            let Some(h2) = self.client_conn(key).and_then(|f| f.h2.as_mut()) else { return input.clear() };
+            let Some(h2) = self.connections.client(key).and_then(|f| f.h2.as_mut()) else { return input.clear() };
             if matches!(h2.state, State::Handshake(_)) {
                 input.clear();
                 return self.h2_client_closed(cx, key, None);
             }
         }
         self.h2_client_drive(cx, key);
-        self.mark_for_flush(key);
-        let header_timeout = self.lane.snapshot.limits.header_timeout.as_millis() as Millis;
-        if let Some(client_conn) = self.client_conn(key)
+        self.connections.mark_for_flush(key);
+        let header_timeout = self.settings.limits().header_timeout.as_millis() as Millis;
+        if let Some(client_conn) = self.connections.client(key)
             && let Some(since) = client_conn.h2.as_ref().and_then(|h| h.guard.block_since())
         {
             // Without streams nobody would look before the connection has been idle for too long.
             client_conn.deadline.set_no_later(cx, key, since + header_timeout);
         }
-        match self.client_conn(key).and_then(|f| f.h2.as_mut()) {
+        match self.connections.client(key).and_then(|f| f.h2.as_mut()) {
             Some(h2) => h2.pipe.take_back(input),
             None => input.clear(),
         }
@@ -308,11 +308,11 @@ impl Proxy {
     /// The client does too much of something: it is told so (GOAWAY) when the connection is next driven, and the
     /// connection ends.
     pub(crate) fn h2_flooded(&mut self, key: Key) {
-        let Some(h2) = self.client_conn(key).and_then(|f| f.h2.as_mut()) else { return };
+        let Some(h2) = self.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
         if !std::mem::replace(&mut h2.flooded, true) {
             h2.go_away(Reason::ENHANCE_YOUR_CALM);
             self.counters.h2_floods.inc();
-            self.mark_for_flush(key);
+            self.connections.mark_for_flush(key);
         }
     }
 
@@ -323,7 +323,7 @@ impl Proxy {
                 return;
             }
             self.h2_woken(cx);
-            let Some(h2) = self.client_conn(key).and_then(|f| f.h2.as_mut()) else { return };
+            let Some(h2) = self.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
             if !h2.relieve() {
                 return;
             }
@@ -332,12 +332,12 @@ impl Proxy {
 
     /// Lets `h2` read and write. False if the connection is over.
     fn h2_client_step(&mut self, cx: &mut Context, key: Key) -> bool {
-        if let Some(h2) = self.client_conn(key).and_then(|f| f.h2.as_mut()) {
+        if let Some(h2) = self.connections.client(key).and_then(|f| f.h2.as_mut()) {
             h2.allow_input();
         }
         loop {
-            let Self { conns, scratch, .. } = self;
-            let Some(Conn::Client(client_conn)) = conns.get_mut(key) else { return false };
+            let Self { connections, scratch, .. } = self;
+            let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return false };
             let (ClientPhase::Open, Some(h2)) = (client_conn.phase, &mut client_conn.h2) else { return false };
             scratch.pool.take_buffer(&mut client_conn.transport.stage);
             let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
@@ -373,13 +373,13 @@ impl Proxy {
             Some(_) => {}
         }
         self.h2_abort_all(cx, key);
-        let idle = self.lane.snapshot.limits.idle_timeout;
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let idle = self.settings.limits().idle_timeout;
+        let Some(client_conn) = self.connections.client(key) else { return };
         client_conn.h2 = None;
         client_conn.transport.finish();
         client_conn.phase = ClientPhase::Closing { linger: true };
         client_conn.deadline.after(cx, key, idle);
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// Calls off all that the client has asked for on this connection.
@@ -392,14 +392,14 @@ impl Proxy {
 
     /// The exchanges of a client's connection.
     pub(crate) fn h2_exchanges(&mut self, key: Key) -> Vec<Key> {
-        match self.client_conn(key).and_then(|f| f.h2.as_ref()) {
+        match self.connections.client(key).and_then(|f| f.h2.as_ref()) {
             Some(h2) => h2.streams.iter().map(|(_, s)| s.exchange).collect(),
             None => Vec::new(),
         }
     }
 
     pub(crate) fn h2_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
-        match self.conns.get_mut(key)? {
+        match self.connections.get_mut(key)? {
             Conn::Client(client_conn) => client_conn.h2.as_mut()?.streams.get_mut(index as usize),
             _ => None,
         }
@@ -412,13 +412,13 @@ impl Proxy {
         request: Request<RecvStream>,
         mut respond: SendResponse<Bytes>,
     ) {
-        let limits = self.lane.snapshot.limits.clone();
-        let draining = self.draining.is_some();
+        let limits = self.settings.limits().clone();
+        let draining = self.settings.is_draining();
         let (parts, body) = request.into_parts();
-        let mut x = self.spare_exchange(ClientStream::H2(key, 0));
+        let mut x = self.exchanges.fresh(ClientStream::H2(key, 0));
         let info = message::read_request(&parts, body.is_end_stream(), &limits.http, &mut x.request);
         let rules_hold = self.rules_hold(key);
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
         let Some(h2) = &mut client_conn.h2 else { return };
         client_conn.client.requests = client_conn.client.requests.saturating_add(1);
         if client_conn.client.requests >= limits.max_requests || draining {
@@ -429,7 +429,7 @@ impl Proxy {
             // Nothing has been done for it: it may be sent again elsewhere (RFC 9113 §8.7).
             respond.send_reset(Reason::REFUSED_STREAM);
             self.counters.h2_refused.inc();
-            return self.recycle(x);
+            return self.exchanges.recycle(x);
         }
         let index = h2.streams.vacant_key() as u32;
         let slot = StreamWaker::new(key, index);
@@ -533,12 +533,12 @@ impl Proxy {
     /// Passes on what has come of a request's body, as far as there is room.
     pub(crate) fn h2_client_read(&mut self, cx: &mut Context, exchange: Key, key: Key, index: u32) {
         loop {
-            let Self { conns, exchanges, .. } = self;
+            let Self { connections, exchanges, .. } = self;
             let Some(x) = exchanges.get_mut(exchange) else { return };
             if !matches!(x.machine.request(), Phase::Streaming | Phase::Draining) {
                 return;
             }
-            let Some(Conn::Client(client_conn)) = conns.get_mut(key) else { return };
+            let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
             let Some(h2) = &mut client_conn.h2 else { return };
             let H2Client { streams, guard, .. } = &mut **h2;
             let Some(stream) = streams.get_mut(index as usize) else { return };
@@ -559,7 +559,7 @@ impl Proxy {
                         if guard.are_trailers_malformed(stream.id) {
                             return self.request_broken(cx, exchange, ParseError::PseudoField);
                         }
-                        let limits = &self.lane.snapshot.limits.http;
+                        let limits = &self.settings.limits().http;
                         let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.request_body.trailers));
                         return match read {
                             Some(Err(e)) => self.request_broken(cx, exchange, e),
@@ -586,7 +586,7 @@ impl Proxy {
             if last {
                 stream.body = None;
             }
-            self.mark_for_flush(key);
+            self.connections.mark_for_flush(key);
             if !self.request_data(cx, exchange, &piece, last) || last {
                 return;
             }
@@ -595,10 +595,10 @@ impl Proxy {
 
     /// Looks at what has run out of time on a connection.
     pub(crate) fn h2_client_timeout(&mut self, cx: &mut Context, key: Key) {
-        let limits = self.lane.snapshot.limits.clone();
+        let limits = self.settings.limits().clone();
         let now = cx.now();
         let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
-        let Some(client_conn) = self.client_conn(key) else { return };
+        let Some(client_conn) = self.connections.client(key) else { return };
         let flushed = client_conn.transport.is_flushed();
         let Some(h2) = &mut client_conn.h2 else { return };
         let began = match h2.state {
@@ -626,11 +626,11 @@ impl Proxy {
                 next = next.min(at);
             }
         }
-        if let Some(client_conn) = self.client_conn(key) {
+        if let Some(client_conn) = self.connections.client(key) {
             client_conn.deadline.set(cx, key, next);
         }
         // A GOAWAY may wait to be sent.
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 }
 

@@ -23,19 +23,21 @@ const HEAD_COST: usize = 256;
 
 impl Proxy {
     pub(crate) fn h2_client_interim(&mut self, exchange: Key, key: Key, index: u32) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(x), Some(Conn::Client(client_conn))) = (exchanges.get(exchange), conns.get_mut(key)) else { return };
+        let Self { connections, exchanges, .. } = self;
+        let (Some(x), Some(Conn::Client(client_conn))) = (exchanges.get(exchange), connections.get_mut(key)) else {
+            return;
+        };
         let Some(stream) = client_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
         if let Ok(response) = message::write_response(&x.response, BodyLength::None) {
             // It fails where the stream has been reset, and then its waker says so.
             let _ = stream.respond.send_informational(response);
         }
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     pub(crate) fn h2_client_head(&mut self, exchange: Key, key: Key, index: u32, body: BodyLength, upgrade: bool) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(x), Some(Conn::Client(client_conn))) = (exchanges.get_mut(exchange), conns.get_mut(key)) else {
+        let Self { connections, exchanges, .. } = self;
+        let (Some(x), Some(Conn::Client(client_conn))) = (exchanges.get_mut(exchange), connections.get_mut(key)) else {
             return;
         };
         x.keep_alive = false;
@@ -51,12 +53,12 @@ impl Proxy {
         // It fails where the stream has been reset, and then its waker says so.
         stream.send = stream.respond.send_response(response, stream.ended).ok();
         h2.fed += HEAD_COST;
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// How much of `want` bytes can be taken. If none, it is noted what for the stream waits.
     pub(crate) fn h2_client_credit(&mut self, key: Key, index: u32, want: usize) -> usize {
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return 0 };
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return 0 };
         let Some(h2) = &mut client_conn.h2 else { return 0 };
         let room = client_conn.transport.room(h2.fed, want);
         let window = h2.window.left();
@@ -71,7 +73,7 @@ impl Proxy {
                 }
             }
             // Whatever is in the way moves when the connection is next driven.
-            self.mark_for_flush(key);
+            self.connections.mark_for_flush(key);
             return 0;
         }
         let Some(send) = &mut stream.send else { return 0 };
@@ -92,7 +94,7 @@ impl Proxy {
 
     pub(crate) fn h2_client_data(&mut self, cx: &mut Context, key: Key, index: u32, data: &[u8], last: bool) {
         let now = cx.now();
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
         let Some(h2) = &mut client_conn.h2 else { return };
         let Some(stream) = h2.streams.get_mut(index as usize) else { return };
         h2.fed += data.len() + 9;
@@ -104,12 +106,14 @@ impl Proxy {
             // As above.
             let _ = send.send_data(Bytes::copy_from_slice(data), last);
         }
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     pub(crate) fn h2_client_end(&mut self, exchange: Key, key: Key, index: u32) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(x), Some(Conn::Client(client_conn))) = (exchanges.get(exchange), conns.get_mut(key)) else { return };
+        let Self { connections, exchanges, .. } = self;
+        let (Some(x), Some(Conn::Client(client_conn))) = (exchanges.get(exchange), connections.get_mut(key)) else {
+            return;
+        };
         let Some(stream) = client_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
         if std::mem::replace(&mut stream.ended, true) {
             return;
@@ -121,14 +125,14 @@ impl Proxy {
                 false => send.send_trailers(message::write_trailers(&x.response_body.trailers)),
             };
         }
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// The exchange is over. What was sent goes out; if the request had not come whole, `h2` resets the stream with
     /// NO_ERROR behind it (RFC 9113 §8.1).
     pub(crate) fn h2_client_finish(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let keepalive = self.lane.snapshot.limits.keepalive_timeout;
-        let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+        let keepalive = self.settings.limits().keepalive_timeout;
+        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
         let Some(h2) = &mut client_conn.h2 else { return };
         let Some(stream) = h2.streams.try_remove(index as usize) else { return };
         if stream.transport_blocked {
@@ -140,7 +144,7 @@ impl Proxy {
             h2.idle_since = cx.now();
             client_conn.deadline.after(cx, key, keepalive);
         }
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// The response is cut off: a stream that is let go of before its end is reset by `h2` (CANCEL) behind its head,
@@ -157,7 +161,7 @@ impl Proxy {
 
     /// There is room on the wire: those that wait for it or for the client's window get on, in their order.
     pub(crate) fn h2_client_room(&mut self, cx: &mut Context, key: Key) {
-        let Some(h2) = self.client_conn(key).and_then(|f| f.h2.as_mut()) else { return };
+        let Some(h2) = self.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
         if h2.waiting.iter().all(|n| *n == 0) {
             return;
         }
@@ -168,7 +172,7 @@ impl Proxy {
             h2.streams.iter().filter(|(_, s)| s.transport_blocked).map(|(i, s)| (order(s), i as u32)).collect();
         waiting.sort_unstable();
         for (_, index) in waiting {
-            let Some(Conn::Client(client_conn)) = self.conns.get_mut(key) else { return };
+            let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
             let Some(h2) = &mut client_conn.h2 else { return };
             if client_conn.transport.room(h2.fed, MIN_CREDIT) == 0 || h2.window.left() == 0 {
                 return;

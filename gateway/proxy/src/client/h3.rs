@@ -59,14 +59,14 @@ struct Begun {
 impl Proxy {
     /// The client has opened a stream.
     pub(crate) fn h3_stream_opened(&mut self, cx: &mut Context, key: Key, id: StreamId) {
-        let limits = self.lane.snapshot.limits.clone();
-        let Some(q) = self.quic_conn(key) else { return };
+        let limits = self.settings.limits().clone();
+        let Some(q) = self.connections.quic(key) else { return };
         if matches!(q.phase, Phase::Leaving | Phase::Closed) {
             // RFC 9114 §5.2: beyond what GOAWAY said; it may be sent again elsewhere.
             let code = crate::quic::conn::code(Code::RequestRejected);
             let _ = q.quic.recv_stream(id).stop(code);
             let _ = q.quic.send_stream(id).reset(code);
-            return self.quic_mark_for_flush(key);
+            return self.connections.mark_for_flush(key);
         }
         q.next_id = q.next_id.max(u64::from(id) + 4);
         let due = cx.now() + limits.header_timeout.as_millis() as Millis;
@@ -81,20 +81,20 @@ impl Proxy {
 
     /// Reads a request stream as far as there is room for it.
     pub(crate) fn h3_read(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
+        let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
         // The reader travels, since what it finds concerns all of us.
         let mut reader = std::mem::replace(&mut stream.reader, MessageReader::new(Side::Server, 0));
         let id = stream.id;
         let result = self.h3_read_with(cx, key, index, &mut reader);
         let same = |s: &&mut Stream| s.id == id;
-        if let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
+        if let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
             stream.reader = reader;
             if let Err(e) = result {
                 self.h3_stream_error(cx, key, index, e);
             }
         }
         // Windows may have to be opened.
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     fn h3_read_with(
@@ -107,7 +107,7 @@ impl Proxy {
         let mut begun: Option<Begun> = None;
         let mut ahead = 0;
         loop {
-            let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) else {
+            let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
                 return Ok(());
             };
             let (exchange, id) = (stream.exchange, stream.id);
@@ -115,7 +115,7 @@ impl Proxy {
                 let Some(x) = self.exchanges.get(exchange) else { return Ok(()) };
                 if !matches!(x.machine.request(), machine::Phase::Streaming | machine::Phase::Draining) {
                     // Nobody can take the body yet, or there is none; but the client may call all of it off.
-                    if let Some(q) = self.quic_conn(key)
+                    if let Some(q) = self.connections.quic(key)
                         && matches!(q.quic.recv_stream(id).received_reset(), Ok(Some(_)))
                     {
                         if let Some(stream) = q.streams.get_mut(index as usize) {
@@ -126,7 +126,7 @@ impl Proxy {
                     return Ok(());
                 }
             }
-            let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) else {
+            let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
                 return Ok(());
             };
             if stream.rest.is_empty() {
@@ -165,11 +165,11 @@ impl Proxy {
                 }
                 ahead += step;
                 if ahead > READ_AHEAD {
-                    self.later.push(Later::Client(exchange));
+                    self.exchanges.go_on_later(Later::Client(exchange));
                     return Ok(());
                 }
             }
-            let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) else {
+            let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
                 return Ok(());
             };
             let data = stream.rest.slice(..step);
@@ -191,13 +191,13 @@ impl Proxy {
                     }
                 }
                 Piece::Trailers(section) => {
-                    let Self { exchanges, quic, lane, .. } = self;
+                    let Self { exchanges, scratch, settings, .. } = self;
                     let Some(x) = exchange.and_then(|x| exchanges.get_mut(x)) else { return Ok(()) };
                     h3::read_trailers(
                         section,
-                        &lane.snapshot.limits.http,
+                        &settings.limits().http,
                         &mut x.request_body.trailers,
-                        &mut quic.qpack,
+                        &mut scratch.qpack,
                     )?;
                 }
             }
@@ -206,7 +206,7 @@ impl Proxy {
 
     /// Takes the next bytes of a stream from the protocol, which lets the client send as many more.
     fn h3_fetch(&mut self, key: Key, index: u32) -> Read {
-        let Some(q) = self.quic_conn(key) else { return Read::Blocked };
+        let Some(q) = self.connections.quic(key) else { return Read::Blocked };
         let Some(stream) = q.streams.get_mut(index as usize) else { return Read::Blocked };
         if stream.read_done {
             return Read::Blocked;
@@ -230,10 +230,10 @@ impl Proxy {
 
     /// A request's head is whole.
     fn h3_head(&mut self, cx: &mut Context, key: Key, index: u32, section: &[u8]) -> Result<Begun, H3Error> {
-        let mut x = self.spare_exchange(ClientStream::H3(key, index));
-        let Self { lane, quic, .. } = self;
-        let limits = &lane.snapshot.limits;
-        let read = h3::read_request(section, false, &limits.http, &mut x.request, &mut quic.qpack);
+        let mut x = self.exchanges.fresh(ClientStream::H3(key, index));
+        let Self { settings, scratch, .. } = self;
+        let limits = settings.limits();
+        let read = h3::read_request(section, false, &limits.http, &mut x.request, &mut scratch.qpack);
         let info = match read {
             Ok(info) => Ok(info),
             Err(H3Error::Message(e)) => {
@@ -244,7 +244,7 @@ impl Proxy {
                 Err(e)
             }
             Err(e) => {
-                self.spare.push(x);
+                self.exchanges.put_back(x);
                 return Err(e);
             }
         };
@@ -255,8 +255,8 @@ impl Proxy {
     /// A request begins. `ended`: nothing follows its head.
     fn h3_begin(&mut self, cx: &mut Context, key: Key, index: u32, begun: Begun, ended: bool) -> Result<(), H3Error> {
         let Begun { mut x, info } = begun;
-        let limits = self.lane.snapshot.limits.clone();
-        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return Ok(()) };
+        let limits = self.settings.limits().clone();
+        let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return Ok(()) };
         let handshaking = q.phase == Phase::Handshake;
         q.called_early |= handshaking;
         let Some(client) = q.client() else { return Ok(()) };
@@ -308,7 +308,9 @@ impl Proxy {
 
     /// A request stream has come to its end, and so has the request.
     fn h3_ended(&mut self, cx: &mut Context, key: Key, index: u32) -> Result<(), H3Error> {
-        let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get(index as usize)) else { return Ok(()) };
+        let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get(index as usize)) else {
+            return Ok(());
+        };
         // RFC 9114 §4.1.2.
         if stream.promised.is_some_and(|left| left > 0) {
             return Err(ParseError::LengthMismatch.into());
@@ -323,7 +325,7 @@ impl Proxy {
 
     /// The client has called a request off (RESET_STREAM).
     fn h3_called_off(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
+        let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
         // Before the head has come there is no exchange yet, and after the response none any more.
         let (exchange, served) = (stream.exchange.take(), stream.finish);
         self.counters.h3_resets.inc();
@@ -332,7 +334,7 @@ impl Proxy {
             self.counters.client_aborts.inc();
             self.abort(cx, exchange);
         }
-        let Some(q) = self.quic_conn(key) else { return };
+        let Some(q) = self.connections.quic(key) else { return };
         q.reset(index, Code::RequestCancelled);
         if wasted {
             self.client_wasted(cx, key, 1);
@@ -354,18 +356,19 @@ impl Proxy {
                 self.client_wasted(cx, key, 1);
             }
             H3Error::Message(e) => {
-                let exchange = self.quic_conn(key).and_then(|q| q.streams.get(index as usize)).and_then(|s| s.exchange);
+                let exchange =
+                    self.connections.quic(key).and_then(|q| q.streams.get(index as usize)).and_then(|s| s.exchange);
                 if let Some(exchange) = exchange {
                     return self.request_broken(cx, exchange, e);
                 }
                 // A head that is beyond the limit, before it was read: answered like any other request.
-                let mut x = self.spare_exchange(ClientStream::H3(key, index));
+                let mut x = self.exchanges.fresh(ClientStream::H3(key, index));
                 x.request.clear();
                 x.request.version = Version::Http3;
                 let _ = x.request.set_target(b"-");
                 x.started = cx.now();
                 // Its end cannot be found any more.
-                if let Some(q) = self.quic_conn(key)
+                if let Some(q) = self.connections.quic(key)
                     && let Some(stream) = q.streams.get_mut(index as usize)
                 {
                     stream.rest.clear();
@@ -379,21 +382,21 @@ impl Proxy {
 
     /// A request is called off by us, in both directions.
     fn h3_cut(&mut self, cx: &mut Context, key: Key, index: u32, code: Code) {
-        let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
+        let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
         let exchange = stream.exchange.take();
         if let Some(exchange) = exchange {
             self.counters.client_aborts.inc();
             self.abort(cx, exchange);
         }
-        if let Some(q) = self.quic_conn(key) {
+        if let Some(q) = self.connections.quic(key) {
             q.reset(index, code);
         }
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// Reads one of the peer's own streams.
     pub(crate) fn h3_read_uni(&mut self, cx: &mut Context, key: Key, id: StreamId) {
-        let Some(q) = self.quic_conn(key) else { return };
+        let Some(q) = self.connections.quic(key) else { return };
         let Some(at) = q.uni.iter().position(|(i, _)| *i == id) else { return };
         let mut result = Ok(());
         let mut ended = false;
@@ -442,15 +445,15 @@ impl Proxy {
                 }
             }
         }
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// Looks at what has run out of time on a client's connection.
     pub(crate) fn quic_timeout(&mut self, cx: &mut Context, key: Key) {
-        let limits = self.lane.snapshot.limits.clone();
+        let limits = self.settings.limits().clone();
         let now = cx.now();
         let instant = cx.instant();
-        let Some(q) = self.quic_conn(key) else { return };
+        let Some(q) = self.connections.quic(key) else { return };
         if !q.is_client() {
             return self.h3_server_timeout(cx, key);
         }
@@ -462,7 +465,7 @@ impl Proxy {
             Phase::Handshake => {
                 self.counters.client_timeouts.inc();
                 self.counters.tls_failure("timeout");
-                if let Some(q) = self.quic_conn(key) {
+                if let Some(q) = self.connections.quic(key) {
                     q.close(instant, Code::NoError, "");
                 }
                 return self.quic_end(cx, key);
@@ -505,7 +508,7 @@ impl Proxy {
                 None => next = next.min(due),
             }
         }
-        if let Some(q) = self.quic_conn(key) {
+        if let Some(q) = self.connections.quic(key) {
             q.deadline.set(cx, key, next);
         }
     }

@@ -13,7 +13,7 @@ use sealane_lane::{Context, Key, Millis};
 
 impl Proxy {
     fn h3_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
-        match self.conns.get_mut(key)? {
+        match self.connections.get_mut(key)? {
             Conn::Quic(q) => q.streams.get_mut(index as usize),
             _ => None,
         }
@@ -21,23 +21,23 @@ impl Proxy {
 
     /// Something is staged on a stream.
     fn h3_staged(&mut self, key: Key, index: u32) {
-        if let Some(Conn::Quic(q)) = self.conns.get_mut(key) {
+        if let Some(Conn::Quic(q)) = self.connections.get_mut(key) {
             q.stage(index);
         }
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     pub(crate) fn h3_client_interim(&mut self, exchange: Key, key: Key, index: u32) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), conns.get_mut(key)) else { return };
+        let Self { connections, exchanges, .. } = self;
+        let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), connections.get_mut(key)) else { return };
         let Some(stream) = q.streams.get_mut(index as usize) else { return };
         h3::encode_response(&mut stream.out, &x.response, BodyLength::None, false);
         self.h3_staged(key, index);
     }
 
     pub(crate) fn h3_client_head(&mut self, exchange: Key, key: Key, index: u32, body: BodyLength, upgrade: bool) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(x), Some(Conn::Quic(q))) = (exchanges.get_mut(exchange), conns.get_mut(key)) else { return };
+        let Self { connections, exchanges, .. } = self;
+        let (Some(x), Some(Conn::Quic(q))) = (exchanges.get_mut(exchange), connections.get_mut(key)) else { return };
         let Some(stream) = q.streams.get_mut(index as usize) else { return };
         x.keep_alive = false;
         x.response_body.framing = BodyLength::None;
@@ -55,7 +55,7 @@ impl Proxy {
     }
 
     pub(crate) fn h3_client_credit(&mut self, key: Key, index: u32, want: usize) -> usize {
-        let Some(Conn::Quic(q)) = self.conns.get(key) else { return 0 };
+        let Some(Conn::Quic(q)) = self.connections.get(key) else { return 0 };
         let Some(stream) = q.streams.get(index as usize) else { return 0 };
         let room = q.stream_limit(stream).saturating_sub(stream.waiting());
         // Pieces stay large.
@@ -71,8 +71,8 @@ impl Proxy {
     }
 
     pub(crate) fn h3_client_end(&mut self, exchange: Key, key: Key, index: u32) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), conns.get_mut(key)) else { return };
+        let Self { connections, exchanges, .. } = self;
+        let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), connections.get_mut(key)) else { return };
         let Some(stream) = q.streams.get_mut(index as usize) else { return };
         if !std::mem::replace(&mut stream.finish, true) {
             h3::encode_trailers(&mut stream.out, &x.response_body.trailers);
@@ -82,8 +82,8 @@ impl Proxy {
 
     /// The exchange is over; what was sent goes out.
     pub(crate) fn h3_client_finish(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let idle = self.lane.snapshot.limits.idle_timeout.as_millis() as Millis;
-        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+        let idle = self.settings.limits().idle_timeout.as_millis() as Millis;
+        let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return };
         let Some(stream) = q.streams.get_mut(index as usize) else { return };
         stream.exchange = None;
         stream.finish = true;
@@ -106,9 +106,9 @@ impl Proxy {
 
     /// The response is cut off: it must not look whole. `stuck`: the client takes nothing.
     pub(crate) fn h3_client_reset(&mut self, key: Key, index: u32, stuck: bool) {
-        if let Some(Conn::Quic(q)) = self.conns.get_mut(key) {
+        if let Some(Conn::Quic(q)) = self.connections.get_mut(key) {
             q.reset(index, if stuck { Code::RequestCancelled } else { Code::InternalError });
         }
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 }

@@ -14,7 +14,7 @@
 use crate::Failure;
 use crate::exchange::Exchange;
 use crate::exchange::forwarded;
-use crate::exchange::streams::{ClientStream, Later, client_of};
+use crate::exchange::streams::{ClientStream, Later};
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
 use crate::snapshot::Action;
@@ -28,25 +28,23 @@ use std::rc::Rc;
 /// How long, and for how many bytes, a client is read on that has been answered before its request was through.
 pub(crate) const LINGER: Millis = 2000;
 pub(crate) const LINGER_BYTES: usize = 512 * 1024;
-/// Exchanges kept for reuse.
-const SPARE: usize = 1024;
 
 impl Proxy {
     /// A request's head is whole: decides what is done with it.
     pub(crate) fn begin(&mut self, cx: &mut Context, exchange: Key, expects: bool) {
         // A client that has heard of a reload is judged by what the reload has brought.
-        if self.snapshots.is_outdated() {
-            return self.later.push(Later::Begin(exchange, expects));
+        if self.settings.are_outdated() {
+            return self.exchanges.go_on_later(Later::Begin(exchange, expects));
         }
         let Some(client_stream) = self.exchanges.get(exchange).map(|x| x.client_stream) else { return };
         if !self.rules_hold(client_stream.conn()) {
             self.counters.misdirected.inc();
             return self.refuse(cx, exchange, 421);
         }
-        let max_body = self.lane.snapshot.limits.max_body;
-        let Self { conns, exchanges, scratch, .. } = self;
+        let max_body = self.settings.limits().max_body;
+        let Self { connections, exchanges, scratch, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };
-        let Some(client) = client_of(conns, x.client_stream) else { return };
+        let Some(client) = connections.client_of(x.client_stream) else { return };
         let listener = client.listener.clone();
         if forwarded::receive(x, client, &mut scratch.joined).is_err() {
             return self.refuse(cx, exchange, 431);
@@ -88,9 +86,9 @@ impl Proxy {
         action: &Action,
         expects: bool,
     ) {
-        let Self { conns, exchanges, scratch, .. } = self;
+        let Self { connections, exchanges, scratch, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };
-        let Some(client) = client_of(conns, x.client_stream) else { return };
+        let Some(client) = connections.client_of(x.client_stream) else { return };
         match action {
             Action::Respond { status, content_type, body } => {
                 self.respond(cx, exchange, *status, content_type.as_bytes(), body, expects);
@@ -147,10 +145,10 @@ impl Proxy {
             && let Some(x) = self.exchanges.get_mut(exchange)
         {
             x.request_body.progress.begin(cx.now());
-            self.later.push(Later::Client(exchange));
+            self.exchanges.go_on_later(Later::Client(exchange));
         }
         if actions.has(Do::ResumeResponse) {
-            self.later.push(Later::Server(exchange));
+            self.exchanges.go_on_later(Later::Server(exchange));
         }
         if actions.has(Do::EndRequest)
             && let Some(upstream_stream) = self.exchanges.get(exchange).and_then(|x| x.upstream_stream)
@@ -251,7 +249,7 @@ impl Proxy {
         body: &[u8],
         close: bool,
     ) {
-        let draining = self.draining.is_some();
+        let draining = self.settings.is_draining();
         let Self { exchanges, clock, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };
         let client_stream = x.client_stream;
@@ -304,10 +302,10 @@ impl Proxy {
             ClientStream::H1(_) => return self.drained(cx, exchange),
             ClientStream::H2(..) | ClientStream::H3(..) => {
                 x.drains_since = Some(now);
-                self.client_look_by(cx, client_stream, now + LINGER);
+                self.connections.look_by(cx, client_stream, now + LINGER);
             }
         }
-        self.later.push(Later::Client(exchange));
+        self.exchanges.go_on_later(Later::Client(exchange));
     }
 
     /// A client that has its response has been read for long enough.
@@ -353,7 +351,7 @@ impl Proxy {
         } else {
             self.client_finish(cx, &x, complete);
         }
-        self.recycle(x);
+        self.exchanges.recycle(x);
     }
 
     fn count(&self, x: &Exchange) {
@@ -367,18 +365,5 @@ impl Proxy {
             c.response_bytes.add(x.response_body.bytes);
         }
         c.active.set(self.exchanges.len() as u64);
-    }
-
-    /// An exchange as new.
-    #[inline]
-    pub(crate) fn spare_exchange(&mut self, client_stream: ClientStream) -> Box<Exchange> {
-        self.spare.pop().unwrap_or_else(|| Box::new(Exchange::new(client_stream)))
-    }
-
-    pub(crate) fn recycle(&mut self, mut x: Box<Exchange>) {
-        if self.spare.len() < SPARE {
-            x.recycle();
-            self.spare.push(x);
-        }
     }
 }

@@ -57,7 +57,7 @@ impl Proxy {
     /// How long until an exchange that begins is looked at.
     #[inline]
     pub(crate) fn first_look(&self) -> Millis {
-        limits(&self.lane.snapshot.limits, None).shortest()
+        limits(&self.settings.limits(), None).shortest()
     }
 
     /// A wait for a server may begin: makes sure that its deadline is not missed.
@@ -65,10 +65,10 @@ impl Proxy {
     pub(crate) fn look_soon(&mut self, cx: &mut Context, exchange: Key) {
         let Some(x) = self.exchanges.get(exchange) else { return };
         let Some(upstream) = &x.upstream else { return };
-        let shortest = limits(&self.lane.snapshot.limits, Some(&upstream.upstream)).shortest();
+        let shortest = limits(&self.settings.limits(), Some(&upstream.upstream)).shortest();
         let at = cx.now() + shortest;
         let at = x.routed.try_until(upstream).map_or(at, |t| at.min(t));
-        self.client_look_by(cx, x.client_stream, at);
+        self.connections.look_by(cx, x.client_stream, at);
     }
 
     /// Looks at the deadlines of an exchange, and acts on one that has passed. When to look again; `None`: the exchange is
@@ -77,7 +77,7 @@ impl Proxy {
         let now = cx.now();
         let x = self.exchanges.get_mut(exchange)?;
         let upstream = x.upstream.as_ref();
-        let mut limits = limits(&self.lane.snapshot.limits, upstream.map(|u| &*u.upstream));
+        let mut limits = limits(&self.settings.limits(), upstream.map(|u| &*u.upstream));
         limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
         limits.rest_until = x.drains_since.map(|since| since + LINGER);
         let state =

@@ -4,6 +4,7 @@
 //! How far both have come, and what follows from what happens, is the state machine's to say (`sealane-exchange`); the
 //! submodules `request` and `response` report events to it, and `executor` does what it says.
 
+pub(crate) mod exchanges;
 pub(crate) mod executor;
 pub(crate) mod expiry;
 pub(crate) mod failure;
@@ -17,9 +18,9 @@ pub(crate) mod websocket;
 use crate::conn::Client;
 use crate::exchange::executor::LINGER_BYTES;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
-use crate::lane_state::LaneUpstream;
 use crate::scratch::READ_SIZE;
 use crate::snapshot::ClientLimits;
+use crate::upstream::group::LaneUpstream;
 use crate::upstream::selection::Routed;
 use sealane_exchange as machine;
 use sealane_exchange::Kind;

@@ -38,7 +38,7 @@ impl Proxy {
 
     /// A piece of the request's body, no larger than the room that there was. False if the exchange has been refused.
     pub(crate) fn request_data(&mut self, cx: &mut Context, exchange: Key, data: &[u8], last: bool) -> bool {
-        let max_body = self.lane.snapshot.limits.max_body;
+        let max_body = self.settings.limits().max_body;
         let Some(x) = self.exchanges.get_mut(exchange) else { return false };
         x.request_body.bytes += data.len() as u64;
         x.request_body.progress.note(cx.now());

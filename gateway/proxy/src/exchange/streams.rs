@@ -28,11 +28,11 @@
 //! **`last`.** A source that knows that a piece is the last one says so with the piece, so that a sink can mark the end on
 //! the data. `*_end` is called in any case, and carries the trailers, which lie in the flow.
 
-use crate::conn::{Client, Conn};
+use crate::conn::Conn;
 use crate::exchange::Exchange;
 use crate::service::Proxy;
 use sealane_http::{BodyLength, Known};
-use sealane_lane::{Context, Key, Millis, Slots};
+use sealane_lane::{Context, Key};
 
 /// Where a request comes from and its response goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,16 +81,6 @@ impl ClientStream {
     }
 }
 
-/// Who the client of a side is.
-#[inline]
-pub(crate) fn client_of(conns: &Slots<Conn>, side: ClientStream) -> Option<&Client> {
-    match conns.get(side.conn())? {
-        Conn::Client(client_conn) => Some(&client_conn.client),
-        Conn::Quic(q) => q.client_ref(),
-        Conn::Upstream(_) => None,
-    }
-}
-
 /// The client as a sink.
 impl Proxy {
     /// Passes an interim response on (the exchange's `response`), where its version has such a thing.
@@ -118,10 +108,10 @@ impl Proxy {
     /// of this gateway, and goes in any case.
     #[inline]
     fn announce(&mut self, exchange: Key, side: ClientStream) {
-        let Self { conns, exchanges, .. } = self;
+        let Self { connections, exchanges, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };
         x.response.fields.remove(Known::AltSvc);
-        if let Some(client) = client_of(conns, side)
+        if let Some(client) = connections.client_of(side)
             && let Some(quic) = &client.listener.listener.quic
             && let Some(value) = &quic.settings.alt_svc
             && !matches!(side, ClientStream::H3(..))
@@ -135,7 +125,7 @@ impl Proxy {
     #[inline]
     pub(crate) fn client_credit(&mut self, side: ClientStream, want: usize) -> usize {
         match side {
-            ClientStream::H1(key) => match self.conns.get_mut(key) {
+            ClientStream::H1(key) => match self.connections.get_mut(key) {
                 Some(Conn::Client(client_conn)) => client_conn.transport.room(0, want),
                 _ => 0,
             },
@@ -187,7 +177,7 @@ impl Proxy {
     pub(crate) fn client_detach(&mut self, cx: &mut Context, side: ClientStream) {
         match side {
             ClientStream::H1(key) => {
-                if let Some(client_conn) = self.client_conn(key) {
+                if let Some(client_conn) = self.connections.client(key) {
                     client_conn.exchange = None;
                 }
             }
@@ -202,8 +192,8 @@ impl Proxy {
     pub(crate) fn client_reset(&mut self, cx: &mut Context, side: ClientStream, stuck: bool) {
         match side {
             ClientStream::H1(key) => {
-                let Self { conns, scratch, .. } = self;
-                if let (false, Some(Conn::Client(client_conn))) = (stuck, conns.get_mut(key)) {
+                let Self { connections, scratch, .. } = self;
+                if let (false, Some(Conn::Client(client_conn))) = (stuck, connections.get_mut(key)) {
                     // What the socket does not take at once is lost with the connection.
                     let _ = client_conn.transport.flush(scratch);
                 }
@@ -215,20 +205,9 @@ impl Proxy {
         }
     }
 
-    /// The deadlines of a client's exchanges are looked at at this time or before.
-    #[inline]
-    pub(crate) fn client_look_by(&mut self, cx: &mut Context, side: ClientStream, at: Millis) {
-        let key = side.conn();
-        match self.conns.get_mut(key) {
-            Some(Conn::Client(client_conn)) => client_conn.deadline.set_no_later(cx, key, at),
-            Some(Conn::Quic(q)) => q.deadline.set_no_later(cx, key, at),
-            Some(Conn::Upstream(_)) | None => {}
-        }
-    }
-
     /// Whether the client's handshake is still going on, so that what it has sent may be a replay.
     pub(crate) fn client_is_handshaking(&self, side: ClientStream) -> bool {
-        match self.conns.get(side.conn()) {
+        match self.connections.get(side.conn()) {
             Some(Conn::Client(client_conn)) => client_conn.transport.is_handshaking(),
             Some(Conn::Quic(q)) => q.phase == crate::quic::conn::Phase::Handshake,
             _ => false,
@@ -242,7 +221,7 @@ impl Proxy {
     #[inline]
     pub(crate) fn server_credit(&mut self, side: UpstreamStream, want: usize) -> usize {
         match side {
-            UpstreamStream::H1(key) => match self.conns.get_mut(key) {
+            UpstreamStream::H1(key) => match self.connections.get_mut(key) {
                 Some(Conn::Upstream(upstream_conn)) => upstream_conn.transport.room(0, want),
                 _ => 0,
             },

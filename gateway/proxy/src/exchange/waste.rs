@@ -78,9 +78,9 @@ impl Proxy {
 
     /// A client has wasted requests; beyond its budget its connection ends.
     pub(crate) fn client_wasted(&mut self, cx: &mut Context, connection: Key, requests: u32) {
-        let Some(client) = self.conns.get_mut(connection).and_then(|c| c.client()) else { return };
+        let Some(client) = self.connections.get_mut(connection).and_then(|c| c.client()) else { return };
         if client.waste.wasted(requests, cx.now()).is_err() {
-            match self.conns.get(connection) {
+            match self.connections.get(connection) {
                 Some(Conn::Quic(_)) => {
                     self.h3_connection_error(cx, connection, Code::ExcessiveLoad, "too many requests are wasted");
                 }
@@ -93,7 +93,7 @@ impl Proxy {
     #[inline]
     pub(crate) fn client_served(&mut self, side: ClientStream) {
         if let ClientStream::H2(key, _) | ClientStream::H3(key, _) = side
-            && let Some(client) = self.conns.get_mut(key).and_then(|c| c.client())
+            && let Some(client) = self.connections.get_mut(key).and_then(|c| c.client())
         {
             client.waste.served();
         }

@@ -22,7 +22,7 @@ impl Proxy {
     /// Looks at the streams, of whichever connection, that `h2` has woken.
     pub(crate) fn h2_woken(&mut self, cx: &mut Context) {
         while let Some((key, stream)) = wake::next_woken() {
-            match self.conns.get(key) {
+            match self.connections.get(key) {
                 Some(Conn::Client(_)) => self.h2_client_woken(cx, key, stream),
                 Some(Conn::Upstream(_)) => self.h2_server_woken(cx, key, stream),
                 Some(Conn::Quic(_)) | None => {}

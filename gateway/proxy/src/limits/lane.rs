@@ -1,16 +1,15 @@
-//! A lane's part in what holds over lanes: its rate tables, and the groups that it has to mind.
+//! A lane's part in rates that hold over lanes: its tables, and what the other lanes are to be told.
 
 use super::table::{RateTable, Use};
 use super::{RateKey, RateLimit, SHARE_KEYS, SHARE_MS};
-use crate::lane_state::{LaneSnapshot, LaneUpstream};
+use crate::lane_state::LaneSnapshot;
 use crate::snapshot::Routing;
 use sealane_lane::{Context, Deadline, Millis};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::rc::Rc;
 
-/// Wakes the lane for its queues and to tell the other lanes what has passed.
-pub(crate) const ROUTING_TIMER: u64 = (1 << 63) | (1 << 61);
+/// Wakes the lane to tell the other lanes what has passed.
+pub(crate) const RATES_TIMER: u64 = (1 << 63) | (1 << 61);
 
 /// What a lane has let pass of one limit, for the other lanes.
 #[derive(Clone, Debug)]
@@ -84,12 +83,8 @@ pub(crate) struct LaneLimits {
     connections: Option<Limit>,
     handshakes: Option<Limit>,
     /// Some limit counts by the name in the hello.
-    pub by_server_name: bool,
-    /// Groups for which requests wait.
-    pub queued: Vec<Rc<LaneUpstream>>,
-    /// Groups whose servers have limits, and the version of their state that has been acknowledged.
-    limited: Vec<(Rc<LaneUpstream>, u64)>,
-    /// For the queues, and to tell the other lanes.
+    by_server_name: bool,
+    /// To tell the other lanes.
     timer: Deadline,
     /// When the other lanes are told next.
     tell_at: Option<Millis>,
@@ -121,8 +116,12 @@ impl LaneLimits {
         self.connections = routing.connection_rate.as_ref().map(|l| keep(l, ""));
         self.handshakes = routing.handshake_rate.as_ref().map(|l| keep(l, ""));
         self.by_server_name = self.requests.iter().any(|l| l.limit.key == RateKey::ServerName);
-        let limited = lane.upstreams.iter().filter(|u| u.upstream.max_connections.is_some());
-        self.limited = limited.map(|u| (u.clone(), u64::MAX)).collect();
+    }
+
+    /// Some limit counts by the name in the hello.
+    #[inline]
+    pub fn by_server_name(&self) -> bool {
+        self.by_server_name
     }
 
     /// Lets a request pass a limit, or says after how many milliseconds to come again.
@@ -171,13 +170,8 @@ impl LaneLimits {
         if self.tell_at.is_none() {
             let at = cx.now() + SHARE_MS;
             self.tell_at = Some(at);
-            self.wake_at(cx, at);
+            self.timer.set_no_later(cx, RATES_TIMER, at);
         }
-    }
-
-    /// The timer fires at this time or before.
-    pub fn wake_at(&mut self, cx: &mut Context, at: Millis) {
-        self.timer.set_no_later(cx, ROUTING_TIMER, at);
     }
 
     /// Keeps what a lane could not be told, for the next time. Returns how many keys there was no room for.
@@ -194,10 +188,10 @@ impl LaneLimits {
         self.untold.get_mut(slot).map(Untold::take).unwrap_or_default()
     }
 
-    /// The timer has fired: what the other lanes are to be told. Queues are minded at the end of each turn.
-    pub fn fired(&mut self, cx: &mut Context, waits_until: Option<Millis>) -> Vec<Passed> {
+    /// The timer has fired: what the other lanes are to be told.
+    pub fn fired(&mut self, cx: &mut Context) -> Vec<Passed> {
         let mut out = Vec::new();
-        if !self.timer.fired(cx, ROUTING_TIMER) {
+        if !self.timer.fired(cx, RATES_TIMER) {
             return out;
         }
         if self.tell_at.is_some_and(|at| at <= cx.now()) {
@@ -212,8 +206,8 @@ impl LaneLimits {
                 }
             }
         }
-        if let Some(at) = self.tell_at.into_iter().chain(waits_until).min() {
-            self.wake_at(cx, at);
+        if let Some(at) = self.tell_at {
+            self.timer.set_no_later(cx, RATES_TIMER, at);
         }
         out
     }
@@ -223,18 +217,6 @@ impl LaneLimits {
         let limits = self.requests.iter_mut().chain(&mut self.connections).chain(&mut self.handshakes);
         for l in limits.filter(|l| l.id == passed.limit) {
             passed.uses.iter().for_each(|u| l.table.debit(*u, cx.now()));
-        }
-    }
-
-    /// Tells control that this lane goes by the newest grants.
-    #[inline]
-    pub fn acknowledge(&mut self) {
-        for (upstream, seen) in &mut self.limited {
-            let version = upstream.upstream.group.version();
-            if version != *seen {
-                *seen = version;
-                upstream.balancer.servers().iter().for_each(|s| s.acknowledge());
-            }
         }
     }
 }

@@ -13,7 +13,7 @@ mod table;
 pub use clients::ClientConnections;
 pub(crate) use clients::Counted;
 pub use lane::Passed;
-pub(crate) use lane::{LaneLimits, ROUTING_TIMER};
+pub(crate) use lane::{LaneLimits, RATES_TIMER};
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! New connections: who must prove its address first, who waits for crypto time, whose hello is another lane's.
 
 use super::conn::{BRIEF, Phase, QuicConn, Role};
-use super::{Datagram, config};
+use super::{Datagram, QuicEndpoint, config};
 use crate::Message;
 use crate::client::h3::our_settings;
 use crate::conn::{Client, Conn};
@@ -100,6 +100,18 @@ impl Moved {
     }
 }
 
+impl QuicEndpoint {
+    /// More of a client that waits still. What is not found costs a retransmission, should it go to another lane.
+    pub fn waits(&mut self, index: usize, data: BytesMut) {
+        let Some(id) = long_header_id(&data) else { return };
+        let same = |w: &&mut Waiting| w.endpoint == index && w.incoming.orig_dst_cid().as_ref() == id;
+        let found = self.waiting.iter_mut().rev().take(LOOK_BACK).find(same);
+        if let Some(waiting) = found.filter(|w| !w.raw.is_empty() && w.raw.len() < MAX_RAW) {
+            waiting.raw.push(data);
+        }
+    }
+}
+
 impl Proxy {
     /// A client's first packet. `counted`: another lane has asked already whether this client may connect.
     pub(crate) fn quic_incoming(
@@ -110,7 +122,9 @@ impl Proxy {
         raw: Option<BytesMut>,
         counted: bool,
     ) {
-        let full = self.quic.waiting.len() >= config::MAX_INCOMING || self.is_full() || self.draining.is_some();
+        let full = self.quic.waiting.len() >= config::MAX_INCOMING
+            || self.admission.is_full(&self.settings)
+            || self.settings.is_draining();
         let pressure = self.quic.handshakes + self.quic.waiting.len();
         let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
         let Some(listener) = &endpoint.listener else { return endpoint.endpoint.ignore(incoming) };
@@ -139,31 +153,13 @@ impl Proxy {
         self.quic.out.scratch = answer;
     }
 
-    /// More of a client that waits still. What is not found costs a retransmission, should it go to another lane.
-    pub(crate) fn quic_waits(&mut self, index: usize, data: BytesMut) {
-        let Some(id) = long_header_id(&data) else { return };
-        let same = |w: &&mut Waiting| w.endpoint == index && w.incoming.orig_dst_cid().as_ref() == id;
-        let found = self.quic.waiting.iter_mut().rev().take(LOOK_BACK).find(same);
-        if let Some(waiting) = found.filter(|w| !w.raw.is_empty() && w.raw.len() < MAX_RAW) {
-            waiting.raw.push(data);
-        }
-    }
-
     /// Whether a client may connect, as its address' connections and handshakes go; looked at before anything is
     /// decrypted for it. Behind Retry, so that with `retry_above = 0` no forged address uses up another's share.
     fn quic_within_rates(&mut self, cx: &mut Context, peer: IpAddr) -> bool {
-        if !self.routing.connection(cx, peer) {
-            self.counters.connections_limited.inc();
-            return false;
-        }
-        if !self.has_place_for(peer) {
-            return false;
-        }
-        let passed = self.routing.handshake(cx, peer);
-        if !passed {
-            self.counters.handshakes_limited.inc();
-        }
-        passed
+        let Self { admission, settings, counters, .. } = self;
+        admission.allows_connection(cx, peer, counters)
+            && admission.has_place_for(peer, settings, counters)
+            && admission.allows_handshake(cx, peer, counters)
     }
 
     /// Spends crypto time on those that wait, as [`Proxy::admit`] does.
@@ -171,7 +167,7 @@ impl Proxy {
         if self.quic.waiting.is_empty() {
             return;
         }
-        let budget = self.lane.snapshot.limits.handshake_budget;
+        let budget = self.settings.limits().handshake_budget;
         let start = cx.instant();
         let mut before = start;
         while let Some(waiting) = self.quic.waiting.pop_front() {
@@ -189,7 +185,7 @@ impl Proxy {
     fn quic_accept(&mut self, cx: &mut Context, waiting: Waiting) {
         let Waiting { endpoint: index, incoming, raw } = waiting;
         let now = cx.instant();
-        let limits = self.lane.snapshot.limits.clone();
+        let limits = self.settings.limits().clone();
         let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
         let Some(listener) = endpoint.listener.clone() else { return endpoint.endpoint.ignore(incoming) };
         let remote = incoming.remote_address();
@@ -227,11 +223,10 @@ impl Proxy {
                 };
                 let settings = our_settings(&limits);
                 let key = self.quic_insert(index, handle, quic, Role::Client(client), cx.now());
-                self.client_count += 1;
+                self.admission.arrived(&self.counters);
                 self.quic.handshakes += 1;
-                self.counters.open.set(self.client_count as u64);
                 self.count_in(key);
-                if let Some(q) = self.quic_conn(key) {
+                if let Some(q) = self.connections.quic(key) {
                     q.hold = (!raw.is_empty()).then(|| now + HOLD);
                     q.raw = raw;
                     q.foreign = foreign;
@@ -290,20 +285,14 @@ impl Proxy {
             brief_until: None,
             all_streams: None,
         };
-        let key = self.conns.insert(Conn::Quic(Box::new(q)));
-        if let Some(Some(endpoint)) = self.quic.endpoints.get_mut(endpoint) {
-            if endpoint.keys.len() <= handle.0 {
-                endpoint.keys.resize(handle.0 + 1, None);
-            }
-            endpoint.keys[handle.0] = Some(key);
-        }
+        let key = self.connections.insert(Conn::Quic(Box::new(q)));
+        self.quic.note(endpoint, handle, key);
         key
     }
 
     /// Whether a connection's hello has turned out to be another lane's: its datagrams go there, and nothing is left.
     pub(crate) fn quic_gave_up_hello(&mut self, cx: &Context, key: Key) -> bool {
-        let lanes = self.mailboxes.len();
-        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return true };
+        let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return true };
         if q.raw.is_empty() {
             return false;
         }
@@ -321,7 +310,7 @@ impl Proxy {
         // The first of the owner's sockets.
         let slot = owner;
         if let Some(first) = raw.first() {
-            let (now, wait) = (cx.now(), self.lane.snapshot.limits.handshake_timeout);
+            let (now, wait) = (cx.now(), self.settings.limits().handshake_timeout);
             self.quic.moved.note(now, remote, first, slot, now + wait.as_millis() as Millis);
         }
         self.counters.handed_over.inc();
@@ -330,7 +319,7 @@ impl Proxy {
             let data = BytesMut::from(&data[..]);
             let message = Datagram { listener, slot, remote, local, ecn: 0, counted: true, fresh: true, data };
             // What does not fit is lost, and counted there; the client sends it again.
-            let _ = self.mailboxes[owner % lanes].send(Message::Datagram(Box::new(message)));
+            let _ = self.settings.mailbox_of_socket(owner).send(Message::Datagram(Box::new(message)));
         }
         // Silently: the client will hear from the other lane.
         let _ = endpoint.endpoint.handle_event(handle, quinn_proto::EndpointEvent::drained());
@@ -338,13 +327,13 @@ impl Proxy {
             *place = None;
         }
         self.quic_left(key);
-        self.conns.remove(key);
+        self.connections.remove(key);
         true
     }
 
     /// The hello has been read: from now on the rules for its server name apply, to early data as well.
     pub(crate) fn quic_hello_read(&mut self, key: Key) {
-        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+        let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return };
         let handshake = q.quic.crypto_session().handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
         if let (Role::Client(client), Some(handshake)) = (&mut q.role, handshake) {
             client.policy = Some(handshake.policy);
@@ -353,9 +342,9 @@ impl Proxy {
 
     /// The handshake is over.
     pub(crate) fn quic_established(&mut self, cx: &mut Context, key: Key) {
-        let draining = self.draining.is_some();
-        let limits = self.lane.snapshot.limits.clone();
-        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+        let draining = self.settings.is_draining();
+        let limits = self.settings.limits().clone();
+        let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return };
         if q.phase == Phase::Handshake {
             q.phase = Phase::Open;
         }
@@ -397,7 +386,7 @@ impl Proxy {
 
     /// The connection is lost: closed by the client, timed out, or broken.
     pub(crate) fn quic_lost(&mut self, cx: &mut Context, key: Key, reason: &ConnectionError) {
-        let Some(q) = self.quic_conn(key) else { return };
+        let Some(q) = self.connections.quic(key) else { return };
         q.silent = matches!(reason, ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_));
         if q.phase == Phase::Handshake {
             self.counters.tls_failure(failure(reason));
@@ -412,14 +401,14 @@ impl Proxy {
 
     /// No request of a connection goes on; what is left of it is the protocol's.
     pub(crate) fn quic_end(&mut self, cx: &mut Context, key: Key) {
-        let Some(q) = self.quic_conn(key) else { return };
+        let Some(q) = self.connections.quic(key) else { return };
         q.phase = Phase::Closed;
         let exchanges: Vec<Key> = q.streams.iter().filter_map(|(_, s)| s.exchange).collect();
         for exchange in exchanges {
             self.counters.client_aborts.inc();
             self.abort(cx, exchange);
         }
-        if let Some(q) = self.quic_conn(key) {
+        if let Some(q) = self.connections.quic(key) {
             q.streams.clear();
             q.waiting = 0;
             q.by_id.clear();
@@ -427,30 +416,28 @@ impl Proxy {
             q.uni.clear();
         }
         self.quic_left(key);
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// Counts a client out, once.
     pub(crate) fn quic_left(&mut self, key: Key) {
-        let Some(q) = self.quic_conn(key).filter(|q| q.is_client()) else { return };
+        let Some(q) = self.connections.quic(key).filter(|q| q.is_client()) else { return };
         if std::mem::replace(&mut q.counted_out, true) {
             return;
         }
         let counted = q.client().and_then(|c| c.counted.take());
         let handshaking = !q.established;
-        self.count_out(counted);
         if handshaking {
             self.quic.handshakes = self.quic.handshakes.saturating_sub(1);
         }
-        self.client_count -= 1;
-        self.counters.open.set(self.client_count as u64);
+        self.admission.left(counted, &self.settings, &self.counters);
     }
 
     /// The peer has broken HTTP/3's rules: the connection closes with the code that says so.
     pub(crate) fn h3_connection_error(&mut self, cx: &mut Context, key: Key, code: Code, why: &'static str) {
         let now = cx.instant();
         self.counters.h3_connection_errors.inc();
-        let Some(q) = self.quic_conn(key) else { return };
+        let Some(q) = self.connections.quic(key) else { return };
         q.close(now, code, why);
         match q.is_client() {
             true => self.quic_end(cx, key),

@@ -2,9 +2,9 @@
 
 use crate::conn::Client;
 use crate::h2::priority::Priority;
-use crate::lane_state::LaneUpstream;
 use crate::memory::BUFFER_BUDGET;
 use crate::transport::HIGH_WATER;
+use crate::upstream::group::LaneUpstream;
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt, WriteError};
 use sealane_http::h3::{self, Code, MessageReader, Peer, Settings, UniReader};

@@ -25,13 +25,15 @@ pub(crate) mod succession;
 
 use crate::Message;
 use crate::conn::Conn;
+use crate::connections::Connections;
+use crate::counters::Counters;
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
+use crate::settings::Settings;
 use admission::Waiting;
 use bytes::BytesMut;
-use conn::{Phase, QuicConn};
+use conn::Phase;
 use quinn_proto::{ConnectionHandle, DatagramEvent, Dir, EcnCodepoint, EndpointEvent, StreamEvent};
-use sealane_http::h3::QpackScratch;
 use sealane_lane::{Context, Key};
 use sealane_sys::udp::{Batch, Options, Socket};
 use sealane_tls::ids::IdKey;
@@ -39,7 +41,7 @@ use sealane_tls::quic as tls_quic;
 use send::Outgoing;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +60,7 @@ const FORGETTING: Duration = Duration::from_millis(100);
 /// Entries of the timers' heap, beside a few per connection, above which those that are stale are removed.
 const STALE_TIMERS: usize = 256;
 /// The kernel's buffers, wished for: a lane that is busy for a millisecond at 10 Gbit/s.
-pub(crate) const SOCKET_BUFFER: usize = 2 << 20;
+const SOCKET_BUFFER: usize = 2 << 20;
 
 /// A datagram that came to a lane that does not own its connection.
 #[derive(Debug)]
@@ -101,58 +103,55 @@ struct Arrival {
 }
 
 /// One socket with its endpoint.
-pub(crate) struct Endpoint {
-    pub socket: Socket,
-    pub endpoint: quinn_proto::Endpoint,
+struct Endpoint {
+    socket: Socket,
+    endpoint: quinn_proto::Endpoint,
     /// Whose clients come here; `None` for connections to upstreams.
-    pub listener: Option<Rc<LaneListener>>,
+    listener: Option<Rc<LaneListener>>,
     /// Which of the listener's sockets it is.
-    pub slot: usize,
+    slot: usize,
     /// Connections by their handle.
-    pub keys: Vec<Option<Key>>,
+    keys: Vec<Option<Key>>,
     /// The listener is gone: no new connections.
-    pub leaving: bool,
+    leaving: bool,
 }
 
-/// A lane's QUIC.
+/// A lane's QUIC: its sockets and what is on its way through them.
 #[derive(Default)]
-pub(crate) struct Quic {
-    pub endpoints: Vec<Option<Box<Endpoint>>>,
+pub(crate) struct QuicEndpoint {
+    endpoints: Vec<Option<Box<Endpoint>>>,
     batch: Option<Batch>,
-    pub out: Outgoing,
+    out: Outgoing,
     /// When connections want to be woken; entries may be out of date.
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     /// Endpoints and handles of connections that their peers have closed, by when the last of their packets are over. The
     /// endpoint knows their ids until then, so that it does not answer; the rest of them is gone.
-    pub closing: BinaryHeap<Reverse<(Instant, usize, usize)>>,
-    /// Connections with something to send.
-    pub needs_flush: Vec<Key>,
+    closing: BinaryHeap<Reverse<(Instant, usize, usize)>>,
     /// Connections with events to look at.
     touched: Vec<Key>,
-    pub waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Waiting>,
     /// Handshakes with clients under way.
-    pub handshakes: usize,
-    pub qpack: QpackScratch,
+    handshakes: usize,
     /// Clients' first connection ids whose hello was another lane's.
-    pub moved: admission::Moved,
+    moved: admission::Moved,
     /// Makes and checks the MACs of connection ids.
     ids: Option<Arc<IdKey>>,
     /// The process that reads our listeners' sockets now; it passes on what is ours.
-    pub successor: Option<Arc<Channel>>,
+    successor: Option<Arc<Channel>>,
 }
 
-impl Proxy {
+impl QuicEndpoint {
     /// Watches the UDP sockets of this lane's slots; keeps those that are open.
-    pub(crate) fn quic_listen(&mut self, cx: &Context) -> std::io::Result<()> {
-        let lane = self.lane.clone();
-        let lanes = self.mailboxes.len();
-        for place in &mut self.quic.endpoints {
+    pub fn listen(&mut self, cx: &Context, settings: &Settings) -> std::io::Result<()> {
+        let lane = settings.lane().clone();
+        let lanes = settings.lanes();
+        for place in &mut self.endpoints {
             let Some(endpoint) = place else { continue };
             let Some(old) = &endpoint.listener else { continue };
             let id = old.listener.id;
             let new = lane.listeners.iter().find(|l| l.listener.id == id && l.listener.quic.is_some());
             // What a successor does not read is ours until the end, whatever is published meanwhile.
-            endpoint.leaving = new.is_none() || self.quic.successor.is_some() && endpoint.leaving;
+            endpoint.leaving = new.is_none() || self.successor.is_some() && endpoint.leaving;
             if let Some(new) = new {
                 endpoint.listener = Some(new.clone());
             } else if endpoint.endpoint.open_connections() == 0 {
@@ -162,10 +161,10 @@ impl Proxy {
         }
         for listener in &lane.listeners {
             let Some(quic) = &listener.listener.quic else { continue };
-            for (slot, socket) in quic.sockets.iter().enumerate().skip(self.slot).step_by(lanes) {
+            for (slot, socket) in quic.sockets.iter().enumerate().skip(settings.slot()).step_by(lanes) {
                 let id = listener.listener.id;
                 let same = |e: &Endpoint| e.slot == slot && e.listener.as_ref().is_some_and(|l| l.listener.id == id);
-                if self.quic.endpoints.iter().flatten().any(|e| same(e)) {
+                if self.endpoints.iter().flatten().any(|e| same(e)) {
                     continue;
                 }
                 let options = Options {
@@ -179,7 +178,7 @@ impl Proxy {
                 if !quic.settings.offload {
                     socket = socket.without_offload();
                 }
-                let config = self.quic_endpoint_config(slot);
+                let config = self.endpoint_config(settings, slot);
                 let server = listener.quic_config(&lane.snapshot).map_err(std::io::Error::other)?;
                 let endpoint = Endpoint {
                     socket,
@@ -189,38 +188,38 @@ impl Proxy {
                     keys: Vec::new(),
                     leaving: false,
                 };
-                self.quic_add_endpoint(cx, endpoint)?;
+                self.add_endpoint(cx, endpoint)?;
             }
         }
         Ok(())
     }
 
     /// What quinn-proto is told of the endpoint at one of a listener's sockets.
-    pub(crate) fn quic_endpoint_config(&mut self, slot: usize) -> Arc<quinn_proto::EndpointConfig> {
-        let snapshot = &self.lane.snapshot;
+    fn endpoint_config(&mut self, settings: &Settings, slot: usize) -> Arc<quinn_proto::EndpointConfig> {
+        let snapshot = &settings.snapshot();
         // The key that it is derived from outlives rotations.
-        let ids = self.quic.ids.get_or_insert_with(|| Arc::new(IdKey::of_connections(&snapshot.ticket_keys)));
+        let ids = self.ids.get_or_insert_with(|| Arc::new(IdKey::of_connections(&snapshot.ticket_keys)));
         config::endpoint(&snapshot.ticket_keys, ids, snapshot.quic_generation, slot)
     }
 
     /// Puts an endpoint in and watches its socket.
-    pub(crate) fn quic_add_endpoint(&mut self, cx: &Context, endpoint: Endpoint) -> std::io::Result<usize> {
-        let endpoints = &mut self.quic.endpoints;
+    fn add_endpoint(&mut self, cx: &Context, endpoint: Endpoint) -> std::io::Result<usize> {
+        let endpoints = &mut self.endpoints;
         let index = endpoints.iter().position(Option::is_none).unwrap_or(endpoints.len());
         cx.watch_listener(&endpoint.socket, UDP | index as u64)?;
         match endpoints.get_mut(index) {
             Some(place) => *place = Some(Box::new(endpoint)),
             None => endpoints.push(Some(Box::new(endpoint))),
         }
-        if self.quic.batch.is_none() {
-            self.quic.batch = Some(Batch::new(MESSAGES, TRAIN));
+        if self.batch.is_none() {
+            self.batch = Some(Batch::new(MESSAGES, TRAIN));
         }
         Ok(index)
     }
 
     /// Another process reads the listeners' sockets from now on, but for those that it has no use for.
-    pub(crate) fn quic_follow(&mut self, cx: &Context, successor: QuicSuccessor) {
-        for endpoint in self.quic.endpoints.iter_mut().flatten().filter(|e| !e.leaving) {
+    pub fn follow(&mut self, cx: &Context, successor: QuicSuccessor) {
+        for endpoint in self.endpoints.iter_mut().flatten().filter(|e| !e.leaving) {
             let Some(listener) = &endpoint.listener else { continue };
             endpoint.leaving = successor.not_read.contains(&listener.listener.address);
             if !endpoint.leaving {
@@ -228,9 +227,196 @@ impl Proxy {
             }
         }
         // With this, the word that this lane reads no more has gone out, too.
-        self.quic.successor = Some(successor.channel);
+        self.successor = Some(successor.channel);
     }
 
+    /// Begins a connection to a server.
+    pub fn connect(
+        &mut self,
+        cx: &Context,
+        settings: &Settings,
+        config: quinn_proto::ClientConfig,
+        address: SocketAddr,
+        name: &str,
+    ) -> Option<(usize, ConnectionHandle, quinn_proto::Connection)> {
+        let index = self.client_endpoint(cx, settings, address.is_ipv6())?;
+        let endpoint = self.endpoints.get_mut(index)?.as_mut()?;
+        let (handle, quic) = endpoint.endpoint.connect(cx.instant(), config, address, name).ok()?;
+        Some((index, handle, quic))
+    }
+
+    /// The lane's endpoint for connections of its own.
+    fn client_endpoint(&mut self, cx: &Context, settings: &Settings, v6: bool) -> Option<usize> {
+        let own = |e: &Endpoint| e.listener.is_none() && e.socket.address().is_ipv6() == v6;
+        if let Some(index) = self.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e))) {
+            return Some(index);
+        }
+        let any = if v6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { IpAddr::from(Ipv4Addr::UNSPECIFIED) };
+        let options =
+            Options { ecn: true, receive_buffer: SOCKET_BUFFER, send_buffer: SOCKET_BUFFER, ..Options::default() };
+        let socket = Socket::bind(SocketAddr::new(any, 0), &options).ok()?;
+        let probes = socket.probe_path().is_ok();
+        let slot = settings.slot();
+        let config = self.endpoint_config(settings, slot);
+        let endpoint = quinn_proto::Endpoint::new(config, None, probes, None);
+        let endpoint = Endpoint { socket, endpoint, listener: None, slot, keys: Vec::new(), leaving: false };
+        self.add_endpoint(cx, endpoint).ok()
+    }
+
+    /// New connections get the new settings. What fails stays as it was; control has checked it all, and the next snapshot
+    /// tries again.
+    pub fn refresh(&mut self, cx: &Context, settings: &Settings) {
+        let _ = self.listen(cx, settings);
+        for endpoint in self.endpoints.iter_mut().flatten().filter(|e| !e.leaving) {
+            if let Some(listener) = &endpoint.listener
+                && let Ok(config) = listener.quic_config(settings.snapshot())
+            {
+                endpoint.endpoint.set_server_config(config);
+            }
+        }
+    }
+
+    /// Notes under which key a connection of an endpoint is known.
+    fn note(&mut self, endpoint: usize, handle: ConnectionHandle, key: Key) {
+        if let Some(Some(endpoint)) = self.endpoints.get_mut(endpoint) {
+            if endpoint.keys.len() <= handle.0 {
+                endpoint.keys.resize(handle.0 + 1, None);
+            }
+            endpoint.keys[handle.0] = Some(key);
+        }
+    }
+
+    /// Clients wait for crypto time.
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Another process reads the listeners' sockets.
+    pub fn has_successor(&self) -> bool {
+        self.successor.is_some()
+    }
+
+    /// Ids of connections that have ended and whose last packets are over are forgotten.
+    fn forget_ended(&mut self, now: Instant) {
+        while let Some(Reverse((at, index, handle))) = self.closing.peek().copied()
+            && at <= now
+        {
+            self.closing.pop();
+            if let Some(Some(endpoint)) = self.endpoints.get_mut(index) {
+                let _ = endpoint.endpoint.handle_event(ConnectionHandle(handle), EndpointEvent::drained());
+            }
+        }
+    }
+
+    /// Passes a datagram on to the process or the lane that its connection id names, unless that is this lane: then it is
+    /// given back.
+    fn pass_on(
+        &mut self,
+        cx: &Context,
+        settings: &Settings,
+        counters: &Counters,
+        index: usize,
+        arrival: &Arrival,
+        data: BytesMut,
+    ) -> Option<BytesMut> {
+        let Arrival { remote, local, ecn, counted, forwarded } = *arrival;
+        let endpoint = self.endpoints.get(index)?.as_ref()?;
+        let Some(listener) = endpoint.listener.as_ref().filter(|_| !forwarded) else { return Some(data) };
+        let (address, listener, slots) = (
+            listener.listener.address,
+            listener.listener.id,
+            listener.listener.quic.as_ref().map_or(0, |q| q.sockets.len()),
+        );
+        let snapshot = &settings.snapshot();
+        let key = self.ids.as_deref();
+        let named = config::named(&data);
+        if let Some(named) = named.filter(|n| n.generation == snapshot.quic_generation && n.slot < slots) {
+            if named.slot == endpoint.slot {
+                return Some(data);
+            }
+            if key.is_some_and(|key| named.is_made_with(key)) {
+                let slot = named.slot;
+                mail(settings, counters, listener, slot, arrival, &data);
+                return None;
+            }
+            counters.forged_connection_ids.inc();
+        } else if let Some(named) = named
+            && let Some(predecessor) = snapshot.quic_predecessors.iter().find(|e| e.generation == named.generation)
+        {
+            let passes = match predecessor.ids_have_macs {
+                true => key.is_some_and(|key| named.is_made_with(key)),
+                false => named.may_be_without_mac(),
+            };
+            if passes {
+                let message = Datagram { listener, slot: named.slot, remote, local, ecn, counted, fresh: false, data };
+                return match predecessor.channel.send(address, &message) {
+                    Sent::Yes => {
+                        counters.quic_forwarded.inc();
+                        None
+                    }
+                    Sent::Full => {
+                        counters.quic_dropped_process.inc();
+                        None
+                    }
+                    // Its connections have ended with it: a stateless reset tells the client.
+                    Sent::Gone => Some(message.data),
+                };
+            }
+            counters.forged_connection_ids.inc();
+        }
+        match self.moved.owner(cx.now(), remote, &data) {
+            Some(slot) => {
+                mail(settings, counters, listener, slot, arrival, &data);
+                None
+            }
+            None => Some(data),
+        }
+    }
+
+    /// When the first connection wants to be woken. Nobody wakes for those that have ended, or want it at another time now:
+    /// in a storm of short connections each would cost a turn or two.
+    fn first_timer(&mut self, connections: &Connections) -> Option<Instant> {
+        while let Some(Reverse((at, token))) = self.timers.peek().copied() {
+            if matches!(connections.get(Key::from_u64(token)), Some(Conn::Quic(q)) if q.armed == Some(at)) {
+                return Some(at);
+            }
+            self.timers.pop();
+        }
+        None
+    }
+
+    /// Notes when a connection's protocol wants to be woken.
+    pub fn arm(&mut self, connections: &mut Connections, key: Key) {
+        let Some(q) = connections.quic(key) else { return };
+        let own = [q.hold, q.brief_until];
+        let Some(at) = q.quic.poll_timeout().into_iter().chain(own.into_iter().flatten()).min() else { return };
+        // A timer that has moved back is found out when the old entry comes up.
+        if q.armed.is_none_or(|armed| at < armed) {
+            q.armed = Some(at);
+            self.timers.push(Reverse((at, key.to_u64())));
+        }
+        // What timers that have moved forward left behind goes once it is most of what is there.
+        if self.timers.len() > STALE_TIMERS + 4 * connections.len() {
+            let connections = &*connections;
+            let live = |at: Instant, token: u64| matches!(connections.get(Key::from_u64(token)), Some(Conn::Quic(q)) if q.armed == Some(at));
+            self.timers.retain(|Reverse((at, token))| live(*at, *token));
+        }
+    }
+}
+
+/// Mails a datagram to the lane of one of a listener's sockets. What does not fit is lost, and counted there.
+fn mail(settings: &Settings, counters: &Counters, listener: u32, slot: usize, arrival: &Arrival, data: &[u8]) {
+    let Arrival { remote, local, ecn, counted, .. } = *arrival;
+    // A copy: what comes in trains would keep the whole train.
+    let data = BytesMut::from(data);
+    let message = Datagram { listener, slot, remote, local, ecn, counted, fresh: false, data };
+    if settings.mailbox_of_socket(slot).send(Message::Datagram(Box::new(message))).is_ok() {
+        counters.quic_forwarded.inc();
+    }
+}
+
+impl Proxy {
     /// Reads a UDP socket.
     pub(crate) fn quic_ready(&mut self, cx: &mut Context, index: usize) {
         let ours = |e: &Endpoint| self.quic.successor.is_none() || e.listener.is_none() || e.leaving;
@@ -276,9 +462,10 @@ impl Proxy {
     /// One datagram: to the lane that owns it, or to its connection, or to be admitted.
     fn quic_datagram(&mut self, cx: &mut Context, index: usize, now: Instant, arrival: Arrival, data: BytesMut) {
         self.counters.quic_datagrams_in.inc();
-        let Some(data) = self.quic_pass_on(cx, index, &arrival, data) else { return };
+        let Self { quic, settings, counters, .. } = self;
+        let Some(data) = quic.pass_on(cx, settings, counters, index, &arrival, data) else { return };
         let Arrival { remote, local, ecn, counted, forwarded } = arrival;
-        let lanes = self.mailboxes.len();
+        let lanes = self.settings.lanes();
         let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
         // What another lane has passed on stays here, whosever ticket its hello has: that counts for nothing then.
         let keep = lanes > 1 && !forwarded && endpoint.listener.as_ref().is_some_and(|l| l.has_stateful_tickets());
@@ -289,12 +476,12 @@ impl Proxy {
         match event {
             None => {
                 if let (true, Some(data)) = (keep, raw) {
-                    self.quic_waits(index, data);
+                    self.quic.waits(index, data);
                 }
             }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(Some(key)) = endpoint.keys.get(handle.0)
-                    && let Some(Conn::Quic(q)) = self.conns.get_mut(*key)
+                    && let Some(Conn::Quic(q)) = self.connections.get_mut(*key)
                 {
                     let may_move = !q.raw.is_empty();
                     if let (true, Some(raw)) = (may_move, raw) {
@@ -339,71 +526,6 @@ impl Proxy {
         self.quic.out.scratch = answer;
     }
 
-    /// Passes a datagram on to the process or the lane that its connection id names, unless that is this lane: then it is
-    /// given back.
-    fn quic_pass_on(&mut self, cx: &Context, index: usize, arrival: &Arrival, data: BytesMut) -> Option<BytesMut> {
-        let Arrival { remote, local, ecn, counted, forwarded } = *arrival;
-        let endpoint = self.quic.endpoints.get(index)?.as_ref()?;
-        let Some(listener) = endpoint.listener.as_ref().filter(|_| !forwarded) else { return Some(data) };
-        let (address, listener, slots) = (
-            listener.listener.address,
-            listener.listener.id,
-            listener.listener.quic.as_ref().map_or(0, |q| q.sockets.len()),
-        );
-        let snapshot = &self.lane.snapshot;
-        let key = self.quic.ids.as_deref();
-        let named = config::named(&data);
-        if let Some(named) = named.filter(|n| n.generation == snapshot.quic_generation && n.slot < slots) {
-            if named.slot == endpoint.slot {
-                return Some(data);
-            }
-            if key.is_some_and(|key| named.is_made_with(key)) {
-                let slot = named.slot;
-                return self.quic_mail(listener, slot, arrival, &data);
-            }
-            self.counters.forged_connection_ids.inc();
-        } else if let Some(named) = named
-            && let Some(predecessor) = snapshot.quic_predecessors.iter().find(|e| e.generation == named.generation)
-        {
-            let passes = match predecessor.ids_have_macs {
-                true => key.is_some_and(|key| named.is_made_with(key)),
-                false => named.may_be_without_mac(),
-            };
-            if passes {
-                let message = Datagram { listener, slot: named.slot, remote, local, ecn, counted, fresh: false, data };
-                return match predecessor.channel.send(address, &message) {
-                    Sent::Yes => {
-                        self.counters.quic_forwarded.inc();
-                        None
-                    }
-                    Sent::Full => {
-                        self.counters.quic_dropped_process.inc();
-                        None
-                    }
-                    // Its connections have ended with it: a stateless reset tells the client.
-                    Sent::Gone => Some(message.data),
-                };
-            }
-            self.counters.forged_connection_ids.inc();
-        }
-        match self.quic.moved.owner(cx.now(), remote, &data) {
-            Some(slot) => self.quic_mail(listener, slot, arrival, &data),
-            None => Some(data),
-        }
-    }
-
-    /// Mails a datagram to the lane of one of a listener's sockets. What does not fit is lost, and counted there.
-    fn quic_mail(&self, listener: u32, slot: usize, arrival: &Arrival, data: &[u8]) -> Option<BytesMut> {
-        let Arrival { remote, local, ecn, counted, .. } = *arrival;
-        // A copy: what comes in trains would keep the whole train.
-        let data = BytesMut::from(data);
-        let message = Datagram { listener, slot, remote, local, ecn, counted, fresh: false, data };
-        if self.mailboxes[slot % self.mailboxes.len()].send(Message::Datagram(Box::new(message))).is_ok() {
-            self.counters.quic_forwarded.inc();
-        }
-        None
-    }
-
     /// A datagram that another lane got, of a connection that is one of this lane's.
     pub(crate) fn quic_forwarded(&mut self, cx: &mut Context, d: Datagram) {
         let own = |e: &Endpoint| e.slot == d.slot && e.listener.as_ref().is_some_and(|l| l.listener.id == d.listener);
@@ -432,7 +554,7 @@ impl Proxy {
             return;
         }
         loop {
-            let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+            let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return };
             let Some(event) = q.quic.poll() else { break };
             match event {
                 quinn_proto::Event::Connected if q.is_client() => self.quic_established(cx, key),
@@ -444,13 +566,13 @@ impl Proxy {
                 quinn_proto::Event::DatagramReceived | quinn_proto::Event::DatagramsUnblocked => {}
             }
         }
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     fn quic_stream_event(&mut self, cx: &mut Context, key: Key, event: StreamEvent) {
         match event {
             StreamEvent::Opened { dir: Dir::Uni } => {
-                while let Some(Conn::Quic(q)) = self.conns.get_mut(key)
+                while let Some(Conn::Quic(q)) = self.connections.get_mut(key)
                     && let Some(id) = q.quic.streams().accept(Dir::Uni)
                 {
                     q.uni.push((id, Default::default()));
@@ -458,7 +580,7 @@ impl Proxy {
                 }
             }
             StreamEvent::Opened { dir: Dir::Bi } => {
-                while let Some(Conn::Quic(q)) = self.conns.get_mut(key)
+                while let Some(Conn::Quic(q)) = self.connections.get_mut(key)
                     && let Some(id) = q.quic.streams().accept(Dir::Bi)
                 {
                     self.h3_stream_opened(cx, key, id);
@@ -467,20 +589,20 @@ impl Proxy {
             StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.h3_read_uni(cx, key, id),
             StreamEvent::Readable { id } => {
                 let Some(index) = self.quic_stream(key, id) else { return };
-                match self.quic_conn(key).is_some_and(|q| q.is_client()) {
+                match self.connections.quic(key).is_some_and(|q| q.is_client()) {
                     true => self.h3_read(cx, key, index),
                     false => self.h3_server_read(cx, key, index),
                 }
             }
             StreamEvent::Writable { id } => {
                 let Some(index) = self.quic_stream(key, id) else { return };
-                if let Some(Conn::Quic(q)) = self.conns.get_mut(key) {
+                if let Some(Conn::Quic(q)) = self.connections.get_mut(key) {
                     q.stage(index);
                 }
             }
             StreamEvent::Stopped { id, .. } => {
                 let Some(index) = self.quic_stream(key, id) else { return };
-                match self.quic_conn(key).is_some_and(|q| q.is_client()) {
+                match self.connections.quic(key).is_some_and(|q| q.is_client()) {
                     true => self.h3_stopped(cx, key, index),
                     false => self.h3_server_stopped(key, index),
                 }
@@ -491,27 +613,7 @@ impl Proxy {
     }
 
     fn quic_stream(&mut self, key: Key, id: quinn_proto::StreamId) -> Option<u32> {
-        match self.conns.get(key)? {
-            Conn::Quic(q) => q.by_id.get(&id).copied(),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn quic_conn(&mut self, key: Key) -> Option<&mut QuicConn> {
-        match self.conns.get_mut(key) {
-            Some(Conn::Quic(q)) => Some(q),
-            _ => None,
-        }
-    }
-
-    /// Makes sure that a connection is flushed in this turn.
-    #[inline]
-    pub(crate) fn quic_mark_for_flush(&mut self, key: Key) {
-        if let Some(Conn::Quic(q)) = self.conns.get_mut(key)
-            && !std::mem::replace(&mut q.needs_flush, true)
-        {
-            self.quic.needs_flush.push(key);
-        }
+        self.connections.quic(key)?.by_id.get(&id).copied()
     }
 
     /// The end of a turn: timers, admission, and everything that is to be sent. True if there is more to do at once.
@@ -525,7 +627,7 @@ impl Proxy {
         {
             self.quic.timers.pop();
             let key = Key::from_u64(token);
-            let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { continue };
+            let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { continue };
             if q.armed != Some(at) {
                 continue;
             }
@@ -533,17 +635,11 @@ impl Proxy {
             q.quic.handle_timeout(now);
             self.quic_drive(cx, key);
         }
-        while let Some(Reverse((at, index, handle))) = self.quic.closing.peek().copied()
-            && at <= now
-        {
-            self.quic.closing.pop();
-            if let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) {
-                let _ = endpoint.endpoint.handle_event(ConnectionHandle(handle), EndpointEvent::drained());
-            }
-        }
+        self.quic.forget_ended(now);
         self.quic_admit(cx);
         let more = self.quic_flush_all(cx);
-        let alarms = [self.quic_first_timer(), self.quic.closing.peek().map(|Reverse((at, ..))| *at + FORGETTING)];
+        let first = self.quic.first_timer(&self.connections);
+        let alarms = [first, self.quic.closing.peek().map(|Reverse((at, ..))| *at + FORGETTING)];
         cx.alarm = alarms.into_iter().flatten().min();
         if self.quic.out.is_blocked() {
             let soon = now + send::PATIENCE;
@@ -552,46 +648,16 @@ impl Proxy {
         more || !self.quic.waiting.is_empty()
     }
 
-    /// When the first connection wants to be woken. Nobody wakes for those that have ended, or want it at another time now:
-    /// in a storm of short connections each would cost a turn or two.
-    fn quic_first_timer(&mut self) -> Option<Instant> {
-        while let Some(Reverse((at, token))) = self.quic.timers.peek().copied() {
-            if matches!(self.conns.get(Key::from_u64(token)), Some(Conn::Quic(q)) if q.armed == Some(at)) {
-                return Some(at);
-            }
-            self.quic.timers.pop();
-        }
-        None
-    }
-
-    /// Notes when a connection's protocol wants to be woken.
-    pub(crate) fn quic_arm(&mut self, key: Key) {
-        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
-        let own = [q.hold, q.brief_until];
-        let Some(at) = q.quic.poll_timeout().into_iter().chain(own.into_iter().flatten()).min() else { return };
-        // A timer that has moved back is found out when the old entry comes up.
-        if q.armed.is_none_or(|armed| at < armed) {
-            q.armed = Some(at);
-            self.quic.timers.push(Reverse((at, key.to_u64())));
-        }
-        // What timers that have moved forward left behind goes once it is most of what is there.
-        if self.quic.timers.len() > STALE_TIMERS + 4 * self.conns.len() {
-            let conns = &self.conns;
-            let live = |at: Instant, token: u64| matches!(conns.get(Key::from_u64(token)), Some(Conn::Quic(q)) if q.armed == Some(at));
-            self.quic.timers.retain(|Reverse((at, token))| live(*at, *token));
-        }
-    }
-
     /// All connections with clients are told to open no more streams; those without any close. With a successor there is
     /// no hurry: what is on its way when they hear of it is still served (RFC 9114 §5.2).
     pub(crate) fn quic_drain(&mut self, cx: &mut Context) {
-        let keys: Vec<Key> = self.conns.keys().collect();
-        let kindly = self.quic.successor.is_some();
+        let keys: Vec<Key> = self.connections.keys();
+        let kindly = self.quic.has_successor();
         for key in keys {
-            let Some(q) = self.quic_conn(key).filter(|q| q.is_client()) else { continue };
+            let Some(q) = self.connections.quic(key).filter(|q| q.is_client()) else { continue };
             if kindly {
                 q.leave_soon(cx.now());
-                self.quic_mark_for_flush(key);
+                self.connections.mark_for_flush(key);
             } else {
                 q.leave();
                 self.quic_close_if_done(cx, key);
@@ -602,31 +668,22 @@ impl Proxy {
 
     /// Closes a connection that is leaving and has no request under way.
     pub(crate) fn quic_close_if_done(&mut self, cx: &mut Context, key: Key) {
-        let Some(q) = self.quic_conn(key) else { return };
+        let Some(q) = self.connections.quic(key) else { return };
         if q.phase == Phase::Leaving && q.may_close() && q.requests_waiting.is_empty() {
             let now = cx.instant();
             q.close(now, sealane_http::h3::Code::NoError, "");
             self.quic_left(key);
         }
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// What a new snapshot means: endpoints come and go, new connections get the new settings, and those whose rules
     /// are gone leave.
     pub(crate) fn quic_refresh(&mut self, cx: &mut Context) {
-        // What fails stays as it was; control has checked it all, and the next snapshot tries again.
-        let _ = self.quic_listen(cx);
-        let lane = self.lane.clone();
-        for endpoint in self.quic.endpoints.iter_mut().flatten().filter(|e| !e.leaving) {
-            if let Some(listener) = &endpoint.listener
-                && let Ok(config) = listener.quic_config(&lane.snapshot)
-            {
-                endpoint.endpoint.set_server_config(config);
-            }
-        }
-        let keys: Vec<Key> = self.conns.keys().collect();
+        self.quic.refresh(cx, &self.settings);
+        let keys: Vec<Key> = self.connections.keys();
         for key in keys {
-            let Some(q) = self.quic_conn(key) else { continue };
+            let Some(q) = self.connections.quic(key) else { continue };
             if q.client().is_some_and(|c| c.requests == u64::MAX) {
                 q.leave();
                 self.quic_close_if_done(cx, key);

@@ -1,7 +1,9 @@
 //! What goes out: streams to the protocol, the protocol's datagrams to the kernel, a turn's worth per call.
 
+use super::QuicEndpoint;
 use super::conn::Phase;
 use crate::conn::Conn;
+use crate::counters::Counters;
 use crate::exchange::streams::Later;
 use crate::service::Proxy;
 use crate::transport::HIGH_WATER;
@@ -133,36 +135,34 @@ impl Outgoing {
 impl Proxy {
     /// Flushes all connections that were touched, and sends. True if some are left for the next turn.
     pub(crate) fn quic_flush_all(&mut self, cx: &mut Context) -> bool {
-        self.quic_send(cx);
+        self.quic.send(cx, &self.counters);
         for _ in 0..ROUNDS {
-            if self.quic.needs_flush.is_empty() || self.quic.out.is_blocked() {
+            if !self.connections.has_quic() || self.quic.out.is_blocked() {
                 break;
             }
-            for key in std::mem::take(&mut self.quic.needs_flush) {
+            for key in self.connections.take_quic() {
                 self.quic_flush(cx, key);
                 if self.quic.out.len() >= GATHER {
-                    self.quic_send(cx);
+                    self.quic.send(cx, &self.counters);
                 }
             }
-            self.quic_send(cx);
+            self.quic.send(cx, &self.counters);
             // What was resumed may have staged something on a connection over TCP.
             self.flush_marked(cx);
         }
-        !self.quic.needs_flush.is_empty() && !self.quic.out.is_blocked()
+        self.connections.has_quic() && !self.quic.out.is_blocked()
     }
 
     /// Hands a connection's streams to the protocol and takes its datagrams.
     fn quic_flush(&mut self, cx: &mut Context, key: Key) {
-        let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+        let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return };
         q.needs_flush = false;
         if self.quic.out.is_blocked() {
-            q.needs_flush = true;
-            self.quic.needs_flush.push(key);
-            return;
+            return self.connections.mark_for_flush(key);
         }
         let now = cx.instant();
         if q.is_held(now) {
-            return self.quic_arm(key);
+            return self.quic.arm(&mut self.connections, key);
         }
         let brief = q.is_brief(now);
         q.flush_control();
@@ -254,9 +254,9 @@ impl Proxy {
             }
             self.close(cx, key);
         } else {
-            self.quic_arm(key);
+            self.quic.arm(&mut self.connections, key);
             if more {
-                self.quic_mark_for_flush(key);
+                self.connections.mark_for_flush(key);
             }
             if leaving {
                 self.quic_close_if_idle(cx, key);
@@ -268,14 +268,16 @@ impl Proxy {
     }
 
     fn quic_close_if_idle(&mut self, cx: &mut Context, key: Key) {
-        if self.quic_conn(key).is_some_and(|q| q.phase == Phase::Leaving && q.may_close()) {
+        if self.connections.quic(key).is_some_and(|q| q.phase == Phase::Leaving && q.may_close()) {
             self.quic_close_if_done(cx, key);
         }
     }
+}
 
+impl QuicEndpoint {
     /// Gives the kernel what was gathered.
-    fn quic_send(&mut self, cx: &Context) {
-        let out = &mut self.quic.out;
+    fn send(&mut self, cx: &Context, counters: &Counters) {
+        let out = &mut self.out;
         if let Some(at) = out.blocked {
             if cx.instant().saturating_duration_since(at) < PATIENCE {
                 return;
@@ -286,7 +288,7 @@ impl Proxy {
             let endpoint = out.messages[out.sent].endpoint;
             let same = out.messages[out.sent..].iter().take_while(|m| m.endpoint == endpoint).count();
             let run = &out.messages[out.sent..out.sent + same.min(udp::MAX_BATCH)];
-            let Some(Some(e)) = self.quic.endpoints.get(endpoint) else {
+            let Some(Some(e)) = self.endpoints.get(endpoint) else {
                 out.sent += run.len();
                 continue;
             };
@@ -311,7 +313,7 @@ impl Proxy {
                 }
                 // Unreachable, no route, a probe that is too large: as if the network had lost it.
                 Err(_) => {
-                    self.counters.quic_send_errors.inc();
+                    counters.quic_send_errors.inc();
                     out.sent += 1;
                 }
             }

@@ -5,10 +5,10 @@ use crate::accept::proxy_protocol;
 use crate::conn::{Conn, UpstreamConnection, UpstreamPhase};
 use crate::exchange::response::Loss;
 use crate::exchange::streams::UpstreamStream;
-use crate::lane_state::LaneUpstream;
 use crate::service::Proxy;
 use crate::snapshot::UpstreamHttp;
 use crate::transport::{Transport, TransportError};
+use crate::upstream::group::LaneUpstream;
 use rustix::io::Errno;
 use rustix::net::{getsockname, sockopt};
 use sealane_lane::{Context, Deadline, Key, Ready};
@@ -42,9 +42,8 @@ impl Proxy {
                     return;
                 }
             } else if !fresh {
-                let kept = upstream.idle.borrow_mut().get_mut(server).and_then(Vec::pop);
-                if let Some(key) = kept {
-                    if let Some(upstream_conn) = self.upstream_conn(key) {
+                if let Some(key) = upstream.take_idle(server) {
+                    if let Some(upstream_conn) = self.connections.upstream(key) {
                         upstream_conn.phase = UpstreamPhase::Busy;
                         upstream_conn.reused = true;
                         upstream_conn.answered = false;
@@ -111,8 +110,8 @@ impl Proxy {
             h2: None,
             syn,
         };
-        let key = self.conns.insert(Conn::Upstream(Box::new(upstream_conn)));
-        let Some(upstream_conn) = self.upstream_conn(key) else { return Err(Errno::NOMEM) };
+        let key = self.connections.insert(Conn::Upstream(Box::new(upstream_conn)));
+        let Some(upstream_conn) = self.connections.upstream(key) else { return Err(Errno::NOMEM) };
         if cx.watch(&upstream_conn.transport.fd, key.to_u64()).is_err() {
             upstream_conn.exchange = None;
             upstream_conn.shared = false;
@@ -128,11 +127,8 @@ impl Proxy {
         if let Some(x) = self.exchanges.get_mut(exchange) {
             x.upstream_stream = Some(if shared { UpstreamStream::Waiting(key) } else { UpstreamStream::H1(key) });
         }
-        if shared
-            && upstream.upstream.keepalive > 0
-            && let Some(keys) = upstream.shared.borrow_mut().get_mut(server)
-        {
-            keys.push(key);
+        if shared {
+            upstream.share(server, key);
         }
         Ok(())
     }
@@ -141,10 +137,10 @@ impl Proxy {
     /// where none is wanted.
     fn upstream_header(&mut self, upstream: &LaneUpstream, server: usize, exchange: Option<Key>) -> Option<Vec<u8>> {
         let version = upstream.upstream.proxy_protocol?;
-        let Self { conns, exchanges, .. } = self;
+        let Self { connections, exchanges, .. } = self;
         let x = exchange.and_then(|x| exchanges.get(x))?;
         // Where the client came to, as it will be told.
-        let (source, destination) = match conns.get(x.client_stream.conn()) {
+        let (source, destination) = match connections.get(x.client_stream.conn()) {
             Some(Conn::Client(client_conn)) => {
                 let own = getsockname(&client_conn.transport.fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
                 (client_conn.client.peer, own)
@@ -165,7 +161,7 @@ impl Proxy {
     }
 
     pub(crate) fn upstream_event(&mut self, cx: &mut Context, key: Key, ready: Ready) {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         match upstream_conn.phase {
             UpstreamPhase::Connecting if upstream_conn.syn.is_some() => self.syn_event(cx, key),
             UpstreamPhase::Connecting => {
@@ -191,17 +187,17 @@ impl Proxy {
     }
 
     pub(crate) fn connected(&mut self, cx: &mut Context, key: Key) {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let (exchange, only_h1, server) = (upstream_conn.exchange, upstream_conn.only_h1, upstream_conn.server);
         let upstream = upstream_conn.upstream.clone();
         if upstream.upstream.proxy_protocol.is_some() {
             let Some(header) = self.upstream_header(&upstream, server, exchange) else { return self.close(cx, key) };
-            let Some(upstream_conn) = self.upstream_conn(key) else { return };
+            let Some(upstream_conn) = self.connections.upstream(key) else { return };
             upstream_conn.transport.send_raw(&header);
         }
-        let Self { conns, scratch, .. } = self;
+        let Self { connections, scratch, .. } = self;
         let context = upstream.context(only_h1);
-        let Some(Conn::Upstream(upstream_conn)) = conns.get_mut(key) else { return };
+        let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
         match context {
             Ok(None) if upstream.upstream.http == UpstreamHttp::Two => self.h2_upstream_begin(cx, key),
             Ok(None) => {
@@ -216,7 +212,7 @@ impl Proxy {
                     Ok(session) => {
                         upstream_conn.transport.start_client(session, scratch);
                         upstream_conn.phase = UpstreamPhase::Handshake;
-                        self.mark_for_flush(key);
+                        self.connections.mark_for_flush(key);
                     }
                     Err(_) => self.upstream_lost(cx, key, false),
                 }
@@ -226,14 +222,14 @@ impl Proxy {
     }
 
     pub(crate) fn upstream_handshake(&mut self, cx: &mut Context, key: Key) {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         if upstream_conn.transport.is_handshaking() {
-            return self.mark_for_flush(key);
+            return self.connections.mark_for_flush(key);
         }
         if upstream_conn.syn.is_some() {
             self.syn_done(cx, key);
         }
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let h2 = upstream_conn.transport.tls.as_ref().and_then(|t| t.alpn()) == Some(b"h2");
         let upstream = upstream_conn.upstream.clone();
         let (server, only_h1) = (upstream_conn.server, upstream_conn.only_h1);
@@ -255,7 +251,7 @@ impl Proxy {
             self.upstream_hint(key, Failure::NoHttp2);
             return self.upstream_lost(cx, key, false);
         }
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         upstream_conn.phase = UpstreamPhase::Busy;
         let waiting = std::mem::take(&mut upstream_conn.waiting);
         if let Some(exchange) = exchange {
@@ -264,7 +260,7 @@ impl Proxy {
         // HTTP/2 was expected, and the server has changed its mind.
         self.close(cx, key);
         for exchange in waiting {
-            if self.exchanges.get(exchange).is_some_and(|x| x.upstream_stream == Some(UpstreamStream::Waiting(key))) {
+            if self.exchanges.waits_for(exchange, key) {
                 self.dispatch(cx, exchange, false);
             }
         }
@@ -272,14 +268,16 @@ impl Proxy {
 
     /// An exchange is over: the connection goes to the pool, or closes.
     pub(crate) fn release(&mut self, cx: &mut Context, key: Key, reusable: bool) {
-        let draining = self.draining.is_some();
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let draining = self.settings.is_draining();
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let (upstream, server) = (upstream_conn.upstream.clone(), upstream_conn.server);
         // Its group may have been replaced while it was busy.
-        let Some((upstream, server)) = self.lane.successor(&upstream, server) else { return self.close(cx, key) };
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some((upstream, server)) = self.settings.lane().successor(&upstream, server) else {
+            return self.close(cx, key);
+        };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let config = &upstream.upstream;
-        let room = upstream.idle.borrow().get(server).is_some_and(|idle| idle.len() < config.keepalive);
+        let room = upstream.keeps_another(server);
         let clean = upstream_conn.keep_alive
             && upstream_conn.inbuf.is_empty()
             && upstream_conn.transport.is_flushed()
@@ -291,30 +289,26 @@ impl Proxy {
         upstream_conn.exchange = None;
         upstream_conn.deadline.after(cx, key, config.keepalive_timeout);
         (upstream_conn.upstream, upstream_conn.server) = (upstream.clone(), server);
-        if let Some(idle) = upstream.idle.borrow_mut().get_mut(server) {
-            idle.push(key);
-        }
+        upstream.put_idle(server, key);
         self.counters.pooled.inc();
     }
 
     /// Idle connections of groups that a reload has replaced go to those in their place, as far as these have room.
     pub(crate) fn carry_pools(&mut self, cx: &mut Context) {
         let idle =
-            |key: &Key| matches!(self.conns.get(*key), Some(Conn::Upstream(b)) if b.phase == UpstreamPhase::Idle);
-        let keys: Vec<Key> = self.conns.keys().filter(idle).collect();
+            |key: &Key| matches!(self.connections.get(*key), Some(Conn::Upstream(b)) if b.phase == UpstreamPhase::Idle);
+        let keys: Vec<Key> = self.connections.keys().into_iter().filter(idle).collect();
         for key in keys {
-            let Some(upstream_conn) = self.upstream_conn(key) else { continue };
+            let Some(upstream_conn) = self.connections.upstream(key) else { continue };
             let (old, server) = (upstream_conn.upstream.clone(), upstream_conn.server);
-            let next = self.lane.successor(&old, server);
+            let next = self.settings.lane().successor(&old, server);
             if next.as_ref().is_some_and(|(new, _)| std::rc::Rc::ptr_eq(new, &old)) {
                 continue;
             }
             // It leaves its old pool, and enters the new one as after any exchange.
-            if let Some(pool) = old.idle.borrow_mut().get_mut(server) {
-                pool.retain(|k| *k != key);
-            }
+            old.forget_idle(server, key);
             self.counters.pooled.dec();
-            if let Some(upstream_conn) = self.upstream_conn(key) {
+            if let Some(upstream_conn) = self.connections.upstream(key) {
                 upstream_conn.phase = UpstreamPhase::Busy;
             }
             self.release(cx, key, true);
@@ -329,7 +323,7 @@ impl Proxy {
             TransportError::Io => {}
         }
         if let (TransportError::Tls(e), Some(UpstreamPhase::Handshake)) =
-            (error, self.upstream_conn(key).map(|b| b.phase))
+            (error, self.connections.upstream(key).map(|b| b.phase))
         {
             self.upstream_hint(key, Failure::of_tls(e));
         }
@@ -338,8 +332,8 @@ impl Proxy {
 
     /// Tells the requests of a connection that is about to be lost more than the loss will.
     fn upstream_hint(&mut self, key: Key, failure: Failure) {
-        let Self { conns, exchanges, .. } = self;
-        let Some(Conn::Upstream(upstream_conn)) = conns.get(key) else { return };
+        let Self { connections, exchanges, .. } = self;
+        let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return };
         for exchange in upstream_conn.exchange.iter().chain(&upstream_conn.waiting) {
             if let Some(x) = exchanges.get_mut(*exchange) {
                 x.routed.hint = Some(failure);
@@ -348,7 +342,7 @@ impl Proxy {
     }
 
     pub(crate) fn upstream_timeout(&mut self, cx: &mut Context, key: Key) {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         if matches!(upstream_conn.phase, UpstreamPhase::Idle | UpstreamPhase::Closing) {
             return self.close(cx, key);
         }
@@ -359,7 +353,7 @@ impl Proxy {
             return;
         }
         // Of one that is busy the exchange has the deadlines.
-        if self.upstream_conn(key).is_none_or(|b| b.phase == UpstreamPhase::Busy) {
+        if self.connections.upstream(key).is_none_or(|b| b.phase == UpstreamPhase::Busy) {
             return;
         }
         self.counters.upstream_timeouts.inc();
@@ -368,14 +362,14 @@ impl Proxy {
 
     /// A connection to an upstream is given up, and what it had to do told.
     pub(crate) fn upstream_lost(&mut self, cx: &mut Context, key: Key, timeout: bool) {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         if upstream_conn.h2.is_some() {
             return self.h2_upstream_lost(cx, key, timeout);
         }
         if upstream_conn.syn.is_some() && !timeout && self.syn_again(cx, key, false) {
             return;
         }
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let waiting = std::mem::take(&mut upstream_conn.waiting);
         let why = match upstream_conn.phase {
             UpstreamPhase::Connecting | UpstreamPhase::Handshake => Loss::Unreachable { timeout },
@@ -391,7 +385,7 @@ impl Proxy {
             None => self.close(cx, key),
         }
         for exchange in waiting {
-            if self.exchanges.get(exchange).is_some_and(|x| x.upstream_stream == Some(UpstreamStream::Waiting(key))) {
+            if self.exchanges.waits_for(exchange, key) {
                 self.server_lost(cx, exchange, why);
             }
         }

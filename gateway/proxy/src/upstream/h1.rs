@@ -18,8 +18,8 @@ const READS: usize = 4;
 impl Proxy {
     /// A kept connection has something to read: its end, most often, or late session tickets.
     pub(crate) fn idle_event(&mut self, cx: &mut Context, key: Key) {
-        let Self { conns, scratch, .. } = self;
-        let Some(Conn::Upstream(upstream_conn)) = conns.get_mut(key) else { return };
+        let Self { connections, scratch, .. } = self;
+        let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
         let tickets = upstream_conn.transport.tls.is_some();
         match upstream_conn.transport.read(scratch, HEAD_READ) {
             Ok(ReadResult::Blocked) => {}
@@ -33,8 +33,9 @@ impl Proxy {
         if self.exchanges.get(exchange).is_some_and(|x| x.routed.relayed) {
             return self.start_relay(cx, exchange, key);
         }
-        let Self { conns, exchanges, scratch, .. } = self;
-        let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else {
+        let Self { connections, exchanges, scratch, .. } = self;
+        let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange))
+        else {
             return;
         };
         upstream_conn.exchange = Some(exchange);
@@ -47,7 +48,7 @@ impl Proxy {
         scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
         encode_request(&mut upstream_conn.transport.stage, &x.request, x.body, connection);
         self.request_sent(cx, exchange, UpstreamStream::H1(key));
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// Takes what an upstream has sent.
@@ -55,7 +56,7 @@ impl Proxy {
         self.scratch.plain.clear();
         for turn in 0.. {
             let mut input = std::mem::take(&mut self.scratch.plain);
-            match self.upstream_conn(key) {
+            match self.connections.upstream(key) {
                 Some(upstream_conn) if upstream_conn.h2.is_some() => self.h2_upstream_take(cx, key, &mut input),
                 _ => self.h1_upstream_take(cx, key, &mut input),
             }
@@ -64,15 +65,15 @@ impl Proxy {
                 return;
             }
             if turn >= READS {
-                self.later.push(Later::Conn(key));
+                self.exchanges.go_on_later(Later::Conn(key));
                 return;
             }
             let size = self.upstream_read_size(cx, key);
             if size == 0 {
                 return;
             }
-            let Self { conns, scratch, .. } = self;
-            let Some(Conn::Upstream(upstream_conn)) = conns.get_mut(key) else { return };
+            let Self { connections, scratch, .. } = self;
+            let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
             match upstream_conn.transport.read(scratch, size) {
                 Ok(ReadResult::Progress) => {
                     if upstream_conn.phase == UpstreamPhase::Handshake {
@@ -89,7 +90,7 @@ impl Proxy {
 
     /// Takes plaintext, the connection's own rest first; `input` is a buffer to use again.
     fn h1_upstream_take(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
-        let mut rest = match self.upstream_conn(key) {
+        let mut rest = match self.connections.upstream(key) {
             Some(upstream_conn) if !upstream_conn.inbuf.is_empty() => {
                 upstream_conn.inbuf.extend_from_slice(input);
                 std::mem::take(&mut upstream_conn.inbuf)
@@ -98,7 +99,7 @@ impl Proxy {
         };
         let from_rest = !rest.is_empty();
         let used = self.consume_upstream(cx, key, if from_rest { &rest } else { input });
-        if let Some(upstream_conn) = self.upstream_conn(key) {
+        if let Some(upstream_conn) = self.connections.upstream(key) {
             if from_rest {
                 keep_rest(&mut rest, used);
                 upstream_conn.inbuf = rest;
@@ -115,7 +116,7 @@ impl Proxy {
 
     /// How many bytes to read from an upstream at once; 0: none, and the source is resumed when there is room for them.
     fn upstream_read_size(&mut self, cx: &Context, key: Key) -> usize {
-        let Some(Conn::Upstream(upstream_conn)) = self.conns.get(key) else { return 0 };
+        let Some(Conn::Upstream(upstream_conn)) = self.connections.get(key) else { return 0 };
         match upstream_conn.exchange {
             Some(exchange) if upstream_conn.h2.is_none() && upstream_conn.phase == UpstreamPhase::Busy => {
                 self.response_read_size(cx, exchange)
@@ -126,8 +127,8 @@ impl Proxy {
 
     /// Whether more of this upstream's bytes could be used now.
     fn upstream_wants(&mut self, key: Key) -> bool {
-        let Self { conns, exchanges, .. } = self;
-        match conns.get(key) {
+        let Self { connections, exchanges, .. } = self;
+        match connections.get(key) {
             Some(Conn::Upstream(upstream_conn)) if upstream_conn.h2.is_some() => {
                 upstream_conn.h2.as_ref().is_some_and(|h| h.is_drained())
             }
@@ -146,7 +147,7 @@ impl Proxy {
     fn consume_upstream(&mut self, cx: &mut Context, key: Key, input: &[u8]) -> usize {
         let mut used = 0;
         loop {
-            let Some(Conn::Upstream(upstream_conn)) = self.conns.get_mut(key) else { return input.len() };
+            let Some(Conn::Upstream(upstream_conn)) = self.connections.get_mut(key) else { return input.len() };
             let Some(exchange) = upstream_conn.exchange else { return used };
             if upstream_conn.phase != UpstreamPhase::Busy {
                 return used;
@@ -158,7 +159,7 @@ impl Proxy {
                     return used;
                 }
                 upstream_conn.answered = true;
-                let limits = &self.lane.snapshot.limits.http;
+                let limits = &self.settings.limits().http;
                 let tolerance = upstream_conn.upstream.upstream.tolerance;
                 match parse_response_tolerating(tolerance, rest, limits, x.request.method(), &mut x.response) {
                     Ok(None) => return used,
@@ -215,7 +216,7 @@ impl Proxy {
             let done = x.response_body.decoder.is_done();
             if done
                 && used < input.len()
-                && let Some(Conn::Upstream(upstream_conn)) = self.conns.get_mut(key)
+                && let Some(Conn::Upstream(upstream_conn)) = self.connections.get_mut(key)
             {
                 // Bytes that nobody asked for: the next response must not begin with them.
                 upstream_conn.keep_alive = false;
@@ -242,7 +243,7 @@ impl Proxy {
 
     /// The upstream will send nothing more.
     fn upstream_ended(&mut self, cx: &mut Context, key: Key, clean: bool) {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         if upstream_conn.h2.is_some() {
             return self.h2_upstream_lost(cx, key, false);
         }
@@ -268,16 +269,16 @@ impl Proxy {
 /// The sink of requests: the operations of `streams`.
 impl Proxy {
     pub(crate) fn h1_server_data(&mut self, key: Key, framing: BodyLength, data: &[u8]) {
-        let Self { conns, scratch, .. } = self;
-        let Some(Conn::Upstream(upstream_conn)) = conns.get_mut(key) else { return };
+        let Self { connections, scratch, .. } = self;
+        let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
         scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
         stage_data(&mut upstream_conn.transport.stage, framing, data);
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     pub(crate) fn h1_server_end(&mut self, exchange: Key, key: Key) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (conns.get_mut(key), exchanges.get(exchange)) else {
+        let Self { connections, exchanges, .. } = self;
+        let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get(exchange)) else {
             return;
         };
         if x.machine.is_tunnel() {
@@ -285,6 +286,6 @@ impl Proxy {
         } else {
             stage_end(&mut upstream_conn.transport.stage, x.request_body.framing, &x.request_body.trailers);
         }
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 }

@@ -185,9 +185,10 @@ impl Proxy {
         let Some(x) = self.exchanges.get(exchange) else { return true };
         let Some(upstream) = x.upstream.clone() else { return true };
         let (server, lost_at) = (x.server, x.routed.lost_at);
-        let keys = upstream.shared.borrow().get(server).cloned().unwrap_or_default();
-        for key in keys {
-            let Some(Conn::Upstream(upstream_conn)) = self.conns.get_mut(key) else { continue };
+        let mut at = 0;
+        while let Some(key) = upstream.shared(server, at) {
+            at += 1;
+            let Some(Conn::Upstream(upstream_conn)) = self.connections.get_mut(key) else { continue };
             match &mut upstream_conn.h2 {
                 Some(h2) => {
                     if lost_at.is_some_and(|at| h2.began < at) || !h2.has_room() {
@@ -215,19 +216,16 @@ impl Proxy {
     /// A connection to an upstream turns out to speak HTTP/2: those who wait for it begin.
     pub(crate) fn h2_upstream_begin(&mut self, cx: &mut Context, key: Key) {
         let now = cx.now();
-        let Self { conns, scratch, .. } = self;
-        let Some(Conn::Upstream(upstream_conn)) = conns.get_mut(key) else { return };
+        let Self { connections, scratch, .. } = self;
+        let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
         scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
         let Some(h2) = H2Upstream::new(now, &mut upstream_conn.transport.stage) else {
             return self.upstream_lost(cx, key, false);
         };
         upstream_conn.h2 = Some(Box::new(h2));
         upstream_conn.phase = UpstreamPhase::Busy;
-        if !std::mem::replace(&mut upstream_conn.shared, true)
-            && upstream_conn.upstream.upstream.keepalive > 0
-            && let Some(keys) = upstream_conn.upstream.shared.borrow_mut().get_mut(upstream_conn.server)
-        {
-            keys.push(key);
+        if !std::mem::replace(&mut upstream_conn.shared, true) {
+            upstream_conn.upstream.share(upstream_conn.server, key);
         }
         let mut waiting = std::mem::take(&mut upstream_conn.waiting);
         waiting.extend(upstream_conn.exchange.take());
@@ -240,20 +238,20 @@ impl Proxy {
                 self.h2_send_request(cx, exchange, key);
             }
         }
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// Takes plaintext; `input` is a buffer to use again.
     pub(crate) fn h2_upstream_take(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
-        let Some(h2) = self.upstream_conn(key).and_then(|b| b.h2.as_mut()) else { return input.clear() };
+        let Some(h2) = self.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return input.clear() };
         if !input.is_empty() {
             h2.backlog.observe(&mut h2.frames, input);
             h2.pipe.give(input);
         }
         self.h2_upstream_drive(cx, key);
         self.h2_greeted(cx, key);
-        self.mark_for_flush(key);
-        match self.upstream_conn(key).and_then(|b| b.h2.as_mut()) {
+        self.connections.mark_for_flush(key);
+        match self.connections.upstream(key).and_then(|b| b.h2.as_mut()) {
             Some(h2) => h2.pipe.take_back(input),
             None => input.clear(),
         }
@@ -261,13 +259,13 @@ impl Proxy {
 
     /// Goes on with those who wanted to know the server's SETTINGS first.
     fn h2_greeted(&mut self, cx: &mut Context, key: Key) {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let Some(h2) = &mut upstream_conn.h2 else { return };
         if std::mem::replace(&mut h2.greeted, true) {
             return;
         }
         for exchange in std::mem::take(&mut upstream_conn.waiting) {
-            if self.exchanges.get(exchange).is_some_and(|x| x.upstream_stream == Some(UpstreamStream::Waiting(key))) {
+            if self.exchanges.waits_for(exchange, key) {
                 self.h2_send_request(cx, exchange, key);
             }
         }
@@ -276,8 +274,8 @@ impl Proxy {
     /// Lets the connection get on.
     pub(crate) fn h2_upstream_drive(&mut self, cx: &mut Context, key: Key) {
         loop {
-            let Self { conns, scratch, .. } = self;
-            let Some(Conn::Upstream(upstream_conn)) = conns.get_mut(key) else { return };
+            let Self { connections, scratch, .. } = self;
+            let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
             let Some(h2) = &mut upstream_conn.h2 else { return };
             h2.allow_input();
             scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
@@ -287,7 +285,7 @@ impl Proxy {
                 return self.h2_upstream_lost(cx, key, false);
             }
             self.h2_woken(cx);
-            let Some(h2) = self.upstream_conn(key).and_then(|b| b.h2.as_mut()) else { return };
+            let Some(h2) = self.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
             if !h2.relieve() {
                 return;
             }
@@ -298,7 +296,7 @@ impl Proxy {
     pub(crate) fn h2_upstream_lost(&mut self, cx: &mut Context, key: Key, timeout: bool) {
         // What has come of responses before the end is theirs.
         self.h2_woken(cx);
-        let Some(h2) = self.upstream_conn(key).and_then(|b| b.h2.as_mut()) else { return };
+        let Some(h2) = self.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
         h2.pipe.end();
         h2.leaving = true;
         let mut task = task::Context::from_waker(Waker::noop());
@@ -324,10 +322,9 @@ impl Proxy {
             }
             lost.push((stream.exchange, why));
         }
-        let waiting = self.upstream_conn(key).map(|b| std::mem::take(&mut b.waiting)).unwrap_or_default();
-        let waits =
-            |x: &Key| self.exchanges.get(*x).is_some_and(|x| x.upstream_stream == Some(UpstreamStream::Waiting(key)));
-        lost.extend(waiting.into_iter().filter(waits).map(|x| (x, Loss::Broken)));
+        let waiting = self.connections.upstream(key).map(|b| std::mem::take(&mut b.waiting)).unwrap_or_default();
+        let waiting = waiting.into_iter().filter(|x| self.exchanges.waits_for(*x, key));
+        lost.extend(waiting.map(|x| (x, Loss::Broken)));
         if limited {
             self.counters.h2_upstream_limits.inc();
         }
@@ -340,7 +337,7 @@ impl Proxy {
     /// Looks at what has run out of time on a connection.
     pub(crate) fn h2_upstream_timeout(&mut self, cx: &mut Context, key: Key) {
         let now = cx.now();
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let config = upstream_conn.upstream.clone();
         let config = &config.upstream;
         let stuck = !upstream_conn.transport.is_flushed();
@@ -365,7 +362,7 @@ impl Proxy {
 /// Streams.
 impl Proxy {
     fn h2_upstream_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
-        match self.conns.get_mut(key)? {
+        match self.connections.get_mut(key)? {
             Conn::Upstream(upstream_conn) => upstream_conn.h2.as_mut()?.streams.get_mut(index as usize),
             _ => None,
         }
@@ -373,8 +370,9 @@ impl Proxy {
 
     /// Opens a stream for an exchange.
     fn h2_send_request(&mut self, cx: &mut Context, exchange: Key, key: Key) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else {
+        let Self { connections, exchanges, .. } = self;
+        let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange))
+        else {
             return;
         };
         let secure = upstream_conn.transport.tls.is_some();
@@ -438,7 +436,7 @@ impl Proxy {
         self.request_sent(cx, exchange, side);
         // From now on its response wakes it.
         self.h2_server_read(cx, exchange, key, index);
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// `h2` says that something has come of a stream.
@@ -455,13 +453,13 @@ impl Proxy {
     /// Takes what has come of a response, as far as there is room for it.
     pub(crate) fn h2_server_read(&mut self, cx: &mut Context, exchange: Key, key: Key, index: u32) {
         loop {
-            let limits = &self.lane.snapshot.limits.http;
-            let Self { conns, exchanges, .. } = self;
+            let limits = &self.settings.limits().http;
+            let Self { connections, exchanges, .. } = self;
             let Some(x) = exchanges.get_mut(exchange) else { return };
             if x.upstream_stream != Some(UpstreamStream::H2(key, index)) || x.response_body.blocked {
                 return;
             }
-            let Some(Conn::Upstream(upstream_conn)) = conns.get_mut(key) else { return };
+            let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
             let Some(stream) = upstream_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else {
                 return;
             };
@@ -540,7 +538,7 @@ impl Proxy {
             // The server may send as much again. It fails only where more is released than has come.
             let _ = body.flow_control().release_capacity(piece.len());
             let last = stream.rest.is_empty() && body.is_end_stream();
-            self.mark_for_flush(key);
+            self.connections.mark_for_flush(key);
             if !self.response_data(cx, exchange, &piece, last) {
                 return;
             }
@@ -561,13 +559,13 @@ impl Proxy {
 
     /// How much of `want` bytes can be taken.
     pub(crate) fn h2_server_credit(&mut self, key: Key, index: u32, want: usize) -> usize {
-        let Some(Conn::Upstream(upstream_conn)) = self.conns.get_mut(key) else { return 0 };
+        let Some(Conn::Upstream(upstream_conn)) = self.connections.get_mut(key) else { return 0 };
         let Some(h2) = &mut upstream_conn.h2 else { return 0 };
         let room = upstream_conn.transport.room(h2.fed, want);
         let Some(stream) = h2.streams.get_mut(index as usize) else { return 0 };
         if room == 0 {
             stream.transport_blocked = true;
-            self.mark_for_flush(key);
+            self.connections.mark_for_flush(key);
             return 0;
         }
         // As towards clients: no more is reserved than there is to send.
@@ -585,7 +583,7 @@ impl Proxy {
 
     pub(crate) fn h2_server_data(&mut self, cx: &mut Context, key: Key, index: u32, data: &[u8], last: bool) {
         let now = cx.now();
-        let Some(Conn::Upstream(upstream_conn)) = self.conns.get_mut(key) else { return };
+        let Some(Conn::Upstream(upstream_conn)) = self.connections.get_mut(key) else { return };
         let Some(h2) = &mut upstream_conn.h2 else { return };
         let Some(stream) = h2.streams.get_mut(index as usize) else { return };
         h2.fed += data.len() + 9;
@@ -593,12 +591,12 @@ impl Proxy {
         stream.ended |= last;
         // It fails where the stream has been reset, and then the response says so.
         let _ = stream.send.send_data(Bytes::copy_from_slice(data), last);
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     pub(crate) fn h2_server_end(&mut self, exchange: Key, key: Key, index: u32) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(x), Some(Conn::Upstream(upstream_conn))) = (exchanges.get(exchange), conns.get_mut(key)) else {
+        let Self { connections, exchanges, .. } = self;
+        let (Some(x), Some(Conn::Upstream(upstream_conn))) = (exchanges.get(exchange), connections.get_mut(key)) else {
             return;
         };
         let Some(stream) = upstream_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
@@ -610,13 +608,13 @@ impl Proxy {
             true => stream.send.send_data(Bytes::new(), true),
             false => stream.send.send_trailers(message::write_trailers(&x.request_body.trailers)),
         };
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// The exchange needs its stream no more; what has not ended is reset by `h2` (CANCEL).
     pub(crate) fn h2_server_finish(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let draining = self.draining.is_some();
-        let Some(Conn::Upstream(upstream_conn)) = self.conns.get_mut(key) else { return };
+        let draining = self.settings.is_draining();
+        let Some(Conn::Upstream(upstream_conn)) = self.connections.get_mut(key) else { return };
         let config = upstream_conn.upstream.clone();
         let Some(h2) = &mut upstream_conn.h2 else { return };
         let Some(Stream { slot, .. }) = h2.streams.try_remove(index as usize) else { return };
@@ -628,7 +626,7 @@ impl Proxy {
             }
             upstream_conn.deadline.after(cx, key, config.upstream.keepalive_timeout);
         }
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// The request is called off.
@@ -641,7 +639,7 @@ impl Proxy {
 
     /// There is room on the wire again.
     pub(crate) fn h2_upstream_room(&mut self, cx: &mut Context, key: Key) {
-        let Some(h2) = self.upstream_conn(key).and_then(|b| b.h2.as_mut()) else { return };
+        let Some(h2) = self.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
         let mut blocked = Vec::new();
         for (_, stream) in h2.streams.iter_mut().filter(|(_, s)| s.transport_blocked) {
             stream.transport_blocked = false;

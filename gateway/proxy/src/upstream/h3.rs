@@ -13,21 +13,19 @@ use crate::client::h3::sweep;
 use crate::conn::Conn;
 use crate::exchange::response::Loss;
 use crate::exchange::streams::{Later, UpstreamStream};
-use crate::lane_state::LaneUpstream;
+use crate::quic::config;
 use crate::quic::conn::{Phase, QuicConn, Role, Stream};
-use crate::quic::{Endpoint, config};
 use crate::service::Proxy;
 use crate::snapshot::{QuicSettings, UpstreamHttp};
 use crate::transport::{HIGH_WATER, MIN_CREDIT};
+use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{ConnectionError, Dir, ReadError, StreamId};
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
 use sealane_http::{BodyLength, Method, ParseError, Scheme};
 use sealane_lane::{Context, Key, Millis};
-use sealane_sys::udp::{Options, Socket};
 use sealane_tls::quic::{Handshake, QuicClient};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +76,7 @@ impl Proxy {
         if let Some(x) = self.exchanges.get_mut(exchange) {
             x.upstream_stream = Some(UpstreamStream::Waiting(key));
         }
-        if let Some(q) = self.quic_conn(key) {
+        if let Some(q) = self.connections.quic(key) {
             q.requests_waiting.push_back(exchange);
         }
         self.h3_send_waiting(cx, key);
@@ -86,13 +84,12 @@ impl Proxy {
     }
 
     fn h3_usable(&mut self, key: Key) -> bool {
-        self.quic_conn(key).is_some_and(|q| matches!(q.phase, Phase::Handshake | Phase::Open))
+        self.connections.quic(key).is_some_and(|q| matches!(q.phase, Phase::Handshake | Phase::Open))
     }
 
     /// Begins to connect; `None` if that fails at once.
     fn h3_connect(&mut self, cx: &mut Context, upstream: &Rc<LaneUpstream>, server: usize) -> Option<Key> {
         let address = upstream.upstream.servers.get(server)?.address;
-        let index = self.h3_client_endpoint(cx, address.is_ipv6())?;
         let policy = upstream.upstream.tls.as_ref()?;
         let context = upstream.context(false).ok()??;
         let client = QuicClient::new(&context).ok()?;
@@ -102,40 +99,21 @@ impl Proxy {
         let patience = upstream.upstream.first_byte_timeout.max(upstream.upstream.idle_timeout);
         let silence = patience.saturating_add(DEAD_AFTER);
         config.transport_config(Arc::new(config::transport(&SETTINGS, Some(silence))));
-        let now = cx.instant();
-        let endpoint = self.quic.endpoints.get_mut(index)?.as_mut()?;
-        let (handle, quic) = endpoint.endpoint.connect(now, config, address, &policy.server_name).ok()?;
+        let (index, handle, quic) = self.quic.connect(cx, &self.settings, config, address, &policy.server_name)?;
         self.counters.upstream_connects.inc();
         let key = self.quic_insert(index, handle, quic, Role::Server(upstream.clone(), server), cx.now());
         upstream.h3_note(server, Some(key));
         let wait = upstream.upstream.connect_timeout;
-        let q = self.quic_conn(key)?;
+        let q = self.connections.quic(key)?;
         q.deadline.after(cx, key, wait);
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
         Some(key)
-    }
-
-    /// The lane's endpoint for connections of its own.
-    fn h3_client_endpoint(&mut self, cx: &mut Context, v6: bool) -> Option<usize> {
-        let own = |e: &Endpoint| e.listener.is_none() && e.socket.address().is_ipv6() == v6;
-        if let Some(index) = self.quic.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e))) {
-            return Some(index);
-        }
-        let any = if v6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { IpAddr::from(Ipv4Addr::UNSPECIFIED) };
-        let size = crate::quic::SOCKET_BUFFER;
-        let options = Options { ecn: true, receive_buffer: size, send_buffer: size, ..Options::default() };
-        let socket = Socket::bind(SocketAddr::new(any, 0), &options).ok()?;
-        let probes = socket.probe_path().is_ok();
-        let config = self.quic_endpoint_config(self.slot);
-        let endpoint = quinn_proto::Endpoint::new(config, None, probes, None);
-        let endpoint = Endpoint { socket, endpoint, listener: None, slot: self.slot, keys: Vec::new(), leaving: false };
-        self.quic_add_endpoint(cx, endpoint).ok()
     }
 
     /// The handshake with a server is over.
     pub(crate) fn h3_server_established(&mut self, cx: &mut Context, key: Key) {
-        let limits = self.lane.snapshot.limits.clone();
-        let Some(q) = self.quic_conn(key) else { return };
+        let limits = self.settings.limits().clone();
+        let Some(q) = self.connections.quic(key) else { return };
         q.phase = Phase::Open;
         q.established = true;
         q.prepare_key_update();
@@ -154,9 +132,9 @@ impl Proxy {
     /// Sends the requests that wait for this connection, as many as the server allows.
     pub(crate) fn h3_send_waiting(&mut self, cx: &mut Context, key: Key) {
         loop {
-            let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return };
+            let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return };
             let Some(&exchange) = q.requests_waiting.front() else { return };
-            if self.exchanges.get(exchange).is_none_or(|x| x.upstream_stream != Some(UpstreamStream::Waiting(key))) {
+            if !self.exchanges.waits_for(exchange, key) {
                 q.requests_waiting.pop_front();
                 continue;
             }
@@ -170,9 +148,9 @@ impl Proxy {
     }
 
     fn h3_send_request(&mut self, cx: &mut Context, key: Key, exchange: Key, id: StreamId) {
-        let max = self.lane.snapshot.limits.http.head;
-        let Self { conns, exchanges, .. } = self;
-        let (Some(Conn::Quic(q)), Some(x)) = (conns.get_mut(key), exchanges.get_mut(exchange)) else { return };
+        let max = self.settings.limits().http.head;
+        let Self { connections, exchanges, .. } = self;
+        let (Some(Conn::Quic(q)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else { return };
         let mut stream = Stream::new(id, MessageReader::new(Side::Client, max), Millis::MAX);
         stream.exchange = Some(exchange);
         x.request_body.framing = BodyLength::None;
@@ -182,19 +160,19 @@ impl Proxy {
         q.by_id.insert(id, index);
         q.stage(index);
         q.next_id = q.next_id.max(u64::from(id) + 4);
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
         self.request_sent(cx, exchange, UpstreamStream::H3(key, index));
     }
 
     /// Reads a response as far as there is room for it.
     pub(crate) fn h3_server_read(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
+        let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
         let (id, Some(exchange)) = (stream.id, stream.exchange) else { return };
         // The reader travels, since what it finds concerns all of us.
         let mut reader = std::mem::replace(&mut stream.reader, MessageReader::new(Side::Client, 0));
         let result = self.h3_server_read_with(cx, key, index, exchange, &mut reader);
         let same = |s: &&mut Stream| s.id == id;
-        if let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
+        if let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
             stream.reader = reader;
         }
         match result {
@@ -203,7 +181,7 @@ impl Proxy {
             Err(H3Error::Stream(..)) => self.response_broken(cx, exchange, ParseError::Truncated),
             Err(H3Error::Connection(code, why)) => self.h3_connection_error(cx, key, code, why),
         }
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     fn h3_server_read_with(
@@ -217,7 +195,7 @@ impl Proxy {
         let mut begun: Option<ListInfo> = None;
         let mut ahead = 0;
         loop {
-            let Some(Conn::Quic(q)) = self.conns.get_mut(key) else { return Ok(()) };
+            let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return Ok(()) };
             let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
             if stream.rest.is_empty() {
                 if stream.read_done {
@@ -282,15 +260,15 @@ impl Proxy {
                 }
                 ahead += step;
                 if ahead > READ_AHEAD {
-                    self.later.push(Later::Server(exchange));
+                    self.exchanges.go_on_later(Later::Server(exchange));
                     return Ok(());
                 }
             }
-            let Self { conns, exchanges, quic, lane, .. } = self;
-            let Some(Conn::Quic(q)) = conns.get_mut(key) else { return Ok(()) };
+            let Self { connections, exchanges, scratch, settings, .. } = self;
+            let Some(Conn::Quic(q)) = connections.get_mut(key) else { return Ok(()) };
             let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
             let Some(x) = exchanges.get_mut(exchange) else { return Ok(()) };
-            let limits = &lane.snapshot.limits.http;
+            let limits = &settings.limits().http;
             let data = stream.rest.slice(..step);
             let (used, piece) = reader.read(&data)?;
             stream.rest.advance(used);
@@ -298,7 +276,7 @@ impl Proxy {
                 Piece::NeedMore => {}
                 Piece::Head(section) => {
                     let method = x.request.method();
-                    let info = h3::read_response(section, false, limits, method, &mut x.response, &mut quic.qpack)?;
+                    let info = h3::read_response(section, false, limits, method, &mut x.response, &mut scratch.qpack)?;
                     if x.response.status < 200 {
                         reader.expect_another_head();
                         if !self.response_arrived(cx, exchange, BodyLength::None, false) {
@@ -324,7 +302,7 @@ impl Proxy {
                     }
                 }
                 Piece::Trailers(section) => {
-                    h3::read_trailers(section, limits, &mut x.response_body.trailers, &mut quic.qpack)?;
+                    h3::read_trailers(section, limits, &mut x.response_body.trailers, &mut scratch.qpack)?;
                 }
             }
         }
@@ -332,7 +310,7 @@ impl Proxy {
 
     /// The server wants no more of a request (STOP_SENDING): it may have answered already.
     pub(crate) fn h3_server_stopped(&mut self, key: Key, index: u32) {
-        if let Some(stream) = self.quic_conn(key).and_then(|q| q.streams.get_mut(index as usize)) {
+        if let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) {
             stream.out = Vec::new();
             stream.held.clear();
             stream.finished = true;
@@ -342,7 +320,7 @@ impl Proxy {
 
     /// The server is going away: requests from this stream on were not looked at.
     pub(crate) fn h3_server_leaving(&mut self, cx: &mut Context, key: Key, from: u64) {
-        let Some(q) = self.quic_conn(key) else { return };
+        let Some(q) = self.connections.quic(key) else { return };
         if q.phase == Phase::Open {
             q.phase = Phase::Leaving;
         }
@@ -370,7 +348,7 @@ impl Proxy {
 
     /// No new request takes this connection.
     fn h3_forget(&mut self, key: Key) {
-        if let Some(QuicConn { role: Role::Server(upstream, server), .. }) = self.quic_conn(key) {
+        if let Some(QuicConn { role: Role::Server(upstream, server), .. }) = self.connections.quic(key) {
             let (upstream, server) = (upstream.clone(), *server);
             if upstream.h3_connection(server) == Some(key) {
                 upstream.h3_note(server, None);
@@ -380,7 +358,7 @@ impl Proxy {
 
     /// A connection to a server is lost, or was never made.
     pub(crate) fn h3_server_lost(&mut self, cx: &mut Context, key: Key, reason: Option<&ConnectionError>) {
-        let Some(q) = self.quic_conn(key) else { return };
+        let Some(q) = self.connections.quic(key) else { return };
         if q.phase == Phase::Closed && q.counted_out {
             return;
         }
@@ -412,14 +390,14 @@ impl Proxy {
             self.server_lost(cx, exchange, if !answered && quiet { Loss::Stale } else { Loss::Broken });
         }
         self.h3_redispatch(cx, key, waiting);
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// Looks at what has run out of time on a connection to a server.
     pub(crate) fn h3_server_timeout(&mut self, cx: &mut Context, key: Key) {
-        let limits = self.lane.snapshot.limits.clone();
+        let limits = self.settings.limits().clone();
         let (now, instant) = (cx.now(), cx.instant());
-        let Some(q) = self.quic_conn(key) else { return };
+        let Some(q) = self.connections.quic(key) else { return };
         let Role::Server(upstream, _) = &q.role else { return };
         let keepalive = upstream.upstream.keepalive_timeout.as_millis() as Millis;
         match q.phase {
@@ -443,7 +421,7 @@ impl Proxy {
 /// The server as a sink: the operations of `streams`.
 impl Proxy {
     fn h3_upstream_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
-        self.quic_conn(key)?.streams.get_mut(index as usize)
+        self.connections.quic(key)?.streams.get_mut(index as usize)
     }
 
     pub(crate) fn h3_server_credit(&mut self, key: Key, index: u32, want: usize) -> usize {
@@ -466,26 +444,26 @@ impl Proxy {
         h3::put_data_header(&mut stream.out, data.len());
         stream.out.extend_from_slice(data);
         stream.finish |= last;
-        if let Some(q) = self.quic_conn(key) {
+        if let Some(q) = self.connections.quic(key) {
             q.stage(index);
         }
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     pub(crate) fn h3_server_end(&mut self, exchange: Key, key: Key, index: u32) {
-        let Self { conns, exchanges, .. } = self;
-        let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), conns.get_mut(key)) else { return };
+        let Self { connections, exchanges, .. } = self;
+        let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), connections.get_mut(key)) else { return };
         let Some(stream) = q.streams.get_mut(index as usize) else { return };
         if !stream.stopped && !std::mem::replace(&mut stream.finish, true) {
             h3::encode_trailers(&mut stream.out, &x.request_body.trailers);
         }
         q.stage(index);
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// The exchange is over.
     pub(crate) fn h3_server_finish(&mut self, cx: &mut Context, key: Key, index: u32, complete: bool) {
-        let Some(q) = self.quic_conn(key) else { return };
+        let Some(q) = self.connections.quic(key) else { return };
         q.idle_since = cx.now();
         let Some(stream) = q.streams.get_mut(index as usize) else { return };
         stream.exchange = None;
@@ -495,14 +473,14 @@ impl Proxy {
         } else {
             q.reset(index, Code::RequestCancelled);
         }
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 
     /// Calls the request off.
     pub(crate) fn h3_server_reset(&mut self, key: Key, index: u32) {
-        if let Some(q) = self.quic_conn(key) {
+        if let Some(q) = self.connections.quic(key) {
             q.reset(index, Code::RequestCancelled);
         }
-        self.quic_mark_for_flush(key);
+        self.connections.mark_for_flush(key);
     }
 }

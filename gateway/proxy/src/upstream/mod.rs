@@ -3,9 +3,11 @@
 
 pub mod balance;
 pub(crate) mod connection;
+pub(crate) mod group;
 pub(crate) mod h1;
 pub(crate) mod h2;
 pub(crate) mod h3;
+pub(crate) mod pools;
 pub(crate) mod selection;
 pub mod server_state;
 pub(crate) mod syn;

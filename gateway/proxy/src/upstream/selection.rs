@@ -5,20 +5,18 @@
 use crate::Failure;
 use crate::exchange::Exchange;
 use crate::exchange::response::Loss;
-use crate::exchange::streams::client_of;
-use crate::lane_state::{LaneListener, LaneUpstream};
-use crate::limits::Passed;
+use crate::lane_state::LaneListener;
 use crate::rules::{Redirect, Request, RouteRef};
-use crate::service::{Message, Proxy};
+use crate::service::Proxy;
 use crate::snapshot::Action;
 use crate::upstream::balance::{HashKey, Lease, Pick, Preference, Tried, fields_value, mix};
+use crate::upstream::group::LaneUpstream;
 use rustix::io::Errno;
 use sealane_http::Known;
-use sealane_lane::{Context, Key, Millis, Undelivered};
+use sealane_lane::{Context, Key, Millis};
 use sealane_route::RouteTable;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// What an exchange knows of the way that was chosen for it.
 #[derive(Default)]
@@ -145,7 +143,7 @@ impl Proxy {
         table: &RouteTable<usize>,
         expects: bool,
     ) {
-        let Self { conns, exchanges, routing, .. } = self;
+        let Self { connections, exchanges, admission, .. } = self;
         let Some(x) = exchanges.get_mut(exchange) else { return };
         let found = match table.find(x.request.path(), &Request(&x.request)) {
             Ok(Some(found)) => found,
@@ -158,12 +156,12 @@ impl Proxy {
         let Some(route) = listener.routing.routes.get(*found.value) else { return self.refuse(cx, exchange, 500) };
         x.routed.route = Some(RouteRef::new(listener.clone(), *found.value, found.matched));
         x.routed.adds_headers = true;
-        let Some(client) = client_of(conns, x.client_stream) else { return };
+        let Some(client) = connections.client_of(x.client_stream) else { return };
         let name = client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes();
         let mut wait = None;
         for limit in &route.rate_limits {
             let field = |name: &str| x.request.fields.get_named(name.as_bytes());
-            if let Err(ms) = routing.request(cx, *limit, x.client_ip(client), name, field) {
+            if let Err(ms) = admission.request(cx, *limit, x.client_ip(client), name, field) {
                 wait = wait.max(Some(ms));
             }
         }
@@ -206,7 +204,7 @@ impl Proxy {
     pub(crate) fn add_response_headers(&mut self, exchange: Key, ours: bool) {
         let Some(x) = self.exchanges.get_mut(exchange) else { return };
         if x.routed.adds_headers {
-            let secure = client_of(&self.conns, x.client_stream).is_some_and(|c| c.is_secure());
+            let secure = self.connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
             add_routed_headers(x, secure, ours);
         }
     }
@@ -326,67 +324,41 @@ impl Proxy {
         let first = x.routed.waits_until.is_none();
         let patience = upstream.upstream.queue_timeout.as_millis() as Millis;
         let until = *x.routed.waits_until.get_or_insert(now + patience);
-        let mut waiting = upstream.waiting.borrow_mut();
-        if waiting.len() >= upstream.queue_share {
-            // Some may have gone away while they waited.
-            waiting.retain(|key| self.exchanges.get(*key).is_some());
-        }
-        if waiting.len() >= upstream.queue_share {
-            drop(waiting);
+        if upstream.queue(exchange, |key| self.exchanges.get(key).is_some()).is_err() {
             self.counters.queue_full.inc();
             return self.refuse(cx, exchange, 503);
         }
         if first {
             self.counters.queued.inc();
         }
-        waiting.push_back(exchange);
-        upstream.tell_waiting(waiting.len());
-        let begins = waiting.len() == 1;
-        drop(waiting);
-        if begins && !self.routing.queued.iter().any(|u| Rc::ptr_eq(u, upstream)) {
-            self.routing.queued.push(upstream.clone());
-        }
-        self.routing.wake_at(cx, until);
+        self.pools.mind_queue(cx, upstream, until);
         // Another lane may have room to give.
         upstream.upstream.group.nudge();
     }
 
-    /// Tells the other lanes what has passed here; the queues are minded at the end of the turn.
-    pub(crate) fn routing_timer(&mut self, cx: &mut Context) {
-        let firsts = self.routing.queued.iter().filter_map(|u| u.waiting.borrow().front().copied());
-        let until = firsts.filter_map(|key| self.exchanges.get(key)?.routed.waits_until).min();
-        // Those that are due are answered in this turn.
-        let until = until.map(|at| at.max(cx.now() + 1));
-        let news: Vec<Arc<Passed>> = self.routing.fired(cx, until).into_iter().map(Arc::new).collect();
-        for (slot, mailbox) in self.mailboxes.iter().enumerate().filter(|(slot, _)| *slot != self.slot) {
-            let earlier = self.routing.take_untold(slot).into_iter().map(Arc::new);
-            for passed in earlier.chain(news.iter().cloned()) {
-                // A lane that has ended lets nothing pass.
-                if let Err(Undelivered::Full(Message::Passed(passed))) = mailbox.send(Message::Passed(passed)) {
-                    self.counters.rate_news_lost.add(self.routing.keep(cx, slot, &passed));
-                }
-            }
-        }
+    /// The timer of the queues has fired; they are looked at at the end of the turn.
+    pub(crate) fn queues_timeout(&mut self, cx: &mut Context) {
+        let Self { exchanges, pools, .. } = self;
+        pools.timeout(cx, |upstream| exchanges.get(upstream.first_queued()?)?.routed.waits_until);
     }
 
     /// The end of a turn: who has waited long enough is answered, who has got room goes on.
     pub(crate) fn serve_queues(&mut self, cx: &mut Context) {
-        self.routing.acknowledge();
-        if self.routing.queued.is_empty() {
+        self.pools.acknowledge();
+        if !self.pools.has_queues() {
             return;
         }
         let now = cx.now();
-        for upstream in std::mem::take(&mut self.routing.queued) {
+        for upstream in self.pools.take_queues() {
             // Those that are put back (they stick to a server that is full) are not looked at again in this turn.
-            let count = upstream.waiting.borrow().len();
-            for _ in 0..count {
-                let Some(key) = upstream.waiting.borrow().front().copied() else { break };
+            for _ in 0..upstream.queue_len() {
+                let Some(key) = upstream.first_queued() else { break };
                 let until = self.exchanges.get(key).map(|x| x.routed.waits_until.unwrap_or(now));
                 let expired = until.is_some_and(|until| now >= until);
                 if until.is_some() && !expired && !upstream.balancer.may_have_room() {
                     break;
                 }
-                upstream.waiting.borrow_mut().pop_front();
+                upstream.unqueue_first();
                 if expired {
                     self.counters.queue_timeouts.inc();
                     self.refuse(cx, key, 503);
@@ -395,10 +367,10 @@ impl Proxy {
                 }
                 self.flush_marked(cx);
             }
-            let left = upstream.waiting.borrow().len();
+            let left = upstream.queue_len();
             upstream.tell_waiting(left);
-            if left > 0 && !self.routing.queued.iter().any(|u| Rc::ptr_eq(u, &upstream)) {
-                self.routing.queued.push(upstream);
+            if left > 0 {
+                self.pools.note_queue(&upstream);
             }
         }
     }

@@ -11,11 +11,11 @@
 //! ```
 
 use crate::conn::UpstreamPhase;
-use crate::lane_state::LaneUpstream;
 use crate::service::Proxy;
 use crate::transport::Transport;
+use crate::upstream::group::LaneUpstream;
 use rustix::net::sockopt;
-use sealane_dial::{Action, Dial, Ended, How, Route, Verdict};
+use sealane_dial::{Action, Dial, Ended, How, Route};
 use sealane_lane::{Context, Key, Millis};
 use sealane_sys::fastopen::{self, Cookie};
 use sealane_sys::fastopen_open::{self, Settled};
@@ -60,13 +60,13 @@ impl Proxy {
         let cookie = upstream.upstream.syn_tls?;
         let address = upstream.upstream.servers.get(server)?.address;
         let now = cx.instant();
-        if self.dialled.verdict(address.ip(), now) == Verdict::Paused {
+        if self.pools.is_paused(address.ip(), now) {
             self.counters.upstream_syn_paused.inc();
             return None;
         }
         let context = upstream.context(only_h1).ok()??;
         let budget = upstream.syn_budget(server, address, cx.now())?;
-        let Self { scratch, counters, dialled, .. } = self;
+        let Self { scratch, counters, pools, .. } = self;
         scratch.records.clear();
         let Some(made) = Session::client_for_syn(&context, upstream.wants_whole(server), &mut scratch.records).ok()?
         else {
@@ -92,7 +92,7 @@ impl Proxy {
         scratch.records.clear();
         transport.start_client(made.session, scratch);
         transport.send_raw(&data[opened.sent..]);
-        let mut dial = Dial::embedded(now, dialled.patience(address.ip()));
+        let mut dial = Dial::embedded(now, pools.patience(address.ip()));
         // The connection is open already.
         let _ = dial.poll_action();
         let syn = UpstreamSyn {
@@ -111,7 +111,7 @@ impl Proxy {
     /// The connection is watched: its time begins.
     pub(crate) fn syn_begun(&mut self, cx: &mut Context, key: Key, wait: Duration) {
         let give_up = cx.now() + wait.as_millis() as Millis;
-        if let Some(syn) = self.upstream_conn(key).and_then(|b| b.syn.as_mut()) {
+        if let Some(syn) = self.connections.upstream(key).and_then(|b| b.syn.as_mut()) {
             syn.give_up = give_up;
         }
         self.syn_arm(cx, key);
@@ -119,7 +119,7 @@ impl Proxy {
 
     /// Something has become of one of the sockets, or of both.
     pub(crate) fn syn_event(&mut self, cx: &mut Context, key: Key) {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let Some(syn) = &mut upstream_conn.syn else { return };
         if syn.embedded {
             match fastopen_open::settled(&upstream_conn.transport.fd, syn.cookie_missing) {
@@ -141,7 +141,7 @@ impl Proxy {
     /// A deadline has passed; true if it was one of this module's.
     pub(crate) fn syn_timeout(&mut self, cx: &mut Context, key: Key) -> bool {
         let (now, instant) = (cx.now(), cx.instant());
-        let Some(upstream_conn) = self.upstream_conn(key) else { return false };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return false };
         let Some(syn) = &mut upstream_conn.syn else { return false };
         if now >= syn.give_up {
             return false;
@@ -164,13 +164,14 @@ impl Proxy {
     }
 
     fn syn_act(&mut self, cx: &mut Context, key: Key) {
-        while let Some(action) = self.upstream_conn(key).and_then(|b| b.syn.as_mut()).and_then(|s| s.dial.poll_action())
+        while let Some(action) =
+            self.connections.upstream(key).and_then(|b| b.syn.as_mut()).and_then(|s| s.dial.poll_action())
         {
             match action {
                 Action::Connect(Route::Plain) => self.syn_open_plain(cx, key),
                 Action::Connect(Route::Embedded) => {}
                 Action::Drop(route) => {
-                    if let Some(syn) = self.upstream_conn(key).and_then(|b| b.syn.as_mut()) {
+                    if let Some(syn) = self.connections.upstream(key).and_then(|b| b.syn.as_mut()) {
                         match route {
                             Route::Embedded => syn.embedded = false,
                             Route::Plain => syn.plain = None,
@@ -179,8 +180,8 @@ impl Proxy {
                 }
                 Action::Use(Route::Embedded) => return self.syn_won(cx, key),
                 Action::Use(Route::Plain) => {
-                    let Self { conns, scratch, .. } = self;
-                    let Some(crate::conn::Conn::Upstream(upstream_conn)) = conns.get_mut(key) else { return };
+                    let Self { connections, scratch, .. } = self;
+                    let Some(crate::conn::Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
                     if let Some(fd) = upstream_conn.syn.as_mut().and_then(|s| s.plain.take()) {
                         let mut transport = Transport::new(fd);
                         transport.needs_flush = upstream_conn.transport.needs_flush;
@@ -200,7 +201,7 @@ impl Proxy {
     }
 
     fn syn_open_plain(&mut self, cx: &mut Context, key: Key) {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let Some(address) = upstream_conn.upstream.upstream.servers.get(upstream_conn.server).map(|s| s.address) else {
             return;
         };
@@ -214,13 +215,13 @@ impl Proxy {
 
     /// The embedded connection is made: the handshake is under way already.
     fn syn_won(&mut self, cx: &mut Context, key: Key) {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let Some(syn) = &mut upstream_conn.syn else { return };
         upstream_conn.phase = UpstreamPhase::Handshake;
         (upstream_conn.transport.readable, upstream_conn.transport.writable) = (true, true);
         // Without data in the SYN, the hello that follows carries the third packet.
         syn.held &= syn.dial.how() == How::Embedded;
-        self.mark_for_flush(key);
+        self.connections.mark_for_flush(key);
         // The server's flight may have come with its SYN-ACK, in the same event.
         self.upstream_go_on(cx, key);
         self.syn_arm(cx, key);
@@ -229,7 +230,7 @@ impl Proxy {
     /// Sets the connection's deadline to whatever comes first.
     fn syn_arm(&mut self, cx: &mut Context, key: Key) {
         let (now, instant) = (cx.now(), cx.instant());
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let Some(syn) = &upstream_conn.syn else { return };
         let until = match upstream_conn.phase {
             UpstreamPhase::Connecting => syn.dial.next_deadline().map(|t| t.saturating_duration_since(instant)),
@@ -246,7 +247,7 @@ impl Proxy {
 
     /// The server has said something.
     pub(crate) fn syn_heard(&mut self, cx: &mut Context, key: Key) {
-        let Some(syn) = self.upstream_conn(key).and_then(|b| b.syn.as_mut()) else { return };
+        let Some(syn) = self.connections.upstream(key).and_then(|b| b.syn.as_mut()) else { return };
         syn.heard = true;
         if std::mem::take(&mut syn.held) {
             self.syn_arm(cx, key);
@@ -255,7 +256,7 @@ impl Proxy {
 
     /// A connection has broken whose handshake was not over; `refused`: by an alert. True if another takes its place.
     pub(crate) fn syn_again(&mut self, cx: &mut Context, key: Key, refused: bool) -> bool {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return false };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return false };
         let Some(syn) = &mut upstream_conn.syn else { return false };
         let again = match upstream_conn.phase {
             UpstreamPhase::Handshake if refused => syn.trimmed && syn.dial.handle_refused(),
@@ -279,7 +280,7 @@ impl Proxy {
 
     /// The handshake is over: what it has shown is counted and kept.
     pub(crate) fn syn_done(&mut self, cx: &Context, key: Key) {
-        let Some(upstream_conn) = self.upstream_conn(key) else { return };
+        let Some(upstream_conn) = self.connections.upstream(key) else { return };
         let Some(syn) = upstream_conn.syn.take() else { return };
         let rtt = fastopen::info(&upstream_conn.transport.fd).map(|i| i.rtt).ok().filter(|rtt| !rtt.is_zero());
         let address = upstream_conn.upstream.upstream.servers.get(upstream_conn.server).map(|s| s.address.ip());
@@ -293,15 +294,7 @@ impl Proxy {
             How::Sequential => {}
         }
         let Some(address) = address else { return };
-        let now = cx.instant();
-        match syn.dial.evidence() {
-            Some(true) => self.dialled.note_success(address, now),
-            Some(false) => self.dialled.note_failure(address, now),
-            None => {}
-        }
-        if let Some(rtt) = rtt {
-            self.dialled.note_rtt(address, rtt, now);
-        }
+        self.pools.note_path(address, syn.dial.evidence(), rtt, cx.instant());
     }
 }
 
@@ -330,8 +323,7 @@ const FRESH: Millis = 10_000;
 impl LaneUpstream {
     /// Bytes that a SYN to this server takes. `None` where there is no way to it.
     fn syn_budget(&self, server: usize, address: SocketAddr, now: Millis) -> Option<usize> {
-        let mut servers = self.syn.borrow_mut();
-        let known = servers.get_mut(server)?;
+        let mut known = self.syn_server(server)?;
         if known.fresh <= now {
             let mtu = fastopen::path_mtu(address).ok()?;
             known.budget = sealane_dial::budget::bytes(address.ip(), mtu);
@@ -341,11 +333,11 @@ impl LaneUpstream {
     }
 
     fn wants_whole(&self, server: usize) -> bool {
-        self.syn.borrow().get(server).is_some_and(|s| s.whole)
+        self.syn_server(server).is_some_and(|s| s.whole)
     }
 
     fn note_whole(&self, server: usize) {
-        if let Some(known) = self.syn.borrow_mut().get_mut(server) {
+        if let Some(mut known) = self.syn_server(server) {
             known.whole = true;
         }
     }

@@ -1,0 +1,172 @@
+//! A lane's connections, and which of them have something to send.
+//!
+//! Every connection, over TCP and over QUIC, with clients and with upstreams, has one key here. Whoever stages bytes on one marks
+//! it; the marks are taken at the end of the event (one exchange at a time), of the turn (shared over TCP), or with the turn's
+//! datagrams (QUIC).
+
+use crate::conn::{Client, ClientConnection, Conn, UpstreamConnection};
+use crate::exchange::streams::ClientStream;
+use crate::quic::conn::QuicConn;
+use sealane_lane::{Context, Key, Millis, Slots};
+
+#[derive(Default)]
+pub(crate) struct Connections {
+    slots: Slots<Conn>,
+    /// Connections over TCP that are flushed before the event is over.
+    marked: Vec<Key>,
+    /// Those that many exchanges share: they are flushed once per turn, so that their frames leave in one record.
+    shared: Vec<Key>,
+    /// Connections over QUIC that are flushed in this turn.
+    quic: Vec<Key>,
+}
+
+impl Connections {
+    /// Takes a connection in.
+    pub fn insert(&mut self, conn: Conn) -> Key {
+        self.slots.insert(conn)
+    }
+
+    /// Takes a connection out; its marks find nothing then.
+    pub fn remove(&mut self, key: Key) -> Option<Conn> {
+        self.slots.remove(key)
+    }
+
+    #[inline]
+    pub fn get(&self, key: Key) -> Option<&Conn> {
+        self.slots.get(key)
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut Conn> {
+        self.slots.get_mut(key)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// All keys, for rare walks over everything.
+    pub fn keys(&self) -> Vec<Key> {
+        self.slots.keys().collect()
+    }
+
+    /// A connection with a client over TCP.
+    #[inline]
+    pub fn client(&mut self, key: Key) -> Option<&mut ClientConnection> {
+        match self.slots.get_mut(key) {
+            Some(Conn::Client(client_conn)) => Some(client_conn),
+            _ => None,
+        }
+    }
+
+    /// A connection to an upstream over TCP.
+    #[inline]
+    pub fn upstream(&mut self, key: Key) -> Option<&mut UpstreamConnection> {
+        match self.slots.get_mut(key) {
+            Some(Conn::Upstream(upstream_conn)) => Some(upstream_conn),
+            _ => None,
+        }
+    }
+
+    /// A connection over QUIC.
+    #[inline]
+    pub fn quic(&mut self, key: Key) -> Option<&mut QuicConn> {
+        match self.slots.get_mut(key) {
+            Some(Conn::Quic(q)) => Some(q),
+            _ => None,
+        }
+    }
+
+    /// Who the client of an exchange is.
+    #[inline]
+    pub fn client_of(&self, side: ClientStream) -> Option<&Client> {
+        match self.slots.get(side.conn())? {
+            Conn::Client(client_conn) => Some(&client_conn.client),
+            Conn::Quic(q) => q.client_ref(),
+            Conn::Upstream(_) => None,
+        }
+    }
+
+    /// Makes sure that what is staged on a connection is sent.
+    #[inline]
+    pub fn mark_for_flush(&mut self, key: Key) {
+        let (transport, list) = match self.slots.get_mut(key) {
+            Some(Conn::Client(f)) if f.h2.is_some() => (&mut f.transport, &mut self.shared),
+            Some(Conn::Client(f)) => (&mut f.transport, &mut self.marked),
+            Some(Conn::Upstream(b)) if b.h2.is_some() => (&mut b.transport, &mut self.shared),
+            Some(Conn::Upstream(b)) => (&mut b.transport, &mut self.marked),
+            Some(Conn::Quic(q)) => {
+                if !std::mem::replace(&mut q.needs_flush, true) {
+                    self.quic.push(key);
+                }
+                return;
+            }
+            None => return,
+        };
+        if !std::mem::replace(&mut transport.needs_flush, true) {
+            list.push(key);
+        }
+    }
+
+    /// The next connection to flush before the event is over.
+    #[inline]
+    pub fn next_marked(&mut self) -> Option<Key> {
+        self.marked.pop()
+    }
+
+    /// The shared connections over TCP that are marked. [`Self::reuse_shared`] takes the list's memory back.
+    pub fn take_shared(&mut self) -> Vec<Key> {
+        std::mem::take(&mut self.shared)
+    }
+
+    /// Whether shared connections over TCP are marked.
+    #[inline]
+    pub fn has_shared(&self) -> bool {
+        !self.shared.is_empty()
+    }
+
+    /// Takes back the memory of a list, now empty, while no other connection is marked.
+    pub fn reuse_shared(&mut self, list: Vec<Key>) {
+        if self.shared.is_empty() && list.is_empty() {
+            self.shared = list;
+        }
+    }
+
+    /// The connections over QUIC that are marked.
+    pub fn take_quic(&mut self) -> Vec<Key> {
+        std::mem::take(&mut self.quic)
+    }
+
+    /// Whether connections over QUIC are marked.
+    #[inline]
+    pub fn has_quic(&self) -> bool {
+        !self.quic.is_empty()
+    }
+
+    /// The deadlines of a client's exchanges are looked at at this time or before.
+    #[inline]
+    pub fn look_by(&mut self, cx: &mut Context, side: ClientStream, at: Millis) {
+        let key = side.conn();
+        match self.slots.get_mut(key) {
+            Some(Conn::Client(client_conn)) => client_conn.deadline.set_no_later(cx, key, at),
+            Some(Conn::Quic(q)) => q.deadline.set_no_later(cx, key, at),
+            Some(Conn::Upstream(_)) | None => {}
+        }
+    }
+
+    /// A timer of a connection has fired: whether it is time.
+    pub fn fired(&mut self, cx: &mut Context, key: Key) -> bool {
+        match self.slots.get_mut(key) {
+            Some(Conn::Client(f)) => f.deadline.fired(cx, key),
+            Some(Conn::Upstream(b)) => b.deadline.fired(cx, key),
+            Some(Conn::Quic(q)) => q.deadline.fired(cx, key),
+            None => false,
+        }
+    }
+
+    /// Whether an entry of the timer wheel is one that a connection still counts on.
+    pub fn is_armed_for(&self, key: Key, tick: u64) -> bool {
+        self.slots.get(key).is_some_and(|conn| conn.deadline().is_armed_for(tick))
+    }
+}

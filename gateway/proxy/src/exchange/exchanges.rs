@@ -1,0 +1,143 @@
+//! A lane's exchanges: those under way, those kept for reuse, and what to go on with when there is time.
+
+use crate::exchange::Exchange;
+use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
+use sealane_lane::{Key, Slots};
+
+/// Exchanges kept for reuse.
+const SPARE: usize = 1024;
+
+#[derive(Default)]
+pub(crate) struct Exchanges {
+    slots: Slots<Box<Exchange>>,
+    #[expect(clippy::vec_box, reason = "the boxes move between here and the slots")]
+    spare: Vec<Box<Exchange>>,
+    later: Vec<Later>,
+}
+
+impl Exchanges {
+    /// An exchange as new, which is not under way yet.
+    #[inline]
+    pub fn fresh(&mut self, client_stream: ClientStream) -> Box<Exchange> {
+        self.spare.pop().unwrap_or_else(|| Box::new(Exchange::new(client_stream)))
+    }
+
+    /// Puts one back that has not begun, and is as new.
+    #[inline]
+    pub fn put_back(&mut self, x: Box<Exchange>) {
+        self.spare.push(x);
+    }
+
+    /// Keeps one that is over for reuse.
+    pub fn recycle(&mut self, mut x: Box<Exchange>) {
+        if self.spare.len() < SPARE {
+            x.recycle();
+            self.spare.push(x);
+        }
+    }
+
+    /// An exchange is under way from now on.
+    #[inline]
+    pub fn insert(&mut self, x: Box<Exchange>) -> Key {
+        self.slots.insert(x)
+    }
+
+    /// An exchange is over.
+    #[inline]
+    pub fn remove(&mut self, key: Key) -> Option<Box<Exchange>> {
+        self.slots.remove(key)
+    }
+
+    #[inline]
+    pub fn get(&self, key: Key) -> Option<&Exchange> {
+        self.slots.get(key).map(|x| &**x)
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut Exchange> {
+        self.slots.get_mut(key).map(|x| &mut **x)
+    }
+
+    /// How many are under way.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether an exchange waits for a connection to an upstream that is being made.
+    pub fn waits_for(&self, exchange: Key, connection: Key) -> bool {
+        self.get(exchange).is_some_and(|x| x.upstream_stream == Some(UpstreamStream::Waiting(connection)))
+    }
+
+    /// Notes what to go on with in this turn or the next.
+    #[inline]
+    pub fn go_on_later(&mut self, later: Later) {
+        self.later.push(later);
+    }
+
+    /// Whether there is something to go on with.
+    #[inline]
+    pub fn has_later(&self) -> bool {
+        !self.later.is_empty()
+    }
+
+    /// What to go on with. What is noted meanwhile is for the next turn.
+    pub fn take_later(&mut self) -> Vec<Later> {
+        std::mem::take(&mut self.later)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exchange_is_reused_as_new() {
+        let mut exchanges = Exchanges::default();
+        let stream = ClientStream::H1(Key::from_u64(1));
+        let mut x = exchanges.fresh(stream);
+        x.request.set_target(b"/secret").unwrap();
+        x.status = 200;
+        let key = exchanges.insert(x);
+        assert_eq!(exchanges.len(), 1);
+        let over = exchanges.remove(key).unwrap();
+        let place: *const Exchange = &raw const *over;
+        exchanges.recycle(over);
+        assert!(exchanges.get(key).is_none() && exchanges.get_mut(key).is_none());
+        let again = exchanges.fresh(stream);
+        assert_eq!(&raw const *again, place);
+        assert_eq!((again.request.target(), again.status), (&b""[..], 0));
+    }
+
+    #[test]
+    fn no_more_are_kept_than_may_be() {
+        let mut exchanges = Exchanges::default();
+        let stream = ClientStream::H1(Key::from_u64(1));
+        let many: Vec<_> = (0..SPARE + 10).map(|_| exchanges.fresh(stream)).collect();
+        many.into_iter().for_each(|x| exchanges.recycle(x));
+        assert_eq!(exchanges.spare.len(), SPARE);
+    }
+
+    #[test]
+    fn what_is_noted_while_going_on_is_for_the_next_turn() {
+        let mut exchanges = Exchanges::default();
+        let key = Key::from_u64(1);
+        exchanges.go_on_later(Later::Client(key));
+        let now = exchanges.take_later();
+        exchanges.go_on_later(Later::Server(key));
+        assert!(matches!(now[..], [Later::Client(_)]) && exchanges.has_later());
+        assert!(matches!(exchanges.take_later()[..], [Later::Server(_)]));
+    }
+
+    #[test]
+    fn only_those_that_wait_for_a_connection_wait_for_it() {
+        let mut exchanges = Exchanges::default();
+        let (here, there) = (Key::from_u64(1), Key::from_u64(2));
+        let mut x = exchanges.fresh(ClientStream::H1(here));
+        x.upstream_stream = Some(UpstreamStream::Waiting(there));
+        let key = exchanges.insert(x);
+        assert!(exchanges.waits_for(key, there) && !exchanges.waits_for(key, here));
+        exchanges.get_mut(key).unwrap().upstream_stream = Some(UpstreamStream::H1(there));
+        assert!(!exchanges.waits_for(key, there));
+    }
+}

@@ -1,0 +1,115 @@
+//! What control has given to a lane: its place among the lanes, the newest snapshot, and the order to drain.
+
+use crate::lane_state::{LaneListener, LaneSnapshot};
+use crate::service::Message;
+use crate::snapshot::{ClientLimits, Snapshot};
+use sealane_lane::{Mailbox, Millis, Subscription};
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub(crate) struct Settings {
+    slot: usize,
+    /// Of all lanes, by slot.
+    mailboxes: Vec<Mailbox<Message>>,
+    snapshots: Subscription<Snapshot>,
+    lane: Rc<LaneSnapshot>,
+    /// Whatever is left when the lane drains is cut off then.
+    drain_until: Option<Millis>,
+}
+
+impl Settings {
+    /// Takes up the newest snapshot.
+    pub fn new(slot: usize, mailboxes: Vec<Mailbox<Message>>, snapshots: Subscription<Snapshot>) -> Self {
+        let lane = Rc::new(LaneSnapshot::new(snapshots.current().clone(), None, slot, mailboxes.len()));
+        Self { slot, mailboxes, snapshots, lane, drain_until: None }
+    }
+
+    /// The lane's slot.
+    #[inline]
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// How many lanes there are.
+    #[inline]
+    pub fn lanes(&self) -> usize {
+        self.mailboxes.len()
+    }
+
+    /// This lane's own mailbox.
+    pub fn own_mailbox(&self) -> &Mailbox<Message> {
+        &self.mailboxes[self.slot]
+    }
+
+    /// The mailbox of the lane in a slot, if there is one.
+    pub fn mailbox(&self, slot: usize) -> Option<&Mailbox<Message>> {
+        self.mailboxes.get(slot)
+    }
+
+    /// The mailbox of the lane that serves a socket: there may be more sockets than lanes.
+    pub fn mailbox_of_socket(&self, socket: usize) -> &Mailbox<Message> {
+        &self.mailboxes[socket % self.mailboxes.len()]
+    }
+
+    /// The mailboxes of the other lanes, with their slots.
+    pub fn others(&self) -> impl Iterator<Item = (usize, &Mailbox<Message>)> {
+        self.mailboxes.iter().enumerate().filter(|(slot, _)| *slot != self.slot)
+    }
+
+    /// The lane's own form of the snapshot.
+    #[inline]
+    pub fn lane(&self) -> &Rc<LaneSnapshot> {
+        &self.lane
+    }
+
+    /// The snapshot that the lane goes by.
+    #[inline]
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.lane.snapshot
+    }
+
+    /// Limits and timeouts of clients.
+    #[inline]
+    pub fn limits(&self) -> &Arc<ClientLimits> {
+        &self.lane.snapshot.limits
+    }
+
+    /// What is listened on.
+    #[inline]
+    pub fn listeners(&self) -> &[Rc<LaneListener>] {
+        &self.lane.listeners
+    }
+
+    /// Whether control has published a snapshot that the lane has not taken up.
+    #[inline]
+    pub fn are_outdated(&self) -> bool {
+        self.snapshots.is_outdated()
+    }
+
+    /// Picks up the newest snapshot, which [`Self::take_up`] puts in the place of the one before; `None` if it is the same.
+    pub fn newest(&mut self) -> Option<Arc<Snapshot>> {
+        self.snapshots.changed().then(|| self.snapshots.current().clone())
+    }
+
+    /// Goes by a snapshot from now on. What has not changed is kept.
+    pub fn take_up(&mut self, snapshot: Arc<Snapshot>) {
+        self.lane = Rc::new(LaneSnapshot::new(snapshot, Some(&self.lane), self.slot, self.mailboxes.len()));
+    }
+
+    /// Whether the lane lets what is under way finish, and begins nothing.
+    #[inline]
+    pub fn is_draining(&self) -> bool {
+        self.drain_until.is_some()
+    }
+
+    /// When what is left is cut off, if the lane drains.
+    #[inline]
+    pub fn drain_until(&self) -> Option<Millis> {
+        self.drain_until
+    }
+
+    /// The lane drains from now on.
+    pub fn drain(&mut self, until: Millis) {
+        self.drain_until = Some(until);
+    }
+}
