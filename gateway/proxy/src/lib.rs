@@ -32,6 +32,7 @@ mod exchange;
 mod flush;
 mod h2;
 mod lane_state;
+mod lifecycle;
 pub mod limits;
 mod memory;
 mod quic;

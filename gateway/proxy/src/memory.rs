@@ -1,9 +1,17 @@
 //! What connections hold of the lane's memory: a budget for each, and who gives memory back when it is short.
 
+use crate::accept::admission::Admission;
+use crate::client::connection::client_gone;
 use crate::conn::Conn;
+use crate::connections::Connections;
+use crate::counters::Counters;
+use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::ClientStream;
+use crate::flush::flush_marked;
+use crate::quic::admission::quic_end;
 use crate::quic::conn::Phase;
 use crate::service::Proxy;
+use crate::settings::LaneSettings;
 use sealane_http::h3::Code;
 use sealane_lane::{Context, Key};
 use std::cmp::Reverse;
@@ -17,67 +25,73 @@ const WORTH_IT: usize = 64 * 1024;
 /// Bytes that are given back at a time. Control says so again while memory is short.
 const AT_A_TIME: usize = 4 << 20;
 
-impl Proxy {
-    /// Notes how much of an exchange's response waits with the upstream's connection.
-    #[inline]
-    pub(crate) fn note_held(&mut self, exchange: Key, held: usize) {
-        let Self { connections, exchanges, .. } = self;
-        let Some(x) = exchanges.get_mut(exchange) else { return };
-        if x.held == held {
-            return;
-        }
-        let before = std::mem::replace(&mut x.held, held);
-        if let Some(client) = connections.get_mut(x.client_stream.conn()).and_then(Conn::client) {
-            client.held = client.held.saturating_sub(before) + held;
-        }
+/// Notes how much of an exchange's response waits with the upstream's connection.
+#[inline]
+pub(crate) fn note_held(connections: &mut Connections, exchanges: &mut Exchanges, exchange: Key, held: usize) {
+    let Some(x) = exchanges.get_mut(exchange) else { return };
+    if x.held == held {
+        return;
     }
-
-    /// How many bytes to read for a stream, where so many would be read within the connection's budget.
-    pub(crate) fn read_within_budget(&mut self, side: ClientStream, size: usize) -> usize {
-        let held = self.connections.get_mut(side.conn()).and_then(Conn::client).map_or(0, |c| c.held);
-        if held < BUFFER_BUDGET { size } else { size.min(BEYOND_BUDGET) }
+    let before = std::mem::replace(&mut x.held, held);
+    if let Some(client) = connections.get_mut(x.client_stream.conn()).and_then(Conn::client) {
+        client.held = client.held.saturating_sub(before) + held;
     }
+}
 
-    /// Memory is short: the connections that hold the most of it are reset.
-    pub(crate) fn free_memory(&mut self, cx: &mut Context) {
-        let keys: Vec<Key> = self.connections.keys();
-        let mut large: Vec<(usize, Key)> =
-            keys.into_iter().map(|key| (self.holds(key), key)).filter(|(held, _)| *held >= WORTH_IT).collect();
-        large.sort_unstable_by_key(|(held, _)| Reverse(*held));
-        let mut freed = 0;
-        for (held, key) in large {
-            if freed >= AT_A_TIME {
-                break;
+/// How many bytes to read for a stream, where so many would be read within the connection's budget.
+pub(crate) fn read_within_budget(connections: &mut Connections, side: ClientStream, size: usize) -> usize {
+    let held = connections.get_mut(side.conn()).and_then(Conn::client).map_or(0, |c| c.held);
+    if held < BUFFER_BUDGET { size } else { size.min(BEYOND_BUDGET) }
+}
+
+/// Memory is short: the connections that hold the most of it are reset.
+pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
+    let keys: Vec<Key> = proxy.connections.keys();
+    let mut large: Vec<(usize, Key)> = keys
+        .into_iter()
+        .map(|key| (memory_held(&proxy.connections, key), key))
+        .filter(|(held, _)| *held >= WORTH_IT)
+        .collect();
+    large.sort_unstable_by_key(|(held, _)| Reverse(*held));
+    let mut freed = 0;
+    for (held, key) in large {
+        if freed >= AT_A_TIME {
+            break;
+        }
+        freed += held;
+        proxy.counters.memory_resets.inc();
+        match proxy.connections.get_mut(key) {
+            Some(Conn::Client(_)) => client_gone(proxy, cx, key),
+            Some(Conn::Quic(q)) if q.phase != Phase::Closed => {
+                q.close(cx.instant(), Code::ExcessiveLoad, "memory is short");
+                quic_end(proxy, cx, key);
             }
-            freed += held;
-            self.counters.memory_resets.inc();
-            match self.connections.get_mut(key) {
-                Some(Conn::Client(_)) => self.client_gone(cx, key),
-                Some(Conn::Quic(q)) if q.phase != Phase::Closed => {
-                    q.close(cx.instant(), Code::ExcessiveLoad, "memory is short");
-                    self.quic_end(cx, key);
-                }
-                _ => {}
-            }
-        }
-        self.flush_marked(cx);
-    }
-
-    /// Bytes that a client's connection holds, with what was read for it at upstreams.
-    fn holds(&self, key: Key) -> usize {
-        match self.connections.get(key) {
-            Some(Conn::Client(f)) => {
-                let frames = f.h2.as_ref().map_or(0, |h| h.holds());
-                f.client.held + f.transport.held() + f.inbuf.capacity() + frames
-            }
-            Some(Conn::Quic(q)) => q.client_ref().map_or(0, |c| c.held + q.waiting),
-            Some(Conn::Upstream(_)) | None => 0,
+            _ => {}
         }
     }
+    flush_marked(proxy, cx);
+}
 
-    /// Counts a connection among those of its client. False if it has too many.
-    pub(crate) fn count_in(&mut self, key: Key) -> bool {
-        let Some(client) = self.connections.get_mut(key).and_then(Conn::client) else { return true };
-        self.admission.count_in(client, &self.settings, &self.counters)
+/// Bytes that a client's connection holds, with what was read for it at upstreams.
+fn memory_held(connections: &Connections, key: Key) -> usize {
+    match connections.get(key) {
+        Some(Conn::Client(f)) => {
+            let frames = f.h2.as_ref().map_or(0, |h| h.holds());
+            f.client.held + f.transport.held() + f.inbuf.capacity() + frames
+        }
+        Some(Conn::Quic(q)) => q.client_ref().map_or(0, |c| c.held + q.waiting),
+        Some(Conn::Upstream(_)) | None => 0,
     }
+}
+
+/// Counts a connection among those of its client. False if it has too many.
+pub(crate) fn count_in(
+    connections: &mut Connections,
+    admission: &Admission,
+    settings: &LaneSettings,
+    counters: &Counters,
+    key: Key,
+) -> bool {
+    let Some(client) = connections.get_mut(key).and_then(Conn::client) else { return true };
+    admission.count_in(client, settings, counters)
 }

@@ -10,7 +10,12 @@
 //! ```
 
 use crate::conn::{ClientPhase, Conn, UpstreamPhase};
-use crate::exchange::streams::{ClientStream, UpstreamStream};
+use crate::connections::Connections;
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::executor::perform;
+use crate::exchange::request::request_sent;
+use crate::exchange::streams::{ClientStream, UpstreamStream, client_end, server_finish};
+use crate::lifecycle::close_connection;
 use crate::service::Proxy;
 use crate::snapshot::{Action, Listener};
 use crate::upstream::selection::Routed;
@@ -26,93 +31,89 @@ pub(crate) fn passthrough_for(listener: &Listener, name: Option<&str>) -> Option
     }
 }
 
-impl Proxy {
-    /// Relays a client's connection, with what has been read of it so far. Without an upstream it is closed.
-    pub(crate) fn relay(&mut self, cx: &mut Context, key: Key, upstream: Option<usize>, name: Option<&str>) {
-        let Some(client_conn) = self.connections.client(key) else { return };
-        client_conn.large_hello = None;
-        let upstream = upstream.and_then(|u| client_conn.client.listener.upstreams.get(u).cloned());
-        let Some(upstream) = upstream else {
-            self.counters.relays_refused.inc();
-            return self.close(cx, key);
-        };
-        let side = ClientStream::H1(key);
-        let mut x = self.exchanges.fresh(side);
-        x.client_stream = side;
-        x.request.clear();
-        // What is put here is visible ASCII, or is left out.
-        let _ = x.request.set_method(b"TCP");
-        if name.is_none_or(|n| x.request.set_target(n.as_bytes()).is_err()) {
-            let _ = x.request.set_target(b"-");
-        }
-        x.started = cx.now();
-        x.body = BodyLength::None;
-        x.keep_alive = false;
-        x.upgrade = false;
-        x.begin_relay();
-        x.upstream = Some(upstream.clone());
-        x.routed.relayed = true;
-        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
-        Routed::preference(&mut x, &upstream, client_conn.client.peer.ip());
-        client_conn.phase = ClientPhase::Open;
-        client_conn.established = true;
-        client_conn.inbuf = std::mem::take(&mut client_conn.transport.unread);
-        let limits = &self.settings.limits();
-        client_conn.deadline.after(cx, key, limits.idle_timeout);
-        let exchange = self.exchanges.insert(x);
-        client_conn.exchange = Some(exchange);
-        self.counters.relays.inc();
-        self.counters.active.set(self.exchanges.len() as u64);
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        let actions = x.machine.on(Event::Forward);
-        self.perform(cx, exchange, actions);
+/// Relays a client's connection, with what has been read of it so far. Without an upstream it is closed.
+pub(crate) fn relay_client(proxy: &mut Proxy, cx: &mut Context, key: Key, upstream: Option<usize>, name: Option<&str>) {
+    let Some(client_conn) = proxy.connections.client(key) else { return };
+    client_conn.large_hello = None;
+    let upstream = upstream.and_then(|u| client_conn.client.listener.upstreams.get(u).cloned());
+    let Some(upstream) = upstream else {
+        proxy.counters.relays_refused.inc();
+        return close_connection(proxy, cx, key);
+    };
+    let side = ClientStream::H1(key);
+    let mut x = proxy.exchanges.fresh(side);
+    x.client_stream = side;
+    x.request.clear();
+    // What is put here is visible ASCII, or is left out.
+    let _ = x.request.set_method(b"TCP");
+    if name.is_none_or(|n| x.request.set_target(n.as_bytes()).is_err()) {
+        let _ = x.request.set_target(b"-");
     }
+    x.started = cx.now();
+    x.body = BodyLength::None;
+    x.keep_alive = false;
+    x.upgrade = false;
+    x.begin_relay();
+    x.upstream = Some(upstream.clone());
+    x.routed.relayed = true;
+    let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
+    Routed::preference(&mut x, &upstream, client_conn.client.peer.ip());
+    client_conn.phase = ClientPhase::Open;
+    client_conn.established = true;
+    client_conn.inbuf = std::mem::take(&mut client_conn.transport.unread);
+    let limits = &proxy.settings.limits();
+    client_conn.deadline.after(cx, key, limits.idle_timeout);
+    let exchange = proxy.exchanges.insert(x);
+    client_conn.exchange = Some(exchange);
+    proxy.counters.relays.inc();
+    proxy.counters.active.set(proxy.exchanges.len() as u64);
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let actions = x.machine.on(Event::Forward);
+    perform(proxy, cx, exchange, actions);
+}
 
-    /// The connection with the server is there: from now on bytes pass as they are.
-    pub(crate) fn start_relay(&mut self, cx: &mut Context, exchange: Key, key: Key) {
-        let Self { connections, exchanges, .. } = self;
-        let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange))
-        else {
-            return;
-        };
-        upstream_conn.exchange = Some(exchange);
-        upstream_conn.answered = true;
-        let side = UpstreamStream::H1(key);
-        x.routed.succeeded();
-        x.status = 200;
-        x.request_body.framing = BodyLength::UntilClose;
-        x.response_body.framing = BodyLength::UntilClose;
-        self.request_sent(cx, exchange, side);
-        self.connections.mark_for_flush(key);
-    }
+/// The connection with the server is there: from now on bytes pass as they are.
+pub(crate) fn start_relay(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
+    let Proxy { connections, exchanges, .. } = proxy;
+    let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
+        return;
+    };
+    upstream_conn.exchange = Some(exchange);
+    upstream_conn.answered = true;
+    let side = UpstreamStream::H1(key);
+    x.routed.succeeded();
+    x.status = 200;
+    x.request_body.framing = BodyLength::UntilClose;
+    x.response_body.framing = BodyLength::UntilClose;
+    request_sent(proxy, cx, exchange, side);
+    proxy.connections.mark_for_flush(key);
+}
 
-    /// The server of a relayed connection will say no more, but the client may.
-    pub(crate) fn half_close(&mut self, exchange: Key, side: ClientStream) {
-        let relayed = self.exchanges.get(exchange).is_some_and(|x| x.routed.relayed);
-        match self.connections.client(side.conn()) {
-            Some(client_conn) if relayed => client_conn.transport.finish_sending(),
-            _ => return self.client_end(exchange, side),
-        }
-        self.connections.mark_for_flush(side.conn());
+/// The server of a relayed connection will say no more, but the client may.
+pub(crate) fn half_close(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, side: ClientStream) {
+    let relayed = exchanges.get(exchange).is_some_and(|x| x.routed.relayed);
+    match connections.client(side.conn()) {
+        Some(client_conn) if relayed => client_conn.transport.finish_sending(),
+        _ => return client_end(connections, exchanges, exchange, side),
     }
+    connections.mark_for_flush(side.conn());
+}
 
-    /// A relayed client is closed both ways, or has failed, but not all that it has sent has been read: reading will
-    /// come to its end, or to the failure.
-    pub(crate) fn relay_reads_on(&mut self, key: Key) -> bool {
-        let Self { connections, exchanges, .. } = self;
-        let Some(Conn::Client(client_conn)) = connections.get(key) else { return false };
-        let relayed = client_conn.exchange.and_then(|x| exchanges.get(x)).is_some_and(|x| x.routed.relayed);
-        relayed && !client_conn.transport.ended
-    }
+/// A relayed client is closed both ways, or has failed, but not all that it has sent has been read: reading will
+/// come to its end, or to the failure.
+pub(crate) fn relay_reads_on(connections: &Connections, exchanges: &Exchanges, key: Key) -> bool {
+    let Some(Conn::Client(client_conn)) = connections.get(key) else { return false };
+    let relayed = client_conn.exchange.and_then(|x| exchanges.get(x)).is_some_and(|x| x.routed.relayed);
+    relayed && !client_conn.transport.ended
+}
 
-    /// Both directions have ended; what the server has not taken yet is still sent.
-    pub(crate) fn relay_done(&mut self, cx: &mut Context, side: UpstreamStream) {
-        let UpstreamStream::H1(key) = side else { return self.server_finish(cx, side, false) };
-        let Some(upstream_conn) = self.connections.upstream(key) else { return };
-        let wait = upstream_conn.upstream.upstream.idle_timeout;
-        upstream_conn.exchange = None;
-        upstream_conn.phase = UpstreamPhase::Closing;
-        upstream_conn.deadline.after(cx, key, wait);
-        self.connections.mark_for_flush(key);
-    }
+/// Both directions have ended; what the server has not taken yet is still sent.
+pub(crate) fn relay_done(proxy: &mut Proxy, cx: &mut Context, side: UpstreamStream) {
+    let UpstreamStream::H1(key) = side else { return server_finish(proxy, cx, side, false) };
+    let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
+    let wait = upstream_conn.upstream.upstream.idle_timeout;
+    upstream_conn.exchange = None;
+    upstream_conn.phase = UpstreamPhase::Closing;
+    upstream_conn.deadline.after(cx, key, wait);
+    proxy.connections.mark_for_flush(key);
 }

@@ -10,7 +10,8 @@
 //! So a request that comes after the answer to a reload is never served under client-certificate rules of before.
 
 use crate::conn::{Client, ClientPhase, Conn};
-use crate::service::Proxy;
+use crate::connections::Connections;
+use crate::settings::LaneSettings;
 use crate::snapshot::Listener;
 use sealane_lane::{Context, Key};
 
@@ -21,62 +22,59 @@ impl Client {
     }
 }
 
-impl Proxy {
-    /// Gives open connections the settings of the newest snapshot, or tells their clients to open new ones.
-    pub(crate) fn renew_clients(&mut self, cx: &mut Context) {
-        let idle = self.settings.limits().idle_timeout;
-        for key in self.connections.keys() {
-            let Some(conn) = self.connections.get_mut(key) else { continue };
-            let over_quic = matches!(conn, Conn::Quic(_));
-            let Some(client) = conn.client() else { continue };
-            // A QUIC hello is judged by the settings that its connection began with, so those stay its rules.
-            let awaits_hello = over_quic && client.policy.is_none();
-            if !awaits_hello && self.renewed(key) {
-                continue;
-            }
-            let Some(client) = self.connections.get_mut(key).and_then(Conn::client) else { continue };
-            client.requests = u64::MAX;
-            let rules_hold = awaits_hello || self.rules_hold(key);
-            let Some(client_conn) = self.connections.client(key) else { continue };
-            let waits =
-                client_conn.phase == ClientPhase::Open && client_conn.exchange.is_none() && !client_conn.in_head;
-            match &mut client_conn.h2 {
-                Some(h2) => h2.shut_down(cx.now()),
-                // A request that crosses this gets no answer, and may be sent again elsewhere (RFC 9112 §9.3.1).
-                None if !rules_hold && waits && !client_conn.transport.is_handshaking() => {
-                    client_conn.transport.finish();
-                    client_conn.phase = ClientPhase::Closing { linger: true };
-                    client_conn.deadline.after(cx, key, idle);
-                }
-                None => continue,
-            }
-            self.connections.mark_for_flush(key);
+/// Gives open connections the settings of the newest snapshot, or tells their clients to open new ones.
+pub(crate) fn renew_clients(connections: &mut Connections, settings: &LaneSettings, cx: &mut Context) {
+    let idle = settings.limits().idle_timeout;
+    for key in connections.keys() {
+        let Some(conn) = connections.get_mut(key) else { continue };
+        let over_quic = matches!(conn, Conn::Quic(_));
+        let Some(client) = conn.client() else { continue };
+        // A QUIC hello is judged by the settings that its connection began with, so those stay its rules.
+        let awaits_hello = over_quic && client.policy.is_none();
+        if !awaits_hello && renewed(connections, settings, key) {
+            continue;
         }
-    }
-
-    /// Whether requests of a connection may be served: under the newest settings, or under those of before where nothing of
-    /// who may see what has changed with them.
-    pub(crate) fn rules_hold(&mut self, key: Key) -> bool {
-        let Some(client) = self.connections.get_mut(key).and_then(Conn::client) else { return true };
-        if !client.is_left_behind() {
-            return true;
+        let Some(client) = connections.get_mut(key).and_then(Conn::client) else { continue };
+        client.requests = u64::MAX;
+        let rules_hold = awaits_hello || rules_hold(connections, settings, key);
+        let Some(client_conn) = connections.client(key) else { continue };
+        let waits = client_conn.phase == ClientPhase::Open && client_conn.exchange.is_none() && !client_conn.in_head;
+        match &mut client_conn.h2 {
+            Some(h2) => h2.shut_down(cx.now()),
+            // A request that crosses this gets no answer, and may be sent again elsewhere (RFC 9112 §9.3.1).
+            None if !rules_hold && waits && !client_conn.transport.is_handshaking() => {
+                client_conn.transport.finish();
+                client_conn.phase = ClientPhase::Closing { linger: true };
+                client_conn.deadline.after(cx, key, idle);
+            }
+            None => continue,
         }
-        let asked = asks_for_certificates(&client.listener.listener);
-        self.renewed(key) || !asked && !self.settings.listeners().iter().any(|l| asks_for_certificates(&l.listener))
+        connections.mark_for_flush(key);
     }
+}
 
-    /// Puts a connection under the newest settings of its listener. False if the listener or its policy has gone.
-    fn renewed(&mut self, key: Key) -> bool {
-        let Self { connections, settings, .. } = self;
-        let Some(client) = connections.get_mut(key).and_then(Conn::client) else { return true };
-        let old = &client.listener.listener;
-        let new = settings.listeners().iter().find(|l| l.listener.id == old.id);
-        let Some((new, policy)) = new.and_then(|n| Some((n, same_policy(old, client.policy, &n.listener)?))) else {
-            return false;
-        };
-        (client.listener, client.policy) = (new.clone(), policy);
-        true
+/// Whether requests of a connection may be served: under the newest settings, or under those of before where nothing of
+/// who may see what has changed with them.
+pub(crate) fn rules_hold(connections: &mut Connections, settings: &LaneSettings, key: Key) -> bool {
+    let Some(client) = connections.get_mut(key).and_then(Conn::client) else { return true };
+    if !client.is_left_behind() {
+        return true;
     }
+    let asked = asks_for_certificates(&client.listener.listener);
+    renewed(connections, settings, key)
+        || !asked && !settings.listeners().iter().any(|l| asks_for_certificates(&l.listener))
+}
+
+/// Puts a connection under the newest settings of its listener. False if the listener or its policy has gone.
+fn renewed(connections: &mut Connections, settings: &LaneSettings, key: Key) -> bool {
+    let Some(client) = connections.get_mut(key).and_then(Conn::client) else { return true };
+    let old = &client.listener.listener;
+    let new = settings.listeners().iter().find(|l| l.listener.id == old.id);
+    let Some((new, policy)) = new.and_then(|n| Some((n, same_policy(old, client.policy, &n.listener)?))) else {
+        return false;
+    };
+    (client.listener, client.policy) = (new.clone(), policy);
+    true
 }
 
 fn asks_for_certificates(listener: &Listener) -> bool {

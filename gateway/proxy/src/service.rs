@@ -3,23 +3,32 @@
 //! New clients come through `accept`, whose `admission` bounds their share of a turn. Bytes of clients go to
 //! `client::connection`, bytes of upstreams to `upstream::connection`. `flush` sends what they have staged.
 
-use crate::accept::admission::{Admission, awaits_admission};
-use crate::accept::{LISTENER, LISTENER_BITS, own_sockets};
+use crate::accept::admission::{Admission, awaits_admission, serve_admission};
+use crate::accept::syn::{examine_handed_over, maybe_proven};
+use crate::accept::{LISTENER, LISTENER_BITS, accept_clients, adopt_client, own_sockets};
 use crate::access_log::{AccessLog, Entry, LOG_TIMER, LogSink};
+use crate::client::connection::{client_event, client_timeout, hello_arrived};
+use crate::client::h3::quic_timeout;
 use crate::clock::Clock;
 use crate::conn::{ClientPhase, Conn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
+use crate::exchange::streams::resume_source;
+use crate::flush::{flush_marked, settle_shared};
+use crate::lifecycle::close_connection;
 use crate::limits::{ClientConnections, Passed, RATES_TIMER};
+use crate::memory::{count_in, free_memory};
 use crate::quic::succession::QuicSuccessor;
-use crate::quic::{Datagram, QuicEndpoint, UDP};
+use crate::quic::{Datagram, QuicEndpoint, UDP, quic_drain, quic_forwarded, quic_ready, quic_refresh, quic_turn};
+use crate::renewal::renew_clients;
 use crate::scratch::Scratch;
-use crate::settings::Settings;
+use crate::settings::LaneSettings;
 use crate::snapshot::{Listener, Snapshot};
-use crate::transport::TransportError;
+use crate::upstream::connection::{carry_pools, upstream_event, upstream_timeout};
 use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
+use crate::upstream::selection::{queues_timeout, serve_queues};
 use sealane_lane::{After, Context, Key, Load, Mail, Mailbox, Millis, Ready, Service, Subscription};
 use sealane_tls::sessions::{self, SessionStore};
 use std::net::SocketAddr;
@@ -32,8 +41,6 @@ use std::time::Duration;
 const MAX_QUEUED: usize = 1024;
 /// Entries of the timer wheel, beside a few per connection, above which those that are stale are removed.
 const STALE_TIMERS: usize = 1024;
-/// How long a lingering connection is read.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// The capacity of a lane's mailbox, by the kinds below: what clients can cause to be there.
 pub const MAIL_CAPACITY: &[usize] = &[1 << 20, 256, 1 << 16];
@@ -106,7 +113,7 @@ pub struct Setup {
 
 /// The proxy of one lane: its parts, each of which owns its state. What concerns several of them borrows each.
 pub struct Proxy {
-    pub(crate) settings: Settings,
+    pub(crate) settings: LaneSettings,
     pub(crate) admission: Admission,
     pub(crate) connections: Connections,
     pub(crate) exchanges: Exchanges,
@@ -123,7 +130,7 @@ impl Proxy {
     pub fn new(setup: Setup, cx: &mut Context) -> std::io::Result<Self> {
         sessions::bind_thread(setup.sessions);
         let mut proxy = Self {
-            settings: Settings::new(setup.slot, setup.mailboxes, setup.snapshots),
+            settings: LaneSettings::new(setup.slot, setup.mailboxes, setup.snapshots),
             admission: Admission::new(setup.clients, setup.short_of_memory),
             connections: Connections::default(),
             exchanges: Exchanges::default(),
@@ -141,158 +148,106 @@ impl Proxy {
         proxy.quic.listen(cx, &proxy.settings)?;
         Ok(proxy)
     }
+}
 
-    /// Lets a connection go on: it may have bytes that could not be taken before.
-    pub(crate) fn go_on(&mut self, cx: &mut Context, key: Key) {
-        match self.connections.get(key) {
-            Some(Conn::Client(_)) => self.client_ready(cx, key),
-            Some(Conn::Upstream(_)) => self.upstream_go_on(cx, key),
-            Some(Conn::Quic(_)) => self.quic_drive(cx, key),
-            None => {}
+fn refresh_snapshot(proxy: &mut Proxy, cx: &mut Context) {
+    let Some(newest) = proxy.settings.newest() else { return };
+    let was_listening = proxy.admission.is_listening();
+    // Clients in the queue of a listener that goes have been accepted already.
+    if was_listening {
+        empty_queues(proxy, cx, |l| !newest.listeners.iter().any(|n| n.id == l.id));
+    }
+    proxy.admission.unlisten(cx, &proxy.settings);
+    proxy.settings.take_up(newest);
+    proxy.admission.refresh(proxy.settings.lane());
+    proxy.pools.refresh(proxy.settings.lane());
+    if was_listening {
+        let _ = proxy.admission.listen(cx, &proxy.settings);
+    }
+    renew_clients(&mut proxy.connections, &proxy.settings, cx);
+    carry_pools(proxy, cx);
+    quic_refresh(&mut proxy.connections, &mut proxy.quic, &mut proxy.admission, &proxy.settings, &proxy.counters, cx);
+    flush_marked(proxy, cx);
+}
+
+/// Accepts all that waits in the kernel's queues of some listeners.
+fn empty_queues(proxy: &mut Proxy, cx: &mut Context, of: impl Fn(&Listener) -> bool) {
+    let tokens: Vec<u64> = own_sockets(&proxy.settings).map(|(token, _)| token).collect();
+    for token in tokens {
+        let index = (token & ((1 << LISTENER_BITS) - 1)) as usize;
+        if !proxy.settings.listeners().get(index).is_some_and(|l| of(&l.listener)) {
+            continue;
+        }
+        accept_clients(proxy, cx, token, MAX_QUEUED);
+    }
+}
+
+fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: Option<QuicSuccessor>) {
+    let is_alone = successor.is_none();
+    if let Some(successor) = successor {
+        proxy.quic.follow(cx, successor);
+    }
+    if is_alone && !proxy.settings.is_draining() {
+        // Clients in the kernel's queue are accepted first, so that no connection is reset without an answer.
+        empty_queues(proxy, cx, |_| true);
+    }
+    proxy.admission.pause(cx, &proxy.settings);
+    if is_alone {
+        for (_, socket) in own_sockets(&proxy.settings) {
+            // The socket is shared with control, so closing our end would not stop it from listening.
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
     }
-
-    pub(crate) fn after_closing(&mut self, cx: &mut Context, key: Key, linger: bool) {
-        match self.connections.client(key) {
-            Some(client_conn) if linger && !client_conn.transport.ended => {
-                let _ = rustix::net::shutdown(&client_conn.transport.fd, rustix::net::Shutdown::Write);
-                client_conn.phase = ClientPhase::Lingering;
-                client_conn.transport.readable = true;
-                client_conn.deadline.after(cx, key, LINGER);
-                self.client_ready(cx, key);
-            }
-            _ => self.close(cx, key),
-        }
-    }
-
-    /// A socket or session has failed.
-    pub(crate) fn wire_failed(&mut self, cx: &mut Context, key: Key, error: TransportError) {
-        match self.connections.get(key) {
-            Some(Conn::Client(_)) => self.client_failed(cx, key, error),
-            Some(Conn::Upstream(_)) => self.upstream_failed(cx, key, &error),
-            Some(Conn::Quic(_)) | None => {}
-        }
-    }
-
-    /// Lets go of a connection without a word.
-    pub(crate) fn close(&mut self, cx: &mut Context, key: Key) {
-        if matches!(self.connections.get(key), Some(Conn::Client(client_conn)) if client_conn.h2.is_some()) {
-            self.h2_abort_all(cx, key);
-        }
-        match self.connections.remove(key) {
-            Some(Conn::Client(client_conn)) => {
-                self.admission.left(client_conn.client.counted, &self.settings, &self.counters);
-                client_conn.transport.dismantle(&mut self.scratch);
-                self.admission.resume(cx, &self.settings);
-            }
-            Some(Conn::Upstream(upstream_conn)) => {
-                if upstream_conn.phase == UpstreamPhase::Idle {
-                    self.counters.pooled.dec();
-                    upstream_conn.upstream.forget_idle(upstream_conn.server, key);
+    let deadline = cx.now() + limit.as_millis() as Millis;
+    proxy.settings.drain(deadline);
+    cx.timers.arm(LISTENER, deadline);
+    // Connections without a request under way end now, the others with their response. With a successor there is
+    // no hurry: a client whose request is on its way already gets its answer here, with the word that it is the
+    // last; whoever says nothing is let go at the deadline.
+    for key in proxy.connections.keys() {
+        match proxy.connections.get_mut(key) {
+            Some(Conn::Client(f)) if f.h2.is_some() => {
+                if let Some(h2) = &mut f.h2 {
+                    h2.shut_down(cx.now());
                 }
-                if upstream_conn.shared {
-                    upstream_conn.upstream.unshare(upstream_conn.server, key);
-                }
-                upstream_conn.transport.dismantle(&mut self.scratch);
+                proxy.connections.mark_for_flush(key);
             }
-            Some(Conn::Quic(_)) | None => {}
-        }
-    }
-
-    fn refresh_snapshot(&mut self, cx: &mut Context) {
-        let Some(newest) = self.settings.newest() else { return };
-        let was_listening = self.admission.is_listening();
-        // Clients in the queue of a listener that goes have been accepted already.
-        if was_listening {
-            self.empty_queues(cx, |l| !newest.listeners.iter().any(|n| n.id == l.id));
-        }
-        self.admission.unlisten(cx, &self.settings);
-        self.settings.take_up(newest);
-        self.admission.refresh(self.settings.lane());
-        self.pools.refresh(self.settings.lane());
-        if was_listening {
-            let _ = self.admission.listen(cx, &self.settings);
-        }
-        self.renew_clients(cx);
-        self.carry_pools(cx);
-        self.quic_refresh(cx);
-        self.flush_marked(cx);
-    }
-
-    /// Accepts all that waits in the kernel's queues of some listeners.
-    fn empty_queues(&mut self, cx: &mut Context, of: impl Fn(&Listener) -> bool) {
-        let tokens: Vec<u64> = own_sockets(&self.settings).map(|(token, _)| token).collect();
-        for token in tokens {
-            let index = (token & ((1 << LISTENER_BITS) - 1)) as usize;
-            if !self.settings.listeners().get(index).is_some_and(|l| of(&l.listener)) {
-                continue;
+            Some(Conn::Client(f)) if is_alone && f.phase == ClientPhase::Open && f.exchange.is_none() && !f.in_head => {
+                f.transport.finish();
+                f.phase = ClientPhase::Closing { linger: true };
+                proxy.connections.mark_for_flush(key);
             }
-            self.accept(cx, token, MAX_QUEUED);
+            Some(Conn::Upstream(b)) if b.phase == UpstreamPhase::Idle => close_connection(proxy, cx, key),
+            _ => {}
         }
     }
+    quic_drain(proxy, cx);
+    flush_marked(proxy, cx);
+}
 
-    fn drain(&mut self, cx: &mut Context, limit: Duration, successor: Option<QuicSuccessor>) {
-        let is_alone = successor.is_none();
-        if let Some(successor) = successor {
-            self.quic.follow(cx, successor);
-        }
-        if is_alone && !self.settings.is_draining() {
-            // Clients in the kernel's queue are accepted first, so that no connection is reset without an answer.
-            self.empty_queues(cx, |_| true);
-        }
-        self.admission.pause(cx, &self.settings);
-        if is_alone {
-            for (_, socket) in own_sockets(&self.settings) {
-                // The socket is shared with control, so closing our end would not stop it from listening.
-                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
-            }
-        }
-        let deadline = cx.now() + limit.as_millis() as Millis;
-        self.settings.drain(deadline);
-        cx.timers.arm(LISTENER, deadline);
-        // Connections without a request under way end now, the others with their response. With a successor there is
-        // no hurry: a client whose request is on its way already gets its answer here, with the word that it is the
-        // last; whoever says nothing is let go at the deadline.
-        for key in self.connections.keys() {
-            match self.connections.get_mut(key) {
-                Some(Conn::Client(f)) if f.h2.is_some() => {
-                    if let Some(h2) = &mut f.h2 {
-                        h2.shut_down(cx.now());
-                    }
-                    self.connections.mark_for_flush(key);
-                }
-                Some(Conn::Client(f))
-                    if is_alone && f.phase == ClientPhase::Open && f.exchange.is_none() && !f.in_head =>
-                {
-                    f.transport.finish();
-                    f.phase = ClientPhase::Closing { linger: true };
-                    self.connections.mark_for_flush(key);
-                }
-                Some(Conn::Upstream(b)) if b.phase == UpstreamPhase::Idle => self.close(cx, key),
-                _ => {}
-            }
-        }
-        self.quic_drain(cx);
-        self.flush_marked(cx);
+/// Removes what deadlines that were moved forward have left in the timer wheel, once that is most of what is there.
+fn forget_stale_timers(connections: &Connections, cx: &mut Context) {
+    if cx.timers.len() <= STALE_TIMERS + 4 * connections.len() {
+        return;
     }
+    let connections = connections;
+    cx.timers.retain(|token, tick| token & LISTENER != 0 || connections.is_armed_for(Key::from_u64(token), tick));
+}
 
-    /// Removes what deadlines that were moved forward have left in the timer wheel, once that is most of what is there.
-    fn forget_stale_timers(&mut self, cx: &mut Context) {
-        if cx.timers.len() <= STALE_TIMERS + 4 * self.connections.len() {
-            return;
-        }
-        let connections = &self.connections;
-        cx.timers.retain(|token, tick| token & LISTENER != 0 || connections.is_armed_for(Key::from_u64(token), tick));
-    }
-
-    /// Writes the access log line of a finished exchange.
-    pub(crate) fn log_exchange(&mut self, cx: &mut Context, x: &Exchange) {
-        let Some(format) = self.settings.snapshot().access_log.filter(|_| self.log.is_on()) else { return };
-        let Some(client) = self.connections.client_of(x.client_stream) else { return };
-        let tls = self.connections.get(x.client_stream.conn()).and_then(Conn::tls_version);
-        let entry = Entry { x, client, tls, now: cx.now() };
-        self.log.write(cx, format, &entry, &self.clock);
-    }
+/// Writes the access log line of a finished exchange.
+pub(crate) fn log_exchange(
+    connections: &Connections,
+    log: &mut AccessLog,
+    clock: &Clock,
+    settings: &LaneSettings,
+    cx: &mut Context,
+    x: &Exchange,
+) {
+    let Some(format) = settings.snapshot().access_log.filter(|_| log.is_on()) else { return };
+    let Some(client) = connections.client_of(x.client_stream) else { return };
+    let tls = connections.get(x.client_stream.conn()).and_then(Conn::tls_version);
+    let entry = Entry { x, client, tls, now: cx.now() };
+    log.write(cx, format, &entry, clock);
 }
 
 impl Service for Proxy {
@@ -300,8 +255,8 @@ impl Service for Proxy {
 
     fn ready(&mut self, cx: &mut Context, token: u64, ready: Ready) {
         if token & UDP == UDP {
-            self.quic_ready(cx, (token & !UDP) as usize);
-            return self.flush_marked(cx);
+            quic_ready(self, cx, (token & !UDP) as usize);
+            return flush_marked(self, cx);
         }
         if token & LISTENER != 0 {
             return self.admission.listener_ready(token);
@@ -315,14 +270,14 @@ impl Service for Proxy {
                     self.connections.mark_for_flush(key);
                 }
                 if unproven {
-                    self.maybe_proven(cx, key);
+                    maybe_proven(self, cx, key);
                 }
                 let Self { connections, admission, .. } = self;
                 match connections.get_mut(key) {
                     Some(Conn::Client(client_conn)) if awaits_admission(client_conn) => {
                         admission.event(key, client_conn, ready)
                     }
-                    _ => self.client_event(cx, key, ready),
+                    _ => client_event(self, cx, key, ready),
                 }
             }
             Some(Conn::Upstream(upstream_conn)) => {
@@ -333,18 +288,18 @@ impl Service for Proxy {
                         self.connections.mark_for_flush(key);
                     }
                 }
-                self.upstream_event(cx, key, ready);
+                upstream_event(self, cx, key, ready);
             }
             Some(Conn::Quic(_)) | None => return,
         }
-        self.flush_marked(cx);
+        flush_marked(self, cx);
     }
 
     fn timeout(&mut self, cx: &mut Context, token: u64) {
         match token {
             LOG_TIMER => return self.log.flush(),
             RATES_TIMER => return self.admission.tell_others(cx, &self.settings, &self.counters),
-            QUEUES_TIMER => return self.queues_timeout(cx),
+            QUEUES_TIMER => return queues_timeout(&self.exchanges, &mut self.pools, cx),
             _ if token & LISTENER != 0 => return self.admission.timeout(cx, &self.settings),
             _ => {}
         }
@@ -353,22 +308,22 @@ impl Service for Proxy {
             return;
         }
         match self.connections.get(key) {
-            Some(Conn::Client(_)) => self.client_timeout(cx, key),
-            Some(Conn::Quic(_)) => self.quic_timeout(cx, key),
-            _ => self.upstream_timeout(cx, key),
+            Some(Conn::Client(_)) => client_timeout(self, cx, key),
+            Some(Conn::Quic(_)) => quic_timeout(self, cx, key),
+            _ => upstream_timeout(self, cx, key),
         }
-        self.flush_marked(cx);
+        flush_marked(self, cx);
     }
 
     fn message(&mut self, cx: &mut Context, message: Message) {
         match message {
-            Message::Drain { limit, successor } => self.drain(cx, limit, successor),
+            Message::Drain { limit, successor } => drain_lane(self, cx, limit, successor),
             Message::Passed(passed) => self.admission.heard(cx, &passed),
-            Message::FreeMemory => self.free_memory(cx),
+            Message::FreeMemory => free_memory(self, cx),
             Message::Datagram(datagram) => {
                 self.counters.quic_dropped_mailbox.set(self.settings.own_mailbox().refused(DATAGRAMS));
-                self.quic_forwarded(cx, *datagram);
-                self.flush_marked(cx);
+                quic_forwarded(self, cx, *datagram);
+                flush_marked(self, cx);
             }
             Message::Connection(c) => {
                 let found = self.settings.listeners().iter().find(|l| l.listener.id == c.listener).cloned();
@@ -379,36 +334,38 @@ impl Service for Proxy {
                     self.admission.accept_again(cx);
                     return self.counters.handover_limit.inc();
                 }
-                let allowance = Self::examine_handed_over(&c.fd, &listener);
-                let Some(key) = self.adopt(cx, c.fd, listener, c.peer, ClientPhase::Hello, allowance) else { return };
+                let allowance = examine_handed_over(&c.fd, &listener);
+                let Some(key) = adopt_client(self, cx, c.fd, listener, c.peer, ClientPhase::Hello, allowance) else {
+                    return;
+                };
                 if let Some(client_conn) = self.connections.client(key) {
                     client_conn.transport.unread = c.bytes;
                 }
                 // Its lane has counted it in, and out.
-                if !self.count_in(key) {
-                    return self.close(cx, key);
+                if !count_in(&mut self.connections, &self.admission, &self.settings, &self.counters, key) {
+                    return close_connection(self, cx, key);
                 }
-                self.hello_arrived(cx, key, false);
-                self.flush_marked(cx);
+                hello_arrived(self, cx, key, false);
+                flush_marked(self, cx);
             }
         }
     }
 
     fn turn(&mut self, cx: &mut Context) -> After {
         self.clock.refresh(cx.now());
-        self.forget_stale_timers(cx);
+        forget_stale_timers(&self.connections, cx);
         // Before all that was deferred: new clients, and requests that wait for it.
-        self.refresh_snapshot(cx);
-        self.serve_admission(cx);
-        self.serve_queues(cx);
+        refresh_snapshot(self, cx);
+        serve_admission(self, cx);
+        serve_queues(self, cx);
         if !!self.exchanges.has_later() {
             for later in self.exchanges.take_later() {
-                self.resume(cx, later);
-                self.flush_marked(cx);
+                resume_source(self, cx, later);
+                flush_marked(self, cx);
             }
         }
-        self.settle_shared(cx);
-        let more = self.quic_turn(cx);
+        settle_shared(self, cx);
+        let more = quic_turn(self, cx);
         if let Some(deadline) = self.settings.drain_until()
             && (!self.admission.has_clients() && !self.quic.has_waiting() || cx.now() >= deadline)
         {

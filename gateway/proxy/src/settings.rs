@@ -7,7 +7,7 @@ use sealane_lane::{Mailbox, Millis, Subscription};
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub(crate) struct Settings {
+pub(crate) struct LaneSettings {
     slot: usize,
     /// Of all lanes, by slot.
     mailboxes: Vec<Mailbox<Message>>,
@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     drain_until: Option<Millis>,
 }
 
-impl Settings {
+impl LaneSettings {
     /// Takes up the newest snapshot.
     pub fn new(slot: usize, mailboxes: Vec<Mailbox<Message>>, snapshots: Subscription<Snapshot>) -> Self {
         let lane = Rc::new(LaneSnapshot::new(snapshots.current().clone(), None, slot, mailboxes.len()));

@@ -5,13 +5,15 @@
 //! at most one signature, however many new clients there are.
 
 use crate::accept::syn::Signatures;
-use crate::accept::{LISTENER, own_sockets};
+use crate::accept::{LISTENER, accept_clients, own_sockets};
+use crate::client::connection::{client_event, start_session};
 use crate::conn::{Client, ClientConnection, ClientPhase, Conn};
 use crate::counters::Counters;
+use crate::flush::flush_marked;
 use crate::lane_state::LaneSnapshot;
 use crate::limits::{ClientConnections, Counted, LaneLimits, Passed};
 use crate::service::{Message, Proxy};
-use crate::settings::Settings;
+use crate::settings::LaneSettings;
 use sealane_lane::{Context, Deadline, Key, Millis, Ready, Undelivered};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -136,7 +138,7 @@ impl Admission {
     }
 
     /// Watches this slot's listening sockets.
-    pub fn listen(&mut self, cx: &Context, settings: &Settings) -> std::io::Result<()> {
+    pub fn listen(&mut self, cx: &Context, settings: &LaneSettings) -> std::io::Result<()> {
         for (token, socket) in own_sockets(settings) {
             cx.watch_listener(socket, token)?;
         }
@@ -146,7 +148,7 @@ impl Admission {
     }
 
     /// Watches them no more.
-    pub fn unlisten(&mut self, cx: &Context, settings: &Settings) {
+    pub fn unlisten(&mut self, cx: &Context, settings: &LaneSettings) {
         for (_, socket) in own_sockets(settings) {
             cx.unwatch(socket);
         }
@@ -154,7 +156,7 @@ impl Admission {
     }
 
     /// Accepts nobody for now.
-    pub fn pause(&mut self, cx: &Context, settings: &Settings) {
+    pub fn pause(&mut self, cx: &Context, settings: &LaneSettings) {
         if self.listening {
             self.unlisten(cx, settings);
         }
@@ -163,7 +165,7 @@ impl Admission {
     }
 
     /// Pauses because there is no place for another client.
-    pub fn pause_full(&mut self, cx: &mut Context, settings: &Settings, counters: &Counters) {
+    pub fn pause_full(&mut self, cx: &mut Context, settings: &LaneSettings, counters: &Counters) {
         if self.clients < settings.limits().max_connections {
             counters.paused_memory.inc();
             // Memory can be enough again without one of ours being closed.
@@ -175,7 +177,7 @@ impl Admission {
     }
 
     /// Pauses because descriptors are used up.
-    pub fn pause_without_descriptors(&mut self, cx: &mut Context, settings: &Settings, counters: &Counters) {
+    pub fn pause_without_descriptors(&mut self, cx: &mut Context, settings: &LaneSettings, counters: &Counters) {
         counters.paused_descriptors.inc();
         self.lacks_descriptors = true;
         self.accept_again(cx);
@@ -189,7 +191,7 @@ impl Admission {
     }
 
     /// The timer of a pause has fired, or another one of the listeners'.
-    pub fn timeout(&mut self, cx: &mut Context, settings: &Settings) {
+    pub fn timeout(&mut self, cx: &mut Context, settings: &LaneSettings) {
         if self.pause.fired(cx, LISTENER) {
             self.resume(cx, settings);
         }
@@ -197,13 +199,13 @@ impl Admission {
 
     /// Accepts again if there is room.
     #[inline]
-    pub fn resume(&mut self, cx: &mut Context, settings: &Settings) {
+    pub fn resume(&mut self, cx: &mut Context, settings: &LaneSettings) {
         if !self.listening {
             self.resume_paused(cx, settings);
         }
     }
 
-    fn resume_paused(&mut self, cx: &mut Context, settings: &Settings) {
+    fn resume_paused(&mut self, cx: &mut Context, settings: &LaneSettings) {
         if settings.is_draining() {
             return;
         }
@@ -225,7 +227,7 @@ impl Admission {
 /// Who is connected, and who may be.
 impl Admission {
     /// Whether there is no room for another client.
-    pub fn is_full(&self, settings: &Settings) -> bool {
+    pub fn is_full(&self, settings: &LaneSettings) -> bool {
         self.clients >= settings.limits().max_connections
             || self.clients >= ALWAYS && self.short_of_memory.load(Ordering::Relaxed)
     }
@@ -243,7 +245,7 @@ impl Admission {
     }
 
     /// A client's connection is over. `counted`: it was among those of its address.
-    pub fn left(&mut self, counted: Option<Counted>, settings: &Settings, counters: &Counters) {
+    pub fn left(&mut self, counted: Option<Counted>, settings: &LaneSettings, counters: &Counters) {
         if let Some(counted) = counted {
             self.per_address.leave(settings.slot(), counted);
         }
@@ -252,7 +254,7 @@ impl Admission {
     }
 
     /// Counts a connection among those of its client. False if it has too many.
-    pub fn count_in(&self, client: &mut Client, settings: &Settings, counters: &Counters) -> bool {
+    pub fn count_in(&self, client: &mut Client, settings: &LaneSettings, counters: &Counters) -> bool {
         let limits = settings.limits();
         if limits.max_per_client == 0 {
             return true;
@@ -270,7 +272,7 @@ impl Admission {
     }
 
     /// Whether a client may have another connection.
-    pub fn has_place_for(&self, peer: IpAddr, settings: &Settings, counters: &Counters) -> bool {
+    pub fn has_place_for(&self, peer: IpAddr, settings: &LaneSettings, counters: &Counters) -> bool {
         let limits = settings.limits();
         if limits.max_per_client == 0 {
             return true;
@@ -330,7 +332,7 @@ impl Admission {
     }
 
     /// The timer of the rates has fired: tells the other lanes what has passed here.
-    pub fn tell_others(&mut self, cx: &mut Context, settings: &Settings, counters: &Counters) {
+    pub fn tell_others(&mut self, cx: &mut Context, settings: &LaneSettings, counters: &Counters) {
         let news: Vec<Arc<Passed>> = self.rates.fired(cx).into_iter().map(Arc::new).collect();
         for (slot, mailbox) in settings.others() {
             let earlier = self.rates.take_untold(slot).into_iter().map(Arc::new);
@@ -345,7 +347,7 @@ impl Admission {
 }
 
 /// Whether there are descriptors for more than the next client: its request may need an upstream connection.
-fn has_spare_descriptors(settings: &Settings) -> bool {
+fn has_spare_descriptors(settings: &LaneSettings) -> bool {
     let Some((_, socket)) = own_sockets(settings).next() else { return true };
     let spare = (0..SPARE_DESCRIPTORS).map_while(|_| rustix::io::fcntl_dupfd_cloexec(socket, 0).ok());
     spare.collect::<Vec<_>>().len() == SPARE_DESCRIPTORS
@@ -361,74 +363,71 @@ pub(crate) fn awaits_admission(client_conn: &ClientConnection) -> bool {
     }
 }
 
-impl Proxy {
-    /// Goes on with new clients until the turn's time for them is spent. At least one step or hello, so that a small
-    /// budget still gets on; none beyond it that would, taking as long as the last, end after it.
-    pub(crate) fn serve_admission(&mut self, cx: &mut Context) {
-        if self.admission.is_empty() {
-            return;
+/// Goes on with new clients until the turn's time for them is spent. At least one step or hello, so that a small
+/// budget still gets on; none beyond it that would, taking as long as the last, end after it.
+pub(crate) fn serve_admission(proxy: &mut Proxy, cx: &mut Context) {
+    if proxy.admission.is_empty() {
+        return;
+    }
+    let budget = proxy.settings.limits().handshake_budget;
+    let start = cx.instant();
+    let mut now = start;
+    let mut begun = false;
+    let mut answered = false;
+    if std::mem::take(&mut proxy.admission.owed)
+        && let Some(key) = proxy.admission.hellos.pop_front()
+        && let Some(after) = answer_hello(proxy, cx, key, now)
+    {
+        now = after;
+        (begun, answered) = (true, true);
+    }
+    while (!begun || now - start < budget)
+        && let Some(step) = proxy.admission.steps.pop_front()
+    {
+        match step {
+            Step::Accept(token) => {
+                if proxy.admission.is_listening() && accept_clients(proxy, cx, token, ACCEPTS) {
+                    proxy.admission.listener_ready(token);
+                }
+            }
+            Step::Event(key) => put_off_event(proxy, cx, key),
         }
-        let budget = self.settings.limits().handshake_budget;
-        let start = cx.instant();
-        let mut now = start;
-        let mut begun = false;
-        let mut answered = false;
-        if std::mem::take(&mut self.admission.owed)
-            && let Some(key) = self.admission.hellos.pop_front()
-            && let Some(after) = self.answer_hello(cx, key, now)
-        {
+        flush_marked(proxy, cx);
+        now = cx.instant();
+        begun = true;
+    }
+    while let Some(key) = proxy.admission.hellos.pop_front() {
+        if begun && now - start + proxy.admission.last > budget {
+            proxy.admission.hellos.push_front(key);
+            proxy.admission.owed = !answered;
+            break;
+        }
+        if let Some(after) = answer_hello(proxy, cx, key, now) {
             now = after;
             (begun, answered) = (true, true);
         }
-        while (!begun || now - start < budget)
-            && let Some(step) = self.admission.steps.pop_front()
-        {
-            match step {
-                Step::Accept(token) => {
-                    if self.admission.is_listening() && self.accept(cx, token, ACCEPTS) {
-                        self.admission.listener_ready(token);
-                    }
-                }
-                Step::Event(key) => self.put_off_event(cx, key),
-            }
-            self.flush_marked(cx);
-            now = cx.instant();
-            begun = true;
-        }
-        while let Some(key) = self.admission.hellos.pop_front() {
-            if begun && now - start + self.admission.last > budget {
-                self.admission.hellos.push_front(key);
-                self.admission.owed = !answered;
-                break;
-            }
-            if let Some(after) = self.answer_hello(cx, key, now) {
-                now = after;
-                (begun, answered) = (true, true);
-            }
-        }
-        self.counters.hellos_waiting.set(self.admission.hellos.len() as u64);
     }
+    proxy.counters.hellos_waiting.set(proxy.admission.hellos.len() as u64);
+}
 
-    fn put_off_event(&mut self, cx: &mut Context, key: Key) {
-        // It may have timed out meanwhile.
-        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
-        if let Some(ready) = client_conn.deferred.take() {
-            self.client_event(cx, key, ready);
-        }
+fn put_off_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    // It may have timed out meanwhile.
+    let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
+    if let Some(ready) = client_conn.deferred.take() {
+        client_event(proxy, cx, key, ready);
     }
+}
 
-    /// `None`: the client is gone, and what it did not take says nothing of how long the next will.
-    fn answer_hello(&mut self, cx: &mut Context, key: Key, before: Instant) -> Option<Instant> {
-        let waits =
-            |conn: &Conn| matches!(conn, Conn::Client(client_conn) if client_conn.phase == ClientPhase::Admission);
-        if !self.connections.get(key).is_some_and(waits) {
-            return None;
-        }
-        self.start_session(cx, key);
-        self.flush_marked(cx);
-        let now = cx.instant();
-        self.admission.last = now - before;
-        self.counters.handshake_nanos.add(self.admission.last.as_nanos() as u64);
-        Some(now)
+/// `None`: the client is gone, and what it did not take says nothing of how long the next will.
+fn answer_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, before: Instant) -> Option<Instant> {
+    let waits = |conn: &Conn| matches!(conn, Conn::Client(client_conn) if client_conn.phase == ClientPhase::Admission);
+    if !proxy.connections.get(key).is_some_and(waits) {
+        return None;
     }
+    start_session(proxy, cx, key);
+    flush_marked(proxy, cx);
+    let now = cx.instant();
+    proxy.admission.last = now - before;
+    proxy.counters.handshake_nanos.add(proxy.admission.last.as_nanos() as u64);
+    Some(now)
 }

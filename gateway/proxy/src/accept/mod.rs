@@ -4,12 +4,16 @@ pub(crate) mod admission;
 pub(crate) mod proxy_protocol;
 pub(crate) mod syn;
 
-use crate::client::connection::first_phase;
+use crate::accept::syn::examine_syn;
+use crate::client::connection::{client_ready, first_phase, relay_all};
 use crate::conn::{Client, ClientConnection, ClientPhase, Conn};
 use crate::exchange::waste::WasteBudget;
+use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
+use crate::lifecycle::close_connection;
+use crate::memory::count_in;
 use crate::service::Proxy;
-use crate::settings::Settings;
+use crate::settings::LaneSettings;
 use crate::snapshot::Relays;
 use crate::transport::Transport;
 use rustix::io::Errno;
@@ -26,129 +30,129 @@ pub(crate) const LISTENER: u64 = 1 << 63;
 pub(crate) const LISTENER_BITS: u32 = 32;
 /// This lane's listening sockets with their tokens. There may be more sockets than lanes (they were opened by a process that
 /// had more, and none may close while its address is listened on): a lane then serves several.
-pub(crate) fn own_sockets(settings: &Settings) -> impl Iterator<Item = (u64, &Arc<OwnedFd>)> {
+pub(crate) fn own_sockets(settings: &LaneSettings) -> impl Iterator<Item = (u64, &Arc<OwnedFd>)> {
     settings.snapshot().sockets.iter().enumerate().flat_map(move |(i, sockets)| {
         let own = sockets.iter().enumerate().skip(settings.slot()).step_by(settings.lanes());
         own.map(move |(at, socket)| (LISTENER | (at as u64) << LISTENER_BITS | i as u64, socket))
     })
 }
 
-impl Proxy {
-    /// Accepts at most so many connections from the socket that a token of [`own_sockets`] names. Whether more may
-    /// be waiting that can be taken.
-    pub(crate) fn accept(&mut self, cx: &mut Context, token: u64, most: usize) -> bool {
-        let (index, at) = (token & ((1 << LISTENER_BITS) - 1), (token & !LISTENER) >> LISTENER_BITS);
-        let Some(listener) = self.settings.listeners().get(index as usize).cloned() else { return false };
-        let Some(socket) = self.settings.snapshot().sockets.get(index as usize).and_then(|s| s.get(at as usize)) else {
+/// Accepts at most so many connections from the socket that a token of [`own_sockets`] names. Whether more may
+/// be waiting that can be taken.
+pub(crate) fn accept_clients(proxy: &mut Proxy, cx: &mut Context, token: u64, most: usize) -> bool {
+    let (index, at) = (token & ((1 << LISTENER_BITS) - 1), (token & !LISTENER) >> LISTENER_BITS);
+    let Some(listener) = proxy.settings.listeners().get(index as usize).cloned() else { return false };
+    let Some(socket) = proxy.settings.snapshot().sockets.get(index as usize).and_then(|s| s.get(at as usize)) else {
+        return false;
+    };
+    let socket = socket.clone();
+    for _ in 0..most {
+        if proxy.admission.is_queue_full() {
+            return false; // Those that wait come first; the listener stays ready.
+        }
+        if proxy.admission.is_full(&proxy.settings) {
+            proxy.admission.pause_full(cx, &proxy.settings, &proxy.counters);
             return false;
-        };
-        let socket = socket.clone();
-        for _ in 0..most {
-            if self.admission.is_queue_full() {
-                return false; // Those that wait come first; the listener stays ready.
+        }
+        match acceptfrom_with(&socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            Ok((fd, address)) => {
+                let Some(peer) = address.and_then(|a| SocketAddr::try_from(a).ok()) else { continue };
+                client_accepted(proxy, cx, fd, peer, &listener);
             }
-            if self.admission.is_full(&self.settings) {
-                self.admission.pause_full(cx, &self.settings, &self.counters);
+            Err(Errno::AGAIN) => return false,
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                proxy.admission.pause_without_descriptors(cx, &proxy.settings, &proxy.counters);
                 return false;
             }
-            match acceptfrom_with(&socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                Ok((fd, address)) => {
-                    let Some(peer) = address.and_then(|a| SocketAddr::try_from(a).ok()) else { continue };
-                    self.accepted(cx, fd, peer, &listener);
-                }
-                Err(Errno::AGAIN) => return false,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.admission.pause_without_descriptors(cx, &self.settings, &self.counters);
-                    return false;
-                }
-                // The connection was gone before it was accepted (accept(2)): the next one may be well.
-                Err(_) => {}
-            }
+            // The connection was gone before it was accepted (accept(2)): the next one may be well.
+            Err(_) => {}
         }
-        true
     }
+    true
+}
 
-    fn accepted(&mut self, cx: &mut Context, fd: OwnedFd, peer: SocketAddr, listener: &Rc<LaneListener>) {
-        self.counters.accepted.inc();
-        let phase = match () {
-            () if listener.listener.proxy_protocol => ClientPhase::ProxyHeader,
-            () => first_phase(&listener.listener),
-        };
-        let trusted = &listener.listener.trusted_proxies;
-        if phase == ClientPhase::ProxyHeader && !trusted.is_empty() && !trusted.contains(peer.ip()) {
-            return self.counters.untrusted_proxies.inc();
-        }
-        // Behind a PROXY header stands who it is.
-        if phase != ClientPhase::ProxyHeader && !self.admission.allows_connection(cx, peer.ip(), &self.counters) {
-            return;
-        }
-        let allowance = self.examine_syn(&fd, listener);
-        if let Some(key) = self.adopt(cx, fd, listener.clone(), peer, phase, allowance) {
-            if phase != ClientPhase::ProxyHeader && !self.count_in(key) {
-                return self.close(cx, key);
-            }
-            if phase == ClientPhase::Open && listener.listener.relays == Relays::Everything {
-                self.relay_all(cx, key);
-            }
-            self.client_ready(cx, key);
-            self.flush_marked(cx);
-        }
+fn client_accepted(proxy: &mut Proxy, cx: &mut Context, fd: OwnedFd, peer: SocketAddr, listener: &Rc<LaneListener>) {
+    proxy.counters.accepted.inc();
+    let phase = match () {
+        () if listener.listener.proxy_protocol => ClientPhase::ProxyHeader,
+        () => first_phase(&listener.listener),
+    };
+    let trusted = &listener.listener.trusted_proxies;
+    if phase == ClientPhase::ProxyHeader && !trusted.is_empty() && !trusted.contains(peer.ip()) {
+        return proxy.counters.untrusted_proxies.inc();
     }
+    // Behind a PROXY header stands who it is.
+    if phase != ClientPhase::ProxyHeader && !proxy.admission.allows_connection(cx, peer.ip(), &proxy.counters) {
+        return;
+    }
+    let allowance = examine_syn(&proxy.counters, &fd, listener);
+    if let Some(key) = adopt_client(proxy, cx, fd, listener.clone(), peer, phase, allowance) {
+        if phase != ClientPhase::ProxyHeader
+            && !count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key)
+        {
+            return close_connection(proxy, cx, key);
+        }
+        if phase == ClientPhase::Open && listener.listener.relays == Relays::Everything {
+            relay_all(proxy, cx, key);
+        }
+        client_ready(proxy, cx, key);
+        flush_marked(proxy, cx);
+    }
+}
 
-    /// Takes a client's connection in. `allowance`: how much may be sent there (`crate::accept::syn`).
-    pub(crate) fn adopt(
-        &mut self,
-        cx: &mut Context,
-        fd: OwnedFd,
-        listener: Rc<LaneListener>,
-        peer: SocketAddr,
-        phase: ClientPhase,
-        allowance: Option<usize>,
-    ) -> Option<Key> {
-        // Answers leave when we say so.
-        let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
-        let limits = &self.settings.limits();
-        let wait = if phase == ClientPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
-        let mut transport = Transport::new(fd);
-        transport.allowance = allowance;
-        let policy = listener.listener.tls.is_none().then_some(0);
-        let client_conn = ClientConnection {
-            transport,
-            client: Client {
-                listener,
-                policy,
-                peer,
-                peer_text: peer.ip().to_canonical().to_string().into(),
-                cert: None,
-                requests: 0,
-                waste: WasteBudget::default(),
-                server_name: None,
-                counted: None,
-                held: 0,
-            },
-            phase,
-            exchange: None,
-            inbuf: Vec::new(),
-            deadline: Deadline::default(),
-            in_head: false,
-            established: false,
-            deferred: None,
-            large_hello: None,
-            lingered: 0,
-            awaits_proof: false,
-            early_offered: false,
-            early_seen: false,
-            decided: false,
-            h2: None,
-        };
-        let key = self.connections.insert(Conn::Client(Box::new(client_conn)));
-        self.admission.arrived(&self.counters);
-        let client_conn = self.connections.client(key)?;
-        if cx.watch(&client_conn.transport.fd, key.to_u64()).is_err() {
-            self.close(cx, key);
-            return None;
-        }
-        client_conn.deadline.after(cx, key, wait);
-        Some(key)
+/// Takes a client's connection in. `allowance`: how much may be sent there (`crate::accept::syn`).
+pub(crate) fn adopt_client(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    fd: OwnedFd,
+    listener: Rc<LaneListener>,
+    peer: SocketAddr,
+    phase: ClientPhase,
+    allowance: Option<usize>,
+) -> Option<Key> {
+    // Answers leave when we say so.
+    let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
+    let limits = &proxy.settings.limits();
+    let wait = if phase == ClientPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
+    let mut transport = Transport::new(fd);
+    transport.allowance = allowance;
+    let policy = listener.listener.tls.is_none().then_some(0);
+    let client_conn = ClientConnection {
+        transport,
+        client: Client {
+            listener,
+            policy,
+            peer,
+            peer_text: peer.ip().to_canonical().to_string().into(),
+            cert: None,
+            requests: 0,
+            waste: WasteBudget::default(),
+            server_name: None,
+            counted: None,
+            held: 0,
+        },
+        phase,
+        exchange: None,
+        inbuf: Vec::new(),
+        deadline: Deadline::default(),
+        in_head: false,
+        established: false,
+        deferred: None,
+        large_hello: None,
+        lingered: 0,
+        awaits_proof: false,
+        early_offered: false,
+        early_seen: false,
+        decided: false,
+        h2: None,
+    };
+    let key = proxy.connections.insert(Conn::Client(Box::new(client_conn)));
+    proxy.admission.arrived(&proxy.counters);
+    let client_conn = proxy.connections.client(key)?;
+    if cx.watch(&client_conn.transport.fd, key.to_u64()).is_err() {
+        close_connection(proxy, cx, key);
+        return None;
     }
+    client_conn.deadline.after(cx, key, wait);
+    Some(key)
 }

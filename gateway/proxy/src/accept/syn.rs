@@ -7,7 +7,11 @@
 //!
 //! With cookies none of this is needed: the kernel has checked the cookie.
 
+use crate::accept::admission::Admission;
+use crate::client::connection::hello_arrived;
 use crate::conn::{ClientPhase, Conn};
+use crate::connections::Connections;
+use crate::counters::Counters;
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
 use sealane_lane::{Context, Key, Millis};
@@ -57,60 +61,65 @@ fn is_unproven(socket: impl AsFd) -> bool {
     fastopen::info(socket).is_ok_and(|i| i.state == State::SynReceived)
 }
 
-impl Proxy {
-    /// A new connection: how much may be sent to its client, which is nothing yet where that is unproven. Counts hellos
-    /// in SYNs.
-    pub(crate) fn examine_syn(&self, socket: impl AsFd, listener: &LaneListener) -> Option<usize> {
-        let syn = listener.listener.syn_tls;
-        if !syn.data {
-            return None;
-        }
-        let info = fastopen::info(socket).ok()?;
-        if info.syn_data {
-            self.counters.syn_hellos.inc();
-        }
-        (syn.unproven && info.state == State::SynReceived).then_some(0)
+/// A new connection: how much may be sent to its client, which is nothing yet where that is unproven. Counts hellos
+/// in SYNs.
+pub(crate) fn examine_syn(counters: &Counters, socket: impl AsFd, listener: &LaneListener) -> Option<usize> {
+    let syn = listener.listener.syn_tls;
+    if !syn.data {
+        return None;
     }
-
-    /// The same for one that another lane has counted.
-    pub(crate) fn examine_handed_over(socket: impl AsFd, listener: &LaneListener) -> Option<usize> {
-        (listener.listener.syn_tls.unproven && is_unproven(socket)).then_some(0)
+    let info = fastopen::info(socket).ok()?;
+    if info.syn_data {
+        counters.syn_hellos.inc();
     }
+    (syn.unproven && info.state == State::SynReceived).then_some(0)
+}
 
-    /// The third packet may have come. Goes on with what waited for it.
-    pub(crate) fn maybe_proven(&mut self, cx: &mut Context, key: Key) {
-        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
-        if client_conn.transport.allowance.is_none() || is_unproven(&client_conn.transport.fd) {
-            return;
-        }
+/// The same for one that another lane has counted.
+pub(crate) fn examine_handed_over(socket: impl AsFd, listener: &LaneListener) -> Option<usize> {
+    (listener.listener.syn_tls.unproven && is_unproven(socket)).then_some(0)
+}
+
+/// The third packet may have come. Goes on with what waited for it.
+pub(crate) fn maybe_proven(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
+    if client_conn.transport.allowance.is_none() || is_unproven(&client_conn.transport.fd) {
+        return;
+    }
+    client_conn.transport.allowance = None;
+    let waits = client_conn.awaits_proof && client_conn.phase == ClientPhase::Hello;
+    proxy.connections.mark_for_flush(key);
+    if waits {
+        hello_arrived(proxy, cx, key, true);
+    }
+}
+
+/// A whole hello of a client that may be unproven: whether it is answered now.
+pub(crate) fn may_answer(
+    connections: &mut Connections,
+    admission: &mut Admission,
+    counters: &Counters,
+    cx: &Context,
+    key: Key,
+    cheap: bool,
+) -> bool {
+    let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return false };
+    if client_conn.transport.allowance.is_none() {
+        return true;
+    }
+    if !is_unproven(&client_conn.transport.fd) {
         client_conn.transport.allowance = None;
-        let waits = client_conn.awaits_proof && client_conn.phase == ClientPhase::Hello;
-        self.connections.mark_for_flush(key);
-        if waits {
-            self.hello_arrived(cx, key, true);
-        }
+        return true;
     }
-
-    /// A whole hello of a client that may be unproven: whether it is answered now.
-    pub(crate) fn may_answer(&mut self, cx: &Context, key: Key, cheap: bool) -> bool {
-        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return false };
-        if client_conn.transport.allowance.is_none() {
-            return true;
-        }
-        if !is_unproven(&client_conn.transport.fd) {
-            client_conn.transport.allowance = None;
-            return true;
-        }
-        let hello = client_conn.transport.unread.len();
-        if cheap && self.admission.may_sign_unproven(cx.now()) {
-            client_conn.transport.allowance = Some(AMPLIFICATION * hello);
-            self.counters.syn_unproven.inc();
-            return true;
-        }
-        client_conn.awaits_proof = true;
-        self.counters.syn_deferred.inc();
-        false
+    let hello = client_conn.transport.unread.len();
+    if cheap && admission.may_sign_unproven(cx.now()) {
+        client_conn.transport.allowance = Some(AMPLIFICATION * hello);
+        counters.syn_unproven.inc();
+        return true;
     }
+    client_conn.awaits_proof = true;
+    counters.syn_deferred.inc();
+    false
 }
 
 /// Whether what these identities sign for this client is cheap.

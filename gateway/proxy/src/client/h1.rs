@@ -1,10 +1,18 @@
 //! HTTP/1.1 towards clients: bytes to requests, responses to bytes.
 
+use crate::client::connection::client_gone;
 use crate::conn::{ClientPhase, Conn};
+use crate::connections::Connections;
 use crate::exchange::Exchange;
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::executor::{begin_request, refuse};
+use crate::exchange::expiry::{check_deadlines, first_look};
+use crate::exchange::request::{request_broken, request_data, request_end, request_read_size, request_room};
 use crate::exchange::streams::{ClientStream, Later};
-use crate::scratch::{HEAD_READ, READ_SIZE, keep_rest};
+use crate::lifecycle::close_connection;
+use crate::scratch::{HEAD_READ, READ_SIZE, Scratch, keep_rest};
 use crate::service::Proxy;
+use crate::settings::LaneSettings;
 use sealane_exchange::Phase;
 use sealane_http::h1::{
     ConnectionOption, RequestInfo, What, encode_chunk_header, encode_last_chunk, encode_response, parse_request,
@@ -12,349 +20,367 @@ use sealane_http::h1::{
 use sealane_http::{BodyLength, Fields, ParseError, Version};
 use sealane_lane::{Context, Key};
 
-/// The source of requests.
-impl Proxy {
-    /// Consumes plaintext, the connection's own rest first. True if the connection is over.
-    pub(crate) fn take_plain(&mut self, cx: &mut Context, key: Key, input: &[u8]) -> bool {
-        let Some(client_conn) = self.connections.client(key) else { return true };
-        if client_conn.inbuf.is_empty() {
-            if input.is_empty() {
-                return false;
-            }
-            let used = self.consume_client(cx, key, input);
-            let Some(client_conn) = self.connections.client(key) else { return true };
-            if used < input.len() {
-                client_conn.inbuf.extend_from_slice(&input[used..]);
-            }
-            return false;
-        }
-        // Half a head: only an LF can make it whole.
-        let waiting = client_conn.in_head && client_conn.exchange.is_none();
-        client_conn.inbuf.extend_from_slice(input);
-        let head_limit = self.settings.limits().http.head;
-        let Some(client_conn) = self.connections.client(key) else { return true };
-        if waiting && memchr::memchr(b'\n', input).is_none() && client_conn.inbuf.len() < head_limit {
-            return false;
-        }
-        let mut inbuf = std::mem::take(&mut client_conn.inbuf);
-        let used = self.consume_client(cx, key, &inbuf);
-        keep_rest(&mut inbuf, used);
-        let Some(client_conn) = self.connections.client(key) else { return true };
-        client_conn.inbuf = inbuf;
-        false
-    }
+// The source of requests.
 
-    /// Whether more bytes of this client could be used now.
-    pub(crate) fn client_wants(&mut self, key: Key) -> bool {
-        let Self { connections, exchanges, .. } = self;
-        let Some(Conn::Client(client_conn)) = connections.get(key) else { return false };
+/// Consumes plaintext, the connection's own rest first. True if the connection is over.
+pub(crate) fn take_plain(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -> bool {
+    let Some(client_conn) = proxy.connections.client(key) else { return true };
+    if client_conn.inbuf.is_empty() {
+        if input.is_empty() {
+            return false;
+        }
+        let used = consume_client(proxy, cx, key, input);
+        let Some(client_conn) = proxy.connections.client(key) else { return true };
+        if used < input.len() {
+            client_conn.inbuf.extend_from_slice(&input[used..]);
+        }
+        return false;
+    }
+    // Half a head: only an LF can make it whole.
+    let waiting = client_conn.in_head && client_conn.exchange.is_none();
+    client_conn.inbuf.extend_from_slice(input);
+    let head_limit = proxy.settings.limits().http.head;
+    let Some(client_conn) = proxy.connections.client(key) else { return true };
+    if waiting && memchr::memchr(b'\n', input).is_none() && client_conn.inbuf.len() < head_limit {
+        return false;
+    }
+    let mut inbuf = std::mem::take(&mut client_conn.inbuf);
+    let used = consume_client(proxy, cx, key, &inbuf);
+    keep_rest(&mut inbuf, used);
+    let Some(client_conn) = proxy.connections.client(key) else { return true };
+    client_conn.inbuf = inbuf;
+    false
+}
+
+/// Whether more bytes of this client could be used now.
+pub(crate) fn client_wants(connections: &Connections, exchanges: &Exchanges, key: Key) -> bool {
+    let Some(Conn::Client(client_conn)) = connections.get(key) else { return false };
+    if client_conn.phase != ClientPhase::Open {
+        return false;
+    }
+    if let Some(h2) = &client_conn.h2 {
+        return h2.is_drained();
+    }
+    let Some(exchange) = client_conn.exchange else { return !client_conn.transport.is_backed_up() };
+    if client_conn.transport.is_handshaking() {
+        return client_conn.inbuf.len() < crate::transport::HIGH_WATER;
+    }
+    exchanges.get(exchange).is_some_and(|x| match x.machine.request() {
+        Phase::Streaming => !x.request_body.blocked,
+        Phase::Draining => true,
+        Phase::Awaiting | Phase::Complete => false,
+    })
+}
+
+/// How many bytes to read from a client at once; 0: none, and the connection goes on when there is room for them.
+pub(crate) fn client_read_size(
+    connections: &mut Connections,
+    exchanges: &mut Exchanges,
+    cx: &Context,
+    key: Key,
+) -> usize {
+    let Some(Conn::Client(client_conn)) = connections.get(key) else { return 0 };
+    match client_conn.exchange {
+        _ if client_conn.h2.is_some() || client_conn.transport.is_handshaking() => READ_SIZE,
+        None => HEAD_READ,
+        Some(exchange) => request_read_size(connections, exchanges, cx, exchange),
+    }
+}
+
+/// Takes as much as can be used of a client's plaintext; returns how much.
+fn consume_client(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -> usize {
+    let mut used = 0;
+    loop {
+        let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return input.len() };
         if client_conn.phase != ClientPhase::Open {
-            return false;
+            return input.len();
         }
-        if let Some(h2) = &client_conn.h2 {
-            return h2.is_drained();
-        }
-        let Some(exchange) = client_conn.exchange else { return !client_conn.transport.is_backed_up() };
-        if client_conn.transport.is_handshaking() {
-            return client_conn.inbuf.len() < crate::transport::HIGH_WATER;
-        }
-        exchanges.get(exchange).is_some_and(|x| match x.machine.request() {
-            Phase::Streaming => !x.request_body.blocked,
-            Phase::Draining => true,
-            Phase::Awaiting | Phase::Complete => false,
-        })
-    }
-
-    /// How many bytes to read from a client at once; 0: none, and the connection goes on when there is room for them.
-    pub(crate) fn client_read_size(&mut self, cx: &Context, key: Key) -> usize {
-        let Some(Conn::Client(client_conn)) = self.connections.get(key) else { return 0 };
+        let rest = &input[used..];
         match client_conn.exchange {
-            _ if client_conn.h2.is_some() || client_conn.transport.is_handshaking() => READ_SIZE,
-            None => HEAD_READ,
-            Some(exchange) => self.request_read_size(cx, exchange),
-        }
-    }
-
-    /// Takes as much as can be used of a client's plaintext; returns how much.
-    fn consume_client(&mut self, cx: &mut Context, key: Key, input: &[u8]) -> usize {
-        let mut used = 0;
-        loop {
-            let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return input.len() };
-            if client_conn.phase != ClientPhase::Open {
-                return input.len();
-            }
-            let rest = &input[used..];
-            match client_conn.exchange {
-                None => {
-                    // A client that does not read its responses gets no more of them.
-                    if rest.is_empty() || client_conn.transport.is_backed_up() {
+            None => {
+                // A client that does not read its responses gets no more of them.
+                if rest.is_empty() || client_conn.transport.is_backed_up() {
+                    return used;
+                }
+                let mut x = proxy.exchanges.fresh(ClientStream::H1(key));
+                match parse_request(rest, &proxy.settings.limits().http, &mut x.request) {
+                    Ok(Some(info)) => {
+                        used += info.consumed;
+                        client_conn.in_head = false;
+                        request_arrived(proxy, cx, key, x, info);
+                    }
+                    Ok(None) => {
+                        if !client_conn.in_head {
+                            client_conn.in_head = true;
+                            client_conn.deadline.after(cx, key, proxy.settings.limits().header_timeout);
+                        }
+                        proxy.exchanges.put_back(x);
                         return used;
                     }
-                    let mut x = self.exchanges.fresh(ClientStream::H1(key));
-                    match parse_request(rest, &self.settings.limits().http, &mut x.request) {
-                        Ok(Some(info)) => {
-                            used += info.consumed;
-                            client_conn.in_head = false;
-                            self.request_arrived(cx, key, x, info);
-                        }
-                        Ok(None) => {
-                            if !client_conn.in_head {
-                                client_conn.in_head = true;
-                                client_conn.deadline.after(cx, key, self.settings.limits().header_timeout);
-                            }
-                            self.exchanges.put_back(x);
-                            return used;
-                        }
-                        Err(e) => {
-                            self.bad_request(cx, key, x, e);
-                            return input.len();
-                        }
+                    Err(e) => {
+                        bad_request(proxy, cx, key, x, e);
+                        return input.len();
                     }
                 }
-                Some(exchange) => match self.consume_body(cx, exchange, rest) {
-                    Some(n) => {
-                        used += n;
-                        // The exchange may be over, and the next request may be here.
-                        let same = self.connections.client(key).is_some_and(|f| f.exchange == Some(exchange));
-                        if same {
-                            return used;
-                        }
-                    }
-                    None => return input.len(),
-                },
             }
-        }
-    }
-
-    fn request_arrived(&mut self, cx: &mut Context, key: Key, mut x: Box<Exchange>, info: RequestInfo) {
-        let early = {
-            let Some(client_conn) = self.connections.client(key) else { return };
-            client_conn.client.requests = client_conn.client.requests.saturating_add(1);
-            client_conn.early_seen && client_conn.transport.is_handshaking()
-        };
-        x.client_stream = ClientStream::H1(key);
-        x.started = cx.now();
-        x.body = info.body;
-        x.keep_alive = info.keep_alive;
-        x.upgrade = info.upgrade;
-        x.request_body.decoder.reset(info.body);
-        x.begin(early, &self.settings.limits());
-        self.counters.requests.inc();
-        self.counters.active.set(self.exchanges.len() as u64 + 1);
-        let exchange = self.exchanges.insert(x);
-        let wait = self.first_look();
-        if let Some(client_conn) = self.connections.client(key) {
-            client_conn.exchange = Some(exchange);
-            // What was awaited before is here.
-            client_conn.deadline.set(cx, key, cx.now() + wait);
-        }
-        self.begin(cx, exchange, info.expect_continue);
-    }
-
-    /// Passes a request's body on as far as the upstream has room. `None` if the connection is over.
-    fn consume_body(&mut self, cx: &mut Context, exchange: Key, input: &[u8]) -> Option<usize> {
-        let mut used = 0;
-        loop {
-            if used == input.len() {
-                return Some(used);
-            }
-            let room = self.request_room(cx, exchange, input.len() - used)?;
-            if room == 0 {
-                return Some(used);
-            }
-            let rest = &input[used..];
-            let x = self.exchanges.get_mut(exchange)?;
-            if x.machine.is_tunnel() {
-                used += room;
-                self.request_data(cx, exchange, &rest[..room], false);
-                continue;
-            }
-            match x.request_body.decoder.decode_at_most(rest, room) {
-                Ok(piece) => {
-                    used += piece.consumed;
-                    match piece.what {
-                        What::Data(data) => {
-                            let last = x.request_body.decoder.is_done();
-                            if !self.request_data(cx, exchange, data, last) {
-                                return None;
-                            }
-                            if last {
-                                return Some(used);
-                            }
-                        }
-                        What::NeedMore => return Some(used),
-                        What::Trailers => {
-                            std::mem::swap(&mut x.request_body.trailers, x.request_body.decoder.trailers_mut());
-                            self.request_end(cx, exchange);
-                            return Some(used);
-                        }
-                        What::End => {
-                            self.request_end(cx, exchange);
-                            return Some(used);
-                        }
+            Some(exchange) => match consume_body(proxy, cx, exchange, rest) {
+                Some(n) => {
+                    used += n;
+                    // The exchange may be over, and the next request may be here.
+                    let same = proxy.connections.client(key).is_some_and(|f| f.exchange == Some(exchange));
+                    if same {
+                        return used;
                     }
                 }
-                Err(e) => {
-                    self.request_broken(cx, exchange, e);
-                    return None;
-                }
-            }
-        }
-    }
-
-    /// A request that cannot be read is answered, and the connection closed: its bytes have no known position.
-    fn bad_request(&mut self, cx: &mut Context, key: Key, x: Box<Exchange>, error: ParseError) {
-        self.counters.parse_errors[error.index()].inc();
-        self.refuse_unread(cx, key, x, error.status());
-    }
-
-    /// Answers a request that was never read whole.
-    fn refuse_unread(&mut self, cx: &mut Context, key: Key, mut x: Box<Exchange>, status: u16) {
-        self.counters.requests.inc();
-        x.client_stream = ClientStream::H1(key);
-        x.started = cx.now();
-        x.keep_alive = false;
-        x.begin_unread(Version::Http11);
-        let exchange = self.exchanges.insert(x);
-        if let Some(client_conn) = self.connections.client(key) {
-            client_conn.exchange = Some(exchange);
-        }
-        self.refuse(cx, exchange, status);
-    }
-
-    /// The client will send nothing more.
-    pub(crate) fn client_ended(&mut self, cx: &mut Context, key: Key, clean: bool) {
-        let Some(client_conn) = self.connections.client(key) else { return };
-        if client_conn.transport.is_handshaking() {
-            self.counters.tls_failure("closed");
-            return self.client_gone(cx, key);
-        }
-        if client_conn.h2.is_some() {
-            // RFC 9113 §5.4.1: half a connection is of no use to HTTP/2. What was asked for is called off.
-            return self.client_gone(cx, key);
-        }
-        let Some(exchange) = client_conn.exchange else { return self.close(cx, key) };
-        let Some(x) = self.exchanges.get_mut(exchange) else { return self.close(cx, key) };
-        match x.machine.request() {
-            // Half-closed: it has said all it wants to say, and waits for the answer.
-            Phase::Complete => {}
-            Phase::Streaming if x.machine.is_tunnel() && clean => self.request_end(cx, exchange),
-            Phase::Streaming if x.machine.is_tunnel() => self.client_gone(cx, key),
-            _ => {
-                self.counters.parse_errors[ParseError::Truncated.index()].inc();
-                self.client_gone(cx, key);
-            }
-        }
-    }
-
-    pub(crate) fn open_timeout(&mut self, cx: &mut Context, key: Key) {
-        let idle = self.settings.limits().idle_timeout;
-        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
-        if client_conn.transport.is_handshaking() && client_conn.exchange.is_none() {
-            self.counters.client_timeouts.inc();
-            self.counters.tls_failure("timeout");
-            return self.close(cx, key);
-        }
-        let Some(exchange) = client_conn.exchange else {
-            if !client_conn.in_head {
-                // Idle between requests: nobody is kept waiting.
-                client_conn.transport.finish();
-                client_conn.phase = ClientPhase::Closing { linger: false };
-                client_conn.deadline.after(cx, key, idle);
-                self.connections.mark_for_flush(key);
-                return;
-            }
-            // RFC 9110 §15.5.9.
-            self.counters.client_timeouts.inc();
-            let x = self.exchanges.fresh(ClientStream::H1(key));
-            return self.refuse_unread(cx, key, x, 408);
-        };
-        if let Some(next) = self.check_deadlines(cx, exchange)
-            && let Some(client_conn) = self.connections.client(key).filter(|f| f.exchange == Some(exchange))
-        {
-            client_conn.deadline.set(cx, key, next);
+                None => return input.len(),
+            },
         }
     }
 }
 
-/// The sink of responses: the operations of `streams`.
-impl Proxy {
-    pub(crate) fn h1_client_interim(&mut self, exchange: Key, key: Key) {
-        let Self { connections, exchanges, scratch, .. } = self;
-        let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get(exchange)) else {
-            return;
-        };
-        // RFC 9110 §15.2: not to HTTP/1.0 clients.
-        if x.request.version < Version::Http11 {
-            return;
+fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exchange>, info: RequestInfo) {
+    let early = {
+        let Some(client_conn) = proxy.connections.client(key) else { return };
+        client_conn.client.requests = client_conn.client.requests.saturating_add(1);
+        client_conn.early_seen && client_conn.transport.is_handshaking()
+    };
+    x.client_stream = ClientStream::H1(key);
+    x.started = cx.now();
+    x.body = info.body;
+    x.keep_alive = info.keep_alive;
+    x.upgrade = info.upgrade;
+    x.request_body.decoder.reset(info.body);
+    x.begin(early, &proxy.settings.limits());
+    proxy.counters.requests.inc();
+    proxy.counters.active.set(proxy.exchanges.len() as u64 + 1);
+    let exchange = proxy.exchanges.insert(x);
+    let wait = first_look(&proxy.settings);
+    if let Some(client_conn) = proxy.connections.client(key) {
+        client_conn.exchange = Some(exchange);
+        // What was awaited before is here.
+        client_conn.deadline.set(cx, key, cx.now() + wait);
+    }
+    begin_request(proxy, cx, exchange, info.expect_continue);
+}
+
+/// Passes a request's body on as far as the upstream has room. `None` if the connection is over.
+fn consume_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key, input: &[u8]) -> Option<usize> {
+    let mut used = 0;
+    loop {
+        if used == input.len() {
+            return Some(used);
         }
-        scratch.pool.take_buffer(&mut client_conn.transport.stage);
-        let stage = &mut client_conn.transport.stage;
-        encode_response(stage, &x.response, x.request.version, BodyLength::None, ConnectionOption::KeepAlive);
-        self.connections.mark_for_flush(key);
-    }
-
-    pub(crate) fn h1_client_head(&mut self, exchange: Key, key: Key, body: BodyLength, upgrade: bool) {
-        let draining = self.settings.is_draining();
-        let max_requests = self.settings.limits().max_requests;
-        let Self { connections, exchanges, scratch, .. } = self;
-        let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
-            return;
-        };
-        let status = x.response.status;
-        x.keep_alive &= !draining && client_conn.client.requests < max_requests;
-        let connection = match x.machine.request() {
-            _ if upgrade && status == 101 => ConnectionOption::Upgrade,
-            _ if upgrade => ConnectionOption::KeepAlive,
-            Phase::Complete | Phase::Draining if x.keep_alive => ConnectionOption::KeepAlive,
-            // A request that is still coming cannot be told from the next one once it is answered.
-            Phase::Streaming if x.keep_alive && !x.body.is_empty() && status < 300 => ConnectionOption::KeepAlive,
-            _ => ConnectionOption::Close,
-        };
-        scratch.pool.take_buffer(&mut client_conn.transport.stage);
-        let framing =
-            encode_response(&mut client_conn.transport.stage, &x.response, x.request.version, body, connection);
-        x.response_body.framing = framing;
-        x.keep_alive &= framing != BodyLength::UntilClose && connection == ConnectionOption::KeepAlive;
-        self.connections.mark_for_flush(key);
-    }
-
-    pub(crate) fn h1_client_data(&mut self, key: Key, framing: BodyLength, data: &[u8]) {
-        let Self { connections, scratch, .. } = self;
-        let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-        scratch.pool.take_buffer(&mut client_conn.transport.stage);
-        stage_data(&mut client_conn.transport.stage, framing, data);
-        self.connections.mark_for_flush(key);
-    }
-
-    pub(crate) fn h1_client_end(&mut self, exchange: Key, key: Key) {
-        let Self { connections, exchanges, .. } = self;
-        let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get(exchange)) else {
-            return;
-        };
-        stage_end(&mut client_conn.transport.stage, x.response_body.framing, &x.response_body.trailers);
-        self.connections.mark_for_flush(key);
-    }
-
-    /// The response is staged whole: the connection goes on to its next request (`keep`), or closes.
-    pub(crate) fn h1_client_finish(&mut self, cx: &mut Context, key: Key, keep: bool, complete: bool) {
-        let keep = keep && !self.settings.is_draining();
-        let keepalive = self.settings.limits().keepalive_timeout;
-        let idle = self.settings.limits().idle_timeout;
-        let Some(client_conn) = self.connections.client(key) else { return };
-        client_conn.exchange = None;
-        if keep {
-            client_conn.deadline.after(cx, key, keepalive);
-            if !client_conn.inbuf.is_empty() || client_conn.transport.readable {
-                self.exchanges.go_on_later(Later::Conn(key));
+        let room = request_room(&mut proxy.connections, &mut proxy.exchanges, cx, exchange, input.len() - used)?;
+        if room == 0 {
+            return Some(used);
+        }
+        let rest = &input[used..];
+        let x = proxy.exchanges.get_mut(exchange)?;
+        if x.machine.is_tunnel() {
+            used += room;
+            request_data(proxy, cx, exchange, &rest[..room], false);
+            continue;
+        }
+        match x.request_body.decoder.decode_at_most(rest, room) {
+            Ok(piece) => {
+                used += piece.consumed;
+                match piece.what {
+                    What::Data(data) => {
+                        let last = x.request_body.decoder.is_done();
+                        if !request_data(proxy, cx, exchange, data, last) {
+                            return None;
+                        }
+                        if last {
+                            return Some(used);
+                        }
+                    }
+                    What::NeedMore => return Some(used),
+                    What::Trailers => {
+                        std::mem::swap(&mut x.request_body.trailers, x.request_body.decoder.trailers_mut());
+                        request_end(proxy, cx, exchange);
+                        return Some(used);
+                    }
+                    What::End => {
+                        request_end(proxy, cx, exchange);
+                        return Some(used);
+                    }
+                }
             }
-        } else {
-            client_conn.transport.finish();
-            client_conn.phase = ClientPhase::Closing { linger: !complete || !client_conn.inbuf.is_empty() };
-            client_conn.deadline.after(cx, key, idle);
+            Err(e) => {
+                request_broken(proxy, cx, exchange, e);
+                return None;
+            }
         }
-        self.connections.mark_for_flush(key);
     }
+}
+
+/// A request that cannot be read is answered, and the connection closed: its bytes have no known position.
+fn bad_request(proxy: &mut Proxy, cx: &mut Context, key: Key, x: Box<Exchange>, error: ParseError) {
+    proxy.counters.parse_errors[error.index()].inc();
+    refuse_unread(proxy, cx, key, x, error.status());
+}
+
+/// Answers a request that was never read whole.
+fn refuse_unread(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exchange>, status: u16) {
+    proxy.counters.requests.inc();
+    x.client_stream = ClientStream::H1(key);
+    x.started = cx.now();
+    x.keep_alive = false;
+    x.begin_unread(Version::Http11);
+    let exchange = proxy.exchanges.insert(x);
+    if let Some(client_conn) = proxy.connections.client(key) {
+        client_conn.exchange = Some(exchange);
+    }
+    refuse(proxy, cx, exchange, status);
+}
+
+/// The client will send nothing more.
+pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean: bool) {
+    let Some(client_conn) = proxy.connections.client(key) else { return };
+    if client_conn.transport.is_handshaking() {
+        proxy.counters.tls_failure("closed");
+        return client_gone(proxy, cx, key);
+    }
+    if client_conn.h2.is_some() {
+        // RFC 9113 §5.4.1: half a connection is of no use to HTTP/2. What was asked for is called off.
+        return client_gone(proxy, cx, key);
+    }
+    let Some(exchange) = client_conn.exchange else { return close_connection(proxy, cx, key) };
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return close_connection(proxy, cx, key) };
+    match x.machine.request() {
+        // Half-closed: it has said all it wants to say, and waits for the answer.
+        Phase::Complete => {}
+        Phase::Streaming if x.machine.is_tunnel() && clean => request_end(proxy, cx, exchange),
+        Phase::Streaming if x.machine.is_tunnel() => client_gone(proxy, cx, key),
+        _ => {
+            proxy.counters.parse_errors[ParseError::Truncated.index()].inc();
+            client_gone(proxy, cx, key);
+        }
+    }
+}
+
+pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let idle = proxy.settings.limits().idle_timeout;
+    let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
+    if client_conn.transport.is_handshaking() && client_conn.exchange.is_none() {
+        proxy.counters.client_timeouts.inc();
+        proxy.counters.tls_failure("timeout");
+        return close_connection(proxy, cx, key);
+    }
+    let Some(exchange) = client_conn.exchange else {
+        if !client_conn.in_head {
+            // Idle between requests: nobody is kept waiting.
+            client_conn.transport.finish();
+            client_conn.phase = ClientPhase::Closing { linger: false };
+            client_conn.deadline.after(cx, key, idle);
+            proxy.connections.mark_for_flush(key);
+            return;
+        }
+        // RFC 9110 §15.5.9.
+        proxy.counters.client_timeouts.inc();
+        let x = proxy.exchanges.fresh(ClientStream::H1(key));
+        return refuse_unread(proxy, cx, key, x, 408);
+    };
+    if let Some(next) = check_deadlines(proxy, cx, exchange)
+        && let Some(client_conn) = proxy.connections.client(key).filter(|f| f.exchange == Some(exchange))
+    {
+        client_conn.deadline.set(cx, key, next);
+    }
+}
+
+// The sink of responses: the operations of `streams`.
+
+pub(crate) fn h1_client_interim(
+    connections: &mut Connections,
+    exchanges: &Exchanges,
+    scratch: &mut Scratch,
+    exchange: Key,
+    key: Key,
+) {
+    let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get(exchange)) else {
+        return;
+    };
+    // RFC 9110 §15.2: not to HTTP/1.0 clients.
+    if x.request.version < Version::Http11 {
+        return;
+    }
+    scratch.pool.take_buffer(&mut client_conn.transport.stage);
+    let stage = &mut client_conn.transport.stage;
+    encode_response(stage, &x.response, x.request.version, BodyLength::None, ConnectionOption::KeepAlive);
+    connections.mark_for_flush(key);
+}
+
+pub(crate) fn h1_client_head(proxy: &mut Proxy, exchange: Key, key: Key, body: BodyLength, upgrade: bool) {
+    let draining = proxy.settings.is_draining();
+    let max_requests = proxy.settings.limits().max_requests;
+    let Proxy { connections, exchanges, scratch, .. } = proxy;
+    let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
+        return;
+    };
+    let status = x.response.status;
+    x.keep_alive &= !draining && client_conn.client.requests < max_requests;
+    let connection = match x.machine.request() {
+        _ if upgrade && status == 101 => ConnectionOption::Upgrade,
+        _ if upgrade => ConnectionOption::KeepAlive,
+        Phase::Complete | Phase::Draining if x.keep_alive => ConnectionOption::KeepAlive,
+        // A request that is still coming cannot be told from the next one once it is answered.
+        Phase::Streaming if x.keep_alive && !x.body.is_empty() && status < 300 => ConnectionOption::KeepAlive,
+        _ => ConnectionOption::Close,
+    };
+    scratch.pool.take_buffer(&mut client_conn.transport.stage);
+    let framing = encode_response(&mut client_conn.transport.stage, &x.response, x.request.version, body, connection);
+    x.response_body.framing = framing;
+    x.keep_alive &= framing != BodyLength::UntilClose && connection == ConnectionOption::KeepAlive;
+    proxy.connections.mark_for_flush(key);
+}
+
+pub(crate) fn h1_client_data(
+    connections: &mut Connections,
+    scratch: &mut Scratch,
+    key: Key,
+    framing: BodyLength,
+    data: &[u8],
+) {
+    let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
+    scratch.pool.take_buffer(&mut client_conn.transport.stage);
+    stage_data(&mut client_conn.transport.stage, framing, data);
+    connections.mark_for_flush(key);
+}
+
+pub(crate) fn h1_client_end(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, key: Key) {
+    let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get(exchange)) else {
+        return;
+    };
+    stage_end(&mut client_conn.transport.stage, x.response_body.framing, &x.response_body.trailers);
+    connections.mark_for_flush(key);
+}
+
+/// The response is staged whole: the connection goes on to its next request (`keep`), or closes.
+pub(crate) fn h1_client_finish(
+    connections: &mut Connections,
+    exchanges: &mut Exchanges,
+    settings: &LaneSettings,
+    cx: &mut Context,
+    key: Key,
+    keep: bool,
+    complete: bool,
+) {
+    let keep = keep && !settings.is_draining();
+    let keepalive = settings.limits().keepalive_timeout;
+    let idle = settings.limits().idle_timeout;
+    let Some(client_conn) = connections.client(key) else { return };
+    client_conn.exchange = None;
+    if keep {
+        client_conn.deadline.after(cx, key, keepalive);
+        if !client_conn.inbuf.is_empty() || client_conn.transport.readable {
+            exchanges.go_on_later(Later::Conn(key));
+        }
+    } else {
+        client_conn.transport.finish();
+        client_conn.phase = ClientPhase::Closing { linger: !complete || !client_conn.inbuf.is_empty() };
+        client_conn.deadline.after(cx, key, idle);
+    }
+    connections.mark_for_flush(key);
 }
 
 /// Appends a piece of a body under the sink's framing.

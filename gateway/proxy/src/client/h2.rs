@@ -8,17 +8,26 @@
 //! The connection is driven when bytes have come, and once per turn of the lane after something was given to it
 //! (`Proxy::batch`), so that many streams' frames leave in one record.
 
+use crate::client::connection::client_gone;
 use crate::conn::{ClientPhase, Conn};
-use crate::exchange::streams::{ClientStream, Later};
+use crate::connections::Connections;
+use crate::counters::Counters;
+use crate::exchange::executor::{abort_exchange, begin_request, refuse};
+use crate::exchange::expiry::check_deadlines;
+use crate::exchange::request::{request_broken, request_data, request_end, request_room};
+use crate::exchange::streams::{ClientStream, Later, resume_source};
 use crate::exchange::waste;
+use crate::exchange::waste::{calling_off_wastes, client_wasted};
 use crate::h2::backlog::{self, BITE, NO_BUDGET};
 use crate::h2::guard::Guard;
-use crate::h2::message;
 use crate::h2::pipe::Pipe;
 use crate::h2::priority::Priority;
 use crate::h2::wake::StreamWaker;
 use crate::h2::window::Window;
+use crate::h2::{h2_woken, message};
+use crate::renewal::rules_hold;
 use crate::service::Proxy;
+use crate::settings::LaneSettings;
 use crate::snapshot::ClientLimits;
 use bytes::Bytes;
 use h2::server::{self, SendResponse};
@@ -256,382 +265,384 @@ impl H2Client {
     }
 }
 
-impl Proxy {
-    /// Begins HTTP/2 on a client's connection.
-    pub(crate) fn h2_client_begin(&mut self, cx: &mut Context, key: Key) {
-        let limits = self.settings.limits().clone();
-        let Some(client_conn) = self.connections.client(key) else { return };
-        client_conn.h2 = Some(Box::new(H2Client::new(&limits, cx.now())));
-        client_conn.deadline.after(cx, key, limits.header_timeout);
-        self.counters.h2_connections.inc();
-        self.connections.mark_for_flush(key);
-    }
+/// Begins HTTP/2 on a client's connection.
+pub(crate) fn h2_client_begin(
+    connections: &mut Connections,
+    settings: &LaneSettings,
+    counters: &Counters,
+    cx: &mut Context,
+    key: Key,
+) {
+    let limits = settings.limits().clone();
+    let Some(client_conn) = connections.client(key) else { return };
+    client_conn.h2 = Some(Box::new(H2Client::new(&limits, cx.now())));
+    client_conn.deadline.after(cx, key, limits.header_timeout);
+    counters.h2_connections.inc();
+    connections.mark_for_flush(key);
+}
 
-    /// Takes plaintext; `input` is a buffer to use again.
-    pub(crate) fn h2_client_take(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
-        let now = cx.now();
-        let Some(h2) = self.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
-        let mut flood = false;
-        if !input.is_empty() {
-            flood = h2.guard.observe(input, now).is_err();
-            h2.window.open(h2.guard.take_opened());
-            h2.pipe.give(input);
+/// Takes plaintext; `input` is a buffer to use again.
+pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
+    let now = cx.now();
+    let Some(h2) = proxy.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
+    let mut flood = false;
+    if !input.is_empty() {
+        flood = h2.guard.observe(input, now).is_err();
+        h2.window.open(h2.guard.take_opened());
+        h2.pipe.give(input);
+    }
+    if flood {
+        if matches!(h2.state, State::Handshake(_)) {
+            // The preface may be there by now; without it nobody could read a GOAWAY.
+            h2_client_drive(proxy, cx, key);
         }
-        if flood {
-            if matches!(h2.state, State::Handshake(_)) {
-                // The preface may be there by now; without it nobody could read a GOAWAY.
-                self.h2_client_drive(cx, key);
-            }
-            // If it is gone, `h2` has found the flood too, and that was counted.
-            self.h2_flooded(key);
-            let Some(h2) = self.connections.client(key).and_then(|f| f.h2.as_mut()) else { return input.clear() };
-            if matches!(h2.state, State::Handshake(_)) {
-                input.clear();
-                return self.h2_client_closed(cx, key, None);
-            }
-        }
-        self.h2_client_drive(cx, key);
-        self.connections.mark_for_flush(key);
-        let header_timeout = self.settings.limits().header_timeout.as_millis() as Millis;
-        if let Some(client_conn) = self.connections.client(key)
-            && let Some(since) = client_conn.h2.as_ref().and_then(|h| h.guard.block_since())
-        {
-            // Without streams nobody would look before the connection has been idle for too long.
-            client_conn.deadline.set_no_later(cx, key, since + header_timeout);
-        }
-        match self.connections.client(key).and_then(|f| f.h2.as_mut()) {
-            Some(h2) => h2.pipe.take_back(input),
-            None => input.clear(),
+        // If it is gone, `h2` has found the flood too, and that was counted.
+        h2_flooded(&mut proxy.connections, &proxy.counters, key);
+        let Some(h2) = proxy.connections.client(key).and_then(|f| f.h2.as_mut()) else { return input.clear() };
+        if matches!(h2.state, State::Handshake(_)) {
+            input.clear();
+            return h2_client_closed(proxy, cx, key, None);
         }
     }
+    h2_client_drive(proxy, cx, key);
+    proxy.connections.mark_for_flush(key);
+    let header_timeout = proxy.settings.limits().header_timeout.as_millis() as Millis;
+    if let Some(client_conn) = proxy.connections.client(key)
+        && let Some(since) = client_conn.h2.as_ref().and_then(|h| h.guard.block_since())
+    {
+        // Without streams nobody would look before the connection has been idle for too long.
+        client_conn.deadline.set_no_later(cx, key, since + header_timeout);
+    }
+    match proxy.connections.client(key).and_then(|f| f.h2.as_mut()) {
+        Some(h2) => h2.pipe.take_back(input),
+        None => input.clear(),
+    }
+}
 
-    /// The client does too much of something: it is told so (GOAWAY) when the connection is next driven, and the
-    /// connection ends.
-    pub(crate) fn h2_flooded(&mut self, key: Key) {
-        let Some(h2) = self.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
-        if !std::mem::replace(&mut h2.flooded, true) {
-            h2.go_away(Reason::ENHANCE_YOUR_CALM);
-            self.counters.h2_floods.inc();
-            self.connections.mark_for_flush(key);
+/// The client does too much of something: it is told so (GOAWAY) when the connection is next driven, and the
+/// connection ends.
+pub(crate) fn h2_flooded(connections: &mut Connections, counters: &Counters, key: Key) {
+    let Some(h2) = connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
+    if !std::mem::replace(&mut h2.flooded, true) {
+        h2.go_away(Reason::ENHANCE_YOUR_CALM);
+        counters.h2_floods.inc();
+        connections.mark_for_flush(key);
+    }
+}
+
+/// Lets the connection get on: new requests, woken streams, frames to send.
+pub(crate) fn h2_client_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    loop {
+        if !h2_client_step(proxy, cx, key) {
+            return;
+        }
+        h2_woken(proxy, cx);
+        let Some(h2) = proxy.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
+        if !h2.relieve() {
+            return;
         }
     }
+}
 
-    /// Lets the connection get on: new requests, woken streams, frames to send.
-    pub(crate) fn h2_client_drive(&mut self, cx: &mut Context, key: Key) {
-        loop {
-            if !self.h2_client_step(cx, key) {
-                return;
-            }
-            self.h2_woken(cx);
-            let Some(h2) = self.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
-            if !h2.relieve() {
-                return;
-            }
-        }
+/// Lets `h2` read and write. False if the connection is over.
+fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
+    if let Some(h2) = proxy.connections.client(key).and_then(|f| f.h2.as_mut()) {
+        h2.allow_input();
     }
-
-    /// Lets `h2` read and write. False if the connection is over.
-    fn h2_client_step(&mut self, cx: &mut Context, key: Key) -> bool {
-        if let Some(h2) = self.connections.client(key).and_then(|f| f.h2.as_mut()) {
-            h2.allow_input();
-        }
-        loop {
-            let Self { connections, scratch, .. } = self;
-            let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return false };
-            let (ClientPhase::Open, Some(h2)) = (client_conn.phase, &mut client_conn.h2) else { return false };
-            scratch.pool.take_buffer(&mut client_conn.transport.stage);
-            let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
-            let polled = h2.poll(&mut client_conn.transport.stage, room);
-            let faults = std::mem::take(&mut h2.faults);
-            let pending = matches!(polled, Polled::Pending);
-            match polled {
-                Polled::Request(request, respond) => self.h2_request(cx, key, request, respond),
-                Polled::Pending => h2.apply_priority_updates(),
-                Polled::Closed(error) => {
-                    self.h2_client_closed(cx, key, error.as_ref());
-                    return false;
-                }
-            }
-            if faults > 0 {
-                self.client_wasted(cx, key, faults);
-            }
-            if pending {
-                return true;
+    loop {
+        let Proxy { connections, scratch, .. } = proxy;
+        let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return false };
+        let (ClientPhase::Open, Some(h2)) = (client_conn.phase, &mut client_conn.h2) else { return false };
+        scratch.pool.take_buffer(&mut client_conn.transport.stage);
+        let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
+        let polled = h2.poll(&mut client_conn.transport.stage, room);
+        let faults = std::mem::take(&mut h2.faults);
+        let pending = matches!(polled, Polled::Pending);
+        match polled {
+            Polled::Request(request, respond) => h2_request(proxy, cx, key, request, respond),
+            Polled::Pending => h2.apply_priority_updates(),
+            Polled::Closed(error) => {
+                h2_client_closed(proxy, cx, key, error.as_ref());
+                return false;
             }
         }
-    }
-
-    /// The connection is at its end: what `h2` has still written (GOAWAY) is sent.
-    fn h2_client_closed(&mut self, cx: &mut Context, key: Key, error: Option<&h2::Error>) {
-        match error.and_then(h2::Error::reason) {
-            // Ours has been counted where it was found.
-            Some(Reason::ENHANCE_YOUR_CALM) if error.is_some_and(h2::Error::is_library) => {
-                self.counters.h2_floods.inc()
-            }
-            Some(Reason::NO_ERROR) | None => {}
-            Some(_) if error.is_some_and(h2::Error::is_library) => self.counters.h2_errors.inc(),
-            Some(_) => {}
+        if faults > 0 {
+            client_wasted(proxy, cx, key, faults);
         }
-        self.h2_abort_all(cx, key);
-        let idle = self.settings.limits().idle_timeout;
-        let Some(client_conn) = self.connections.client(key) else { return };
-        client_conn.h2 = None;
-        client_conn.transport.finish();
-        client_conn.phase = ClientPhase::Closing { linger: true };
-        client_conn.deadline.after(cx, key, idle);
-        self.connections.mark_for_flush(key);
-    }
-
-    /// Calls off all that the client has asked for on this connection.
-    pub(crate) fn h2_abort_all(&mut self, cx: &mut Context, key: Key) {
-        for exchange in self.h2_exchanges(key) {
-            self.counters.client_aborts.inc();
-            self.abort(cx, exchange);
+        if pending {
+            return true;
         }
     }
+}
 
-    /// The exchanges of a client's connection.
-    pub(crate) fn h2_exchanges(&mut self, key: Key) -> Vec<Key> {
-        match self.connections.client(key).and_then(|f| f.h2.as_ref()) {
-            Some(h2) => h2.streams.iter().map(|(_, s)| s.exchange).collect(),
-            None => Vec::new(),
+/// The connection is at its end: what `h2` has still written (GOAWAY) is sent.
+fn h2_client_closed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: Option<&h2::Error>) {
+    match error.and_then(h2::Error::reason) {
+        // Ours has been counted where it was found.
+        Some(Reason::ENHANCE_YOUR_CALM) if error.is_some_and(h2::Error::is_library) => proxy.counters.h2_floods.inc(),
+        Some(Reason::NO_ERROR) | None => {}
+        Some(_) if error.is_some_and(h2::Error::is_library) => proxy.counters.h2_errors.inc(),
+        Some(_) => {}
+    }
+    h2_abort_all(proxy, cx, key);
+    let idle = proxy.settings.limits().idle_timeout;
+    let Some(client_conn) = proxy.connections.client(key) else { return };
+    client_conn.h2 = None;
+    client_conn.transport.finish();
+    client_conn.phase = ClientPhase::Closing { linger: true };
+    client_conn.deadline.after(cx, key, idle);
+    proxy.connections.mark_for_flush(key);
+}
+
+/// Calls off all that the client has asked for on this connection.
+pub(crate) fn h2_abort_all(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    for exchange in h2_exchanges(&mut proxy.connections, key) {
+        proxy.counters.client_aborts.inc();
+        abort_exchange(proxy, cx, exchange);
+    }
+}
+
+/// The exchanges of a client's connection.
+pub(crate) fn h2_exchanges(connections: &mut Connections, key: Key) -> Vec<Key> {
+    match connections.client(key).and_then(|f| f.h2.as_ref()) {
+        Some(h2) => h2.streams.iter().map(|(_, s)| s.exchange).collect(),
+        None => Vec::new(),
+    }
+}
+
+pub(crate) fn h2_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
+    match connections.get_mut(key)? {
+        Conn::Client(client_conn) => client_conn.h2.as_mut()?.streams.get_mut(index as usize),
+        _ => None,
+    }
+}
+
+fn h2_request(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    key: Key,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) {
+    let limits = proxy.settings.limits().clone();
+    let draining = proxy.settings.is_draining();
+    let (parts, body) = request.into_parts();
+    let mut x = proxy.exchanges.fresh(ClientStream::H2(key, 0));
+    let info = message::read_request(&parts, body.is_end_stream(), &limits.http, &mut x.request);
+    let rules_hold = rules_hold(&mut proxy.connections, &proxy.settings, key);
+    let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
+    let Some(h2) = &mut client_conn.h2 else { return };
+    client_conn.client.requests = client_conn.client.requests.saturating_add(1);
+    if client_conn.client.requests >= limits.max_requests || draining {
+        h2.shut_down(cx.now());
+    }
+    if !rules_hold || h2.ignores_goaway(cx.now()) {
+        h2.last_id = respond.stream_id().as_u32();
+        // Nothing has been done for it: it may be sent again elsewhere (RFC 9113 §8.7).
+        respond.send_reset(Reason::REFUSED_STREAM);
+        proxy.counters.h2_refused.inc();
+        return proxy.exchanges.recycle(x);
+    }
+    let index = h2.streams.vacant_key() as u32;
+    let slot = StreamWaker::new(key, index);
+    let mut stream = Stream {
+        // Put right below: an exchange names its stream, and a stream its exchange.
+        exchange: key,
+        id: respond.stream_id().as_u32(),
+        respond,
+        send: None,
+        body: Some(body),
+        rest: Bytes::new(),
+        waker: slot.waker(),
+        slot,
+        priority: parts.headers.get("priority").map_or(Priority::default(), |v| Priority::parse(v.as_bytes())),
+        transport_blocked: false,
+        narrow: false,
+        turn: 0,
+        ended: false,
+    };
+    // From now on a reset wakes it. One that came with the request wakes nobody, and is known already.
+    let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
+    x.client_stream = ClientStream::H2(key, index);
+    x.started = cx.now();
+    x.keep_alive = false;
+    let early = client_conn.early_seen && client_conn.transport.is_handshaking();
+    if let Ok(info) = info {
+        x.body = info.body;
+        x.upgrade = info.upgrade;
+        x.begin(early, &limits);
+        if info.upgrade {
+            crate::exchange::websocket::add_key(&mut x);
+        }
+    } else {
+        x.begin_unread(sealane_http::Version::Http2);
+    }
+    proxy.counters.requests.inc();
+    proxy.counters.active.set(proxy.exchanges.len() as u64 + 1);
+    stream.exchange = proxy.exchanges.insert(x);
+    let exchange = stream.exchange;
+    h2.last_id = stream.id;
+    h2.streams.insert(stream);
+    if h2.streams.len() == 1 {
+        let wait = sweep(&limits);
+        client_conn.deadline.set(cx, key, cx.now() + wait);
+    }
+    if is_reset {
+        return h2_client_gone(proxy, cx, exchange, None);
+    }
+    match info {
+        Ok(info) => begin_request(proxy, cx, exchange, info.expect_continue),
+        Err(e) => {
+            proxy.counters.parse_errors[e.index()].inc();
+            refuse(proxy, cx, exchange, e.status());
         }
     }
+}
 
-    pub(crate) fn h2_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
-        match self.connections.get_mut(key)? {
-            Conn::Client(client_conn) => client_conn.h2.as_mut()?.streams.get_mut(index as usize),
-            _ => None,
-        }
+/// `h2` says that something has come of a stream.
+pub(crate) fn h2_client_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
+    let Some(stream) = h2_stream(&mut proxy.connections, key, index) else { return };
+    let exchange = stream.exchange;
+    let mut task = task::Context::from_waker(&stream.waker);
+    let reset = match &mut stream.send {
+        Some(send) => send.poll_reset(&mut task),
+        None => stream.respond.poll_reset(&mut task),
+    };
+    if reset.is_ready() {
+        return h2_client_gone(proxy, cx, exchange, None);
     }
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let reads = matches!(x.machine.request(), Phase::Streaming | Phase::Draining) && !x.request_body.blocked;
+    if x.response_body.unblock(cx.now()) {
+        resume_source(proxy, cx, Later::Server(exchange));
+    }
+    if reads {
+        h2_client_read(proxy, cx, exchange, key, index);
+    }
+}
 
-    fn h2_request(
-        &mut self,
-        cx: &mut Context,
-        key: Key,
-        request: Request<RecvStream>,
-        mut respond: SendResponse<Bytes>,
-    ) {
-        let limits = self.settings.limits().clone();
-        let draining = self.settings.is_draining();
-        let (parts, body) = request.into_parts();
-        let mut x = self.exchanges.fresh(ClientStream::H2(key, 0));
-        let info = message::read_request(&parts, body.is_end_stream(), &limits.http, &mut x.request);
-        let rules_hold = self.rules_hold(key);
-        let Some(Conn::Client(client_conn)) = self.connections.get_mut(key) else { return };
+/// The client has called its request off, or has broken its rules.
+fn h2_client_gone(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Option<&h2::Error>) {
+    if error.is_some_and(h2::Error::is_library) {
+        // All that `h2` finds wrong with data that it has accepted so far is its length.
+        proxy.counters.parse_errors[ParseError::LengthMismatch.index()].inc();
+    }
+    proxy.counters.h2_resets.inc();
+    // What `h2` finds wrong it has reset itself, and that is counted with what it writes.
+    let found = error.is_some_and(h2::Error::is_library);
+    let wasted = !found && calling_off_wastes(&proxy.exchanges, cx, exchange);
+    let connection = proxy.exchanges.get(exchange).map(|x| x.client_stream.conn());
+    // One that is still sending when it has its response may stop.
+    if proxy.exchanges.get(exchange).is_some_and(|x| x.drains_since.is_none()) {
+        proxy.counters.client_aborts.inc();
+    }
+    abort_exchange(proxy, cx, exchange);
+    if let (true, Some(connection)) = (wasted, connection) {
+        client_wasted(proxy, cx, connection, 1);
+    }
+}
+
+/// Passes on what has come of a request's body, as far as there is room.
+pub(crate) fn h2_client_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key, index: u32) {
+    loop {
+        let Proxy { connections, exchanges, .. } = proxy;
+        let Some(x) = exchanges.get_mut(exchange) else { return };
+        if !matches!(x.machine.request(), Phase::Streaming | Phase::Draining) {
+            return;
+        }
+        let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
         let Some(h2) = &mut client_conn.h2 else { return };
-        client_conn.client.requests = client_conn.client.requests.saturating_add(1);
-        if client_conn.client.requests >= limits.max_requests || draining {
-            h2.shut_down(cx.now());
-        }
-        if !rules_hold || h2.ignores_goaway(cx.now()) {
-            h2.last_id = respond.stream_id().as_u32();
-            // Nothing has been done for it: it may be sent again elsewhere (RFC 9113 §8.7).
-            respond.send_reset(Reason::REFUSED_STREAM);
-            self.counters.h2_refused.inc();
-            return self.exchanges.recycle(x);
-        }
-        let index = h2.streams.vacant_key() as u32;
-        let slot = StreamWaker::new(key, index);
-        let mut stream = Stream {
-            // Put right below: an exchange names its stream, and a stream its exchange.
-            exchange: key,
-            id: respond.stream_id().as_u32(),
-            respond,
-            send: None,
-            body: Some(body),
-            rest: Bytes::new(),
-            waker: slot.waker(),
-            slot,
-            priority: parts.headers.get("priority").map_or(Priority::default(), |v| Priority::parse(v.as_bytes())),
-            transport_blocked: false,
-            narrow: false,
-            turn: 0,
-            ended: false,
-        };
-        // From now on a reset wakes it. One that came with the request wakes nobody, and is known already.
-        let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
-        x.client_stream = ClientStream::H2(key, index);
-        x.started = cx.now();
-        x.keep_alive = false;
-        let early = client_conn.early_seen && client_conn.transport.is_handshaking();
-        if let Ok(info) = info {
-            x.body = info.body;
-            x.upgrade = info.upgrade;
-            x.begin(early, &limits);
-            if info.upgrade {
-                crate::exchange::websocket::add_key(&mut x);
-            }
-        } else {
-            x.begin_unread(sealane_http::Version::Http2);
-        }
-        self.counters.requests.inc();
-        self.counters.active.set(self.exchanges.len() as u64 + 1);
-        stream.exchange = self.exchanges.insert(x);
-        let exchange = stream.exchange;
-        h2.last_id = stream.id;
-        h2.streams.insert(stream);
-        if h2.streams.len() == 1 {
-            let wait = sweep(&limits);
-            client_conn.deadline.set(cx, key, cx.now() + wait);
-        }
-        if is_reset {
-            return self.h2_client_gone(cx, exchange, None);
-        }
-        match info {
-            Ok(info) => self.begin(cx, exchange, info.expect_continue),
-            Err(e) => {
-                self.counters.parse_errors[e.index()].inc();
-                self.refuse(cx, exchange, e.status());
-            }
-        }
-    }
-
-    /// `h2` says that something has come of a stream.
-    pub(crate) fn h2_client_woken(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let Some(stream) = self.h2_stream(key, index) else { return };
-        let exchange = stream.exchange;
+        let H2Client { streams, guard, .. } = &mut **h2;
+        let Some(stream) = streams.get_mut(index as usize) else { return };
+        let Some(body) = &mut stream.body else { return };
         let mut task = task::Context::from_waker(&stream.waker);
-        let reset = match &mut stream.send {
-            Some(send) => send.poll_reset(&mut task),
-            None => stream.respond.poll_reset(&mut task),
-        };
-        if reset.is_ready() {
-            return self.h2_client_gone(cx, exchange, None);
-        }
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        let reads = matches!(x.machine.request(), Phase::Streaming | Phase::Draining) && !x.request_body.blocked;
-        if x.response_body.unblock(cx.now()) {
-            self.resume(cx, Later::Server(exchange));
-        }
-        if reads {
-            self.h2_client_read(cx, exchange, key, index);
-        }
-    }
-
-    /// The client has called its request off, or has broken its rules.
-    fn h2_client_gone(&mut self, cx: &mut Context, exchange: Key, error: Option<&h2::Error>) {
-        if error.is_some_and(h2::Error::is_library) {
-            // All that `h2` finds wrong with data that it has accepted so far is its length.
-            self.counters.parse_errors[ParseError::LengthMismatch.index()].inc();
-        }
-        self.counters.h2_resets.inc();
-        // What `h2` finds wrong it has reset itself, and that is counted with what it writes.
-        let found = error.is_some_and(h2::Error::is_library);
-        let wasted = !found && self.calling_off_wastes(cx, exchange);
-        let connection = self.exchanges.get(exchange).map(|x| x.client_stream.conn());
-        // One that is still sending when it has its response may stop.
-        if self.exchanges.get(exchange).is_some_and(|x| x.drains_since.is_none()) {
-            self.counters.client_aborts.inc();
-        }
-        self.abort(cx, exchange);
-        if let (true, Some(connection)) = (wasted, connection) {
-            self.client_wasted(cx, connection, 1);
-        }
-    }
-
-    /// Passes on what has come of a request's body, as far as there is room.
-    pub(crate) fn h2_client_read(&mut self, cx: &mut Context, exchange: Key, key: Key, index: u32) {
-        loop {
-            let Self { connections, exchanges, .. } = self;
-            let Some(x) = exchanges.get_mut(exchange) else { return };
-            if !matches!(x.machine.request(), Phase::Streaming | Phase::Draining) {
-                return;
-            }
-            let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-            let Some(h2) = &mut client_conn.h2 else { return };
-            let H2Client { streams, guard, .. } = &mut **h2;
-            let Some(stream) = streams.get_mut(index as usize) else { return };
-            let Some(body) = &mut stream.body else { return };
-            let mut task = task::Context::from_waker(&stream.waker);
-            if stream.rest.is_empty() {
-                match backlog::poll_joined(body, &mut task) {
-                    Poll::Pending => return,
-                    Poll::Ready(Some(Ok(data))) => stream.rest = data,
-                    Poll::Ready(Some(Err(e))) => return self.h2_client_gone(cx, exchange, Some(&e)),
-                    Poll::Ready(None) => {
-                        let trailers = match body.poll_trailers(&mut task) {
-                            Poll::Pending => return,
-                            Poll::Ready(Ok(trailers)) => trailers,
-                            Poll::Ready(Err(e)) => return self.h2_client_gone(cx, exchange, Some(&e)),
-                        };
-                        stream.body = None;
-                        if guard.are_trailers_malformed(stream.id) {
-                            return self.request_broken(cx, exchange, ParseError::PseudoField);
-                        }
-                        let limits = &self.settings.limits().http;
-                        let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.request_body.trailers));
-                        return match read {
-                            Some(Err(e)) => self.request_broken(cx, exchange, e),
-                            _ => self.request_end(cx, exchange),
-                        };
+        if stream.rest.is_empty() {
+            match backlog::poll_joined(body, &mut task) {
+                Poll::Pending => return,
+                Poll::Ready(Some(Ok(data))) => stream.rest = data,
+                Poll::Ready(Some(Err(e))) => return h2_client_gone(proxy, cx, exchange, Some(&e)),
+                Poll::Ready(None) => {
+                    let trailers = match body.poll_trailers(&mut task) {
+                        Poll::Pending => return,
+                        Poll::Ready(Ok(trailers)) => trailers,
+                        Poll::Ready(Err(e)) => return h2_client_gone(proxy, cx, exchange, Some(&e)),
+                    };
+                    stream.body = None;
+                    if guard.are_trailers_malformed(stream.id) {
+                        return request_broken(proxy, cx, exchange, ParseError::PseudoField);
                     }
-                }
-                if stream.rest.is_empty() {
-                    continue;
+                    let limits = &proxy.settings.limits().http;
+                    let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.request_body.trailers));
+                    return match read {
+                        Some(Err(e)) => request_broken(proxy, cx, exchange, e),
+                        _ => request_end(proxy, cx, exchange),
+                    };
                 }
             }
-            let want = stream.rest.len();
-            let room = match self.request_room(cx, exchange, want) {
-                None | Some(0) => return,
-                Some(room) => room,
-            };
-            let Some(stream) = self.h2_stream(key, index) else { return };
-            let piece = stream.rest.split_to(want.min(room));
-            let Some(body) = &mut stream.body else { return };
-            // The client may send as much again: what was taken is in the sink's bounded buffer. It fails only where
-            // more is released than has come.
-            let _ = body.flow_control().release_capacity(piece.len());
-            let last = stream.rest.is_empty() && body.is_end_stream();
-            if last {
-                stream.body = None;
-            }
-            self.connections.mark_for_flush(key);
-            if !self.request_data(cx, exchange, &piece, last) || last {
-                return;
+            if stream.rest.is_empty() {
+                continue;
             }
         }
-    }
-
-    /// Looks at what has run out of time on a connection.
-    pub(crate) fn h2_client_timeout(&mut self, cx: &mut Context, key: Key) {
-        let limits = self.settings.limits().clone();
-        let now = cx.now();
-        let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
-        let Some(client_conn) = self.connections.client(key) else { return };
-        let flushed = client_conn.transport.is_flushed();
-        let Some(h2) = &mut client_conn.h2 else { return };
-        let began = match h2.state {
-            State::Handshake(_) => Some(h2.idle_since),
-            State::Open(_) => h2.guard.block_since(),
+        let want = stream.rest.len();
+        let room = match request_room(&mut proxy.connections, &mut proxy.exchanges, cx, exchange, want) {
+            None | Some(0) => return,
+            Some(room) => room,
         };
-        // A preface or a header block that does not come to its end, or a client that takes nothing.
-        if began.is_some_and(|since| over(since, limits.header_timeout))
-            || !flushed && over(h2.progress, limits.idle_timeout)
-        {
-            self.counters.client_timeouts.inc();
-            return self.client_gone(cx, key);
+        let Some(stream) = h2_stream(&mut proxy.connections, key, index) else { return };
+        let piece = stream.rest.split_to(want.min(room));
+        let Some(body) = &mut stream.body else { return };
+        // The client may send as much again: what was taken is in the sink's bounded buffer. It fails only where
+        // more is released than has come.
+        let _ = body.flow_control().release_capacity(piece.len());
+        let last = stream.rest.is_empty() && body.is_end_stream();
+        if last {
+            stream.body = None;
         }
-        let mut next = now + sweep(&limits);
-        if h2.streams.is_empty() && began.is_none() {
-            if over(h2.idle_since, limits.keepalive_timeout) {
-                h2.go_away(Reason::NO_ERROR);
-                next = now + limits.idle_timeout.as_millis() as Millis;
-            } else {
-                next = h2.idle_since + limits.keepalive_timeout.as_millis() as Millis;
-            }
+        proxy.connections.mark_for_flush(key);
+        if !request_data(proxy, cx, exchange, &piece, last) || last {
+            return;
         }
-        for exchange in self.h2_exchanges(key) {
-            if let Some(at) = self.check_deadlines(cx, exchange) {
-                next = next.min(at);
-            }
-        }
-        if let Some(client_conn) = self.connections.client(key) {
-            client_conn.deadline.set(cx, key, next);
-        }
-        // A GOAWAY may wait to be sent.
-        self.connections.mark_for_flush(key);
     }
+}
+
+/// Looks at what has run out of time on a connection.
+pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let limits = proxy.settings.limits().clone();
+    let now = cx.now();
+    let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
+    let Some(client_conn) = proxy.connections.client(key) else { return };
+    let flushed = client_conn.transport.is_flushed();
+    let Some(h2) = &mut client_conn.h2 else { return };
+    let began = match h2.state {
+        State::Handshake(_) => Some(h2.idle_since),
+        State::Open(_) => h2.guard.block_since(),
+    };
+    // A preface or a header block that does not come to its end, or a client that takes nothing.
+    if began.is_some_and(|since| over(since, limits.header_timeout))
+        || !flushed && over(h2.progress, limits.idle_timeout)
+    {
+        proxy.counters.client_timeouts.inc();
+        return client_gone(proxy, cx, key);
+    }
+    let mut next = now + sweep(&limits);
+    if h2.streams.is_empty() && began.is_none() {
+        if over(h2.idle_since, limits.keepalive_timeout) {
+            h2.go_away(Reason::NO_ERROR);
+            next = now + limits.idle_timeout.as_millis() as Millis;
+        } else {
+            next = h2.idle_since + limits.keepalive_timeout.as_millis() as Millis;
+        }
+    }
+    for exchange in h2_exchanges(&mut proxy.connections, key) {
+        if let Some(at) = check_deadlines(proxy, cx, exchange) {
+            next = next.min(at);
+        }
+    }
+    if let Some(client_conn) = proxy.connections.client(key) {
+        client_conn.deadline.set(cx, key, next);
+    }
+    // A GOAWAY may wait to be sent.
+    proxy.connections.mark_for_flush(key);
 }
 
 /// How long until a connection with streams is looked at again.

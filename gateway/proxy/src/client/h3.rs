@@ -8,13 +8,24 @@
 //! that a slow upstream stalls its stream and nobody else's.
 
 use crate::conn::Conn;
+use crate::connections::Connections;
 use crate::exchange::Exchange;
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::executor::{abort_exchange, begin_request, refuse};
+use crate::exchange::expiry::check_deadlines;
+use crate::exchange::request::{request_broken, request_data, request_end, request_room};
 use crate::exchange::streams::{ClientStream, Later};
+use crate::exchange::waste::{calling_off_wastes, client_wasted};
 use crate::exchange::websocket;
 use crate::h2::priority::Priority;
+use crate::quic::admission::{h3_connection_error, quic_end};
 use crate::quic::conn::{Phase, Stream};
+use crate::quic::quic_close_if_done;
+use crate::scratch::Scratch;
 use crate::service::Proxy;
+use crate::settings::LaneSettings;
 use crate::snapshot::ClientLimits;
+use crate::upstream::h3::{h3_server_leaving, h3_server_timeout};
 use bytes::Buf;
 use quinn_proto::{ReadError, StreamId};
 use sealane_exchange as machine;
@@ -56,460 +67,476 @@ struct Begun {
     info: Result<ListInfo, ParseError>,
 }
 
-impl Proxy {
-    /// The client has opened a stream.
-    pub(crate) fn h3_stream_opened(&mut self, cx: &mut Context, key: Key, id: StreamId) {
-        let limits = self.settings.limits().clone();
-        let Some(q) = self.connections.quic(key) else { return };
-        if matches!(q.phase, Phase::Leaving | Phase::Closed) {
-            // RFC 9114 §5.2: beyond what GOAWAY said; it may be sent again elsewhere.
-            let code = crate::quic::conn::code(Code::RequestRejected);
-            let _ = q.quic.recv_stream(id).stop(code);
-            let _ = q.quic.send_stream(id).reset(code);
-            return self.connections.mark_for_flush(key);
-        }
-        q.next_id = q.next_id.max(u64::from(id) + 4);
-        let due = cx.now() + limits.header_timeout.as_millis() as Millis;
-        let stream = Stream::new(id, MessageReader::new(Side::Server, limits.http.head), due);
-        let index = q.streams.insert(stream) as u32;
-        q.by_id.insert(id, index);
-        if id.index() > 0 {
-            q.allow_all_streams();
-        }
-        self.h3_read(cx, key, index);
+/// The client has opened a stream.
+pub(crate) fn h3_stream_opened(proxy: &mut Proxy, cx: &mut Context, key: Key, id: StreamId) {
+    let limits = proxy.settings.limits().clone();
+    let Some(q) = proxy.connections.quic(key) else { return };
+    if matches!(q.phase, Phase::Leaving | Phase::Closed) {
+        // RFC 9114 §5.2: beyond what GOAWAY said; it may be sent again elsewhere.
+        let code = crate::quic::conn::code(Code::RequestRejected);
+        let _ = q.quic.recv_stream(id).stop(code);
+        let _ = q.quic.send_stream(id).reset(code);
+        return proxy.connections.mark_for_flush(key);
     }
-
-    /// Reads a request stream as far as there is room for it.
-    pub(crate) fn h3_read(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
-        // The reader travels, since what it finds concerns all of us.
-        let mut reader = std::mem::replace(&mut stream.reader, MessageReader::new(Side::Server, 0));
-        let id = stream.id;
-        let result = self.h3_read_with(cx, key, index, &mut reader);
-        let same = |s: &&mut Stream| s.id == id;
-        if let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
-            stream.reader = reader;
-            if let Err(e) = result {
-                self.h3_stream_error(cx, key, index, e);
-            }
-        }
-        // Windows may have to be opened.
-        self.connections.mark_for_flush(key);
+    q.next_id = q.next_id.max(u64::from(id) + 4);
+    let due = cx.now() + limits.header_timeout.as_millis() as Millis;
+    let stream = Stream::new(id, MessageReader::new(Side::Server, limits.http.head), due);
+    let index = q.streams.insert(stream) as u32;
+    q.by_id.insert(id, index);
+    if id.index() > 0 {
+        q.allow_all_streams();
     }
+    h3_read(proxy, cx, key, index);
+}
 
-    fn h3_read_with(
-        &mut self,
-        cx: &mut Context,
-        key: Key,
-        index: u32,
-        reader: &mut MessageReader,
-    ) -> Result<(), H3Error> {
-        let mut begun: Option<Begun> = None;
-        let mut ahead = 0;
-        loop {
-            let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
-                return Ok(());
-            };
-            let (exchange, id) = (stream.exchange, stream.id);
-            if let Some(exchange) = exchange {
-                let Some(x) = self.exchanges.get(exchange) else { return Ok(()) };
-                if !matches!(x.machine.request(), machine::Phase::Streaming | machine::Phase::Draining) {
-                    // Nobody can take the body yet, or there is none; but the client may call all of it off.
-                    if let Some(q) = self.connections.quic(key)
-                        && matches!(q.quic.recv_stream(id).received_reset(), Ok(Some(_)))
-                    {
-                        if let Some(stream) = q.streams.get_mut(index as usize) {
-                            stream.read_done = true;
-                        }
-                        self.h3_called_off(cx, key, index);
-                    }
-                    return Ok(());
-                }
-            }
-            let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
-                return Ok(());
-            };
-            if stream.rest.is_empty() {
-                match self.h3_fetch(key, index) {
-                    Read::Data => {}
-                    Read::Blocked => {
-                        return match begun {
-                            Some(begun) => self.h3_begin(cx, key, index, begun, false),
-                            None => Ok(()),
-                        };
-                    }
-                    Read::End => {
-                        reader.finish()?;
-                        return match begun {
-                            Some(begun) => self.h3_begin(cx, key, index, begun, true),
-                            None => self.h3_ended(cx, key, index),
-                        };
-                    }
-                    Read::Reset => {
-                        self.h3_called_off(cx, key, index);
-                        return Ok(());
-                    }
-                }
-                continue;
-            }
-            if let Some(begun) = begun.take() {
-                self.h3_begin(cx, key, index, begun, false)?;
-                continue;
-            }
-            let mut step = stream.rest.len();
-            if let Some(exchange) = exchange {
-                // The sink's room bounds what is looked at, and so every piece.
-                match self.request_room(cx, exchange, step) {
-                    None | Some(0) => return Ok(()),
-                    Some(room) => step = step.min(room),
-                }
-                ahead += step;
-                if ahead > READ_AHEAD {
-                    self.exchanges.go_on_later(Later::Client(exchange));
-                    return Ok(());
-                }
-            }
-            let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
-                return Ok(());
-            };
-            let data = stream.rest.slice(..step);
-            let (used, piece) = reader.read(&data)?;
-            stream.rest.advance(used);
-            match piece {
-                Piece::NeedMore => {}
-                Piece::Head(section) => {
-                    begun = Some(self.h3_head(cx, key, index, section)?);
-                }
-                Piece::Data(bytes) => {
-                    if let Some(promised) = &mut stream.promised {
-                        let left = promised.checked_sub(bytes.len() as u64);
-                        *promised = left.ok_or(ParseError::LengthMismatch)?;
-                    }
-                    let Some(exchange) = exchange else { return Ok(()) };
-                    if !self.request_data(cx, exchange, bytes, false) {
-                        return Ok(());
-                    }
-                }
-                Piece::Trailers(section) => {
-                    let Self { exchanges, scratch, settings, .. } = self;
-                    let Some(x) = exchange.and_then(|x| exchanges.get_mut(x)) else { return Ok(()) };
-                    h3::read_trailers(
-                        section,
-                        &settings.limits().http,
-                        &mut x.request_body.trailers,
-                        &mut scratch.qpack,
-                    )?;
-                }
-            }
+/// Reads a request stream as far as there is room for it.
+pub(crate) fn h3_read(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
+    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
+    // The reader travels, since what it finds concerns all of us.
+    let mut reader = std::mem::replace(&mut stream.reader, MessageReader::new(Side::Server, 0));
+    let id = stream.id;
+    let result = h3_read_with(proxy, cx, key, index, &mut reader);
+    let same = |s: &&mut Stream| s.id == id;
+    if let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
+        stream.reader = reader;
+        if let Err(e) = result {
+            h3_stream_error(proxy, cx, key, index, e);
         }
     }
+    // Windows may have to be opened.
+    proxy.connections.mark_for_flush(key);
+}
 
-    /// Takes the next bytes of a stream from the protocol, which lets the client send as many more.
-    fn h3_fetch(&mut self, key: Key, index: u32) -> Read {
-        let Some(q) = self.connections.quic(key) else { return Read::Blocked };
-        let Some(stream) = q.streams.get_mut(index as usize) else { return Read::Blocked };
-        if stream.read_done {
-            return Read::Blocked;
-        }
-        let mut recv = q.quic.recv_stream(stream.id);
-        let Ok(mut chunks) = recv.read(true) else { return Read::Blocked };
-        let read = match chunks.next(usize::MAX) {
-            Ok(Some(chunk)) => {
-                stream.rest = chunk.bytes;
-                Read::Data
-            }
-            Ok(None) => Read::End,
-            Err(ReadError::Blocked) => Read::Blocked,
-            Err(ReadError::Reset(_)) => Read::Reset,
-        };
-        // Whether there is something to send is looked at once per turn anyway.
-        let _ = chunks.finalize();
-        stream.read_done |= matches!(read, Read::End | Read::Reset);
-        read
-    }
-
-    /// A request's head is whole.
-    fn h3_head(&mut self, cx: &mut Context, key: Key, index: u32, section: &[u8]) -> Result<Begun, H3Error> {
-        let mut x = self.exchanges.fresh(ClientStream::H3(key, index));
-        let Self { settings, scratch, .. } = self;
-        let limits = settings.limits();
-        let read = h3::read_request(section, false, &limits.http, &mut x.request, &mut scratch.qpack);
-        let info = match read {
-            Ok(info) => Ok(info),
-            Err(H3Error::Message(e)) => {
-                // What the log shows must not be what the attacker chose.
-                x.request.clear();
-                x.request.version = Version::Http3;
-                let _ = x.request.set_target(b"-");
-                Err(e)
-            }
-            Err(e) => {
-                self.exchanges.put_back(x);
-                return Err(e);
-            }
-        };
-        x.started = cx.now();
-        Ok(Begun { x, info })
-    }
-
-    /// A request begins. `ended`: nothing follows its head.
-    fn h3_begin(&mut self, cx: &mut Context, key: Key, index: u32, begun: Begun, ended: bool) -> Result<(), H3Error> {
-        let Begun { mut x, info } = begun;
-        let limits = self.settings.limits().clone();
-        let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return Ok(()) };
-        let handshaking = q.phase == Phase::Handshake;
-        q.called_early |= handshaking;
-        let Some(client) = q.client() else { return Ok(()) };
-        client.requests = client.requests.saturating_add(1);
-        let last = client.requests >= limits.max_requests;
-        let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
-        x.client_stream = ClientStream::H3(key, index);
-        x.keep_alive = false;
-        let priority = x.request.fields.get_named(b"priority").map(Priority::parse);
-        let info = info.and_then(|mut info| {
-            match info.body {
-                // RFC 9114 §4.1.2.
-                BodyLength::Known(n) if ended && n > 0 => return Err(ParseError::LengthMismatch),
-                BodyLength::Known(n) => stream.promised = Some(n),
-                BodyLength::Chunked if ended => info.body = BodyLength::None,
-                // RFC 9110 §9.3.8.
-                BodyLength::Chunked if x.request.method() == Method::Trace => return Err(ParseError::BodyForbidden),
-                _ => {}
-            }
-            Ok(info)
-        });
-        if let Ok(info) = &info {
-            x.body = info.body;
-            x.upgrade = info.upgrade;
-            x.begin(handshaking, &limits);
-            if info.upgrade {
-                websocket::add_key(&mut x);
-            }
-        } else {
-            x.begin_unread(Version::Http3);
-        }
-        self.counters.requests.inc();
-        self.counters.active.set(self.exchanges.len() as u64 + 1);
-        let exchange = self.exchanges.insert(x);
-        stream.exchange = Some(exchange);
-        q.place(index, priority);
-        if last {
-            q.leave();
-        }
-        match info {
-            Ok(info) => self.begin(cx, exchange, info.expect_continue),
-            Err(e) => {
-                self.counters.parse_errors[e.index()].inc();
-                self.refuse(cx, exchange, e.status());
-            }
-        }
-        Ok(())
-    }
-
-    /// A request stream has come to its end, and so has the request.
-    fn h3_ended(&mut self, cx: &mut Context, key: Key, index: u32) -> Result<(), H3Error> {
-        let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get(index as usize)) else {
+fn h3_read_with(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    key: Key,
+    index: u32,
+    reader: &mut MessageReader,
+) -> Result<(), H3Error> {
+    let mut begun: Option<Begun> = None;
+    let mut ahead = 0;
+    loop {
+        let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
             return Ok(());
         };
-        // RFC 9114 §4.1.2.
-        if stream.promised.is_some_and(|left| left > 0) {
-            return Err(ParseError::LengthMismatch.into());
-        }
-        if let Some(exchange) = stream.exchange
-            && self.exchanges.get(exchange).is_some_and(|x| x.machine.request() != machine::Phase::Complete)
-        {
-            self.request_end(cx, exchange);
-        }
-        Ok(())
-    }
-
-    /// The client has called a request off (RESET_STREAM).
-    fn h3_called_off(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
-        // Before the head has come there is no exchange yet, and after the response none any more.
-        let (exchange, served) = (stream.exchange.take(), stream.finish);
-        self.counters.h3_resets.inc();
-        let wasted = exchange.map_or(!served, |exchange| self.calling_off_wastes(cx, exchange));
+        let (exchange, id) = (stream.exchange, stream.id);
         if let Some(exchange) = exchange {
-            self.counters.client_aborts.inc();
-            self.abort(cx, exchange);
-        }
-        let Some(q) = self.connections.quic(key) else { return };
-        q.reset(index, Code::RequestCancelled);
-        if wasted {
-            self.client_wasted(cx, key, 1);
-        }
-    }
-
-    /// The client wants no more of a response (STOP_SENDING).
-    pub(crate) fn h3_stopped(&mut self, cx: &mut Context, key: Key, index: u32) {
-        self.h3_called_off(cx, key, index);
-    }
-
-    /// A stream breaks the rules: its own fault, or one that ends the connection.
-    fn h3_stream_error(&mut self, cx: &mut Context, key: Key, index: u32, error: H3Error) {
-        match error {
-            H3Error::Connection(code, why) => self.h3_connection_error(cx, key, code, why),
-            H3Error::Stream(code, _) => {
-                self.counters.h3_stream_errors.inc();
-                self.h3_cut(cx, key, index, code);
-                self.client_wasted(cx, key, 1);
-            }
-            H3Error::Message(e) => {
-                let exchange =
-                    self.connections.quic(key).and_then(|q| q.streams.get(index as usize)).and_then(|s| s.exchange);
-                if let Some(exchange) = exchange {
-                    return self.request_broken(cx, exchange, e);
-                }
-                // A head that is beyond the limit, before it was read: answered like any other request.
-                let mut x = self.exchanges.fresh(ClientStream::H3(key, index));
-                x.request.clear();
-                x.request.version = Version::Http3;
-                let _ = x.request.set_target(b"-");
-                x.started = cx.now();
-                // Its end cannot be found any more.
-                if let Some(q) = self.connections.quic(key)
-                    && let Some(stream) = q.streams.get_mut(index as usize)
+            let Some(x) = proxy.exchanges.get(exchange) else { return Ok(()) };
+            if !matches!(x.machine.request(), machine::Phase::Streaming | machine::Phase::Draining) {
+                // Nobody can take the body yet, or there is none; but the client may call all of it off.
+                if let Some(q) = proxy.connections.quic(key)
+                    && matches!(q.quic.recv_stream(id).received_reset(), Ok(Some(_)))
                 {
-                    stream.rest.clear();
-                    stream.read_done = true;
-                    let _ = q.quic.recv_stream(stream.id).stop(crate::quic::conn::code(Code::MessageError));
+                    if let Some(stream) = q.streams.get_mut(index as usize) {
+                        stream.read_done = true;
+                    }
+                    h3_called_off(proxy, cx, key, index);
                 }
-                let _ = self.h3_begin(cx, key, index, Begun { x, info: Err(e) }, false);
+                return Ok(());
             }
         }
-    }
-
-    /// A request is called off by us, in both directions.
-    fn h3_cut(&mut self, cx: &mut Context, key: Key, index: u32, code: Code) {
-        let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
-        let exchange = stream.exchange.take();
+        let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
+            return Ok(());
+        };
+        if stream.rest.is_empty() {
+            match h3_fetch(&mut proxy.connections, key, index) {
+                Read::Data => {}
+                Read::Blocked => {
+                    return match begun {
+                        Some(begun) => h3_begin(proxy, cx, key, index, begun, false),
+                        None => Ok(()),
+                    };
+                }
+                Read::End => {
+                    reader.finish()?;
+                    return match begun {
+                        Some(begun) => h3_begin(proxy, cx, key, index, begun, true),
+                        None => h3_ended(proxy, cx, key, index),
+                    };
+                }
+                Read::Reset => {
+                    h3_called_off(proxy, cx, key, index);
+                    return Ok(());
+                }
+            }
+            continue;
+        }
+        if let Some(begun) = begun.take() {
+            h3_begin(proxy, cx, key, index, begun, false)?;
+            continue;
+        }
+        let mut step = stream.rest.len();
         if let Some(exchange) = exchange {
-            self.counters.client_aborts.inc();
-            self.abort(cx, exchange);
+            // The sink's room bounds what is looked at, and so every piece.
+            match request_room(&mut proxy.connections, &mut proxy.exchanges, cx, exchange, step) {
+                None | Some(0) => return Ok(()),
+                Some(room) => step = step.min(room),
+            }
+            ahead += step;
+            if ahead > READ_AHEAD {
+                proxy.exchanges.go_on_later(Later::Client(exchange));
+                return Ok(());
+            }
         }
-        if let Some(q) = self.connections.quic(key) {
-            q.reset(index, code);
+        let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
+            return Ok(());
+        };
+        let data = stream.rest.slice(..step);
+        let (used, piece) = reader.read(&data)?;
+        stream.rest.advance(used);
+        match piece {
+            Piece::NeedMore => {}
+            Piece::Head(section) => {
+                begun =
+                    Some(h3_head(&mut proxy.exchanges, &mut proxy.scratch, &proxy.settings, cx, key, index, section)?);
+            }
+            Piece::Data(bytes) => {
+                if let Some(promised) = &mut stream.promised {
+                    let left = promised.checked_sub(bytes.len() as u64);
+                    *promised = left.ok_or(ParseError::LengthMismatch)?;
+                }
+                let Some(exchange) = exchange else { return Ok(()) };
+                if !request_data(proxy, cx, exchange, bytes, false) {
+                    return Ok(());
+                }
+            }
+            Piece::Trailers(section) => {
+                let Proxy { exchanges, scratch, settings, .. } = proxy;
+                let Some(x) = exchange.and_then(|x| exchanges.get_mut(x)) else { return Ok(()) };
+                h3::read_trailers(section, &settings.limits().http, &mut x.request_body.trailers, &mut scratch.qpack)?;
+            }
         }
-        self.connections.mark_for_flush(key);
     }
+}
 
-    /// Reads one of the peer's own streams.
-    pub(crate) fn h3_read_uni(&mut self, cx: &mut Context, key: Key, id: StreamId) {
-        let Some(q) = self.connections.quic(key) else { return };
-        let Some(at) = q.uni.iter().position(|(i, _)| *i == id) else { return };
-        let mut result = Ok(());
-        let mut ended = false;
-        let mut events = Vec::new();
-        {
-            let mut recv = q.quic.recv_stream(id);
-            let Ok(mut chunks) = recv.read(true) else { return };
-            while result.is_ok() {
-                match chunks.next(usize::MAX) {
-                    Ok(Some(chunk)) => {
-                        result = q.uni[at].1.feed(&mut q.peer, &chunk.bytes, |event| {
-                            events.push(event);
-                            Ok(())
-                        });
-                    }
-                    Err(ReadError::Blocked) => break,
-                    Ok(None) | Err(ReadError::Reset(_)) => {
-                        ended = true;
-                        break;
-                    }
-                }
-            }
-            let _ = chunks.finalize();
-        }
-        if ended && result.is_ok() {
-            result = q.uni[at].1.finish();
-            q.uni.swap_remove(at);
-        } else if q.uni[at].1.is_ignored() {
-            // RFC 9114 §6.2: what is not known is not read.
-            let _ = q.quic.recv_stream(id).stop(crate::quic::conn::code(Code::StreamCreationError));
-            q.uni.swap_remove(at);
-        }
-        if let Err(e) = result {
-            return self.h3_connection_error(cx, key, e.code(), "a stream of the peer's own breaks the rules");
-        }
-        for event in events {
-            match event {
-                ControlEvent::Settings(settings) => q.settings = settings,
-                // From a client it is about pushes, of which there are none.
-                ControlEvent::Goaway(_) if q.is_client() => {}
-                ControlEvent::Goaway(id) => return self.h3_server_leaving(cx, key, id),
-                ControlEvent::Priority(id, value) => {
-                    if let Ok(id) = quinn_proto::VarInt::from_u64(id) {
-                        q.reprioritise(StreamId::from(id), Priority::parse(&value));
-                    }
-                }
-            }
-        }
-        self.connections.mark_for_flush(key);
+/// Takes the next bytes of a stream from the protocol, which lets the client send as many more.
+fn h3_fetch(connections: &mut Connections, key: Key, index: u32) -> Read {
+    let Some(q) = connections.quic(key) else { return Read::Blocked };
+    let Some(stream) = q.streams.get_mut(index as usize) else { return Read::Blocked };
+    if stream.read_done {
+        return Read::Blocked;
     }
+    let mut recv = q.quic.recv_stream(stream.id);
+    let Ok(mut chunks) = recv.read(true) else { return Read::Blocked };
+    let read = match chunks.next(usize::MAX) {
+        Ok(Some(chunk)) => {
+            stream.rest = chunk.bytes;
+            Read::Data
+        }
+        Ok(None) => Read::End,
+        Err(ReadError::Blocked) => Read::Blocked,
+        Err(ReadError::Reset(_)) => Read::Reset,
+    };
+    // Whether there is something to send is looked at once per turn anyway.
+    let _ = chunks.finalize();
+    stream.read_done |= matches!(read, Read::End | Read::Reset);
+    read
+}
 
-    /// Looks at what has run out of time on a client's connection.
-    pub(crate) fn quic_timeout(&mut self, cx: &mut Context, key: Key) {
-        let limits = self.settings.limits().clone();
-        let now = cx.now();
-        let instant = cx.instant();
-        let Some(q) = self.connections.quic(key) else { return };
-        if !q.is_client() {
-            return self.h3_server_timeout(cx, key);
+/// A request's head is whole.
+fn h3_head(
+    exchanges: &mut Exchanges,
+    scratch: &mut Scratch,
+    settings: &LaneSettings,
+    cx: &mut Context,
+    key: Key,
+    index: u32,
+    section: &[u8],
+) -> Result<Begun, H3Error> {
+    let mut x = exchanges.fresh(ClientStream::H3(key, index));
+    let limits = settings.limits();
+    let read = h3::read_request(section, false, &limits.http, &mut x.request, &mut scratch.qpack);
+    let info = match read {
+        Ok(info) => Ok(info),
+        Err(H3Error::Message(e)) => {
+            // What the log shows must not be what the attacker chose.
+            x.request.clear();
+            x.request.version = Version::Http3;
+            let _ = x.request.set_target(b"-");
+            Err(e)
         }
-        let handshake_until = q.began + limits.handshake_timeout.as_millis() as Millis;
-        match q.phase {
-            Phase::Closed => return,
-            // A request in early data has deadlines before that.
-            Phase::Handshake if now < handshake_until => {}
-            Phase::Handshake => {
-                self.counters.client_timeouts.inc();
-                self.counters.tls_failure("timeout");
-                if let Some(q) = self.connections.quic(key) {
-                    q.close(instant, Code::NoError, "");
-                }
-                return self.quic_end(cx, key);
+        Err(e) => {
+            exchanges.put_back(x);
+            return Err(e);
+        }
+    };
+    x.started = cx.now();
+    Ok(Begun { x, info })
+}
+
+/// A request begins. `ended`: nothing follows its head.
+fn h3_begin(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    key: Key,
+    index: u32,
+    begun: Begun,
+    ended: bool,
+) -> Result<(), H3Error> {
+    let Begun { mut x, info } = begun;
+    let limits = proxy.settings.limits().clone();
+    let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return Ok(()) };
+    let handshaking = q.phase == Phase::Handshake;
+    q.called_early |= handshaking;
+    let Some(client) = q.client() else { return Ok(()) };
+    client.requests = client.requests.saturating_add(1);
+    let last = client.requests >= limits.max_requests;
+    let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
+    x.client_stream = ClientStream::H3(key, index);
+    x.keep_alive = false;
+    let priority = x.request.fields.get_named(b"priority").map(Priority::parse);
+    let info = info.and_then(|mut info| {
+        match info.body {
+            // RFC 9114 §4.1.2.
+            BodyLength::Known(n) if ended && n > 0 => return Err(ParseError::LengthMismatch),
+            BodyLength::Known(n) => stream.promised = Some(n),
+            BodyLength::Chunked if ended => info.body = BodyLength::None,
+            // RFC 9110 §9.3.8.
+            BodyLength::Chunked if x.request.method() == Method::Trace => return Err(ParseError::BodyForbidden),
+            _ => {}
+        }
+        Ok(info)
+    });
+    if let Ok(info) = &info {
+        x.body = info.body;
+        x.upgrade = info.upgrade;
+        x.begin(handshaking, &limits);
+        if info.upgrade {
+            websocket::add_key(&mut x);
+        }
+    } else {
+        x.begin_unread(Version::Http3);
+    }
+    proxy.counters.requests.inc();
+    proxy.counters.active.set(proxy.exchanges.len() as u64 + 1);
+    let exchange = proxy.exchanges.insert(x);
+    stream.exchange = Some(exchange);
+    q.place(index, priority);
+    if last {
+        q.leave();
+    }
+    match info {
+        Ok(info) => begin_request(proxy, cx, exchange, info.expect_continue),
+        Err(e) => {
+            proxy.counters.parse_errors[e.index()].inc();
+            refuse(proxy, cx, exchange, e.status());
+        }
+    }
+    Ok(())
+}
+
+/// A request stream has come to its end, and so has the request.
+fn h3_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) -> Result<(), H3Error> {
+    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get(index as usize)) else {
+        return Ok(());
+    };
+    // RFC 9114 §4.1.2.
+    if stream.promised.is_some_and(|left| left > 0) {
+        return Err(ParseError::LengthMismatch.into());
+    }
+    if let Some(exchange) = stream.exchange
+        && proxy.exchanges.get(exchange).is_some_and(|x| x.machine.request() != machine::Phase::Complete)
+    {
+        request_end(proxy, cx, exchange);
+    }
+    Ok(())
+}
+
+/// The client has called a request off (RESET_STREAM).
+fn h3_called_off(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
+    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
+    // Before the head has come there is no exchange yet, and after the response none any more.
+    let (exchange, served) = (stream.exchange.take(), stream.finish);
+    proxy.counters.h3_resets.inc();
+    let wasted = exchange.map_or(!served, |exchange| calling_off_wastes(&proxy.exchanges, cx, exchange));
+    if let Some(exchange) = exchange {
+        proxy.counters.client_aborts.inc();
+        abort_exchange(proxy, cx, exchange);
+    }
+    let Some(q) = proxy.connections.quic(key) else { return };
+    q.reset(index, Code::RequestCancelled);
+    if wasted {
+        client_wasted(proxy, cx, key, 1);
+    }
+}
+
+/// The client wants no more of a response (STOP_SENDING).
+pub(crate) fn h3_stopped(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
+    h3_called_off(proxy, cx, key, index);
+}
+
+/// A stream breaks the rules: its own fault, or one that ends the connection.
+fn h3_stream_error(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, error: H3Error) {
+    match error {
+        H3Error::Connection(code, why) => h3_connection_error(proxy, cx, key, code, why),
+        H3Error::Stream(code, _) => {
+            proxy.counters.h3_stream_errors.inc();
+            h3_cut(proxy, cx, key, index, code);
+            client_wasted(proxy, cx, key, 1);
+        }
+        H3Error::Message(e) => {
+            let exchange =
+                proxy.connections.quic(key).and_then(|q| q.streams.get(index as usize)).and_then(|s| s.exchange);
+            if let Some(exchange) = exchange {
+                return request_broken(proxy, cx, exchange, e);
             }
-            Phase::Open | Phase::Leaving => {}
+            // A head that is beyond the limit, before it was read: answered like any other request.
+            let mut x = proxy.exchanges.fresh(ClientStream::H3(key, index));
+            x.request.clear();
+            x.request.version = Version::Http3;
+            let _ = x.request.set_target(b"-");
+            x.started = cx.now();
+            // Its end cannot be found any more.
+            if let Some(q) = proxy.connections.quic(key)
+                && let Some(stream) = q.streams.get_mut(index as usize)
+            {
+                stream.rest.clear();
+                stream.read_done = true;
+                let _ = q.quic.recv_stream(stream.id).stop(crate::quic::conn::code(Code::MessageError));
+            }
+            let _ = h3_begin(proxy, cx, key, index, Begun { x, info: Err(e) }, false);
         }
-        if q.phase == Phase::Open && q.leave_at.is_some_and(|at| at <= now) {
-            q.leave();
+    }
+}
+
+/// A request is called off by us, in both directions.
+fn h3_cut(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, code: Code) {
+    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
+    let exchange = stream.exchange.take();
+    if let Some(exchange) = exchange {
+        proxy.counters.client_aborts.inc();
+        abort_exchange(proxy, cx, exchange);
+    }
+    if let Some(q) = proxy.connections.quic(key) {
+        q.reset(index, code);
+    }
+    proxy.connections.mark_for_flush(key);
+}
+
+/// Reads one of the peer's own streams.
+pub(crate) fn h3_read_uni(proxy: &mut Proxy, cx: &mut Context, key: Key, id: StreamId) {
+    let Some(q) = proxy.connections.quic(key) else { return };
+    let Some(at) = q.uni.iter().position(|(i, _)| *i == id) else { return };
+    let mut result = Ok(());
+    let mut ended = false;
+    let mut events = Vec::new();
+    {
+        let mut recv = q.quic.recv_stream(id);
+        let Ok(mut chunks) = recv.read(true) else { return };
+        while result.is_ok() {
+            match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => {
+                    result = q.uni[at].1.feed(&mut q.peer, &chunk.bytes, |event| {
+                        events.push(event);
+                        Ok(())
+                    });
+                }
+                Err(ReadError::Blocked) => break,
+                Ok(None) | Err(ReadError::Reset(_)) => {
+                    ended = true;
+                    break;
+                }
+            }
         }
-        if q.phase == Phase::Leaving && q.may_close() {
-            return self.quic_close_if_done(cx, key);
+        let _ = chunks.finalize();
+    }
+    if ended && result.is_ok() {
+        result = q.uni[at].1.finish();
+        q.uni.swap_remove(at);
+    } else if q.uni[at].1.is_ignored() {
+        // RFC 9114 §6.2: what is not known is not read.
+        let _ = q.quic.recv_stream(id).stop(crate::quic::conn::code(Code::StreamCreationError));
+        q.uni.swap_remove(at);
+    }
+    if let Err(e) = result {
+        return h3_connection_error(proxy, cx, key, e.code(), "a stream of the peer's own breaks the rules");
+    }
+    for event in events {
+        match event {
+            ControlEvent::Settings(settings) => q.settings = settings,
+            // From a client it is about pushes, of which there are none.
+            ControlEvent::Goaway(_) if q.is_client() => {}
+            ControlEvent::Goaway(id) => return h3_server_leaving(proxy, cx, key, id),
+            ControlEvent::Priority(id, value) => {
+                if let Ok(id) = quinn_proto::VarInt::from_u64(id) {
+                    q.reprioritise(StreamId::from(id), Priority::parse(&value));
+                }
+            }
         }
-        if q.streams.is_empty() && q.phase != Phase::Handshake {
-            if now.saturating_sub(q.idle_since) >= limits.keepalive_timeout.as_millis() as Millis {
-                // One that acknowledges nothing of its responses for as long has left.
+    }
+    proxy.connections.mark_for_flush(key);
+}
+
+/// Looks at what has run out of time on a client's connection.
+pub(crate) fn quic_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let limits = proxy.settings.limits().clone();
+    let now = cx.now();
+    let instant = cx.instant();
+    let Some(q) = proxy.connections.quic(key) else { return };
+    if !q.is_client() {
+        return h3_server_timeout(proxy, cx, key);
+    }
+    let handshake_until = q.began + limits.handshake_timeout.as_millis() as Millis;
+    match q.phase {
+        Phase::Closed => return,
+        // A request in early data has deadlines before that.
+        Phase::Handshake if now < handshake_until => {}
+        Phase::Handshake => {
+            proxy.counters.client_timeouts.inc();
+            proxy.counters.tls_failure("timeout");
+            if let Some(q) = proxy.connections.quic(key) {
                 q.close(instant, Code::NoError, "");
-                return self.quic_end(cx, key);
             }
-        } else {
-            q.idle_since = now;
+            return quic_end(proxy, cx, key);
         }
-        let mut next = now + sweep(&limits);
-        if q.phase == Phase::Handshake {
-            next = next.min(handshake_until);
+        Phase::Open | Phase::Leaving => {}
+    }
+    if q.phase == Phase::Open && q.leave_at.is_some_and(|at| at <= now) {
+        q.leave();
+    }
+    if q.phase == Phase::Leaving && q.may_close() {
+        return quic_close_if_done(
+            &mut proxy.connections,
+            &mut proxy.quic,
+            &mut proxy.admission,
+            &proxy.settings,
+            &proxy.counters,
+            cx,
+            key,
+        );
+    }
+    if q.streams.is_empty() && q.phase != Phase::Handshake {
+        if now.saturating_sub(q.idle_since) >= limits.keepalive_timeout.as_millis() as Millis {
+            // One that acknowledges nothing of its responses for as long has left.
+            q.close(instant, Code::NoError, "");
+            return quic_end(proxy, cx, key);
         }
-        let streams: Vec<(u32, Option<Key>, Millis)> =
-            q.streams.iter().map(|(i, s)| (i as u32, s.exchange, s.due)).collect();
-        for (index, exchange, due) in streams {
-            match exchange {
-                Some(exchange) => {
-                    if let Some(at) = self.check_deadlines(cx, exchange) {
-                        next = next.min(at);
-                    }
+    } else {
+        q.idle_since = now;
+    }
+    let mut next = now + sweep(&limits);
+    if q.phase == Phase::Handshake {
+        next = next.min(handshake_until);
+    }
+    let streams: Vec<(u32, Option<Key>, Millis)> =
+        q.streams.iter().map(|(i, s)| (i as u32, s.exchange, s.due)).collect();
+    for (index, exchange, due) in streams {
+        match exchange {
+            Some(exchange) => {
+                if let Some(at) = check_deadlines(proxy, cx, exchange) {
+                    next = next.min(at);
                 }
-                // A head that does not come to its end, or a response that is not taken.
-                None if due <= now => {
-                    self.counters.client_timeouts.inc();
-                    self.h3_cut(cx, key, index, Code::RequestCancelled);
-                }
-                None => next = next.min(due),
             }
+            // A head that does not come to its end, or a response that is not taken.
+            None if due <= now => {
+                proxy.counters.client_timeouts.inc();
+                h3_cut(proxy, cx, key, index, Code::RequestCancelled);
+            }
+            None => next = next.min(due),
         }
-        if let Some(q) = self.connections.quic(key) {
-            q.deadline.set(cx, key, next);
-        }
+    }
+    if let Some(q) = proxy.connections.quic(key) {
+        q.deadline.set(cx, key, next);
     }
 }

@@ -4,10 +4,13 @@
 //! is set for the shortest of all limits when a wait may begin misses none of them; from the first look on the times are
 //! exact. So a request on a kept connection costs no more than moving a deadline back.
 
+use crate::connections::Connections;
 use crate::exchange::Exchange;
-use crate::exchange::executor::LINGER;
-use crate::exchange::response::Loss;
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::executor::{LINGER, drain_is_over, refuse};
+use crate::exchange::response::{Loss, server_lost};
 use crate::service::Proxy;
+use crate::settings::LaneSettings;
 use crate::snapshot::{ClientLimits, Upstream};
 use sealane_exchange::deadlines::{
     BodyLimits, Class, Deadline, Direction, Limits, Party, Reason, State, Wait, deadline,
@@ -53,91 +56,91 @@ fn class(x: &Exchange) -> Class {
     if stream { Class::Stream } else { Class::Message }
 }
 
-impl Proxy {
-    /// How long until an exchange that begins is looked at.
-    #[inline]
-    pub(crate) fn first_look(&self) -> Millis {
-        limits(&self.settings.limits(), None).shortest()
-    }
+/// How long until an exchange that begins is looked at.
+#[inline]
+pub(crate) fn first_look(settings: &LaneSettings) -> Millis {
+    limits(&settings.limits(), None).shortest()
+}
 
-    /// A wait for a server may begin: makes sure that its deadline is not missed.
-    #[inline]
-    pub(crate) fn look_soon(&mut self, cx: &mut Context, exchange: Key) {
-        let Some(x) = self.exchanges.get(exchange) else { return };
-        let Some(upstream) = &x.upstream else { return };
-        let shortest = limits(&self.settings.limits(), Some(&upstream.upstream)).shortest();
-        let at = cx.now() + shortest;
-        let at = x.routed.try_until(upstream).map_or(at, |t| at.min(t));
-        self.connections.look_by(cx, x.client_stream, at);
-    }
+/// A wait for a server may begin: makes sure that its deadline is not missed.
+#[inline]
+pub(crate) fn look_soon(
+    connections: &mut Connections,
+    exchanges: &Exchanges,
+    settings: &LaneSettings,
+    cx: &mut Context,
+    exchange: Key,
+) {
+    let Some(x) = exchanges.get(exchange) else { return };
+    let Some(upstream) = &x.upstream else { return };
+    let shortest = limits(&settings.limits(), Some(&upstream.upstream)).shortest();
+    let at = cx.now() + shortest;
+    let at = x.routed.try_until(upstream).map_or(at, |t| at.min(t));
+    connections.look_by(cx, x.client_stream, at);
+}
 
-    /// Looks at the deadlines of an exchange, and acts on one that has passed. When to look again; `None`: the exchange is
-    /// over.
-    pub(crate) fn check_deadlines(&mut self, cx: &mut Context, exchange: Key) -> Option<Millis> {
-        let now = cx.now();
-        let x = self.exchanges.get_mut(exchange)?;
-        let upstream = x.upstream.as_ref();
-        let mut limits = limits(&self.settings.limits(), upstream.map(|u| &*u.upstream));
-        limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
-        limits.rest_until = x.drains_since.map(|since| since + LINGER);
-        let state =
-            State::of(&x.machine, x.upstream_stream.is_some(), [x.request_body.blocked, x.response_body.blocked]);
-        let class = class(x);
-        let request = Direction {
-            wait: state.request_wait(),
-            bytes: x.request_body.bytes,
-            progress: &mut x.request_body.progress,
-        };
-        let response = Direction {
-            wait: state.response_wait(),
-            bytes: x.response_body.bytes,
-            progress: &mut x.response_body.progress,
-        };
-        let next = match deadline(now, class, &limits, request, response) {
-            Some(passed) if passed.at <= now => {
-                self.expired(cx, exchange, passed);
-                self.exchanges.get(exchange)?;
-                now + 1
-            }
-            Some(next) => next.at,
-            None => Millis::MAX,
-        };
-        Some(next.min(now + limits.shortest()))
-    }
+/// Looks at the deadlines of an exchange, and acts on one that has passed. When to look again; `None`: the exchange is
+/// over.
+pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> Option<Millis> {
+    let now = cx.now();
+    let x = proxy.exchanges.get_mut(exchange)?;
+    let upstream = x.upstream.as_ref();
+    let mut limits = limits(&proxy.settings.limits(), upstream.map(|u| &*u.upstream));
+    limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
+    limits.rest_until = x.drains_since.map(|since| since + LINGER);
+    let state = State::of(&x.machine, x.upstream_stream.is_some(), [x.request_body.blocked, x.response_body.blocked]);
+    let class = class(x);
+    let request =
+        Direction { wait: state.request_wait(), bytes: x.request_body.bytes, progress: &mut x.request_body.progress };
+    let response = Direction {
+        wait: state.response_wait(),
+        bytes: x.response_body.bytes,
+        progress: &mut x.response_body.progress,
+    };
+    let next = match deadline(now, class, &limits, request, response) {
+        Some(passed) if passed.at <= now => {
+            deadline_passed(proxy, cx, exchange, passed);
+            proxy.exchanges.get(exchange)?;
+            now + 1
+        }
+        Some(next) => next.at,
+        None => Millis::MAX,
+    };
+    Some(next.min(now + limits.shortest()))
+}
 
-    fn expired(&mut self, cx: &mut Context, exchange: Key, passed: Deadline) {
-        let Some(x) = self.exchanges.get(exchange) else { return };
-        match passed.wait.party() {
-            Some(Party::Client) => {
-                self.counters.client_timeouts.inc();
-                if passed.reason == Reason::Rate {
-                    self.counters.slow_clients.inc();
-                }
-                match passed.wait {
-                    // It has its response.
-                    Wait::RequestRest => return self.drained(cx, exchange),
-                    _ if x.machine.is_answered() => self.counters.client_aborts.inc(),
-                    _ => {}
-                }
-                self.refuse(cx, exchange, 408);
+fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: Deadline) {
+    let Some(x) = proxy.exchanges.get(exchange) else { return };
+    match passed.wait.party() {
+        Some(Party::Client) => {
+            proxy.counters.client_timeouts.inc();
+            if passed.reason == Reason::Rate {
+                proxy.counters.slow_clients.inc();
             }
-            Some(Party::Upstream) => {
-                self.counters.upstream_timeouts.inc();
-                if passed.reason == Reason::Rate {
-                    self.counters.slow_upstreams.inc();
-                }
-                let reached = passed.wait != Wait::Connection;
-                let why = if reached { Loss::Timeout } else { Loss::Unreachable { timeout: true } };
-                self.server_lost(cx, exchange, why);
+            match passed.wait {
+                // It has its response.
+                Wait::RequestRest => return drain_is_over(proxy, cx, exchange),
+                _ if x.machine.is_answered() => proxy.counters.client_aborts.inc(),
+                _ => {}
             }
-            None => {
-                self.counters.idle_tunnels.inc();
-                if let Some(x) = self.exchanges.get_mut(exchange) {
-                    x.idle = true;
-                }
-                // There is nobody to tell: both sides are closed.
-                self.refuse(cx, exchange, 408);
+            refuse(proxy, cx, exchange, 408);
+        }
+        Some(Party::Upstream) => {
+            proxy.counters.upstream_timeouts.inc();
+            if passed.reason == Reason::Rate {
+                proxy.counters.slow_upstreams.inc();
             }
+            let reached = passed.wait != Wait::Connection;
+            let why = if reached { Loss::Timeout } else { Loss::Unreachable { timeout: true } };
+            server_lost(proxy, cx, exchange, why);
+        }
+        None => {
+            proxy.counters.idle_tunnels.inc();
+            if let Some(x) = proxy.exchanges.get_mut(exchange) {
+                x.idle = true;
+            }
+            // There is nobody to tell: both sides are closed.
+            refuse(proxy, cx, exchange, 408);
         }
     }
 }

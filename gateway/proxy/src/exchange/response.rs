@@ -1,10 +1,17 @@
 //! The response's way down: what a server's side tells of it, and what that means for the client's.
 
 use crate::Failure;
-use crate::exchange::streams::ClientStream;
+use crate::connections::Connections;
+use crate::counters::Counters;
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::executor::perform;
+use crate::exchange::streams::{ClientStream, client_credit, client_data, client_head, client_interim, server_reset};
 use crate::exchange::websocket;
+use crate::memory::read_within_budget;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
+use crate::upstream::connection::dispatch_request;
+use crate::upstream::selection::{account_for_loss, add_response_headers, retry_is_granted};
 use sealane_exchange as machine;
 use sealane_exchange::{Action as Do, Direction, Event, Head, Phase};
 use sealane_http::{BodyLength, ParseError};
@@ -49,162 +56,173 @@ impl Loss {
     }
 }
 
-impl Proxy {
-    /// A response's head has come into the exchange: an interim one (1xx) or the final one, whose body is of this
-    /// length. `upgrade`: what follows is no HTTP. False if the server's side is not to be read on.
-    pub(crate) fn response_arrived(
-        &mut self,
-        cx: &mut Context,
-        exchange: Key,
-        body: BodyLength,
-        upgrade: bool,
-    ) -> bool {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
-        let (status, client_stream) = (x.response.status, x.client_stream);
-        if (100..200).contains(&status) && !upgrade {
-            if x.machine.on(Event::Interim).has(Do::RejectResponse) {
-                x.routed.hint = Some(Failure::TooManyInterim);
-                self.server_lost(cx, exchange, Loss::Broken);
-                return false;
-            }
-            self.counters.status(status);
-            self.client_interim(exchange, client_stream);
-            return true;
-        }
-        let confirms = !upgrade || !websocket::is_confirmation_due(x) || websocket::is_answered(x);
-        let actions = x.machine.on(Event::Head(Head { status, switches: upgrade, confirms }));
-        if actions.has(Do::RejectResponse) {
-            x.routed.hint = Some(if x.upgrade { Failure::NoWebSocket } else { Failure::Unasked });
-            self.server_lost(cx, exchange, Loss::Broken);
+/// A response's head has come into the exchange: an interim one (1xx) or the final one, whose body is of this
+/// length. `upgrade`: what follows is no HTTP. False if the server's side is not to be read on.
+pub(crate) fn response_arrived(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    exchange: Key,
+    body: BodyLength,
+    upgrade: bool,
+) -> bool {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
+    let (status, client_stream) = (x.response.status, x.client_stream);
+    if (100..200).contains(&status) && !upgrade {
+        if x.machine.on(Event::Interim).has(Do::RejectResponse) {
+            x.routed.hint = Some(Failure::TooManyInterim);
+            server_lost(proxy, cx, exchange, Loss::Broken);
             return false;
         }
-        if !actions.has(Do::ForwardHead) {
-            // RFC 8470 §5.2: it was too early, and goes again once the handshake is over.
-            self.perform(cx, exchange, actions);
-            return false;
-        }
-        x.routed.succeeded();
-        self.add_response_headers(exchange, false);
-        self.client_head(exchange, client_stream, body, upgrade);
-        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
-        x.status = status;
-        x.response_body.progress.begin(cx.now());
-        if x.machine.is_tunnel() {
-            self.counters.tunnels.inc();
-            x.keep_alive = false;
-        }
-        self.perform(cx, exchange, actions.without(Do::ForwardHead));
-        true
+        proxy.counters.status(status);
+        client_interim(&mut proxy.connections, &proxy.exchanges, &mut proxy.scratch, exchange, client_stream);
+        return true;
     }
-
-    /// How many of `want` bytes of the response's body can be taken now. 0: none, and the source is resumed when that
-    /// changes. `None` if there is no such exchange any more.
-    #[inline]
-    pub(crate) fn response_room(&mut self, cx: &Context, exchange: Key, want: usize) -> Option<usize> {
-        let client_stream = self.exchanges.get(exchange)?.client_stream;
-        let room = self.client_credit(client_stream, want);
-        if room == 0 {
-            self.exchanges.get_mut(exchange)?.response_body.block(cx.now());
-        }
-        Some(room)
+    let confirms = !upgrade || !websocket::is_confirmation_due(x) || websocket::is_answered(x);
+    let actions = x.machine.on(Event::Head(Head { status, switches: upgrade, confirms }));
+    if actions.has(Do::RejectResponse) {
+        x.routed.hint = Some(if x.upgrade { Failure::NoWebSocket } else { Failure::Unasked });
+        server_lost(proxy, cx, exchange, Loss::Broken);
+        return false;
     }
+    if !actions.has(Do::ForwardHead) {
+        // RFC 8470 §5.2: it was too early, and goes again once the handshake is over.
+        perform(proxy, cx, exchange, actions);
+        return false;
+    }
+    x.routed.succeeded();
+    add_response_headers(&proxy.connections, &mut proxy.exchanges, exchange, false);
+    client_head(proxy, exchange, client_stream, body, upgrade);
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
+    x.status = status;
+    x.response_body.progress.begin(cx.now());
+    if x.machine.is_tunnel() {
+        proxy.counters.tunnels.inc();
+        x.keep_alive = false;
+    }
+    perform(proxy, cx, exchange, actions.without(Do::ForwardHead));
+    true
+}
 
-    /// How many bytes of the response to read at once. 0: none now, and the source is resumed when that changes.
-    pub(crate) fn response_read_size(&mut self, cx: &Context, exchange: Key) -> usize {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return 0 };
-        match (x.machine.response(), x.client_stream) {
-            (Phase::Streaming, ClientStream::H1(_)) => self.response_room(cx, exchange, READ_SIZE).unwrap_or(0),
-            (_, ClientStream::H1(_)) => HEAD_READ,
-            (phase, client_stream) => {
-                let size = if phase == Phase::Streaming { x.response_body.next_read() } else { HEAD_READ };
-                self.read_within_budget(client_stream, size)
+/// How many of `want` bytes of the response's body can be taken now. 0: none, and the source is resumed when that
+/// changes. `None` if there is no such exchange any more.
+#[inline]
+pub(crate) fn response_room(
+    connections: &mut Connections,
+    exchanges: &mut Exchanges,
+    cx: &Context,
+    exchange: Key,
+    want: usize,
+) -> Option<usize> {
+    let client_stream = exchanges.get(exchange)?.client_stream;
+    let room = client_credit(connections, client_stream, want);
+    if room == 0 {
+        exchanges.get_mut(exchange)?.response_body.block(cx.now());
+    }
+    Some(room)
+}
+
+/// How many bytes of the response to read at once. 0: none now, and the source is resumed when that changes.
+pub(crate) fn response_read_size(
+    connections: &mut Connections,
+    exchanges: &mut Exchanges,
+    cx: &Context,
+    exchange: Key,
+) -> usize {
+    let Some(x) = exchanges.get_mut(exchange) else { return 0 };
+    match (x.machine.response(), x.client_stream) {
+        (Phase::Streaming, ClientStream::H1(_)) => {
+            response_room(connections, exchanges, cx, exchange, READ_SIZE).unwrap_or(0)
+        }
+        (_, ClientStream::H1(_)) => HEAD_READ,
+        (phase, client_stream) => {
+            let size = if phase == Phase::Streaming { x.response_body.next_read() } else { HEAD_READ };
+            read_within_budget(connections, client_stream, size)
+        }
+    }
+}
+
+/// A piece of the response's body, no larger than the room that there was. False if the exchange is over.
+pub(crate) fn response_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, data: &[u8], last: bool) -> bool {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
+    x.response_body.bytes += data.len() as u64;
+    x.response_body.progress.note(cx.now());
+    let (client_stream, framing) = (x.client_stream, x.response_body.framing);
+    client_data(&mut proxy.connections, &mut proxy.scratch, cx, client_stream, framing, data, last);
+    if last {
+        response_end(proxy, cx, exchange);
+        return false;
+    }
+    true
+}
+
+/// The response has come whole; its trailers, if any, are in the flow. Of a tunnel: the server has ended it.
+pub(crate) fn response_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    if let (false, Some(route)) = (x.response_body.trailers.is_empty(), &x.routed.route) {
+        route.clean_response_trailers(&mut x.response_body.trailers);
+    }
+    if x.machine.request() != Phase::Complete {
+        // Over HTTP/1.1 what follows the response cannot be told from the rest of this request.
+        x.keep_alive = false;
+    }
+    let actions = x.machine.on(Event::Ended(Direction::Response));
+    perform(proxy, cx, exchange, actions);
+}
+
+/// The response breaks the rules of its version.
+pub(crate) fn response_broken(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: ParseError) {
+    proxy.counters.parse_errors[error.index()].inc();
+    if let Some(x) = proxy.exchanges.get_mut(exchange) {
+        x.routed.hint = Some(Failure::Nonsense(error));
+    }
+    server_lost(proxy, cx, exchange, Loss::Broken);
+}
+
+/// A server's side is given up: the request goes elsewhere, or is answered with an error, or what was sent of the
+/// answer is cut off.
+pub(crate) fn server_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: Loss) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    if let Some(upstream_stream) = x.upstream_stream.take() {
+        server_reset(proxy, cx, upstream_stream);
+    }
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let short = x.upstream.as_ref().is_some_and(|u| u.upstream.try_timeout.is_some());
+    let mut actions = x.machine.on(Event::Lost(why.of_machine(short)));
+    if actions.is_empty() {
+        return;
+    }
+    if actions.has(Do::CutClient) {
+        x.routed.lost(why);
+    } else {
+        account_for_loss(&mut proxy.exchanges, exchange, why);
+    }
+    if matches!(why, Loss::Unreachable { .. }) {
+        proxy.counters.upstream_connect_failures.inc();
+    }
+    if actions.has(Do::AskRetry) {
+        let granted = retry_is_granted(&proxy.exchanges, &proxy.counters, cx, exchange, why);
+        let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+        if granted {
+            let _ = x.machine.on(Event::RetryGranted);
+            if why == Loss::Stale {
+                // Other kept connections may be as old.
+                x.routed.lost_at = Some(cx.now());
             }
+            proxy.counters.retries.inc();
+            return dispatch_request(proxy, cx, exchange, why == Loss::Stale);
         }
+        actions = x.machine.on(Event::RetryDenied);
     }
-
-    /// A piece of the response's body, no larger than the room that there was. False if the exchange is over.
-    pub(crate) fn response_data(&mut self, cx: &mut Context, exchange: Key, data: &[u8], last: bool) -> bool {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
-        x.response_body.bytes += data.len() as u64;
-        x.response_body.progress.note(cx.now());
-        let (client_stream, framing) = (x.client_stream, x.response_body.framing);
-        self.client_data(cx, client_stream, framing, data, last);
-        if last {
-            self.response_end(cx, exchange);
-            return false;
-        }
-        true
+    if !matches!(why, Loss::Unreachable { .. }) {
+        count_loss(&proxy.counters, why);
     }
+    perform(proxy, cx, exchange, actions);
+}
 
-    /// The response has come whole; its trailers, if any, are in the flow. Of a tunnel: the server has ended it.
-    pub(crate) fn response_end(&mut self, cx: &mut Context, exchange: Key) {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        if let (false, Some(route)) = (x.response_body.trailers.is_empty(), &x.routed.route) {
-            route.clean_response_trailers(&mut x.response_body.trailers);
-        }
-        if x.machine.request() != Phase::Complete {
-            // Over HTTP/1.1 what follows the response cannot be told from the rest of this request.
-            x.keep_alive = false;
-        }
-        let actions = x.machine.on(Event::Ended(Direction::Response));
-        self.perform(cx, exchange, actions);
-    }
-
-    /// The response breaks the rules of its version.
-    pub(crate) fn response_broken(&mut self, cx: &mut Context, exchange: Key, error: ParseError) {
-        self.counters.parse_errors[error.index()].inc();
-        if let Some(x) = self.exchanges.get_mut(exchange) {
-            x.routed.hint = Some(Failure::Nonsense(error));
-        }
-        self.server_lost(cx, exchange, Loss::Broken);
-    }
-
-    /// A server's side is given up: the request goes elsewhere, or is answered with an error, or what was sent of the
-    /// answer is cut off.
-    pub(crate) fn server_lost(&mut self, cx: &mut Context, exchange: Key, why: Loss) {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        if let Some(upstream_stream) = x.upstream_stream.take() {
-            self.server_reset(cx, upstream_stream);
-        }
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        let short = x.upstream.as_ref().is_some_and(|u| u.upstream.try_timeout.is_some());
-        let mut actions = x.machine.on(Event::Lost(why.of_machine(short)));
-        if actions.is_empty() {
-            return;
-        }
-        if actions.has(Do::CutClient) {
-            x.routed.lost(why);
-        } else {
-            self.account_for_loss(exchange, why);
-        }
-        if matches!(why, Loss::Unreachable { .. }) {
-            self.counters.upstream_connect_failures.inc();
-        }
-        if actions.has(Do::AskRetry) {
-            let granted = self.retry_is_granted(cx, exchange, why);
-            let Some(x) = self.exchanges.get_mut(exchange) else { return };
-            if granted {
-                let _ = x.machine.on(Event::RetryGranted);
-                if why == Loss::Stale {
-                    // Other kept connections may be as old.
-                    x.routed.lost_at = Some(cx.now());
-                }
-                self.counters.retries.inc();
-                return self.dispatch(cx, exchange, why == Loss::Stale);
-            }
-            actions = x.machine.on(Event::RetryDenied);
-        }
-        if !matches!(why, Loss::Unreachable { .. }) {
-            self.count_loss(why);
-        }
-        self.perform(cx, exchange, actions);
-    }
-
-    /// Counts an exchange that ends early because its server's side is lost.
-    fn count_loss(&self, why: Loss) {
-        match why {
-            Loss::Limited => self.counters.gateway_aborts.inc(),
-            _ => self.counters.upstream_aborts.inc(),
-        }
+/// Counts an exchange that ends early because its server's side is lost.
+fn count_loss(counters: &Counters, why: Loss) {
+    match why {
+        Loss::Limited => counters.gateway_aborts.inc(),
+        _ => counters.upstream_aborts.inc(),
     }
 }

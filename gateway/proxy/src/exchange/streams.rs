@@ -28,9 +28,34 @@
 //! **`last`.** A source that knows that a piece is the last one says so with the piece, so that a sink can mark the end on
 //! the data. `*_end` is called in any case, and carries the trailers, which lie in the flow.
 
+use crate::client::h1::{h1_client_data, h1_client_end, h1_client_finish, h1_client_head, h1_client_interim};
+use crate::client::h2::h2_client_read;
+use crate::client::h2_responses::{
+    h2_client_credit, h2_client_data, h2_client_end, h2_client_finish, h2_client_head, h2_client_interim,
+    h2_client_reset,
+};
+use crate::client::h3::h3_read;
+use crate::client::h3_responses::{
+    h3_client_credit, h3_client_data, h3_client_detach, h3_client_end, h3_client_finish, h3_client_head,
+    h3_client_interim, h3_client_reset,
+};
 use crate::conn::Conn;
+use crate::connections::Connections;
 use crate::exchange::Exchange;
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::executor::begin_request;
+use crate::lifecycle::{close_connection, continue_connection};
+use crate::scratch::Scratch;
 use crate::service::Proxy;
+use crate::settings::LaneSettings;
+use crate::upstream::connection::release_upstream;
+use crate::upstream::h1::{h1_server_data, h1_server_end};
+use crate::upstream::h2::{
+    h2_server_credit, h2_server_data, h2_server_end, h2_server_finish, h2_server_read, h2_server_reset,
+};
+use crate::upstream::h3::{
+    h3_server_credit, h3_server_data, h3_server_end, h3_server_finish, h3_server_read, h3_server_reset,
+};
 use sealane_http::{BodyLength, Known};
 use sealane_lane::{Context, Key};
 
@@ -81,228 +106,252 @@ impl ClientStream {
     }
 }
 
-/// The client as a sink.
-impl Proxy {
-    /// Passes an interim response on (the exchange's `response`), where its version has such a thing.
-    #[inline]
-    pub(crate) fn client_interim(&mut self, exchange: Key, side: ClientStream) {
-        match side {
-            ClientStream::H1(key) => self.h1_client_interim(exchange, key),
-            ClientStream::H2(key, stream) => self.h2_client_interim(exchange, key, stream),
-            ClientStream::H3(key, stream) => self.h3_client_interim(exchange, key, stream),
-        }
-    }
+// The client as a sink.
 
-    /// Sends the exchange's `response`, whose body is of this length. `upgrade`: what follows is no HTTP.
-    #[inline]
-    pub(crate) fn client_head(&mut self, exchange: Key, side: ClientStream, body: BodyLength, upgrade: bool) {
-        self.announce(exchange, side);
-        match side {
-            ClientStream::H1(key) => self.h1_client_head(exchange, key, body, upgrade),
-            ClientStream::H2(key, stream) => self.h2_client_head(exchange, key, stream, body, upgrade),
-            ClientStream::H3(key, stream) => self.h3_client_head(exchange, key, stream, body, upgrade),
-        }
+/// Passes an interim response on (the exchange's `response`), where its version has such a thing.
+#[inline]
+pub(crate) fn client_interim(
+    connections: &mut Connections,
+    exchanges: &Exchanges,
+    scratch: &mut Scratch,
+    exchange: Key,
+    side: ClientStream,
+) {
+    match side {
+        ClientStream::H1(key) => h1_client_interim(connections, exchanges, scratch, exchange, key),
+        ClientStream::H2(key, stream) => h2_client_interim(connections, exchanges, exchange, key, stream),
+        ClientStream::H3(key, stream) => h3_client_interim(connections, exchanges, exchange, key, stream),
     }
+}
 
-    /// Says in a response that HTTP/3 is to be had here (RFC 7838). What a server says of itself in Alt-Svc is not true
-    /// of this gateway, and goes in any case.
-    #[inline]
-    fn announce(&mut self, exchange: Key, side: ClientStream) {
-        let Self { connections, exchanges, .. } = self;
-        let Some(x) = exchanges.get_mut(exchange) else { return };
-        x.response.fields.remove(Known::AltSvc);
-        if let Some(client) = connections.client_of(side)
-            && let Some(quic) = &client.listener.listener.quic
-            && let Some(value) = &quic.settings.alt_svc
-            && !matches!(side, ClientStream::H3(..))
-        {
-            // It is of our own making, and legal.
-            let _ = x.response.fields.push_known(Known::AltSvc, value.as_bytes());
+/// Sends the exchange's `response`, whose body is of this length. `upgrade`: what follows is no HTTP.
+#[inline]
+pub(crate) fn client_head(proxy: &mut Proxy, exchange: Key, side: ClientStream, body: BodyLength, upgrade: bool) {
+    announce_http3(&proxy.connections, &mut proxy.exchanges, exchange, side);
+    match side {
+        ClientStream::H1(key) => h1_client_head(proxy, exchange, key, body, upgrade),
+        ClientStream::H2(key, stream) => {
+            h2_client_head(&mut proxy.connections, &mut proxy.exchanges, exchange, key, stream, body, upgrade)
         }
-    }
-
-    /// How many of `want` bytes the client has room for. 0: the sink will resume the source.
-    #[inline]
-    pub(crate) fn client_credit(&mut self, side: ClientStream, want: usize) -> usize {
-        match side {
-            ClientStream::H1(key) => match self.connections.get_mut(key) {
-                Some(Conn::Client(client_conn)) => client_conn.transport.room(0, want),
-                _ => 0,
-            },
-            ClientStream::H2(key, stream) => self.h2_client_credit(key, stream, want),
-            ClientStream::H3(key, stream) => self.h3_client_credit(key, stream, want),
-        }
-    }
-
-    /// Sends a piece of the response's body.
-    #[inline]
-    pub(crate) fn client_data(
-        &mut self,
-        cx: &mut Context,
-        side: ClientStream,
-        framing: BodyLength,
-        data: &[u8],
-        last: bool,
-    ) {
-        match side {
-            ClientStream::H1(key) => self.h1_client_data(key, framing, data),
-            ClientStream::H2(key, stream) => self.h2_client_data(cx, key, stream, data, last),
-            ClientStream::H3(key, stream) => self.h3_client_data(key, stream, data, last),
-        }
-    }
-
-    /// Ends the response's body, with the trailers in the flow if it has any. A tunnel's end is seen when the
-    /// exchange ends.
-    #[inline]
-    pub(crate) fn client_end(&mut self, exchange: Key, side: ClientStream) {
-        match side {
-            ClientStream::H1(key) => self.h1_client_end(exchange, key),
-            ClientStream::H2(key, stream) => self.h2_client_end(exchange, key, stream),
-            ClientStream::H3(key, stream) => self.h3_client_end(exchange, key, stream),
-        }
-    }
-
-    /// The exchange is over and the response has gone out whole. `complete`: so has the request come in.
-    #[inline]
-    pub(crate) fn client_finish(&mut self, cx: &mut Context, x: &Exchange, complete: bool) {
-        match x.client_stream {
-            ClientStream::H1(key) => self.h1_client_finish(cx, key, x.keep_alive && complete, complete),
-            ClientStream::H2(key, stream) => self.h2_client_finish(cx, key, stream),
-            ClientStream::H3(key, stream) => self.h3_client_finish(cx, key, stream),
-        }
-    }
-
-    /// The exchange is called off; what becomes of the client's side is the caller's to say.
-    #[inline]
-    pub(crate) fn client_detach(&mut self, cx: &mut Context, side: ClientStream) {
-        match side {
-            ClientStream::H1(key) => {
-                if let Some(client_conn) = self.connections.client(key) {
-                    client_conn.exchange = None;
-                }
-            }
-            ClientStream::H2(key, stream) => self.h2_client_finish(cx, key, stream),
-            ClientStream::H3(key, stream) => self.h3_client_detach(key, stream),
-        }
-    }
-
-    /// Cuts a response off behind what was passed on of it, so that it cannot look whole. `stuck`: the client takes
-    /// nothing, and nothing is waited for.
-    #[inline]
-    pub(crate) fn client_reset(&mut self, cx: &mut Context, side: ClientStream, stuck: bool) {
-        match side {
-            ClientStream::H1(key) => {
-                let Self { connections, scratch, .. } = self;
-                if let (false, Some(Conn::Client(client_conn))) = (stuck, connections.get_mut(key)) {
-                    // What the socket does not take at once is lost with the connection.
-                    let _ = client_conn.transport.flush(scratch);
-                }
-                // Without the end that its framing promises, and without close_notify.
-                self.close(cx, key);
-            }
-            ClientStream::H2(key, stream) => self.h2_client_reset(cx, key, stream, stuck),
-            ClientStream::H3(key, stream) => self.h3_client_reset(key, stream, stuck),
-        }
-    }
-
-    /// Whether the client's handshake is still going on, so that what it has sent may be a replay.
-    pub(crate) fn client_is_handshaking(&self, side: ClientStream) -> bool {
-        match self.connections.get(side.conn()) {
-            Some(Conn::Client(client_conn)) => client_conn.transport.is_handshaking(),
-            Some(Conn::Quic(q)) => q.phase == crate::quic::conn::Phase::Handshake,
-            _ => false,
+        ClientStream::H3(key, stream) => {
+            h3_client_head(&mut proxy.connections, &mut proxy.exchanges, exchange, key, stream, body, upgrade)
         }
     }
 }
 
-/// The upstream's server as a sink.
-impl Proxy {
-    /// How many of `want` bytes the server has room for. 0: the sink will resume the source.
-    #[inline]
-    pub(crate) fn server_credit(&mut self, side: UpstreamStream, want: usize) -> usize {
-        match side {
-            UpstreamStream::H1(key) => match self.connections.get_mut(key) {
-                Some(Conn::Upstream(upstream_conn)) => upstream_conn.transport.room(0, want),
-                _ => 0,
-            },
-            UpstreamStream::Waiting(_) => 0,
-            UpstreamStream::H2(key, stream) => self.h2_server_credit(key, stream, want),
-            UpstreamStream::H3(key, stream) => self.h3_server_credit(key, stream, want),
-        }
-    }
-
-    /// Sends a piece of the request's body.
-    #[inline]
-    pub(crate) fn server_data(
-        &mut self,
-        cx: &mut Context,
-        side: UpstreamStream,
-        framing: BodyLength,
-        data: &[u8],
-        last: bool,
-    ) {
-        match side {
-            UpstreamStream::H1(key) => self.h1_server_data(key, framing, data),
-            UpstreamStream::Waiting(_) => {}
-            UpstreamStream::H2(key, stream) => self.h2_server_data(cx, key, stream, data, last),
-            UpstreamStream::H3(key, stream) => self.h3_server_data(key, stream, data, last),
-        }
-    }
-
-    /// Ends the request's body, with the trailers in the flow if it has any; or this direction of a tunnel.
-    #[inline]
-    pub(crate) fn server_end(&mut self, exchange: Key, side: UpstreamStream) {
-        match side {
-            UpstreamStream::H1(key) => self.h1_server_end(exchange, key),
-            UpstreamStream::Waiting(_) => {}
-            UpstreamStream::H2(key, stream) => self.h2_server_end(exchange, key, stream),
-            UpstreamStream::H3(key, stream) => self.h3_server_end(exchange, key, stream),
-        }
-    }
-
-    /// The exchange is over; the server's side may be used again if `reusable`.
-    #[inline]
-    pub(crate) fn server_finish(&mut self, cx: &mut Context, side: UpstreamStream, reusable: bool) {
-        match side {
-            UpstreamStream::H1(key) => self.release(cx, key, reusable),
-            UpstreamStream::Waiting(_) => {}
-            UpstreamStream::H2(key, stream) => self.h2_server_finish(cx, key, stream),
-            UpstreamStream::H3(key, stream) => self.h3_server_finish(cx, key, stream, reusable),
-        }
-    }
-
-    /// Calls the request off.
-    #[inline]
-    pub(crate) fn server_reset(&mut self, cx: &mut Context, side: UpstreamStream) {
-        match side {
-            UpstreamStream::H1(key) => self.close(cx, key),
-            // It finds out when it looks for those who wait.
-            UpstreamStream::Waiting(_) => {}
-            UpstreamStream::H2(key, stream) => self.h2_server_reset(cx, key, stream),
-            UpstreamStream::H3(key, stream) => self.h3_server_reset(key, stream),
-        }
+/// Says in a response that HTTP/3 is to be had here (RFC 7838). What a server says of itself in Alt-Svc is not true
+/// of this gateway, and goes in any case.
+#[inline]
+fn announce_http3(connections: &Connections, exchanges: &mut Exchanges, exchange: Key, side: ClientStream) {
+    let Some(x) = exchanges.get_mut(exchange) else { return };
+    x.response.fields.remove(Known::AltSvc);
+    if let Some(client) = connections.client_of(side)
+        && let Some(quic) = &client.listener.listener.quic
+        && let Some(value) = &quic.settings.alt_svc
+        && !matches!(side, ClientStream::H3(..))
+    {
+        // It is of our own making, and legal.
+        let _ = x.response.fields.push_known(Known::AltSvc, value.as_bytes());
     }
 }
 
-/// Sources go on.
-impl Proxy {
-    /// Lets a source, or a whole connection, go on.
-    pub(crate) fn resume(&mut self, cx: &mut Context, later: Later) {
-        match later {
-            Later::Conn(key) => self.go_on(cx, key),
-            Later::Begin(exchange, expects) => self.begin(cx, exchange, expects),
-            Later::Client(exchange) => match self.exchanges.get(exchange).map(|x| x.client_stream) {
-                Some(ClientStream::H1(key)) => self.go_on(cx, key),
-                Some(ClientStream::H2(key, stream)) => self.h2_client_read(cx, exchange, key, stream),
-                Some(ClientStream::H3(key, stream)) => self.h3_read(cx, key, stream),
-                None => {}
-            },
-            Later::Server(exchange) => match self.exchanges.get(exchange).and_then(|x| x.upstream_stream) {
-                Some(UpstreamStream::H1(key)) => self.go_on(cx, key),
-                Some(UpstreamStream::H2(key, stream)) => self.h2_server_read(cx, exchange, key, stream),
-                Some(UpstreamStream::H3(key, stream)) => self.h3_server_read(cx, key, stream),
-                Some(UpstreamStream::Waiting(_)) | None => {}
-            },
+/// How many of `want` bytes the client has room for. 0: the sink will resume the source.
+#[inline]
+pub(crate) fn client_credit(connections: &mut Connections, side: ClientStream, want: usize) -> usize {
+    match side {
+        ClientStream::H1(key) => match connections.get_mut(key) {
+            Some(Conn::Client(client_conn)) => client_conn.transport.room(0, want),
+            _ => 0,
+        },
+        ClientStream::H2(key, stream) => h2_client_credit(connections, key, stream, want),
+        ClientStream::H3(key, stream) => h3_client_credit(connections, key, stream, want),
+    }
+}
+
+/// Sends a piece of the response's body.
+#[inline]
+pub(crate) fn client_data(
+    connections: &mut Connections,
+    scratch: &mut Scratch,
+    cx: &mut Context,
+    side: ClientStream,
+    framing: BodyLength,
+    data: &[u8],
+    last: bool,
+) {
+    match side {
+        ClientStream::H1(key) => h1_client_data(connections, scratch, key, framing, data),
+        ClientStream::H2(key, stream) => h2_client_data(connections, cx, key, stream, data, last),
+        ClientStream::H3(key, stream) => h3_client_data(connections, key, stream, data, last),
+    }
+}
+
+/// Ends the response's body, with the trailers in the flow if it has any. A tunnel's end is seen when the
+/// exchange ends.
+#[inline]
+pub(crate) fn client_end(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, side: ClientStream) {
+    match side {
+        ClientStream::H1(key) => h1_client_end(connections, exchanges, exchange, key),
+        ClientStream::H2(key, stream) => h2_client_end(connections, exchanges, exchange, key, stream),
+        ClientStream::H3(key, stream) => h3_client_end(connections, exchanges, exchange, key, stream),
+    }
+}
+
+/// The exchange is over and the response has gone out whole. `complete`: so has the request come in.
+#[inline]
+pub(crate) fn client_finish(
+    connections: &mut Connections,
+    exchanges: &mut Exchanges,
+    settings: &LaneSettings,
+    cx: &mut Context,
+    x: &Exchange,
+    complete: bool,
+) {
+    match x.client_stream {
+        ClientStream::H1(key) => {
+            h1_client_finish(connections, exchanges, settings, cx, key, x.keep_alive && complete, complete)
         }
+        ClientStream::H2(key, stream) => h2_client_finish(connections, settings, cx, key, stream),
+        ClientStream::H3(key, stream) => h3_client_finish(connections, settings, cx, key, stream),
+    }
+}
+
+/// The exchange is called off; what becomes of the client's side is the caller's to say.
+#[inline]
+pub(crate) fn client_detach(
+    connections: &mut Connections,
+    settings: &LaneSettings,
+    cx: &mut Context,
+    side: ClientStream,
+) {
+    match side {
+        ClientStream::H1(key) => {
+            if let Some(client_conn) = connections.client(key) {
+                client_conn.exchange = None;
+            }
+        }
+        ClientStream::H2(key, stream) => h2_client_finish(connections, settings, cx, key, stream),
+        ClientStream::H3(key, stream) => h3_client_detach(connections, key, stream),
+    }
+}
+
+/// Cuts a response off behind what was passed on of it, so that it cannot look whole. `stuck`: the client takes
+/// nothing, and nothing is waited for.
+#[inline]
+pub(crate) fn client_reset(proxy: &mut Proxy, cx: &mut Context, side: ClientStream, stuck: bool) {
+    match side {
+        ClientStream::H1(key) => {
+            let Proxy { connections, scratch, .. } = proxy;
+            if let (false, Some(Conn::Client(client_conn))) = (stuck, connections.get_mut(key)) {
+                // What the socket does not take at once is lost with the connection.
+                let _ = client_conn.transport.flush(scratch);
+            }
+            // Without the end that its framing promises, and without close_notify.
+            close_connection(proxy, cx, key);
+        }
+        ClientStream::H2(key, stream) => {
+            h2_client_reset(&mut proxy.connections, &proxy.settings, cx, key, stream, stuck)
+        }
+        ClientStream::H3(key, stream) => h3_client_reset(&mut proxy.connections, key, stream, stuck),
+    }
+}
+
+/// Whether the client's handshake is still going on, so that what it has sent may be a replay.
+pub(crate) fn client_is_handshaking(connections: &Connections, side: ClientStream) -> bool {
+    match connections.get(side.conn()) {
+        Some(Conn::Client(client_conn)) => client_conn.transport.is_handshaking(),
+        Some(Conn::Quic(q)) => q.phase == crate::quic::conn::Phase::Handshake,
+        _ => false,
+    }
+}
+
+// The upstream's server as a sink.
+
+/// How many of `want` bytes the server has room for. 0: the sink will resume the source.
+#[inline]
+pub(crate) fn server_credit(connections: &mut Connections, side: UpstreamStream, want: usize) -> usize {
+    match side {
+        UpstreamStream::H1(key) => match connections.get_mut(key) {
+            Some(Conn::Upstream(upstream_conn)) => upstream_conn.transport.room(0, want),
+            _ => 0,
+        },
+        UpstreamStream::Waiting(_) => 0,
+        UpstreamStream::H2(key, stream) => h2_server_credit(connections, key, stream, want),
+        UpstreamStream::H3(key, stream) => h3_server_credit(connections, key, stream, want),
+    }
+}
+
+/// Sends a piece of the request's body.
+#[inline]
+pub(crate) fn server_data(
+    connections: &mut Connections,
+    scratch: &mut Scratch,
+    cx: &mut Context,
+    side: UpstreamStream,
+    framing: BodyLength,
+    data: &[u8],
+    last: bool,
+) {
+    match side {
+        UpstreamStream::H1(key) => h1_server_data(connections, scratch, key, framing, data),
+        UpstreamStream::Waiting(_) => {}
+        UpstreamStream::H2(key, stream) => h2_server_data(connections, cx, key, stream, data, last),
+        UpstreamStream::H3(key, stream) => h3_server_data(connections, key, stream, data, last),
+    }
+}
+
+/// Ends the request's body, with the trailers in the flow if it has any; or this direction of a tunnel.
+#[inline]
+pub(crate) fn server_end(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, side: UpstreamStream) {
+    match side {
+        UpstreamStream::H1(key) => h1_server_end(connections, exchanges, exchange, key),
+        UpstreamStream::Waiting(_) => {}
+        UpstreamStream::H2(key, stream) => h2_server_end(connections, exchanges, exchange, key, stream),
+        UpstreamStream::H3(key, stream) => h3_server_end(connections, exchanges, exchange, key, stream),
+    }
+}
+
+/// The exchange is over; the server's side may be used again if `reusable`.
+#[inline]
+pub(crate) fn server_finish(proxy: &mut Proxy, cx: &mut Context, side: UpstreamStream, reusable: bool) {
+    match side {
+        UpstreamStream::H1(key) => release_upstream(proxy, cx, key, reusable),
+        UpstreamStream::Waiting(_) => {}
+        UpstreamStream::H2(key, stream) => h2_server_finish(proxy, cx, key, stream),
+        UpstreamStream::H3(key, stream) => h3_server_finish(&mut proxy.connections, cx, key, stream, reusable),
+    }
+}
+
+/// Calls the request off.
+#[inline]
+pub(crate) fn server_reset(proxy: &mut Proxy, cx: &mut Context, side: UpstreamStream) {
+    match side {
+        UpstreamStream::H1(key) => close_connection(proxy, cx, key),
+        // It finds out when it looks for those who wait.
+        UpstreamStream::Waiting(_) => {}
+        UpstreamStream::H2(key, stream) => h2_server_reset(proxy, cx, key, stream),
+        UpstreamStream::H3(key, stream) => h3_server_reset(&mut proxy.connections, key, stream),
+    }
+}
+
+// Sources go on.
+
+/// Lets a source, or a whole connection, go on.
+pub(crate) fn resume_source(proxy: &mut Proxy, cx: &mut Context, later: Later) {
+    match later {
+        Later::Conn(key) => continue_connection(proxy, cx, key),
+        Later::Begin(exchange, expects) => begin_request(proxy, cx, exchange, expects),
+        Later::Client(exchange) => match proxy.exchanges.get(exchange).map(|x| x.client_stream) {
+            Some(ClientStream::H1(key)) => continue_connection(proxy, cx, key),
+            Some(ClientStream::H2(key, stream)) => h2_client_read(proxy, cx, exchange, key, stream),
+            Some(ClientStream::H3(key, stream)) => h3_read(proxy, cx, key, stream),
+            None => {}
+        },
+        Later::Server(exchange) => match proxy.exchanges.get(exchange).and_then(|x| x.upstream_stream) {
+            Some(UpstreamStream::H1(key)) => continue_connection(proxy, cx, key),
+            Some(UpstreamStream::H2(key, stream)) => h2_server_read(proxy, cx, exchange, key, stream),
+            Some(UpstreamStream::H3(key, stream)) => h3_server_read(proxy, cx, key, stream),
+            Some(UpstreamStream::Waiting(_)) | None => {}
+        },
     }
 }

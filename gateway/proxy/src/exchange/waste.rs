@@ -11,9 +11,13 @@
 //! | what the client sends breaks a rule, so that the stream is reset or the request fails halfway | 1 |
 //! | a request is served to its end | -1 |
 
+use crate::client::h2::h2_flooded;
 use crate::conn::Conn;
+use crate::connections::Connections;
 use crate::exchange::Exchange;
+use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
+use crate::quic::admission::h3_connection_error;
 use crate::service::Proxy;
 use sealane_http::h3::Code;
 use sealane_lane::{Context, Key, Millis};
@@ -69,34 +73,32 @@ fn is_wasted(x: &Exchange, now: Millis) -> bool {
     !(waited || x.machine.is_answered() && shared || x.drains_since.is_some())
 }
 
-impl Proxy {
-    /// The client calls a request off. Returns whether that wastes it; the caller ends the exchange, and then reports
-    /// it to [`Self::client_wasted`].
-    pub(crate) fn calling_off_wastes(&self, cx: &Context, exchange: Key) -> bool {
-        self.exchanges.get(exchange).is_some_and(|x| is_wasted(x, cx.now()))
-    }
+/// The client calls a request off. Returns whether that wastes it; the caller ends the exchange, and then reports
+/// it to [`client_wasted`].
+pub(crate) fn calling_off_wastes(exchanges: &Exchanges, cx: &Context, exchange: Key) -> bool {
+    exchanges.get(exchange).is_some_and(|x| is_wasted(x, cx.now()))
+}
 
-    /// A client has wasted requests; beyond its budget its connection ends.
-    pub(crate) fn client_wasted(&mut self, cx: &mut Context, connection: Key, requests: u32) {
-        let Some(client) = self.connections.get_mut(connection).and_then(|c| c.client()) else { return };
-        if client.waste.wasted(requests, cx.now()).is_err() {
-            match self.connections.get(connection) {
-                Some(Conn::Quic(_)) => {
-                    self.h3_connection_error(cx, connection, Code::ExcessiveLoad, "too many requests are wasted");
-                }
-                _ => self.h2_flooded(connection),
+/// A client has wasted requests; beyond its budget its connection ends.
+pub(crate) fn client_wasted(proxy: &mut Proxy, cx: &mut Context, connection: Key, requests: u32) {
+    let Some(client) = proxy.connections.get_mut(connection).and_then(|c| c.client()) else { return };
+    if client.waste.wasted(requests, cx.now()).is_err() {
+        match proxy.connections.get(connection) {
+            Some(Conn::Quic(_)) => {
+                h3_connection_error(proxy, cx, connection, Code::ExcessiveLoad, "too many requests are wasted");
             }
+            _ => h2_flooded(&mut proxy.connections, &proxy.counters, connection),
         }
     }
+}
 
-    /// A request that came whole has been served.
-    #[inline]
-    pub(crate) fn client_served(&mut self, side: ClientStream) {
-        if let ClientStream::H2(key, _) | ClientStream::H3(key, _) = side
-            && let Some(client) = self.connections.get_mut(key).and_then(|c| c.client())
-        {
-            client.waste.served();
-        }
+/// A request that came whole has been served.
+#[inline]
+pub(crate) fn client_served(connections: &mut Connections, side: ClientStream) {
+    if let ClientStream::H2(key, _) | ClientStream::H3(key, _) = side
+        && let Some(client) = connections.get_mut(key).and_then(|c| c.client())
+    {
+        client.waste.served();
     }
 }
 

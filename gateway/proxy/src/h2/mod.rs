@@ -14,19 +14,19 @@ pub(crate) mod trailers;
 pub(crate) mod wake;
 pub(crate) mod window;
 
+use crate::client::h2::h2_client_woken;
 use crate::conn::Conn;
 use crate::service::Proxy;
+use crate::upstream::h2::h2_server_woken;
 use sealane_lane::Context;
 
-impl Proxy {
-    /// Looks at the streams, of whichever connection, that `h2` has woken.
-    pub(crate) fn h2_woken(&mut self, cx: &mut Context) {
-        while let Some((key, stream)) = wake::next_woken() {
-            match self.connections.get(key) {
-                Some(Conn::Client(_)) => self.h2_client_woken(cx, key, stream),
-                Some(Conn::Upstream(_)) => self.h2_server_woken(cx, key, stream),
-                Some(Conn::Quic(_)) | None => {}
-            }
+/// Looks at the streams, of whichever connection, that `h2` has woken.
+pub(crate) fn h2_woken(proxy: &mut Proxy, cx: &mut Context) {
+    while let Some((key, stream)) = wake::next_woken() {
+        match proxy.connections.get(key) {
+            Some(Conn::Client(_)) => h2_client_woken(proxy, cx, key, stream),
+            Some(Conn::Upstream(_)) => h2_server_woken(proxy, cx, key, stream),
+            Some(Conn::Quic(_)) | None => {}
         }
     }
 }

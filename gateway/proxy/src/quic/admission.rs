@@ -3,10 +3,18 @@
 use super::conn::{BRIEF, Phase, QuicConn, Role};
 use super::{Datagram, QuicEndpoint, config};
 use crate::Message;
+use crate::accept::admission::Admission;
 use crate::client::h3::our_settings;
 use crate::conn::{Client, Conn};
+use crate::connections::Connections;
+use crate::counters::Counters;
+use crate::exchange::executor::{abort_exchange, handshake_done};
 use crate::exchange::waste::WasteBudget;
+use crate::memory::count_in;
+use crate::quic::quic_drive;
 use crate::service::Proxy;
+use crate::settings::LaneSettings;
+use crate::upstream::h3::h3_server_lost;
 use bytes::BytesMut;
 use quinn_proto::{ConnectionError, Incoming};
 use sealane_http::h3::{Code, Peer, Settings, Side};
@@ -112,337 +120,372 @@ impl QuicEndpoint {
     }
 }
 
-impl Proxy {
-    /// A client's first packet. `counted`: another lane has asked already whether this client may connect.
-    pub(crate) fn quic_incoming(
-        &mut self,
-        cx: &mut Context,
-        index: usize,
-        incoming: Incoming,
-        raw: Option<BytesMut>,
-        counted: bool,
-    ) {
-        let full = self.quic.waiting.len() >= config::MAX_INCOMING
-            || self.admission.is_full(&self.settings)
-            || self.settings.is_draining();
-        let pressure = self.quic.handshakes + self.quic.waiting.len();
-        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
-        let Some(listener) = &endpoint.listener else { return endpoint.endpoint.ignore(incoming) };
-        let retry_above = listener.listener.quic.as_ref().map_or(0, |q| q.settings.retry_above);
-        let mut answer = std::mem::take(&mut self.quic.out.scratch);
-        answer.clear();
-        if full || endpoint.leaving {
-            self.counters.quic_refused.inc();
-            let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
-            self.quic.out.push(index, &transmit, &answer);
-        } else if pressure >= retry_above && incoming.may_retry() && !incoming.remote_address_validated() {
-            // RFC 9000 §8.1.2: nothing is kept of a client that has not shown that it is where it says.
-            self.counters.quic_retries.inc();
-            match endpoint.endpoint.retry(incoming, &mut answer) {
-                Ok(transmit) => self.quic.out.push(index, &transmit, &answer),
-                Err(e) => endpoint.endpoint.ignore(e.into_incoming()),
+/// A client's first packet. `counted`: another lane has asked already whether this client may connect.
+pub(crate) fn quic_incoming(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    index: usize,
+    incoming: Incoming,
+    raw: Option<BytesMut>,
+    counted: bool,
+) {
+    let full = proxy.quic.waiting.len() >= config::MAX_INCOMING
+        || proxy.admission.is_full(&proxy.settings)
+        || proxy.settings.is_draining();
+    let pressure = proxy.quic.handshakes + proxy.quic.waiting.len();
+    let Some(Some(endpoint)) = proxy.quic.endpoints.get_mut(index) else { return };
+    let Some(listener) = &endpoint.listener else { return endpoint.endpoint.ignore(incoming) };
+    let retry_above = listener.listener.quic.as_ref().map_or(0, |q| q.settings.retry_above);
+    let mut answer = std::mem::take(&mut proxy.quic.out.scratch);
+    answer.clear();
+    if full || endpoint.leaving {
+        proxy.counters.quic_refused.inc();
+        let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
+        proxy.quic.out.push(index, &transmit, &answer);
+    } else if pressure >= retry_above && incoming.may_retry() && !incoming.remote_address_validated() {
+        // RFC 9000 §8.1.2: nothing is kept of a client that has not shown that it is where it says.
+        proxy.counters.quic_retries.inc();
+        match endpoint.endpoint.retry(incoming, &mut answer) {
+            Ok(transmit) => proxy.quic.out.push(index, &transmit, &answer),
+            Err(e) => endpoint.endpoint.ignore(e.into_incoming()),
+        }
+    } else if !counted
+        && !quic_within_rates(
+            &mut proxy.admission,
+            &proxy.settings,
+            &proxy.counters,
+            cx,
+            incoming.remote_address().ip(),
+        )
+    {
+        let Some(Some(endpoint)) = proxy.quic.endpoints.get_mut(index) else { return };
+        let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
+        proxy.quic.out.push(index, &transmit, &answer);
+    } else {
+        let raw = raw.into_iter().collect();
+        proxy.quic.waiting.push_back(Waiting { endpoint: index, incoming, raw });
+    }
+    proxy.quic.out.scratch = answer;
+}
+
+/// Whether a client may connect, as its address' connections and handshakes go; looked at before anything is
+/// decrypted for it. Behind Retry, so that with `retry_above = 0` no forged address uses up another's share.
+fn quic_within_rates(
+    admission: &mut Admission,
+    settings: &LaneSettings,
+    counters: &Counters,
+    cx: &mut Context,
+    peer: IpAddr,
+) -> bool {
+    admission.allows_connection(cx, peer, counters)
+        && admission.has_place_for(peer, settings, counters)
+        && admission.allows_handshake(cx, peer, counters)
+}
+
+/// Spends crypto time on those that wait, as [`Proxy::admit`] does.
+pub(crate) fn quic_admit(proxy: &mut Proxy, cx: &mut Context) {
+    if proxy.quic.waiting.is_empty() {
+        return;
+    }
+    let budget = proxy.settings.limits().handshake_budget;
+    let start = cx.instant();
+    let mut before = start;
+    while let Some(waiting) = proxy.quic.waiting.pop_front() {
+        quic_accept(proxy, cx, waiting);
+        let after = cx.instant();
+        let took = after - before;
+        before = after;
+        if after - start + took > budget {
+            break;
+        }
+    }
+    proxy.counters.handshake_nanos.add((before - start).as_nanos() as u64);
+}
+
+fn quic_accept(proxy: &mut Proxy, cx: &mut Context, waiting: Waiting) {
+    let Waiting { endpoint: index, incoming, raw } = waiting;
+    let now = cx.instant();
+    let limits = proxy.settings.limits().clone();
+    let Some(Some(endpoint)) = proxy.quic.endpoints.get_mut(index) else { return };
+    let Some(listener) = endpoint.listener.clone() else { return endpoint.endpoint.ignore(incoming) };
+    let remote = incoming.remote_address();
+    let mut answer = std::mem::take(&mut proxy.quic.out.scratch);
+    answer.clear();
+    #[expect(clippy::result_large_err, reason = "it is quinn-proto's, and is looked at right below")]
+    let accept = || endpoint.endpoint.accept(incoming, now, &mut answer, None);
+    let (accepted, foreign) = tls_quic::hear(!raw.is_empty(), accept);
+    proxy.counters.forged_session_ids.set(sessions::forged());
+    match accepted {
+        Err(e) => {
+            proxy.counters.tls_failure(failure(&e.cause));
+            if let Some(transmit) = &e.response {
+                proxy.quic.out.push(index, transmit, &answer);
             }
-        } else if !counted && !self.quic_within_rates(cx, incoming.remote_address().ip()) {
-            let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
-            let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
-            self.quic.out.push(index, &transmit, &answer);
-        } else {
-            let raw = raw.into_iter().collect();
-            self.quic.waiting.push_back(Waiting { endpoint: index, incoming, raw });
+            proxy.quic.out.scratch = answer;
         }
-        self.quic.out.scratch = answer;
-    }
-
-    /// Whether a client may connect, as its address' connections and handshakes go; looked at before anything is
-    /// decrypted for it. Behind Retry, so that with `retry_above = 0` no forged address uses up another's share.
-    fn quic_within_rates(&mut self, cx: &mut Context, peer: IpAddr) -> bool {
-        let Self { admission, settings, counters, .. } = self;
-        admission.allows_connection(cx, peer, counters)
-            && admission.has_place_for(peer, settings, counters)
-            && admission.allows_handshake(cx, peer, counters)
-    }
-
-    /// Spends crypto time on those that wait, as [`Proxy::admit`] does.
-    pub(crate) fn quic_admit(&mut self, cx: &mut Context) {
-        if self.quic.waiting.is_empty() {
-            return;
-        }
-        let budget = self.settings.limits().handshake_budget;
-        let start = cx.instant();
-        let mut before = start;
-        while let Some(waiting) = self.quic.waiting.pop_front() {
-            self.quic_accept(cx, waiting);
-            let after = cx.instant();
-            let took = after - before;
-            before = after;
-            if after - start + took > budget {
-                break;
+        Ok((handle, quic)) => {
+            proxy.quic.out.scratch = answer;
+            proxy.counters.accepted.inc();
+            let all_streams = listener.listener.quic.as_ref().map(|q| q.settings.max_streams);
+            let all_streams = all_streams.filter(|all| *all > config::FIRST_STREAMS);
+            let client = Client {
+                listener,
+                policy: None,
+                peer: remote,
+                peer_text: remote.ip().to_canonical().to_string().into(),
+                cert: None,
+                requests: 0,
+                waste: WasteBudget::default(),
+                // Limits by name count by the authority of requests here.
+                server_name: None,
+                counted: None,
+                held: 0,
+            };
+            let settings = our_settings(&limits);
+            let key = quic_insert(
+                &mut proxy.connections,
+                &mut proxy.quic,
+                index,
+                handle,
+                quic,
+                Role::Client(client),
+                cx.now(),
+            );
+            proxy.admission.arrived(&proxy.counters);
+            proxy.quic.handshakes += 1;
+            count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key);
+            if let Some(q) = proxy.connections.quic(key) {
+                q.hold = (!raw.is_empty()).then(|| now + HOLD);
+                q.raw = raw;
+                q.foreign = foreign;
+                q.brief_until = Some(now + BRIEF);
+                q.all_streams = all_streams;
+                q.open_control(&settings);
+                q.deadline.after(cx, key, limits.handshake_timeout);
             }
-        }
-        self.counters.handshake_nanos.add((before - start).as_nanos() as u64);
-    }
-
-    fn quic_accept(&mut self, cx: &mut Context, waiting: Waiting) {
-        let Waiting { endpoint: index, incoming, raw } = waiting;
-        let now = cx.instant();
-        let limits = self.settings.limits().clone();
-        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
-        let Some(listener) = endpoint.listener.clone() else { return endpoint.endpoint.ignore(incoming) };
-        let remote = incoming.remote_address();
-        let mut answer = std::mem::take(&mut self.quic.out.scratch);
-        answer.clear();
-        #[expect(clippy::result_large_err, reason = "it is quinn-proto's, and is looked at right below")]
-        let accept = || endpoint.endpoint.accept(incoming, now, &mut answer, None);
-        let (accepted, foreign) = tls_quic::hear(!raw.is_empty(), accept);
-        self.counters.forged_session_ids.set(sessions::forged());
-        match accepted {
-            Err(e) => {
-                self.counters.tls_failure(failure(&e.cause));
-                if let Some(transmit) = &e.response {
-                    self.quic.out.push(index, transmit, &answer);
-                }
-                self.quic.out.scratch = answer;
-            }
-            Ok((handle, quic)) => {
-                self.quic.out.scratch = answer;
-                self.counters.accepted.inc();
-                let all_streams = listener.listener.quic.as_ref().map(|q| q.settings.max_streams);
-                let all_streams = all_streams.filter(|all| *all > config::FIRST_STREAMS);
-                let client = Client {
-                    listener,
-                    policy: None,
-                    peer: remote,
-                    peer_text: remote.ip().to_canonical().to_string().into(),
-                    cert: None,
-                    requests: 0,
-                    waste: WasteBudget::default(),
-                    // Limits by name count by the authority of requests here.
-                    server_name: None,
-                    counted: None,
-                    held: 0,
-                };
-                let settings = our_settings(&limits);
-                let key = self.quic_insert(index, handle, quic, Role::Client(client), cx.now());
-                self.admission.arrived(&self.counters);
-                self.quic.handshakes += 1;
-                self.count_in(key);
-                if let Some(q) = self.connections.quic(key) {
-                    q.hold = (!raw.is_empty()).then(|| now + HOLD);
-                    q.raw = raw;
-                    q.foreign = foreign;
-                    q.brief_until = Some(now + BRIEF);
-                    q.all_streams = all_streams;
-                    q.open_control(&settings);
-                    q.deadline.after(cx, key, limits.handshake_timeout);
-                }
-                self.quic_drive(cx, key);
-            }
+            quic_drive(proxy, cx, key);
         }
     }
+}
 
-    /// Takes a connection in.
-    pub(crate) fn quic_insert(
-        &mut self,
-        endpoint: usize,
-        handle: quinn_proto::ConnectionHandle,
-        quic: quinn_proto::Connection,
-        role: Role,
-        now: Millis,
-    ) -> Key {
-        let side = if matches!(role, Role::Client(_)) { Side::Server } else { Side::Client };
-        let q = QuicConn {
-            quic,
-            handle,
-            endpoint,
-            role,
-            phase: Phase::Handshake,
-            peer: Peer::new(side),
-            settings: Settings::default(),
-            uni: Vec::new(),
-            control: None,
-            control_out: Vec::new(),
-            streams: Slab::new(),
-            waiting: 0,
-            by_id: HashMap::new(),
-            early_priorities: VecDeque::new(),
-            turns: 0,
-            staged: Vec::new(),
-            needs_flush: false,
-            armed: None,
-            deadline: Deadline::default(),
-            began: now,
-            idle_since: now,
-            requests_waiting: VecDeque::new(),
-            next_id: 0,
-            raw: Vec::new(),
-            foreign: None,
-            hold: None,
-            called_early: false,
-            established: false,
-            silent: false,
-            counted_out: false,
-            leave_at: None,
-            brief_until: None,
-            all_streams: None,
-        };
-        let key = self.connections.insert(Conn::Quic(Box::new(q)));
-        self.quic.note(endpoint, handle, key);
-        key
+/// Takes a connection in.
+pub(crate) fn quic_insert(
+    connections: &mut Connections,
+    quic: &mut QuicEndpoint,
+    endpoint: usize,
+    handle: quinn_proto::ConnectionHandle,
+    connection: quinn_proto::Connection,
+    role: Role,
+    now: Millis,
+) -> Key {
+    let side = if matches!(role, Role::Client(_)) { Side::Server } else { Side::Client };
+    let q = QuicConn {
+        quic: connection,
+        handle,
+        endpoint,
+        role,
+        phase: Phase::Handshake,
+        peer: Peer::new(side),
+        settings: Settings::default(),
+        uni: Vec::new(),
+        control: None,
+        control_out: Vec::new(),
+        streams: Slab::new(),
+        waiting: 0,
+        by_id: HashMap::new(),
+        early_priorities: VecDeque::new(),
+        turns: 0,
+        staged: Vec::new(),
+        needs_flush: false,
+        armed: None,
+        deadline: Deadline::default(),
+        began: now,
+        idle_since: now,
+        requests_waiting: VecDeque::new(),
+        next_id: 0,
+        raw: Vec::new(),
+        foreign: None,
+        hold: None,
+        called_early: false,
+        established: false,
+        silent: false,
+        counted_out: false,
+        leave_at: None,
+        brief_until: None,
+        all_streams: None,
+    };
+    let key = connections.insert(Conn::Quic(Box::new(q)));
+    quic.note(endpoint, handle, key);
+    key
+}
+
+/// Whether a connection's hello has turned out to be another lane's: its datagrams go there, and nothing is left.
+pub(crate) fn quic_gave_up_hello(
+    connections: &mut Connections,
+    quic: &mut QuicEndpoint,
+    admission: &mut Admission,
+    settings: &LaneSettings,
+    counters: &Counters,
+    cx: &Context,
+    key: Key,
+) -> bool {
+    let Some(Conn::Quic(q)) = connections.get_mut(key) else { return true };
+    if q.raw.is_empty() {
+        return false;
     }
-
-    /// Whether a connection's hello has turned out to be another lane's: its datagrams go there, and nothing is left.
-    pub(crate) fn quic_gave_up_hello(&mut self, cx: &Context, key: Key) -> bool {
-        let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return true };
-        if q.raw.is_empty() {
-            return false;
+    let Some(owner) = q.foreign else {
+        // Past the hello, or so much of it that it is none.
+        if q.quic.crypto_session().handshake_data().is_some() || q.raw.len() > MAX_RAW || q.quic.is_closed() {
+            q.stays();
         }
-        let Some(owner) = q.foreign else {
-            // Past the hello, or so much of it that it is none.
-            if q.quic.crypto_session().handshake_data().is_some() || q.raw.len() > MAX_RAW || q.quic.is_closed() {
-                q.stays();
-            }
-            return false;
-        };
-        let (raw, handle, index) = (std::mem::take(&mut q.raw), q.handle, q.endpoint);
-        let (remote, local) = (q.quic.remote_address(), q.quic.local_ip());
-        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return true };
-        let listener = endpoint.listener.as_ref().map_or(0, |l| l.listener.id);
-        // The first of the owner's sockets.
-        let slot = owner;
-        if let Some(first) = raw.first() {
-            let (now, wait) = (cx.now(), self.settings.limits().handshake_timeout);
-            self.quic.moved.note(now, remote, first, slot, now + wait.as_millis() as Millis);
-        }
-        self.counters.handed_over.inc();
-        for data in raw {
-            // A copy, as in `quic_mail`.
-            let data = BytesMut::from(&data[..]);
-            let message = Datagram { listener, slot, remote, local, ecn: 0, counted: true, fresh: true, data };
-            // What does not fit is lost, and counted there; the client sends it again.
-            let _ = self.settings.mailbox_of_socket(owner).send(Message::Datagram(Box::new(message)));
-        }
-        // Silently: the client will hear from the other lane.
-        let _ = endpoint.endpoint.handle_event(handle, quinn_proto::EndpointEvent::drained());
-        if let Some(place) = endpoint.keys.get_mut(handle.0) {
-            *place = None;
-        }
-        self.quic_left(key);
-        self.connections.remove(key);
-        true
+        return false;
+    };
+    let (raw, handle, index) = (std::mem::take(&mut q.raw), q.handle, q.endpoint);
+    let (remote, local) = (q.quic.remote_address(), q.quic.local_ip());
+    let Some(Some(endpoint)) = quic.endpoints.get_mut(index) else { return true };
+    let listener = endpoint.listener.as_ref().map_or(0, |l| l.listener.id);
+    // The first of the owner's sockets.
+    let slot = owner;
+    if let Some(first) = raw.first() {
+        let (now, wait) = (cx.now(), settings.limits().handshake_timeout);
+        quic.moved.note(now, remote, first, slot, now + wait.as_millis() as Millis);
     }
-
-    /// The hello has been read: from now on the rules for its server name apply, to early data as well.
-    pub(crate) fn quic_hello_read(&mut self, key: Key) {
-        let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return };
-        let handshake = q.quic.crypto_session().handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
-        if let (Role::Client(client), Some(handshake)) = (&mut q.role, handshake) {
-            client.policy = Some(handshake.policy);
-        }
+    counters.handed_over.inc();
+    for data in raw {
+        // A copy, as in `quic_mail`.
+        let data = BytesMut::from(&data[..]);
+        let message = Datagram { listener, slot, remote, local, ecn: 0, counted: true, fresh: true, data };
+        // What does not fit is lost, and counted there; the client sends it again.
+        let _ = settings.mailbox_of_socket(owner).send(Message::Datagram(Box::new(message)));
     }
-
-    /// The handshake is over.
-    pub(crate) fn quic_established(&mut self, cx: &mut Context, key: Key) {
-        let draining = self.settings.is_draining();
-        let limits = self.settings.limits().clone();
-        let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return };
-        if q.phase == Phase::Handshake {
-            q.phase = Phase::Open;
-        }
-        q.established = true;
-        if q.brief_until.is_none() {
-            q.prepare_key_update();
-        }
-        let session = q.quic.crypto_session();
-        let handshake = session.handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
-        let certificates = session.peer_identity().and_then(|d| d.downcast::<Vec<CertificateDer<'static>>>().ok());
-        q.open_control(&our_settings(&limits));
-        q.idle_since = cx.now();
-        self.quic.handshakes = self.quic.handshakes.saturating_sub(1);
-        let c = &self.counters;
-        c.quic_connections.inc();
-        if let Some(h) = &handshake {
-            match h.summary.map(|s| s.resumed) {
-                Some(true) => c.resumed_tls13.inc(),
-                _ => c.full_tls13.inc(),
-            }
-            match (h.early_offered, q.called_early) {
-                (true, true) => c.early_data_accepted.inc(),
-                (true, false) => c.early_data_rejected.inc(),
-                _ => {}
-            }
-        }
-        let Role::Client(client) = &mut q.role else { return };
-        client.cert = certificates.and_then(|c| c.first().map(crate::exchange::forwarded::client_cert));
-        let wait = crate::client::h3::sweep(&limits);
-        q.deadline.set(cx, key, cx.now() + wait);
-        if draining {
-            q.leave_soon(cx.now());
-        }
-        let exchanges: Vec<Key> = q.streams.iter().filter_map(|(_, s)| s.exchange).collect();
-        for exchange in exchanges {
-            self.handshake_done(cx, exchange);
-        }
+    // Silently: the client will hear from the other lane.
+    let _ = endpoint.endpoint.handle_event(handle, quinn_proto::EndpointEvent::drained());
+    if let Some(place) = endpoint.keys.get_mut(handle.0) {
+        *place = None;
     }
+    quic_left(connections, quic, admission, settings, counters, key);
+    connections.remove(key);
+    true
+}
 
-    /// The connection is lost: closed by the client, timed out, or broken.
-    pub(crate) fn quic_lost(&mut self, cx: &mut Context, key: Key, reason: &ConnectionError) {
-        let Some(q) = self.connections.quic(key) else { return };
-        q.silent = matches!(reason, ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_));
-        if q.phase == Phase::Handshake {
-            self.counters.tls_failure(failure(reason));
+/// The hello has been read: from now on the rules for its server name apply, to early data as well.
+pub(crate) fn quic_hello_read(connections: &mut Connections, key: Key) {
+    let Some(Conn::Quic(q)) = connections.get_mut(key) else { return };
+    let handshake = q.quic.crypto_session().handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
+    if let (Role::Client(client), Some(handshake)) = (&mut q.role, handshake) {
+        client.policy = Some(handshake.policy);
+    }
+}
+
+/// The handshake is over.
+pub(crate) fn quic_established(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let draining = proxy.settings.is_draining();
+    let limits = proxy.settings.limits().clone();
+    let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return };
+    if q.phase == Phase::Handshake {
+        q.phase = Phase::Open;
+    }
+    q.established = true;
+    if q.brief_until.is_none() {
+        q.prepare_key_update();
+    }
+    let session = q.quic.crypto_session();
+    let handshake = session.handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
+    let certificates = session.peer_identity().and_then(|d| d.downcast::<Vec<CertificateDer<'static>>>().ok());
+    q.open_control(&our_settings(&limits));
+    q.idle_since = cx.now();
+    proxy.quic.handshakes = proxy.quic.handshakes.saturating_sub(1);
+    let c = &proxy.counters;
+    c.quic_connections.inc();
+    if let Some(h) = &handshake {
+        match h.summary.map(|s| s.resumed) {
+            Some(true) => c.resumed_tls13.inc(),
+            _ => c.full_tls13.inc(),
         }
-        match reason {
-            ConnectionError::TransportError(_) => self.counters.quic_transport_errors.inc(),
-            ConnectionError::TimedOut => self.counters.client_timeouts.inc(),
+        match (h.early_offered, q.called_early) {
+            (true, true) => c.early_data_accepted.inc(),
+            (true, false) => c.early_data_rejected.inc(),
             _ => {}
         }
-        self.quic_end(cx, key);
     }
-
-    /// No request of a connection goes on; what is left of it is the protocol's.
-    pub(crate) fn quic_end(&mut self, cx: &mut Context, key: Key) {
-        let Some(q) = self.connections.quic(key) else { return };
-        q.phase = Phase::Closed;
-        let exchanges: Vec<Key> = q.streams.iter().filter_map(|(_, s)| s.exchange).collect();
-        for exchange in exchanges {
-            self.counters.client_aborts.inc();
-            self.abort(cx, exchange);
-        }
-        if let Some(q) = self.connections.quic(key) {
-            q.streams.clear();
-            q.waiting = 0;
-            q.by_id.clear();
-            q.staged.clear();
-            q.uni.clear();
-        }
-        self.quic_left(key);
-        self.connections.mark_for_flush(key);
+    let Role::Client(client) = &mut q.role else { return };
+    client.cert = certificates.and_then(|c| c.first().map(crate::exchange::forwarded::client_cert));
+    let wait = crate::client::h3::sweep(&limits);
+    q.deadline.set(cx, key, cx.now() + wait);
+    if draining {
+        q.leave_soon(cx.now());
     }
-
-    /// Counts a client out, once.
-    pub(crate) fn quic_left(&mut self, key: Key) {
-        let Some(q) = self.connections.quic(key).filter(|q| q.is_client()) else { return };
-        if std::mem::replace(&mut q.counted_out, true) {
-            return;
-        }
-        let counted = q.client().and_then(|c| c.counted.take());
-        let handshaking = !q.established;
-        if handshaking {
-            self.quic.handshakes = self.quic.handshakes.saturating_sub(1);
-        }
-        self.admission.left(counted, &self.settings, &self.counters);
+    let exchanges: Vec<Key> = q.streams.iter().filter_map(|(_, s)| s.exchange).collect();
+    for exchange in exchanges {
+        handshake_done(proxy, cx, exchange);
     }
+}
 
-    /// The peer has broken HTTP/3's rules: the connection closes with the code that says so.
-    pub(crate) fn h3_connection_error(&mut self, cx: &mut Context, key: Key, code: Code, why: &'static str) {
-        let now = cx.instant();
-        self.counters.h3_connection_errors.inc();
-        let Some(q) = self.connections.quic(key) else { return };
-        q.close(now, code, why);
-        match q.is_client() {
-            true => self.quic_end(cx, key),
-            false => self.h3_server_lost(cx, key, None),
-        }
+/// The connection is lost: closed by the client, timed out, or broken.
+pub(crate) fn quic_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reason: &ConnectionError) {
+    let Some(q) = proxy.connections.quic(key) else { return };
+    q.silent = matches!(reason, ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_));
+    if q.phase == Phase::Handshake {
+        proxy.counters.tls_failure(failure(reason));
+    }
+    match reason {
+        ConnectionError::TransportError(_) => proxy.counters.quic_transport_errors.inc(),
+        ConnectionError::TimedOut => proxy.counters.client_timeouts.inc(),
+        _ => {}
+    }
+    quic_end(proxy, cx, key);
+}
+
+/// No request of a connection goes on; what is left of it is the protocol's.
+pub(crate) fn quic_end(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(q) = proxy.connections.quic(key) else { return };
+    q.phase = Phase::Closed;
+    let exchanges: Vec<Key> = q.streams.iter().filter_map(|(_, s)| s.exchange).collect();
+    for exchange in exchanges {
+        proxy.counters.client_aborts.inc();
+        abort_exchange(proxy, cx, exchange);
+    }
+    if let Some(q) = proxy.connections.quic(key) {
+        q.streams.clear();
+        q.waiting = 0;
+        q.by_id.clear();
+        q.staged.clear();
+        q.uni.clear();
+    }
+    quic_left(&mut proxy.connections, &mut proxy.quic, &mut proxy.admission, &proxy.settings, &proxy.counters, key);
+    proxy.connections.mark_for_flush(key);
+}
+
+/// Counts a client out, once.
+pub(crate) fn quic_left(
+    connections: &mut Connections,
+    quic: &mut QuicEndpoint,
+    admission: &mut Admission,
+    settings: &LaneSettings,
+    counters: &Counters,
+    key: Key,
+) {
+    let Some(q) = connections.quic(key).filter(|q| q.is_client()) else { return };
+    if std::mem::replace(&mut q.counted_out, true) {
+        return;
+    }
+    let counted = q.client().and_then(|c| c.counted.take());
+    let handshaking = !q.established;
+    if handshaking {
+        quic.handshakes = quic.handshakes.saturating_sub(1);
+    }
+    admission.left(counted, settings, counters);
+}
+
+/// The peer has broken HTTP/3's rules: the connection closes with the code that says so.
+pub(crate) fn h3_connection_error(proxy: &mut Proxy, cx: &mut Context, key: Key, code: Code, why: &'static str) {
+    let now = cx.instant();
+    proxy.counters.h3_connection_errors.inc();
+    let Some(q) = proxy.connections.quic(key) else { return };
+    q.close(now, code, why);
+    match q.is_client() {
+        true => quic_end(proxy, cx, key),
+        false => h3_server_lost(proxy, cx, key, None),
     }
 }
 

@@ -24,12 +24,19 @@ pub(crate) mod send;
 pub(crate) mod succession;
 
 use crate::Message;
+use crate::accept::admission::Admission;
+use crate::client::h3::{h3_read, h3_read_uni, h3_stopped, h3_stream_opened};
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::lane_state::LaneListener;
+use crate::quic::admission::{
+    quic_admit, quic_established, quic_gave_up_hello, quic_hello_read, quic_incoming, quic_left, quic_lost,
+};
+use crate::quic::send::quic_flush_all;
 use crate::service::Proxy;
-use crate::settings::Settings;
+use crate::settings::LaneSettings;
+use crate::upstream::h3::{h3_send_waiting, h3_server_established, h3_server_lost, h3_server_read, h3_server_stopped};
 use admission::Waiting;
 use bytes::BytesMut;
 use conn::Phase;
@@ -142,7 +149,7 @@ pub(crate) struct QuicEndpoint {
 
 impl QuicEndpoint {
     /// Watches the UDP sockets of this lane's slots; keeps those that are open.
-    pub fn listen(&mut self, cx: &Context, settings: &Settings) -> std::io::Result<()> {
+    pub fn listen(&mut self, cx: &Context, settings: &LaneSettings) -> std::io::Result<()> {
         let lane = settings.lane().clone();
         let lanes = settings.lanes();
         for place in &mut self.endpoints {
@@ -195,7 +202,7 @@ impl QuicEndpoint {
     }
 
     /// What quinn-proto is told of the endpoint at one of a listener's sockets.
-    fn endpoint_config(&mut self, settings: &Settings, slot: usize) -> Arc<quinn_proto::EndpointConfig> {
+    fn endpoint_config(&mut self, settings: &LaneSettings, slot: usize) -> Arc<quinn_proto::EndpointConfig> {
         let snapshot = &settings.snapshot();
         // The key that it is derived from outlives rotations.
         let ids = self.ids.get_or_insert_with(|| Arc::new(IdKey::of_connections(&snapshot.ticket_keys)));
@@ -234,7 +241,7 @@ impl QuicEndpoint {
     pub fn connect(
         &mut self,
         cx: &Context,
-        settings: &Settings,
+        settings: &LaneSettings,
         config: quinn_proto::ClientConfig,
         address: SocketAddr,
         name: &str,
@@ -246,7 +253,7 @@ impl QuicEndpoint {
     }
 
     /// The lane's endpoint for connections of its own.
-    fn client_endpoint(&mut self, cx: &Context, settings: &Settings, v6: bool) -> Option<usize> {
+    fn client_endpoint(&mut self, cx: &Context, settings: &LaneSettings, v6: bool) -> Option<usize> {
         let own = |e: &Endpoint| e.listener.is_none() && e.socket.address().is_ipv6() == v6;
         if let Some(index) = self.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e))) {
             return Some(index);
@@ -265,7 +272,7 @@ impl QuicEndpoint {
 
     /// New connections get the new settings. What fails stays as it was; control has checked it all, and the next snapshot
     /// tries again.
-    pub fn refresh(&mut self, cx: &Context, settings: &Settings) {
+    pub fn refresh(&mut self, cx: &Context, settings: &LaneSettings) {
         let _ = self.listen(cx, settings);
         for endpoint in self.endpoints.iter_mut().flatten().filter(|e| !e.leaving) {
             if let Some(listener) = &endpoint.listener
@@ -314,7 +321,7 @@ impl QuicEndpoint {
     fn pass_on(
         &mut self,
         cx: &Context,
-        settings: &Settings,
+        settings: &LaneSettings,
         counters: &Counters,
         index: usize,
         arrival: &Arrival,
@@ -406,7 +413,7 @@ impl QuicEndpoint {
 }
 
 /// Mails a datagram to the lane of one of a listener's sockets. What does not fit is lost, and counted there.
-fn mail(settings: &Settings, counters: &Counters, listener: u32, slot: usize, arrival: &Arrival, data: &[u8]) {
+fn mail(settings: &LaneSettings, counters: &Counters, listener: u32, slot: usize, arrival: &Arrival, data: &[u8]) {
     let Arrival { remote, local, ecn, counted, .. } = *arrival;
     // A copy: what comes in trains would keep the whole train.
     let data = BytesMut::from(data);
@@ -416,278 +423,302 @@ fn mail(settings: &Settings, counters: &Counters, listener: u32, slot: usize, ar
     }
 }
 
-impl Proxy {
-    /// Reads a UDP socket.
-    pub(crate) fn quic_ready(&mut self, cx: &mut Context, index: usize) {
-        let ours = |e: &Endpoint| self.quic.successor.is_none() || e.listener.is_none() || e.leaving;
-        if !self.quic.endpoints.get(index).is_some_and(|e| e.as_ref().is_some_and(|e| ours(e))) {
-            return;
-        }
-        let Some(mut batch) = self.quic.batch.take() else { return };
-        let now = cx.instant();
-        for _ in 0..READS {
-            let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { break };
-            // Errors are those of earlier sends (ICMP); timers deal with peers that are gone.
-            let Ok(filled) = endpoint.socket.receive(&mut batch) else { break };
-            for (meta, bytes) in batch.iter_mut() {
-                if meta.truncated {
-                    self.counters.quic_dropped_oversize.inc();
-                    continue;
-                }
-                // A train is one allocation; its datagrams are parts of it.
-                let mut train = BytesMut::from(&bytes[..]);
-                while !train.is_empty() {
-                    let data = match meta.segment < train.len() {
-                        true => train.split_to(meta.segment),
-                        false => std::mem::take(&mut train),
-                    };
-                    let arrival = Arrival {
-                        remote: meta.remote,
-                        local: meta.local,
-                        ecn: meta.ecn,
-                        counted: false,
-                        forwarded: false,
-                    };
-                    self.quic_datagram(cx, index, now, arrival, data);
-                }
-            }
-            if filled < MESSAGES {
-                break;
-            }
-        }
-        self.quic.batch = Some(batch);
-        self.quic_look(cx);
+/// Reads a UDP socket.
+pub(crate) fn quic_ready(proxy: &mut Proxy, cx: &mut Context, index: usize) {
+    let ours = |e: &Endpoint| proxy.quic.successor.is_none() || e.listener.is_none() || e.leaving;
+    if !proxy.quic.endpoints.get(index).is_some_and(|e| e.as_ref().is_some_and(|e| ours(e))) {
+        return;
     }
-
-    /// One datagram: to the lane that owns it, or to its connection, or to be admitted.
-    fn quic_datagram(&mut self, cx: &mut Context, index: usize, now: Instant, arrival: Arrival, data: BytesMut) {
-        self.counters.quic_datagrams_in.inc();
-        let Self { quic, settings, counters, .. } = self;
-        let Some(data) = quic.pass_on(cx, settings, counters, index, &arrival, data) else { return };
-        let Arrival { remote, local, ecn, counted, forwarded } = arrival;
-        let lanes = self.settings.lanes();
-        let Some(Some(endpoint)) = self.quic.endpoints.get_mut(index) else { return };
-        // What another lane has passed on stays here, whosever ticket its hello has: that counts for nothing then.
-        let keep = lanes > 1 && !forwarded && endpoint.listener.as_ref().is_some_and(|l| l.has_stateful_tickets());
-        let raw = (keep || self.quic.successor.is_some()).then(|| data.clone());
-        let mut answer = std::mem::take(&mut self.quic.out.scratch);
-        answer.clear();
-        let event = endpoint.endpoint.handle(now, remote, local, EcnCodepoint::from_bits(ecn), data, &mut answer);
-        match event {
-            None => {
-                if let (true, Some(data)) = (keep, raw) {
-                    self.quic.waits(index, data);
-                }
-            }
-            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                if let Some(Some(key)) = endpoint.keys.get(handle.0)
-                    && let Some(Conn::Quic(q)) = self.connections.get_mut(*key)
-                {
-                    let may_move = !q.raw.is_empty();
-                    if let (true, Some(raw)) = (may_move, raw) {
-                        q.raw.push(raw);
-                    }
-                    let ((), foreign) = tls_quic::hear(may_move, || q.quic.handle_event(event));
-                    q.foreign = q.foreign.or(foreign);
-                    self.quic.touched.push(*key);
-                }
-            }
-            Some(DatagramEvent::NewConnection(incoming))
-                if endpoint.listener.is_some() && !endpoint.leaving && self.quic.successor.is_some() =>
-            {
-                // Under an id that we made for a Retry: the successor's. Its client has proven its address, so nobody else
-                // makes datagrams go back.
-                let proven = incoming.remote_address_validated();
-                endpoint.endpoint.ignore(incoming);
-                if let (Some(successor), Some(listener), Some(data), true) =
-                    (&self.quic.successor, &endpoint.listener, raw, proven)
-                {
-                    let (address, listener) = (listener.listener.address, listener.listener.id);
-                    let slot = endpoint.slot;
-                    let message = Datagram { listener, slot, remote, local, ecn, counted: false, fresh: true, data };
-                    // One that is gone is a network that has lost it.
-                    if successor.send(address, &message) == Sent::Full {
-                        self.counters.quic_dropped_process.inc();
-                    }
-                }
-            }
-            Some(DatagramEvent::NewConnection(incoming)) => {
-                self.quic.out.scratch = answer;
-                return self.quic_incoming(cx, index, incoming, raw, counted);
-            }
-            Some(DatagramEvent::Response(transmit)) => {
-                // RFC 9000 §17.2.1: a long header of version 0.
-                if matches!(answer[..], [128..=255, 0, 0, 0, 0, ..]) {
-                    self.counters.quic_version_negotiations.inc();
-                }
-                self.quic.out.push(index, &transmit, &answer);
-            }
-        }
-        self.quic.out.scratch = answer;
-    }
-
-    /// A datagram that another lane got, of a connection that is one of this lane's.
-    pub(crate) fn quic_forwarded(&mut self, cx: &mut Context, d: Datagram) {
-        let own = |e: &Endpoint| e.slot == d.slot && e.listener.as_ref().is_some_and(|l| l.listener.id == d.listener);
-        let found = self.quic.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e)));
-        if let Some(index) = found {
-            let now = cx.instant();
-            let Datagram { remote, local, ecn, counted, .. } = d;
-            let arrival = Arrival { remote, local, ecn, counted, forwarded: true };
-            self.quic_datagram(cx, index, now, arrival, d.data);
-            self.quic_look(cx);
-        } else {
-            self.counters.quic_dropped_misdirected.inc();
-        }
-    }
-
-    /// Looks at the connections to which something has happened.
-    pub(crate) fn quic_look(&mut self, cx: &mut Context) {
-        while let Some(key) = self.quic.touched.pop() {
-            self.quic_drive(cx, key);
-        }
-    }
-
-    /// Acts on what a connection has to say.
-    pub(crate) fn quic_drive(&mut self, cx: &mut Context, key: Key) {
-        if self.quic_gave_up_hello(cx, key) {
-            return;
-        }
-        loop {
-            let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return };
-            let Some(event) = q.quic.poll() else { break };
-            match event {
-                quinn_proto::Event::Connected if q.is_client() => self.quic_established(cx, key),
-                quinn_proto::Event::Connected => self.h3_server_established(cx, key),
-                quinn_proto::Event::ConnectionLost { reason } if q.is_client() => self.quic_lost(cx, key, &reason),
-                quinn_proto::Event::ConnectionLost { reason } => self.h3_server_lost(cx, key, Some(&reason)),
-                quinn_proto::Event::Stream(event) => self.quic_stream_event(cx, key, event),
-                quinn_proto::Event::HandshakeDataReady => self.quic_hello_read(key),
-                quinn_proto::Event::DatagramReceived | quinn_proto::Event::DatagramsUnblocked => {}
-            }
-        }
-        self.connections.mark_for_flush(key);
-    }
-
-    fn quic_stream_event(&mut self, cx: &mut Context, key: Key, event: StreamEvent) {
-        match event {
-            StreamEvent::Opened { dir: Dir::Uni } => {
-                while let Some(Conn::Quic(q)) = self.connections.get_mut(key)
-                    && let Some(id) = q.quic.streams().accept(Dir::Uni)
-                {
-                    q.uni.push((id, Default::default()));
-                    self.h3_read_uni(cx, key, id);
-                }
-            }
-            StreamEvent::Opened { dir: Dir::Bi } => {
-                while let Some(Conn::Quic(q)) = self.connections.get_mut(key)
-                    && let Some(id) = q.quic.streams().accept(Dir::Bi)
-                {
-                    self.h3_stream_opened(cx, key, id);
-                }
-            }
-            StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.h3_read_uni(cx, key, id),
-            StreamEvent::Readable { id } => {
-                let Some(index) = self.quic_stream(key, id) else { return };
-                match self.connections.quic(key).is_some_and(|q| q.is_client()) {
-                    true => self.h3_read(cx, key, index),
-                    false => self.h3_server_read(cx, key, index),
-                }
-            }
-            StreamEvent::Writable { id } => {
-                let Some(index) = self.quic_stream(key, id) else { return };
-                if let Some(Conn::Quic(q)) = self.connections.get_mut(key) {
-                    q.stage(index);
-                }
-            }
-            StreamEvent::Stopped { id, .. } => {
-                let Some(index) = self.quic_stream(key, id) else { return };
-                match self.connections.quic(key).is_some_and(|q| q.is_client()) {
-                    true => self.h3_stopped(cx, key, index),
-                    false => self.h3_server_stopped(key, index),
-                }
-            }
-            StreamEvent::Available { dir: Dir::Bi } => self.h3_send_waiting(cx, key),
-            StreamEvent::Available { dir: Dir::Uni } | StreamEvent::Finished { .. } => {}
-        }
-    }
-
-    fn quic_stream(&mut self, key: Key, id: quinn_proto::StreamId) -> Option<u32> {
-        self.connections.quic(key)?.by_id.get(&id).copied()
-    }
-
-    /// The end of a turn: timers, admission, and everything that is to be sent. True if there is more to do at once.
-    pub(crate) fn quic_turn(&mut self, cx: &mut Context) -> bool {
-        if self.quic.endpoints.is_empty() {
-            return false;
-        }
-        let now = cx.instant();
-        while let Some(Reverse((at, token))) = self.quic.timers.peek().copied()
-            && at <= now
-        {
-            self.quic.timers.pop();
-            let key = Key::from_u64(token);
-            let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { continue };
-            if q.armed != Some(at) {
+    let Some(mut batch) = proxy.quic.batch.take() else { return };
+    let now = cx.instant();
+    for _ in 0..READS {
+        let Some(Some(endpoint)) = proxy.quic.endpoints.get_mut(index) else { break };
+        // Errors are those of earlier sends (ICMP); timers deal with peers that are gone.
+        let Ok(filled) = endpoint.socket.receive(&mut batch) else { break };
+        for (meta, bytes) in batch.iter_mut() {
+            if meta.truncated {
+                proxy.counters.quic_dropped_oversize.inc();
                 continue;
             }
-            q.armed = None;
-            q.quic.handle_timeout(now);
-            self.quic_drive(cx, key);
-        }
-        self.quic.forget_ended(now);
-        self.quic_admit(cx);
-        let more = self.quic_flush_all(cx);
-        let first = self.quic.first_timer(&self.connections);
-        let alarms = [first, self.quic.closing.peek().map(|Reverse((at, ..))| *at + FORGETTING)];
-        cx.alarm = alarms.into_iter().flatten().min();
-        if self.quic.out.is_blocked() {
-            let soon = now + send::PATIENCE;
-            cx.alarm = Some(cx.alarm.map_or(soon, |at| at.min(soon)));
-        }
-        more || !self.quic.waiting.is_empty()
-    }
-
-    /// All connections with clients are told to open no more streams; those without any close. With a successor there is
-    /// no hurry: what is on its way when they hear of it is still served (RFC 9114 §5.2).
-    pub(crate) fn quic_drain(&mut self, cx: &mut Context) {
-        let keys: Vec<Key> = self.connections.keys();
-        let kindly = self.quic.has_successor();
-        for key in keys {
-            let Some(q) = self.connections.quic(key).filter(|q| q.is_client()) else { continue };
-            if kindly {
-                q.leave_soon(cx.now());
-                self.connections.mark_for_flush(key);
-            } else {
-                q.leave();
-                self.quic_close_if_done(cx, key);
+            // A train is one allocation; its datagrams are parts of it.
+            let mut train = BytesMut::from(&bytes[..]);
+            while !train.is_empty() {
+                let data = match meta.segment < train.len() {
+                    true => train.split_to(meta.segment),
+                    false => std::mem::take(&mut train),
+                };
+                let arrival =
+                    Arrival { remote: meta.remote, local: meta.local, ecn: meta.ecn, counted: false, forwarded: false };
+                quic_datagram(proxy, cx, index, now, arrival, data);
             }
         }
-        self.quic_flush_all(cx);
-    }
-
-    /// Closes a connection that is leaving and has no request under way.
-    pub(crate) fn quic_close_if_done(&mut self, cx: &mut Context, key: Key) {
-        let Some(q) = self.connections.quic(key) else { return };
-        if q.phase == Phase::Leaving && q.may_close() && q.requests_waiting.is_empty() {
-            let now = cx.instant();
-            q.close(now, sealane_http::h3::Code::NoError, "");
-            self.quic_left(key);
+        if filled < MESSAGES {
+            break;
         }
-        self.connections.mark_for_flush(key);
     }
+    proxy.quic.batch = Some(batch);
+    quic_look(proxy, cx);
+}
 
-    /// What a new snapshot means: endpoints come and go, new connections get the new settings, and those whose rules
-    /// are gone leave.
-    pub(crate) fn quic_refresh(&mut self, cx: &mut Context) {
-        self.quic.refresh(cx, &self.settings);
-        let keys: Vec<Key> = self.connections.keys();
-        for key in keys {
-            let Some(q) = self.connections.quic(key) else { continue };
-            if q.client().is_some_and(|c| c.requests == u64::MAX) {
-                q.leave();
-                self.quic_close_if_done(cx, key);
+/// One datagram: to the lane that owns it, or to its connection, or to be admitted.
+fn quic_datagram(proxy: &mut Proxy, cx: &mut Context, index: usize, now: Instant, arrival: Arrival, data: BytesMut) {
+    proxy.counters.quic_datagrams_in.inc();
+    let Proxy { quic, settings, counters, .. } = proxy;
+    let Some(data) = quic.pass_on(cx, settings, counters, index, &arrival, data) else { return };
+    let Arrival { remote, local, ecn, counted, forwarded } = arrival;
+    let lanes = proxy.settings.lanes();
+    let Some(Some(endpoint)) = proxy.quic.endpoints.get_mut(index) else { return };
+    // What another lane has passed on stays here, whosever ticket its hello has: that counts for nothing then.
+    let keep = lanes > 1 && !forwarded && endpoint.listener.as_ref().is_some_and(|l| l.has_stateful_tickets());
+    let raw = (keep || proxy.quic.successor.is_some()).then(|| data.clone());
+    let mut answer = std::mem::take(&mut proxy.quic.out.scratch);
+    answer.clear();
+    let event = endpoint.endpoint.handle(now, remote, local, EcnCodepoint::from_bits(ecn), data, &mut answer);
+    match event {
+        None => {
+            if let (true, Some(data)) = (keep, raw) {
+                proxy.quic.waits(index, data);
             }
+        }
+        Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+            if let Some(Some(key)) = endpoint.keys.get(handle.0)
+                && let Some(Conn::Quic(q)) = proxy.connections.get_mut(*key)
+            {
+                let may_move = !q.raw.is_empty();
+                if let (true, Some(raw)) = (may_move, raw) {
+                    q.raw.push(raw);
+                }
+                let ((), foreign) = tls_quic::hear(may_move, || q.quic.handle_event(event));
+                q.foreign = q.foreign.or(foreign);
+                proxy.quic.touched.push(*key);
+            }
+        }
+        Some(DatagramEvent::NewConnection(incoming))
+            if endpoint.listener.is_some() && !endpoint.leaving && proxy.quic.successor.is_some() =>
+        {
+            // Under an id that we made for a Retry: the successor's. Its client has proven its address, so nobody else
+            // makes datagrams go back.
+            let proven = incoming.remote_address_validated();
+            endpoint.endpoint.ignore(incoming);
+            if let (Some(successor), Some(listener), Some(data), true) =
+                (&proxy.quic.successor, &endpoint.listener, raw, proven)
+            {
+                let (address, listener) = (listener.listener.address, listener.listener.id);
+                let slot = endpoint.slot;
+                let message = Datagram { listener, slot, remote, local, ecn, counted: false, fresh: true, data };
+                // One that is gone is a network that has lost it.
+                if successor.send(address, &message) == Sent::Full {
+                    proxy.counters.quic_dropped_process.inc();
+                }
+            }
+        }
+        Some(DatagramEvent::NewConnection(incoming)) => {
+            proxy.quic.out.scratch = answer;
+            return quic_incoming(proxy, cx, index, incoming, raw, counted);
+        }
+        Some(DatagramEvent::Response(transmit)) => {
+            // RFC 9000 §17.2.1: a long header of version 0.
+            if matches!(answer[..], [128..=255, 0, 0, 0, 0, ..]) {
+                proxy.counters.quic_version_negotiations.inc();
+            }
+            proxy.quic.out.push(index, &transmit, &answer);
+        }
+    }
+    proxy.quic.out.scratch = answer;
+}
+
+/// A datagram that another lane got, of a connection that is one of this lane's.
+pub(crate) fn quic_forwarded(proxy: &mut Proxy, cx: &mut Context, d: Datagram) {
+    let own = |e: &Endpoint| e.slot == d.slot && e.listener.as_ref().is_some_and(|l| l.listener.id == d.listener);
+    let found = proxy.quic.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e)));
+    if let Some(index) = found {
+        let now = cx.instant();
+        let Datagram { remote, local, ecn, counted, .. } = d;
+        let arrival = Arrival { remote, local, ecn, counted, forwarded: true };
+        quic_datagram(proxy, cx, index, now, arrival, d.data);
+        quic_look(proxy, cx);
+    } else {
+        proxy.counters.quic_dropped_misdirected.inc();
+    }
+}
+
+/// Looks at the connections to which something has happened.
+pub(crate) fn quic_look(proxy: &mut Proxy, cx: &mut Context) {
+    while let Some(key) = proxy.quic.touched.pop() {
+        quic_drive(proxy, cx, key);
+    }
+}
+
+/// Acts on what a connection has to say.
+pub(crate) fn quic_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    if quic_gave_up_hello(
+        &mut proxy.connections,
+        &mut proxy.quic,
+        &mut proxy.admission,
+        &proxy.settings,
+        &proxy.counters,
+        cx,
+        key,
+    ) {
+        return;
+    }
+    loop {
+        let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return };
+        let Some(event) = q.quic.poll() else { break };
+        match event {
+            quinn_proto::Event::Connected if q.is_client() => quic_established(proxy, cx, key),
+            quinn_proto::Event::Connected => h3_server_established(proxy, cx, key),
+            quinn_proto::Event::ConnectionLost { reason } if q.is_client() => quic_lost(proxy, cx, key, &reason),
+            quinn_proto::Event::ConnectionLost { reason } => h3_server_lost(proxy, cx, key, Some(&reason)),
+            quinn_proto::Event::Stream(event) => quic_stream_event(proxy, cx, key, event),
+            quinn_proto::Event::HandshakeDataReady => quic_hello_read(&mut proxy.connections, key),
+            quinn_proto::Event::DatagramReceived | quinn_proto::Event::DatagramsUnblocked => {}
+        }
+    }
+    proxy.connections.mark_for_flush(key);
+}
+
+fn quic_stream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, event: StreamEvent) {
+    match event {
+        StreamEvent::Opened { dir: Dir::Uni } => {
+            while let Some(Conn::Quic(q)) = proxy.connections.get_mut(key)
+                && let Some(id) = q.quic.streams().accept(Dir::Uni)
+            {
+                q.uni.push((id, Default::default()));
+                h3_read_uni(proxy, cx, key, id);
+            }
+        }
+        StreamEvent::Opened { dir: Dir::Bi } => {
+            while let Some(Conn::Quic(q)) = proxy.connections.get_mut(key)
+                && let Some(id) = q.quic.streams().accept(Dir::Bi)
+            {
+                h3_stream_opened(proxy, cx, key, id);
+            }
+        }
+        StreamEvent::Readable { id } if id.dir() == Dir::Uni => h3_read_uni(proxy, cx, key, id),
+        StreamEvent::Readable { id } => {
+            let Some(index) = quic_stream(&mut proxy.connections, key, id) else { return };
+            match proxy.connections.quic(key).is_some_and(|q| q.is_client()) {
+                true => h3_read(proxy, cx, key, index),
+                false => h3_server_read(proxy, cx, key, index),
+            }
+        }
+        StreamEvent::Writable { id } => {
+            let Some(index) = quic_stream(&mut proxy.connections, key, id) else { return };
+            if let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) {
+                q.stage(index);
+            }
+        }
+        StreamEvent::Stopped { id, .. } => {
+            let Some(index) = quic_stream(&mut proxy.connections, key, id) else { return };
+            match proxy.connections.quic(key).is_some_and(|q| q.is_client()) {
+                true => h3_stopped(proxy, cx, key, index),
+                false => h3_server_stopped(&mut proxy.connections, key, index),
+            }
+        }
+        StreamEvent::Available { dir: Dir::Bi } => h3_send_waiting(proxy, cx, key),
+        StreamEvent::Available { dir: Dir::Uni } | StreamEvent::Finished { .. } => {}
+    }
+}
+
+fn quic_stream(connections: &mut Connections, key: Key, id: quinn_proto::StreamId) -> Option<u32> {
+    connections.quic(key)?.by_id.get(&id).copied()
+}
+
+/// The end of a turn: timers, admission, and everything that is to be sent. True if there is more to do at once.
+pub(crate) fn quic_turn(proxy: &mut Proxy, cx: &mut Context) -> bool {
+    if proxy.quic.endpoints.is_empty() {
+        return false;
+    }
+    let now = cx.instant();
+    while let Some(Reverse((at, token))) = proxy.quic.timers.peek().copied()
+        && at <= now
+    {
+        proxy.quic.timers.pop();
+        let key = Key::from_u64(token);
+        let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { continue };
+        if q.armed != Some(at) {
+            continue;
+        }
+        q.armed = None;
+        q.quic.handle_timeout(now);
+        quic_drive(proxy, cx, key);
+    }
+    proxy.quic.forget_ended(now);
+    quic_admit(proxy, cx);
+    let more = quic_flush_all(proxy, cx);
+    let first = proxy.quic.first_timer(&proxy.connections);
+    let alarms = [first, proxy.quic.closing.peek().map(|Reverse((at, ..))| *at + FORGETTING)];
+    cx.alarm = alarms.into_iter().flatten().min();
+    if proxy.quic.out.is_blocked() {
+        let soon = now + send::PATIENCE;
+        cx.alarm = Some(cx.alarm.map_or(soon, |at| at.min(soon)));
+    }
+    more || !proxy.quic.waiting.is_empty()
+}
+
+/// All connections with clients are told to open no more streams; those without any close. With a successor there is
+/// no hurry: what is on its way when they hear of it is still served (RFC 9114 §5.2).
+pub(crate) fn quic_drain(proxy: &mut Proxy, cx: &mut Context) {
+    let keys: Vec<Key> = proxy.connections.keys();
+    let kindly = proxy.quic.has_successor();
+    for key in keys {
+        let Some(q) = proxy.connections.quic(key).filter(|q| q.is_client()) else { continue };
+        if kindly {
+            q.leave_soon(cx.now());
+            proxy.connections.mark_for_flush(key);
+        } else {
+            q.leave();
+            quic_close_if_done(
+                &mut proxy.connections,
+                &mut proxy.quic,
+                &mut proxy.admission,
+                &proxy.settings,
+                &proxy.counters,
+                cx,
+                key,
+            );
+        }
+    }
+    quic_flush_all(proxy, cx);
+}
+
+/// Closes a connection that is leaving and has no request under way.
+pub(crate) fn quic_close_if_done(
+    connections: &mut Connections,
+    quic: &mut QuicEndpoint,
+    admission: &mut Admission,
+    settings: &LaneSettings,
+    counters: &Counters,
+    cx: &mut Context,
+    key: Key,
+) {
+    let Some(q) = connections.quic(key) else { return };
+    if q.phase == Phase::Leaving && q.may_close() && q.requests_waiting.is_empty() {
+        let now = cx.instant();
+        q.close(now, sealane_http::h3::Code::NoError, "");
+        quic_left(connections, quic, admission, settings, counters, key);
+    }
+    connections.mark_for_flush(key);
+}
+
+/// What a new snapshot means: endpoints come and go, new connections get the new settings, and those whose rules
+/// are gone leave.
+pub(crate) fn quic_refresh(
+    connections: &mut Connections,
+    quic: &mut QuicEndpoint,
+    admission: &mut Admission,
+    settings: &LaneSettings,
+    counters: &Counters,
+    cx: &mut Context,
+) {
+    quic.refresh(cx, settings);
+    let keys: Vec<Key> = connections.keys();
+    for key in keys {
+        let Some(q) = connections.quic(key) else { continue };
+        if q.client().is_some_and(|c| c.requests == u64::MAX) {
+            q.leave();
+            quic_close_if_done(connections, quic, admission, settings, counters, cx, key);
         }
     }
 }

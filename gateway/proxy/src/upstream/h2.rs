@@ -8,16 +8,24 @@
 
 use crate::client::h2::SEND_BUFFER;
 use crate::conn::{Conn, UpstreamPhase};
+use crate::connections::Connections;
 use crate::exchange::Exchange;
-use crate::exchange::response::Loss;
-use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::executor::refuse;
+use crate::exchange::request::request_sent;
+use crate::exchange::response::{
+    Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
+};
+use crate::exchange::streams::{ClientStream, Later, UpstreamStream, resume_source};
 use crate::exchange::websocket;
 use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
 use crate::h2::frames::Frames;
-use crate::h2::message;
 use crate::h2::pipe::Pipe;
 use crate::h2::wake::StreamWaker;
+use crate::h2::{h2_woken, message};
+use crate::lifecycle::close_connection;
 use crate::service::Proxy;
+use crate::upstream::connection::{dispatch_request, upstream_lost};
 use bytes::Bytes;
 use h2::client::{self, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
@@ -177,480 +185,483 @@ impl H2Upstream {
     }
 }
 
-/// Connections.
-impl Proxy {
-    /// Finds a shared connection for an exchange, or one that is being made. False if there is none. After the loss of a
-    /// connection only those are joined that were begun since.
-    pub(crate) fn h2_join(&mut self, cx: &mut Context, exchange: Key) -> bool {
-        let Some(x) = self.exchanges.get(exchange) else { return true };
-        let Some(upstream) = x.upstream.clone() else { return true };
-        let (server, lost_at) = (x.server, x.routed.lost_at);
-        let mut at = 0;
-        while let Some(key) = upstream.shared(server, at) {
-            at += 1;
-            let Some(Conn::Upstream(upstream_conn)) = self.connections.get_mut(key) else { continue };
-            match &mut upstream_conn.h2 {
-                Some(h2) => {
-                    if lost_at.is_some_and(|at| h2.began < at) || !h2.has_room() {
-                        continue;
-                    }
-                    if h2.served > 0 {
-                        self.counters.upstream_reused.inc();
-                    }
-                    self.h2_send_request(cx, exchange, key);
-                    return true;
+// Connections.
+
+/// Finds a shared connection for an exchange, or one that is being made. False if there is none. After the loss of a
+/// connection only those are joined that were begun since.
+pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> bool {
+    let Some(x) = proxy.exchanges.get(exchange) else { return true };
+    let Some(upstream) = x.upstream.clone() else { return true };
+    let (server, lost_at) = (x.server, x.routed.lost_at);
+    let mut at = 0;
+    while let Some(key) = upstream.shared(server, at) {
+        at += 1;
+        let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { continue };
+        match &mut upstream_conn.h2 {
+            Some(h2) => {
+                if lost_at.is_some_and(|at| h2.began < at) || !h2.has_room() {
+                    continue;
                 }
-                None if upstream_conn.waiting.len() < MOST_WAITING => {
-                    upstream_conn.waiting.push(exchange);
-                    if let Some(x) = self.exchanges.get_mut(exchange) {
-                        x.upstream_stream = Some(UpstreamStream::Waiting(key));
-                    }
-                    return true;
+                if h2.served > 0 {
+                    proxy.counters.upstream_reused.inc();
                 }
-                _ => {}
+                h2_send_request(proxy, cx, exchange, key);
+                return true;
             }
-        }
-        false
-    }
-
-    /// A connection to an upstream turns out to speak HTTP/2: those who wait for it begin.
-    pub(crate) fn h2_upstream_begin(&mut self, cx: &mut Context, key: Key) {
-        let now = cx.now();
-        let Self { connections, scratch, .. } = self;
-        let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-        scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
-        let Some(h2) = H2Upstream::new(now, &mut upstream_conn.transport.stage) else {
-            return self.upstream_lost(cx, key, false);
-        };
-        upstream_conn.h2 = Some(Box::new(h2));
-        upstream_conn.phase = UpstreamPhase::Busy;
-        if !std::mem::replace(&mut upstream_conn.shared, true) {
-            upstream_conn.upstream.share(upstream_conn.server, key);
-        }
-        let mut waiting = std::mem::take(&mut upstream_conn.waiting);
-        waiting.extend(upstream_conn.exchange.take());
-        upstream_conn.deadline.after(cx, key, upstream_conn.upstream.upstream.keepalive_timeout);
-        self.counters.h2_upstream_connections.inc();
-        for exchange in waiting {
-            let Some(x) = self.exchanges.get(exchange) else { continue };
-            // One that was called off and goes elsewhere does not wait here any more.
-            if matches!(x.upstream_stream, Some(UpstreamStream::Waiting(k) | UpstreamStream::H1(k)) if k == key) {
-                self.h2_send_request(cx, exchange, key);
-            }
-        }
-        self.connections.mark_for_flush(key);
-    }
-
-    /// Takes plaintext; `input` is a buffer to use again.
-    pub(crate) fn h2_upstream_take(&mut self, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
-        let Some(h2) = self.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return input.clear() };
-        if !input.is_empty() {
-            h2.backlog.observe(&mut h2.frames, input);
-            h2.pipe.give(input);
-        }
-        self.h2_upstream_drive(cx, key);
-        self.h2_greeted(cx, key);
-        self.connections.mark_for_flush(key);
-        match self.connections.upstream(key).and_then(|b| b.h2.as_mut()) {
-            Some(h2) => h2.pipe.take_back(input),
-            None => input.clear(),
-        }
-    }
-
-    /// Goes on with those who wanted to know the server's SETTINGS first.
-    fn h2_greeted(&mut self, cx: &mut Context, key: Key) {
-        let Some(upstream_conn) = self.connections.upstream(key) else { return };
-        let Some(h2) = &mut upstream_conn.h2 else { return };
-        if std::mem::replace(&mut h2.greeted, true) {
-            return;
-        }
-        for exchange in std::mem::take(&mut upstream_conn.waiting) {
-            if self.exchanges.waits_for(exchange, key) {
-                self.h2_send_request(cx, exchange, key);
-            }
-        }
-    }
-
-    /// Lets the connection get on.
-    pub(crate) fn h2_upstream_drive(&mut self, cx: &mut Context, key: Key) {
-        loop {
-            let Self { connections, scratch, .. } = self;
-            let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-            let Some(h2) = &mut upstream_conn.h2 else { return };
-            h2.allow_input();
-            scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
-            let room = upstream_conn.transport.frame_room() + upstream_conn.transport.stage.len();
-            let over = h2.poll(&mut upstream_conn.transport.stage, room);
-            if over {
-                return self.h2_upstream_lost(cx, key, false);
-            }
-            self.h2_woken(cx);
-            let Some(h2) = self.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
-            if !h2.relieve() {
-                return;
-            }
-        }
-    }
-
-    /// A connection is over: each of its streams is told.
-    pub(crate) fn h2_upstream_lost(&mut self, cx: &mut Context, key: Key, timeout: bool) {
-        // What has come of responses before the end is theirs.
-        self.h2_woken(cx);
-        let Some(h2) = self.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
-        h2.pipe.end();
-        h2.leaving = true;
-        let mut task = task::Context::from_waker(Waker::noop());
-        let mut discarded = Vec::new();
-        h2.pipe.attach(&mut discarded, usize::MAX);
-        // Sets the streams' ends, of which those that the server has never looked at are told apart.
-        let _ = Pin::new(&mut h2.connection).poll(&mut task);
-        h2.pipe.detach(&mut discarded);
-        let limited = h2.limited;
-        let kept = h2.served > h2.streams.len() as u64;
-        let mut lost = Vec::new();
-        for (_, stream) in &mut h2.streams {
-            let mut why = if timeout { Loss::Timeout } else { Loss::Broken };
-            if let Some(response) = &mut stream.response {
-                match Pin::new(response).poll(&mut task) {
-                    Poll::Ready(Err(e)) if unprocessed(&e) => why = Loss::Unprocessed,
-                    _ if kept && !timeout => why = Loss::Stale,
-                    _ => {}
+            None if upstream_conn.waiting.len() < MOST_WAITING => {
+                upstream_conn.waiting.push(exchange);
+                if let Some(x) = proxy.exchanges.get_mut(exchange) {
+                    x.upstream_stream = Some(UpstreamStream::Waiting(key));
                 }
+                return true;
             }
-            if limited {
-                why = Loss::Limited;
-            }
-            lost.push((stream.exchange, why));
-        }
-        let waiting = self.connections.upstream(key).map(|b| std::mem::take(&mut b.waiting)).unwrap_or_default();
-        let waiting = waiting.into_iter().filter(|x| self.exchanges.waits_for(*x, key));
-        lost.extend(waiting.map(|x| (x, Loss::Broken)));
-        if limited {
-            self.counters.h2_upstream_limits.inc();
-        }
-        self.close(cx, key);
-        for (exchange, why) in lost {
-            self.server_lost(cx, exchange, why);
+            _ => {}
         }
     }
+    false
+}
 
-    /// Looks at what has run out of time on a connection.
-    pub(crate) fn h2_upstream_timeout(&mut self, cx: &mut Context, key: Key) {
-        let now = cx.now();
-        let Some(upstream_conn) = self.connections.upstream(key) else { return };
-        let config = upstream_conn.upstream.clone();
-        let config = &config.upstream;
-        let stuck = !upstream_conn.transport.is_flushed();
-        let Some(h2) = &mut upstream_conn.h2 else { return };
-        let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
-        if stuck && over(h2.progress, config.idle_timeout) {
-            self.counters.upstream_timeouts.inc();
-            return self.h2_upstream_lost(cx, key, true);
+/// A connection to an upstream turns out to speak HTTP/2: those who wait for it begin.
+pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let now = cx.now();
+    let Proxy { connections, scratch, .. } = proxy;
+    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
+    scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+    let Some(h2) = H2Upstream::new(now, &mut upstream_conn.transport.stage) else {
+        return upstream_lost(proxy, cx, key, false);
+    };
+    upstream_conn.h2 = Some(Box::new(h2));
+    upstream_conn.phase = UpstreamPhase::Busy;
+    if !std::mem::replace(&mut upstream_conn.shared, true) {
+        upstream_conn.upstream.share(upstream_conn.server, key);
+    }
+    let mut waiting = std::mem::take(&mut upstream_conn.waiting);
+    waiting.extend(upstream_conn.exchange.take());
+    upstream_conn.deadline.after(cx, key, upstream_conn.upstream.upstream.keepalive_timeout);
+    proxy.counters.h2_upstream_connections.inc();
+    for exchange in waiting {
+        let Some(x) = proxy.exchanges.get(exchange) else { continue };
+        // One that was called off and goes elsewhere does not wait here any more.
+        if matches!(x.upstream_stream, Some(UpstreamStream::Waiting(k) | UpstreamStream::H1(k)) if k == key) {
+            h2_send_request(proxy, cx, exchange, key);
         }
-        if h2.streams.is_empty() {
-            if h2.leaving || over(h2.idle_since, config.keepalive_timeout) {
-                return self.close(cx, key);
-            }
-            let at = h2.idle_since + config.keepalive_timeout.as_millis() as Millis;
-            return upstream_conn.deadline.set(cx, key, at);
-        }
-        let next = now + sweep(config);
-        upstream_conn.deadline.set(cx, key, next);
+    }
+    proxy.connections.mark_for_flush(key);
+}
+
+/// Takes plaintext; `input` is a buffer to use again.
+pub(crate) fn h2_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
+    let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return input.clear() };
+    if !input.is_empty() {
+        h2.backlog.observe(&mut h2.frames, input);
+        h2.pipe.give(input);
+    }
+    h2_upstream_drive(proxy, cx, key);
+    h2_greeted(proxy, cx, key);
+    proxy.connections.mark_for_flush(key);
+    match proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) {
+        Some(h2) => h2.pipe.take_back(input),
+        None => input.clear(),
     }
 }
 
-/// Streams.
-impl Proxy {
-    fn h2_upstream_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
-        match self.connections.get_mut(key)? {
-            Conn::Upstream(upstream_conn) => upstream_conn.h2.as_mut()?.streams.get_mut(index as usize),
-            _ => None,
+/// Goes on with those who wanted to know the server's SETTINGS first.
+fn h2_greeted(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
+    let Some(h2) = &mut upstream_conn.h2 else { return };
+    if std::mem::replace(&mut h2.greeted, true) {
+        return;
+    }
+    for exchange in std::mem::take(&mut upstream_conn.waiting) {
+        if proxy.exchanges.waits_for(exchange, key) {
+            h2_send_request(proxy, cx, exchange, key);
         }
     }
+}
 
-    /// Opens a stream for an exchange.
-    fn h2_send_request(&mut self, cx: &mut Context, exchange: Key, key: Key) {
-        let Self { connections, exchanges, .. } = self;
-        let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange))
-        else {
+/// Lets the connection get on.
+pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    loop {
+        let Proxy { connections, scratch, .. } = proxy;
+        let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
+        let Some(h2) = &mut upstream_conn.h2 else { return };
+        h2.allow_input();
+        scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+        let room = upstream_conn.transport.frame_room() + upstream_conn.transport.stage.len();
+        let over = h2.poll(&mut upstream_conn.transport.stage, room);
+        if over {
+            return h2_upstream_lost(proxy, cx, key, false);
+        }
+        h2_woken(proxy, cx);
+        let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
+        if !h2.relieve() {
+            return;
+        }
+    }
+}
+
+/// A connection is over: each of its streams is told.
+pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeout: bool) {
+    // What has come of responses before the end is theirs.
+    h2_woken(proxy, cx);
+    let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
+    h2.pipe.end();
+    h2.leaving = true;
+    let mut task = task::Context::from_waker(Waker::noop());
+    let mut discarded = Vec::new();
+    h2.pipe.attach(&mut discarded, usize::MAX);
+    // Sets the streams' ends, of which those that the server has never looked at are told apart.
+    let _ = Pin::new(&mut h2.connection).poll(&mut task);
+    h2.pipe.detach(&mut discarded);
+    let limited = h2.limited;
+    let kept = h2.served > h2.streams.len() as u64;
+    let mut lost = Vec::new();
+    for (_, stream) in &mut h2.streams {
+        let mut why = if timeout { Loss::Timeout } else { Loss::Broken };
+        if let Some(response) = &mut stream.response {
+            match Pin::new(response).poll(&mut task) {
+                Poll::Ready(Err(e)) if unprocessed(&e) => why = Loss::Unprocessed,
+                _ if kept && !timeout => why = Loss::Stale,
+                _ => {}
+            }
+        }
+        if limited {
+            why = Loss::Limited;
+        }
+        lost.push((stream.exchange, why));
+    }
+    let waiting = proxy.connections.upstream(key).map(|b| std::mem::take(&mut b.waiting)).unwrap_or_default();
+    let waiting = waiting.into_iter().filter(|x| proxy.exchanges.waits_for(*x, key));
+    lost.extend(waiting.map(|x| (x, Loss::Broken)));
+    if limited {
+        proxy.counters.h2_upstream_limits.inc();
+    }
+    close_connection(proxy, cx, key);
+    for (exchange, why) in lost {
+        server_lost(proxy, cx, exchange, why);
+    }
+}
+
+/// Looks at what has run out of time on a connection.
+pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let now = cx.now();
+    let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
+    let config = upstream_conn.upstream.clone();
+    let config = &config.upstream;
+    let stuck = !upstream_conn.transport.is_flushed();
+    let Some(h2) = &mut upstream_conn.h2 else { return };
+    let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
+    if stuck && over(h2.progress, config.idle_timeout) {
+        proxy.counters.upstream_timeouts.inc();
+        return h2_upstream_lost(proxy, cx, key, true);
+    }
+    if h2.streams.is_empty() {
+        if h2.leaving || over(h2.idle_since, config.keepalive_timeout) {
+            return close_connection(proxy, cx, key);
+        }
+        let at = h2.idle_since + config.keepalive_timeout.as_millis() as Millis;
+        return upstream_conn.deadline.set(cx, key, at);
+    }
+    let next = now + sweep(config);
+    upstream_conn.deadline.set(cx, key, next);
+}
+
+// Streams.
+
+fn h2_upstream_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
+    match connections.get_mut(key)? {
+        Conn::Upstream(upstream_conn) => upstream_conn.h2.as_mut()?.streams.get_mut(index as usize),
+        _ => None,
+    }
+}
+
+/// Opens a stream for an exchange.
+fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
+    let Proxy { connections, exchanges, .. } = proxy;
+    let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
+        return;
+    };
+    let secure = upstream_conn.transport.tls.is_some();
+    let upstream = upstream_conn.upstream.clone();
+    let Some(h2) = &mut upstream_conn.h2 else { return };
+    if !h2.has_room() {
+        // More have waited than the server takes at once.
+        x.upstream_stream = None;
+        return dispatch_request(proxy, cx, exchange, false);
+    }
+    let websocket = websocket::is_asked(x);
+    if websocket && !h2.requests.is_extended_connect_protocol_enabled() {
+        // RFC 8441 §3: only to those who say that they take it.
+        if !h2.greeted {
+            x.upstream_stream = Some(UpstreamStream::Waiting(key));
+            return upstream_conn.waiting.push(exchange);
+        }
+        x.upstream_stream = None;
+        proxy.counters.upstream_aborts.inc();
+        return refuse(proxy, cx, exchange, 502);
+    }
+    // Another protocol than WebSocket cannot be switched to here; a server may ignore the wish (RFC 9110 §7.8).
+    x.upgrade = websocket;
+    if !websocket {
+        x.machine.ignore_upgrade();
+    }
+    let tunnel = websocket || x.request.method() == sealane_http::Method::Connect;
+    let Ok(request) = message::write_request(x, secure, websocket) else {
+        x.upstream_stream = None;
+        return refuse(proxy, cx, exchange, 400);
+    };
+    let ended = x.body.is_empty() && !tunnel;
+    let (response, send) = match h2.requests.send_request(request, ended) {
+        Ok(sent) => sent,
+        Err(_) => {
+            h2.leaving = true;
+            x.upstream_stream = None;
+            return server_lost(proxy, cx, exchange, Loss::Unprocessed);
+        }
+    };
+    let index = h2.streams.vacant_key() as u32;
+    let slot = StreamWaker::new(key, index);
+    h2.streams.insert(Stream {
+        exchange,
+        response: Some(response),
+        send,
+        body: None,
+        rest: Bytes::new(),
+        waker: slot.waker(),
+        slot,
+        ended,
+        tunnel,
+        transport_blocked: false,
+    });
+    h2.served += 1;
+    h2.progress = cx.now();
+    if h2.streams.len() == 1 {
+        upstream_conn.deadline.set(cx, key, cx.now() + sweep(&upstream.upstream));
+    }
+    let side = UpstreamStream::H2(key, index);
+    request_sent(proxy, cx, exchange, side);
+    // From now on its response wakes it.
+    h2_server_read(proxy, cx, exchange, key, index);
+    proxy.connections.mark_for_flush(key);
+}
+
+/// `h2` says that something has come of a stream.
+pub(crate) fn h2_server_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
+    let Some(stream) = h2_upstream_stream(&mut proxy.connections, key, index) else { return };
+    let exchange = stream.exchange;
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    if x.request_body.unblock(cx.now()) {
+        resume_source(proxy, cx, Later::Client(exchange));
+    }
+    h2_server_read(proxy, cx, exchange, key, index);
+}
+
+/// Takes what has come of a response, as far as there is room for it.
+pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key, index: u32) {
+    loop {
+        let limits = &proxy.settings.limits().http;
+        let Proxy { connections, exchanges, .. } = proxy;
+        let Some(x) = exchanges.get_mut(exchange) else { return };
+        if x.upstream_stream != Some(UpstreamStream::H2(key, index)) || x.response_body.blocked {
+            return;
+        }
+        let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
+        let Some(stream) = upstream_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else {
             return;
         };
-        let secure = upstream_conn.transport.tls.is_some();
-        let upstream = upstream_conn.upstream.clone();
-        let Some(h2) = &mut upstream_conn.h2 else { return };
-        if !h2.has_room() {
-            // More have waited than the server takes at once.
-            x.upstream_stream = None;
-            return self.dispatch(cx, exchange, false);
-        }
-        let websocket = websocket::is_asked(x);
-        if websocket && !h2.requests.is_extended_connect_protocol_enabled() {
-            // RFC 8441 §3: only to those who say that they take it.
-            if !h2.greeted {
-                x.upstream_stream = Some(UpstreamStream::Waiting(key));
-                return upstream_conn.waiting.push(exchange);
-            }
-            x.upstream_stream = None;
-            self.counters.upstream_aborts.inc();
-            return self.refuse(cx, exchange, 502);
-        }
-        // Another protocol than WebSocket cannot be switched to here; a server may ignore the wish (RFC 9110 §7.8).
-        x.upgrade = websocket;
-        if !websocket {
-            x.machine.ignore_upgrade();
-        }
-        let tunnel = websocket || x.request.method() == sealane_http::Method::Connect;
-        let Ok(request) = message::write_request(x, secure, websocket) else {
-            x.upstream_stream = None;
-            return self.refuse(cx, exchange, 400);
-        };
-        let ended = x.body.is_empty() && !tunnel;
-        let (response, send) = match h2.requests.send_request(request, ended) {
-            Ok(sent) => sent,
-            Err(_) => {
-                h2.leaving = true;
-                x.upstream_stream = None;
-                return self.server_lost(cx, exchange, Loss::Unprocessed);
-            }
-        };
-        let index = h2.streams.vacant_key() as u32;
-        let slot = StreamWaker::new(key, index);
-        h2.streams.insert(Stream {
-            exchange,
-            response: Some(response),
-            send,
-            body: None,
-            rest: Bytes::new(),
-            waker: slot.waker(),
-            slot,
-            ended,
-            tunnel,
-            transport_blocked: false,
-        });
-        h2.served += 1;
-        h2.progress = cx.now();
-        if h2.streams.len() == 1 {
-            upstream_conn.deadline.set(cx, key, cx.now() + sweep(&upstream.upstream));
-        }
-        let side = UpstreamStream::H2(key, index);
-        self.request_sent(cx, exchange, side);
-        // From now on its response wakes it.
-        self.h2_server_read(cx, exchange, key, index);
-        self.connections.mark_for_flush(key);
-    }
-
-    /// `h2` says that something has come of a stream.
-    pub(crate) fn h2_server_woken(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let Some(stream) = self.h2_upstream_stream(key, index) else { return };
-        let exchange = stream.exchange;
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        if x.request_body.unblock(cx.now()) {
-            self.resume(cx, Later::Client(exchange));
-        }
-        self.h2_server_read(cx, exchange, key, index);
-    }
-
-    /// Takes what has come of a response, as far as there is room for it.
-    pub(crate) fn h2_server_read(&mut self, cx: &mut Context, exchange: Key, key: Key, index: u32) {
-        loop {
-            let limits = &self.settings.limits().http;
-            let Self { connections, exchanges, .. } = self;
-            let Some(x) = exchanges.get_mut(exchange) else { return };
-            if x.upstream_stream != Some(UpstreamStream::H2(key, index)) || x.response_body.blocked {
-                return;
-            }
-            let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-            let Some(stream) = upstream_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else {
-                return;
-            };
-            let mut task = task::Context::from_waker(&stream.waker);
-            if let Some(future) = &mut stream.response {
-                let response = match future.poll_informational(&mut task) {
+        let mut task = task::Context::from_waker(&stream.waker);
+        if let Some(future) = &mut stream.response {
+            let response = match future.poll_informational(&mut task) {
+                Poll::Pending => return,
+                Poll::Ready(Some(interim)) => interim,
+                Poll::Ready(None) => match Pin::new(future).poll(&mut task) {
                     Poll::Pending => return,
-                    Poll::Ready(Some(interim)) => interim,
-                    Poll::Ready(None) => match Pin::new(future).poll(&mut task) {
-                        Poll::Pending => return,
-                        Poll::Ready(Ok(response)) => {
-                            let (parts, body) = response.into_parts();
-                            stream.response = None;
-                            stream.body = Some(body);
-                            Ok(http::Response::from_parts(parts, ()))
-                        }
-                        Poll::Ready(Err(e)) => Err(e),
-                    },
-                };
-                let parts = match response {
-                    Ok(response) => response.into_parts().0,
-                    Err(e) => {
-                        return self.h2_stream_lost(cx, exchange, &e);
+                    Poll::Ready(Ok(response)) => {
+                        let (parts, body) = response.into_parts();
+                        stream.response = None;
+                        stream.body = Some(body);
+                        Ok(http::Response::from_parts(parts, ()))
                     }
-                };
-                let ended = stream.body.as_ref().is_some_and(RecvStream::is_end_stream);
-                let method = if stream.tunnel { sealane_http::Method::Connect } else { x.request.method() };
-                let info = match message::read_response(&parts, ended, limits, method, &mut x.response) {
-                    Ok(info) => info,
-                    Err(e) => return self.response_broken(cx, exchange, e),
-                };
-                if info.upgrade && x.upgrade {
-                    websocket::switch(x);
+                    Poll::Ready(Err(e)) => Err(e),
+                },
+            };
+            let parts = match response {
+                Ok(response) => response.into_parts().0,
+                Err(e) => {
+                    return h2_stream_lost(proxy, cx, exchange, &e);
                 }
-                let done = info.body.is_empty() && !info.upgrade && x.response.status >= 200;
-                if !self.response_arrived(cx, exchange, info.body, info.upgrade) {
-                    return;
+            };
+            let ended = stream.body.as_ref().is_some_and(RecvStream::is_end_stream);
+            let method = if stream.tunnel { sealane_http::Method::Connect } else { x.request.method() };
+            let info = match message::read_response(&parts, ended, limits, method, &mut x.response) {
+                Ok(info) => info,
+                Err(e) => return response_broken(proxy, cx, exchange, e),
+            };
+            if info.upgrade && x.upgrade {
+                websocket::switch(x);
+            }
+            let done = info.body.is_empty() && !info.upgrade && x.response.status >= 200;
+            if !response_arrived(proxy, cx, exchange, info.body, info.upgrade) {
+                return;
+            }
+            if done {
+                return response_end(proxy, cx, exchange);
+            }
+            continue;
+        }
+        let Some(body) = &mut stream.body else { return };
+        if stream.rest.is_empty() {
+            match backlog::poll_joined(body, &mut task) {
+                Poll::Pending => return,
+                Poll::Ready(Some(Ok(data))) => stream.rest = data,
+                Poll::Ready(Some(Err(e))) => return h2_stream_lost(proxy, cx, exchange, &e),
+                Poll::Ready(None) => {
+                    let trailers = match body.poll_trailers(&mut task) {
+                        Poll::Pending => return,
+                        Poll::Ready(Ok(trailers)) => trailers,
+                        Poll::Ready(Err(e)) => return h2_stream_lost(proxy, cx, exchange, &e),
+                    };
+                    stream.body = None;
+                    let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.response_body.trailers));
+                    return match read {
+                        Some(Err(e)) => response_broken(proxy, cx, exchange, e),
+                        _ => response_end(proxy, cx, exchange),
+                    };
                 }
-                if done {
-                    return self.response_end(cx, exchange);
-                }
+            }
+            if stream.rest.is_empty() {
                 continue;
             }
-            let Some(body) = &mut stream.body else { return };
-            if stream.rest.is_empty() {
-                match backlog::poll_joined(body, &mut task) {
-                    Poll::Pending => return,
-                    Poll::Ready(Some(Ok(data))) => stream.rest = data,
-                    Poll::Ready(Some(Err(e))) => return self.h2_stream_lost(cx, exchange, &e),
-                    Poll::Ready(None) => {
-                        let trailers = match body.poll_trailers(&mut task) {
-                            Poll::Pending => return,
-                            Poll::Ready(Ok(trailers)) => trailers,
-                            Poll::Ready(Err(e)) => return self.h2_stream_lost(cx, exchange, &e),
-                        };
-                        stream.body = None;
-                        let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.response_body.trailers));
-                        return match read {
-                            Some(Err(e)) => self.response_broken(cx, exchange, e),
-                            _ => self.response_end(cx, exchange),
-                        };
-                    }
-                }
-                if stream.rest.is_empty() {
-                    continue;
-                }
-            }
-            let want = stream.rest.len();
-            let room = match self.response_room(cx, exchange, want) {
-                None | Some(0) => return,
-                Some(room) => room,
-            };
-            let Some(stream) = self.h2_upstream_stream(key, index) else { return };
-            let piece = stream.rest.split_to(want.min(room));
-            let Some(body) = &mut stream.body else { return };
-            // The server may send as much again. It fails only where more is released than has come.
-            let _ = body.flow_control().release_capacity(piece.len());
-            let last = stream.rest.is_empty() && body.is_end_stream();
-            self.connections.mark_for_flush(key);
-            if !self.response_data(cx, exchange, &piece, last) {
-                return;
-            }
         }
-    }
-
-    /// A stream has ended with an error.
-    fn h2_stream_lost(&mut self, cx: &mut Context, exchange: Key, e: &h2::Error) {
-        let cancelled = e.is_remote() && e.is_reset() && e.reason() == Some(Reason::CANCEL);
-        let why = match () {
-            () if unprocessed(e) => Loss::Unprocessed,
-            () if is_limit(e) => Loss::Limited,
-            () if cancelled && self.exchanges.get(exchange).is_some_and(|x| is_grpc(x)) => Loss::Cancelled,
-            () => Loss::Broken,
+        let want = stream.rest.len();
+        let room = match response_room(&mut proxy.connections, &mut proxy.exchanges, cx, exchange, want) {
+            None | Some(0) => return,
+            Some(room) => room,
         };
-        self.server_lost(cx, exchange, why);
-    }
-
-    /// How much of `want` bytes can be taken.
-    pub(crate) fn h2_server_credit(&mut self, key: Key, index: u32, want: usize) -> usize {
-        let Some(Conn::Upstream(upstream_conn)) = self.connections.get_mut(key) else { return 0 };
-        let Some(h2) = &mut upstream_conn.h2 else { return 0 };
-        let room = upstream_conn.transport.room(h2.fed, want);
-        let Some(stream) = h2.streams.get_mut(index as usize) else { return 0 };
-        if room == 0 {
-            stream.transport_blocked = true;
-            self.connections.mark_for_flush(key);
-            return 0;
-        }
-        // As towards clients: no more is reserved than there is to send.
-        let want = want.min(room);
-        stream.send.reserve_capacity(want);
-        let capacity = stream.send.capacity();
-        if capacity > 0 {
-            return capacity.min(want);
-        }
-        match stream.send.poll_capacity(&mut task::Context::from_waker(&stream.waker)) {
-            Poll::Ready(Some(Ok(capacity))) => capacity.min(want),
-            _ => 0,
-        }
-    }
-
-    pub(crate) fn h2_server_data(&mut self, cx: &mut Context, key: Key, index: u32, data: &[u8], last: bool) {
-        let now = cx.now();
-        let Some(Conn::Upstream(upstream_conn)) = self.connections.get_mut(key) else { return };
-        let Some(h2) = &mut upstream_conn.h2 else { return };
-        let Some(stream) = h2.streams.get_mut(index as usize) else { return };
-        h2.fed += data.len() + 9;
-        h2.progress = now;
-        stream.ended |= last;
-        // It fails where the stream has been reset, and then the response says so.
-        let _ = stream.send.send_data(Bytes::copy_from_slice(data), last);
-        self.connections.mark_for_flush(key);
-    }
-
-    pub(crate) fn h2_server_end(&mut self, exchange: Key, key: Key, index: u32) {
-        let Self { connections, exchanges, .. } = self;
-        let (Some(x), Some(Conn::Upstream(upstream_conn))) = (exchanges.get(exchange), connections.get_mut(key)) else {
-            return;
-        };
-        let Some(stream) = upstream_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
-        if std::mem::replace(&mut stream.ended, true) {
+        let Some(stream) = h2_upstream_stream(&mut proxy.connections, key, index) else { return };
+        let piece = stream.rest.split_to(want.min(room));
+        let Some(body) = &mut stream.body else { return };
+        // The server may send as much again. It fails only where more is released than has come.
+        let _ = body.flow_control().release_capacity(piece.len());
+        let last = stream.rest.is_empty() && body.is_end_stream();
+        proxy.connections.mark_for_flush(key);
+        if !response_data(proxy, cx, exchange, &piece, last) {
             return;
         }
-        // As above.
-        let _ = match x.request_body.trailers.is_empty() {
-            true => stream.send.send_data(Bytes::new(), true),
-            false => stream.send.send_trailers(message::write_trailers(&x.request_body.trailers)),
-        };
-        self.connections.mark_for_flush(key);
     }
+}
 
-    /// The exchange needs its stream no more; what has not ended is reset by `h2` (CANCEL).
-    pub(crate) fn h2_server_finish(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let draining = self.settings.is_draining();
-        let Some(Conn::Upstream(upstream_conn)) = self.connections.get_mut(key) else { return };
-        let config = upstream_conn.upstream.clone();
-        let Some(h2) = &mut upstream_conn.h2 else { return };
-        let Some(Stream { slot, .. }) = h2.streams.try_remove(index as usize) else { return };
-        StreamWaker::retire(slot);
-        if h2.streams.is_empty() {
-            h2.idle_since = cx.now();
-            if h2.leaving || draining || config.upstream.keepalive == 0 {
-                return self.close(cx, key);
-            }
-            upstream_conn.deadline.after(cx, key, config.upstream.keepalive_timeout);
-        }
-        self.connections.mark_for_flush(key);
+/// A stream has ended with an error.
+fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Error) {
+    let cancelled = e.is_remote() && e.is_reset() && e.reason() == Some(Reason::CANCEL);
+    let why = match () {
+        () if unprocessed(e) => Loss::Unprocessed,
+        () if is_limit(e) => Loss::Limited,
+        () if cancelled && proxy.exchanges.get(exchange).is_some_and(|x| is_grpc(x)) => Loss::Cancelled,
+        () => Loss::Broken,
+    };
+    server_lost(proxy, cx, exchange, why);
+}
+
+/// How much of `want` bytes can be taken.
+pub(crate) fn h2_server_credit(connections: &mut Connections, key: Key, index: u32, want: usize) -> usize {
+    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return 0 };
+    let Some(h2) = &mut upstream_conn.h2 else { return 0 };
+    let room = upstream_conn.transport.room(h2.fed, want);
+    let Some(stream) = h2.streams.get_mut(index as usize) else { return 0 };
+    if room == 0 {
+        stream.transport_blocked = true;
+        connections.mark_for_flush(key);
+        return 0;
     }
-
-    /// The request is called off.
-    pub(crate) fn h2_server_reset(&mut self, cx: &mut Context, key: Key, index: u32) {
-        if let Some(stream) = self.h2_upstream_stream(key, index) {
-            stream.send.send_reset(Reason::CANCEL);
-        }
-        self.h2_server_finish(cx, key, index);
+    // As towards clients: no more is reserved than there is to send.
+    let want = want.min(room);
+    stream.send.reserve_capacity(want);
+    let capacity = stream.send.capacity();
+    if capacity > 0 {
+        return capacity.min(want);
     }
+    match stream.send.poll_capacity(&mut task::Context::from_waker(&stream.waker)) {
+        Poll::Ready(Some(Ok(capacity))) => capacity.min(want),
+        _ => 0,
+    }
+}
 
-    /// There is room on the wire again.
-    pub(crate) fn h2_upstream_room(&mut self, cx: &mut Context, key: Key) {
-        let Some(h2) = self.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
-        let mut blocked = Vec::new();
-        for (_, stream) in h2.streams.iter_mut().filter(|(_, s)| s.transport_blocked) {
-            stream.transport_blocked = false;
-            blocked.push(stream.exchange);
+pub(crate) fn h2_server_data(
+    connections: &mut Connections,
+    cx: &mut Context,
+    key: Key,
+    index: u32,
+    data: &[u8],
+    last: bool,
+) {
+    let now = cx.now();
+    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
+    let Some(h2) = &mut upstream_conn.h2 else { return };
+    let Some(stream) = h2.streams.get_mut(index as usize) else { return };
+    h2.fed += data.len() + 9;
+    h2.progress = now;
+    stream.ended |= last;
+    // It fails where the stream has been reset, and then the response says so.
+    let _ = stream.send.send_data(Bytes::copy_from_slice(data), last);
+    connections.mark_for_flush(key);
+}
+
+pub(crate) fn h2_server_end(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, key: Key, index: u32) {
+    let (Some(x), Some(Conn::Upstream(upstream_conn))) = (exchanges.get(exchange), connections.get_mut(key)) else {
+        return;
+    };
+    let Some(stream) = upstream_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
+    if std::mem::replace(&mut stream.ended, true) {
+        return;
+    }
+    // As above.
+    let _ = match x.request_body.trailers.is_empty() {
+        true => stream.send.send_data(Bytes::new(), true),
+        false => stream.send.send_trailers(message::write_trailers(&x.request_body.trailers)),
+    };
+    connections.mark_for_flush(key);
+}
+
+/// The exchange needs its stream no more; what has not ended is reset by `h2` (CANCEL).
+pub(crate) fn h2_server_finish(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
+    let draining = proxy.settings.is_draining();
+    let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { return };
+    let config = upstream_conn.upstream.clone();
+    let Some(h2) = &mut upstream_conn.h2 else { return };
+    let Some(Stream { slot, .. }) = h2.streams.try_remove(index as usize) else { return };
+    StreamWaker::retire(slot);
+    if h2.streams.is_empty() {
+        h2.idle_since = cx.now();
+        if h2.leaving || draining || config.upstream.keepalive == 0 {
+            return close_connection(proxy, cx, key);
         }
-        for exchange in blocked {
-            if let Some(x) = self.exchanges.get_mut(exchange)
-                && x.request_body.unblock(cx.now())
-            {
-                self.resume(cx, Later::Client(exchange));
-            }
+        upstream_conn.deadline.after(cx, key, config.upstream.keepalive_timeout);
+    }
+    proxy.connections.mark_for_flush(key);
+}
+
+/// The request is called off.
+pub(crate) fn h2_server_reset(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
+    if let Some(stream) = h2_upstream_stream(&mut proxy.connections, key, index) {
+        stream.send.send_reset(Reason::CANCEL);
+    }
+    h2_server_finish(proxy, cx, key, index);
+}
+
+/// There is room on the wire again.
+pub(crate) fn h2_upstream_room(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
+    let mut blocked = Vec::new();
+    for (_, stream) in h2.streams.iter_mut().filter(|(_, s)| s.transport_blocked) {
+        stream.transport_blocked = false;
+        blocked.push(stream.exchange);
+    }
+    for exchange in blocked {
+        if let Some(x) = proxy.exchanges.get_mut(exchange)
+            && x.request_body.unblock(cx.now())
+        {
+            resume_source(proxy, cx, Later::Client(exchange));
         }
     }
 }

@@ -11,13 +11,22 @@
 
 use crate::client::h3::sweep;
 use crate::conn::Conn;
-use crate::exchange::response::Loss;
+use crate::connections::Connections;
+use crate::counters::Counters;
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::request::request_sent;
+use crate::exchange::response::{
+    Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
+};
 use crate::exchange::streams::{Later, UpstreamStream};
-use crate::quic::config;
+use crate::quic::admission::{h3_connection_error, quic_insert};
 use crate::quic::conn::{Phase, QuicConn, Role, Stream};
+use crate::quic::{QuicEndpoint, config, quic_close_if_done};
 use crate::service::Proxy;
+use crate::settings::LaneSettings;
 use crate::snapshot::{QuicSettings, UpstreamHttp};
 use crate::transport::{HIGH_WATER, MIN_CREDIT};
+use crate::upstream::connection::dispatch_request;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{ConnectionError, Dir, ReadError, StreamId};
@@ -49,438 +58,459 @@ const SETTINGS: QuicSettings = QuicSettings {
     alt_svc: None,
 };
 
-impl Proxy {
-    /// Sends a request over HTTP/3, or lets it wait for a connection that is being made. False: it goes over TCP.
-    pub(crate) fn h3_dispatch(&mut self, cx: &mut Context, exchange: Key) -> bool {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
-        let Some(upstream) = x.upstream.clone() else { return false };
-        let server = x.server;
-        // An upgrade, and CONNECT, are HTTP/1.1's own: whether the server can do them here is not known in advance.
-        let plain = !x.upgrade && x.request.method() != Method::Connect;
-        if upstream.upstream.http != UpstreamHttp::Three || !plain || upstream.h3_is_down(server, cx.now()) {
-            return false;
+/// Sends a request over HTTP/3, or lets it wait for a connection that is being made. False: it goes over TCP.
+pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> bool {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
+    let Some(upstream) = x.upstream.clone() else { return false };
+    let server = x.server;
+    // An upgrade, and CONNECT, are HTTP/1.1's own: whether the server can do them here is not known in advance.
+    let plain = !x.upgrade && x.request.method() != Method::Connect;
+    if upstream.upstream.http != UpstreamHttp::Three || !plain || upstream.h3_is_down(server, cx.now()) {
+        return false;
+    }
+    let key = match upstream.h3_connection(server).filter(|key| h3_usable(&mut proxy.connections, *key)) {
+        Some(key) => {
+            proxy.counters.upstream_reused.inc();
+            key
         }
-        let key = match upstream.h3_connection(server).filter(|key| self.h3_usable(*key)) {
-            Some(key) => {
-                self.counters.upstream_reused.inc();
-                key
+        None => match h3_connect(
+            &mut proxy.connections,
+            &mut proxy.quic,
+            &proxy.settings,
+            &proxy.counters,
+            cx,
+            &upstream,
+            server,
+        ) {
+            Some(key) => key,
+            None => {
+                upstream.h3_failed(server, cx.now() + FORGET);
+                return false;
             }
-            None => match self.h3_connect(cx, &upstream, server) {
-                Some(key) => key,
-                None => {
-                    upstream.h3_failed(server, cx.now() + FORGET);
-                    return false;
-                }
-            },
-        };
-        if let Some(x) = self.exchanges.get_mut(exchange) {
-            x.upstream_stream = Some(UpstreamStream::Waiting(key));
-        }
-        if let Some(q) = self.connections.quic(key) {
-            q.requests_waiting.push_back(exchange);
-        }
-        self.h3_send_waiting(cx, key);
-        true
+        },
+    };
+    if let Some(x) = proxy.exchanges.get_mut(exchange) {
+        x.upstream_stream = Some(UpstreamStream::Waiting(key));
     }
-
-    fn h3_usable(&mut self, key: Key) -> bool {
-        self.connections.quic(key).is_some_and(|q| matches!(q.phase, Phase::Handshake | Phase::Open))
+    if let Some(q) = proxy.connections.quic(key) {
+        q.requests_waiting.push_back(exchange);
     }
+    h3_send_waiting(proxy, cx, key);
+    true
+}
 
-    /// Begins to connect; `None` if that fails at once.
-    fn h3_connect(&mut self, cx: &mut Context, upstream: &Rc<LaneUpstream>, server: usize) -> Option<Key> {
-        let address = upstream.upstream.servers.get(server)?.address;
-        let policy = upstream.upstream.tls.as_ref()?;
-        let context = upstream.context(false).ok()??;
-        let client = QuicClient::new(&context).ok()?;
-        let mut config = quinn_proto::ClientConfig::new(Arc::new(client));
-        // Longer than what an answer may take, so that this is what a late one is counted as; but a server that is gone
-        // without a word is found out.
-        let patience = upstream.upstream.first_byte_timeout.max(upstream.upstream.idle_timeout);
-        let silence = patience.saturating_add(DEAD_AFTER);
-        config.transport_config(Arc::new(config::transport(&SETTINGS, Some(silence))));
-        let (index, handle, quic) = self.quic.connect(cx, &self.settings, config, address, &policy.server_name)?;
-        self.counters.upstream_connects.inc();
-        let key = self.quic_insert(index, handle, quic, Role::Server(upstream.clone(), server), cx.now());
-        upstream.h3_note(server, Some(key));
-        let wait = upstream.upstream.connect_timeout;
-        let q = self.connections.quic(key)?;
-        q.deadline.after(cx, key, wait);
-        self.connections.mark_for_flush(key);
-        Some(key)
+fn h3_usable(connections: &mut Connections, key: Key) -> bool {
+    connections.quic(key).is_some_and(|q| matches!(q.phase, Phase::Handshake | Phase::Open))
+}
+
+/// Begins to connect; `None` if that fails at once.
+fn h3_connect(
+    connections: &mut Connections,
+    quic: &mut QuicEndpoint,
+    settings: &LaneSettings,
+    counters: &Counters,
+    cx: &mut Context,
+    upstream: &Rc<LaneUpstream>,
+    server: usize,
+) -> Option<Key> {
+    let address = upstream.upstream.servers.get(server)?.address;
+    let policy = upstream.upstream.tls.as_ref()?;
+    let context = upstream.context(false).ok()??;
+    let client = QuicClient::new(&context).ok()?;
+    let mut config = quinn_proto::ClientConfig::new(Arc::new(client));
+    // Longer than what an answer may take, so that this is what a late one is counted as; but a server that is gone
+    // without a word is found out.
+    let patience = upstream.upstream.first_byte_timeout.max(upstream.upstream.idle_timeout);
+    let silence = patience.saturating_add(DEAD_AFTER);
+    config.transport_config(Arc::new(config::transport(&SETTINGS, Some(silence))));
+    let (index, handle, connection) = quic.connect(cx, settings, config, address, &policy.server_name)?;
+    counters.upstream_connects.inc();
+    let key =
+        quic_insert(connections, quic, index, handle, connection, Role::Server(upstream.clone(), server), cx.now());
+    upstream.h3_note(server, Some(key));
+    let wait = upstream.upstream.connect_timeout;
+    let q = connections.quic(key)?;
+    q.deadline.after(cx, key, wait);
+    connections.mark_for_flush(key);
+    Some(key)
+}
+
+/// The handshake with a server is over.
+pub(crate) fn h3_server_established(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let limits = proxy.settings.limits().clone();
+    let Some(q) = proxy.connections.quic(key) else { return };
+    q.phase = Phase::Open;
+    q.established = true;
+    q.prepare_key_update();
+    q.idle_since = cx.now();
+    q.open_control(&Settings { max_field_section_size: limits.http.head as u64, connect_protocol: false });
+    let handshake = q.quic.crypto_session().handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
+    q.deadline.set(cx, key, cx.now() + sweep(&limits));
+    match handshake.and_then(|h| h.summary).is_some_and(|s| s.resumed) {
+        true => proxy.counters.upstream_resumed.inc(),
+        false => proxy.counters.upstream_full.inc(),
     }
+    proxy.counters.h3_upstream_connections.inc();
+    h3_send_waiting(proxy, cx, key);
+}
 
-    /// The handshake with a server is over.
-    pub(crate) fn h3_server_established(&mut self, cx: &mut Context, key: Key) {
-        let limits = self.settings.limits().clone();
-        let Some(q) = self.connections.quic(key) else { return };
-        q.phase = Phase::Open;
-        q.established = true;
-        q.prepare_key_update();
-        q.idle_since = cx.now();
-        q.open_control(&Settings { max_field_section_size: limits.http.head as u64, connect_protocol: false });
-        let handshake = q.quic.crypto_session().handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
-        q.deadline.set(cx, key, cx.now() + sweep(&limits));
-        match handshake.and_then(|h| h.summary).is_some_and(|s| s.resumed) {
-            true => self.counters.upstream_resumed.inc(),
-            false => self.counters.upstream_full.inc(),
-        }
-        self.counters.h3_upstream_connections.inc();
-        self.h3_send_waiting(cx, key);
-    }
-
-    /// Sends the requests that wait for this connection, as many as the server allows.
-    pub(crate) fn h3_send_waiting(&mut self, cx: &mut Context, key: Key) {
-        loop {
-            let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return };
-            let Some(&exchange) = q.requests_waiting.front() else { return };
-            if !self.exchanges.waits_for(exchange, key) {
-                q.requests_waiting.pop_front();
-                continue;
-            }
-            if q.phase != Phase::Open {
-                return;
-            }
-            let Some(id) = q.quic.streams().open(Dir::Bi) else { return };
+/// Sends the requests that wait for this connection, as many as the server allows.
+pub(crate) fn h3_send_waiting(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    loop {
+        let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return };
+        let Some(&exchange) = q.requests_waiting.front() else { return };
+        if !proxy.exchanges.waits_for(exchange, key) {
             q.requests_waiting.pop_front();
-            self.h3_send_request(cx, key, exchange, id);
+            continue;
         }
-    }
-
-    fn h3_send_request(&mut self, cx: &mut Context, key: Key, exchange: Key, id: StreamId) {
-        let max = self.settings.limits().http.head;
-        let Self { connections, exchanges, .. } = self;
-        let (Some(Conn::Quic(q)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else { return };
-        let mut stream = Stream::new(id, MessageReader::new(Side::Client, max), Millis::MAX);
-        stream.exchange = Some(exchange);
-        x.request_body.framing = BodyLength::None;
-        h3::encode_request(&mut stream.out, &x.request, x.body, Scheme::Https, false);
-        stream.finish = x.body.is_empty();
-        let index = q.streams.insert(stream) as u32;
-        q.by_id.insert(id, index);
-        q.stage(index);
-        q.next_id = q.next_id.max(u64::from(id) + 4);
-        self.connections.mark_for_flush(key);
-        self.request_sent(cx, exchange, UpstreamStream::H3(key, index));
-    }
-
-    /// Reads a response as far as there is room for it.
-    pub(crate) fn h3_server_read(&mut self, cx: &mut Context, key: Key, index: u32) {
-        let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
-        let (id, Some(exchange)) = (stream.id, stream.exchange) else { return };
-        // The reader travels, since what it finds concerns all of us.
-        let mut reader = std::mem::replace(&mut stream.reader, MessageReader::new(Side::Client, 0));
-        let result = self.h3_server_read_with(cx, key, index, exchange, &mut reader);
-        let same = |s: &&mut Stream| s.id == id;
-        if let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
-            stream.reader = reader;
-        }
-        match result {
-            Ok(()) => {}
-            Err(H3Error::Message(e)) => self.response_broken(cx, exchange, e),
-            Err(H3Error::Stream(..)) => self.response_broken(cx, exchange, ParseError::Truncated),
-            Err(H3Error::Connection(code, why)) => self.h3_connection_error(cx, key, code, why),
-        }
-        self.connections.mark_for_flush(key);
-    }
-
-    fn h3_server_read_with(
-        &mut self,
-        cx: &mut Context,
-        key: Key,
-        index: u32,
-        exchange: Key,
-        reader: &mut MessageReader,
-    ) -> Result<(), H3Error> {
-        let mut begun: Option<ListInfo> = None;
-        let mut ahead = 0;
-        loop {
-            let Some(Conn::Quic(q)) = self.connections.get_mut(key) else { return Ok(()) };
-            let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
-            if stream.rest.is_empty() {
-                if stream.read_done {
-                    return Ok(());
-                }
-                let mut recv = q.quic.recv_stream(stream.id);
-                let Ok(mut chunks) = recv.read(true) else { return Ok(()) };
-                let read = chunks.next(usize::MAX);
-                // Whether there is something to send is looked at once per turn anyway.
-                let _ = chunks.finalize();
-                match read {
-                    Ok(Some(chunk)) => {
-                        stream.rest = chunk.bytes;
-                        stream.answered = true;
-                    }
-                    Err(ReadError::Blocked) => {
-                        if let Some(info) = begun {
-                            self.response_arrived(cx, exchange, info.body, false);
-                        }
-                        return Ok(());
-                    }
-                    Ok(None) => {
-                        stream.read_done = true;
-                        let short = stream.promised.is_some_and(|left| left > 0);
-                        reader.finish()?;
-                        if let Some(mut info) = begun {
-                            match info.body {
-                                BodyLength::Known(n) if n > 0 => return Err(ParseError::LengthMismatch.into()),
-                                BodyLength::Chunked => info.body = BodyLength::Known(0),
-                                _ => {}
-                            }
-                            if !self.response_arrived(cx, exchange, info.body, false) {
-                                return Ok(());
-                            }
-                        } else if short {
-                            return Err(ParseError::LengthMismatch.into());
-                        }
-                        self.response_end(cx, exchange);
-                        return Ok(());
-                    }
-                    Err(ReadError::Reset(code)) => {
-                        stream.read_done = true;
-                        // RFC 9114 §8.1: it was not looked at, and may be sent again.
-                        let rejected = code.into_inner() == u64::from(Code::RequestRejected.value());
-                        self.server_lost(cx, exchange, if rejected { Loss::Unprocessed } else { Loss::Broken });
-                        return Ok(());
-                    }
-                }
-                continue;
-            }
-            if let Some(info) = begun.take() {
-                if !self.response_arrived(cx, exchange, info.body, false) {
-                    return Ok(());
-                }
-                continue;
-            }
-            let mut step = stream.rest.len();
-            if stream.headed {
-                match self.response_room(cx, exchange, step) {
-                    None | Some(0) => return Ok(()),
-                    Some(room) => step = step.min(room),
-                }
-                ahead += step;
-                if ahead > READ_AHEAD {
-                    self.exchanges.go_on_later(Later::Server(exchange));
-                    return Ok(());
-                }
-            }
-            let Self { connections, exchanges, scratch, settings, .. } = self;
-            let Some(Conn::Quic(q)) = connections.get_mut(key) else { return Ok(()) };
-            let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
-            let Some(x) = exchanges.get_mut(exchange) else { return Ok(()) };
-            let limits = &settings.limits().http;
-            let data = stream.rest.slice(..step);
-            let (used, piece) = reader.read(&data)?;
-            stream.rest.advance(used);
-            match piece {
-                Piece::NeedMore => {}
-                Piece::Head(section) => {
-                    let method = x.request.method();
-                    let info = h3::read_response(section, false, limits, method, &mut x.response, &mut scratch.qpack)?;
-                    if x.response.status < 200 {
-                        reader.expect_another_head();
-                        if !self.response_arrived(cx, exchange, BodyLength::None, false) {
-                            return Ok(());
-                        }
-                        continue;
-                    }
-                    stream.headed = true;
-                    stream.promised = match info.body {
-                        BodyLength::Known(n) => Some(n),
-                        BodyLength::None => Some(0),
-                        _ => None,
-                    };
-                    begun = Some(info);
-                }
-                Piece::Data(bytes) => {
-                    if let Some(promised) = &mut stream.promised {
-                        let left = promised.checked_sub(bytes.len() as u64);
-                        *promised = left.ok_or(ParseError::LengthMismatch)?;
-                    }
-                    if !self.response_data(cx, exchange, bytes, false) {
-                        return Ok(());
-                    }
-                }
-                Piece::Trailers(section) => {
-                    h3::read_trailers(section, limits, &mut x.response_body.trailers, &mut scratch.qpack)?;
-                }
-            }
-        }
-    }
-
-    /// The server wants no more of a request (STOP_SENDING): it may have answered already.
-    pub(crate) fn h3_server_stopped(&mut self, key: Key, index: u32) {
-        if let Some(stream) = self.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) {
-            stream.out = Vec::new();
-            stream.held.clear();
-            stream.finished = true;
-            stream.stopped = true;
-        }
-    }
-
-    /// The server is going away: requests from this stream on were not looked at.
-    pub(crate) fn h3_server_leaving(&mut self, cx: &mut Context, key: Key, from: u64) {
-        let Some(q) = self.connections.quic(key) else { return };
-        if q.phase == Phase::Open {
-            q.phase = Phase::Leaving;
-        }
-        let unseen: Vec<Key> =
-            q.streams.iter().filter(|(_, s)| u64::from(s.id) >= from).filter_map(|(_, s)| s.exchange).collect();
-        let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
-        self.h3_forget(key);
-        for exchange in unseen {
-            self.server_lost(cx, exchange, Loss::Unprocessed);
-        }
-        self.h3_redispatch(cx, key, waiting);
-        self.quic_close_if_done(cx, key);
-    }
-
-    /// Requests that waited for this connection go elsewhere.
-    fn h3_redispatch(&mut self, cx: &mut Context, key: Key, waiting: Vec<Key>) {
-        for exchange in waiting {
-            let Some(x) = self.exchanges.get_mut(exchange) else { continue };
-            if x.upstream_stream == Some(UpstreamStream::Waiting(key)) {
-                x.upstream_stream = None;
-                self.dispatch(cx, exchange, false);
-            }
-        }
-    }
-
-    /// No new request takes this connection.
-    fn h3_forget(&mut self, key: Key) {
-        if let Some(QuicConn { role: Role::Server(upstream, server), .. }) = self.connections.quic(key) {
-            let (upstream, server) = (upstream.clone(), *server);
-            if upstream.h3_connection(server) == Some(key) {
-                upstream.h3_note(server, None);
-            }
-        }
-    }
-
-    /// A connection to a server is lost, or was never made.
-    pub(crate) fn h3_server_lost(&mut self, cx: &mut Context, key: Key, reason: Option<&ConnectionError>) {
-        let Some(q) = self.connections.quic(key) else { return };
-        if q.phase == Phase::Closed && q.counted_out {
+        if q.phase != Phase::Open {
             return;
         }
-        q.counted_out = true;
-        q.phase = Phase::Closed;
-        let established = q.established;
-        let under_way: Vec<(Key, bool)> =
-            q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.answered))).collect();
-        q.streams.clear();
-        q.waiting = 0;
-        q.by_id.clear();
-        q.staged.clear();
-        let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
-        if let Role::Server(upstream, server) = &q.role {
-            let (upstream, server) = (upstream.clone(), *server);
-            if !established {
-                // UDP does not pass, nobody listens there, or it is not HTTP/3: TCP may do.
-                self.counters.h3_fallbacks.inc();
-                upstream.h3_failed(server, cx.now() + FORGET);
-            }
-        }
-        self.h3_forget(key);
-        let quiet = matches!(
-            reason,
-            Some(ConnectionError::Reset | ConnectionError::TimedOut | ConnectionError::ApplicationClosed(_))
-        );
-        for (exchange, answered) in under_way {
-            // As for a kept connection over TCP that turns out to be closed (RFC 9110 §9.2.2).
-            self.server_lost(cx, exchange, if !answered && quiet { Loss::Stale } else { Loss::Broken });
-        }
-        self.h3_redispatch(cx, key, waiting);
-        self.connections.mark_for_flush(key);
-    }
-
-    /// Looks at what has run out of time on a connection to a server.
-    pub(crate) fn h3_server_timeout(&mut self, cx: &mut Context, key: Key) {
-        let limits = self.settings.limits().clone();
-        let (now, instant) = (cx.now(), cx.instant());
-        let Some(q) = self.connections.quic(key) else { return };
-        let Role::Server(upstream, _) = &q.role else { return };
-        let keepalive = upstream.upstream.keepalive_timeout.as_millis() as Millis;
-        match q.phase {
-            Phase::Closed => return,
-            Phase::Handshake => {
-                q.close(instant, Code::NoError, "");
-                return self.h3_server_lost(cx, key, None);
-            }
-            Phase::Open | Phase::Leaving => {}
-        }
-        if !q.streams.is_empty() {
-            q.idle_since = now;
-        } else if now.saturating_sub(q.idle_since) >= keepalive {
-            q.close(instant, Code::NoError, "");
-            return self.h3_server_lost(cx, key, None);
-        }
-        q.deadline.set(cx, key, now + sweep(&limits));
+        let Some(id) = q.quic.streams().open(Dir::Bi) else { return };
+        q.requests_waiting.pop_front();
+        h3_send_request(proxy, cx, key, exchange, id);
     }
 }
 
-/// The server as a sink: the operations of `streams`.
-impl Proxy {
-    fn h3_upstream_stream(&mut self, key: Key, index: u32) -> Option<&mut Stream> {
-        self.connections.quic(key)?.streams.get_mut(index as usize)
-    }
+fn h3_send_request(proxy: &mut Proxy, cx: &mut Context, key: Key, exchange: Key, id: StreamId) {
+    let max = proxy.settings.limits().http.head;
+    let Proxy { connections, exchanges, .. } = proxy;
+    let (Some(Conn::Quic(q)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else { return };
+    let mut stream = Stream::new(id, MessageReader::new(Side::Client, max), Millis::MAX);
+    stream.exchange = Some(exchange);
+    x.request_body.framing = BodyLength::None;
+    h3::encode_request(&mut stream.out, &x.request, x.body, Scheme::Https, false);
+    stream.finish = x.body.is_empty();
+    let index = q.streams.insert(stream) as u32;
+    q.by_id.insert(id, index);
+    q.stage(index);
+    q.next_id = q.next_id.max(u64::from(id) + 4);
+    proxy.connections.mark_for_flush(key);
+    request_sent(proxy, cx, exchange, UpstreamStream::H3(key, index));
+}
 
-    pub(crate) fn h3_server_credit(&mut self, key: Key, index: u32, want: usize) -> usize {
-        match self.h3_upstream_stream(key, index) {
-            // It is thrown away.
-            Some(stream) if stream.stopped => want,
-            Some(stream) => {
-                let room = HIGH_WATER.saturating_sub(stream.waiting());
-                if room < want.min(MIN_CREDIT) { 0 } else { want.min(room) }
+/// Reads a response as far as there is room for it.
+pub(crate) fn h3_server_read(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
+    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
+    let (id, Some(exchange)) = (stream.id, stream.exchange) else { return };
+    // The reader travels, since what it finds concerns all of us.
+    let mut reader = std::mem::replace(&mut stream.reader, MessageReader::new(Side::Client, 0));
+    let result = h3_server_read_with(proxy, cx, key, index, exchange, &mut reader);
+    let same = |s: &&mut Stream| s.id == id;
+    if let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
+        stream.reader = reader;
+    }
+    match result {
+        Ok(()) => {}
+        Err(H3Error::Message(e)) => response_broken(proxy, cx, exchange, e),
+        Err(H3Error::Stream(..)) => response_broken(proxy, cx, exchange, ParseError::Truncated),
+        Err(H3Error::Connection(code, why)) => h3_connection_error(proxy, cx, key, code, why),
+    }
+    proxy.connections.mark_for_flush(key);
+}
+
+fn h3_server_read_with(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    key: Key,
+    index: u32,
+    exchange: Key,
+    reader: &mut MessageReader,
+) -> Result<(), H3Error> {
+    let mut begun: Option<ListInfo> = None;
+    let mut ahead = 0;
+    loop {
+        let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return Ok(()) };
+        let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
+        if stream.rest.is_empty() {
+            if stream.read_done {
+                return Ok(());
             }
-            None => 0,
+            let mut recv = q.quic.recv_stream(stream.id);
+            let Ok(mut chunks) = recv.read(true) else { return Ok(()) };
+            let read = chunks.next(usize::MAX);
+            // Whether there is something to send is looked at once per turn anyway.
+            let _ = chunks.finalize();
+            match read {
+                Ok(Some(chunk)) => {
+                    stream.rest = chunk.bytes;
+                    stream.answered = true;
+                }
+                Err(ReadError::Blocked) => {
+                    if let Some(info) = begun {
+                        response_arrived(proxy, cx, exchange, info.body, false);
+                    }
+                    return Ok(());
+                }
+                Ok(None) => {
+                    stream.read_done = true;
+                    let short = stream.promised.is_some_and(|left| left > 0);
+                    reader.finish()?;
+                    if let Some(mut info) = begun {
+                        match info.body {
+                            BodyLength::Known(n) if n > 0 => return Err(ParseError::LengthMismatch.into()),
+                            BodyLength::Chunked => info.body = BodyLength::Known(0),
+                            _ => {}
+                        }
+                        if !response_arrived(proxy, cx, exchange, info.body, false) {
+                            return Ok(());
+                        }
+                    } else if short {
+                        return Err(ParseError::LengthMismatch.into());
+                    }
+                    response_end(proxy, cx, exchange);
+                    return Ok(());
+                }
+                Err(ReadError::Reset(code)) => {
+                    stream.read_done = true;
+                    // RFC 9114 §8.1: it was not looked at, and may be sent again.
+                    let rejected = code.into_inner() == u64::from(Code::RequestRejected.value());
+                    server_lost(proxy, cx, exchange, if rejected { Loss::Unprocessed } else { Loss::Broken });
+                    return Ok(());
+                }
+            }
+            continue;
+        }
+        if let Some(info) = begun.take() {
+            if !response_arrived(proxy, cx, exchange, info.body, false) {
+                return Ok(());
+            }
+            continue;
+        }
+        let mut step = stream.rest.len();
+        if stream.headed {
+            match response_room(&mut proxy.connections, &mut proxy.exchanges, cx, exchange, step) {
+                None | Some(0) => return Ok(()),
+                Some(room) => step = step.min(room),
+            }
+            ahead += step;
+            if ahead > READ_AHEAD {
+                proxy.exchanges.go_on_later(Later::Server(exchange));
+                return Ok(());
+            }
+        }
+        let Proxy { connections, exchanges, scratch, settings, .. } = proxy;
+        let Some(Conn::Quic(q)) = connections.get_mut(key) else { return Ok(()) };
+        let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
+        let Some(x) = exchanges.get_mut(exchange) else { return Ok(()) };
+        let limits = &settings.limits().http;
+        let data = stream.rest.slice(..step);
+        let (used, piece) = reader.read(&data)?;
+        stream.rest.advance(used);
+        match piece {
+            Piece::NeedMore => {}
+            Piece::Head(section) => {
+                let method = x.request.method();
+                let info = h3::read_response(section, false, limits, method, &mut x.response, &mut scratch.qpack)?;
+                if x.response.status < 200 {
+                    reader.expect_another_head();
+                    if !response_arrived(proxy, cx, exchange, BodyLength::None, false) {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                stream.headed = true;
+                stream.promised = match info.body {
+                    BodyLength::Known(n) => Some(n),
+                    BodyLength::None => Some(0),
+                    _ => None,
+                };
+                begun = Some(info);
+            }
+            Piece::Data(bytes) => {
+                if let Some(promised) = &mut stream.promised {
+                    let left = promised.checked_sub(bytes.len() as u64);
+                    *promised = left.ok_or(ParseError::LengthMismatch)?;
+                }
+                if !response_data(proxy, cx, exchange, bytes, false) {
+                    return Ok(());
+                }
+            }
+            Piece::Trailers(section) => {
+                h3::read_trailers(section, limits, &mut x.response_body.trailers, &mut scratch.qpack)?;
+            }
         }
     }
+}
 
-    pub(crate) fn h3_server_data(&mut self, key: Key, index: u32, data: &[u8], last: bool) {
-        let Some(stream) = self.h3_upstream_stream(key, index) else { return };
-        if stream.stopped {
-            return;
-        }
-        h3::put_data_header(&mut stream.out, data.len());
-        stream.out.extend_from_slice(data);
-        stream.finish |= last;
-        if let Some(q) = self.connections.quic(key) {
-            q.stage(index);
-        }
-        self.connections.mark_for_flush(key);
+/// The server wants no more of a request (STOP_SENDING): it may have answered already.
+pub(crate) fn h3_server_stopped(connections: &mut Connections, key: Key, index: u32) {
+    if let Some(stream) = connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) {
+        stream.out = Vec::new();
+        stream.held.clear();
+        stream.finished = true;
+        stream.stopped = true;
     }
+}
 
-    pub(crate) fn h3_server_end(&mut self, exchange: Key, key: Key, index: u32) {
-        let Self { connections, exchanges, .. } = self;
-        let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), connections.get_mut(key)) else { return };
-        let Some(stream) = q.streams.get_mut(index as usize) else { return };
-        if !stream.stopped && !std::mem::replace(&mut stream.finish, true) {
-            h3::encode_trailers(&mut stream.out, &x.request_body.trailers);
+/// The server is going away: requests from this stream on were not looked at.
+pub(crate) fn h3_server_leaving(proxy: &mut Proxy, cx: &mut Context, key: Key, from: u64) {
+    let Some(q) = proxy.connections.quic(key) else { return };
+    if q.phase == Phase::Open {
+        q.phase = Phase::Leaving;
+    }
+    let unseen: Vec<Key> =
+        q.streams.iter().filter(|(_, s)| u64::from(s.id) >= from).filter_map(|(_, s)| s.exchange).collect();
+    let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
+    h3_forget(&mut proxy.connections, key);
+    for exchange in unseen {
+        server_lost(proxy, cx, exchange, Loss::Unprocessed);
+    }
+    h3_redispatch(proxy, cx, key, waiting);
+    quic_close_if_done(
+        &mut proxy.connections,
+        &mut proxy.quic,
+        &mut proxy.admission,
+        &proxy.settings,
+        &proxy.counters,
+        cx,
+        key,
+    );
+}
+
+/// Requests that waited for this connection go elsewhere.
+fn h3_redispatch(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: Vec<Key>) {
+    for exchange in waiting {
+        let Some(x) = proxy.exchanges.get_mut(exchange) else { continue };
+        if x.upstream_stream == Some(UpstreamStream::Waiting(key)) {
+            x.upstream_stream = None;
+            dispatch_request(proxy, cx, exchange, false);
         }
+    }
+}
+
+/// No new request takes this connection.
+fn h3_forget(connections: &mut Connections, key: Key) {
+    if let Some(QuicConn { role: Role::Server(upstream, server), .. }) = connections.quic(key) {
+        let (upstream, server) = (upstream.clone(), *server);
+        if upstream.h3_connection(server) == Some(key) {
+            upstream.h3_note(server, None);
+        }
+    }
+}
+
+/// A connection to a server is lost, or was never made.
+pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reason: Option<&ConnectionError>) {
+    let Some(q) = proxy.connections.quic(key) else { return };
+    if q.phase == Phase::Closed && q.counted_out {
+        return;
+    }
+    q.counted_out = true;
+    q.phase = Phase::Closed;
+    let established = q.established;
+    let under_way: Vec<(Key, bool)> =
+        q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.answered))).collect();
+    q.streams.clear();
+    q.waiting = 0;
+    q.by_id.clear();
+    q.staged.clear();
+    let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
+    if let Role::Server(upstream, server) = &q.role {
+        let (upstream, server) = (upstream.clone(), *server);
+        if !established {
+            // UDP does not pass, nobody listens there, or it is not HTTP/3: TCP may do.
+            proxy.counters.h3_fallbacks.inc();
+            upstream.h3_failed(server, cx.now() + FORGET);
+        }
+    }
+    h3_forget(&mut proxy.connections, key);
+    let quiet = matches!(
+        reason,
+        Some(ConnectionError::Reset | ConnectionError::TimedOut | ConnectionError::ApplicationClosed(_))
+    );
+    for (exchange, answered) in under_way {
+        // As for a kept connection over TCP that turns out to be closed (RFC 9110 §9.2.2).
+        server_lost(proxy, cx, exchange, if !answered && quiet { Loss::Stale } else { Loss::Broken });
+    }
+    h3_redispatch(proxy, cx, key, waiting);
+    proxy.connections.mark_for_flush(key);
+}
+
+/// Looks at what has run out of time on a connection to a server.
+pub(crate) fn h3_server_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let limits = proxy.settings.limits().clone();
+    let (now, instant) = (cx.now(), cx.instant());
+    let Some(q) = proxy.connections.quic(key) else { return };
+    let Role::Server(upstream, _) = &q.role else { return };
+    let keepalive = upstream.upstream.keepalive_timeout.as_millis() as Millis;
+    match q.phase {
+        Phase::Closed => return,
+        Phase::Handshake => {
+            q.close(instant, Code::NoError, "");
+            return h3_server_lost(proxy, cx, key, None);
+        }
+        Phase::Open | Phase::Leaving => {}
+    }
+    if !q.streams.is_empty() {
+        q.idle_since = now;
+    } else if now.saturating_sub(q.idle_since) >= keepalive {
+        q.close(instant, Code::NoError, "");
+        return h3_server_lost(proxy, cx, key, None);
+    }
+    q.deadline.set(cx, key, now + sweep(&limits));
+}
+
+// The server as a sink: the operations of `streams`.
+
+fn h3_upstream_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
+    connections.quic(key)?.streams.get_mut(index as usize)
+}
+
+pub(crate) fn h3_server_credit(connections: &mut Connections, key: Key, index: u32, want: usize) -> usize {
+    match h3_upstream_stream(connections, key, index) {
+        // It is thrown away.
+        Some(stream) if stream.stopped => want,
+        Some(stream) => {
+            let room = HIGH_WATER.saturating_sub(stream.waiting());
+            if room < want.min(MIN_CREDIT) { 0 } else { want.min(room) }
+        }
+        None => 0,
+    }
+}
+
+pub(crate) fn h3_server_data(connections: &mut Connections, key: Key, index: u32, data: &[u8], last: bool) {
+    let Some(stream) = h3_upstream_stream(connections, key, index) else { return };
+    if stream.stopped {
+        return;
+    }
+    h3::put_data_header(&mut stream.out, data.len());
+    stream.out.extend_from_slice(data);
+    stream.finish |= last;
+    if let Some(q) = connections.quic(key) {
         q.stage(index);
-        self.connections.mark_for_flush(key);
     }
+    connections.mark_for_flush(key);
+}
 
-    /// The exchange is over.
-    pub(crate) fn h3_server_finish(&mut self, cx: &mut Context, key: Key, index: u32, complete: bool) {
-        let Some(q) = self.connections.quic(key) else { return };
-        q.idle_since = cx.now();
-        let Some(stream) = q.streams.get_mut(index as usize) else { return };
-        stream.exchange = None;
-        if complete && stream.read_done {
-            stream.finish = true;
-            q.stage(index);
-        } else {
-            q.reset(index, Code::RequestCancelled);
-        }
-        self.connections.mark_for_flush(key);
+pub(crate) fn h3_server_end(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, key: Key, index: u32) {
+    let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), connections.get_mut(key)) else { return };
+    let Some(stream) = q.streams.get_mut(index as usize) else { return };
+    if !stream.stopped && !std::mem::replace(&mut stream.finish, true) {
+        h3::encode_trailers(&mut stream.out, &x.request_body.trailers);
     }
+    q.stage(index);
+    connections.mark_for_flush(key);
+}
 
-    /// Calls the request off.
-    pub(crate) fn h3_server_reset(&mut self, key: Key, index: u32) {
-        if let Some(q) = self.connections.quic(key) {
-            q.reset(index, Code::RequestCancelled);
-        }
-        self.connections.mark_for_flush(key);
+/// The exchange is over.
+pub(crate) fn h3_server_finish(connections: &mut Connections, cx: &mut Context, key: Key, index: u32, complete: bool) {
+    let Some(q) = connections.quic(key) else { return };
+    q.idle_since = cx.now();
+    let Some(stream) = q.streams.get_mut(index as usize) else { return };
+    stream.exchange = None;
+    if complete && stream.read_done {
+        stream.finish = true;
+        q.stage(index);
+    } else {
+        q.reset(index, Code::RequestCancelled);
     }
+    connections.mark_for_flush(key);
+}
+
+/// Calls the request off.
+pub(crate) fn h3_server_reset(connections: &mut Connections, key: Key, index: u32) {
+    if let Some(q) = connections.quic(key) {
+        q.reset(index, Code::RequestCancelled);
+    }
+    connections.mark_for_flush(key);
 }

@@ -3,14 +3,21 @@
 //! `balance` has the algorithms; `server_state` and `limits` have what lanes share.
 
 use crate::Failure;
+use crate::connections::Connections;
+use crate::counters::Counters;
 use crate::exchange::Exchange;
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::executor::{refuse, respond, run_action};
 use crate::exchange::response::Loss;
+use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
 use crate::rules::{Redirect, Request, RouteRef};
 use crate::service::Proxy;
 use crate::snapshot::Action;
 use crate::upstream::balance::{HashKey, Lease, Pick, Preference, Tried, fields_value, mix};
+use crate::upstream::connection::dispatch_request;
 use crate::upstream::group::LaneUpstream;
+use crate::upstream::pools::UpstreamPools;
 use rustix::io::Errno;
 use sealane_http::Known;
 use sealane_lane::{Context, Key, Millis};
@@ -133,245 +140,248 @@ fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
     let _ = x.response.fields.push_known(Known::SetCookie, &text);
 }
 
-impl Proxy {
-    /// A host has rules: finds the one for a request, and does what it says.
-    pub(crate) fn route(
-        &mut self,
-        cx: &mut Context,
-        exchange: Key,
-        listener: &Rc<LaneListener>,
-        table: &RouteTable<usize>,
-        expects: bool,
-    ) {
-        let Self { connections, exchanges, admission, .. } = self;
-        let Some(x) = exchanges.get_mut(exchange) else { return };
-        let found = match table.find(x.request.path(), &Request(&x.request)) {
-            Ok(Some(found)) => found,
-            Ok(None) => return self.refuse(cx, exchange, 404),
-            Err(_) => {
-                self.counters.bad_paths.inc();
-                return self.refuse(cx, exchange, 400);
-            }
-        };
-        let Some(route) = listener.routing.routes.get(*found.value) else { return self.refuse(cx, exchange, 500) };
-        x.routed.route = Some(RouteRef::new(listener.clone(), *found.value, found.matched));
-        x.routed.adds_headers = true;
-        let Some(client) = connections.client_of(x.client_stream) else { return };
-        let name = client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes();
-        let mut wait = None;
-        for limit in &route.rate_limits {
-            let field = |name: &str| x.request.fields.get_named(name.as_bytes());
-            if let Err(ms) = admission.request(cx, *limit, x.client_ip(client), name, field) {
-                wait = wait.max(Some(ms));
-            }
+/// A host has rules: finds the one for a request, and does what it says.
+pub(crate) fn route_request(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    exchange: Key,
+    listener: &Rc<LaneListener>,
+    table: &RouteTable<usize>,
+    expects: bool,
+) {
+    let Proxy { connections, exchanges, admission, .. } = proxy;
+    let Some(x) = exchanges.get_mut(exchange) else { return };
+    let found = match table.find(x.request.path(), &Request(&x.request)) {
+        Ok(Some(found)) => found,
+        Ok(None) => return refuse(proxy, cx, exchange, 404),
+        Err(_) => {
+            proxy.counters.bad_paths.inc();
+            return refuse(proxy, cx, exchange, 400);
         }
-        if let Some(ms) = wait {
-            self.counters.rate_limited.inc();
-            x.routed.retry_after = Some(ms.div_ceil(1000));
-            return self.respond(cx, exchange, 429, b"text/plain", b"429 Too Many Requests\n", expects);
-        }
-        if let Action::Redirect(redirect) = &route.action {
-            let secure = client.is_secure();
-            return self.redirect(cx, exchange, redirect, secure, found.matched, expects);
-        }
-        self.act(cx, exchange, listener, &route.action, expects);
-    }
-
-    pub(crate) fn redirect(
-        &mut self,
-        cx: &mut Context,
-        exchange: Key,
-        redirect: &Redirect,
-        secure: bool,
-        matched: usize,
-        expects: bool,
-    ) {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        if redirect.names_host() && x.request.host_name().is_empty() {
-            // HTTP/1.0 without Host: there is nowhere to send the client to.
-            return self.refuse(cx, exchange, 400);
-        }
-        let mut location = Vec::with_capacity(128);
-        redirect.location(&x.request, secure, matched, &mut location);
-        x.routed.location = Some(location);
-        x.routed.adds_headers = true;
-        self.respond(cx, exchange, redirect.status, b"text/plain", b"", expects);
-    }
-
-    /// Adds to a response what the way of its request says. Called once for each final response, before its head goes
-    /// to the client; `ours`: it was not an upstream that made it.
-    #[inline]
-    pub(crate) fn add_response_headers(&mut self, exchange: Key, ours: bool) {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        if x.routed.adds_headers {
-            let secure = self.connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
-            add_routed_headers(x, secure, ours);
+    };
+    let Some(route) = listener.routing.routes.get(*found.value) else { return refuse(proxy, cx, exchange, 500) };
+    x.routed.route = Some(RouteRef::new(listener.clone(), *found.value, found.matched));
+    x.routed.adds_headers = true;
+    let Some(client) = connections.client_of(x.client_stream) else { return };
+    let name = client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes();
+    let mut wait = None;
+    for limit in &route.rate_limits {
+        let field = |name: &str| x.request.fields.get_named(name.as_bytes());
+        if let Err(ms) = admission.request(cx, *limit, x.client_ip(client), name, field) {
+            wait = wait.max(Some(ms));
         }
     }
+    if let Some(ms) = wait {
+        proxy.counters.rate_limited.inc();
+        x.routed.retry_after = Some(ms.div_ceil(1000));
+        return respond(proxy, cx, exchange, 429, b"text/plain", b"429 Too Many Requests\n", expects);
+    }
+    if let Action::Redirect(redirect) = &route.action {
+        let secure = client.is_secure();
+        return send_redirect(proxy, cx, exchange, redirect, secure, found.matched, expects);
+    }
+    run_action(proxy, cx, exchange, listener, &route.action, expects);
+}
 
-    /// Chooses the server for a try. `None`: the request waits for room, or has been answered.
-    #[inline]
-    pub(crate) fn select_server(
-        &mut self,
-        cx: &mut Context,
-        exchange: Key,
-        upstream: &Rc<LaneUpstream>,
-    ) -> Option<usize> {
-        let x = self.exchanges.get_mut(exchange)?;
-        // What it had at the server before is over.
-        (x.routed.lease, x.routed.failure, x.routed.hint) = (None, None, None);
-        let Routed { tried, hash, sticky, .. } = x.routed;
-        match upstream.balancer.pick(Preference { tried, hash, sticky }) {
-            Pick::Server(server) => {
-                x.server = server;
-                x.routed.began = cx.now();
-                x.routed.lease = Some(upstream.balancer.servers()[server].lease());
-                Some(server)
-            }
-            Pick::Full => {
-                self.wait_for_room(cx, exchange, upstream);
-                None
-            }
-            Pick::None => {
-                self.counters.no_server.inc();
-                self.refuse(cx, exchange, 503);
-                None
-            }
+pub(crate) fn send_redirect(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    exchange: Key,
+    redirect: &Redirect,
+    secure: bool,
+    matched: usize,
+    expects: bool,
+) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    if redirect.names_host() && x.request.host_name().is_empty() {
+        // HTTP/1.0 without Host: there is nowhere to send the client to.
+        return refuse(proxy, cx, exchange, 400);
+    }
+    let mut location = Vec::with_capacity(128);
+    redirect.location(&x.request, secure, matched, &mut location);
+    x.routed.location = Some(location);
+    x.routed.adds_headers = true;
+    respond(proxy, cx, exchange, redirect.status, b"text/plain", b"", expects);
+}
+
+/// Adds to a response what the way of its request says. Called once for each final response, before its head goes
+/// to the client; `ours`: it was not an upstream that made it.
+#[inline]
+pub(crate) fn add_response_headers(connections: &Connections, exchanges: &mut Exchanges, exchange: Key, ours: bool) {
+    let Some(x) = exchanges.get_mut(exchange) else { return };
+    if x.routed.adds_headers {
+        let secure = connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
+        add_routed_headers(x, secure, ours);
+    }
+}
+
+/// Chooses the server for a try. `None`: the request waits for room, or has been answered.
+#[inline]
+pub(crate) fn select_server(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    exchange: Key,
+    upstream: &Rc<LaneUpstream>,
+) -> Option<usize> {
+    let x = proxy.exchanges.get_mut(exchange)?;
+    // What it had at the server before is over.
+    (x.routed.lease, x.routed.failure, x.routed.hint) = (None, None, None);
+    let Routed { tried, hash, sticky, .. } = x.routed;
+    match upstream.balancer.pick(Preference { tried, hash, sticky }) {
+        Pick::Server(server) => {
+            x.server = server;
+            x.routed.began = cx.now();
+            x.routed.lease = Some(upstream.balancer.servers()[server].lease());
+            Some(server)
+        }
+        Pick::Full => {
+            wait_for_room(proxy, cx, exchange, upstream);
+            None
+        }
+        Pick::None => {
+            proxy.counters.no_server.inc();
+            refuse(proxy, cx, exchange, 503);
+            None
         }
     }
+}
 
-    /// A connection could not even be tried. True if another server may be.
-    pub(crate) fn connect_failed(&mut self, cx: &mut Context, exchange: Key, error: Errno) -> bool {
-        // Ours to blame: ports, descriptors or memory are used up.
-        let ours = matches!(
-            error,
-            Errno::ADDRNOTAVAIL | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN
-        );
-        let Some(x) = self.exchanges.get_mut(exchange) else { return false };
+/// A connection could not even be tried. True if another server may be.
+pub(crate) fn connect_failed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Errno) -> bool {
+    // Ours to blame: ports, descriptors or memory are used up.
+    let ours = matches!(
+        error,
+        Errno::ADDRNOTAVAIL | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN
+    );
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
+    x.routed.tried.note(x.server);
+    if ours {
+        proxy.counters.upstream_local_errors.inc();
+        x.routed.failure = Some(Failure::Exhausted);
+    } else {
+        proxy.counters.upstream_connect_failures.inc();
+        x.routed.failure = Some(Failure::Unreachable);
+        if let Some(lease) = &x.routed.lease {
+            lease.server().failed(Failure::Unreachable);
+        }
+        nudge(x);
+    }
+    if may_try_again(&proxy.exchanges, &proxy.counters, cx, exchange) {
+        return true;
+    }
+    refuse(proxy, cx, exchange, if ours { 503 } else { 502 });
+    false
+}
+
+/// A server was lost for a request before it answered: accounts for that.
+pub(crate) fn account_for_loss(exchanges: &mut Exchanges, exchange: Key, why: Loss) {
+    let Some(x) = exchanges.get_mut(exchange) else { return };
+    let failed = !matches!(why, Loss::Stale | Loss::Unprocessed | Loss::Limited | Loss::Cancelled);
+    let failure = x.routed.lost(why);
+    if failed {
         x.routed.tried.note(x.server);
-        if ours {
-            self.counters.upstream_local_errors.inc();
-            x.routed.failure = Some(Failure::Exhausted);
-        } else {
-            self.counters.upstream_connect_failures.inc();
-            x.routed.failure = Some(Failure::Unreachable);
-            if let Some(lease) = &x.routed.lease {
-                lease.server().failed(Failure::Unreachable);
+        if let Some(lease) = &x.routed.lease {
+            lease.server().failed(failure);
+        }
+        nudge(x);
+    }
+    if why == Loss::Unprocessed {
+        // One that was not opened for this request is not counted otherwise.
+        x.attempts += 1;
+    }
+}
+
+/// Whether a request that may be sent again is: there must be a try left, a server, and something in the budget.
+pub(crate) fn retry_is_granted(
+    exchanges: &Exchanges,
+    counters: &Counters,
+    cx: &Context,
+    exchange: Key,
+    why: Loss,
+) -> bool {
+    match why {
+        // It is the connection that was old, not the server that failed: the same server may be tried, but only once
+        // per request.
+        Loss::Stale => {
+            exchanges.get(exchange).is_some_and(|x| x.routed.lost_at.is_none())
+                && budget_allows(exchanges, counters, cx, exchange)
+        }
+        _ => may_try_again(exchanges, counters, cx, exchange),
+    }
+}
+
+/// Whether there is a try left, a server to try, and something in the budget, which is then taken.
+fn may_try_again(exchanges: &Exchanges, counters: &Counters, cx: &Context, exchange: Key) -> bool {
+    let Some(x) = exchanges.get(exchange) else { return false };
+    let Some(upstream) = &x.upstream else { return false };
+    if x.attempts >= upstream.upstream.tries || !upstream.balancer.has_untried(x.routed.tried) {
+        return false;
+    }
+    budget_allows(exchanges, counters, cx, exchange)
+}
+
+/// Takes a retry from the budget, if there is one.
+fn budget_allows(exchanges: &Exchanges, counters: &Counters, cx: &Context, exchange: Key) -> bool {
+    let Some(upstream) = exchanges.get(exchange).and_then(|x| x.upstream.as_ref()) else { return false };
+    let granted = upstream.retries.take(cx.now());
+    if !granted {
+        counters.retries_denied.inc();
+    }
+    granted
+}
+
+fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &Rc<LaneUpstream>) {
+    let now = cx.now();
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let first = x.routed.waits_until.is_none();
+    let patience = upstream.upstream.queue_timeout.as_millis() as Millis;
+    let until = *x.routed.waits_until.get_or_insert(now + patience);
+    if upstream.queue(exchange, |key| proxy.exchanges.get(key).is_some()).is_err() {
+        proxy.counters.queue_full.inc();
+        return refuse(proxy, cx, exchange, 503);
+    }
+    if first {
+        proxy.counters.queued.inc();
+    }
+    proxy.pools.mind_queue(cx, upstream, until);
+    // Another lane may have room to give.
+    upstream.upstream.group.nudge();
+}
+
+/// The timer of the queues has fired; they are looked at at the end of the turn.
+pub(crate) fn queues_timeout(exchanges: &Exchanges, pools: &mut UpstreamPools, cx: &mut Context) {
+    pools.timeout(cx, |upstream| exchanges.get(upstream.first_queued()?)?.routed.waits_until);
+}
+
+/// The end of a turn: who has waited long enough is answered, who has got room goes on.
+pub(crate) fn serve_queues(proxy: &mut Proxy, cx: &mut Context) {
+    proxy.pools.acknowledge();
+    if !proxy.pools.has_queues() {
+        return;
+    }
+    let now = cx.now();
+    for upstream in proxy.pools.take_queues() {
+        // Those that are put back (they stick to a server that is full) are not looked at again in this turn.
+        for _ in 0..upstream.queue_len() {
+            let Some(key) = upstream.first_queued() else { break };
+            let until = proxy.exchanges.get(key).map(|x| x.routed.waits_until.unwrap_or(now));
+            let expired = until.is_some_and(|until| now >= until);
+            if until.is_some() && !expired && !upstream.balancer.may_have_room() {
+                break;
             }
-            nudge(x);
-        }
-        if self.may_try_again(cx, exchange) {
-            return true;
-        }
-        self.refuse(cx, exchange, if ours { 503 } else { 502 });
-        false
-    }
-
-    /// A server was lost for a request before it answered: accounts for that.
-    pub(crate) fn account_for_loss(&mut self, exchange: Key, why: Loss) {
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        let failed = !matches!(why, Loss::Stale | Loss::Unprocessed | Loss::Limited | Loss::Cancelled);
-        let failure = x.routed.lost(why);
-        if failed {
-            x.routed.tried.note(x.server);
-            if let Some(lease) = &x.routed.lease {
-                lease.server().failed(failure);
+            upstream.unqueue_first();
+            if expired {
+                proxy.counters.queue_timeouts.inc();
+                refuse(proxy, cx, key, 503);
+            } else if until.is_some() {
+                dispatch_request(proxy, cx, key, false);
             }
-            nudge(x);
+            flush_marked(proxy, cx);
         }
-        if why == Loss::Unprocessed {
-            // One that was not opened for this request is not counted otherwise.
-            x.attempts += 1;
-        }
-    }
-
-    /// Whether a request that may be sent again is: there must be a try left, a server, and something in the budget.
-    pub(crate) fn retry_is_granted(&mut self, cx: &Context, exchange: Key, why: Loss) -> bool {
-        match why {
-            // It is the connection that was old, not the server that failed: the same server may be tried, but only once
-            // per request.
-            Loss::Stale => {
-                self.exchanges.get(exchange).is_some_and(|x| x.routed.lost_at.is_none())
-                    && self.budget_allows(cx, exchange)
-            }
-            _ => self.may_try_again(cx, exchange),
-        }
-    }
-
-    /// Whether there is a try left, a server to try, and something in the budget, which is then taken.
-    fn may_try_again(&mut self, cx: &Context, exchange: Key) -> bool {
-        let Some(x) = self.exchanges.get(exchange) else { return false };
-        let Some(upstream) = &x.upstream else { return false };
-        if x.attempts >= upstream.upstream.tries || !upstream.balancer.has_untried(x.routed.tried) {
-            return false;
-        }
-        self.budget_allows(cx, exchange)
-    }
-
-    /// Takes a retry from the budget, if there is one.
-    fn budget_allows(&mut self, cx: &Context, exchange: Key) -> bool {
-        let Some(upstream) = self.exchanges.get(exchange).and_then(|x| x.upstream.as_ref()) else { return false };
-        let granted = upstream.retries.take(cx.now());
-        if !granted {
-            self.counters.retries_denied.inc();
-        }
-        granted
-    }
-
-    fn wait_for_room(&mut self, cx: &mut Context, exchange: Key, upstream: &Rc<LaneUpstream>) {
-        let now = cx.now();
-        let Some(x) = self.exchanges.get_mut(exchange) else { return };
-        let first = x.routed.waits_until.is_none();
-        let patience = upstream.upstream.queue_timeout.as_millis() as Millis;
-        let until = *x.routed.waits_until.get_or_insert(now + patience);
-        if upstream.queue(exchange, |key| self.exchanges.get(key).is_some()).is_err() {
-            self.counters.queue_full.inc();
-            return self.refuse(cx, exchange, 503);
-        }
-        if first {
-            self.counters.queued.inc();
-        }
-        self.pools.mind_queue(cx, upstream, until);
-        // Another lane may have room to give.
-        upstream.upstream.group.nudge();
-    }
-
-    /// The timer of the queues has fired; they are looked at at the end of the turn.
-    pub(crate) fn queues_timeout(&mut self, cx: &mut Context) {
-        let Self { exchanges, pools, .. } = self;
-        pools.timeout(cx, |upstream| exchanges.get(upstream.first_queued()?)?.routed.waits_until);
-    }
-
-    /// The end of a turn: who has waited long enough is answered, who has got room goes on.
-    pub(crate) fn serve_queues(&mut self, cx: &mut Context) {
-        self.pools.acknowledge();
-        if !self.pools.has_queues() {
-            return;
-        }
-        let now = cx.now();
-        for upstream in self.pools.take_queues() {
-            // Those that are put back (they stick to a server that is full) are not looked at again in this turn.
-            for _ in 0..upstream.queue_len() {
-                let Some(key) = upstream.first_queued() else { break };
-                let until = self.exchanges.get(key).map(|x| x.routed.waits_until.unwrap_or(now));
-                let expired = until.is_some_and(|until| now >= until);
-                if until.is_some() && !expired && !upstream.balancer.may_have_room() {
-                    break;
-                }
-                upstream.unqueue_first();
-                if expired {
-                    self.counters.queue_timeouts.inc();
-                    self.refuse(cx, key, 503);
-                } else if until.is_some() {
-                    self.dispatch(cx, key, false);
-                }
-                self.flush_marked(cx);
-            }
-            let left = upstream.queue_len();
-            upstream.tell_waiting(left);
-            if left > 0 {
-                self.pools.note_queue(&upstream);
-            }
+        let left = upstream.queue_len();
+        upstream.tell_waiting(left);
+        if left > 0 {
+            proxy.pools.note_queue(&upstream);
         }
     }
 }

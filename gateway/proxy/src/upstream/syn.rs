@@ -11,9 +11,14 @@
 //! ```
 
 use crate::conn::UpstreamPhase;
+use crate::connections::Connections;
+use crate::counters::Counters;
 use crate::service::Proxy;
 use crate::transport::Transport;
+use crate::upstream::connection::{upstream_connected, upstream_lost};
 use crate::upstream::group::LaneUpstream;
+use crate::upstream::h1::upstream_go_on;
+use crate::upstream::pools::UpstreamPools;
 use rustix::net::sockopt;
 use sealane_dial::{Action, Dial, Ended, How, Route};
 use sealane_lane::{Context, Key, Millis};
@@ -47,255 +52,258 @@ pub(crate) struct UpstreamSyn {
     give_up: Millis,
 }
 
-impl Proxy {
-    /// Opens a connection with its hello in the SYN. `None` where it is to be made in sequence, which is counted.
-    pub(crate) fn open_with_hello(
-        &mut self,
-        cx: &Context,
-        upstream: &LaneUpstream,
-        server: usize,
-        only_h1: bool,
-        header: &[u8],
-    ) -> Option<(Transport, Box<UpstreamSyn>)> {
-        let cookie = upstream.upstream.syn_tls?;
-        let address = upstream.upstream.servers.get(server)?.address;
-        let now = cx.instant();
-        if self.pools.is_paused(address.ip(), now) {
-            self.counters.upstream_syn_paused.inc();
-            return None;
-        }
-        let context = upstream.context(only_h1).ok()??;
-        let budget = upstream.syn_budget(server, address, cx.now())?;
-        let Self { scratch, counters, pools, .. } = self;
-        scratch.records.clear();
-        let Some(made) = Session::client_for_syn(&context, upstream.wants_whole(server), &mut scratch.records).ok()?
-        else {
-            counters.upstream_syn_whole.inc();
-            return None;
-        };
-        let mut data = header.to_vec();
-        data.extend_from_slice(scratch.records.filled());
-        if data.len() > budget {
-            counters.upstream_syn_too_large.inc();
-            return None;
-        }
-        let opened = fastopen_open::socket(address)
-            .and_then(|fd| fastopen_open::open_with_data(fd, address, &data, cookie))
-            .inspect_err(|e| {
-                // Others come again with the plain connection.
-                if e.raw_os_error() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error()) {
-                    counters.upstream_syn_not_allowed.inc();
-                }
-            })
-            .ok()?;
-        let mut transport = Transport::new(opened.fd);
-        scratch.records.clear();
-        transport.start_client(made.session, scratch);
-        transport.send_raw(&data[opened.sent..]);
-        let mut dial = Dial::embedded(now, pools.patience(address.ip()));
-        // The connection is open already.
-        let _ = dial.poll_action();
-        let syn = UpstreamSyn {
-            dial,
-            embedded: true,
-            plain: None,
-            cookie_missing: opened.cookie_missing,
-            trimmed: made.trimmed,
-            heard: false,
-            held: cookie == Cookie::Ask,
-            give_up: 0,
-        };
-        Some((transport, Box::new(syn)))
+/// Opens a connection with its hello in the SYN. `None` where it is to be made in sequence, which is counted.
+pub(crate) fn open_with_hello(
+    proxy: &mut Proxy,
+    cx: &Context,
+    upstream: &LaneUpstream,
+    server: usize,
+    only_h1: bool,
+    header: &[u8],
+) -> Option<(Transport, Box<UpstreamSyn>)> {
+    let cookie = upstream.upstream.syn_tls?;
+    let address = upstream.upstream.servers.get(server)?.address;
+    let now = cx.instant();
+    if proxy.pools.is_paused(address.ip(), now) {
+        proxy.counters.upstream_syn_paused.inc();
+        return None;
     }
-
-    /// The connection is watched: its time begins.
-    pub(crate) fn syn_begun(&mut self, cx: &mut Context, key: Key, wait: Duration) {
-        let give_up = cx.now() + wait.as_millis() as Millis;
-        if let Some(syn) = self.connections.upstream(key).and_then(|b| b.syn.as_mut()) {
-            syn.give_up = give_up;
-        }
-        self.syn_arm(cx, key);
+    let context = upstream.context(only_h1).ok()??;
+    let budget = upstream.syn_budget(server, address, cx.now())?;
+    let Proxy { scratch, counters, pools, .. } = proxy;
+    scratch.records.clear();
+    let Some(made) = Session::client_for_syn(&context, upstream.wants_whole(server), &mut scratch.records).ok()? else {
+        counters.upstream_syn_whole.inc();
+        return None;
+    };
+    let mut data = header.to_vec();
+    data.extend_from_slice(scratch.records.filled());
+    if data.len() > budget {
+        counters.upstream_syn_too_large.inc();
+        return None;
     }
+    let opened = fastopen_open::socket(address)
+        .and_then(|fd| fastopen_open::open_with_data(fd, address, &data, cookie))
+        .inspect_err(|e| {
+            // Others come again with the plain connection.
+            if e.raw_os_error() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error()) {
+                counters.upstream_syn_not_allowed.inc();
+            }
+        })
+        .ok()?;
+    let mut transport = Transport::new(opened.fd);
+    scratch.records.clear();
+    transport.start_client(made.session, scratch);
+    transport.send_raw(&data[opened.sent..]);
+    let mut dial = Dial::embedded(now, pools.patience(address.ip()));
+    // The connection is open already.
+    let _ = dial.poll_action();
+    let syn = UpstreamSyn {
+        dial,
+        embedded: true,
+        plain: None,
+        cookie_missing: opened.cookie_missing,
+        trimmed: made.trimmed,
+        heard: false,
+        held: cookie == Cookie::Ask,
+        give_up: 0,
+    };
+    Some((transport, Box::new(syn)))
+}
 
-    /// Something has become of one of the sockets, or of both.
-    pub(crate) fn syn_event(&mut self, cx: &mut Context, key: Key) {
-        let Some(upstream_conn) = self.connections.upstream(key) else { return };
-        let Some(syn) = &mut upstream_conn.syn else { return };
-        if syn.embedded {
-            match fastopen_open::settled(&upstream_conn.transport.fd, syn.cookie_missing) {
-                Ok(None) => {}
-                Ok(Some(settled)) => syn.dial.handle_embedded(ended(settled)),
-                Err(_) => syn.dial.handle_failed(Route::Embedded),
-            }
-        }
-        if let Some(fd) = &syn.plain {
-            match fastopen_open::settled(fd, false) {
-                Ok(None) => {}
-                Ok(Some(_)) => syn.dial.handle_plain(),
-                Err(_) => syn.dial.handle_failed(Route::Plain),
-            }
-        }
-        self.syn_act(cx, key);
+/// The connection is watched: its time begins.
+pub(crate) fn syn_begun(connections: &mut Connections, cx: &mut Context, key: Key, wait: Duration) {
+    let give_up = cx.now() + wait.as_millis() as Millis;
+    if let Some(syn) = connections.upstream(key).and_then(|b| b.syn.as_mut()) {
+        syn.give_up = give_up;
     }
+    syn_arm(connections, cx, key);
+}
 
-    /// A deadline has passed; true if it was one of this module's.
-    pub(crate) fn syn_timeout(&mut self, cx: &mut Context, key: Key) -> bool {
-        let (now, instant) = (cx.now(), cx.instant());
-        let Some(upstream_conn) = self.connections.upstream(key) else { return false };
-        let Some(syn) = &mut upstream_conn.syn else { return false };
-        if now >= syn.give_up {
-            return false;
+/// Something has become of one of the sockets, or of both.
+pub(crate) fn syn_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
+    let Some(syn) = &mut upstream_conn.syn else { return };
+    if syn.embedded {
+        match fastopen_open::settled(&upstream_conn.transport.fd, syn.cookie_missing) {
+            Ok(None) => {}
+            Ok(Some(settled)) => syn.dial.handle_embedded(ended(settled)),
+            Err(_) => syn.dial.handle_failed(Route::Embedded),
         }
-        match upstream_conn.phase {
-            UpstreamPhase::Connecting => {
-                syn.dial.handle_timeout(instant);
-                self.syn_act(cx, key);
-            }
-            _ => {
-                if syn.held {
-                    syn.held = false;
-                    // The server's flight is late: perhaps it is lost, and is sent again only after the third packet.
-                    let _ = sockopt::set_tcp_quickack(&upstream_conn.transport.fd, true);
-                }
-                self.syn_arm(cx, key);
-            }
-        }
-        true
     }
+    if let Some(fd) = &syn.plain {
+        match fastopen_open::settled(fd, false) {
+            Ok(None) => {}
+            Ok(Some(_)) => syn.dial.handle_plain(),
+            Err(_) => syn.dial.handle_failed(Route::Plain),
+        }
+    }
+    syn_act(proxy, cx, key);
+}
 
-    fn syn_act(&mut self, cx: &mut Context, key: Key) {
-        while let Some(action) =
-            self.connections.upstream(key).and_then(|b| b.syn.as_mut()).and_then(|s| s.dial.poll_action())
-        {
-            match action {
-                Action::Connect(Route::Plain) => self.syn_open_plain(cx, key),
-                Action::Connect(Route::Embedded) => {}
-                Action::Drop(route) => {
-                    if let Some(syn) = self.connections.upstream(key).and_then(|b| b.syn.as_mut()) {
-                        match route {
-                            Route::Embedded => syn.embedded = false,
-                            Route::Plain => syn.plain = None,
-                        }
+/// A deadline has passed; true if it was one of this module's.
+pub(crate) fn syn_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
+    let (now, instant) = (cx.now(), cx.instant());
+    let Some(upstream_conn) = proxy.connections.upstream(key) else { return false };
+    let Some(syn) = &mut upstream_conn.syn else { return false };
+    if now >= syn.give_up {
+        return false;
+    }
+    match upstream_conn.phase {
+        UpstreamPhase::Connecting => {
+            syn.dial.handle_timeout(instant);
+            syn_act(proxy, cx, key);
+        }
+        _ => {
+            if syn.held {
+                syn.held = false;
+                // The server's flight is late: perhaps it is lost, and is sent again only after the third packet.
+                let _ = sockopt::set_tcp_quickack(&upstream_conn.transport.fd, true);
+            }
+            syn_arm(&mut proxy.connections, cx, key);
+        }
+    }
+    true
+}
+
+fn syn_act(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    while let Some(action) =
+        proxy.connections.upstream(key).and_then(|b| b.syn.as_mut()).and_then(|s| s.dial.poll_action())
+    {
+        match action {
+            Action::Connect(Route::Plain) => syn_open_plain(&mut proxy.connections, cx, key),
+            Action::Connect(Route::Embedded) => {}
+            Action::Drop(route) => {
+                if let Some(syn) = proxy.connections.upstream(key).and_then(|b| b.syn.as_mut()) {
+                    match route {
+                        Route::Embedded => syn.embedded = false,
+                        Route::Plain => syn.plain = None,
                     }
                 }
-                Action::Use(Route::Embedded) => return self.syn_won(cx, key),
-                Action::Use(Route::Plain) => {
-                    let Self { connections, scratch, .. } = self;
-                    let Some(crate::conn::Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-                    if let Some(fd) = upstream_conn.syn.as_mut().and_then(|s| s.plain.take()) {
-                        let mut transport = Transport::new(fd);
-                        transport.needs_flush = upstream_conn.transport.needs_flush;
-                        // The hello that has gone out in a SYN goes with its socket.
-                        std::mem::replace(&mut upstream_conn.transport, transport).dismantle(scratch);
-                    }
-                    if let Some(syn) = &mut upstream_conn.syn {
-                        (syn.embedded, syn.held) = (false, false);
-                    }
-                    self.syn_arm(cx, key);
-                    return self.connected(cx, key);
+            }
+            Action::Use(Route::Embedded) => return syn_won(proxy, cx, key),
+            Action::Use(Route::Plain) => {
+                let Proxy { connections, scratch, .. } = proxy;
+                let Some(crate::conn::Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
+                if let Some(fd) = upstream_conn.syn.as_mut().and_then(|s| s.plain.take()) {
+                    let mut transport = Transport::new(fd);
+                    transport.needs_flush = upstream_conn.transport.needs_flush;
+                    // The hello that has gone out in a SYN goes with its socket.
+                    std::mem::replace(&mut upstream_conn.transport, transport).dismantle(scratch);
                 }
-                Action::GiveUp => return self.upstream_lost(cx, key, false),
+                if let Some(syn) = &mut upstream_conn.syn {
+                    (syn.embedded, syn.held) = (false, false);
+                }
+                syn_arm(&mut proxy.connections, cx, key);
+                return upstream_connected(proxy, cx, key);
             }
-        }
-        self.syn_arm(cx, key);
-    }
-
-    fn syn_open_plain(&mut self, cx: &mut Context, key: Key) {
-        let Some(upstream_conn) = self.connections.upstream(key) else { return };
-        let Some(address) = upstream_conn.upstream.upstream.servers.get(upstream_conn.server).map(|s| s.address) else {
-            return;
-        };
-        let Some(syn) = &mut upstream_conn.syn else { return };
-        let opened = fastopen_open::socket(address).and_then(|fd| fastopen_open::open(fd, address));
-        match opened {
-            Ok(opened) if cx.watch(&opened.fd, key.to_u64()).is_ok() => syn.plain = Some(opened.fd),
-            _ => syn.dial.handle_failed(Route::Plain),
+            Action::GiveUp => return upstream_lost(proxy, cx, key, false),
         }
     }
+    syn_arm(&mut proxy.connections, cx, key);
+}
 
-    /// The embedded connection is made: the handshake is under way already.
-    fn syn_won(&mut self, cx: &mut Context, key: Key) {
-        let Some(upstream_conn) = self.connections.upstream(key) else { return };
-        let Some(syn) = &mut upstream_conn.syn else { return };
-        upstream_conn.phase = UpstreamPhase::Handshake;
-        (upstream_conn.transport.readable, upstream_conn.transport.writable) = (true, true);
-        // Without data in the SYN, the hello that follows carries the third packet.
-        syn.held &= syn.dial.how() == How::Embedded;
-        self.connections.mark_for_flush(key);
-        // The server's flight may have come with its SYN-ACK, in the same event.
-        self.upstream_go_on(cx, key);
-        self.syn_arm(cx, key);
+fn syn_open_plain(connections: &mut Connections, cx: &mut Context, key: Key) {
+    let Some(upstream_conn) = connections.upstream(key) else { return };
+    let Some(address) = upstream_conn.upstream.upstream.servers.get(upstream_conn.server).map(|s| s.address) else {
+        return;
+    };
+    let Some(syn) = &mut upstream_conn.syn else { return };
+    let opened = fastopen_open::socket(address).and_then(|fd| fastopen_open::open(fd, address));
+    match opened {
+        Ok(opened) if cx.watch(&opened.fd, key.to_u64()).is_ok() => syn.plain = Some(opened.fd),
+        _ => syn.dial.handle_failed(Route::Plain),
     }
+}
 
-    /// Sets the connection's deadline to whatever comes first.
-    fn syn_arm(&mut self, cx: &mut Context, key: Key) {
-        let (now, instant) = (cx.now(), cx.instant());
-        let Some(upstream_conn) = self.connections.upstream(key) else { return };
-        let Some(syn) = &upstream_conn.syn else { return };
-        let until = match upstream_conn.phase {
-            UpstreamPhase::Connecting => syn.dial.next_deadline().map(|t| t.saturating_duration_since(instant)),
-            _ if syn.held => {
-                let rtt = fastopen::info(&upstream_conn.transport.fd).map_or(Duration::ZERO, |i| i.rtt);
-                Some((rtt / 4).clamp(SHORTEST_GRACE, LONGEST_GRACE))
-            }
-            _ => None,
-        };
-        // One more: the loop's clock counts whole milliseconds.
-        let at = until.map_or(syn.give_up, |t| (now + t.as_millis() as Millis + 1).min(syn.give_up));
-        upstream_conn.deadline.set(cx, key, at);
-    }
+/// The embedded connection is made: the handshake is under way already.
+fn syn_won(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
+    let Some(syn) = &mut upstream_conn.syn else { return };
+    upstream_conn.phase = UpstreamPhase::Handshake;
+    (upstream_conn.transport.readable, upstream_conn.transport.writable) = (true, true);
+    // Without data in the SYN, the hello that follows carries the third packet.
+    syn.held &= syn.dial.how() == How::Embedded;
+    proxy.connections.mark_for_flush(key);
+    // The server's flight may have come with its SYN-ACK, in the same event.
+    upstream_go_on(proxy, cx, key);
+    syn_arm(&mut proxy.connections, cx, key);
+}
 
-    /// The server has said something.
-    pub(crate) fn syn_heard(&mut self, cx: &mut Context, key: Key) {
-        let Some(syn) = self.connections.upstream(key).and_then(|b| b.syn.as_mut()) else { return };
-        syn.heard = true;
-        if std::mem::take(&mut syn.held) {
-            self.syn_arm(cx, key);
+/// Sets the connection's deadline to whatever comes first.
+fn syn_arm(connections: &mut Connections, cx: &mut Context, key: Key) {
+    let (now, instant) = (cx.now(), cx.instant());
+    let Some(upstream_conn) = connections.upstream(key) else { return };
+    let Some(syn) = &upstream_conn.syn else { return };
+    let until = match upstream_conn.phase {
+        UpstreamPhase::Connecting => syn.dial.next_deadline().map(|t| t.saturating_duration_since(instant)),
+        _ if syn.held => {
+            let rtt = fastopen::info(&upstream_conn.transport.fd).map_or(Duration::ZERO, |i| i.rtt);
+            Some((rtt / 4).clamp(SHORTEST_GRACE, LONGEST_GRACE))
         }
-    }
+        _ => None,
+    };
+    // One more: the loop's clock counts whole milliseconds.
+    let at = until.map_or(syn.give_up, |t| (now + t.as_millis() as Millis + 1).min(syn.give_up));
+    upstream_conn.deadline.set(cx, key, at);
+}
 
-    /// A connection has broken whose handshake was not over; `refused`: by an alert. True if another takes its place.
-    pub(crate) fn syn_again(&mut self, cx: &mut Context, key: Key, refused: bool) -> bool {
-        let Some(upstream_conn) = self.connections.upstream(key) else { return false };
-        let Some(syn) = &mut upstream_conn.syn else { return false };
-        let again = match upstream_conn.phase {
-            UpstreamPhase::Handshake if refused => syn.trimmed && syn.dial.handle_refused(),
-            // A path that lets the SYN through and nothing after it.
-            UpstreamPhase::Handshake if !syn.heard => syn.dial.handle_broken(),
-            _ => false,
-        };
-        if !again {
-            return false;
-        }
-        upstream_conn.phase = UpstreamPhase::Connecting;
-        // The broken one stays in its place until another wins.
-        upstream_conn.transport.writable = false;
-        (syn.heard, syn.held) = (false, false);
-        if refused {
-            upstream_conn.upstream.note_whole(upstream_conn.server);
-        }
-        self.syn_act(cx, key);
-        true
+/// The server has said something.
+pub(crate) fn syn_heard(connections: &mut Connections, cx: &mut Context, key: Key) {
+    let Some(syn) = connections.upstream(key).and_then(|b| b.syn.as_mut()) else { return };
+    syn.heard = true;
+    if std::mem::take(&mut syn.held) {
+        syn_arm(connections, cx, key);
     }
+}
 
-    /// The handshake is over: what it has shown is counted and kept.
-    pub(crate) fn syn_done(&mut self, cx: &Context, key: Key) {
-        let Some(upstream_conn) = self.connections.upstream(key) else { return };
-        let Some(syn) = upstream_conn.syn.take() else { return };
-        let rtt = fastopen::info(&upstream_conn.transport.fd).map(|i| i.rtt).ok().filter(|rtt| !rtt.is_zero());
-        let address = upstream_conn.upstream.upstream.servers.get(upstream_conn.server).map(|s| s.address.ip());
-        let counters = &self.counters;
-        match syn.dial.how() {
-            How::Embedded => counters.upstream_syn_embedded.inc(),
-            How::NotTaken => counters.upstream_syn_not_taken.inc(),
-            How::NoCookie => counters.upstream_syn_no_cookie.inc(),
-            How::Hedged => counters.upstream_syn_hedged.inc(),
-            How::Refused => counters.upstream_syn_refused.inc(),
-            How::Sequential => {}
-        }
-        let Some(address) = address else { return };
-        self.pools.note_path(address, syn.dial.evidence(), rtt, cx.instant());
+/// A connection has broken whose handshake was not over; `refused`: by an alert. True if another takes its place.
+pub(crate) fn syn_again(proxy: &mut Proxy, cx: &mut Context, key: Key, refused: bool) -> bool {
+    let Some(upstream_conn) = proxy.connections.upstream(key) else { return false };
+    let Some(syn) = &mut upstream_conn.syn else { return false };
+    let again = match upstream_conn.phase {
+        UpstreamPhase::Handshake if refused => syn.trimmed && syn.dial.handle_refused(),
+        // A path that lets the SYN through and nothing after it.
+        UpstreamPhase::Handshake if !syn.heard => syn.dial.handle_broken(),
+        _ => false,
+    };
+    if !again {
+        return false;
     }
+    upstream_conn.phase = UpstreamPhase::Connecting;
+    // The broken one stays in its place until another wins.
+    upstream_conn.transport.writable = false;
+    (syn.heard, syn.held) = (false, false);
+    if refused {
+        upstream_conn.upstream.note_whole(upstream_conn.server);
+    }
+    syn_act(proxy, cx, key);
+    true
+}
+
+/// The handshake is over: what it has shown is counted and kept.
+pub(crate) fn syn_done(
+    connections: &mut Connections,
+    pools: &mut UpstreamPools,
+    counters: &Counters,
+    cx: &Context,
+    key: Key,
+) {
+    let Some(upstream_conn) = connections.upstream(key) else { return };
+    let Some(syn) = upstream_conn.syn.take() else { return };
+    let rtt = fastopen::info(&upstream_conn.transport.fd).map(|i| i.rtt).ok().filter(|rtt| !rtt.is_zero());
+    let address = upstream_conn.upstream.upstream.servers.get(upstream_conn.server).map(|s| s.address.ip());
+    let counters = counters;
+    match syn.dial.how() {
+        How::Embedded => counters.upstream_syn_embedded.inc(),
+        How::NotTaken => counters.upstream_syn_not_taken.inc(),
+        How::NoCookie => counters.upstream_syn_no_cookie.inc(),
+        How::Hedged => counters.upstream_syn_hedged.inc(),
+        How::Refused => counters.upstream_syn_refused.inc(),
+        How::Sequential => {}
+    }
+    let Some(address) = address else { return };
+    pools.note_path(address, syn.dial.evidence(), rtt, cx.instant());
 }
 
 fn ended(settled: Settled) -> Ended {

@@ -1,0 +1,72 @@
+//! What goes on, fails or ends, whatever a connection speaks.
+
+use crate::client::connection::{client_failed, client_ready};
+use crate::client::h2::h2_abort_all;
+use crate::conn::{ClientPhase, Conn, UpstreamPhase};
+use crate::quic::quic_drive;
+use crate::service::Proxy;
+use crate::transport::TransportError;
+use crate::upstream::connection::upstream_failed;
+use crate::upstream::h1::upstream_go_on;
+use sealane_lane::{Context, Key};
+use std::time::Duration;
+
+/// How long a lingering connection is read.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Lets a connection go on: it may have bytes that could not be taken before.
+pub(crate) fn continue_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    match proxy.connections.get(key) {
+        Some(Conn::Client(_)) => client_ready(proxy, cx, key),
+        Some(Conn::Upstream(_)) => upstream_go_on(proxy, cx, key),
+        Some(Conn::Quic(_)) => quic_drive(proxy, cx, key),
+        None => {}
+    }
+}
+
+pub(crate) fn after_closing(proxy: &mut Proxy, cx: &mut Context, key: Key, linger: bool) {
+    match proxy.connections.client(key) {
+        Some(client_conn) if linger && !client_conn.transport.ended => {
+            let _ = rustix::net::shutdown(&client_conn.transport.fd, rustix::net::Shutdown::Write);
+            client_conn.phase = ClientPhase::Lingering;
+            client_conn.transport.readable = true;
+            client_conn.deadline.after(cx, key, LINGER);
+            client_ready(proxy, cx, key);
+        }
+        _ => close_connection(proxy, cx, key),
+    }
+}
+
+/// A socket or session has failed.
+pub(crate) fn wire_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: TransportError) {
+    match proxy.connections.get(key) {
+        Some(Conn::Client(_)) => client_failed(proxy, cx, key, error),
+        Some(Conn::Upstream(_)) => upstream_failed(proxy, cx, key, &error),
+        Some(Conn::Quic(_)) | None => {}
+    }
+}
+
+/// Lets go of a connection without a word.
+pub(crate) fn close_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    if matches!(proxy.connections.get(key), Some(Conn::Client(client_conn)) if client_conn.h2.is_some()) {
+        h2_abort_all(proxy, cx, key);
+    }
+    match proxy.connections.remove(key) {
+        Some(Conn::Client(client_conn)) => {
+            proxy.admission.left(client_conn.client.counted, &proxy.settings, &proxy.counters);
+            client_conn.transport.dismantle(&mut proxy.scratch);
+            proxy.admission.resume(cx, &proxy.settings);
+        }
+        Some(Conn::Upstream(upstream_conn)) => {
+            if upstream_conn.phase == UpstreamPhase::Idle {
+                proxy.counters.pooled.dec();
+                upstream_conn.upstream.forget_idle(upstream_conn.server, key);
+            }
+            if upstream_conn.shared {
+                upstream_conn.upstream.unshare(upstream_conn.server, key);
+            }
+            upstream_conn.transport.dismantle(&mut proxy.scratch);
+        }
+        Some(Conn::Quic(_)) | None => {}
+    }
+}
