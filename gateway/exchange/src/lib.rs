@@ -324,6 +324,12 @@ impl Exchange {
         }
     }
 
+    /// It is a connection that is relayed, not a request.
+    #[inline]
+    pub fn is_relay(&self) -> bool {
+        self.facts.kind == Kind::Relay
+    }
+
     /// Whether both directions carry another protocol than HTTP, or a relayed connection.
     #[inline]
     pub fn is_tunnel(&self) -> bool {

@@ -8,7 +8,7 @@
 use crate::Failure;
 use crate::clock::Clock;
 use crate::conn::Client;
-use crate::exchange::Exchange;
+use crate::exchange::{Ending, Exchange};
 use sealane_http::Known;
 use sealane_http::h1::encode_decimal;
 use sealane_lane::Context;
@@ -102,11 +102,11 @@ impl Entry<'_> {
 
     /// A relayed connection is none of HTTP's.
     fn protocol(&self) -> Option<&'static str> {
-        (!self.x.routed.relayed).then(|| self.x.request.version.name())
+        (!self.x.machine.is_relay()).then(|| self.x.request.version.name())
     }
 
     fn millis(&self) -> u64 {
-        self.x.drains_since.unwrap_or(self.now).saturating_sub(self.x.started)
+        self.x.drains_since().unwrap_or(self.now).saturating_sub(self.x.started)
     }
 }
 
@@ -183,7 +183,7 @@ fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
     text(b, "client_certificate", client.cert.as_ref().map(|c| c.fingerprint.as_bytes()));
     let failure = x.routed.failure.map(Failure::text);
     text(b, "error", failure.as_ref().map(|f| f.as_bytes()));
-    text(b, "end", x.idle.then_some(b"idle"));
+    text(b, "end", (x.ending == Ending::Idle).then_some(b"idle"));
     for (name, number) in
         [("status", u64::from(x.status)), ("bytes_in", x.request_body.bytes), ("bytes_out", x.response_body.bytes)]
     {

@@ -30,8 +30,9 @@ pub(crate) enum Conn {
 pub(crate) enum ClientPhase {
     /// A PROXY protocol header must come first.
     ProxyHeader,
-    /// The ClientHello is being collected.
-    Hello,
+    /// The ClientHello is being collected. `awaits_proof`: it is whole, and its client must prove its address before it is
+    /// answered.
+    Hello { awaits_proof: bool },
     /// The hello is whole and waits for crypto time.
     Admission,
     /// HTTP; under TLS the handshake may still be going on.
@@ -39,8 +40,87 @@ pub(crate) enum ClientPhase {
     /// What is staged is sent, then the connection closes; by way of `Lingering` if `linger`.
     Closing { linger: bool },
     /// Our side is closed; what still comes is read and dropped, so that the peer gets to read our answer before it
-    /// sees a reset (RFC 9112 §9.6).
-    Lingering,
+    /// sees a reset (RFC 9112 §9.6). `read`: how many bytes so far.
+    Lingering { read: usize },
+}
+
+impl ClientPhase {
+    /// Nothing of the hello has come.
+    pub const HELLO: Self = Self::Hello { awaits_proof: false };
+}
+
+/// What a client speaks on a connection over TCP, and where it stands with that.
+pub(crate) enum Protocol {
+    /// That is not known yet, or does not matter any more.
+    Unknown,
+    /// HTTP/1.1, or something that is relayed.
+    H1(Turn),
+    H2(Box<H2Client>),
+}
+
+/// What a connection over HTTP/1.1 is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Between two requests.
+    Idle,
+    /// A request's head has begun to come.
+    InHead,
+    Exchange(Key),
+}
+
+impl Protocol {
+    /// The exchange of a connection that has one at a time.
+    #[inline]
+    pub fn exchange(&self) -> Option<Key> {
+        match self {
+            Self::H1(Turn::Exchange(exchange)) => Some(*exchange),
+            _ => None,
+        }
+    }
+
+    /// A request's head has begun to come over HTTP/1.1.
+    #[inline]
+    pub fn is_in_head(&self) -> bool {
+        matches!(self, Self::H1(Turn::InHead))
+    }
+
+    /// No request is under way or has begun to come, as far as the connection has one at a time.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        !matches!(self, Self::H1(Turn::InHead | Turn::Exchange(_)))
+    }
+
+    #[inline]
+    pub fn is_h2(&self) -> bool {
+        matches!(self, Self::H2(_))
+    }
+
+    #[inline]
+    pub fn h2(&self) -> Option<&H2Client> {
+        match self {
+            Self::H2(h2) => Some(h2),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub fn h2_mut(&mut self) -> Option<&mut H2Client> {
+        match self {
+            Self::H2(h2) => Some(h2),
+            _ => None,
+        }
+    }
+}
+
+/// What has become of early data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EarlyData {
+    /// The hello offers none.
+    None,
+    /// The hello offers some, of which nothing has come.
+    Offered,
+    /// Some has come, and was taken.
+    Taken,
 }
 
 /// Who a client is and under which rules it is served, whatever its connection speaks: what the exchange loop asks of
@@ -72,27 +152,17 @@ pub(crate) struct ClientConnection {
     pub transport: Transport,
     pub client: Client,
     pub phase: ClientPhase,
-    pub exchange: Option<Key>,
     /// Plaintext that has not been taken yet.
     pub inbuf: Vec<u8>,
     pub deadline: Deadline,
-    /// A request's head has begun to come.
-    pub in_head: bool,
     /// The handshake has been counted (or there is none).
     pub established: bool,
     /// What has come while its handshake was going on and waits for the new clients' share of the turn.
     pub deferred: Option<Ready>,
     /// Its hello is large, and not whole yet.
     pub large_hello: Option<LargeHello>,
-    /// Bytes thrown away while lingering.
-    pub lingered: usize,
-    /// The hello is whole, and its client must prove its address before it is answered.
-    pub awaits_proof: bool,
-    pub early_offered: bool,
-    pub early_seen: bool,
-    /// What it speaks is known: HTTP/2 if there is `h2`, else HTTP/1.1.
-    pub decided: bool,
-    pub h2: Option<Box<H2Client>>,
+    pub early: EarlyData,
+    pub protocol: Protocol,
 }
 
 /// What upstreams and logs are told of a client's certificate.
@@ -161,7 +231,7 @@ impl Conn {
     /// Nothing that has been read waits for room elsewhere.
     pub fn is_drained(&self) -> bool {
         match self {
-            Self::Client(f) => f.h2.as_ref().is_none_or(|h| h.is_drained()),
+            Self::Client(f) => f.protocol.h2().is_none_or(H2Client::is_drained),
             Self::Upstream(b) => b.h2.as_ref().is_none_or(|h| h.is_drained()),
             Self::Quic(_) => true,
         }

@@ -92,7 +92,7 @@ impl Connections {
     #[inline]
     pub fn mark_for_flush(&mut self, key: Key) {
         let (transport, list) = match self.slots.get_mut(key) {
-            Some(Conn::Client(f)) if f.h2.is_some() => (&mut f.transport, &mut self.shared),
+            Some(Conn::Client(f)) if f.protocol.is_h2() => (&mut f.transport, &mut self.shared),
             Some(Conn::Client(f)) => (&mut f.transport, &mut self.marked),
             Some(Conn::Upstream(b)) if b.h2.is_some() => (&mut b.transport, &mut self.shared),
             Some(Conn::Upstream(b)) => (&mut b.transport, &mut self.marked),

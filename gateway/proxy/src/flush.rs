@@ -58,7 +58,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
         return;
     }
     match proxy.connections.get(key) {
-        Some(Conn::Client(client_conn)) if client_conn.h2.is_some() => h2_client_room(proxy, cx, key),
+        Some(Conn::Client(client_conn)) if client_conn.protocol.is_h2() => h2_client_room(proxy, cx, key),
         Some(Conn::Upstream(upstream_conn)) if upstream_conn.h2.is_some() => h2_upstream_room(proxy, cx, key),
         _ => {
             if let Some(source) = blocked_source(&proxy.connections, &mut proxy.exchanges, cx, key) {
@@ -104,11 +104,11 @@ pub(crate) fn settle_shared(proxy: &mut Proxy, cx: &mut Context) {
 fn blocked_source(connections: &Connections, exchanges: &mut Exchanges, cx: &Context, sink: Key) -> Option<Later> {
     let exchange = match connections.get(sink)? {
         // Requests that wait here because their predecessors' answers have.
-        Conn::Client(f) if f.exchange.is_none() => {
-            let more = f.transport.readable || !f.inbuf.is_empty() && !f.in_head;
+        Conn::Client(f) if f.protocol.exchange().is_none() => {
+            let more = f.transport.readable || !f.inbuf.is_empty() && !f.protocol.is_in_head();
             return (more && f.phase == ClientPhase::Open && f.established).then_some(Later::Conn(sink));
         }
-        Conn::Client(f) => f.exchange?,
+        Conn::Client(f) => f.protocol.exchange()?,
         Conn::Upstream(b) => b.exchange?,
         Conn::Quic(_) => return None,
     };

@@ -28,7 +28,7 @@ pub(crate) fn after_closing(proxy: &mut Proxy, cx: &mut Context, key: Key, linge
     match proxy.connections.client(key) {
         Some(client_conn) if linger && !client_conn.transport.ended => {
             let _ = rustix::net::shutdown(&client_conn.transport.fd, rustix::net::Shutdown::Write);
-            client_conn.phase = ClientPhase::Lingering;
+            client_conn.phase = ClientPhase::Lingering { read: 0 };
             client_conn.transport.readable = true;
             client_conn.deadline.after(cx, key, LINGER);
             client_ready(proxy, cx, key);
@@ -48,7 +48,7 @@ pub(crate) fn wire_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: 
 
 /// Lets go of a connection without a word.
 pub(crate) fn close_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    if matches!(proxy.connections.get(key), Some(Conn::Client(client_conn)) if client_conn.h2.is_some()) {
+    if matches!(proxy.connections.get(key), Some(Conn::Client(client_conn)) if client_conn.protocol.is_h2()) {
         h2_abort_all(proxy, cx, key);
     }
     match proxy.connections.remove(key) {

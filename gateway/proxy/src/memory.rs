@@ -76,7 +76,7 @@ pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
 fn memory_held(connections: &Connections, key: Key) -> usize {
     match connections.get(key) {
         Some(Conn::Client(f)) => {
-            let frames = f.h2.as_ref().map_or(0, |h| h.holds());
+            let frames = f.protocol.h2().map_or(0, |h| h.holds());
             f.client.held + f.transport.held() + f.inbuf.capacity() + frames
         }
         Some(Conn::Quic(q)) => q.client_ref().map_or(0, |c| c.held + q.waiting),

@@ -9,7 +9,7 @@
 //!    └───── Named: hello_arrived ── passthrough_for ──────┘
 //! ```
 
-use crate::conn::{ClientPhase, Conn, UpstreamPhase};
+use crate::conn::{ClientPhase, Conn, Protocol, Turn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
@@ -55,7 +55,6 @@ pub(crate) fn relay_client(proxy: &mut Proxy, cx: &mut Context, key: Key, upstre
     x.upgrade = false;
     x.begin_relay();
     x.upstream = Some(upstream.clone());
-    x.routed.relayed = true;
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
     Routed::preference(&mut x, &upstream, client_conn.client.peer.ip());
     client_conn.phase = ClientPhase::Open;
@@ -64,7 +63,7 @@ pub(crate) fn relay_client(proxy: &mut Proxy, cx: &mut Context, key: Key, upstre
     let limits = &proxy.settings.limits();
     client_conn.deadline.after(cx, key, limits.idle_timeout);
     let exchange = proxy.exchanges.insert(x);
-    client_conn.exchange = Some(exchange);
+    client_conn.protocol = Protocol::H1(Turn::Exchange(exchange));
     proxy.counters.relays.inc();
     proxy.counters.active.set(proxy.exchanges.len() as u64);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
@@ -91,7 +90,7 @@ pub(crate) fn start_relay(proxy: &mut Proxy, cx: &mut Context, exchange: Key, ke
 
 /// The server of a relayed connection will say no more, but the client may.
 pub(crate) fn half_close(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, side: ClientStream) {
-    let relayed = exchanges.get(exchange).is_some_and(|x| x.routed.relayed);
+    let relayed = exchanges.get(exchange).is_some_and(|x| x.machine.is_relay());
     match connections.client(side.conn()) {
         Some(client_conn) if relayed => client_conn.transport.finish_sending(),
         _ => return client_end(connections, exchanges, exchange, side),
@@ -103,7 +102,7 @@ pub(crate) fn half_close(connections: &mut Connections, exchanges: &Exchanges, e
 /// come to its end, or to the failure.
 pub(crate) fn relay_reads_on(connections: &Connections, exchanges: &Exchanges, key: Key) -> bool {
     let Some(Conn::Client(client_conn)) = connections.get(key) else { return false };
-    let relayed = client_conn.exchange.and_then(|x| exchanges.get(x)).is_some_and(|x| x.routed.relayed);
+    let relayed = client_conn.protocol.exchange().and_then(|x| exchanges.get(x)).is_some_and(|x| x.machine.is_relay());
     relayed && !client_conn.transport.ended
 }
 

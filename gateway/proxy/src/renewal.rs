@@ -6,10 +6,10 @@
 //! | the listener or the policy has gone, and no client is asked for a certificate, before or after | under the old settings: the next one, with `Connection: close` (HTTP/1.1), or those that its GOAWAY crosses |
 //! | the same, and somebody is asked | none: the connection closes, or 421 (HTTP/1.1); REFUSED_STREAM; H3_REQUEST_REJECTED |
 //!
-//! [`Proxy::begin`](crate::service::Proxy) asks for each request, and only once the lane has taken up the newest snapshot.
+//! [`begin_request`](crate::exchange::executor::begin_request) asks for each request, and only once the lane has taken up the newest snapshot.
 //! So a request that comes after the answer to a reload is never served under client-certificate rules of before.
 
-use crate::conn::{Client, ClientPhase, Conn};
+use crate::conn::{Client, ClientPhase, Conn, Protocol};
 use crate::connections::Connections;
 use crate::settings::LaneSettings;
 use crate::snapshot::Listener;
@@ -38,16 +38,16 @@ pub(crate) fn renew_clients(connections: &mut Connections, settings: &LaneSettin
         client.requests = u64::MAX;
         let rules_hold = awaits_hello || rules_hold(connections, settings, key);
         let Some(client_conn) = connections.client(key) else { continue };
-        let waits = client_conn.phase == ClientPhase::Open && client_conn.exchange.is_none() && !client_conn.in_head;
-        match &mut client_conn.h2 {
-            Some(h2) => h2.shut_down(cx.now()),
+        let waits = client_conn.phase == ClientPhase::Open && client_conn.protocol.is_idle();
+        match &mut client_conn.protocol {
+            Protocol::H2(h2) => h2.shut_down(cx.now()),
             // A request that crosses this gets no answer, and may be sent again elsewhere (RFC 9112 §9.3.1).
-            None if !rules_hold && waits && !client_conn.transport.is_handshaking() => {
+            _ if !rules_hold && waits && !client_conn.transport.is_handshaking() => {
                 client_conn.transport.finish();
                 client_conn.phase = ClientPhase::Closing { linger: true };
                 client_conn.deadline.after(cx, key, idle);
             }
-            None => continue,
+            _ => continue,
         }
         connections.mark_for_flush(key);
     }

@@ -10,7 +10,7 @@ use crate::access_log::{AccessLog, Entry, LOG_TIMER, LogSink};
 use crate::client::connection::{client_event, client_timeout, hello_arrived};
 use crate::client::h3::quic_timeout;
 use crate::clock::Clock;
-use crate::conn::{ClientPhase, Conn, UpstreamPhase};
+use crate::conn::{ClientPhase, Conn, Protocol, UpstreamPhase};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
@@ -206,15 +206,15 @@ fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: O
     // last; whoever says nothing is let go at the deadline.
     for key in proxy.connections.keys() {
         match proxy.connections.get_mut(key) {
-            Some(Conn::Client(f)) if f.h2.is_some() => {
-                if let Some(h2) = &mut f.h2 {
-                    h2.shut_down(cx.now());
+            Some(Conn::Client(f)) => {
+                match &mut f.protocol {
+                    Protocol::H2(h2) => h2.shut_down(cx.now()),
+                    protocol if is_alone && f.phase == ClientPhase::Open && protocol.is_idle() => {
+                        f.transport.finish();
+                        f.phase = ClientPhase::Closing { linger: true };
+                    }
+                    _ => continue,
                 }
-                proxy.connections.mark_for_flush(key);
-            }
-            Some(Conn::Client(f)) if is_alone && f.phase == ClientPhase::Open && f.exchange.is_none() && !f.in_head => {
-                f.transport.finish();
-                f.phase = ClientPhase::Closing { linger: true };
                 proxy.connections.mark_for_flush(key);
             }
             Some(Conn::Upstream(b)) if b.phase == UpstreamPhase::Idle => close_connection(proxy, cx, key),
@@ -230,7 +230,6 @@ fn forget_stale_timers(connections: &Connections, cx: &mut Context) {
     if cx.timers.len() <= STALE_TIMERS + 4 * connections.len() {
         return;
     }
-    let connections = connections;
     cx.timers.retain(|token, tick| token & LISTENER != 0 || connections.is_armed_for(Key::from_u64(token), tick));
 }
 
@@ -335,7 +334,7 @@ impl Service for Proxy {
                     return self.counters.handover_limit.inc();
                 }
                 let allowance = examine_handed_over(&c.fd, &listener);
-                let Some(key) = adopt_client(self, cx, c.fd, listener, c.peer, ClientPhase::Hello, allowance) else {
+                let Some(key) = adopt_client(self, cx, c.fd, listener, c.peer, ClientPhase::HELLO, allowance) else {
                     return;
                 };
                 if let Some(client_conn) = self.connections.client(key) {
@@ -358,7 +357,7 @@ impl Service for Proxy {
         refresh_snapshot(self, cx);
         serve_admission(self, cx);
         serve_queues(self, cx);
-        if !!self.exchanges.has_later() {
+        if self.exchanges.has_later() {
             for later in self.exchanges.take_later() {
                 resume_source(self, cx, later);
                 flush_marked(self, cx);

@@ -93,14 +93,28 @@ pub(crate) struct Transport {
     pub ended: bool,
     /// In the lane's list of connections to flush.
     pub needs_flush: bool,
-    /// close_notify (under TLS) and then FIN follow the staged bytes.
-    finish: bool,
-    finished: bool,
-    tls_closed: bool,
+    sending: Sending,
     /// How many more bytes may be sent to a client that is not proven to be where it says (`crate::accept::syn`); `None`: any.
     pub allowance: Option<usize>,
-    /// FIN follows the staged bytes, while reading goes on (the end of one direction of a tunnel).
-    half_close: bool,
+}
+
+/// Where the direction towards the peer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    Open,
+    /// The end follows the staged bytes: close_notify (under TLS).
+    Ending(Fin),
+    /// The end is in the queue, or has been sent.
+    Ended(Fin),
+}
+
+/// How the peer's system is told of the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fin {
+    /// When the connection is closed, or it has been told.
+    WithConnection,
+    /// Behind what is in the queue, while reading goes on (the end of one direction of a tunnel).
+    BehindQueue,
 }
 
 impl Transport {
@@ -118,11 +132,8 @@ impl Transport {
             rdhup: false,
             ended: false,
             needs_flush: false,
-            finish: false,
-            finished: false,
-            tls_closed: false,
+            sending: Sending::Open,
             allowance: None,
-            half_close: false,
         }
     }
 
@@ -197,7 +208,7 @@ impl Transport {
     /// Nothing waits to be sent.
     #[inline]
     pub fn is_flushed(&self) -> bool {
-        self.stage.is_empty() && self.queue.is_empty() && (!self.finish || self.finished)
+        self.stage.is_empty() && self.queue.is_empty() && !matches!(self.sending, Sending::Ending(_))
     }
 
     /// Reads raw bytes into `unread`, for what comes before TLS.
@@ -261,8 +272,8 @@ impl Transport {
         };
         if n == 0 {
             self.ended = true;
-            // RFC 8446 §6.1: an end without close_notify may be an attacker's.
-            return Ok(ReadResult::End { clean: self.tls.is_none() || self.tls_closed });
+            // RFC 8446 §6.1: an end without close_notify, behind which nothing is read, may be an attacker's.
+            return Ok(ReadResult::End { clean: self.tls.is_none() });
         }
         self.note_short_read(n, limit - kept);
         let Some(tls) = &mut self.tls else {
@@ -277,7 +288,6 @@ impl Transport {
         self.keep_unread(done.consumed, end, s);
         if done.closed {
             self.ended = true;
-            self.tls_closed = true;
             if s.plain.is_empty() {
                 return Ok(ReadResult::End { clean: true });
             }
@@ -335,18 +345,22 @@ impl Transport {
 
     /// close_notify and FIN follow what is staged.
     pub fn finish(&mut self) {
-        self.finish = true;
+        if self.sending == Sending::Open {
+            self.sending = Sending::Ending(Fin::WithConnection);
+        }
     }
 
     /// This direction ends behind what is staged; the other goes on.
     pub fn finish_sending(&mut self) {
-        self.finish = true;
-        self.half_close = true;
+        self.sending = match self.sending {
+            Sending::Open | Sending::Ending(_) => Sending::Ending(Fin::BehindQueue),
+            Sending::Ended(_) => Sending::Ended(Fin::BehindQueue),
+        };
     }
 
     /// Encrypts what is staged and sends what the socket takes. `Ok(true)` if all has gone.
     pub fn flush(&mut self, s: &mut Scratch) -> Result<bool, TransportError> {
-        let notify = self.finish && !self.finished;
+        let notify = matches!(self.sending, Sending::Ending(_));
         if let Some(tls) = &mut self.tls {
             if !self.stage.is_empty() || notify {
                 s.records.clear();
@@ -355,11 +369,11 @@ impl Transport {
                     tls.write(&self.stage, notify, &mut s.records).map_err(TransportError::Tls)?;
                 }
                 self.stage.clear();
-                self.finished |= notify;
+                self.note_ended();
                 self.send(s.records.filled())?;
             }
         } else {
-            self.finished |= notify;
+            self.note_ended();
             if !self.stage.is_empty() {
                 let mut stage = std::mem::take(&mut self.stage);
                 let sent = self.send(&stage);
@@ -415,9 +429,17 @@ impl Transport {
         }
     }
 
+    /// The end is in the queue now, if one was to follow.
+    #[inline]
+    fn note_ended(&mut self) {
+        if let Sending::Ending(fin) = self.sending {
+            self.sending = Sending::Ended(fin);
+        }
+    }
+
     fn half_close(&mut self) {
-        if self.half_close {
-            self.half_close = false;
+        if self.sending == Sending::Ended(Fin::BehindQueue) {
+            self.sending = Sending::Ended(Fin::WithConnection);
             // It fails only where the connection is gone, and then reading says so.
             let _ = shutdown(&self.fd, Shutdown::Write);
         }

@@ -357,9 +357,9 @@ fn has_spare_descriptors(settings: &LaneSettings) -> bool {
 pub(crate) fn awaits_admission(client_conn: &ClientConnection) -> bool {
     match client_conn.phase {
         _ if client_conn.established => false,
-        ClientPhase::ProxyHeader | ClientPhase::Hello => true,
+        ClientPhase::ProxyHeader | ClientPhase::Hello { .. } => true,
         ClientPhase::Open => client_conn.transport.is_handshaking(),
-        ClientPhase::Admission | ClientPhase::Closing { .. } | ClientPhase::Lingering => false,
+        ClientPhase::Admission | ClientPhase::Closing { .. } | ClientPhase::Lingering { .. } => false,
     }
 }
 

@@ -6,7 +6,7 @@ pub(crate) mod syn;
 
 use crate::accept::syn::examine_syn;
 use crate::client::connection::{client_ready, first_phase, relay_all};
-use crate::conn::{Client, ClientConnection, ClientPhase, Conn};
+use crate::conn::{Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol};
 use crate::exchange::waste::WasteBudget;
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
@@ -132,19 +132,13 @@ pub(crate) fn adopt_client(
             held: 0,
         },
         phase,
-        exchange: None,
         inbuf: Vec::new(),
         deadline: Deadline::default(),
-        in_head: false,
         established: false,
         deferred: None,
         large_hello: None,
-        lingered: 0,
-        awaits_proof: false,
-        early_offered: false,
-        early_seen: false,
-        decided: false,
-        h2: None,
+        early: EarlyData::None,
+        protocol: Protocol::Unknown,
     };
     let key = proxy.connections.insert(Conn::Client(Box::new(client_conn)));
     proxy.admission.arrived(&proxy.counters);

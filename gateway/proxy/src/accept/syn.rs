@@ -87,7 +87,7 @@ pub(crate) fn maybe_proven(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return;
     }
     client_conn.transport.allowance = None;
-    let waits = client_conn.awaits_proof && client_conn.phase == ClientPhase::Hello;
+    let waits = client_conn.phase == ClientPhase::Hello { awaits_proof: true };
     proxy.connections.mark_for_flush(key);
     if waits {
         hello_arrived(proxy, cx, key, true);
@@ -117,7 +117,7 @@ pub(crate) fn may_answer(
         counters.syn_unproven.inc();
         return true;
     }
-    client_conn.awaits_proof = true;
+    client_conn.phase = ClientPhase::Hello { awaits_proof: true };
     counters.syn_deferred.inc();
     false
 }

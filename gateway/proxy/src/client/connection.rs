@@ -5,7 +5,7 @@ use crate::accept::proxy_protocol;
 use crate::accept::syn::{may_answer, signs_cheaply};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
 use crate::client::h2::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
-use crate::conn::{ClientPhase, Conn};
+use crate::conn::{ClientPhase, Conn, EarlyData, Protocol, Turn};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{abort_exchange, handshake_done};
@@ -46,8 +46,8 @@ enum Speaks {
 /// What a connection begins with, after a PROXY header if there is one.
 pub(crate) fn first_phase(listener: &Listener) -> ClientPhase {
     match listener.relays {
-        Relays::Named => ClientPhase::Hello,
-        _ if listener.tls.is_some() => ClientPhase::Hello,
+        Relays::Named => ClientPhase::HELLO,
+        _ if listener.tls.is_some() => ClientPhase::HELLO,
         _ => ClientPhase::Open,
     }
 }
@@ -83,7 +83,7 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 }
                 Err(e) => return client_failed(proxy, cx, key, e),
             },
-            ClientPhase::Hello => match client_conn.transport.read_raw(scratch) {
+            ClientPhase::Hello { .. } => match client_conn.transport.read_raw(scratch) {
                 Ok(ReadResult::Progress) => hello_arrived(proxy, cx, key, true),
                 Ok(ReadResult::Blocked) => return,
                 Ok(ReadResult::End { .. }) => {
@@ -97,13 +97,14 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 scratch.early.clear();
                 return client_open(proxy, cx, key);
             }
-            ClientPhase::Lingering => {
+            ClientPhase::Lingering { read } => {
                 client_conn.transport.tls = None;
                 client_conn.transport.unread.clear();
                 match client_conn.transport.read(scratch, READ_SIZE) {
                     Ok(ReadResult::Progress) => {
-                        client_conn.lingered += scratch.plain.len();
-                        if client_conn.lingered > LINGER_BYTES {
+                        let read = read + scratch.plain.len();
+                        client_conn.phase = ClientPhase::Lingering { read };
+                        if read > LINGER_BYTES {
                             return close_connection(proxy, cx, key);
                         }
                     }
@@ -137,8 +138,8 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             let Some(client_conn) = proxy.connections.client(key) else { return };
             client_conn.phase = first_phase(&listener.listener);
             match client_conn.phase {
-                ClientPhase::Hello if client_conn.transport.unread.is_empty() => {}
-                ClientPhase::Hello => hello_arrived(proxy, cx, key, true),
+                ClientPhase::Hello { .. } if client_conn.transport.unread.is_empty() => {}
+                ClientPhase::Hello { .. } => hello_arrived(proxy, cx, key, true),
                 _ if listener.listener.relays == Relays::Everything => relay_all(proxy, cx, key),
                 _ => client_conn.inbuf = std::mem::take(&mut client_conn.transport.unread),
             }
@@ -206,7 +207,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
         return refuse_raw(proxy, cx, key, &fatal_alert(ACCESS_DENIED));
     }
     let owner = id.filter(|_| may_hand_over).and_then(|id| sessions::owner(id).elsewhere());
-    client_conn.early_offered = hello.early_data;
+    client_conn.early = if hello.early_data { EarlyData::Offered } else { EarlyData::None };
     client_conn.client.policy = Some(policy);
     let cheap = signs_cheaply(identities, known, hello.offers_ecdsa());
     proxy.counters.forged_session_ids.set(sessions::forged());
@@ -278,7 +279,7 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     }
     let context = client_conn.client.policy.map(|policy| client_conn.client.listener.context(policy, &lane.snapshot));
     let session = match context {
-        Some(Ok(Some(context))) => Session::server(&context, client_conn.early_offered).ok(),
+        Some(Ok(Some(context))) => Session::server(&context, client_conn.early != EarlyData::None).ok(),
         _ => None,
     };
     let Some(session) = session else {
@@ -353,8 +354,10 @@ fn decide_version(
     input: &mut Vec<u8>,
 ) -> Speaks {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return Speaks::H1 };
-    if client_conn.decided {
-        return if client_conn.h2.is_some() { Speaks::H2 } else { Speaks::H1 };
+    match client_conn.protocol {
+        Protocol::H1(_) => return Speaks::H1,
+        Protocol::H2(_) => return Speaks::H2,
+        Protocol::Unknown => {}
     }
     let h2 = match &client_conn.transport.tls {
         // Nothing of ours can be sent before the handshake is over, or early data have come.
@@ -376,11 +379,11 @@ fn decide_version(
         }
         None => false,
     };
-    client_conn.decided = true;
     if h2 {
         h2_client_begin(connections, settings, counters, cx, key);
         return Speaks::H2;
     }
+    client_conn.protocol = Protocol::H1(Turn::Idle);
     Speaks::H1
 }
 
@@ -390,7 +393,7 @@ fn take_early(connections: &mut Connections, scratch: &mut Scratch, key: Key) {
         return;
     }
     if let Some(Conn::Client(client_conn)) = connections.get_mut(key) {
-        client_conn.early_seen = true;
+        client_conn.early = EarlyData::Taken;
     }
     let early = &mut scratch.early;
     early.extend_from_slice(&scratch.plain);
@@ -419,14 +422,14 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     }
     client_conn.established = true;
     let Some(tls) = &client_conn.transport.tls else { return true };
-    if client_conn.exchange.is_none() && !client_conn.in_head {
+    if client_conn.protocol.is_idle() {
         client_conn.deadline.after(cx, key, keepalive);
     }
     if let Some(certificates) = tls.peer_certificates() {
         client_conn.client.cert = certificates.first().map(|c| crate::exchange::forwarded::client_cert(c));
     }
     let summary = tls.summary();
-    let (offered, seen, exchange) = (client_conn.early_offered, client_conn.early_seen, client_conn.exchange);
+    let (early, exchange) = (client_conn.early, client_conn.protocol.exchange());
     let c = &proxy.counters;
     match summary.map(|s| (s.version, s.resumed)) {
         Some((Version::Tls13, false)) => c.full_tls13.inc(),
@@ -435,10 +438,10 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         Some((Version::Tls12, true)) => c.resumed_tls12.inc(),
         None => {}
     }
-    match (offered, seen) {
-        (true, true) => c.early_data_accepted.inc(),
-        (true, false) => c.early_data_rejected.inc(),
-        _ => {}
+    match early {
+        EarlyData::Taken => c.early_data_accepted.inc(),
+        EarlyData::Offered => c.early_data_rejected.inc(),
+        EarlyData::None => {}
     }
     if let Some(exchange) = exchange {
         handshake_done(proxy, cx, exchange);
@@ -459,13 +462,15 @@ pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error
             client_conn.transport.tls = None;
             client_conn.transport.stage.clear();
             client_conn.established = true;
-            if let Some(exchange) = client_conn.exchange {
+            if let Some(exchange) = client_conn.protocol.exchange() {
                 proxy.counters.client_aborts.inc();
                 abort_exchange(proxy, cx, exchange);
             }
             h2_abort_all(proxy, cx, key);
             if let Some(client_conn) = proxy.connections.client(key) {
-                client_conn.h2 = None;
+                if client_conn.protocol.is_h2() {
+                    client_conn.protocol = Protocol::Unknown;
+                }
                 client_conn.phase = ClientPhase::Closing { linger: true };
             }
             proxy.connections.mark_for_flush(key);
@@ -476,7 +481,7 @@ pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error
 /// The client is gone: what it asked for is called off.
 pub(crate) fn client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
-    if let Some(exchange) = client_conn.exchange {
+    if let Some(exchange) = client_conn.protocol.exchange() {
         proxy.counters.client_aborts.inc();
         abort_exchange(proxy, cx, exchange);
     }
@@ -502,17 +507,17 @@ pub(crate) fn client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             proxy.counters.bad_proxy_headers.inc();
             close_connection(proxy, cx, key);
         }
-        ClientPhase::Hello | ClientPhase::Admission => {
+        ClientPhase::Hello { .. } | ClientPhase::Admission => {
             proxy.counters.client_timeouts.inc();
             proxy.counters.tls_failure("timeout");
             close_connection(proxy, cx, key);
         }
-        ClientPhase::Open if client_conn.h2.is_some() => h2_client_timeout(proxy, cx, key),
+        ClientPhase::Open if client_conn.protocol.is_h2() => h2_client_timeout(proxy, cx, key),
         ClientPhase::Open => open_timeout(proxy, cx, key),
         ClientPhase::Closing { .. } => {
             proxy.counters.client_timeouts.inc();
             client_gone(proxy, cx, key);
         }
-        ClientPhase::Lingering => close_connection(proxy, cx, key),
+        ClientPhase::Lingering { .. } => close_connection(proxy, cx, key),
     }
 }

@@ -1,7 +1,7 @@
 //! HTTP/1.1 towards clients: bytes to requests, responses to bytes.
 
 use crate::client::connection::client_gone;
-use crate::conn::{ClientPhase, Conn};
+use crate::conn::{ClientPhase, Conn, EarlyData, Protocol, Turn};
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
@@ -37,7 +37,7 @@ pub(crate) fn take_plain(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &
         return false;
     }
     // Half a head: only an LF can make it whole.
-    let waiting = client_conn.in_head && client_conn.exchange.is_none();
+    let waiting = client_conn.protocol.is_in_head();
     client_conn.inbuf.extend_from_slice(input);
     let head_limit = proxy.settings.limits().http.head;
     let Some(client_conn) = proxy.connections.client(key) else { return true };
@@ -58,10 +58,10 @@ pub(crate) fn client_wants(connections: &Connections, exchanges: &Exchanges, key
     if client_conn.phase != ClientPhase::Open {
         return false;
     }
-    if let Some(h2) = &client_conn.h2 {
+    if let Protocol::H2(h2) = &client_conn.protocol {
         return h2.is_drained();
     }
-    let Some(exchange) = client_conn.exchange else { return !client_conn.transport.is_backed_up() };
+    let Some(exchange) = client_conn.protocol.exchange() else { return !client_conn.transport.is_backed_up() };
     if client_conn.transport.is_handshaking() {
         return client_conn.inbuf.len() < crate::transport::HIGH_WATER;
     }
@@ -80,8 +80,8 @@ pub(crate) fn client_read_size(
     key: Key,
 ) -> usize {
     let Some(Conn::Client(client_conn)) = connections.get(key) else { return 0 };
-    match client_conn.exchange {
-        _ if client_conn.h2.is_some() || client_conn.transport.is_handshaking() => READ_SIZE,
+    match client_conn.protocol.exchange() {
+        _ if client_conn.protocol.is_h2() || client_conn.transport.is_handshaking() => READ_SIZE,
         None => HEAD_READ,
         Some(exchange) => request_read_size(connections, exchanges, cx, exchange),
     }
@@ -96,7 +96,7 @@ fn consume_client(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -
             return input.len();
         }
         let rest = &input[used..];
-        match client_conn.exchange {
+        match client_conn.protocol.exchange() {
             None => {
                 // A client that does not read its responses gets no more of them.
                 if rest.is_empty() || client_conn.transport.is_backed_up() {
@@ -106,12 +106,11 @@ fn consume_client(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -
                 match parse_request(rest, &proxy.settings.limits().http, &mut x.request) {
                     Ok(Some(info)) => {
                         used += info.consumed;
-                        client_conn.in_head = false;
                         request_arrived(proxy, cx, key, x, info);
                     }
                     Ok(None) => {
-                        if !client_conn.in_head {
-                            client_conn.in_head = true;
+                        if !client_conn.protocol.is_in_head() {
+                            client_conn.protocol = Protocol::H1(Turn::InHead);
                             client_conn.deadline.after(cx, key, proxy.settings.limits().header_timeout);
                         }
                         proxy.exchanges.put_back(x);
@@ -127,7 +126,7 @@ fn consume_client(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -
                 Some(n) => {
                     used += n;
                     // The exchange may be over, and the next request may be here.
-                    let same = proxy.connections.client(key).is_some_and(|f| f.exchange == Some(exchange));
+                    let same = proxy.connections.client(key).is_some_and(|f| f.protocol.exchange() == Some(exchange));
                     if same {
                         return used;
                     }
@@ -142,7 +141,7 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     let early = {
         let Some(client_conn) = proxy.connections.client(key) else { return };
         client_conn.client.requests = client_conn.client.requests.saturating_add(1);
-        client_conn.early_seen && client_conn.transport.is_handshaking()
+        client_conn.early == EarlyData::Taken && client_conn.transport.is_handshaking()
     };
     x.client_stream = ClientStream::H1(key);
     x.started = cx.now();
@@ -156,7 +155,7 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     let exchange = proxy.exchanges.insert(x);
     let wait = first_look(&proxy.settings);
     if let Some(client_conn) = proxy.connections.client(key) {
-        client_conn.exchange = Some(exchange);
+        client_conn.protocol = Protocol::H1(Turn::Exchange(exchange));
         // What was awaited before is here.
         client_conn.deadline.set(cx, key, cx.now() + wait);
     }
@@ -229,7 +228,7 @@ fn refuse_unread(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Excha
     x.begin_unread(Version::Http11);
     let exchange = proxy.exchanges.insert(x);
     if let Some(client_conn) = proxy.connections.client(key) {
-        client_conn.exchange = Some(exchange);
+        client_conn.protocol = Protocol::H1(Turn::Exchange(exchange));
     }
     refuse(proxy, cx, exchange, status);
 }
@@ -241,11 +240,11 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
         proxy.counters.tls_failure("closed");
         return client_gone(proxy, cx, key);
     }
-    if client_conn.h2.is_some() {
+    if client_conn.protocol.is_h2() {
         // RFC 9113 §5.4.1: half a connection is of no use to HTTP/2. What was asked for is called off.
         return client_gone(proxy, cx, key);
     }
-    let Some(exchange) = client_conn.exchange else { return close_connection(proxy, cx, key) };
+    let Some(exchange) = client_conn.protocol.exchange() else { return close_connection(proxy, cx, key) };
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return close_connection(proxy, cx, key) };
     match x.machine.request() {
         // Half-closed: it has said all it wants to say, and waits for the answer.
@@ -262,13 +261,13 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
 pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let idle = proxy.settings.limits().idle_timeout;
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
-    if client_conn.transport.is_handshaking() && client_conn.exchange.is_none() {
+    if client_conn.transport.is_handshaking() && client_conn.protocol.exchange().is_none() {
         proxy.counters.client_timeouts.inc();
         proxy.counters.tls_failure("timeout");
         return close_connection(proxy, cx, key);
     }
-    let Some(exchange) = client_conn.exchange else {
-        if !client_conn.in_head {
+    let Some(exchange) = client_conn.protocol.exchange() else {
+        if !client_conn.protocol.is_in_head() {
             // Idle between requests: nobody is kept waiting.
             client_conn.transport.finish();
             client_conn.phase = ClientPhase::Closing { linger: false };
@@ -282,7 +281,7 @@ pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return refuse_unread(proxy, cx, key, x, 408);
     };
     if let Some(next) = check_deadlines(proxy, cx, exchange)
-        && let Some(client_conn) = proxy.connections.client(key).filter(|f| f.exchange == Some(exchange))
+        && let Some(client_conn) = proxy.connections.client(key).filter(|f| f.protocol.exchange() == Some(exchange))
     {
         client_conn.deadline.set(cx, key, next);
     }
@@ -369,7 +368,7 @@ pub(crate) fn h1_client_finish(
     let keepalive = settings.limits().keepalive_timeout;
     let idle = settings.limits().idle_timeout;
     let Some(client_conn) = connections.client(key) else { return };
-    client_conn.exchange = None;
+    client_conn.protocol = Protocol::H1(Turn::Idle);
     if keep {
         client_conn.deadline.after(cx, key, keepalive);
         if !client_conn.inbuf.is_empty() || client_conn.transport.readable {

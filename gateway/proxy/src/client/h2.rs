@@ -1,15 +1,15 @@
-//! HTTP/2 towards clients: the connection, and its streams as sources of requests. `front_sink` is the other half.
+//! HTTP/2 towards clients: the connection, and its streams as sources of requests. `h2_responses` is the other half.
 //!
 //! ```text
 //! plaintext ─► guard ─► pipe ─► h2 ─ poll_accept ─► request ─► exchange (begin)
 //!                                └── woken streams ─► data, trailers, resets ─► exchange (up_*)
-//! stage ◄────────────── pipe ◄─ h2 ◄─ responses (front_sink)
+//! stage ◄────────────── pipe ◄─ h2 ◄─ responses (h2_responses)
 //! ```
 //! The connection is driven when bytes have come, and once per turn of the lane after something was given to it
-//! (`Proxy::batch`), so that many streams' frames leave in one record.
+//! (`Connections::take_shared`), so that many streams' frames leave in one record.
 
 use crate::client::connection::client_gone;
-use crate::conn::{ClientPhase, Conn};
+use crate::conn::{ClientPhase, Conn, EarlyData, Protocol};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{abort_exchange, begin_request, refuse};
@@ -275,7 +275,7 @@ pub(crate) fn h2_client_begin(
 ) {
     let limits = settings.limits().clone();
     let Some(client_conn) = connections.client(key) else { return };
-    client_conn.h2 = Some(Box::new(H2Client::new(&limits, cx.now())));
+    client_conn.protocol = Protocol::H2(Box::new(H2Client::new(&limits, cx.now())));
     client_conn.deadline.after(cx, key, limits.header_timeout);
     counters.h2_connections.inc();
     connections.mark_for_flush(key);
@@ -284,7 +284,7 @@ pub(crate) fn h2_client_begin(
 /// Takes plaintext; `input` is a buffer to use again.
 pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
     let now = cx.now();
-    let Some(h2) = proxy.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
+    let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
     let mut flood = false;
     if !input.is_empty() {
         flood = h2.guard.observe(input, now).is_err();
@@ -298,7 +298,7 @@ pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, inpu
         }
         // If it is gone, `h2` has found the flood too, and that was counted.
         h2_flooded(&mut proxy.connections, &proxy.counters, key);
-        let Some(h2) = proxy.connections.client(key).and_then(|f| f.h2.as_mut()) else { return input.clear() };
+        let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return input.clear() };
         if matches!(h2.state, State::Handshake(_)) {
             input.clear();
             return h2_client_closed(proxy, cx, key, None);
@@ -308,12 +308,12 @@ pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, inpu
     proxy.connections.mark_for_flush(key);
     let header_timeout = proxy.settings.limits().header_timeout.as_millis() as Millis;
     if let Some(client_conn) = proxy.connections.client(key)
-        && let Some(since) = client_conn.h2.as_ref().and_then(|h| h.guard.block_since())
+        && let Some(since) = client_conn.protocol.h2().and_then(|h| h.guard.block_since())
     {
         // Without streams nobody would look before the connection has been idle for too long.
         client_conn.deadline.set_no_later(cx, key, since + header_timeout);
     }
-    match proxy.connections.client(key).and_then(|f| f.h2.as_mut()) {
+    match proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) {
         Some(h2) => h2.pipe.take_back(input),
         None => input.clear(),
     }
@@ -322,7 +322,7 @@ pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, inpu
 /// The client does too much of something: it is told so (GOAWAY) when the connection is next driven, and the
 /// connection ends.
 pub(crate) fn h2_flooded(connections: &mut Connections, counters: &Counters, key: Key) {
-    let Some(h2) = connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
+    let Some(h2) = connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
     if !std::mem::replace(&mut h2.flooded, true) {
         h2.go_away(Reason::ENHANCE_YOUR_CALM);
         counters.h2_floods.inc();
@@ -337,7 +337,7 @@ pub(crate) fn h2_client_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             return;
         }
         h2_woken(proxy, cx);
-        let Some(h2) = proxy.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
+        let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
         if !h2.relieve() {
             return;
         }
@@ -346,13 +346,15 @@ pub(crate) fn h2_client_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// Lets `h2` read and write. False if the connection is over.
 fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
-    if let Some(h2) = proxy.connections.client(key).and_then(|f| f.h2.as_mut()) {
+    if let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) {
         h2.allow_input();
     }
     loop {
         let Proxy { connections, scratch, .. } = proxy;
         let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return false };
-        let (ClientPhase::Open, Some(h2)) = (client_conn.phase, &mut client_conn.h2) else { return false };
+        let (ClientPhase::Open, Protocol::H2(h2)) = (client_conn.phase, &mut client_conn.protocol) else {
+            return false;
+        };
         scratch.pool.take_buffer(&mut client_conn.transport.stage);
         let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
         let polled = h2.poll(&mut client_conn.transport.stage, room);
@@ -387,7 +389,7 @@ fn h2_client_closed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: Option
     h2_abort_all(proxy, cx, key);
     let idle = proxy.settings.limits().idle_timeout;
     let Some(client_conn) = proxy.connections.client(key) else { return };
-    client_conn.h2 = None;
+    client_conn.protocol = Protocol::Unknown;
     client_conn.transport.finish();
     client_conn.phase = ClientPhase::Closing { linger: true };
     client_conn.deadline.after(cx, key, idle);
@@ -404,7 +406,7 @@ pub(crate) fn h2_abort_all(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// The exchanges of a client's connection.
 pub(crate) fn h2_exchanges(connections: &mut Connections, key: Key) -> Vec<Key> {
-    match connections.client(key).and_then(|f| f.h2.as_ref()) {
+    match connections.client(key).and_then(|f| f.protocol.h2()) {
         Some(h2) => h2.streams.iter().map(|(_, s)| s.exchange).collect(),
         None => Vec::new(),
     }
@@ -412,7 +414,7 @@ pub(crate) fn h2_exchanges(connections: &mut Connections, key: Key) -> Vec<Key> 
 
 pub(crate) fn h2_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
     match connections.get_mut(key)? {
-        Conn::Client(client_conn) => client_conn.h2.as_mut()?.streams.get_mut(index as usize),
+        Conn::Client(client_conn) => client_conn.protocol.h2_mut()?.streams.get_mut(index as usize),
         _ => None,
     }
 }
@@ -431,7 +433,7 @@ fn h2_request(
     let info = message::read_request(&parts, body.is_end_stream(), &limits.http, &mut x.request);
     let rules_hold = rules_hold(&mut proxy.connections, &proxy.settings, key);
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
-    let Some(h2) = &mut client_conn.h2 else { return };
+    let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     client_conn.client.requests = client_conn.client.requests.saturating_add(1);
     if client_conn.client.requests >= limits.max_requests || draining {
         h2.shut_down(cx.now());
@@ -466,7 +468,7 @@ fn h2_request(
     x.client_stream = ClientStream::H2(key, index);
     x.started = cx.now();
     x.keep_alive = false;
-    let early = client_conn.early_seen && client_conn.transport.is_handshaking();
+    let early = client_conn.early == EarlyData::Taken && client_conn.transport.is_handshaking();
     if let Ok(info) = info {
         x.body = info.body;
         x.upgrade = info.upgrade;
@@ -533,7 +535,7 @@ fn h2_client_gone(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Opt
     let wasted = !found && calling_off_wastes(&proxy.exchanges, cx, exchange);
     let connection = proxy.exchanges.get(exchange).map(|x| x.client_stream.conn());
     // One that is still sending when it has its response may stop.
-    if proxy.exchanges.get(exchange).is_some_and(|x| x.drains_since.is_none()) {
+    if proxy.exchanges.get(exchange).is_some_and(|x| x.drains_since().is_none()) {
         proxy.counters.client_aborts.inc();
     }
     abort_exchange(proxy, cx, exchange);
@@ -551,7 +553,7 @@ pub(crate) fn h2_client_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
             return;
         }
         let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-        let Some(h2) = &mut client_conn.h2 else { return };
+        let Protocol::H2(h2) = &mut client_conn.protocol else { return };
         let H2Client { streams, guard, .. } = &mut **h2;
         let Some(stream) = streams.get_mut(index as usize) else { return };
         let Some(body) = &mut stream.body else { return };
@@ -612,7 +614,7 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
     let Some(client_conn) = proxy.connections.client(key) else { return };
     let flushed = client_conn.transport.is_flushed();
-    let Some(h2) = &mut client_conn.h2 else { return };
+    let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     let began = match h2.state {
         State::Handshake(_) => Some(h2.idle_since),
         State::Open(_) => h2.guard.block_since(),

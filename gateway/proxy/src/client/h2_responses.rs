@@ -5,7 +5,7 @@
 //! streams, incremental ones in turn. As long as somebody more urgent waits, the others get no room.
 
 use crate::client::h2::{Stream, h2_stream};
-use crate::conn::Conn;
+use crate::conn::{Conn, Protocol};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::{ClientStream, Later, resume_source};
@@ -34,7 +34,7 @@ pub(crate) fn h2_client_interim(
     let (Some(x), Some(Conn::Client(client_conn))) = (exchanges.get(exchange), connections.get_mut(key)) else {
         return;
     };
-    let Some(stream) = client_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
+    let Some(stream) = client_conn.protocol.h2_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
     if let Ok(response) = message::write_response(&x.response, BodyLength::None) {
         // It fails where the stream has been reset, and then its waker says so.
         let _ = stream.respond.send_informational(response);
@@ -56,7 +56,7 @@ pub(crate) fn h2_client_head(
     };
     x.keep_alive = false;
     x.response_body.framing = BodyLength::None;
-    let Some(h2) = &mut client_conn.h2 else { return };
+    let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     let Some(stream) = h2.streams.get_mut(index as usize) else { return };
     let response = message::write_response(&x.response, body).unwrap_or_else(|_| {
         let mut response = Response::new(());
@@ -73,7 +73,7 @@ pub(crate) fn h2_client_head(
 /// How much of `want` bytes can be taken. If none, it is noted what for the stream waits.
 pub(crate) fn h2_client_credit(connections: &mut Connections, key: Key, index: u32, want: usize) -> usize {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return 0 };
-    let Some(h2) = &mut client_conn.h2 else { return 0 };
+    let Protocol::H2(h2) = &mut client_conn.protocol else { return 0 };
     let room = client_conn.transport.room(h2.fed, want);
     let window = h2.window.left();
     let Some(stream) = h2.streams.get_mut(index as usize) else { return 0 };
@@ -116,7 +116,7 @@ pub(crate) fn h2_client_data(
 ) {
     let now = cx.now();
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-    let Some(h2) = &mut client_conn.h2 else { return };
+    let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     let Some(stream) = h2.streams.get_mut(index as usize) else { return };
     h2.fed += data.len() + 9;
     h2.window.give(data.len());
@@ -134,7 +134,7 @@ pub(crate) fn h2_client_end(connections: &mut Connections, exchanges: &Exchanges
     let (Some(x), Some(Conn::Client(client_conn))) = (exchanges.get(exchange), connections.get_mut(key)) else {
         return;
     };
-    let Some(stream) = client_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
+    let Some(stream) = client_conn.protocol.h2_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
     if std::mem::replace(&mut stream.ended, true) {
         return;
     }
@@ -159,7 +159,7 @@ pub(crate) fn h2_client_finish(
 ) {
     let keepalive = settings.limits().keepalive_timeout;
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-    let Some(h2) = &mut client_conn.h2 else { return };
+    let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     let Some(stream) = h2.streams.try_remove(index as usize) else { return };
     if stream.transport_blocked {
         h2.waiting[usize::from(stream.priority.urgency)] -= 1;
@@ -194,7 +194,7 @@ pub(crate) fn h2_client_reset(
 
 /// There is room on the wire: those that wait for it or for the client's window get on, in their order.
 pub(crate) fn h2_client_room(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    let Some(h2) = proxy.connections.client(key).and_then(|f| f.h2.as_mut()) else { return };
+    let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
     if h2.waiting.iter().all(|n| *n == 0) {
         return;
     }
@@ -206,7 +206,7 @@ pub(crate) fn h2_client_room(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     waiting.sort_unstable();
     for (_, index) in waiting {
         let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
-        let Some(h2) = &mut client_conn.h2 else { return };
+        let Protocol::H2(h2) = &mut client_conn.protocol else { return };
         if client_conn.transport.room(h2.fed, MIN_CREDIT) == 0 || h2.window.left() == 0 {
             return;
         }

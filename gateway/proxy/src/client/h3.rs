@@ -1,4 +1,4 @@
-//! HTTP/3 towards clients: streams as sources of requests. `front_sink` is the other half.
+//! HTTP/3 towards clients: streams as sources of requests. `h3_responses` is the other half.
 //!
 //! ```text
 //! request stream ─► MessageReader ─► head ─► exchange (begin)

@@ -1,7 +1,7 @@
 //! Executes exchanges: begins them, answers for the gateway itself, and does what the state machine says
 //! (`sealane-exchange`), whatever versions of HTTP the sides speak.
 //!
-//! `request` and `response` report what the streams say; [`Proxy::perform`] does what follows.
+//! `request` and `response` report what the streams say; [`perform`] does what follows.
 //!
 //! | what happens | before the response's head has left | after |
 //! |---|---|---|
@@ -13,7 +13,6 @@
 
 use crate::Failure;
 use crate::counters::Counters;
-use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::forwarded;
 use crate::exchange::streams::{
@@ -21,6 +20,7 @@ use crate::exchange::streams::{
     client_reset, server_end, server_finish, server_reset,
 };
 use crate::exchange::waste::client_served;
+use crate::exchange::{Ending, Exchange};
 use crate::lane_state::LaneListener;
 use crate::memory::note_held;
 use crate::relay::{half_close, relay_done};
@@ -209,7 +209,7 @@ pub(crate) fn handshake_done(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
 /// Answers with an error of ours and closes, or, if an answer is under way already, cuts the connection.
 pub(crate) fn refuse(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    if x.routed.relayed && !x.machine.is_answered() {
+    if x.machine.is_relay() && !x.machine.is_answered() {
         // It cannot be told to the client; this is for the log.
         x.status = status;
     }
@@ -310,7 +310,7 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
         // The connection lingers as a whole.
         ClientStream::H1(_) => return drain_is_over(proxy, cx, exchange),
         ClientStream::H2(..) | ClientStream::H3(..) => {
-            x.drains_since = Some(now);
+            x.ending = Ending::Draining(now);
             proxy.connections.look_by(cx, client_stream, now + LINGER);
         }
     }
@@ -337,14 +337,14 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
     note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, 0);
     let Some(mut x) = proxy.exchanges.remove(exchange) else { return };
     if let Some(upstream_stream) = x.upstream_stream.take() {
-        if actions.has(Do::CloseUpstream) && x.routed.relayed {
+        if actions.has(Do::CloseUpstream) && x.machine.is_relay() {
             relay_done(proxy, cx, upstream_stream);
         } else {
             server_finish(proxy, cx, upstream_stream, actions.has(Do::ReleaseUpstream));
         }
     }
     let complete = actions.has(Do::FinishClient);
-    if complete && x.drains_since.is_none() {
+    if complete && x.drains_since().is_none() {
         client_served(&mut proxy.connections, x.client_stream);
     }
     if x.status == 0 {
@@ -365,7 +365,7 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
 
 fn count_exchange(exchanges: &Exchanges, counters: &Counters, x: &Exchange) {
     let c = counters;
-    if x.routed.relayed {
+    if x.machine.is_relay() {
         c.relayed_up.add(x.request_body.bytes);
         c.relayed_down.add(x.response_body.bytes);
     } else {

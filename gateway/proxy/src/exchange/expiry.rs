@@ -5,10 +5,10 @@
 //! exact. So a request on a kept connection costs no more than moving a deadline back.
 
 use crate::connections::Connections;
-use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{LINGER, drain_is_over, refuse};
 use crate::exchange::response::{Loss, server_lost};
+use crate::exchange::{Ending, Exchange};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{ClientLimits, Upstream};
@@ -87,7 +87,7 @@ pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let upstream = x.upstream.as_ref();
     let mut limits = limits(&proxy.settings.limits(), upstream.map(|u| &*u.upstream));
     limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
-    limits.rest_until = x.drains_since.map(|since| since + LINGER);
+    limits.rest_until = x.drains_since().map(|since| since + LINGER);
     let state = State::of(&x.machine, x.upstream_stream.is_some(), [x.request_body.blocked, x.response_body.blocked]);
     let class = class(x);
     let request =
@@ -137,7 +137,7 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
         None => {
             proxy.counters.idle_tunnels.inc();
             if let Some(x) = proxy.exchanges.get_mut(exchange) {
-                x.idle = true;
+                x.ending = Ending::Idle;
             }
             // There is nobody to tell: both sides are closed.
             refuse(proxy, cx, exchange, 408);

@@ -104,6 +104,16 @@ impl Flow {
     }
 }
 
+/// Why an exchange ends otherwise than with its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    No,
+    /// A stream whose response has been sent since then, and whose request is still read and thrown away.
+    Draining(Millis),
+    /// An upgraded or relayed connection on which neither side has sent anything for too long.
+    Idle,
+}
+
 pub(crate) struct Exchange {
     /// How far it has come, and what follows from what happens.
     pub machine: machine::Exchange,
@@ -133,10 +143,7 @@ pub(crate) struct Exchange {
     /// The server in use: an index into the upstream's.
     pub server: usize,
     pub started: Millis,
-    /// When the response had been sent, of a stream whose request is still read and thrown away.
-    pub drains_since: Option<Millis>,
-    /// It was an upgraded or relayed connection, and ends because neither side has sent anything for too long.
-    pub idle: bool,
+    pub ending: Ending,
     /// Bytes of the response that were read and wait with the upstream's connection.
     pub held: usize,
 }
@@ -162,8 +169,7 @@ impl Exchange {
             attempts: 0,
             server: 0,
             started: 0,
-            drains_since: None,
-            idle: false,
+            ending: Ending::No,
             held: 0,
         }
     }
@@ -213,6 +219,15 @@ impl Exchange {
         self.told.unwrap_or(client.peer.ip())
     }
 
+    /// When the response had been sent, of a stream whose request is still read and thrown away.
+    #[inline]
+    pub fn drains_since(&self) -> Option<Millis> {
+        match self.ending {
+            Ending::Draining(since) => Some(since),
+            Ending::No | Ending::Idle => None,
+        }
+    }
+
     /// Makes it as new, keeping the memory of its heads within reason.
     pub fn recycle(&mut self) {
         self.request.clear();
@@ -229,8 +244,7 @@ impl Exchange {
         self.upgrade = false;
         self.status = 0;
         self.attempts = 0;
-        self.drains_since = None;
-        self.idle = false;
+        self.ending = Ending::No;
         self.held = 0;
     }
 }

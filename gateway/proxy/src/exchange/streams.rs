@@ -23,7 +23,7 @@
 //!
 //! **The way of a piece.** A source asks how much room there is for what it has (`request_room`, `response_room`). It passes
 //! at most that much, as a slice of its own read buffer, and the sink copies the slice into what it has staged. A room of 0
-//! means "not now": the source keeps the rest, stops reading, and goes on when [`Proxy::resume`] says so.
+//! means "not now": the source keeps the rest, stops reading, and goes on when [`resume_source`] says so.
 //!
 //! **`last`.** A source that knows that a piece is the last one says so with the piece, so that a sink can mark the end on
 //! the data. `*_end` is called in any case, and carries the trailers, which lie in the flow.
@@ -39,7 +39,7 @@ use crate::client::h3_responses::{
     h3_client_credit, h3_client_data, h3_client_detach, h3_client_end, h3_client_finish, h3_client_head,
     h3_client_interim, h3_client_reset,
 };
-use crate::conn::Conn;
+use crate::conn::{Conn, Protocol, Turn};
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
@@ -227,7 +227,7 @@ pub(crate) fn client_detach(
     match side {
         ClientStream::H1(key) => {
             if let Some(client_conn) = connections.client(key) {
-                client_conn.exchange = None;
+                client_conn.protocol = Protocol::H1(Turn::Idle);
             }
         }
         ClientStream::H2(key, stream) => h2_client_finish(connections, settings, cx, key, stream),

@@ -70,7 +70,7 @@ impl WasteBudget {
 fn is_wasted(x: &Exchange, now: Millis) -> bool {
     let shared = matches!(x.upstream_stream, Some(UpstreamStream::H2(..) | UpstreamStream::H3(..)));
     let waited = now.saturating_sub(x.started) >= PATIENT;
-    !(waited || x.machine.is_answered() && shared || x.drains_since.is_some())
+    !(waited || x.machine.is_answered() && shared || x.drains_since().is_some())
 }
 
 /// The client calls a request off. Returns whether that wastes it; the caller ends the exchange, and then reports

@@ -1,8 +1,9 @@
 //! HTTP/2 (RFC 9113) on the `h2` crate, which is driven by hand: no runtime, no tasks. One adapter towards clients
-//! ([`client_conn`], [`front_sink`]), one towards upstreams ([`upstream_conn`]); `streams` says what adapters are.
+//! (`client::h2`, `client::h2_responses`), one towards upstreams (`upstream::h2`); `exchange::streams` says what adapters are.
 //!
 //! `h2` owns framing, HPACK, the streams' states and flow control. Ours are: what a head may be (`sealane_http::list`),
-//! what a client may cost ([`guard`]), how many small frames wait ([`backlog`]), who gets the transport ([`front_sink`], [`priority`]), and all time.
+//! what a client may cost ([`guard`]), how many small frames wait ([`backlog`]), who gets the transport
+//! (`client::h2_responses`, [`priority`]), and all time.
 
 pub(crate) mod backlog;
 pub(crate) mod frames;

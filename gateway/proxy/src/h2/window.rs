@@ -1,7 +1,7 @@
 //! What is left of a client's connection window (RFC 9113 §6.9), counted beside `h2`, which does not tell.
 //!
 //! `h2` deals the window out to streams in the order in which they asked. So that it is dealt by urgency, streams ask for
-//! no more than there is, and those that find nothing wait in our order (`front_sink`). A count that is too high costs
+//! no more than there is, and those that find nothing wait in our order (`h2_responses`). A count that is too high costs
 //! that order, no more: `h2` has the last word.
 
 use super::frames::{DATA, Event, Frames, RST_STREAM};

@@ -182,7 +182,7 @@ fn quic_within_rates(
         && admission.allows_handshake(cx, peer, counters)
 }
 
-/// Spends crypto time on those that wait, as [`Proxy::admit`] does.
+/// Spends crypto time on those that wait, as `accept::admission::serve_admission` does.
 pub(crate) fn quic_admit(proxy: &mut Proxy, cx: &mut Context) {
     if proxy.quic.waiting.is_empty() {
         return;

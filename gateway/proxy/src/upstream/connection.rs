@@ -33,7 +33,7 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
         let Some(upstream) = x.upstream.clone() else { return };
         x.response_body.progress.begin(cx.now());
         // A relayed connection needs one of its own.
-        let relayed = x.routed.relayed;
+        let relayed = x.machine.is_relay();
         // Auto with a request that HTTP/2 might not carry: an upgrade is HTTP/1.1's own.
         let upgrade = x.upgrade;
         let Some(server) = select_server(proxy, cx, exchange, &upstream) else { return };

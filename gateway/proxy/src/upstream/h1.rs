@@ -42,7 +42,7 @@ pub(crate) fn idle_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// Sends the request's head on a connection that is ready for it.
 pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
-    if proxy.exchanges.get(exchange).is_some_and(|x| x.routed.relayed) {
+    if proxy.exchanges.get(exchange).is_some_and(|x| x.machine.is_relay()) {
         return start_relay(proxy, cx, exchange, key);
     }
     let Proxy { connections, exchanges, scratch, .. } = proxy;
@@ -262,7 +262,7 @@ fn upstream_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean: bool) {
     }
     let Some(exchange) = upstream_conn.exchange else { return close_connection(proxy, cx, key) };
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return close_connection(proxy, cx, key) };
-    if x.routed.relayed && x.machine.response() == Phase::Complete {
+    if x.machine.is_relay() && x.machine.response() == Phase::Complete {
         // It has been said already; what the client still says goes on.
         return;
     }

@@ -25,6 +25,38 @@ use sealane_route::RouteTable;
 use std::net::IpAddr;
 use std::rc::Rc;
 
+/// Which server a client sticks to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sticky {
+    /// Its group does not have clients stick to servers.
+    #[default]
+    No,
+    /// None yet: it is told which one it has got.
+    New,
+    /// Its cookie names this one.
+    To(usize),
+}
+
+impl Sticky {
+    fn server(self) -> Option<usize> {
+        match self {
+            Self::To(server) => Some(server),
+            Self::No | Self::New => None,
+        }
+    }
+}
+
+/// What an answer of the gateway's own says beside its status.
+#[derive(Default)]
+enum OwnAnswer {
+    #[default]
+    Plain,
+    /// Seconds after which a client that was too fast may come again.
+    RetryAfter(u64),
+    /// Where the client is sent.
+    Location(Vec<u8>),
+}
+
 /// What an exchange knows of the way that was chosen for it.
 #[derive(Default)]
 pub(crate) struct Routed {
@@ -33,20 +65,12 @@ pub(crate) struct Routed {
     lease: Option<Lease>,
     tried: Tried,
     hash: Option<u64>,
-    /// The server that the client's cookie names.
-    sticky: Option<usize>,
-    /// The client is told which server it has got.
-    sets_cookie: bool,
+    sticky: Sticky,
     /// It waits for room, or has waited, until then at most.
     waits_until: Option<Millis>,
     /// When the try under way has begun.
     began: Millis,
-    /// Seconds after which a client that was too fast may come again.
-    retry_after: Option<u64>,
-    /// Where the client is sent.
-    location: Option<Vec<u8>>,
-    /// It is a connection that is relayed, not a request.
-    pub relayed: bool,
+    own: OwnAnswer,
     /// When a kept connection was lost under it. It is sent again once for that, over a connection that was begun since.
     pub lost_at: Option<Millis>,
     /// More than the loss itself will tell about the server that is about to be lost.
@@ -86,8 +110,8 @@ impl Routed {
         };
         if let Some(sticky) = &config.sticky {
             let named = crate::upstream::balance::cookie(fields, &sticky.cookie);
-            x.routed.sticky = named.and_then(|id| config.servers.iter().position(|s| s.sticky_id[..] == *id));
-            x.routed.sets_cookie = true;
+            let server = named.and_then(|id| config.servers.iter().position(|s| s.sticky_id[..] == *id));
+            x.routed.sticky = server.map_or(Sticky::New, Sticky::To);
             x.routed.adds_headers = true;
         }
     }
@@ -116,13 +140,17 @@ fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
         route.finish(&mut x.response.fields, secure);
     }
     // None of these can be refused: they are ours, and few.
-    if let (Some(seconds), true) = (x.routed.retry_after, ours) {
-        let _ = x.response.fields.push_known(Known::RetryAfter, seconds.to_string().as_bytes());
+    if ours {
+        let _ = match &x.routed.own {
+            OwnAnswer::Plain => Ok(()),
+            OwnAnswer::RetryAfter(seconds) => {
+                x.response.fields.push_known(Known::RetryAfter, seconds.to_string().as_bytes())
+            }
+            OwnAnswer::Location(location) => x.response.fields.push_known(Known::Location, location),
+        };
+        return;
     }
-    if let (Some(location), true) = (&x.routed.location, ours) {
-        let _ = x.response.fields.push_known(Known::Location, location);
-    }
-    if ours || !x.routed.sets_cookie || x.routed.sticky == Some(x.server) {
+    if x.routed.sticky == Sticky::No || x.routed.sticky == Sticky::To(x.server) {
         return;
     }
     let Some(upstream) = &x.upstream else { return };
@@ -173,7 +201,7 @@ pub(crate) fn route_request(
     }
     if let Some(ms) = wait {
         proxy.counters.rate_limited.inc();
-        x.routed.retry_after = Some(ms.div_ceil(1000));
+        x.routed.own = OwnAnswer::RetryAfter(ms.div_ceil(1000));
         return respond(proxy, cx, exchange, 429, b"text/plain", b"429 Too Many Requests\n", expects);
     }
     if let Action::Redirect(redirect) = &route.action {
@@ -199,7 +227,7 @@ pub(crate) fn send_redirect(
     }
     let mut location = Vec::with_capacity(128);
     redirect.location(&x.request, secure, matched, &mut location);
-    x.routed.location = Some(location);
+    x.routed.own = OwnAnswer::Location(location);
     x.routed.adds_headers = true;
     respond(proxy, cx, exchange, redirect.status, b"text/plain", b"", expects);
 }
@@ -227,7 +255,7 @@ pub(crate) fn select_server(
     // What it had at the server before is over.
     (x.routed.lease, x.routed.failure, x.routed.hint) = (None, None, None);
     let Routed { tried, hash, sticky, .. } = x.routed;
-    match upstream.balancer.pick(Preference { tried, hash, sticky }) {
+    match upstream.balancer.pick(Preference { tried, hash, sticky: sticky.server() }) {
         Pick::Server(server) => {
             x.server = server;
             x.routed.began = cx.now();
