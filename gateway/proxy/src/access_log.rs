@@ -230,6 +230,39 @@ fn escape_json(out: &mut Vec<u8>, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exchange::streams::ClientStream;
+    use crate::fixtures;
+    use sealane_lane::Key;
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn lines_are_handed_over_together() {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let client = fixtures::client(&settings.listeners()[0], "192.0.2.1:5");
+        let x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
+        let (handed, mut cx) = (Arc::new(Mutex::new(Vec::new())), Context::new().unwrap());
+        let batches = handed.clone();
+        let mut log = AccessLog::new(Some(Box::new(move |lines| {
+            batches.lock().unwrap().push(String::from_utf8(lines).unwrap());
+            Vec::new()
+        })));
+        let mut write = |log: &mut AccessLog| {
+            let entry = Entry { x: &x, client: &client, tls: None, now: 0 };
+            log.write(&mut cx, LogFormat::Json, &entry, &Clock::default());
+        };
+        write(&mut log);
+        write(&mut log);
+        assert!(log.is_on() && handed.lock().unwrap().is_empty(), "they wait for more");
+        log.flush();
+        log.flush();
+        let first = std::mem::take(&mut *handed.lock().unwrap());
+        assert_eq!((first.len(), first[0].lines().count()), (1, 2));
+        while handed.lock().unwrap().is_empty() {
+            write(&mut log);
+        }
+        assert!(handed.lock().unwrap()[0].len() >= BATCH);
+        assert_eq!(cx.timers.len(), 1, "one timer for all that wait");
+    }
 
     #[test]
     fn json_strings_are_ascii() {

@@ -170,3 +170,58 @@ impl Connections {
         self.slots.get(key).is_some_and(|conn| conn.deadline().is_armed_for(tick))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+    use sealane_lane::Context;
+
+    #[test]
+    fn a_connection_is_listed_once_until_it_is_flushed() {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let mut connections = Connections::default();
+        let (conn, _peer) = fixtures::connection(&settings.listeners()[0]);
+        let key = connections.insert(conn);
+        connections.mark_for_flush(key);
+        connections.mark_for_flush(key);
+        assert_eq!((connections.next_marked(), connections.next_marked()), (Some(key), None));
+        connections.mark_for_flush(key);
+        assert_eq!(connections.next_marked(), None, "it has not been flushed yet");
+        connections.client(key).unwrap().transport.needs_flush = false;
+        connections.mark_for_flush(key);
+        assert_eq!(connections.next_marked(), Some(key));
+        assert!(!connections.has_shared() && !connections.has_quic());
+    }
+
+    #[test]
+    fn a_key_finds_its_own_kind_until_the_connection_is_gone() {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let mut connections = Connections::default();
+        let (conn, _peer) = fixtures::connection(&settings.listeners()[0]);
+        let key = connections.insert(conn);
+        assert!(connections.client(key).is_some());
+        assert!(connections.upstream(key).is_none() && connections.quic(key).is_none());
+        assert_eq!(connections.client_of(ClientStream::H1(key)).unwrap().peer.port(), 5);
+        assert_eq!((connections.len(), connections.keys()), (1, vec![key]));
+        assert!(connections.remove(key).is_some());
+        assert!(connections.client(key).is_none() && connections.client_of(ClientStream::H1(key)).is_none());
+        connections.mark_for_flush(key);
+        assert_eq!((connections.next_marked(), connections.len()), (None, 0));
+    }
+
+    #[test]
+    fn deadlines_move_forward_only() {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let (mut connections, mut cx) = (Connections::default(), Context::new().unwrap());
+        let (conn, _peer) = fixtures::connection(&settings.listeners()[0]);
+        let key = connections.insert(conn);
+        connections.look_by(&mut cx, ClientStream::H1(key), 1000);
+        connections.look_by(&mut cx, ClientStream::H1(key), 5000);
+        assert_eq!(cx.timers.len(), 1, "it is looked at before that anyway");
+        connections.look_by(&mut cx, ClientStream::H1(key), 500);
+        assert_eq!(cx.timers.len(), 2);
+        assert!(connections.is_armed_for(key, 500 / 64 + 1) && !connections.is_armed_for(key, 1000 / 64 + 1));
+        assert!(!connections.fired(&mut cx, key), "it is not time");
+    }
+}

@@ -29,6 +29,8 @@ mod conn;
 mod connections;
 pub mod counters;
 mod exchange;
+#[cfg(test)]
+mod fixtures;
 mod flush;
 mod h2;
 mod lane_state;

@@ -113,3 +113,50 @@ impl LaneSettings {
         self.drain_until = Some(until);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::fixtures::{limits, settings, snapshot, upstream};
+    use std::rc::Rc;
+
+    #[test]
+    fn a_snapshot_counts_once_it_is_taken_up() {
+        let (mut settings, published) = settings(snapshot(limits(), Vec::new()));
+        assert!(!settings.are_outdated() && settings.newest().is_none());
+        let mut newer = limits();
+        newer.max_body = 7;
+        published.publish(snapshot(newer, Vec::new()));
+        assert!(settings.are_outdated());
+        let newest = settings.newest().unwrap();
+        assert_ne!(settings.limits().max_body, 7, "the one before holds until then");
+        settings.take_up(newest);
+        assert_eq!(settings.limits().max_body, 7);
+        assert!(!settings.are_outdated() && settings.newest().is_none());
+    }
+
+    #[test]
+    fn a_group_that_has_not_changed_keeps_its_pool() {
+        let (mut settings, published) = settings(snapshot(limits(), vec![upstream(1)]));
+        let before = settings.lane().upstreams[0].clone();
+        let mut next = snapshot(limits(), vec![upstream(1)]);
+        next.upstreams.insert(0, settings.snapshot().upstreams[0].clone());
+        published.publish(next);
+        let newest = settings.newest().unwrap();
+        settings.take_up(newest);
+        assert!(Rc::ptr_eq(&settings.lane().upstreams[0], &before));
+        assert!(!Rc::ptr_eq(&settings.lane().upstreams[1], &before));
+    }
+
+    #[test]
+    fn others_are_all_lanes_but_this() {
+        let (mut settings, _published) = settings(snapshot(limits(), Vec::new()));
+        let slots: Vec<usize> = settings.others().map(|(slot, _)| slot).collect();
+        assert_eq!((slots, settings.slot(), settings.lanes()), (vec![1], 0, 2));
+        assert!(settings.mailbox(1).is_some() && settings.mailbox(2).is_none());
+        settings.own_mailbox().set_closed(true);
+        assert!(settings.mailbox_of_socket(4).is_closed(), "lane 0 serves every second socket");
+        assert!(!settings.is_draining());
+        settings.drain(5);
+        assert_eq!((settings.is_draining(), settings.drain_until()), (true, Some(5)));
+    }
+}

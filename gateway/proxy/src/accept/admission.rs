@@ -431,3 +431,100 @@ fn answer_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, before: Instant) 
     proxy.counters.handshake_nanos.add(proxy.admission.last.as_nanos() as u64);
     Some(now)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+
+    fn admission(short_of_memory: bool) -> Admission {
+        Admission::new(Arc::new(ClientConnections::new(2)), Arc::new(AtomicBool::new(short_of_memory)))
+    }
+
+    #[test]
+    fn clients_are_counted_in_and_out() {
+        let mut limits = fixtures::limits();
+        limits.max_connections = 2;
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(limits, Vec::new()));
+        let (mut admission, counters) = (admission(false), Counters::default());
+        assert!(!admission.has_clients() && !admission.is_full(&settings));
+        admission.arrived(&counters);
+        admission.arrived(&counters);
+        assert!(admission.has_clients() && admission.is_full(&settings));
+        assert_eq!(counters.open.value(), 2);
+        admission.left(None, &settings, &counters);
+        assert!(!admission.is_full(&settings));
+        assert_eq!(counters.open.value(), 1);
+    }
+
+    #[test]
+    fn short_of_memory_a_few_are_still_taken() {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let (mut admission, counters) = (admission(true), Counters::default());
+        for _ in 0..ALWAYS {
+            assert!(!admission.is_full(&settings));
+            admission.arrived(&counters);
+        }
+        assert!(admission.is_full(&settings));
+    }
+
+    #[test]
+    fn one_address_has_no_more_connections_than_it_may() {
+        let mut limits = fixtures::limits();
+        limits.max_per_client = 2;
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(limits, Vec::new()));
+        let (mut admission, counters) = (admission(false), Counters::default());
+        let mut clients: Vec<Client> =
+            (0..3).map(|_| fixtures::client(&settings.listeners()[0], "192.0.2.1:5")).collect();
+        let come = |client: &mut Client| admission.count_in(client, &settings, &counters);
+        assert_eq!([come(&mut clients[0]), come(&mut clients[1]), come(&mut clients[2])], [true, true, false]);
+        assert_eq!(counters.clients_limited.value(), 1);
+        let peer = clients[0].peer.ip();
+        assert!(!admission.has_place_for(peer, &settings, &counters));
+        admission.arrived(&counters);
+        admission.left(clients[0].counted, &settings, &counters);
+        assert!(admission.has_place_for(peer, &settings, &counters));
+        assert!(admission.has_place_for(peer, &settings, &counters), "to ask takes no place");
+        assert!(admission.count_in(&mut clients[2], &settings, &counters));
+    }
+
+    #[test]
+    fn a_listener_waits_once_and_a_client_too() {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let mut admission = admission(false);
+        assert!(admission.is_empty());
+        admission.listener_ready(LISTENER | 1);
+        admission.listener_ready(LISTENER | 1);
+        admission.listener_ready(LISTENER | 2);
+        assert_eq!(admission.steps.len(), 2);
+        let (conn, _peer) = fixtures::connection(&settings.listeners()[0]);
+        let Conn::Client(mut client_conn) = conn else { unreachable!() };
+        let key = Key::from_u64(7);
+        admission.event(key, &mut client_conn, Ready { read: true, ..Ready::default() });
+        admission.event(key, &mut client_conn, Ready { error: true, ..Ready::default() });
+        assert_eq!(admission.steps.len(), 3);
+        let deferred = client_conn.deferred.unwrap();
+        assert!(deferred.read && deferred.error, "nothing that has come is lost");
+        (0..MAX_WAITING).for_each(|_| admission.hello(key));
+        assert!(admission.is_queue_full());
+    }
+
+    #[test]
+    fn a_pause_tells_other_lanes_and_ends() {
+        let mut limits = fixtures::limits();
+        limits.max_connections = 1;
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(limits, Vec::new()));
+        let (mut admission, counters, mut cx) = (admission(false), Counters::default(), Context::new().unwrap());
+        admission.listen(&cx, &settings).unwrap();
+        assert!(admission.is_listening() && !settings.own_mailbox().is_closed());
+        admission.arrived(&counters);
+        admission.pause_full(&mut cx, &settings, &counters);
+        assert!(!admission.is_listening() && settings.own_mailbox().is_closed());
+        assert_eq!((counters.paused_connections.value(), counters.paused_memory.value()), (1, 0));
+        admission.resume(&mut cx, &settings);
+        assert!(!admission.is_listening(), "there is no place yet");
+        admission.left(None, &settings, &counters);
+        admission.resume(&mut cx, &settings);
+        assert!(admission.is_listening() && !settings.own_mailbox().is_closed());
+    }
+}

@@ -722,3 +722,33 @@ pub(crate) fn quic_refresh(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{limits, settings, snapshot};
+
+    #[test]
+    fn connections_to_servers_share_a_socket() {
+        let (settings, _published) = settings(snapshot(limits(), Vec::new()));
+        let (mut quic, cx) = (QuicEndpoint::default(), Context::new().unwrap());
+        let first = quic.client_endpoint(&cx, &settings, false).unwrap();
+        assert_eq!(quic.client_endpoint(&cx, &settings, false), Some(first));
+        assert_eq!(quic.endpoints.len(), 1);
+        assert!(!quic.has_waiting() && !quic.has_successor());
+    }
+
+    #[test]
+    fn a_place_that_has_become_free_is_taken_again() {
+        let (settings, _published) = settings(snapshot(limits(), Vec::new()));
+        let (mut quic, cx) = (QuicEndpoint::default(), Context::new().unwrap());
+        let first = quic.client_endpoint(&cx, &settings, false).unwrap();
+        let key = Key::from_u64(3);
+        quic.note(first, ConnectionHandle(2), key);
+        assert_eq!(quic.endpoints[first].as_ref().unwrap().keys, [None, None, Some(key)]);
+        quic.endpoints[first] = None;
+        quic.note(first, ConnectionHandle(2), key);
+        assert_eq!(quic.client_endpoint(&cx, &settings, false), Some(first));
+        assert_eq!(quic.endpoints.len(), 1);
+    }
+}

@@ -227,3 +227,77 @@ impl LaneUpstream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{group, limits, settings, snapshot, upstream};
+
+    fn keys() -> [Key; 4] {
+        [1, 2, 3, 4].map(Key::from_u64)
+    }
+
+    #[test]
+    fn the_connection_used_last_is_taken_first() {
+        let (settings, _published) = settings(snapshot(limits(), vec![upstream(2)]));
+        let (group, [a, b, c, _]) = (group(settings.lane()), keys());
+        group.put_idle(0, a);
+        assert!(group.keeps_another(0));
+        group.put_idle(0, b);
+        group.put_idle(1, c);
+        assert!(!group.keeps_another(0) && group.keeps_another(1), "two per server");
+        group.forget_idle(1, c);
+        assert_eq!([group.take_idle(0), group.take_idle(0), group.take_idle(0)], [Some(b), Some(a), None]);
+        assert_eq!((group.take_idle(1), group.take_idle(9)), (None, None));
+    }
+
+    #[test]
+    fn shared_connections_are_found_in_their_order() {
+        let (settings, _published) = settings(snapshot(limits(), vec![upstream(1)]));
+        let (group, [a, b, ..]) = (group(settings.lane()), keys());
+        group.share(0, a);
+        group.share(0, b);
+        assert_eq!([group.shared(0, 0), group.shared(0, 1), group.shared(0, 2)], [Some(a), Some(b), None]);
+        group.unshare(0, a);
+        assert_eq!([group.shared(0, 0), group.shared(0, 1)], [Some(b), None]);
+    }
+
+    #[test]
+    fn where_nothing_is_kept_nothing_is_shared() {
+        let mut config = upstream(1);
+        config.keepalive = 0;
+        let (settings, _published) = settings(snapshot(limits(), vec![config]));
+        let (group, [a, ..]) = (group(settings.lane()), keys());
+        group.share(0, a);
+        assert_eq!((group.shared(0, 0), group.keeps_another(0)), (None, false));
+    }
+
+    #[test]
+    fn a_queue_is_bounded_and_forgets_those_who_left() {
+        let mut config = upstream(1);
+        config.queue = 4;
+        let (settings, _published) = settings(snapshot(limits(), vec![config]));
+        let (group, [a, b, c, d]) = (group(settings.lane()), keys());
+        let all = |_| true;
+        assert_eq!([group.queue(a, all), group.queue(b, all)], [Ok(()), Ok(())]);
+        assert_eq!(group.queue(c, all), Err(QueueFull), "each of two lanes has half of the places");
+        assert_eq!(group.queue(c, |key| key != a), Ok(()));
+        assert_eq!((group.first_queued(), group.queue_len()), (Some(b), 2));
+        group.unqueue_first();
+        assert_eq!((group.first_queued(), group.queue(d, all)), (Some(c), Ok(())));
+    }
+
+    #[test]
+    fn what_servers_speak_is_remembered_by_server() {
+        let mut config = upstream(2);
+        config.http = UpstreamHttp::Auto;
+        let (settings, _published) = settings(snapshot(limits(), vec![config]));
+        let (group, [a, ..]) = (group(settings.lane()), keys());
+        group.note_h2(1, true);
+        assert!(!group.expects_h2(0) && group.expects_h2(1));
+        group.h3_note(0, Some(a));
+        group.h3_failed(1, 100);
+        assert_eq!((group.h3_connection(0), group.h3_connection(1)), (Some(a), None));
+        assert!(group.h3_is_down(1, 99) && !group.h3_is_down(1, 100) && !group.h3_is_down(0, 0));
+    }
+}

@@ -108,3 +108,56 @@ impl UpstreamPools {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{group, limits, settings, snapshot, upstream};
+
+    #[test]
+    fn a_group_is_minded_once() {
+        let (settings, _published) = settings(snapshot(limits(), vec![upstream(1)]));
+        let (mut pools, mut cx) = (UpstreamPools::default(), Context::new().unwrap());
+        let group = group(settings.lane());
+        assert!(!pools.has_queues());
+        pools.mind_queue(&mut cx, &group, 1000);
+        pools.mind_queue(&mut cx, &group, 2000);
+        assert_eq!(cx.timers.len(), 1, "it wakes for the first");
+        assert_eq!(pools.take_queues().len(), 1);
+        assert!(!pools.has_queues());
+        pools.note_queue(&group);
+        assert!(pools.has_queues());
+    }
+
+    #[test]
+    fn grants_are_acknowledged_when_they_change() {
+        let mut config = upstream(1);
+        config.max_connections = Some(4);
+        let (settings, _published) = settings(snapshot(limits(), vec![config]));
+        let mut pools = UpstreamPools::default();
+        pools.refresh(settings.lane());
+        let config = &settings.snapshot().upstreams[0];
+        let state = &config.servers[0].state;
+        state.set_grant(0, 3);
+        assert_ne!(state.seen(0).0, 3);
+        pools.acknowledge();
+        assert_eq!(state.seen(0).0, 3);
+        state.set_grant(0, 1);
+        pools.acknowledge();
+        assert_eq!(state.seen(0).0, 3, "nobody has said that something has changed");
+        config.group.changed();
+        pools.acknowledge();
+        assert_eq!(state.seen(0).0, 1);
+    }
+
+    #[test]
+    fn a_path_that_loses_hellos_is_left_alone() {
+        let (mut pools, now) = (UpstreamPools::default(), Instant::now());
+        let address = IpAddr::from([192, 0, 2, 1]);
+        assert!(!pools.is_paused(address, now));
+        (0..10).for_each(|_| pools.note_path(address, Some(false), None, now));
+        assert!(pools.is_paused(address, now));
+        pools.note_path(address, Some(true), None, now);
+        assert!(!pools.is_paused(address, now));
+    }
+}

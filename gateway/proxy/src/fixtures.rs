@@ -1,0 +1,163 @@
+//! What the unit tests of the parts have in common: a snapshot without listeners or upstreams of its own, and connections of
+//! socket pairs.
+
+use crate::conn::{Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol, Turn};
+use crate::exchange::waste::WasteBudget;
+use crate::lane_state::{LaneListener, LaneSnapshot};
+use crate::service::MAIL_CAPACITY;
+use crate::settings::LaneSettings;
+use crate::snapshot::{
+    AddressHeader, ClientLimits, Listener, Relays, Routing, Server, Snapshot, SynData, Upstream, UpstreamHttp,
+};
+use crate::transport::Transport;
+use crate::upstream::balance::{Balance, HashKey};
+use crate::upstream::group::LaneUpstream;
+use crate::upstream::server_state::{GroupState, ServerState};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use sealane_http::h1::{Limits, Tolerance};
+use sealane_lane::{Deadline, Published, mailbox};
+use sealane_route::SiteMap;
+use sealane_route::proxies::TrustedProxies;
+use sealane_tls::policy::TicketKeys;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+pub(crate) fn limits() -> ClientLimits {
+    ClientLimits {
+        http: Limits::default(),
+        max_body: 1 << 20,
+        max_connections: 100,
+        max_per_client: 0,
+        client_prefixes: (32, 64),
+        max_memory: 0,
+        handshake_timeout: SECOND,
+        header_timeout: SECOND,
+        keepalive_timeout: SECOND,
+        idle_timeout: SECOND,
+        min_body_rate: 0,
+        max_streams: 100,
+        max_requests: 1000,
+        handshake_budget: SECOND,
+    }
+}
+
+pub(crate) fn listener(id: u32) -> Listener {
+    Listener {
+        id,
+        address: ([127, 0, 0, 1], 80).into(),
+        tls: None,
+        quic: None,
+        proxy_protocol: false,
+        trusted_proxies: TrustedProxies::default(),
+        trust_forwarded: false,
+        address_header: AddressHeader::default(),
+        allow_connect: false,
+        allow_trace: false,
+        syn_tls: SynData::default(),
+        h2c: false,
+        relays: Relays::Never,
+        sites: Arc::new(SiteMap::default()),
+        actions: Arc::new([]),
+    }
+}
+
+/// A group of so many servers.
+pub(crate) fn upstream(servers: u16) -> Upstream {
+    let server = |i: u16| Server {
+        name: format!("s{i}"),
+        address: ([127, 0, 0, 1], 1000 + i).into(),
+        backup: false,
+        sticky_id: [0; 16],
+        state: Arc::new(ServerState::new(1, 100)),
+    };
+    Upstream {
+        name: "group".into(),
+        servers: (0..servers).map(server).collect(),
+        http: UpstreamHttp::One,
+        balance: Balance::RoundRobin,
+        hash_key: HashKey::Address,
+        sticky: None,
+        max_connections: None,
+        queue: 2,
+        queue_timeout: SECOND,
+        tries: 1,
+        retry_percent: 0,
+        retry_per_second: 0,
+        try_timeout: None,
+        group: Arc::new(GroupState::default()),
+        tls: None,
+        syn_tls: None,
+        keepalive: 2,
+        keepalive_timeout: SECOND,
+        connect_timeout: SECOND,
+        first_byte_timeout: SECOND,
+        idle_timeout: SECOND,
+        min_body_rate: 0,
+        proxy_protocol: None,
+        tolerance: Tolerance::default(),
+        host_header: None,
+    }
+}
+
+pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapshot {
+    Snapshot {
+        generation: 1,
+        listeners: vec![Arc::new(listener(1))],
+        sockets: vec![Vec::new()],
+        upstreams: upstreams.into_iter().map(Arc::new).collect(),
+        routing: Arc::new(Routing::default()),
+        ticket_keys: Arc::new(TicketKeys { epoch: 1, masters: vec![[1; 32]], lifetime: 60, reset: [2; 32] }),
+        limits: Arc::new(limits),
+        access_log: None,
+        quic_generation: 1,
+        quic_predecessors: Arc::new([]),
+    }
+}
+
+/// Settings of the first lane of two, and where control publishes new ones.
+pub(crate) fn settings(snapshot: Snapshot) -> (LaneSettings, Arc<Published<Snapshot>>) {
+    let published = Published::new(snapshot);
+    let mailboxes = (0..2).map(|_| mailbox(MAIL_CAPACITY).unwrap().0).collect();
+    (LaneSettings::new(0, mailboxes, published.subscribe()), published)
+}
+
+pub(crate) fn group(lane: &LaneSnapshot) -> Rc<LaneUpstream> {
+    lane.upstreams[0].clone()
+}
+
+pub(crate) fn client(listener: &Rc<LaneListener>, address: &str) -> Client {
+    Client {
+        listener: listener.clone(),
+        policy: Some(0),
+        peer: address.parse().unwrap(),
+        peer_text: address.into(),
+        cert: None,
+        requests: 0,
+        waste: WasteBudget::default(),
+        server_name: None,
+        counted: None,
+        held: 0,
+    }
+}
+
+/// A client's connection that is open, and its other end.
+pub(crate) fn connection(listener: &Rc<LaneListener>) -> (Conn, OwnedFd) {
+    let (fd, peer) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+    let client_conn = ClientConnection {
+        transport: Transport::new(fd),
+        client: client(listener, "192.0.2.1:5"),
+        phase: ClientPhase::Open,
+        inbuf: Vec::new(),
+        deadline: Deadline::default(),
+        established: true,
+        deferred: None,
+        large_hello: None,
+        early: EarlyData::None,
+        protocol: Protocol::H1(Turn::Idle),
+    };
+    (Conn::Client(Box::new(client_conn)), peer)
+}
