@@ -1,5 +1,5 @@
 //! The layers of `ARCHITECTURE.md`, checked: a crate imports only from rows above its own, cores do no I/O, one crate
-//! alone names rustls' unbuffered API, and `unsafe` stays where it is allowed.
+//! alone names rustls' unbuffered API, `unsafe` stays where it is allowed, and the proxy stays a short composition of parts.
 
 use crate::metadata::{Dependency, Package, Workspace};
 use anyhow::Context;
@@ -67,6 +67,13 @@ const IO: &[&str] =
 /// rustls' unbuffered API changes with 0.24, so one crate alone names it.
 const UNBUFFERED: &[&str] = &["rustls::unbuffered", "UnbufferedServerConnection", "UnbufferedClientConnection"];
 
+/// The type that composes the parts of the proxy, and its crate's folder.
+const COMPOSITION: (&str, &str) = ("gateway/proxy", "Proxy");
+/// The most `impl` blocks that it may have, those of traits included.
+const IMPLS: usize = 8;
+/// The most fields.
+const FIELDS: usize = 10;
+
 /// One line for each crossing.
 pub fn check(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
@@ -82,10 +89,15 @@ pub fn check(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
         if !within(&folder, UNSAFE) && !inherits_lints(package)? {
             found.push(format!("{folder}/Cargo.toml lacks `[lints] workspace = true`, which forbids `unsafe`"));
         }
+        let mut composition = Composition::default();
         for file in sources(package)? {
             let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
             let name = workspace.relative(&file);
             found.extend(judge_source(&folder, &text).into_iter().map(|(line, what)| format!("{name}:{line}: {what}")));
+            composition.look(&text);
+        }
+        if folder == COMPOSITION.0 {
+            found.extend(composition.judge().into_iter().map(|what| format!("{folder}: {what}")));
         }
     }
     found.extend(judge_root(workspace.root())?);
@@ -170,6 +182,49 @@ fn judge_source(folder: &str, text: &str) -> Vec<(usize, String)> {
         }
     }
     found
+}
+
+/// What the sources of a crate say of the type in [`COMPOSITION`].
+#[derive(Debug, Default)]
+struct Composition {
+    impls: usize,
+    fields: Option<usize>,
+}
+
+impl Composition {
+    /// Counts `impl` blocks and fields, as rustfmt writes them.
+    fn look(&mut self, text: &str) {
+        let name = COMPOSITION.1;
+        let is_name =
+            |rest: &str| rest.strip_prefix(name).is_some_and(|r| !r.starts_with(|c: char| c.is_alphanumeric()));
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if line.starts_with("impl") {
+                let target = line.split_once(" for ").or_else(|| line.split_once(' ')).map_or("", |(_, target)| target);
+                self.impls += usize::from(is_name(target));
+            } else if line.split_once("struct ").is_some_and(|(before, rest)| !before.contains("//") && is_name(rest)) {
+                let fields = lines.by_ref().take_while(|line| *line != "}").map(str::trim);
+                self.fields = Some(fields.filter(|line| !line.starts_with(['/', '#']) && line.contains(": ")).count());
+            }
+        }
+    }
+
+    fn judge(&self) -> Vec<String> {
+        let (name, advice) = (COMPOSITION.1, "give what is new to the part that owns it");
+        match self.fields {
+            None => vec![format!("there is no struct `{name}`: adapt xtask/src/layers.rs")],
+            Some(fields) => {
+                let mut found = Vec::new();
+                if self.impls > IMPLS {
+                    found.push(format!("`{name}` has {} impl blocks, more than {IMPLS}: {advice}", self.impls));
+                }
+                if fields > FIELDS {
+                    found.push(format!("`{name}` has {fields} fields, more than {FIELDS}: {advice}"));
+                }
+                found
+            }
+        }
+    }
 }
 
 /// Rust files under `src`, without those that hold only tests.
@@ -271,5 +326,25 @@ mod tests {
         let text = "use rustls::unbuffered::ConnectionState;";
         assert_eq!(judge_source("gateway/proxy", text).len(), 1);
         assert!(judge_source("gateway/tls", text).is_empty());
+    }
+
+    #[test]
+    fn the_proxy_stays_a_composition() {
+        let fields = |n: usize| {
+            let fields: String =
+                (0..n).map(|i| format!("    /// What it is: this.\n    pub(crate) f{i}: T,\n")).collect();
+            format!("/// A struct Proxy.\npub struct Proxy {{\n{fields}}}\n")
+        };
+        let judge = |text: &str| {
+            let mut composition = Composition::default();
+            composition.look(text);
+            composition.judge().len()
+        };
+        assert_eq!(judge(&fields(FIELDS)), 0);
+        assert_eq!(judge(&fields(FIELDS + 1)), 1);
+        assert_eq!(judge("struct ProxyHeader {\n    a: T,\n}\n"), 1, "there is none");
+        let impls = |n: usize| fields(1) + &"impl Proxy {\n".repeat(n - 1) + "impl Debug for Proxy {\n";
+        assert_eq!(judge(&(impls(IMPLS) + "impl ProxyHeader {\nimpl From<Proxy> for Other {\n")), 0);
+        assert_eq!(judge(&impls(IMPLS + 1)), 1);
     }
 }
