@@ -77,6 +77,7 @@ impl Fields {
     }
 
     /// Gives memory beyond `bytes` back, for pools of heads after a large one. Call it when cleared.
+    #[inline]
     pub fn shrink_to(&mut self, bytes: usize) {
         self.bytes.shrink_to(bytes);
         self.entries.shrink_to(bytes / size_of::<Entry>());

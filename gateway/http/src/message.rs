@@ -245,6 +245,7 @@ impl RequestHead {
     }
 
     /// Gives memory beyond about `bytes` per part back, for pools of heads after a large one. Call it when cleared.
+    #[inline]
     pub fn shrink_to(&mut self, bytes: usize) {
         self.other_method.shrink_to(bytes);
         self.target.shrink_to(bytes);
@@ -382,6 +383,7 @@ impl ResponseHead {
     }
 
     /// Gives memory beyond about `bytes` per part back, for pools of heads after a large one. Call it when cleared.
+    #[inline]
     pub fn shrink_to(&mut self, bytes: usize) {
         self.reason.shrink_to(bytes);
         self.fields.shrink_to(bytes);

@@ -76,23 +76,35 @@ pub(crate) fn is_token(bytes: &[u8]) -> bool {
 /// a field value is made, save for HTAB.
 #[inline]
 pub(crate) fn text_run(bytes: &[u8]) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
     let mut at = 0;
-    // Eight bytes at a time. A subtraction's borrow can set a false mark only above a true one, and the lowest mark
-    // is the one that is used.
-    while let Some(chunk) = bytes[at..].first_chunk::<8>() {
-        let word = u64::from_le_bytes(*chunk);
-        let below_space = word.wrapping_sub(ONES * 0x20) & !word;
-        let del = word ^ (ONES * 0x7f);
-        let is_del = del.wrapping_sub(ONES) & !del;
-        let marks = (below_space | is_del) & HIGH;
-        if marks != 0 {
-            return at + (marks.trailing_zeros() / 8) as usize;
+    while let Some(chunk) = bytes[at..].first_chunk() {
+        if let Some(found) = control_in(chunk) {
+            return at + found;
         }
         at += 8;
     }
-    at + bytes[at..].iter().position(|&b| b < 0x20 || b == 0x7f).unwrap_or(bytes.len() - at)
+    if at == bytes.len() {
+        return at;
+    }
+    // The rest once more with what lies before it, which is text.
+    if let Some(chunk) = bytes.last_chunk() {
+        return control_in(chunk).map_or(bytes.len(), |found| bytes.len() - chunk.len() + found);
+    }
+    bytes.iter().position(|&b| b < 0x20 || b == 0x7f).unwrap_or(bytes.len())
+}
+
+/// Where the first control character or DEL is.
+#[inline(always)]
+fn control_in(chunk: &[u8; 8]) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    // A subtraction's borrow can set a false mark only above a true one, and the lowest mark is the one that is used.
+    let word = u64::from_le_bytes(*chunk);
+    let below_space = word.wrapping_sub(ONES * 0x20) & !word;
+    let del = word ^ (ONES * 0x7f);
+    let is_del = del.wrapping_sub(ONES) & !del;
+    let marks = (below_space | is_del) & HIGH;
+    if marks == 0 { None } else { Some((marks.trailing_zeros() / 8) as usize) }
 }
 
 /// Whether the bytes may be a field's value: no control character but HTAB, and no white space around.

@@ -34,6 +34,16 @@ impl Options {
         if !fields.contains(Known::Connection) {
             return Ok(options);
         }
+        // What nearly all say names no field, so that no list is read.
+        let mut values = fields.all(Known::Connection);
+        if let (Some(only), None) = (values.next(), values.next()) {
+            options.keep_alive = only.eq_ignore_ascii_case(b"keep-alive");
+            options.close = only.eq_ignore_ascii_case(b"close");
+            if options.keep_alive || options.close {
+                return Ok(options);
+            }
+        }
+        drop(values);
         let mut members = 0;
         fields.mark_nominated(|member| {
             members += 1;
