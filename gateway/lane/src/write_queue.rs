@@ -21,8 +21,10 @@ pub struct Full;
 /// The queue does no I/O: [`WriteQueue::slices`] says what to send, and [`WriteQueue::consume`] how much was sent.
 #[derive(Debug)]
 pub struct WriteQueue {
-    /// No chunk is empty. A chunk never grows beyond the capacity it was made with.
-    chunks: VecDeque<Vec<u8>>,
+    /// The first chunk: most often there is no other. A chunk never grows beyond the capacity it was made with.
+    first: Vec<u8>,
+    /// The others; none of them is empty, and there are none while the first one is.
+    others: VecDeque<Vec<u8>>,
     /// Bytes of the first chunk that have been sent.
     sent: usize,
     len: usize,
@@ -32,7 +34,7 @@ pub struct WriteQueue {
 impl WriteQueue {
     /// An empty queue for at most `limit` bytes.
     pub const fn new(limit: usize) -> Self {
-        Self { chunks: VecDeque::new(), sent: 0, len: 0, limit }
+        Self { first: Vec::new(), others: VecDeque::new(), sent: 0, len: 0, limit }
     }
 
     /// Bytes that wait.
@@ -55,7 +57,7 @@ impl WriteQueue {
 
     /// Bytes of memory that the chunks take.
     pub fn held(&self) -> usize {
-        self.chunks.iter().map(Vec::capacity).sum()
+        self.first.capacity() + self.others.iter().map(Vec::capacity).sum::<usize>()
     }
 
     /// Queues all of the bytes, or none of them.
@@ -70,16 +72,19 @@ impl WriteQueue {
             return Err(Full);
         }
         self.len += bytes.len();
-        if let Some(last) = self.chunks.back_mut() {
-            let n = bytes.len().min(last.capacity() - last.len());
-            last.extend_from_slice(&bytes[..n]);
-            bytes = &bytes[n..];
-        }
+        let last = self.others.back_mut().unwrap_or(&mut self.first);
+        let n = bytes.len().min(last.capacity() - last.len());
+        last.extend_from_slice(&bytes[..n]);
+        bytes = &bytes[n..];
         while !bytes.is_empty() {
             let (chunk, rest) = bytes.split_at(bytes.len().min(CHUNK));
             let mut next = Vec::with_capacity(chunk.len().max(SMALLEST));
             next.extend_from_slice(chunk);
-            self.chunks.push_back(next);
+            if self.first.is_empty() {
+                self.first = next;
+            } else {
+                self.others.push_back(next);
+            }
             bytes = rest;
         }
         Ok(())
@@ -116,16 +121,15 @@ impl WriteQueue {
 
     /// The bytes to send next, as far as they lie in one piece.
     pub fn first(&self) -> &[u8] {
-        self.chunks.front().and_then(|chunk| chunk.get(self.sent..)).unwrap_or_default()
+        self.first.get(self.sent..).unwrap_or_default()
     }
 
     /// Fills `slices` with the bytes to send next, in order; returns how many slices were filled.
     pub fn slices<'q>(&'q self, slices: &mut [IoSlice<'q>]) -> usize {
         let mut filled = 0;
-        let mut skip = self.sent;
-        for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
-            *slice = IoSlice::new(&chunk[skip..]);
-            skip = 0;
+        let chunks = std::iter::once(self.first()).filter(|first| !first.is_empty());
+        for (slice, chunk) in slices.iter_mut().zip(chunks.chain(self.others.iter().map(Vec::as_slice))) {
+            *slice = IoSlice::new(chunk);
             filled += 1;
         }
         filled
@@ -136,20 +140,18 @@ impl WriteQueue {
         let n = n.min(self.len);
         self.len -= n;
         self.sent += n;
-        while let Some(first) = self.chunks.front()
-            && self.sent >= first.len()
-        {
-            self.sent -= first.len();
-            self.chunks.pop_front();
+        while !self.first.is_empty() && self.sent >= self.first.len() {
+            self.sent -= self.first.len();
+            self.first = self.others.pop_front().unwrap_or_default();
         }
-        if self.chunks.is_empty() {
-            self.chunks = VecDeque::new();
+        if self.others.is_empty() {
+            self.others = VecDeque::new();
         }
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        (self.chunks, self.sent, self.len) = (VecDeque::new(), 0, 0);
+        *self = Self::new(self.limit);
     }
 }
 
@@ -186,7 +188,7 @@ mod tests {
             assert_eq!(queue.len() as u32, pushed - popped);
             assert_eq!(queue.is_empty(), queue.held() == 0);
             // What was sent is freed: one chunk may be sent in part, and small chunks have some room left.
-            assert!(queue.held() <= queue.len() + CHUNK + SMALLEST * queue.chunks.len());
+            assert!(queue.held() <= queue.len() + CHUNK + SMALLEST * (queue.others.len() + 1));
         }
     }
 
@@ -228,7 +230,7 @@ mod tests {
     fn short_writes_share_a_chunk() {
         let mut queue = WriteQueue::new(1 << 20);
         (0..1000).for_each(|_| queue.push(&[0; 10]).unwrap());
-        assert!(queue.chunks.len() <= 1000 * 10 / SMALLEST + 1);
+        assert!(queue.others.len() <= 1000 * 10 / SMALLEST);
         queue.clear();
         assert_eq!((queue.len(), queue.held()), (0, 0));
     }
