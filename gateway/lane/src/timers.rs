@@ -133,7 +133,10 @@ impl Deadline {
     /// Moves the deadline. Moving it back costs nothing: the entry is armed again when it fires.
     #[inline]
     pub fn set(&mut self, cx: &mut Context, key: impl Into<u64>, at: Millis) {
-        self.at = at;
+        let moves_back = at >= std::mem::replace(&mut self.at, at);
+        if moves_back && self.armed != 0 {
+            return;
+        }
         let tick = cx.timers.tick(at);
         if self.armed == 0 || tick < self.armed {
             self.armed = tick;
