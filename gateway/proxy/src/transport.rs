@@ -383,15 +383,21 @@ impl Transport {
             }
         }
         s.pool.return_buffer(&mut self.stage);
-        self.send_queue()?;
+        if !self.queue.is_empty() {
+            self.send_queue(&[])?;
+        }
         if self.queue.is_empty() {
             self.half_close();
         }
         Ok(self.queue.is_empty())
     }
 
-    /// Sends straight from where the bytes are; only the rest is kept. Behind what waits already, all of them wait.
+    /// Sends straight from where the bytes are, behind what waits already; only the rest is kept.
     fn send(&mut self, mut bytes: &[u8]) -> Result<(), TransportError> {
+        if !self.queue.is_empty() {
+            let sent = self.send_queue(bytes)?;
+            bytes = &bytes[sent..];
+        }
         while self.queue.is_empty() && self.writable && !bytes.is_empty() {
             let allowed = self.allowed(bytes);
             if allowed.is_empty() {
@@ -445,34 +451,43 @@ impl Transport {
         }
     }
 
-    fn send_queue(&mut self) -> Result<(), TransportError> {
+    /// Sends what waits, and bytes behind it as far as they go with the last of it; returns how many of these have gone.
+    #[inline(never)]
+    fn send_queue(&mut self, behind: &[u8]) -> Result<usize, TransportError> {
         while self.writable && !self.queue.is_empty() {
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let mut count = self.queue.slices(&mut slices);
+            let mut slices = [IoSlice::new(&[]); SLICES + 1];
+            let mut count = self.queue.slices(&mut slices[..SLICES]);
             if self.allowance.is_some() {
                 let allowed = self.allowed(self.queue.first());
                 if allowed.is_empty() {
                     break;
                 }
                 (slices[0], count) = (IoSlice::new(allowed), 1);
+            } else if count < SLICES && !behind.is_empty() {
+                // All that waits is in them.
+                (slices[count], count) = (IoSlice::new(behind), count + 1);
             }
             let slices = &slices[..count];
             let length: usize = slices.iter().map(|s| s.len()).sum();
             match sendmsg(&self.fd, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
                 Ok(n) => {
                     self.writable = n == length;
-                    self.queue.consume(n);
+                    let waited = n.min(self.queue.len());
+                    self.queue.consume(waited);
                     if self.queue.is_empty() {
                         self.backed_up = None;
                     }
                     self.spend(n);
+                    if n > waited {
+                        return Ok(n - waited);
+                    }
                 }
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(Errno::INTR) => {}
                 Err(_) => return Err(TransportError::Io),
             }
         }
-        Ok(())
+        Ok(0)
     }
 
     /// Gives the stage's buffer back; called when the connection is let go of.
