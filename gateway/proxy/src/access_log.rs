@@ -171,7 +171,7 @@ fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
         b.push(b'"');
     };
     let told = x.told.map(|ip| ip.to_string());
-    text(b, "remote", Some(told.as_deref().unwrap_or(&client.peer_text).as_bytes()));
+    text(b, "remote", Some(told.as_ref().map_or(client.peer_text.as_bytes(), String::as_bytes)));
     text(b, "method", Some(x.request.method_name()));
     text(b, "host", Some(x.request.authority()).filter(|a| !a.is_empty()));
     text(b, "target", Some(x.request.target()));

@@ -11,7 +11,8 @@ use crate::upstream::h2::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
 use sealane_lane::{Deadline, Key, Ready};
 use sealane_tls::hello::LargeHello;
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 pub(crate) enum Conn {
@@ -133,7 +134,7 @@ pub(crate) struct Client {
     /// The client, as the PROXY protocol tells or as connected.
     pub peer: SocketAddr,
     /// The client's address as text.
-    pub peer_text: Box<str>,
+    pub peer_text: AddressText,
     /// Its certificate, if it has shown one.
     pub cert: Option<Box<ClientCert>>,
     /// Requests that have come on its connection.
@@ -146,6 +147,31 @@ pub(crate) struct Client {
     pub counted: Option<Counted>,
     /// Bytes read of responses that wait for room, of all its requests.
     pub held: usize,
+}
+
+/// An IP address as text: IPv6 as in RFC 5952, an IPv4-mapped one as IPv4.
+pub(crate) struct AddressText {
+    bytes: [u8; LONGEST_ADDRESS],
+    len: u8,
+}
+
+/// Eight groups of four digits.
+const LONGEST_ADDRESS: usize = 39;
+
+impl AddressText {
+    pub fn new(ip: IpAddr) -> Self {
+        let mut bytes = [0; LONGEST_ADDRESS];
+        let mut rest = &mut bytes[..];
+        // There is room for each.
+        let _ = write!(rest, "{}", ip.to_canonical());
+        let len = (LONGEST_ADDRESS - rest.len()) as u8;
+        Self { bytes, len }
+    }
+
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
 }
 
 pub(crate) struct ClientConnection {
@@ -263,6 +289,23 @@ impl Conn {
             Self::Client(f) => Some(&mut f.transport),
             Self::Upstream(b) => Some(&mut b.transport),
             Self::Quic(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_as_text() {
+        for (ip, text) in [
+            ("255.255.255.255", "255.255.255.255"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("2001:db8::1", "2001:db8::1"),
+            ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"),
+        ] {
+            assert_eq!(AddressText::new(ip.parse().unwrap()).as_bytes(), text.as_bytes());
         }
     }
 }

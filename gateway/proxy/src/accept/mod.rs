@@ -6,7 +6,7 @@ pub(crate) mod syn;
 
 use crate::accept::syn::examine_syn;
 use crate::client::connection::{client_ready, first_phase, relay_all};
-use crate::conn::{Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol};
+use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol};
 use crate::exchange::waste::WasteBudget;
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
@@ -123,7 +123,7 @@ pub(crate) fn adopt_client(
             listener,
             policy,
             peer,
-            peer_text: peer.ip().to_canonical().to_string().into(),
+            peer_text: AddressText::new(peer.ip()),
             cert: None,
             requests: 0,
             waste: WasteBudget::default(),

@@ -5,7 +5,7 @@ use crate::accept::proxy_protocol;
 use crate::accept::syn::{may_answer, signs_cheaply};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
 use crate::client::h2::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
-use crate::conn::{ClientPhase, Conn, EarlyData, Protocol, Turn};
+use crate::conn::{AddressText, ClientPhase, Conn, EarlyData, Protocol, Turn};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{abort_exchange, handshake_done};
@@ -125,7 +125,7 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             client_conn.transport.unread.drain(..header.consumed);
             if let Some(source) = header.source {
                 client_conn.client.peer = source;
-                client_conn.client.peer_text = source.ip().to_canonical().to_string().into();
+                client_conn.client.peer_text = AddressText::new(source.ip());
             }
             let listener = client_conn.client.listener.clone();
             let peer = client_conn.client.peer.ip();

@@ -5,7 +5,7 @@ use super::{Datagram, QuicEndpoint, config};
 use crate::Message;
 use crate::accept::admission::Admission;
 use crate::client::h3::our_settings;
-use crate::conn::{Client, Conn};
+use crate::conn::{AddressText, Client, Conn};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{abort_exchange, handshake_done};
@@ -232,7 +232,7 @@ fn quic_accept(proxy: &mut Proxy, cx: &mut Context, waiting: Waiting) {
                 listener,
                 policy: None,
                 peer: remote,
-                peer_text: remote.ip().to_canonical().to_string().into(),
+                peer_text: AddressText::new(remote.ip()),
                 cert: None,
                 requests: 0,
                 waste: WasteBudget::default(),
