@@ -102,6 +102,7 @@ pub(crate) fn upstream_go_on(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 /// Takes plaintext, the connection's own rest first; `input` is a buffer to use again.
 fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
     let mut rest = match proxy.connections.upstream(key) {
+        Some(upstream_conn) if input.is_empty() && upstream_conn.inbuf.is_empty() => return,
         Some(upstream_conn) if !upstream_conn.inbuf.is_empty() => {
             upstream_conn.inbuf.extend_from_slice(input);
             std::mem::take(&mut upstream_conn.inbuf)
