@@ -45,7 +45,7 @@ pub(crate) fn request_read_size(
 ) -> usize {
     let Some(x) = exchanges.get_mut(exchange) else { return 0 };
     match (x.machine.request(), x.upstream_stream) {
-        (Phase::Streaming, Some(UpstreamStream::H1(_))) => {
+        (Phase::Streaming, Some(UpstreamStream::H1(_) | UpstreamStream::H3(..))) => {
             request_room(connections, exchanges, cx, exchange, READ_SIZE).unwrap_or(0)
         }
         (Phase::Streaming, Some(_)) => x.request_body.next_read(),

@@ -134,6 +134,10 @@ pub(crate) fn response_read_size(
             response_room(connections, exchanges, cx, exchange, READ_SIZE).unwrap_or(0)
         }
         (_, ClientStream::H1(_)) => HEAD_READ,
+        (Phase::Streaming, client_stream @ ClientStream::H3(..)) => {
+            let room = response_room(connections, exchanges, cx, exchange, READ_SIZE).unwrap_or(0);
+            read_within_budget(connections, client_stream, room)
+        }
         (phase, client_stream) => {
             let size = if phase == Phase::Streaming { x.response_body.next_read() } else { HEAD_READ };
             read_within_budget(connections, client_stream, size)
