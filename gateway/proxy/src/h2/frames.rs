@@ -67,10 +67,12 @@ impl Frames {
     pub fn read<E>(&mut self, mut bytes: &[u8], mut handle: impl FnMut(Event<'_>) -> Result<(), E>) -> Result<(), E> {
         while !bytes.is_empty() {
             if self.left > 0 {
+                let length = self.header.length as usize;
                 let n = bytes.len().min(self.left as usize);
                 let (piece, rest) = bytes.split_at(n);
-                if self.header.length as usize <= KEPT {
-                    let at = (self.header.length - self.left) as usize;
+                let is_whole = n == length;
+                if length <= KEPT && !is_whole {
+                    let at = length - self.left as usize;
                     self.payload[at..at + n].copy_from_slice(piece);
                 }
                 self.left -= n as u32;
@@ -79,34 +81,43 @@ impl Frames {
                     handle(Event::Block(piece))?;
                 }
                 if self.left == 0 {
-                    handle(self.end())?;
+                    let payload = match is_whole {
+                        _ if length > KEPT => &[],
+                        true => piece,
+                        false => &self.payload[..length],
+                    };
+                    handle(Event::Ends(self.header, payload))?;
                 }
                 continue;
             }
-            let have = usize::from(self.have);
-            let n = bytes.len().min(9 - have);
-            self.bytes[have..have + n].copy_from_slice(&bytes[..n]);
-            self.have += n as u8;
-            bytes = &bytes[n..];
-            if self.have == 9 {
-                self.have = 0;
-                let [a, b, c, kind, flags, stream @ ..] = self.bytes;
-                // The reserved bit is ignored.
-                let stream = u32::from_be_bytes(stream) & 0x7fff_ffff;
-                self.header = Header { length: u32::from_be_bytes([0, a, b, c]), kind, flags, stream };
-                self.left = self.header.length;
-                handle(Event::Begins(self.header))?;
-                if self.left == 0 {
-                    handle(self.end())?;
+            let [a, b, c, kind, flags, stream @ ..] = match bytes.split_first_chunk() {
+                Some((header, rest)) if self.have == 0 => {
+                    bytes = rest;
+                    *header
                 }
+                _ => {
+                    let have = usize::from(self.have);
+                    let n = bytes.len().min(9 - have);
+                    self.bytes[have..have + n].copy_from_slice(&bytes[..n]);
+                    self.have += n as u8;
+                    bytes = &bytes[n..];
+                    if self.have < 9 {
+                        break;
+                    }
+                    self.have = 0;
+                    self.bytes
+                }
+            };
+            // The reserved bit is ignored.
+            let stream = u32::from_be_bytes(stream) & 0x7fff_ffff;
+            self.header = Header { length: u32::from_be_bytes([0, a, b, c]), kind, flags, stream };
+            self.left = self.header.length;
+            handle(Event::Begins(self.header))?;
+            if self.left == 0 {
+                handle(Event::Ends(self.header, &[]))?;
             }
         }
         Ok(())
-    }
-
-    fn end(&self) -> Event<'_> {
-        let length = self.header.length as usize;
-        Event::Ends(self.header, self.payload.get(..length).unwrap_or_default())
     }
 }
 
