@@ -26,6 +26,8 @@ pub const MAX_MESSAGE: usize = 65_535 - 48;
 pub const MAX_BATCH: usize = 64;
 /// Fewest buffers that the kernel is offered at first.
 const OFFERED: usize = 4;
+/// Calls in a row that leave most buffers empty until fewer are offered.
+const SPARSE: u8 = 8;
 /// A datagram that every route takes whole: IPv6's smallest MTU (RFC 8200 §5) less its and UDP's headers.
 const EVERYWHERE: usize = 1280 - 48;
 /// Refusals in a row after which segmentation is given up for the socket.
@@ -291,16 +293,29 @@ impl Socket {
 
     /// Receives what is there into the batch, replacing what it held. `WouldBlock` when there is nothing.
     ///
-    /// The kernel is offered twice as many buffers as were filled last time, and the rest when it has filled these: making
-    /// all of them ready would cost a lone datagram more than its parsing.
+    /// The kernel is offered some of the buffers, and the rest when it has filled these: making all of them ready would
+    /// cost a lone datagram more than its parsing. It is offered more next time once it has filled them, and fewer when
+    /// it has left most of them empty again and again.
     pub fn receive(&self, batch: &mut Batch) -> io::Result<usize> {
         let all = batch.places.len();
-        let offered = (2 * batch.filled).max(OFFERED).min(all);
+        let offered = batch.offered.min(all);
         batch.filled = 0;
         let mut filled = self.receive_into(batch, 0..offered)?;
-        if filled == offered && offered < all {
-            // An error now is that there is nothing more, or one that the caller would meet next.
-            filled += self.receive_into(batch, offered..all).unwrap_or(0);
+        if filled == offered {
+            if offered < all {
+                // An error now is that there is nothing more, or one that the caller would meet next.
+                filled += self.receive_into(batch, offered..all).unwrap_or(0);
+            }
+            batch.offered = (2 * filled).min(all);
+            batch.sparse = 0;
+        } else if filled > offered / 4 {
+            batch.sparse = 0;
+        } else {
+            batch.sparse += 1;
+            if batch.sparse == SPARSE {
+                batch.offered = (offered / 2).max(OFFERED);
+                batch.sparse = 0;
+            }
         }
         batch.filled = filled;
         Ok(filled)
@@ -392,6 +407,10 @@ pub struct Batch {
     stride: usize,
     places: Box<[Place]>,
     filled: usize,
+    /// How many buffers the kernel is offered at first.
+    offered: usize,
+    /// How often in a row it left most of them empty.
+    sparse: u8,
 }
 
 /// What the kernel says of one buffer.
@@ -426,7 +445,15 @@ impl Batch {
             flags: 0,
         };
         let bytes = vec![0u8; messages * stride].into_boxed_slice();
-        Self { bytes, each, stride, places: (0..messages).map(|_| place()).collect(), filled: 0 }
+        Self {
+            bytes,
+            each,
+            stride,
+            places: (0..messages).map(|_| place()).collect(),
+            filled: 0,
+            offered: OFFERED,
+            sparse: 0,
+        }
     }
 
     /// How many buffers were filled.
