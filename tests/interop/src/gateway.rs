@@ -7,7 +7,7 @@ use crate::site::{Identity, Site};
 use crate::{binary, ports};
 use rustls::ClientConfig;
 use std::fmt::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -190,7 +190,14 @@ pub fn start_ready(site: &Site, mut command: Command) -> Server {
 /// Starts a gateway with a command line of the test's own, which must listen on these addresses.
 #[track_caller]
 pub fn launch(site: &Site, command: Command, address: SocketAddr, admin: SocketAddr) -> Gateway {
-    let server = start_ready(site, command);
+    let server = if command.get_envs().any(|(name, _)| name == "NOTIFY_SOCKET") {
+        // The test is the service manager, and wants to hear everything itself.
+        let mut server = Server::start(command, site.path());
+        server.wait_until(|| TcpStream::connect(address).is_ok());
+        server
+    } else {
+        start_ready(site, command)
+    };
     Gateway { address, admin, server, ca: site.ca.clone(), config: Arc::new(client::config(&site.ca)) }
 }
 
