@@ -5,8 +5,9 @@
 //! run, for somebody to look at, and does not fail the run. One that fails each time does, and so does everything that is
 //! no single test's failure: a test program that died, a build that broke, more failures than chance explains.
 
+use crate::report::{Report, Skip};
 use anyhow::Context;
-use std::io::{BufRead, BufReader, Write, stdout};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 /// With more than these there is a cause to find, not chance.
@@ -14,18 +15,24 @@ const FEW: usize = 3;
 /// How often a test that failed is run again.
 const AGAIN: usize = 2;
 
-/// Runs what `tests` makes, a `cargo test`, and again, by themselves, the tests that failed in it; the exit status.
-pub fn run(tests: impl Fn() -> Command) -> anyhow::Result<u8> {
-    let (status, first) = watch(&mut tests())?;
+/// Runs what `tests` makes, a `cargo test`, and again, by themselves, the tests that failed in it; the exit status. What
+/// was skipped and what was run again goes into the report.
+pub fn run(tests: impl Fn() -> Command, report: &mut Report, out: &mut impl Write) -> anyhow::Result<u8> {
+    let mut command = tests();
+    // What passing tests print is read for `skipped: …`, and not shown.
+    command.args(["--", "--show-output"]);
+    let (status, mut first) = watch(&mut command, out)?;
+    report.skips.append(&mut first.skips);
     let Some(all) = first.worth_repeating().filter(|_| status != 0) else { return Ok(status) };
     let mut left = all.clone();
     // By test: the run of those alone in which it passed, counted from 1.
     let mut passed: Vec<(String, usize)> = Vec::new();
     for run in 1..=AGAIN {
-        println!("\nrun again, alone, {run} of at most {AGAIN} times: {}", left.join(", "));
+        writeln!(out, "\nrun again, alone, {run} of at most {AGAIN} times: {}", left.join(", "))?;
+        report.retries += left.len();
         let mut command = tests();
         command.args(["--", "--exact", "--test-threads=1"]).args(&left);
-        let (status, outcome) = watch(&mut command)?;
+        let (status, outcome) = watch(&mut command, out)?;
         let Some(failed) = outcome.failed_of(&left, status) else { break };
         passed.extend(left.iter().filter(|name| !failed.contains(name)).map(|name| (name.clone(), run)));
         left = failed;
@@ -33,12 +40,11 @@ pub fn run(tests: impl Fn() -> Command) -> anyhow::Result<u8> {
             break;
         }
     }
-    println!("\nrun again: {} of all tests", all.len());
     for (name, run) in &passed {
-        println!("flaky: {name} failed {run} of {} times: among the others, and alone before it passed", run + 1);
+        report.retried.push(format!("flaky: {name} failed {run} of {} times, and then passed alone", run + 1));
     }
     for name in &left {
-        println!("failed: {name}, also alone");
+        report.retried.push(format!("failed: {name}, also alone"));
     }
     Ok(if left.is_empty() { 0 } else { status })
 }
@@ -51,15 +57,35 @@ struct Outcome {
     ended: usize,
     passed: usize,
     failed: Vec<String>,
+    /// Tests that could not run here.
+    skips: Vec<Skip>,
     /// Within the closing list of names.
     listing: bool,
+    /// Within what passing tests have printed.
+    successes: bool,
+    /// The test whose output this is.
+    test: String,
 }
 
 impl Outcome {
-    fn line(&mut self, line: &str) {
+    /// Takes note of a line, and returns whether it is to be shown.
+    fn line(&mut self, line: &str) -> bool {
+        if line == "successes:" {
+            self.successes = true;
+            self.test.clear();
+            return false;
+        }
+        if self.successes && line != "failures:" && !line.starts_with("test result: ") {
+            self.success(line);
+            return false;
+        }
+        self.successes = false;
         if self.listing {
             match line.strip_prefix("    ") {
-                Some(name) => return self.failed.push(name.to_owned()),
+                Some(name) => {
+                    self.failed.push(name.to_owned());
+                    return true;
+                }
                 None => self.listing = false,
             }
         }
@@ -71,6 +97,19 @@ impl Outcome {
             self.ended += 1;
             let passed = result.split([';', '.']).find_map(|part| part.trim().strip_suffix(" passed"));
             self.passed += passed.and_then(|n| n.parse::<usize>().ok()).unwrap_or(0);
+        }
+        true
+    }
+
+    /// A line of what passing tests have printed.
+    fn success(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
+            self.test = name.to_owned();
+        } else if let Some((before, why)) = line.split_once("skipped: ")
+            && (before.is_empty() || before.ends_with(": "))
+            && !self.test.is_empty()
+        {
+            self.skips.push(Skip { name: self.test.clone(), why: why.to_owned() });
         }
     }
 
@@ -90,17 +129,17 @@ impl Outcome {
 }
 
 /// Runs a command, shows what it prints, and reads along.
-fn watch(command: &mut Command) -> anyhow::Result<(u8, Outcome)> {
+fn watch(command: &mut Command, out: &mut impl Write) -> anyhow::Result<(u8, Outcome)> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cargo test")?;
     let mut outcome = Outcome::default();
     let mut output = BufReader::new(child.stdout.take().context("no pipe")?);
     let mut line = Vec::new();
     while output.read_until(b'\n', &mut line)? > 0 {
         let text = String::from_utf8_lossy(&line);
-        // `print!`, so that our own tests' is captured like any other's.
-        print!("{text}");
-        stdout().flush()?;
-        outcome.line(text.trim_end_matches(['\r', '\n']));
+        if outcome.line(text.trim_end_matches(['\r', '\n'])) {
+            write!(out, "{text}")?;
+            out.flush()?;
+        }
         line.clear();
     }
     Ok((super::steps::exit_code(child.wait()?), outcome))
@@ -112,7 +151,9 @@ mod tests {
 
     fn outcome(text: &str) -> Outcome {
         let mut outcome = Outcome::default();
-        text.lines().for_each(|line| outcome.line(line));
+        for line in text.lines() {
+            outcome.line(line);
+        }
         outcome
     }
 
@@ -147,6 +188,52 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored
         assert_eq!(outcome(&many).worth_repeating(), None);
     }
 
+    const SKIPPING: &str = "
+running 3 tests
+test a ... ok
+
+successes:
+
+---- a::works stdout ----
+skipped, it says
+
+---- b::cannot stdout ----
+b: skipped: no curl
+it was skipped: not so
+
+---- c::cannot stdout ----
+skipped: no netem
+
+
+successes:
+    a::works
+    b::cannot
+    c::cannot
+
+test result: ok. 3 passed; 0 failed; 0 ignored
+";
+
+    #[test]
+    fn skips_are_read_from_what_passing_tests_print() {
+        let outcome = outcome(SKIPPING);
+        let skips: Vec<(&str, &str)> = outcome.skips.iter().map(|s| (s.name.as_str(), s.why.as_str())).collect();
+        assert_eq!(skips, [("b::cannot", "no curl"), ("c::cannot", "no netem")]);
+        assert_eq!((outcome.begun, outcome.ended, outcome.passed), (1, 1, 3));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_output_of_passing_tests_is_not_shown_and_retries_are_reported() {
+        let (mut report, mut out) = (Report::default(), Vec::new());
+        let passes = "running 1 test\ntest b::breaks ... ok\n\ntest result: ok. 1 passed; 0 failed;";
+        assert_eq!(run(outcomes(&[(ONE, 101), (passes, 0)]), &mut report, &mut out).unwrap(), 0);
+        assert_eq!((report.retries, report.retried.len()), (1, 1));
+        out.clear();
+        assert_eq!(run(outcomes(&[(SKIPPING, 0)]), &mut report, &mut out).unwrap(), 0);
+        let shown = String::from_utf8(out).unwrap();
+        assert!(!shown.contains("no curl") && shown.contains("test result: ok. 3 passed"), "{shown}");
+    }
+
     /// A command that prints these texts one after the other each time that it is made, and ends with these statuses.
     #[cfg(unix)]
     fn outcomes(runs: &[(&str, u8)]) -> impl Fn() -> Command {
@@ -165,7 +252,10 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored
     fn what_passes_alone_is_flaky_and_what_fails_each_time_has_failed() {
         const PASSES: (&str, u8) = ("running 1 test\ntest b::breaks ... ok\n\ntest result: ok. 1 passed; 0 failed;", 0);
         const FAILS: (&str, u8) = (ONE, 101);
-        let result = |runs: &[(&'static str, u8)]| run(outcomes(runs)).unwrap();
+        let result = |runs: &[(&'static str, u8)]| {
+            // Not to the standard output, where whoever runs this test would read it as results.
+            run(outcomes(runs), &mut Report::default(), &mut Vec::new()).unwrap()
+        };
         assert_eq!(result(&[PASSES]), 0);
         assert_eq!(result(&[FAILS, PASSES]), 0);
         assert_eq!(result(&[FAILS, FAILS, PASSES]), 0);

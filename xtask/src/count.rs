@@ -9,6 +9,7 @@ mod rig;
 mod stored;
 
 use crate::metadata::Workspace;
+use crate::report::Report;
 use crate::{setup, steps};
 use anyhow::Context;
 use clap::ValueEnum;
@@ -93,15 +94,15 @@ pub struct Cost {
 pub type Costs = BTreeMap<Case, Cost>;
 
 /// `cargo xtask count --check`, as a step of the suite.
-pub fn check(workspace: &Workspace) -> anyhow::Result<u8> {
+pub fn check(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     if let Some(missing) = rig::NEEDS.iter().find(|name| setup::find(name).is_none()) {
-        println!("skipped: count: `{missing}` is missing");
+        report.skip("count", format!("`{missing}` is missing"));
         return Ok(0);
     }
     let differs = Stored::load(&stored_figures(workspace))?.map_or_else(Vec::new, |s| s.differs(workspace.root()));
     if !differs.is_empty() {
         // Other tools and processors make other counts, which say nothing about the code.
-        println!("skipped: count: {}", differs.join("; "));
+        report.skip("count", differs.join("; "));
         return Ok(0);
     }
     run(workspace, &Options { check: true, ..Options::default() })
@@ -116,7 +117,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     let (sealane, lab) = match (&options.sealane, &options.lab) {
         (Some(sealane), Some(lab)) => (sealane.clone(), lab.clone()),
         _ => {
-            let status = steps::build_all(workspace)?;
+            let status = steps::build(workspace, steps::Checks::Off)?;
             if status != 0 {
                 return Ok(status);
             }

@@ -5,18 +5,19 @@
 mod again;
 mod book;
 mod count;
+mod deny;
 mod layers;
-mod licences;
 mod metadata;
 mod ovpn_vm;
+mod report;
 mod setup;
-mod spdx;
 mod steps;
 
 use clap::{Parser, Subcommand};
 use metadata::Workspace;
+use report::Report;
 use std::process::ExitCode;
-use steps::Step;
+use steps::{Plan, Step};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Everything a contributor does, in one command")]
@@ -27,11 +28,17 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The whole test suite: formatting, layers, licences, clippy, docs, counts, tests
+    /// The whole test suite: formatting, layers, dependencies, clippy, docs, counts, tests
     Test {
         /// Install what the tests need without asking (as CI does)
         #[arg(long)]
         yes: bool,
+        /// Only what is quick after a build: formatting, layers, clippy, unit tests, the simulator
+        #[arg(long, conflicts_with_all = ["only", "skip", "dist"])]
+        fast: bool,
+        /// Only the interop tests, against the program as it is shipped (profile `dist`)
+        #[arg(long, conflicts_with_all = ["only", "skip"])]
+        dist: bool,
         /// Only these steps
         #[arg(long, value_enum, num_args = 1.., value_name = "STEP")]
         only: Vec<Step>,
@@ -49,8 +56,8 @@ enum Command {
     Lint,
     /// Check that each crate imports only from the layers above its own, and that `unsafe` stays where it may be
     Layers,
-    /// Check the licences of all dependencies
-    Licences,
+    /// Check the licences, sources and advisories of all dependencies, and what is banned (deny.toml)
+    Deny,
     /// Count what an operation costs the gateway: instructions, system calls, allocations, copies (docs/counting.md)
     Count(count::Options),
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
@@ -81,11 +88,18 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Test { yes, only, skip } => test(yes, &only, &skip),
+        Command::Test { fast: true, .. } => {
+            Workspace::load().and_then(|w| steps::run_all(&w, &Plan { steps: steps::FAST.to_vec(), fast: true }))
+        }
+        Command::Test { yes, dist: true, .. } => {
+            prepare(yes);
+            Workspace::load().and_then(|w| steps::dist(&w))
+        }
+        Command::Test { yes, only, skip, .. } => test(yes, &only, &skip),
         Command::Fmt { check } => Workspace::load().and_then(|w| steps::format(&w, check)),
         Command::Lint => alone(Step::Lint),
         Command::Layers => alone(Step::Layers),
-        Command::Licences => alone(Step::Licences),
+        Command::Deny => alone(Step::Deny),
         Command::Count(options) => Workspace::load().and_then(|w| count::run(&w, &options)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
@@ -102,16 +116,21 @@ fn main() -> ExitCode {
 }
 
 fn alone(step: Step) -> anyhow::Result<u8> {
-    step.run(&Workspace::load()?, &[step])
+    let plan = Plan { steps: vec![step], fast: false };
+    step.run(&Workspace::load()?, &plan, &mut Report::default())
 }
 
 fn test(yes: bool, only: &[Step], skip: &[Step]) -> anyhow::Result<u8> {
     let chosen = steps::choose(only, skip);
-    if chosen.contains(&Step::Test)
-        && let Err(error) = setup::run(yes)
-    {
-        // Not fatal: the tests that lack a program say so one by one.
+    if chosen.contains(&Step::Test) {
+        prepare(yes);
+    }
+    steps::run_all(&Workspace::load()?, &Plan { steps: chosen, fast: false })
+}
+
+/// Not fatal where it fails: the tests that lack a program say so one by one.
+fn prepare(yes: bool) {
+    if let Err(error) = setup::run(yes) {
         eprintln!("setup: {error:#}");
     }
-    steps::run_all(&Workspace::load()?, &chosen)
 }

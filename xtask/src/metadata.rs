@@ -20,14 +20,10 @@ pub struct Workspace {
 #[derive(Debug, Deserialize)]
 pub struct Package {
     id: String,
-    /// As in its manifest.
-    pub name: String,
-    /// As in its manifest.
-    pub version: String,
-    /// An SPDX expression, if it has one.
-    pub license: Option<String>,
     /// Where its `Cargo.toml` is.
     pub manifest_path: PathBuf,
+    /// The oldest compiler that it is meant for.
+    pub rust_version: Option<String>,
     /// As declared, not resolved.
     pub dependencies: Vec<Dependency>,
 }
@@ -66,11 +62,6 @@ impl Workspace {
     /// Our own packages.
     pub fn members(&self) -> impl Iterator<Item = &Package> {
         self.packages.iter().filter(|package| self.workspace_members.contains(&package.id))
-    }
-
-    /// Everybody else's.
-    pub fn foreign(&self) -> impl Iterator<Item = &Package> {
-        self.packages.iter().filter(|package| !self.workspace_members.contains(&package.id))
     }
 
     /// A path as seen from the root, with forward slashes, and nothing else where it lies outside.

@@ -79,7 +79,8 @@ fn provide(needs: &[Need], yes: bool) -> anyhow::Result<()> {
     install(&packages)
 }
 
-fn in_ci() -> bool {
+/// Whether this is CI's run, where everything that tests need is installed.
+pub fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true" || value == "1")
 }
 

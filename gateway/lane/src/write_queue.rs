@@ -99,8 +99,8 @@ impl WriteQueue {
         if len > self.room() {
             return Ok(Err(Full));
         }
-        let fits = |chunk: &&mut Vec<u8>| chunk.capacity() - chunk.len() >= len;
-        if let Some(last) = self.chunks.back_mut().filter(fits) {
+        let last = self.others.back_mut().unwrap_or(&mut self.first);
+        if last.capacity() - last.len() >= len {
             let at = last.len();
             last.resize(at + len, 0);
             if let Err(error) = write(&mut last[at..]) {
@@ -111,8 +111,10 @@ impl WriteQueue {
             let mut next = Vec::with_capacity(len.max(CHUNK));
             next.resize(len, 0);
             write(&mut next)?;
-            if len > 0 {
-                self.chunks.push_back(next);
+            if self.first.is_empty() {
+                self.first = next;
+            } else if len > 0 {
+                self.others.push_back(next);
             }
         }
         self.len += len;

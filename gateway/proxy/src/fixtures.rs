@@ -1,7 +1,7 @@
 //! What the unit tests of the parts have in common: a snapshot without listeners or upstreams of its own, and connections of
 //! socket pairs.
 
-use crate::conn::{Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol, Turn};
+use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol, Turn};
 use crate::exchange::waste::WasteBudget;
 use crate::lane_state::{LaneListener, LaneSnapshot};
 use crate::service::MAIL_CAPACITY;

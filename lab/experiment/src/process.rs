@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -144,10 +144,9 @@ impl Drop for Running {
     }
 }
 
-/// A TCP port of the loopback that nobody uses at this moment. UDP's is not looked at; whoever needs it too starts
-/// its server and sees.
+/// Reserves a port of the loopback for this process, over TCP and UDP.
 pub fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?.local_addr()?.port())
+    sealane_lab_ports::reserve().context("no free port")
 }
 
 /// The end of a log, for error messages.

@@ -8,9 +8,11 @@ use crate::{binary, ports};
 use rustls::ClientConfig;
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use tempfile::TempDir;
 
 /// What a gateway is to be like. Without settings that only a file can hold, it is `sealane proxy`; else a file is
 /// written and it is `sealane serve`.
@@ -170,12 +172,32 @@ pub fn configured(site: &Site, text: &str) -> Gateway {
     launch(site, command, address, admin)
 }
 
+/// Starts a gateway as a service manager would, and waits for its `READY=1` (sd_notify(3)): it listens everywhere then.
+#[track_caller]
+pub fn start_ready(site: &Site, mut command: Command) -> Server {
+    let folder = TempDir::new_in(site.path()).expect("a folder can be made");
+    let socket = folder.path().join("ready");
+    let notices = UnixDatagram::bind(&socket).expect("a socket can be bound");
+    notices.set_nonblocking(true).expect("a socket can be made non-blocking");
+    command.env("NOTIFY_SOCKET", &socket);
+    let mut server = Server::start(command, site.path());
+    let mut text = [0; 4096];
+    server.wait_until(|| notices.recv(&mut text).is_ok_and(|length| text[..length].starts_with(b"READY=1\n")));
+    // The socket ends here: nobody would read later notices, and the gateway must not wait for a full queue.
+    server
+}
+
 /// Starts a gateway with a command line of the test's own, which must listen on these addresses.
 #[track_caller]
 pub fn launch(site: &Site, command: Command, address: SocketAddr, admin: SocketAddr) -> Gateway {
-    let mut server = Server::start(command, site.path());
-    server.wait_until(|| TcpStream::connect(address).is_ok());
-    server.wait_until(|| TcpStream::connect(admin).is_ok());
+    let server = if command.get_envs().any(|(name, _)| name == "NOTIFY_SOCKET") {
+        // The test is the service manager, and wants to hear everything itself.
+        let mut server = Server::start(command, site.path());
+        server.wait_until(|| TcpStream::connect(address).is_ok());
+        server
+    } else {
+        start_ready(site, command)
+    };
     Gateway { address, admin, server, ca: site.ca.clone(), config: Arc::new(client::config(&site.ca)) }
 }
 

@@ -4,9 +4,12 @@ use super::{Case, callgrind};
 use crate::setup;
 use anyhow::{Context, bail};
 use serde::Deserialize;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A MiB, so that what a download costs beside its bytes is small.
@@ -105,7 +108,7 @@ impl Rig {
         }
         let bulk = std::fs::File::create(folder.join("bulk/bulk")).context("bulk")?;
         bulk.set_len(BULK).context("bulk")?;
-        let backend = free_port()?;
+        let backend = sealane_lab_ports::reserve()?;
         let here = folder.display();
         // One process, so that it reads the files as whoever runs this.
         let text = format!(
@@ -149,7 +152,7 @@ http {{
         for file in callgrind::beginning(&prefix)? {
             std::fs::remove_file(&file).with_context(|| file.display().to_string())?;
         }
-        let port = free_port()?;
+        let port = sealane_lab_ports::reserve()?;
         let config = folder.join("sealane.toml");
         std::fs::write(&config, self.config(case, port)).with_context(|| config.display().to_string())?;
         let mut command = match tool {
@@ -167,8 +170,10 @@ http {{
             }
         };
         command.arg(&self.sealane).args(["serve", "-c"]).arg(&config);
+        let ready = Ready::new()?;
+        command.env("NOTIFY_SOCKET", ready.name());
         let mut gateway = Running::start(command, &folder.join(format!("{name}.log")))?;
-        gateway.listens(port)?;
+        ready.wait(&mut gateway)?;
         self.load(case, port, operations)?;
         gateway.end()?;
         if let Tool::Strace = tool {
@@ -251,6 +256,47 @@ fn written(prefix: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// Where the gateway says that it serves, as it says it to a service manager (sd_notify(3)): a connection to find that
+/// out would be one more for the lane to serve.
+struct Ready {
+    socket: UnixDatagram,
+    name: String,
+}
+
+impl Ready {
+    fn new() -> anyhow::Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // An abstract name: the folder's path may be longer than a socket's can be.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("sealane-count-{}-{number}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).context("a socket's name")?;
+        let socket = UnixDatagram::bind_addr(&address).context("a socket for the gateway's readiness")?;
+        socket.set_read_timeout(Some(Duration::from_millis(50))).context("a socket's time limit")?;
+        Ok(Self { socket, name: format!("@{name}") })
+    }
+
+    /// For `NOTIFY_SOCKET`.
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn wait(self, gateway: &mut Running) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let mut text = [0; 4096];
+        loop {
+            if self.socket.recv(&mut text).is_ok_and(|length| text[..length].starts_with(b"READY=1\n")) {
+                return Ok(());
+            }
+            if let Some(status) = gateway.child.try_wait()? {
+                bail!("{status} at the start: {}", gateway.said());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("the gateway is not ready: {}", gateway.said());
+            }
+        }
+    }
+}
+
 /// A program that ends when this is dropped.
 struct Running {
     child: Child,
@@ -309,8 +355,4 @@ impl Drop for Running {
 
 fn program(name: &str) -> anyhow::Result<PathBuf> {
     setup::find(name).with_context(|| format!("`{name}` is missing; `cargo xtask setup` installs it"))
-}
-
-fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0)).context("no free port")?.local_addr()?.port())
 }

@@ -1,6 +1,6 @@
 //! Real peers, where this machine has them: NGINX for HTTP/2 and its 0-RTT, openssl for what nobody else offers.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,14 +28,9 @@ fn installed(program: &str, test: &str) -> bool {
     found
 }
 
-/// A port that is free now. Another process may take it before the peer does, so starting is tried again.
-fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr()).expect("a free port").port()
-}
-
 fn start(mut command: impl FnMut(u16) -> Command) -> (Peer, SocketAddr) {
     for _ in 0..5 {
-        let port = free_port();
+        let port = sealane_lab_ports::reserve().expect("a port can be reserved");
         let child = command(port).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut peer = Peer(child.expect("started"));
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

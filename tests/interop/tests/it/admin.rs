@@ -237,7 +237,7 @@ fn a_second_gateway_does_not_take_the_socket() {
 #[test]
 fn the_page_in_a_browser() {
     let Some(chromium) = sealane_interop::peers::find("chromium") else {
-        return sealane_interop::say("skipped: chromium is not installed");
+        sealane_interop::skip!("chromium is not installed");
     };
     let site = Site::new();
     let backend = Backend::saying("hello");

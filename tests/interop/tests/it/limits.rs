@@ -121,8 +121,7 @@ fn connections_and_handshakes() {
     wire.send(client::get("/")).expect("it reads");
     assert_eq!(wire.response("GET").expect("a response").status(), 200);
 
-    // The harness' own look at the port counts as one.
-    let gateway = configured(&site, &text("connection_rate = \"1/h\"\nconnection_burst = 4"));
+    let gateway = configured(&site, &text("connection_rate = \"1/h\"\nconnection_burst = 3"));
     let shake = || client::handshake(client::tcp(gateway.address), gateway.config(), HOST);
     assert!((0..3).all(|_| shake().is_ok()));
     assert!((0..5).all(|_| shake().is_err()));
@@ -163,7 +162,6 @@ rate_limit = "per-client"
 "#
         ),
     );
-    // The harness' own look at the port came from another prefix.
     let ask = |third: u8, fourth: u8| {
         let socket = client::tcp_from(Ipv4Addr::new(127, 0, third, fourth), gateway.address);
         let mut wire = Wire::new(client::handshake(socket, gateway.config(), HOST).map_err(|e| e.to_string())?);
@@ -190,7 +188,6 @@ fn connections_and_handshakes_over_quic() {
             let gateway = setup.start();
             let config = h3::over_quic(gateway.config(), false);
             let mut refused = 0;
-            // Starting it has used up a connection over TCP, which counts as well.
             for _ in 0..8 {
                 let mut client = h3::Client::begin(gateway.address, &config);
                 client.until(|c| c.lost.is_some() || !c.quic.is_handshaking());

@@ -58,6 +58,7 @@ mod service_manager;
 mod shared_upstream_loss;
 mod slow_readers;
 mod smuggling;
+mod stability;
 mod storm;
 mod stripped_headers;
 mod syn_client;

@@ -49,7 +49,6 @@ fn a_client_has_so_many_connections_whatever_they_speak() {
     );
     let gateway = configured(&site, &text);
     let open = || gateway.metric("sealane_connections_open");
-    // What looked whether it listens is gone.
     assert!(eventually(|| open() == Some(0.0)));
     let served = || {
         let mut wire = Wire::new(client::tcp(gateway.address));

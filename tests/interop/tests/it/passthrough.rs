@@ -79,7 +79,6 @@ fn the_server_may_end_first() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port can be had");
     let server = listener.local_addr().expect("a bound socket has an address");
     let heard = std::thread::spawn(move || {
-        // The harness looks at the port first, and says nothing.
         for stream in listener.incoming().map_while(Result::ok) {
             let mut stream: TcpStream = stream;
             stream.write_all(b"that is all from me").expect("the gateway reads");
