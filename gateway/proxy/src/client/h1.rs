@@ -149,7 +149,7 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     x.keep_alive = info.keep_alive;
     x.upgrade = info.upgrade;
     x.request_body.decoder.reset(info.body);
-    x.begin(early, &proxy.settings.limits());
+    x.begin(early, proxy.settings.limits());
     proxy.counters.requests.inc();
     proxy.counters.active.set(proxy.exchanges.len() as u64 + 1);
     let exchange = proxy.exchanges.insert(x);

@@ -59,7 +59,7 @@ fn class(x: &Exchange) -> Class {
 /// How long until an exchange that begins is looked at.
 #[inline]
 pub(crate) fn first_look(settings: &LaneSettings) -> Millis {
-    limits(&settings.limits(), None).shortest()
+    limits(settings.limits(), None).shortest()
 }
 
 /// A wait for a server may begin: makes sure that its deadline is not missed.
@@ -73,7 +73,7 @@ pub(crate) fn look_soon(
 ) {
     let Some(x) = exchanges.get(exchange) else { return };
     let Some(upstream) = &x.upstream else { return };
-    let shortest = limits(&settings.limits(), Some(&upstream.upstream)).shortest();
+    let shortest = limits(settings.limits(), Some(&upstream.upstream)).shortest();
     let at = cx.now() + shortest;
     let at = x.routed.try_until(upstream).map_or(at, |t| at.min(t));
     connections.look_by(cx, x.client_stream, at);
@@ -85,7 +85,7 @@ pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let now = cx.now();
     let x = proxy.exchanges.get_mut(exchange)?;
     let upstream = x.upstream.as_ref();
-    let mut limits = limits(&proxy.settings.limits(), upstream.map(|u| &*u.upstream));
+    let mut limits = limits(proxy.settings.limits(), upstream.map(|u| &*u.upstream));
     limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
     limits.rest_until = x.drains_since().map(|since| since + LINGER);
     let state = State::of(&x.machine, x.upstream_stream.is_some(), [x.request_body.blocked, x.response_body.blocked]);

@@ -48,18 +48,16 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
             if h2_join(proxy, cx, exchange) {
                 return;
             }
-        } else if !fresh {
-            if let Some(key) = upstream.take_idle(server) {
-                if let Some(upstream_conn) = proxy.connections.upstream(key) {
-                    upstream_conn.phase = UpstreamPhase::Busy;
-                    upstream_conn.reused = true;
-                    upstream_conn.answered = false;
-                    proxy.counters.pooled.dec();
-                    proxy.counters.upstream_reused.inc();
-                    return send_request(proxy, cx, exchange, key);
-                }
-                continue;
+        } else if !fresh && let Some(key) = upstream.take_idle(server) {
+            if let Some(upstream_conn) = proxy.connections.upstream(key) {
+                upstream_conn.phase = UpstreamPhase::Busy;
+                upstream_conn.reused = true;
+                upstream_conn.answered = false;
+                proxy.counters.pooled.dec();
+                proxy.counters.upstream_reused.inc();
+                return send_request(proxy, cx, exchange, key);
             }
+            continue;
         }
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
         x.attempts += 1;

@@ -557,7 +557,7 @@ fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Er
     let why = match () {
         () if unprocessed(e) => Loss::Unprocessed,
         () if is_limit(e) => Loss::Limited,
-        () if cancelled && proxy.exchanges.get(exchange).is_some_and(|x| is_grpc(x)) => Loss::Cancelled,
+        () if cancelled && proxy.exchanges.get(exchange).is_some_and(is_grpc) => Loss::Cancelled,
         () => Loss::Broken,
     };
     server_lost(proxy, cx, exchange, why);

@@ -293,7 +293,6 @@ pub(crate) fn syn_done(
     let Some(syn) = upstream_conn.syn.take() else { return };
     let rtt = fastopen::info(&upstream_conn.transport.fd).map(|i| i.rtt).ok().filter(|rtt| !rtt.is_zero());
     let address = upstream_conn.upstream.upstream.servers.get(upstream_conn.server).map(|s| s.address.ip());
-    let counters = counters;
     match syn.dial.how() {
         How::Embedded => counters.upstream_syn_embedded.inc(),
         How::NotTaken => counters.upstream_syn_not_taken.inc(),
