@@ -39,6 +39,9 @@ enum Command {
         /// Only the interop tests, against the program as it is shipped (profile `dist`)
         #[arg(long, conflicts_with_all = ["only", "skip"])]
         dist: bool,
+        /// Fail when a test or step is skipped that xtask/expected-skips.txt does not list
+        #[arg(long, conflicts_with_all = ["fast", "dist"])]
+        strict: bool,
         /// Only these steps
         #[arg(long, value_enum, num_args = 1.., value_name = "STEP")]
         only: Vec<Step>,
@@ -88,14 +91,13 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Test { fast: true, .. } => {
-            Workspace::load().and_then(|w| steps::run_all(&w, &Plan { steps: steps::FAST.to_vec(), fast: true }))
-        }
+        Command::Test { fast: true, .. } => Workspace::load()
+            .and_then(|w| steps::run_all(&w, &Plan { steps: steps::FAST.to_vec(), fast: true, strict: false })),
         Command::Test { yes, dist: true, .. } => {
             prepare(yes);
             Workspace::load().and_then(|w| steps::dist(&w))
         }
-        Command::Test { yes, only, skip, .. } => test(yes, &only, &skip),
+        Command::Test { yes, only, skip, strict, .. } => test(yes, strict, &only, &skip),
         Command::Fmt { check } => Workspace::load().and_then(|w| steps::format(&w, check)),
         Command::Lint => alone(Step::Lint),
         Command::Layers => alone(Step::Layers),
@@ -116,16 +118,16 @@ fn main() -> ExitCode {
 }
 
 fn alone(step: Step) -> anyhow::Result<u8> {
-    let plan = Plan { steps: vec![step], fast: false };
+    let plan = Plan { steps: vec![step], fast: false, strict: false };
     step.run(&Workspace::load()?, &plan, &mut Report::default())
 }
 
-fn test(yes: bool, only: &[Step], skip: &[Step]) -> anyhow::Result<u8> {
+fn test(yes: bool, strict: bool, only: &[Step], skip: &[Step]) -> anyhow::Result<u8> {
     let chosen = steps::choose(only, skip);
     if chosen.contains(&Step::Test) {
         prepare(yes);
     }
-    steps::run_all(&Workspace::load()?, &Plan { steps: chosen, fast: false })
+    steps::run_all(&Workspace::load()?, &Plan { steps: chosen, fast: false, strict })
 }
 
 /// Not fatal where it fails: the tests that lack a program say so one by one.

@@ -134,7 +134,7 @@ pub(crate) fn client(listener: &Rc<LaneListener>, address: &str) -> Client {
         listener: listener.clone(),
         policy: Some(0),
         peer: address.parse().unwrap(),
-        peer_text: address.into(),
+        peer_text: AddressText::new(address.parse::<std::net::SocketAddr>().unwrap().ip()),
         cert: None,
         requests: 0,
         waste: WasteBudget::default(),
