@@ -47,6 +47,8 @@ enum Command {
     },
     /// Clippy over everything, warnings denied
     Lint,
+    /// Write the files that are generated from the declarations of the configuration's settings (docs/reference)
+    Generate,
     /// Check that each crate imports only from the layers above its own, and that `unsafe` stays where it may be
     Layers,
     /// Check the licences of all dependencies
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         Command::Test { yes, only, skip } => test(yes, &only, &skip),
         Command::Fmt { check } => Workspace::load().and_then(|w| steps::format(&w, check)),
         Command::Lint => alone(Step::Lint),
+        Command::Generate => Workspace::load().and_then(|w| steps::generate(&w)),
         Command::Layers => alone(Step::Layers),
         Command::Licences => alone(Step::Licences),
         Command::Count(options) => Workspace::load().and_then(|w| count::run(&w, &options)),

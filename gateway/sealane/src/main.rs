@@ -326,7 +326,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Serve { config } => serve(Config::load(&config))?,
         Command::Check { config, offline, json } => return check(&config, offline, json),
         Command::Tunnel(command) => tunnel::execute(command)?,
-        Command::Config(ConfigCommand::Example) => print(config::example())?,
+        Command::Config(ConfigCommand::Example) => print(&config::example())?,
         Command::Config(ConfigCommand::Schema) => print(&config::schema())?,
         Command::Status { at, json } => print(&running::status(at, json)?)?,
         Command::Top { at, interval, rounds } => running::top(at, Duration::from_secs(interval), rounds)?,

@@ -157,6 +157,8 @@ impl<'t> Source<'t> {
 /// Collects what is found while a configuration is read.
 pub(super) struct Sink<'t> {
     pub source: Source<'t>,
+    /// The folder that relative paths are from.
+    pub base: PathBuf,
     /// Nothing but the text is looked at: no file that it names, no user, no folder (`sealane check --offline`).
     pub offline: bool,
     /// The text did not parse as TOML: what seems to be missing may just be in the broken part, so that is not
@@ -170,9 +172,10 @@ pub(super) struct Sink<'t> {
 }
 
 impl<'t> Sink<'t> {
-    pub fn new(source: Source<'t>) -> Self {
+    pub fn new(source: Source<'t>, base: PathBuf) -> Self {
         Self {
             source,
+            base,
             offline: false,
             broken_syntax: false,
             broken_lines: HashSet::new(),
