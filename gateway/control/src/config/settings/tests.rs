@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::diagnostics::{Sink, Source};
-use crate::config::{Config, Origin, example, generated};
+use crate::config::{Config, Effective, Origin, example, generated};
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -378,4 +378,72 @@ fn the_schema_and_the_program_agree_on_single_values() {
         }
     }
     assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// What `sealane config show` prints means what the file means, whichever settings depend on each other in it.
+#[test]
+fn what_is_shown_means_the_same() {
+    let host = "[[host]]\nnames = [\"*\"]\n";
+    let to = "to = \"http://127.0.0.1:1\"\n";
+    let plain = "[[listener]]\naddress = \":80\"\n";
+    let tls = "[[listener]]\naddress = \":443\"\nTHERE\n[listener.tls]\ncertificates = { cert = \"c\" }\n";
+    let upstream = "upstream = \"u\"\n[[upstream]]\nname = \"u\"\nservers = \"127.0.0.1:1\"\n";
+    let tunnel = "[tunnel]\nlisten = \"udp://:1\"\nnetwork = \"10.9.0.0/24\"\nca = \"ca\"\ncert = \"c\"\n";
+    let mut texts = vec![example(), include_str!("../../../tests/it/example_of_0_1.toml").to_owned()];
+    let listener = |setting: &str| format!("{}{host}{to}", tls.replace("THERE", setting));
+    let listener_tls = |setting: &str| format!("{}{setting}\n{host}{to}", tls.replace("THERE", ""));
+    let upstream = |settings: &str| format!("{plain}{host}{upstream}{settings}\n");
+    texts.push(format!("{plain}{host}{to}"));
+    texts.push(format!(
+        "{plain}mode = \"tcp\"\n{host}passthrough = \"u\"\n[[upstream]]\nname = \"u\"\nservers = \"tcp://a:1\"\n"
+    ));
+    texts.push(format!("{plain}h2c = true\ntrusted_proxies = [\"10.0.0.0/8\"]\n{host}{to}"));
+    texts.push(format!("{plain}{host}{to}[limits]\nconnection_rate = \"5/s\"\nmax_header_size = \"16KiB\"\n"));
+    texts.push(format!("{plain}{host}respond = {{ status = 204 }}\n"));
+    texts.push(format!("{plain}{host}respond = {{ status = 200, body = \"x\" }}\n"));
+    texts.push(format!("{plain}{host}redirect = {{ to = \"https://a{{uri}}\" }}\n"));
+    texts.push(format!("{plain}{host}redirect = \"https://a{{uri}}\"\n[admin]\nsocket = \"s\"\n"));
+    texts.push(tunnel.to_owned());
+    texts.push(format!("{tunnel}tls_auth = \"k\"\nping = \"0s\"\n[[tunnel.client]]\nname = \"a\"\n"));
+    for setting in ["", "http3 = true", "http3 = true\n[listener.quic]", "syn_tls = \"off\"", "proxy_protocol = true"] {
+        texts.push(listener(setting));
+    }
+    for setting in
+        ["resumption = false", "versions = \"1.2\"", "preset = \"modern\"", "early_data = \"16KiB\"", "tickets = 0"]
+    {
+        texts.push(listener_tls(setting));
+    }
+    for setting in [
+        "",
+        "hash_by = \"header:X\"",
+        "balance = \"hash\"",
+        "max_connections = 5",
+        "proxy_protocol = \"v2\"",
+        "http = \"2\"",
+        "tls = {}",
+        "tls = { versions = \"1.2\" }\nsyn_tls = \"open\"\nhttp = \"auto\"",
+        "tls = { dangerous_skip_verification = true }",
+        "health = {}",
+        "health = { path = \"/h\" }",
+    ] {
+        texts.push(upstream(setting));
+    }
+    let meaning = |text: &str, shown: &str| {
+        let parsed = Config::parse(text, "f".to_owned(), Path::new(""), Origin::File(PathBuf::new()), true);
+        let (c, warnings) = parsed.unwrap_or_else(|e| panic!("{e}\n{text}\n{shown}"));
+        let warnings: Vec<String> = warnings.into_iter().map(|w| w.message).collect();
+        let listeners: Vec<_> = c
+            .listeners
+            .iter()
+            .map(|l| (l.address, &l.trust, l.syn_tls, l.h2c, l.tcp, &l.http3, l.allow_connect))
+            .collect();
+        let rest = (c.lanes, &c.log_format, &c.access_log, c.drain_timeout, c.ticket_lifetime, c.resolver);
+        format!("{warnings:?} {listeners:?} {rest:?} {:?} {:?} {:?} {:?}", c.limits, c.upstreams, c.plans, c.routing)
+    };
+    for text in texts {
+        let shown = Effective::of(&text.parse().expect("it is TOML")).to_toml();
+        assert_eq!(meaning(&text, ""), meaning(&shown, &text), "{text}\n{shown}");
+        let again = Effective::of(&shown.parse().expect("it is TOML")).to_toml();
+        assert_eq!(shown, again);
+    }
 }
