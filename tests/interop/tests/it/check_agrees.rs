@@ -166,6 +166,23 @@ fn the_effective_configuration_is_shown() {
     assert!(said(&wrong).contains("wrong.toml:2:1: error: unknown setting \"idle_timeot\""), "{}", said(&wrong));
 }
 
+/// What `sealane check --offline` judges needs no file that is named, no user and no DNS.
+#[test]
+fn offline_needs_nothing_but_the_file() {
+    let site = Site::new();
+    let text = "user = \"no-such-user\"\nresolver = \"192.0.2.53\"\n[admin]\nsocket = \"/no/such/folder/admin.sock\"\n\
+                [log]\naccess = \"/no/such/folder/access.log\"\n[[listener]]\naddress = \"192.0.2.1:443\"\n[listener.tls]\n\
+                certificates = [{ cert = \"/no/such/cert\", key = \"/no/such/key\", ocsp = \"/no/such/ocsp\" }]\n\
+                client_auth = { mode = \"require\", ca = \"/no/such/ca\", crl = \"/no/such/crl\" }\n\
+                [[upstream]]\nname = \"app\"\nservers = [\"https://no.such.host.invalid\"]\n\
+                [upstream.tls]\nca = \"/no/such/ca\"\ncert = \"/no/such/cert\"\n\
+                [[host]]\nnames = [\"*\"]\nupstream = \"app\"\n";
+    let checked = check(&site, text, &["--offline"]);
+    assert_eq!(checked.status.code(), Some(0), "{}", said(&checked));
+    assert_eq!(said(&checked), "");
+    assert_eq!(check(&site, text, &[]).status.code(), Some(1));
+}
+
 #[test]
 fn a_to_takes_weights() {
     let site = Site::new();
