@@ -46,7 +46,7 @@ pub struct Diagnostic {
 
 /// Where something stands in a configuration, once its text is gone.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     file: String,
     line: usize,
     column: usize,

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Reading opens every file that the configuration names, so that what passes `check` also starts. Nothing that is wrong
-//! stops the reading: all errors are reported at once. Names of servers are resolved afterwards ([`Config::resolve`]).
+//! stops the reading: all errors are reported at once. What a machine and a network are asked comes afterwards, in
+//! [`resolve`](crate::resolve).
 
 mod addresses;
 mod args;
@@ -19,6 +20,7 @@ mod host;
 mod http3;
 mod identity;
 mod listener;
+mod names;
 mod parts;
 mod plan;
 mod policy_id;
@@ -38,6 +40,8 @@ pub use args::{Answer, CommandLine};
 pub use diagnostics::{Diagnostic, Errors, Severity, Warning};
 pub use example::example;
 pub use http3::{Http3, https_record};
+pub(crate) use identity::plain;
+pub use names::{Found, ResolverKind};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use reference::generated;
@@ -47,7 +51,6 @@ pub use trust::Trust;
 pub use upstream::NamedServer;
 pub(crate) use upstream::expand;
 
-use crate::dns::{self, Found, ResolverKind};
 use addresses::{Addresses, Protocol};
 use decode::{At, Section};
 use diagnostics::{Place, Sink, Source};
@@ -61,9 +64,8 @@ use sealane_route::{NameMap, SiteMap};
 use sealane_sys::privileges::User;
 use sealane_tls::policy::ListenerTls;
 use sealane_tunnel::plane::Transport;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,10 +116,10 @@ pub struct Config {
     /// The servers that have names.
     pub names: Vec<NamedServer>,
     /// Where that is written.
-    admin_socket_place: Option<Place>,
-    access_log_place: Option<Place>,
+    pub(crate) admin_socket_place: Option<Place>,
+    pub(crate) access_log_place: Option<Place>,
     /// The addresses that are listened on, and where they stand.
-    listens: Vec<(SocketAddr, Place)>,
+    pub(crate) listens: Vec<(SocketAddr, Place)>,
     /// The addresses of those names, as far as [`Config::resolve`] has found any.
     pub resolved: HashMap<String, Found>,
     /// What hosts' rules refer to, and rates.
@@ -247,68 +249,6 @@ impl Config {
             .map_err(|e| unreadable(format!("not UTF-8 text at byte {}", e.utf8_error().valid_up_to()), None))?;
         // Relative paths are from the file's folder, wherever the program was started.
         Ok((text, path.parent().unwrap_or(Path::new("")).to_path_buf()))
-    }
-
-    /// Resolves the names of servers, for at most `limit`. A name that does not resolve keeps the addresses that were
-    /// known last; without any its servers are down until it resolves, which is a warning, too.
-    pub async fn resolve(&mut self, limit: Duration) -> Vec<Warning> {
-        let hosts: BTreeSet<String> = self.names.iter().map(|n| n.host.clone()).collect();
-        let answers = dns::resolve_all(self.resolver, hosts, limit).await;
-        let mut warnings = Vec::new();
-        for NamedServer { host, place } in &self.names {
-            let Some(Err(e)) = answers.get(host) else { continue };
-            let why = identity::plain(e);
-            let known = dns::last_known(host);
-            let (message, help) = match &known {
-                Some(_) => (format!("\"{host}\" does not resolve now: {why}"), "the addresses known last are used"),
-                None => (
-                    format!("\"{host}\" does not resolve: {why}"),
-                    "the server is down until it does; \"resolver\" says who is asked",
-                ),
-            };
-            warnings.push(place.diagnostic(Severity::Warning, message, Some(help.to_owned())));
-            if let Some(addresses) = known {
-                self.resolved.insert(host.clone(), Found { addresses, ttl: Some(Duration::ZERO) });
-            }
-        }
-        self.resolved.extend(answers.into_iter().filter_map(|(host, found)| Some((host, found.ok()?))));
-        warnings
-    }
-
-    /// [`Config::resolve`] for those who have nothing else to do meanwhile.
-    pub fn resolve_and_wait(&mut self, limit: Duration) -> std::io::Result<Vec<Warning>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let warnings = runtime.block_on(self.resolve(limit));
-        // Lookups that hang are not waited for.
-        runtime.shutdown_background();
-        Ok(warnings)
-    }
-
-    /// What this machine, as it is now, would refuse when the gateway starts, and `check` says: addresses that are not
-    /// its own, a file in the admin socket's place, a log that cannot be written.
-    pub fn refused_here(&self) -> Vec<Diagnostic> {
-        let mut found = Vec::new();
-        for (address, place) in &self.listens {
-            if let Err(e) = crate::sockets::has_address(*address) {
-                found.push(place.diagnostic(Severity::Error, e.to_string(), None));
-            }
-        }
-        if let Some((socket, place)) = self.admin_socket.as_ref().zip(self.admin_socket_place.as_ref())
-            && std::fs::symlink_metadata(socket).is_ok_and(|meta| !meta.file_type().is_socket())
-        {
-            let message = format!("{} is there and is no socket", socket.display());
-            let help = "remove it, or choose another path".to_owned();
-            found.push(place.diagnostic(Severity::Error, message, Some(help)));
-        }
-        // A warning: another user may serve.
-        if let (AccessLogTarget::File(log), Some(place)) = (&self.access_log, &self.access_log_place)
-            && !crate::user::may_write(log)
-        {
-            let message = format!("this user cannot write {}", log.display());
-            let help = "whoever serves must: give the file, or its folder, to that user".to_owned();
-            found.push(place.diagnostic(Severity::Warning, message, Some(help)));
-        }
-        found
     }
 
     /// Reads everything again from where it came from.

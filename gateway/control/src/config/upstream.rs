@@ -231,8 +231,8 @@ pub(super) struct Context<'c> {
 /// A server with a name, and where it stands.
 #[derive(Debug)]
 pub struct NamedServer {
-    pub(super) host: String,
-    pub(super) place: Place,
+    pub(crate) host: String,
+    pub(crate) place: Place,
 }
 
 /// Reads one `[[upstream]]`; its name is returned even when the rest is wrong, so that no host's reference to it is

@@ -144,6 +144,34 @@ fn every_declared_setting_is_read() {
     let _ = Config::parse(EVERY_TABLE, "every".to_owned(), Path::new(""), Origin::File(PathBuf::new()), true);
 }
 
+/// A configuration is data: what acts on it imports it, and not the other way round. The tunnel's section still builds what
+/// the VPN runs with.
+#[test]
+fn the_configuration_imports_nothing_that_runs() {
+    fn imports(folder: &Path, into: &mut BTreeSet<String>) {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                imports(&path, into);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            for rest in
+                text.lines().filter(|l| !l.trim_start().starts_with("//")).flat_map(|l| l.split("crate::").skip(1))
+            {
+                let module = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+                if !module.is_empty() && module != "config" {
+                    into.insert(format!("{name}: {module}"));
+                }
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    imports(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config"), &mut found);
+    let found: Vec<String> = found.into_iter().collect();
+    assert_eq!(found, ["mod.rs: vpn", "tunnel.rs: vpn"]);
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
