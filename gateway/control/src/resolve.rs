@@ -1,13 +1,32 @@
-//! A configuration meets its surroundings: names of servers become addresses, and what this machine would refuse is
-//! reported. The second stage, between [`config`](crate::config) and the snapshots.
+//! A configuration meets its surroundings: its files are read with the help of those who use them, names of servers
+//! become addresses, and what this machine would refuse is reported. The second stage, between [`config`](crate::config) and the snapshots.
 
-use crate::config::{AccessLogTarget, Config, Diagnostic, Found, NamedServer, Severity, Warning, plain};
+use crate::config::{
+    AccessLogTarget, Config, Diagnostic, Errors, Files, Found, NamedServer, Origin, Severity, Warning, plain,
+};
 use crate::dns;
+use crate::vpn::settings::PARTS;
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::time::Duration;
 
 impl Config {
+    /// Reads and checks a file, and everything that it names.
+    ///
+    /// Errors are all that are wrong with it, each with its place; displayed, they are ready to be printed.
+    pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
+        Self::read_file(path, Files::Read(Some(PARTS)))
+    }
+
+    /// Reads everything again from where it came from.
+    pub fn reload(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
+        match origin {
+            Origin::File(path) => Self::load(path),
+            Origin::CommandLine(args) => Self::from_command_line(args),
+        }
+    }
+
     /// Resolves the names of servers, for at most `limit`. A name that does not resolve keeps the addresses that were
     /// known last; without any its servers are down until it resolves, which is a warning, too.
     pub async fn resolve(&mut self, limit: Duration) -> Vec<Warning> {

@@ -3,6 +3,7 @@
 //! Everything that reads the file reports into one [`Sink`] and goes on, so that a person sees all the mistakes at
 //! once. A [`Diagnostic`] is complete in itself (file, line, column, excerpt), so that it outlives the text.
 
+use super::tunnel::TunnelParts;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -161,6 +162,8 @@ pub(super) struct Sink<'t> {
     pub base: PathBuf,
     /// Nothing but the text is looked at: no file that it names, no user, no folder (`sealane check --offline`).
     pub offline: bool,
+    /// What reads the files of `[tunnel]`.
+    pub tunnel: Option<TunnelParts>,
     /// The text did not parse as TOML: what seems to be missing may just be in the broken part, so that is not
     /// reported.
     pub broken_syntax: bool,
@@ -177,6 +180,7 @@ impl<'t> Sink<'t> {
             source,
             base,
             offline: false,
+            tunnel: None,
             broken_syntax: false,
             broken_lines: HashSet::new(),
             found: RefCell::default(),

@@ -48,6 +48,7 @@ pub use reference::generated;
 pub use schema::schema;
 pub use show::Effective;
 pub use trust::Trust;
+pub use tunnel::{ClientCertificates, PasswordFile, Tunnel, TunnelClient, TunnelParts};
 pub use upstream::NamedServer;
 pub(crate) use upstream::expand;
 
@@ -108,7 +109,7 @@ pub struct Config {
     /// Upstream groups; actions name them by index.
     pub upstreams: Vec<Arc<Upstream>>,
     /// The VPN, if there is one; whoever starts it takes it.
-    pub tunnel: Option<Box<crate::vpn::settings::Settings>>,
+    pub tunnel: Option<Box<Tunnel>>,
     /// What control minds for each of them, in the same order.
     pub plans: Vec<Arc<Plan>>,
     /// Who resolves the names of servers.
@@ -124,6 +125,15 @@ pub struct Config {
     pub resolved: HashMap<String, Found>,
     /// What hosts' rules refer to, and rates.
     pub routing: Arc<Routing>,
+}
+
+/// Whether the files that a configuration names are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Files {
+    /// Nothing but the text is looked at.
+    Unread,
+    /// They are, those of `[tunnel]` by these; without them no tunnel can be made.
+    Read(Option<TunnelParts>),
 }
 
 /// Where a configuration came from.
@@ -200,22 +210,15 @@ impl Config {
         self.listeners.iter().any(|l| l.address == address && l.http3.is_some())
     }
 
-    /// Reads and checks a file, and everything that it names.
-    ///
-    /// Errors are all that are wrong with it, each with its place; displayed, they are ready to be printed.
-    pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
-        Self::read_file(path, false)
-    }
-
     /// Checks a file alone, and nothing that it names: no other file, no user, no folder. Not to be served.
     pub fn load_offline(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
-        Self::read_file(path, true)
+        Self::read_file(path, Files::Unread)
     }
 
-    fn read_file(path: &Path, offline: bool) -> Result<(Config, Vec<Warning>), Errors> {
+    pub(crate) fn read_file(path: &Path, files: Files) -> Result<(Config, Vec<Warning>), Errors> {
         let (text, base) = Self::text_of(path)?;
         let name = path.display().to_string();
-        let (mut config, warnings) = Self::parse(&text, name, &base, Origin::File(path.to_path_buf()), offline)?;
+        let (mut config, warnings) = Self::parse(&text, name, &base, Origin::File(path.to_path_buf()), files)?;
         config.files.push(path.to_path_buf());
         Ok((config, warnings))
     }
@@ -251,25 +254,20 @@ impl Config {
         Ok((text, path.parent().unwrap_or(Path::new("")).to_path_buf()))
     }
 
-    /// Reads everything again from where it came from.
-    pub fn reload(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
-        match origin {
-            Origin::File(path) => Self::load(path),
-            Origin::CommandLine(args) => Self::from_command_line(args),
-        }
-    }
-
     /// Checks text. `name` is shown in messages; relative paths are from `base`.
     pub(crate) fn parse(
         text: &str,
         name: String,
         base: &Path,
         origin: Origin,
-        offline: bool,
+        files: Files,
     ) -> Result<(Config, Vec<Warning>), Errors> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut sink = Sink::new(Source::new(name, text), base.to_path_buf());
-        sink.offline = offline;
+        (sink.offline, sink.tunnel) = match files {
+            Files::Unread => (true, None),
+            Files::Read(parts) => (false, parts),
+        };
         let (document, syntax) = DeTable::parse_recoverable(text);
         for e in &syntax {
             sink.syntax_error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "));

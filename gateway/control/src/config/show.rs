@@ -20,8 +20,13 @@ impl Effective {
     /// as by `sealane check --offline`.
     pub fn load(path: &Path) -> Result<(Self, Vec<Warning>), Errors> {
         let (text, base) = Config::text_of(path)?;
-        let (_, warnings) =
-            Config::parse(&text, path.display().to_string(), &base, super::Origin::File(path.into()), true)?;
+        let (_, warnings) = Config::parse(
+            &text,
+            path.display().to_string(),
+            &base,
+            super::Origin::File(path.into()),
+            super::Files::Unread,
+        )?;
         // The text has just been read as TOML.
         Ok((Self::of(&text.parse().unwrap_or_default()), warnings))
     }

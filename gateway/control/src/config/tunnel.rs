@@ -4,14 +4,12 @@ use super::decode::{self, At, Section, nearest};
 use super::diagnostics::Sink;
 use super::identity;
 use super::settings::{File, Setting, Shape, client as c, tunnel as s};
-use crate::vpn::auth::{Authenticator, TokenSecret, Users};
-use crate::vpn::settings::{ClientSettings, Settings};
-use crate::vpn::tls::Endpoint;
-use crate::vpn::verify::{Demands, NameRule, Verifier};
-use rustls::SupportedProtocolVersion;
 use rustls::crypto::CryptoProvider;
-use rustls::server::NoServerSessionStorage;
+use rustls::pki_types::CertificateDer;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedProtocolVersion};
 use sealane_ovpn::data::Cipher;
 use sealane_ovpn::push;
 use sealane_ovpn::wrap::v2::ServerKey;
@@ -23,8 +21,124 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// `[tunnel]`, checked. Settings under "start" need a restart to change; the rest follows a reload.
+#[derive(Clone, Debug)]
+pub struct Tunnel {
+    /// Start: where to listen.
+    pub listen: Vec<(Transport, SocketAddr)>,
+    /// Start: the interface's name.
+    pub device: String,
+    /// Start: which data plane.
+    pub data_plane: sealane_tunnel::Choice,
+    /// Start: lanes of the data plane.
+    pub lanes: u16,
+    /// Start: the longest time that a lane of the user-space plane gathers packets which come fast and singly.
+    pub gather: Duration,
+    /// Start: the tunnel's MTU.
+    pub mtu: u16,
+    /// Start: our address and the clients' network.
+    pub network4: Option<(Ipv4Addr, u8)>,
+    /// Start: the same for IPv6.
+    pub network6: Option<(Ipv6Addr, u8)>,
+    /// Start: clients may reach each other without the system's routing.
+    pub client_to_client: bool,
+    /// Start: what control packets are wrapped with.
+    pub wrap: WrapKey,
+    /// Start: tls-crypt-v2.
+    pub wrap_v2: Option<ServerKey>,
+    /// TLS.
+    pub server: Arc<ServerConfig>,
+    /// Whether clients without a certificate may come.
+    pub certificate_optional: bool,
+    /// Ciphers, the preferred first.
+    pub ciphers: Vec<Cipher>,
+    /// The epoch data format for clients that have it.
+    pub epoch: bool,
+    /// Pings, as clients are told; the server waits twice as long.
+    pub keepalive: Keepalive,
+    /// TCP inside the tunnel is told segments whose outer packets are no larger; 0: it is not told.
+    pub mssfix: u16,
+    /// New keys after so long; zero: only when a key is used up.
+    pub renegotiate: Duration,
+    /// How long an old key may still be used.
+    pub transition: Duration,
+    /// How long a key exchange may take.
+    pub handshake: Duration,
+    /// Options for all clients.
+    pub push: Vec<String>,
+    /// Users with their passwords.
+    pub users: Option<Arc<dyn PasswordFile>>,
+    /// A program that checks passwords, with its arguments.
+    pub auth_command: Option<Vec<String>>,
+    /// How long a token is good for; `None`: none are given.
+    pub token_lifetime: Option<Duration>,
+    /// Clients by name.
+    pub clients: HashMap<String, TunnelClient>,
+    /// Clients that are not among them are refused.
+    pub known_clients_only: bool,
+    /// One name may be connected several times.
+    pub duplicate_names: bool,
+    /// Where the status is written, as JSON.
+    pub status: Option<PathBuf>,
+    /// Where events are written, a JSON object per line.
+    pub log: Option<PathBuf>,
+    /// Connected clients at a time.
+    pub max_clients: usize,
+}
+
+/// What one client is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TunnelClient {
+    /// Its address.
+    pub address4: Option<Ipv4Addr>,
+    /// Its IPv6 address.
+    pub address6: Option<Ipv6Addr>,
+    /// Networks behind it.
+    pub routes: Vec<Prefix>,
+    /// Options for it.
+    pub push: Vec<String>,
+    /// It is refused.
+    pub disabled: bool,
+}
+
+/// A file of users, as the VPN reads it.
+pub trait PasswordFile: std::fmt::Debug + Send + Sync {
+    /// Whether there is a user of this name.
+    fn knows(&self, name: &str) -> bool;
+
+    /// Whether the password is this user's. May take some tens of milliseconds.
+    fn verify(&self, name: &str, password: &str) -> bool;
+}
+
+/// Which certificates clients must have.
+#[derive(Debug)]
+pub struct ClientCertificates<'a> {
+    /// Checks signatures.
+    pub provider: &'a CryptoProvider,
+    /// CAs.
+    pub roots: &'a [CertificateDer<'static>],
+    /// Revocation lists, DER.
+    pub crls: &'a [Vec<u8>],
+    /// `verify_x509_name`.
+    pub name: Option<&'a str>,
+    /// They must say that they are for clients.
+    pub explicit_usage: bool,
+    /// A client may come without one.
+    pub optional: bool,
+}
+
+/// What the VPN makes of the section's files. It is handed in by whoever loads a configuration: the configuration does not
+/// know the VPN.
+#[derive(Clone, Copy, Debug)]
+pub struct TunnelParts {
+    /// Reads `users`.
+    pub users: fn(&str) -> anyhow::Result<Arc<dyn PasswordFile>>,
+    /// Makes what checks the certificates of clients.
+    pub verifier: fn(&ClientCertificates<'_>) -> anyhow::Result<Arc<dyn ClientCertVerifier>>,
+}
+
 /// Reads the section.
-pub(super) fn read(section: Section, lanes: usize) -> Option<Settings> {
+pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let sink = section.sink;
     let listen = section.required(&s::listen).map(|at| addresses(sink, &at.value));
     let device = section.optional_at(&s::device);
@@ -55,7 +169,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Settings> {
     let mut push = pushed(&section);
     push.extend(section.optional_at(&s::push).map_or_else(Vec::new, |at| options(sink, &at.value)));
     let clients = clients(&section, network4.flatten(), network6.flatten());
-    let settings = Settings {
+    let settings = Tunnel {
         listen: listen?,
         device: device.map_or_else(|| "sealane%d".to_owned(), |d| d.value),
         data_plane: section.or(&s::data_plane),
@@ -67,7 +181,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Settings> {
         client_to_client: section.or(&s::client_to_client),
         wrap,
         wrap_v2,
-        tls: tls?,
+        server: tls?,
         certificate_optional: optional,
         ciphers: ciphers.unwrap_or_else(|| Cipher::ALL.to_vec()),
         epoch: section.or(&s::epoch),
@@ -77,7 +191,9 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Settings> {
         transition: section.or(&s::transition),
         handshake: section.or(&s::handshake_timeout),
         push,
-        auth: Arc::new(Authenticator::new(users, command.flatten(), token, TokenSecret::Process)),
+        users,
+        auth_command: command.flatten(),
+        token_lifetime: token,
         clients,
         known_clients_only: section.or(&s::known_clients_only),
         duplicate_names: section.or(&s::duplicate_names),
@@ -224,9 +340,9 @@ fn wraps(section: &Section) -> (WrapKey, Option<ServerKey>) {
     (wrap, v2)
 }
 
-fn users(sink: &Sink, at: &At<PathBuf>) -> Option<Users> {
+fn users(sink: &Sink, at: &At<PathBuf>) -> Option<Arc<dyn PasswordFile>> {
     let text = file(sink, "file of users", at)?;
-    Users::parse(&text).map_err(|e| sink.error(&at.span, format!("{}: {e:#}", at.value.display()), None)).ok()
+    (sink.tunnel?.users)(&text).map_err(|e| sink.error(&at.span, format!("{}: {e:#}", at.value.display()), None)).ok()
 }
 
 fn command(sink: &Sink, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
@@ -241,7 +357,7 @@ fn command(sink: &Sink, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
     Some(words)
 }
 
-fn tls(section: &Section, optional: bool) -> Option<Endpoint> {
+fn tls(section: &Section, optional: bool) -> Option<Arc<ServerConfig>> {
     let sink = section.sink;
     let ca = match optional {
         true => section.optional_at(&s::ca),
@@ -250,7 +366,7 @@ fn tls(section: &Section, optional: bool) -> Option<Endpoint> {
     let cert = section.required(&s::cert);
     let key = section.optional_at(&s::key);
     let crl = section.optional_at(&s::crl);
-    let rule = section.optional_at(&s::verify_x509_name).map(|at| name_rule(&at.value));
+    let name = section.optional(&s::verify_x509_name);
     let explicit_usage = section.or(&s::explicit_usage);
     let versions = section.or(&s::tls_versions);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -265,13 +381,20 @@ fn tls(section: &Section, optional: bool) -> Option<Endpoint> {
     let (cert, key) = (cert?, key);
     let chain = identity::certificates(sink, "certificate", &cert)?;
     let private = identity::private_key(sink, key.as_ref().unwrap_or(&cert))?;
-    let build = || -> anyhow::Result<rustls::ServerConfig> {
-        let demands = Demands { name: rule, explicit_usage, ..Demands::default() };
-        let verifier = Verifier::new(&provider, &roots, &crls, demands, optional)?;
+    let build = || -> anyhow::Result<ServerConfig> {
+        let name = name.as_deref();
+        let clients =
+            ClientCertificates { provider: &provider, roots: &roots, crls: &crls, name, explicit_usage, optional };
+        let verifier = match sink.tunnel {
+            Some(parts) => (parts.verifier)(&clients)?,
+            // Nobody will serve it.
+            None if sink.offline => WebPkiClientVerifier::no_client_auth(),
+            None => anyhow::bail!("there is nothing that could check clients"),
+        };
         server_config(&provider, &versions, verifier, chain, private)
     };
     match build() {
-        Ok(config) => Some(Endpoint::Server(Arc::new(config))),
+        Ok(config) => Some(Arc::new(config)),
         Err(e) => {
             sink.error(&cert.span, format!("the tunnel's certificates cannot be used: {e:#}"), None);
             None
@@ -297,29 +420,19 @@ pub(super) const DIGESTS: &[(&str, Digest)] = &[
 fn server_config(
     provider: &Arc<CryptoProvider>,
     versions: &[&'static SupportedProtocolVersion],
-    verifier: Verifier,
-    chain: Vec<rustls::pki_types::CertificateDer<'static>>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    chain: Vec<CertificateDer<'static>>,
     key: rustls::pki_types::PrivateKeyDer<'static>,
-) -> anyhow::Result<rustls::ServerConfig> {
-    let mut config = rustls::ServerConfig::builder_with_provider(provider.clone())
+) -> anyhow::Result<ServerConfig> {
+    let mut config = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)?
-        .with_client_cert_verifier(Arc::new(verifier))
+        .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     // Sessions go on in the next process when the gateway is upgraded.
     config.enable_secret_extraction = true;
     Ok(config)
-}
-
-/// `vpn`, `name-prefix:vpn-`, `subject:C=KR, CN=vpn`.
-fn name_rule(text: &str) -> NameRule {
-    match text.split_once(':') {
-        Some(("name-prefix", rest)) => NameRule::Prefix(rest.to_owned()),
-        Some(("subject", rest)) => NameRule::Subject(rest.to_owned()),
-        Some(("name", rest)) => NameRule::Name(rest.to_owned()),
-        _ => NameRule::Name(text.to_owned()),
-    }
 }
 
 pub(super) fn ciphers(sink: &Sink, key: &str, node: &decode::Node) -> Option<Vec<Cipher>> {
@@ -401,12 +514,12 @@ fn clients(
     section: &Section,
     network4: Option<(IpAddr, u8)>,
     network6: Option<(IpAddr, u8)>,
-) -> HashMap<String, ClientSettings> {
+) -> HashMap<String, TunnelClient> {
     let sink = section.sink;
     let (mut out, mut taken) = (HashMap::new(), HashSet::new());
     for client in section.tables(&s::client) {
         let name = client.required(&c::name);
-        let mut settings = ClientSettings::default();
+        let mut settings = TunnelClient::default();
         for (setting, network) in [(&c::address, network4), (&c::address6, network6)] {
             let Some(at) = client.optional_at(setting) else { continue };
             let inside = |a: &IpAddr| {
