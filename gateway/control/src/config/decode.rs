@@ -48,7 +48,7 @@ impl<'s, 'd> Section<'s, 'd> {
     }
 
     /// The value of a setting as a section of its own, or an error that it is no table.
-    fn from_node(&self, key: &'static str, declared: &'static Table, node: &'d Node<'d>) -> Option<Self> {
+    fn section_of(&self, key: &'static str, declared: &'static Table, node: &'d Node<'d>) -> Option<Self> {
         // Tables that have no heading of their own are named by their setting.
         let title = if declared.title.starts_with('[') { declared.title } else { key };
         match node.get_ref() {
@@ -115,7 +115,7 @@ impl<'s, 'd> Section<'s, 'd> {
     /// The tables of an array of tables; a single table counts as an array of one.
     pub fn tables(&self, setting: &Setting<Many>) -> Vec<Section<'s, 'd>> {
         let Some(node) = self.take(setting.key) else { return Vec::new() };
-        let section = |node| self.from_node(setting.key, setting.kind.0, node);
+        let section = |node| self.section_of(setting.key, setting.kind.0, node);
         match node.get_ref() {
             DeValue::Array(array) => array.iter().filter_map(section).collect(),
             _ => section(node).into_iter().collect(),
@@ -131,7 +131,7 @@ impl<'s, 'd> Section<'s, 'd> {
             self.sink.error(&node.span(), format!("{title} may be there only once"), Some(help));
             return None;
         }
-        self.from_node(setting.key, setting.kind.0, node)
+        self.section_of(setting.key, setting.kind.0, node)
     }
 
     /// Reports every setting that is not declared.

@@ -122,7 +122,7 @@ fn kind(shape: &Shape) -> String {
         Shape::Flag => "boolean".to_owned(),
         Shape::Count(range) => format!("number, {}", numbers(range, |n| n.to_string())),
         Shape::Size(range) => format!("size, {}", numbers(range, bytes)),
-        Shape::Time(range) if *range.start() == Time::ANY.0.start().to_owned() && *range.end() == Time::LONGEST => {
+        Shape::Time(range) if range.start() == Time::ANY.0.start() && *range.end() == Time::LONGEST => {
             "duration".to_owned()
         }
         Shape::Time(range) if *range == Time::TIMEOUT.0 => "duration, not zero".to_owned(),

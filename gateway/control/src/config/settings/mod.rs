@@ -260,7 +260,7 @@ macro_rules! argument {
     (secret $what:ident) => { $crate::config::settings::Secret::$what };
 }
 
-pub(self) use {argument, table};
+use {argument, table};
 
 #[cfg(test)]
 mod tests;

@@ -128,9 +128,10 @@ fn every_declared_setting_is_read() {
             let path = format!("{path}.{}", key.get_ref());
             match value.get_ref() {
                 DeValue::Table(table) => present(table, &path, into),
-                DeValue::Array(list) => list.iter().for_each(|value| match value.get_ref() {
-                    DeValue::Table(table) => present(table, &path, into),
-                    _ => {}
+                DeValue::Array(list) => list.iter().for_each(|value| {
+                    if let DeValue::Table(table) = value.get_ref() {
+                        present(table, &path, into);
+                    }
                 }),
                 _ => {}
             }
