@@ -57,6 +57,8 @@ enum Command {
     },
     /// Clippy over everything, warnings denied
     Lint,
+    /// Write the files that are generated from the declarations of the configuration's settings (docs/reference)
+    Generate,
     /// Check that each crate imports only from the layers above its own, and that `unsafe` stays where it may be
     Layers,
     /// Check the licences, sources and advisories of all dependencies, and what is banned (deny.toml)
@@ -100,6 +102,7 @@ fn main() -> ExitCode {
         Command::Test { yes, only, skip, strict, .. } => test(yes, strict, &only, &skip),
         Command::Fmt { check } => Workspace::load().and_then(|w| steps::format(&w, check)),
         Command::Lint => alone(Step::Lint),
+        Command::Generate => Workspace::load().and_then(|w| steps::generate(&w)),
         Command::Layers => alone(Step::Layers),
         Command::Deny => alone(Step::Deny),
         Command::Count(options) => Workspace::load().and_then(|w| count::run(&w, &options)),

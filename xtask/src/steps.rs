@@ -159,6 +159,17 @@ pub fn format(workspace: &Workspace, check: bool) -> anyhow::Result<u8> {
     Ok(worst)
 }
 
+/// Writes the generated files. The program that does is an example of the crate that has the declarations; it is built with
+/// the features of the whole workspace, as everything is.
+pub fn generate(workspace: &Workspace) -> anyhow::Result<u8> {
+    let mut build = cargo();
+    build.args(["build", "--release", "--workspace", "--example", "generate"]);
+    match run(build, workspace)? {
+        0 => run(Command::new(workspace.target().join("release/examples/generate")), workspace),
+        failed => Ok(failed),
+    }
+}
+
 fn lint(workspace: &Workspace, fast: bool) -> anyhow::Result<u8> {
     let mut all = cargo();
     all.args(["clippy", "--release", "--workspace", "--all-targets"]);

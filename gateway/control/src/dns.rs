@@ -4,6 +4,7 @@
 //! resolver, which can only block, has at most `SYSTEM_LOOKUPS` threads. The health monitor resolves while the gateway
 //! runs; a start, a reload and `sealane check` resolve all names of a configuration at once ([`resolve_all`]).
 
+use crate::config::{Found, ResolverKind};
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
@@ -13,7 +14,7 @@ use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::{Hosts, TokioResolver, system_conf};
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,29 +42,6 @@ static SYSTEM_LOOKUPS: Semaphore = Semaphore::const_new(8);
 
 /// The last good answer for each name: a reload must not fail because DNS does at that moment.
 static KNOWN: Mutex<Option<HashMap<String, Vec<IpAddr>>>> = Mutex::new(None);
-
-/// Who resolves names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ResolverKind {
-    /// [`ResolverKind::Dns`], or [`ResolverKind::System`] where `/etc/nsswitch.conf` names sources that DNS does not know.
-    #[default]
-    Automatic,
-    /// The DNS servers, search domains and options of `/etc/resolv.conf`, and the names in `/etc/hosts`.
-    Dns,
-    /// The system's resolver with everything that it is configured for (getaddrinfo, NSS).
-    System,
-    /// This DNS server and nothing else.
-    Server(SocketAddr),
-}
-
-/// The addresses of a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// At least one, each once; those without a route from this machine are left out.
-    pub addresses: Vec<IpAddr>,
-    /// How long the answer may be used; `None` where the resolver does not say.
-    pub ttl: Option<Duration>,
-}
 
 /// Resolves names as one [`ResolverKind`] says. Follows changes of the system's files.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ pub mod metrics;
 mod orders;
 pub mod origin;
 pub mod prometheus;
+pub mod resolve;
 pub mod run;
 mod shortage;
 pub mod signals;

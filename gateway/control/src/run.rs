@@ -203,7 +203,7 @@ impl Running {
         // A predecessor's is taken at the very end, since its packets wait meanwhile.
         let (vpn, inherits) = match tunnel {
             Some(settings) if legacy.has_tunnel() => (None, Some(settings)),
-            Some(settings) => (Some(kept::start(*settings, legacy.kept.take(), &notifier)?), None),
+            Some(settings) => (Some(kept::start((*settings).into(), legacy.kept.take(), &notifier)?), None),
             None => (None, None),
         };
         user::become_user(&config, keep)?;
@@ -221,7 +221,7 @@ impl Running {
         let admin = opened.serve(&metrics, &board, &orders)?;
         admin.answer_to(&config.admin_names);
         let watched = config.reload_on_change.then(|| Watched::new(&config.files));
-        let inherits = inherits.map(|settings| Vpn::prepare(*settings, legacy.take_tunnel()?)).transpose()?;
+        let inherits = inherits.map(|settings| Vpn::prepare((*settings).into(), legacy.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
         if let Some(predecessor) = legacy.announce() {
             let orders = orders.clone();
@@ -540,7 +540,7 @@ impl Running {
         match (&self.vpn, config.tunnel.take()) {
             (Some(vpn), Some(settings)) => {
                 notes.extend(vpn.obstacle(&settings));
-                vpn.reload(*settings);
+                vpn.reload((*settings).into());
             }
             (None, None) => {}
             (Some(_), None) | (None, Some(_)) => notes.push("[tunnel] comes and goes with the next start".to_owned()),

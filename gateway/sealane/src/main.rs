@@ -8,7 +8,9 @@ use anyhow::{Context, Result};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use sealane_control::client::{self, ClientSettings};
-use sealane_control::config::{self, Answer, CommandLine, Config, Diagnostic, Errors, Severity, Warning, https_record};
+use sealane_control::config::{
+    self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, Severity, Warning, https_record,
+};
 use sealane_control::{demo, dns, run, syn_tls};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -212,6 +214,22 @@ enum ConfigCommand {
     Example,
     /// Print the JSON Schema of configuration files, for editors
     Schema,
+    /// Print a configuration with every default filled in and secrets masked
+    #[command(after_help = "\
+Opens no file but the configuration and asks no DNS server. Exit code 0: printed. 1: the configuration has mistakes, which are
+printed as by `sealane check --offline`.
+
+Examples:
+  sealane config show -c sealane.toml
+  sealane config show -c sealane.toml --json | jq .limits")]
+    Show {
+        /// The configuration file
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// What `proxy` and `respond` share.
@@ -326,8 +344,9 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Serve { config } => serve(Config::load(&config))?,
         Command::Check { config, offline, json } => return check(&config, offline, json),
         Command::Tunnel(command) => tunnel::execute(command)?,
-        Command::Config(ConfigCommand::Example) => print(config::example())?,
+        Command::Config(ConfigCommand::Example) => print(&config::example())?,
         Command::Config(ConfigCommand::Schema) => print(&config::schema())?,
+        Command::Config(ConfigCommand::Show { config, json }) => show(&config, json)?,
         Command::Status { at, json } => print(&running::status(at, json)?)?,
         Command::Top { at, interval, rounds } => running::top(at, Duration::from_secs(interval), rounds)?,
         Command::Reload(at) => print(&running::order(at, "reload")?)?,
@@ -396,6 +415,14 @@ fn check(path: &Path, offline: bool, json: bool) -> Result<ExitCode> {
         }
     }
     Ok(if config.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(path: &Path, json: bool) -> Result<()> {
+    let (effective, warnings) = Effective::load(path)?;
+    for warning in warnings {
+        eprintln!("{warning}");
+    }
+    print(&if json { effective.to_json() } else { effective.to_toml() })
 }
 
 fn as_json(errors: &[Diagnostic], warnings: &[Warning]) -> Result<String> {

@@ -1,7 +1,7 @@
 //! The commands that need no file: their arguments are put into the words of one and read by the same code, so that
 //! they are checked by the same rules and mean the same.
 
-use super::{Config, Errors, Origin, Warning};
+use super::{Config, Errors, Files, Origin, Warning};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,13 @@ pub enum Answer {
 impl Config {
     /// The configuration that a command line stands for; relative paths are from the working folder.
     pub fn from_command_line(args: &CommandLine) -> Result<(Config, Vec<Warning>), Errors> {
-        Self::parse(&as_toml(args), String::new(), Path::new(""), Origin::CommandLine(Box::new(args.clone())), false)
+        Self::parse(
+            &as_toml(args),
+            String::new(),
+            Path::new(""),
+            Origin::CommandLine(Box::new(args.clone())),
+            Files::Read(None),
+        )
     }
 }
 

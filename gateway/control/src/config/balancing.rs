@@ -2,10 +2,11 @@
 
 use super::decode::{self, Node, Section};
 use super::diagnostics::Sink;
+use super::settings::upstream as s;
 use sealane_proxy::balance::{Balance, HashKey, Sticky};
 use sealane_proxy::snapshot::Upstream;
 
-const POLICIES: &[(&str, Balance)] = &[
+pub(super) const POLICIES: &[(&str, Balance)] = &[
     ("round_robin", Balance::RoundRobin),
     ("least_connections", Balance::LeastConnections),
     ("random_two", Balance::RandomTwo),
@@ -15,8 +16,8 @@ const POLICIES: &[(&str, Balance)] = &[
 /// Reads them into an upstream that has the defaults.
 pub(super) fn read(section: &Section, upstream: &mut Upstream) {
     let sink = section.sink;
-    let balance = section.optional_at("balance", policy);
-    let hash_by = section.optional_at("hash_by", hash_key);
+    let balance = section.optional_at(&s::balance);
+    let hash_by = section.optional_at(&s::hash_by);
     if let Some(by) = &hash_by
         && balance.as_ref().is_some_and(|b| b.value != Balance::Hash)
     {
@@ -27,11 +28,11 @@ pub(super) fn read(section: &Section, upstream: &mut Upstream) {
         (None, Some(_)) => Balance::Hash,
         (None, None) => upstream.balance,
     };
-    upstream.hash_key = hash_by.map_or(HashKey::Address, |h| h.value);
-    upstream.sticky = section.optional("sticky", cookie).map(|cookie| Sticky { cookie });
-    upstream.max_connections = section.optional("max_connections", decode::count(1..=1_000_000)).map(|n| n as u32);
-    let queue = section.optional_at("queue", decode::count(0..=1_000_000));
-    let queue_timeout = section.optional_at("queue_timeout", decode::timeout);
+    upstream.hash_key = hash_by.map_or_else(|| s::hash_by.default(), |h| h.value);
+    upstream.sticky = section.optional(&s::sticky).map(|cookie| Sticky { cookie });
+    upstream.max_connections = section.optional(&s::max_connections).map(|n| n as u32);
+    let queue = section.optional_at(&s::queue);
+    let queue_timeout = section.optional_at(&s::queue_timeout);
     for (name, span) in
         [("queue", queue.as_ref().map(|q| &q.span)), ("queue_timeout", queue_timeout.as_ref().map(|q| &q.span))]
     {
@@ -42,15 +43,13 @@ pub(super) fn read(section: &Section, upstream: &mut Upstream) {
     }
     upstream.queue = queue.map_or(upstream.queue, |q| q.value as usize);
     upstream.queue_timeout = queue_timeout.map_or(upstream.queue_timeout, |q| q.value);
-    upstream.tries = section.or("tries", upstream.tries as u64, decode::count(1..=16)) as usize;
-    upstream.try_timeout = section.optional("try_timeout", decode::timeout);
-    upstream.retry_percent =
-        section.or("retry_budget", u64::from(upstream.retry_percent), decode::count(0..=100)) as u32;
-    upstream.retry_per_second =
-        section.or("retry_budget_min", u64::from(upstream.retry_per_second), decode::count(0..=100_000)) as u32;
+    upstream.tries = section.or(&s::tries) as usize;
+    upstream.try_timeout = section.optional(&s::try_timeout);
+    upstream.retry_percent = section.or(&s::retry_budget) as u32;
+    upstream.retry_per_second = section.or(&s::retry_budget_min) as u32;
 }
 
-fn policy(sink: &Sink, key: &str, node: &Node) -> Option<Balance> {
+pub(super) fn policy(sink: &Sink, key: &str, node: &Node) -> Option<Balance> {
     let s = decode::text(sink, key, node)?;
     // What NGINX, HAProxy and Caddy call them.
     let ours = match s.as_str() {
@@ -69,7 +68,7 @@ fn policy(sink: &Sink, key: &str, node: &Node) -> Option<Balance> {
 }
 
 /// `"address"`, `"header:NAME"` or `"cookie:NAME"`.
-fn hash_key(sink: &Sink, key: &str, node: &Node) -> Option<HashKey> {
+pub(super) fn hash_key(sink: &Sink, key: &str, node: &Node) -> Option<HashKey> {
     let s = decode::text(sink, key, node)?;
     match s.split_once(':') {
         None if s == "address" => Some(HashKey::Address),
@@ -84,7 +83,7 @@ fn hash_key(sink: &Sink, key: &str, node: &Node) -> Option<HashKey> {
 }
 
 /// A cookie's name (RFC 6265 §4.1.1).
-fn cookie(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+pub(super) fn cookie(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let s = decode::text(sink, key, node)?;
     if !super::route::is_token(&s) {
         let help = format!("write a cookie's name: {key} = \"server\"");

@@ -1,11 +1,11 @@
-//! Walks a parsed TOML document: takes the settings of a table one by one, checks each value, and at the end reports
-//! the settings that nobody asked for.
+//! Walks a parsed TOML document: reads the settings of a table one by one, each by its declaration
+//! ([`settings`](super::settings)), and at the end reports those that are not declared.
 
 use super::diagnostics::Sink;
-use std::cell::RefCell;
+use super::settings::{Declared, Fallback, Kind, Many, One, Setting, Table, Time};
 use std::net::SocketAddr;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::ops::{Range, RangeInclusive};
+use std::path::PathBuf;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -20,73 +20,51 @@ pub(super) struct At<T> {
     pub span: Range<usize>,
 }
 
-/// Names that other servers have for a setting of ours.
-const ALIASES: &[(&str, &str)] = &[
-    ("listen", "address"),
-    ("bind", "address"),
-    ("addr", "address"),
-    ("crt", "cert"),
-    ("certificate", "cert"),
-    ("ssl_certificate", "certificates"),
-    ("private_key", "key"),
-    ("ssl_certificate_key", "key"),
-    ("protocols", "versions"),
-    ("ssl_protocols", "versions"),
-    ("curves", "groups"),
-    ("ssl_ciphers", "ciphers"),
-    ("cipher_suites", "ciphers"),
-    ("server_name", "names"),
-    ("hosts", "names"),
-    ("domains", "names"),
-    ("proxy_pass", "to"),
-    ("reverse_proxy", "to"),
-    ("backend", "upstream"),
-    ("backends", "servers"),
-    ("urls", "servers"),
-    ("0rtt", "early_data"),
-    ("zero_rtt", "early_data"),
-    ("workers", "lanes"),
-    ("threads", "lanes"),
-    ("nbthread", "lanes"),
-    ("worker_processes", "lanes"),
-    ("client_max_body_size", "max_body_size"),
-    ("maxconn", "max_connections"),
-    ("insecure_skip_verify", "dangerous_skip_verification"),
-    ("sni", "server_name"),
-    ("mtls", "client_auth"),
-    ("access_log", "access"),
-];
-
 /// One table of the document.
 pub(super) struct Section<'s, 'd> {
     pub sink: &'s Sink<'s>,
+    declared: &'static Table,
     /// For messages: `[[listener]]`.
     title: &'static str,
     table: &'d DeTable<'d>,
     /// The header, for what is missing.
     pub span: Range<usize>,
-    known: RefCell<Vec<&'static str>>,
+    /// What has been read.
+    #[cfg(test)]
+    read: std::cell::RefCell<Vec<&'static str>>,
 }
 
 impl<'s, 'd> Section<'s, 'd> {
-    pub fn new(sink: &'s Sink<'s>, title: &'static str, table: &'d DeTable<'d>, span: Range<usize>) -> Self {
-        Self { sink, title, table, span, known: RefCell::default() }
+    pub fn new(sink: &'s Sink<'s>, declared: &'static Table, table: &'d DeTable<'d>, span: Range<usize>) -> Self {
+        Self {
+            sink,
+            declared,
+            title: declared.title,
+            table,
+            span,
+            #[cfg(test)]
+            read: std::cell::RefCell::default(),
+        }
     }
 
-    /// The value as a section of its own, or an error that it is no table.
-    pub fn from_node(sink: &'s Sink<'s>, title: &'static str, node: &'d Node<'d>) -> Option<Self> {
+    /// The value of a setting as a section of its own, or an error that it is no table.
+    fn section_of(&self, key: &'static str, declared: &'static Table, node: &'d Node<'d>) -> Option<Self> {
+        // Tables that have no heading of their own are named by their setting.
+        let title = if declared.title.starts_with('[') { declared.title } else { key };
         match node.get_ref() {
-            DeValue::Table(table) => Some(Self::new(sink, title, table, node.span())),
+            DeValue::Table(table) => Some(Self { title, ..Self::new(self.sink, declared, table, node.span()) }),
             other => {
-                sink.error(&node.span(), format!("{title} is {}, not a table", article(other)), None);
+                self.sink.error(&node.span(), format!("{title} is {}, not a table", article(other)), None);
                 None
             }
         }
     }
 
-    /// The value of a setting, unchecked; from now on the setting is a known one.
-    pub fn take(&self, key: &'static str) -> Option<&'d Node<'d>> {
-        self.known.borrow_mut().push(key);
+    /// The value of a setting, unchecked.
+    fn take(&self, key: &'static str) -> Option<&'d Node<'d>> {
+        debug_assert!(self.declared.all().any(|s| s.key == key), "{key} is not a setting of {}", self.title);
+        #[cfg(test)]
+        self.read.borrow_mut().push(key);
         self.table.get(key)
     }
 
@@ -96,38 +74,35 @@ impl<'s, 'd> Section<'s, 'd> {
     }
 
     /// A setting that may be left out. `None` also when its value is wrong (which is then reported).
-    pub fn optional<T>(&self, key: &'static str, decode: impl FnOnce(&Sink, &str, &Node) -> Option<T>) -> Option<T> {
-        self.take(key).and_then(|node| decode(self.sink, key, node))
+    pub fn optional<K: Kind>(&self, setting: &Setting<K>) -> Option<K::Value> {
+        self.optional_at(setting).map(|at| at.value)
     }
 
     /// A setting that may be left out, with its place.
-    pub fn optional_at<T>(
-        &self,
-        key: &'static str,
-        decode: impl FnOnce(&Sink, &str, &Node) -> Option<T>,
-    ) -> Option<At<T>> {
-        let node = self.take(key)?;
-        decode(self.sink, key, node).map(|value| At { value, span: node.span() })
+    pub fn optional_at<K: Kind>(&self, setting: &Setting<K>) -> Option<At<K::Value>> {
+        let node = self.take(setting.key)?;
+        setting.kind.decode(self.sink, setting.key, node).map(|value| At { value, span: node.span() })
     }
 
-    /// A setting with a default.
-    pub fn or<T>(&self, key: &'static str, default: T, decode: impl FnOnce(&Sink, &str, &Node) -> Option<T>) -> T {
-        self.optional(key, decode).unwrap_or(default)
+    /// A setting with a default; that also when its value is wrong (which is then reported).
+    pub fn or<K: Kind>(&self, setting: &Setting<K>) -> K::Value {
+        self.optional(setting).unwrap_or_else(|| setting.default())
     }
 
-    /// A setting that must be there; `example` is what the user could write.
-    pub fn required<T>(
-        &self,
-        key: &'static str,
-        example: &str,
-        decode: impl FnOnce(&Sink, &str, &Node) -> Option<T>,
-    ) -> Option<At<T>> {
+    /// A setting that must be there.
+    pub fn required<K: Kind>(&self, setting: &Setting<K>) -> Option<At<K::Value>> {
+        let key = setting.key;
         // A misspelt one is reported as such, once.
-        let misspelt = || self.table.keys().any(|k| meant(k.get_ref(), || std::iter::once(key)).is_some());
+        let declared = || self.declared.all().filter(|s| s.key == key);
+        let misspelt = || self.table.keys().any(|k| meant(k.get_ref(), declared()).is_some());
         if !self.table.contains_key(key) && !misspelt() {
-            self.missing(format!("{} has no \"{key}\"", self.title), format!("add {key} = {example}"));
+            let proposal = match setting.about.proposal {
+                "" => setting.about.example.unwrap_or("…"),
+                proposal => proposal,
+            };
+            self.missing(format!("{} has no \"{key}\"", self.title), format!("add {key} = {proposal}"));
         }
-        self.optional_at(key, decode)
+        self.optional_at(setting)
     }
 
     /// Reports that something is missing from this section.
@@ -138,38 +113,48 @@ impl<'s, 'd> Section<'s, 'd> {
     }
 
     /// The tables of an array of tables; a single table counts as an array of one.
-    pub fn tables(&self, key: &'static str, title: &'static str) -> Vec<Section<'s, 'd>> {
-        let Some(node) = self.take(key) else { return Vec::new() };
+    pub fn tables(&self, setting: &Setting<Many>) -> Vec<Section<'s, 'd>> {
+        let Some(node) = self.take(setting.key) else { return Vec::new() };
+        let section = |node| self.section_of(setting.key, setting.kind.0, node);
         match node.get_ref() {
-            DeValue::Array(array) => array.iter().filter_map(|n| Section::from_node(self.sink, title, n)).collect(),
-            _ => Section::from_node(self.sink, title, node).into_iter().collect(),
+            DeValue::Array(array) => array.iter().filter_map(section).collect(),
+            _ => section(node).into_iter().collect(),
         }
     }
 
     /// A table.
-    pub fn table(&self, key: &'static str, title: &'static str) -> Option<Section<'s, 'd>> {
-        let node = self.take(key)?;
+    pub fn table(&self, setting: &Setting<One>) -> Option<Section<'s, 'd>> {
+        let node = self.take(setting.key)?;
         if let DeValue::Array(_) = node.get_ref() {
+            let title = if setting.kind.0.title.starts_with('[') { setting.kind.0.title } else { setting.key };
             let help = format!("write [{0}] instead of [[{0}]]", title.trim_matches(['[', ']']));
             self.sink.error(&node.span(), format!("{title} may be there only once"), Some(help));
             return None;
         }
-        Section::from_node(self.sink, title, node)
+        self.section_of(setting.key, setting.kind.0, node)
     }
 
-    /// Reports every setting that nobody took.
+    /// Reports every setting that is not declared.
     pub fn finish(self) {
-        let known = self.known.into_inner();
+        #[cfg(test)]
+        {
+            let read = self.read.borrow();
+            let unread: Vec<&str> = self.declared.all().map(|s| s.key).filter(|key| !read.contains(key)).collect();
+            assert!(unread.is_empty(), "declared for {} and not read: {unread:?}", self.title);
+        }
         for key in self.table.keys() {
             let name: &str = key.get_ref();
-            if known.contains(&name) {
+            if self.declared.all().any(|setting| setting.key == name) {
                 continue;
             }
-            let alias =
-                ALIASES.iter().find(|(a, b)| a.eq_ignore_ascii_case(name) && known.contains(b)).map(|(_, b)| *b);
-            let help = match alias.or_else(|| nearest(name, known.iter().copied())) {
+            if let Some((_, instead)) = self.declared.refused.iter().find(|(refused, _)| *refused == name) {
+                let message = format!("\"{name}\" is not supported");
+                self.sink.error(&key.span(), message, Some((*instead).to_owned()));
+                continue;
+            }
+            let help = match meant(name, self.declared.all()) {
                 Some(best) => format!("did you mean \"{best}\"?"),
-                None => format!("settings here are {}", listed(known.iter().copied())),
+                None => format!("settings here are {}", listed(self.declared.all().map(|setting| setting.key))),
             };
             let place = match self.title {
                 "" => String::from("at the top level"),
@@ -180,11 +165,25 @@ impl<'s, 'd> Section<'s, 'd> {
     }
 }
 
+impl<K: Kind> Setting<K> {
+    /// The default.
+    pub fn default(&self) -> K::Value {
+        let Fallback::Value(text) = self.about.default else { unreachable!("\"{}\" has no default", self.key) };
+        decoded(&self.kind, self.key, text).unwrap_or_else(|| unreachable!("\"{}\" has a wrong default", self.key))
+    }
+}
+
+/// A value that stands in a declaration. The test of declarations reads all of them.
+fn decoded<K: Kind>(kind: &K, key: &str, text: &'static str) -> Option<K::Value> {
+    let sink = Sink::new(super::diagnostics::Source::new(String::new(), text), PathBuf::new());
+    kind.decode(&sink, key, &DeValue::parse(text).ok()?)
+}
+
 /// The setting that was probably meant: one that another server calls so, or one spelt nearly so.
-fn meant<'n, I: Iterator<Item = &'n str>>(name: &str, known: impl Fn() -> I) -> Option<&'n str> {
-    let alias =
-        ALIASES.iter().filter(|(a, _)| a.eq_ignore_ascii_case(name)).find_map(|(_, b)| known().find(|k| k == b));
-    alias.or_else(|| nearest(name, known()))
+fn meant(name: &str, known: impl Iterator<Item = &'static Declared> + Clone) -> Option<&'static str> {
+    let called_so = |setting: &&Declared| setting.about.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name));
+    let alias = known.clone().find(called_so).map(|setting| setting.key);
+    alias.or_else(|| nearest(name, known.map(|setting| setting.key)))
 }
 
 fn article(value: &DeValue) -> &'static str {
@@ -238,28 +237,26 @@ pub(super) fn boolean(sink: &Sink, key: &str, node: &Node) -> Option<bool> {
 }
 
 /// A whole number within bounds.
-pub(super) fn count(range: std::ops::RangeInclusive<u64>) -> impl FnOnce(&Sink, &str, &Node) -> Option<u64> {
-    move |sink, key, node| {
-        let DeValue::Integer(i) = node.get_ref() else {
-            let help = match node.get_ref() {
-                DeValue::String(s) if s.parse::<u64>().is_ok() => Some(format!("without quotes: {key} = {s}")),
-                _ => None,
-            };
-            wrong_type(sink, key, node, "a whole number", help);
-            return None;
+pub(super) fn count(range: &RangeInclusive<u64>, sink: &Sink, key: &str, node: &Node) -> Option<u64> {
+    let DeValue::Integer(i) = node.get_ref() else {
+        let help = match node.get_ref() {
+            DeValue::String(s) if s.parse::<u64>().is_ok() => Some(format!("without quotes: {key} = {s}")),
+            _ => None,
         };
-        match u64::from_str_radix(i.as_str(), i.radix()) {
-            Ok(n) if range.contains(&n) => Some(n),
-            _ => {
-                let message = format!("\"{key}\" is out of range: {} to {}", range.start(), range.end());
-                sink.error(&node.span(), message, None);
-                None
-            }
+        wrong_type(sink, key, node, "a whole number", help);
+        return None;
+    };
+    match u64::from_str_radix(i.as_str(), i.radix()) {
+        Ok(n) if range.contains(&n) => Some(n),
+        _ => {
+            let message = format!("\"{key}\" is out of range: {} to {}", range.start(), range.end());
+            sink.error(&node.span(), message, None);
+            None
         }
     }
 }
 
-/// A span of time: `"5s"`, `"500ms"`, `"1m30s"`.
+/// A duration: `"5s"`, `"500ms"`, `"1m30s"`.
 pub(super) fn duration(sink: &Sink, key: &str, node: &Node) -> Option<Duration> {
     match node.get_ref() {
         DeValue::String(s) => match parse_duration(s) {
@@ -269,7 +266,7 @@ pub(super) fn duration(sink: &Sink, key: &str, node: &Node) -> Option<Duration> 
                     Ok(_) => format!("add a unit: {key} = \"{}s\"", s.trim()),
                     Err(_) => "write a whole number and a unit: us, ms, s, m, h or d, as in \"500ms\"".to_owned(),
                 };
-                sink.error(&node.span(), format!("\"{s}\" is not a span of time"), Some(help));
+                sink.error(&node.span(), format!("\"{s}\" is not a duration"), Some(help));
                 None
             }
         },
@@ -279,20 +276,10 @@ pub(super) fn duration(sink: &Sink, key: &str, node: &Node) -> Option<Duration> 
             None
         }
         _ => {
-            wrong_type(sink, key, node, "a span of time", Some("write a string such as \"5s\"".to_owned()));
+            wrong_type(sink, key, node, "a duration", Some("write a string such as \"5s\"".to_owned()));
             None
         }
     }
-}
-
-/// A span of time that is not zero: a timeout of nothing would refuse everybody.
-pub(super) fn timeout(sink: &Sink, key: &str, node: &Node) -> Option<Duration> {
-    let d = duration(sink, key, node)?;
-    if d.is_zero() {
-        sink.error(&node.span(), format!("\"{key}\" must be longer than zero"), None);
-        return None;
-    }
-    Some(d)
 }
 
 fn parse_duration(s: &str) -> Option<Duration> {
@@ -318,38 +305,35 @@ fn parse_duration(s: &str) -> Option<Duration> {
         total = total.checked_add(Duration::from_micros(n.checked_mul(micros)?))?;
         rest = rest[letters..].trim_start();
     }
-    // Longer than a year is surely a slip, and lets sums of an instant and a timeout stay in range.
-    (total <= Duration::from_secs(366 * 86_400)).then_some(total)
+    (total <= Time::LONGEST).then_some(total)
 }
 
 /// A number of bytes: a plain number, or with `KiB`, `MiB`, `GiB`.
-pub(super) fn size(range: std::ops::RangeInclusive<u64>) -> impl FnOnce(&Sink, &str, &Node) -> Option<u64> {
-    move |sink, key, node| {
-        let bytes = match node.get_ref() {
-            DeValue::Integer(i) => u64::from_str_radix(i.as_str(), i.radix()).ok(),
-            DeValue::String(s) => match parse_size(s) {
-                Ok(n) => Some(n),
-                Err(suggestion) => {
-                    let help = match suggestion {
-                        Some(better) => format!("did you mean \"{better}\"? (1 KiB is 1024 bytes)"),
-                        None => "write a number of bytes, or one with a unit: \"16KiB\", \"1MiB\", \"2GiB\"".to_owned(),
-                    };
-                    sink.error(&node.span(), format!("\"{s}\" is not a size"), Some(help));
-                    return None;
-                }
-            },
-            _ => {
-                wrong_type(sink, key, node, "a size", Some("write a number of bytes, or \"16KiB\"".to_owned()));
+pub(super) fn size(range: &RangeInclusive<u64>, sink: &Sink, key: &str, node: &Node) -> Option<u64> {
+    let bytes = match node.get_ref() {
+        DeValue::Integer(i) => u64::from_str_radix(i.as_str(), i.radix()).ok(),
+        DeValue::String(s) => match parse_size(s) {
+            Ok(n) => Some(n),
+            Err(suggestion) => {
+                let help = match suggestion {
+                    Some(better) => format!("did you mean \"{better}\"? (1 KiB is 1024 bytes)"),
+                    None => "write a number of bytes, or one with a unit: \"16KiB\", \"1MiB\", \"2GiB\"".to_owned(),
+                };
+                sink.error(&node.span(), format!("\"{s}\" is not a size"), Some(help));
                 return None;
             }
-        };
-        match bytes {
-            Some(n) if range.contains(&n) => Some(n),
-            _ => {
-                let message = format!("\"{key}\" is out of range: {} to {} bytes", range.start(), range.end());
-                sink.error(&node.span(), message, None);
-                None
-            }
+        },
+        _ => {
+            wrong_type(sink, key, node, "a size", Some("write a number of bytes, or \"16KiB\"".to_owned()));
+            return None;
+        }
+    };
+    match bytes {
+        Some(n) if range.contains(&n) => Some(n),
+        _ => {
+            let message = format!("\"{key}\" is out of range: {} to {} bytes", range.start(), range.end());
+            sink.error(&node.span(), message, None);
+            None
         }
     }
 }
@@ -376,16 +360,6 @@ fn parse_size(s: &str) -> Result<u64, Option<String>> {
         }
     };
     n.checked_mul(1 << shift).ok_or(None)
-}
-
-/// One of several words.
-pub(super) fn choice<T: Copy + 'static>(
-    allowed: &'static [(&'static str, T)],
-) -> impl Fn(&Sink, &str, &Node) -> Option<T> {
-    move |sink, key, node| {
-        let s = text(sink, key, node)?;
-        choose(sink, &format!("\"{key}\""), &s, &node.span(), allowed)
-    }
 }
 
 /// One of several words, already taken from the document.
@@ -426,21 +400,19 @@ pub(super) fn strings(sink: &Sink, key: &str, node: &Node) -> Option<Vec<At<Stri
     (got.len() == wanted).then_some(got)
 }
 
-/// The path of a file to read, taken from `base` when it is relative.
-pub(super) fn path(base: &Path) -> impl Fn(&Sink, &str, &Node) -> Option<PathBuf> {
-    move |sink, key, node| output_path(base)(sink, key, node).inspect(|path| sink.names_file(path))
+/// The path of a file to read; a relative one is from the configuration's folder.
+pub(super) fn path(sink: &Sink, key: &str, node: &Node) -> Option<PathBuf> {
+    output_path(sink, key, node).inspect(|path| sink.names_file(path))
 }
 
-/// The path of a file to write, taken from `base` when it is relative.
-pub(super) fn output_path(base: &Path) -> impl Fn(&Sink, &str, &Node) -> Option<PathBuf> {
-    move |sink, key, node| {
-        let s = text(sink, key, node)?;
-        if s.is_empty() {
-            sink.error(&node.span(), format!("\"{key}\" is empty"), None);
-            return None;
-        }
-        Some(base.join(s))
+/// The path of a file to write; a relative one is from the configuration's folder.
+pub(super) fn output_path(sink: &Sink, key: &str, node: &Node) -> Option<PathBuf> {
+    let s = text(sink, key, node)?;
+    if s.is_empty() {
+        sink.error(&node.span(), format!("\"{key}\" is empty"), None);
+        return None;
     }
+    Some(sink.base.join(s))
 }
 
 /// An address to listen on: `127.0.0.1:443`, `[::1]:443`, or `:443` for all addresses of both families.

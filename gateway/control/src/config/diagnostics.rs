@@ -3,6 +3,7 @@
 //! Everything that reads the file reports into one [`Sink`] and goes on, so that a person sees all the mistakes at
 //! once. A [`Diagnostic`] is complete in itself (file, line, column, excerpt), so that it outlives the text.
 
+use super::tunnel::TunnelParts;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -46,7 +47,7 @@ pub struct Diagnostic {
 
 /// Where something stands in a configuration, once its text is gone.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     file: String,
     line: usize,
     column: usize,
@@ -157,8 +158,12 @@ impl<'t> Source<'t> {
 /// Collects what is found while a configuration is read.
 pub(super) struct Sink<'t> {
     pub source: Source<'t>,
+    /// The folder that relative paths are from.
+    pub base: PathBuf,
     /// Nothing but the text is looked at: no file that it names, no user, no folder (`sealane check --offline`).
     pub offline: bool,
+    /// What reads the files of `[tunnel]`.
+    pub tunnel: Option<TunnelParts>,
     /// The text did not parse as TOML: what seems to be missing may just be in the broken part, so that is not
     /// reported.
     pub broken_syntax: bool,
@@ -170,10 +175,12 @@ pub(super) struct Sink<'t> {
 }
 
 impl<'t> Sink<'t> {
-    pub fn new(source: Source<'t>) -> Self {
+    pub fn new(source: Source<'t>, base: PathBuf) -> Self {
         Self {
             source,
+            base,
             offline: false,
+            tunnel: None,
             broken_syntax: false,
             broken_lines: HashSet::new(),
             found: RefCell::default(),

@@ -4,6 +4,7 @@ use super::decode::{self, At, Section};
 use super::diagnostics::Sink;
 use super::plan::Plan;
 use super::route::{self, Routes};
+use super::settings::{host as s, respond as r};
 use super::upstream::Context;
 use sealane_proxy::snapshot::{Action, Upstream};
 use sealane_route::{NameError, NameMap, NamePattern};
@@ -98,8 +99,8 @@ pub(super) fn read(
     context: &mut Context,
 ) {
     let sink = section.sink;
-    let names = section.required("names", "[\"example.com\"], or [\"*\"] for every name", decode::strings);
-    let listeners = section.optional("listeners", decode::strings);
+    let names = section.required(&s::names);
+    let listeners = section.optional(&s::listeners);
     let label = names.as_ref().and_then(|n| n.value.first()).map_or("*", |n| n.value.as_str());
     let label = format!("host {label}");
     let (given, own) = route::action(&section, &label, true, upstreams, context);
@@ -224,9 +225,9 @@ pub(super) fn reference(section: &Section, name: At<String>, upstreams: &mut Ups
 
 pub(super) fn respond(section: Section) -> Option<Action> {
     let sink = section.sink;
-    let status = section.or("status", 200, decode::count(200..=599)) as u16;
-    let body = section.optional_at("body", decode::text);
-    let content_type = section.optional_at("content_type", decode::text);
+    let status = section.or(&r::status) as u16;
+    let body = section.optional_at(&r::body);
+    let content_type = section.optional_at(&r::content_type);
     section.finish();
     if let Some(body) = body.as_ref().filter(|b| !b.value.is_empty()) {
         // RFC 9110 §15.3.5, §15.3.6, §15.4.5: these have no content.
@@ -240,8 +241,8 @@ pub(super) fn respond(section: Section) -> Option<Action> {
     }
     Some(Action::Respond {
         status,
-        content_type: content_type.map_or_else(|| "text/plain; charset=utf-8".to_owned(), |c| c.value),
-        body: body.map(|b| b.value.into_bytes()).unwrap_or_default(),
+        content_type: content_type.map_or_else(|| r::content_type.default(), |c| c.value),
+        body: body.map_or_else(|| r::body.default(), |b| b.value).into_bytes(),
     })
 }
 

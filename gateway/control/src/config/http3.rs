@@ -1,6 +1,7 @@
 //! `http3` and `[listener.quic]`.
 
-use super::decode::{self, Section};
+use super::decode::Section;
+use super::settings::{listener, quic as s};
 use super::tls::ListenerPolicies;
 use sealane_proxy::snapshot::QuicSettings;
 use sealane_tls::policy::Version;
@@ -49,8 +50,8 @@ fn port_number(parameter: &str) -> &str {
 
 /// Reads what a `[[listener]]` says of HTTP/3.
 pub(super) fn read(section: &Section, tls: Option<&ListenerPolicies>, proxy_protocol: bool) -> Option<Http3> {
-    let wanted = section.optional_at("http3", decode::boolean);
-    let quic = section.table("quic", "[listener.quic]").map(settings);
+    let wanted = section.optional_at(&listener::http3);
+    let quic = section.table(&listener::quic).map(settings);
     let wanted = wanted.filter(|w| w.value)?;
     let wrong = match tls {
         None => Some(("\"http3\" needs [listener.tls]", "HTTP/3 is always encrypted: add certificates, or remove it")),
@@ -73,31 +74,31 @@ fn defaults() -> Http3 {
     let settings = QuicSettings {
         // What RFC 9114 §6.1 wants at least. quinn-proto fills a table of as many places for each connection; with the
         // client's own streams they are as many as its table of 128 takes.
-        max_streams: 100,
-        stream_window: 256 << 10,
-        connection_window: 1 << 20,
-        send_window: 2 << 20,
-        migration: true,
-        offload: true,
-        retry_above: 256,
+        max_streams: s::max_streams.default() as u32,
+        stream_window: s::stream_window.default(),
+        connection_window: s::connection_window.default(),
+        send_window: s::send_window.default(),
+        migration: s::migration.default(),
+        offload: s::offload.default(),
+        retry_above: s::retry_above.default() as usize,
         alt_svc: None,
     };
-    Http3 { settings, announce: true, announced_port: None }
+    Http3 { settings, announce: s::alt_svc.default(), announced_port: None }
 }
 
 fn settings(section: Section) -> Http3 {
-    let mut http3 = defaults();
-    let d = &mut http3.settings;
-    d.max_streams = section.or("max_streams", u64::from(d.max_streams), decode::count(1..=10_000)) as u32;
-    d.stream_window = section.or("stream_window", d.stream_window, decode::size(16 << 10..=64 << 20));
-    d.connection_window = section.or("connection_window", d.connection_window, decode::size(16 << 10..=1 << 30));
-    d.send_window = section.or("send_window", d.send_window, decode::size(16 << 10..=1 << 30));
-    d.migration = section.or("migration", d.migration, decode::boolean);
-    d.offload = section.or("offload", d.offload, decode::boolean);
-    d.retry_above = section.or("retry_above", d.retry_above as u64, decode::count(0..=1_000_000)) as usize;
-    let announce = section.optional_at("alt_svc", decode::boolean);
-    http3.announce = announce.as_ref().is_none_or(|a| a.value);
-    let port = section.optional_at("alt_svc_port", decode::count(1..=65_535));
+    let settings = QuicSettings {
+        max_streams: section.or(&s::max_streams) as u32,
+        stream_window: section.or(&s::stream_window),
+        connection_window: section.or(&s::connection_window),
+        send_window: section.or(&s::send_window),
+        migration: section.or(&s::migration),
+        offload: section.or(&s::offload),
+        retry_above: section.or(&s::retry_above) as usize,
+        alt_svc: None,
+    };
+    let mut http3 = Http3 { settings, announce: section.or(&s::alt_svc), announced_port: None };
+    let port = section.optional_at(&s::alt_svc_port);
     if let (Some(port), false) = (&port, http3.announce) {
         let help = "remove it, or remove \"alt_svc = false\"".to_owned();
         section.sink.error(&port.span, "\"alt_svc_port\" is of no use where \"alt_svc\" is false", Some(help));

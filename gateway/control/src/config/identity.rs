@@ -408,7 +408,7 @@ pub(super) fn read(sink: &Sink, what: &str, file: &At<PathBuf>) -> Option<Vec<u8
 }
 
 /// An I/O error in plain words, without "(os error 2)".
-pub(super) fn plain(e: &io::Error) -> String {
+pub(crate) fn plain(e: &io::Error) -> String {
     let s = e.to_string();
     let s = s.split(" (os error").next().unwrap_or(&s);
     let mut chars = s.chars();

@@ -6,6 +6,8 @@ use super::diagnostics::Sink;
 use super::host::{Hosts, Target};
 use super::http3::{self, Http3};
 use super::identity::{self, Store};
+use super::settings::listener as s;
+use super::settings::top;
 use super::tls::{self, ListenerPolicies};
 use super::trust::{self, Trust};
 use super::{Listener, SynTls};
@@ -14,7 +16,6 @@ use sealane_route::{NamePattern, SiteMap};
 use sealane_tls::policy::{KeyKind, ListenerTls};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 
 /// A listener before its hosts are known.
@@ -56,26 +57,26 @@ impl Draft {
 }
 
 /// Reads every `[[listener]]`. One whose TLS section is wrong is returned without, so that hosts can refer to it.
-pub(super) fn read_all(top: &Section, store: &mut Store, base: &Path, addresses: &mut Addresses) -> Vec<Draft> {
-    let sections = top.tables("listener", "[[listener]]");
-    if sections.is_empty() && top.key_span("tunnel").is_none() {
+pub(super) fn read_all(document: &Section, store: &mut Store, addresses: &mut Addresses) -> Vec<Draft> {
+    let sections = document.tables(&top::listener);
+    if sections.is_empty() && document.key_span("tunnel").is_none() {
         let help = "add [[listener]] with address = \":443\"".to_owned();
-        top.missing("there is no [[listener]]: nothing would be served".to_owned(), help);
+        document.missing("there is no [[listener]]: nothing would be served".to_owned(), help);
     }
     let mut out: Vec<Draft> = Vec::new();
     for section in sections {
-        read(section, store, base, &mut out, addresses);
+        read(section, store, &mut out, addresses);
     }
     out
 }
 
-fn read(section: Section, store: &mut Store, base: &Path, out: &mut Vec<Draft>, addresses: &mut Addresses) {
+fn read(section: Section, store: &mut Store, out: &mut Vec<Draft>, addresses: &mut Addresses) {
     let sink = section.sink;
-    let written = section.required("address", "\":443\"", decode::strings);
-    let allow_connect = section.or("allow_connect", false, decode::boolean);
-    let allow_trace = section.or("allow_trace", false, decode::boolean);
-    let h2c = section.optional_at("h2c", decode::boolean);
-    let tcp = section.or("mode", false, decode::choice(&[("http", false), ("tcp", true)]));
+    let written = section.required(&s::address);
+    let allow_connect = section.or(&s::allow_connect);
+    let allow_trace = section.or(&s::allow_trace);
+    let h2c = section.optional_at(&s::h2c);
+    let tcp = section.or(&s::mode);
     let trust = trust::read(&section, tcp);
     let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
     if let (true, Some(span)) = (tcp, section.key_span("tls")) {
@@ -84,13 +85,13 @@ fn read(section: Section, store: &mut Store, base: &Path, out: &mut Vec<Draft>, 
     }
     // One set of policies for all addresses of a listener: a ticket got over IPv4 is good over IPv6.
     let has_tls = section.key_span("tls").is_some();
-    let tls = section.table("tls", "[listener.tls]").and_then(|s| tls::listener(s, store, base, name));
+    let tls = section.table(&s::tls).and_then(|tls| tls::listener(tls, store, name));
     let syn_tls = syn_tls(&section, tls.as_ref(), has_tls);
     if let Some(h2c) = h2c.as_ref().filter(|h| h.value && tls.is_some()) {
         let help = "remove it: with TLS, clients choose HTTP/2 by ALPN (\"alpn\" in [listener.tls])".to_owned();
         sink.error(&h2c.span, "\"h2c\" is for listeners without TLS", Some(help));
     }
-    let public_port = section.optional_at("public_port", decode::count(1..=65_535));
+    let public_port = section.optional_at(&s::public_port);
     if let Some(port) = public_port.as_ref().filter(|_| !has_tls) {
         let help = "set it where [listener.tls] is: clients are redirected there, never to here".to_owned();
         sink.error(&port.span, "\"public_port\" is for listeners with TLS", Some(help));
@@ -128,11 +129,9 @@ fn read(section: Section, store: &mut Store, base: &Path, out: &mut Vec<Draft>, 
     }
 }
 
-const SYN_TLS: &[(&str, SynTls)] = &[("off", SynTls::Off), ("cookie", SynTls::Cookie), ("open", SynTls::Open)];
-
 /// `syn_tls`: where it makes sense.
 fn syn_tls(section: &Section, tls: Option<&ListenerPolicies>, has_tls: bool) -> SynTls {
-    let Some(written) = section.optional_at("syn_tls", decode::choice(SYN_TLS)) else { return SynTls::default() };
+    let Some(written) = section.optional_at(&s::syn_tls) else { return s::syn_tls.default() };
     if !has_tls && written.value != SynTls::Off {
         // What comes in a SYN may come twice; plain requests are never taken from there.
         let help = "add [listener.tls], or remove it: plain requests are never taken from a SYN".to_owned();

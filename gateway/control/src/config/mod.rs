@@ -7,23 +7,29 @@
 //! ```
 //!
 //! Reading opens every file that the configuration names, so that what passes `check` also starts. Nothing that is wrong
-//! stops the reading: all errors are reported at once. Names of servers are resolved afterwards ([`Config::resolve`]).
+//! stops the reading: all errors are reported at once. What a machine and a network are asked comes afterwards, in
+//! [`resolve`](crate::resolve).
 
 mod addresses;
 mod args;
 mod balancing;
 mod decode;
 mod diagnostics;
+mod example;
 mod host;
 mod http3;
 mod identity;
 mod listener;
+mod names;
 mod parts;
 mod plan;
 mod policy_id;
 mod rate;
+mod reference;
 mod route;
 mod schema;
+mod settings;
+mod show;
 mod sites;
 mod tls;
 mod trust;
@@ -32,15 +38,20 @@ mod upstream;
 
 pub use args::{Answer, CommandLine};
 pub use diagnostics::{Diagnostic, Errors, Severity, Warning};
+pub use example::example;
 pub use http3::{Http3, https_record};
+pub(crate) use identity::plain;
+pub use names::{Found, ResolverKind};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
+pub use reference::generated;
 pub use schema::schema;
+pub use show::Effective;
 pub use trust::Trust;
+pub use tunnel::{ClientCertificates, PasswordFile, Tunnel, TunnelClient, TunnelParts};
 pub use upstream::NamedServer;
 pub(crate) use upstream::expand;
 
-use crate::dns::{self, Found, ResolverKind};
 use addresses::{Addresses, Protocol};
 use decode::{At, Section};
 use diagnostics::{Place, Sink, Source};
@@ -54,9 +65,8 @@ use sealane_route::{NameMap, SiteMap};
 use sealane_sys::privileges::User;
 use sealane_tls::policy::ListenerTls;
 use sealane_tunnel::plane::Transport;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,7 +109,7 @@ pub struct Config {
     /// Upstream groups; actions name them by index.
     pub upstreams: Vec<Arc<Upstream>>,
     /// The VPN, if there is one; whoever starts it takes it.
-    pub tunnel: Option<Box<crate::vpn::settings::Settings>>,
+    pub tunnel: Option<Box<Tunnel>>,
     /// What control minds for each of them, in the same order.
     pub plans: Vec<Arc<Plan>>,
     /// Who resolves the names of servers.
@@ -107,14 +117,23 @@ pub struct Config {
     /// The servers that have names.
     pub names: Vec<NamedServer>,
     /// Where that is written.
-    admin_socket_place: Option<Place>,
-    access_log_place: Option<Place>,
+    pub(crate) admin_socket_place: Option<Place>,
+    pub(crate) access_log_place: Option<Place>,
     /// The addresses that are listened on, and where they stand.
-    listens: Vec<(SocketAddr, Place)>,
+    pub(crate) listens: Vec<(SocketAddr, Place)>,
     /// The addresses of those names, as far as [`Config::resolve`] has found any.
     pub resolved: HashMap<String, Found>,
     /// What hosts' rules refer to, and rates.
     pub routing: Arc<Routing>,
+}
+
+/// Whether the files that a configuration names are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Files {
+    /// Nothing but the text is looked at.
+    Unread,
+    /// They are, those of `[tunnel]` by these; without them no tunnel can be made.
+    Read(Option<TunnelParts>),
 }
 
 /// Where a configuration came from.
@@ -191,19 +210,21 @@ impl Config {
         self.listeners.iter().any(|l| l.address == address && l.http3.is_some())
     }
 
-    /// Reads and checks a file, and everything that it names.
-    ///
-    /// Errors are all that are wrong with it, each with its place; displayed, they are ready to be printed.
-    pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
-        Self::read_file(path, false)
-    }
-
     /// Checks a file alone, and nothing that it names: no other file, no user, no folder. Not to be served.
     pub fn load_offline(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
-        Self::read_file(path, true)
+        Self::read_file(path, Files::Unread)
     }
 
-    fn read_file(path: &Path, offline: bool) -> Result<(Config, Vec<Warning>), Errors> {
+    pub(crate) fn read_file(path: &Path, files: Files) -> Result<(Config, Vec<Warning>), Errors> {
+        let (text, base) = Self::text_of(path)?;
+        let name = path.display().to_string();
+        let (mut config, warnings) = Self::parse(&text, name, &base, Origin::File(path.to_path_buf()), files)?;
+        config.files.push(path.to_path_buf());
+        Ok((config, warnings))
+    }
+
+    /// A file's text, and its folder.
+    fn text_of(path: &Path) -> Result<(String, PathBuf), Errors> {
         let name = path.display().to_string();
         let unreadable = |message: String, help: Option<String>| Errors {
             errors: vec![Diagnostic {
@@ -230,80 +251,7 @@ impl Config {
         let text = String::from_utf8(bytes)
             .map_err(|e| unreadable(format!("not UTF-8 text at byte {}", e.utf8_error().valid_up_to()), None))?;
         // Relative paths are from the file's folder, wherever the program was started.
-        let base = path.parent().unwrap_or(Path::new("")).to_path_buf();
-        let (mut config, warnings) = Self::parse(&text, name, &base, Origin::File(path.to_path_buf()), offline)?;
-        config.files.push(path.to_path_buf());
-        Ok((config, warnings))
-    }
-
-    /// Resolves the names of servers, for at most `limit`. A name that does not resolve keeps the addresses that were
-    /// known last; without any its servers are down until it resolves, which is a warning, too.
-    pub async fn resolve(&mut self, limit: Duration) -> Vec<Warning> {
-        let hosts: BTreeSet<String> = self.names.iter().map(|n| n.host.clone()).collect();
-        let answers = dns::resolve_all(self.resolver, hosts, limit).await;
-        let mut warnings = Vec::new();
-        for NamedServer { host, place } in &self.names {
-            let Some(Err(e)) = answers.get(host) else { continue };
-            let why = identity::plain(e);
-            let known = dns::last_known(host);
-            let (message, help) = match &known {
-                Some(_) => (format!("\"{host}\" does not resolve now: {why}"), "the addresses known last are used"),
-                None => (
-                    format!("\"{host}\" does not resolve: {why}"),
-                    "the server is down until it does; \"resolver\" says who is asked",
-                ),
-            };
-            warnings.push(place.diagnostic(Severity::Warning, message, Some(help.to_owned())));
-            if let Some(addresses) = known {
-                self.resolved.insert(host.clone(), Found { addresses, ttl: Some(Duration::ZERO) });
-            }
-        }
-        self.resolved.extend(answers.into_iter().filter_map(|(host, found)| Some((host, found.ok()?))));
-        warnings
-    }
-
-    /// [`Config::resolve`] for those who have nothing else to do meanwhile.
-    pub fn resolve_and_wait(&mut self, limit: Duration) -> std::io::Result<Vec<Warning>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let warnings = runtime.block_on(self.resolve(limit));
-        // Lookups that hang are not waited for.
-        runtime.shutdown_background();
-        Ok(warnings)
-    }
-
-    /// What this machine, as it is now, would refuse when the gateway starts, and `check` says: addresses that are not
-    /// its own, a file in the admin socket's place, a log that cannot be written.
-    pub fn refused_here(&self) -> Vec<Diagnostic> {
-        let mut found = Vec::new();
-        for (address, place) in &self.listens {
-            if let Err(e) = crate::sockets::has_address(*address) {
-                found.push(place.diagnostic(Severity::Error, e.to_string(), None));
-            }
-        }
-        if let Some((socket, place)) = self.admin_socket.as_ref().zip(self.admin_socket_place.as_ref())
-            && std::fs::symlink_metadata(socket).is_ok_and(|meta| !meta.file_type().is_socket())
-        {
-            let message = format!("{} is there and is no socket", socket.display());
-            let help = "remove it, or choose another path".to_owned();
-            found.push(place.diagnostic(Severity::Error, message, Some(help)));
-        }
-        // A warning: another user may serve.
-        if let (AccessLogTarget::File(log), Some(place)) = (&self.access_log, &self.access_log_place)
-            && !crate::user::may_write(log)
-        {
-            let message = format!("this user cannot write {}", log.display());
-            let help = "whoever serves must: give the file, or its folder, to that user".to_owned();
-            found.push(place.diagnostic(Severity::Warning, message, Some(help)));
-        }
-        found
-    }
-
-    /// Reads everything again from where it came from.
-    pub fn reload(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
-        match origin {
-            Origin::File(path) => Self::load(path),
-            Origin::CommandLine(args) => Self::from_command_line(args),
-        }
+        Ok((text, path.parent().unwrap_or(Path::new("")).to_path_buf()))
     }
 
     /// Checks text. `name` is shown in messages; relative paths are from `base`.
@@ -312,16 +260,19 @@ impl Config {
         name: String,
         base: &Path,
         origin: Origin,
-        offline: bool,
+        files: Files,
     ) -> Result<(Config, Vec<Warning>), Errors> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut sink = Sink::new(Source::new(name, text));
-        sink.offline = offline;
+        let mut sink = Sink::new(Source::new(name, text), base.to_path_buf());
+        (sink.offline, sink.tunnel) = match files {
+            Files::Unread => (true, None),
+            Files::Read(parts) => (false, parts),
+        };
         let (document, syntax) = DeTable::parse_recoverable(text);
         for e in &syntax {
             sink.syntax_error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "));
         }
-        let config = read(&sink, document.get_ref(), base, origin);
+        let config = read(&sink, document.get_ref(), origin);
         let files = sink.files();
         let (errors, warnings) = sink.finish();
         match config {
@@ -348,49 +299,39 @@ pub fn tunnel_status_file(path: &Path) -> anyhow::Result<PathBuf> {
     Ok(path.parent().unwrap_or(Path::new("")).join(status))
 }
 
-/// A complete example with every setting explained.
-pub fn example() -> &'static str {
-    include_str!("example.toml")
-}
-
-fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Config> {
-    let top = Section::new(sink, "", table, 0..0);
-    let lanes = top.optional("lanes", decode::count(1..=1024));
-    let drain_timeout = top.or("drain_timeout", Duration::from_secs(30), decode::duration);
-    // RFC 8446 §4.6.1: a ticket lives for seven days at most.
-    let ticket_lifetime = top.optional_at("ticket_lifetime", decode::timeout);
-    let allowed = Duration::from_secs(60)..=Duration::from_secs(7 * 86_400);
-    if let Some(t) = ticket_lifetime.as_ref().filter(|t| !allowed.contains(&t.value)) {
-        sink.error(&t.span, "\"ticket_lifetime\" is out of range: 1m to 7d", None);
-    }
-    let reload_on_change = top.or("reload_on_change", false, decode::boolean);
+fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
+    let top = Section::new(sink, &settings::top::TABLE, table, 0..0);
+    let lanes = top.optional(&settings::top::lanes);
+    let drain_timeout = top.or(&settings::top::drain_timeout);
+    let ticket_lifetime = top.or(&settings::top::ticket_lifetime);
+    let reload_on_change = top.or(&settings::top::reload_on_change);
     let user = run_as(&top);
     let mut addresses = Addresses::default();
     let (admin, admin_names, admin_socket) =
-        top.table("admin", "[admin]").map_or((None, Vec::new(), None), |s| admin(s, base, &mut addresses));
+        top.table(&settings::top::admin).map_or((None, Vec::new(), None), |s| admin(s, &mut addresses));
     let (admin_socket, admin_socket_place) = admin_socket.unzip();
     let (access_log, access_log_place, log_format) =
-        top.table("log", "[log]").map_or((AccessLogTarget::Off, None, LogFormat::Combined), |s| log(s, base));
+        top.table(&settings::top::log).map_or((AccessLogTarget::Off, None, LogFormat::Combined), log);
     let mut routing = Routing::default();
-    let limits = limits(top.table("limits", "[limits]"), &mut routing);
-    let resolver = top.or("resolver", ResolverKind::default(), resolver);
+    let limits = limits(&top, &mut routing);
+    let resolver = top.optional(&settings::top::resolver).unwrap_or_default();
 
     let mut store = identity::Store::new();
     let listeners_absent = top.key_span("listener").is_none();
-    let listeners = listener::read_all(&top, &mut store, base, &mut addresses);
+    let listeners = listener::read_all(&top, &mut store, &mut addresses);
     let mut targets: Vec<Target> = listeners
         .iter()
         .map(|l| Target { written: l.written.clone(), tcp: l.tcp, tls: l.has_tls(), hosts: NameMap::default() })
         .collect();
 
     let mut system = tls::SystemRoots::default();
-    let mut context = upstream::Context { store: &mut store, system: &mut system, base, resolver, names: Vec::new() };
+    let mut context = upstream::Context { store: &mut store, system: &mut system, resolver, names: Vec::new() };
     let mut upstreams = Upstreams::default();
     let mut routes = Routes::default();
     let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);
     routing.rate_limits = rate_limits;
     let mut places = Vec::new();
-    for section in top.tables("upstream", "[[upstream]]") {
+    for section in top.tables(&settings::top::upstream) {
         let (name, upstream) = upstream::read(section, &mut context);
         let index = upstream.map(|(u, plan)| upstreams.push(u, plan));
         if let Some(name) = name {
@@ -401,7 +342,7 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
         }
     }
     let mut hosts = Hosts::default();
-    let sections = top.tables("host", "[[host]]");
+    let sections = top.tables(&settings::top::host);
     let only_tunnel = top.key_span("tunnel").is_some() && listeners_absent;
     if sections.is_empty() && !only_tunnel {
         let help = "add [[host]] with names = [\"*\"] and to = [\"http://127.0.0.1:3000\"]".to_owned();
@@ -415,9 +356,9 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
         sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), None);
     }
     let tunnel_lanes = lanes.map_or_else(default_lanes, |n| n as usize);
-    let tunnel = top.table("tunnel", "[tunnel]").and_then(|section| {
+    let tunnel = top.table(&settings::top::tunnel).and_then(|section| {
         let span = section.key_span("listen").unwrap_or_else(|| section.span.clone());
-        let settings = tunnel::read(section, base, tunnel_lanes)?;
+        let settings = tunnel::read(section, tunnel_lanes)?;
         for (transport, address) in &settings.listen {
             let protocol = match transport {
                 Transport::Udp => Protocol::Udp,
@@ -451,7 +392,7 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
         access_log,
         log_format,
         drain_timeout,
-        ticket_lifetime: ticket_lifetime.map_or(Duration::from_secs(12 * 3600), |t| t.value),
+        ticket_lifetime,
         limits,
         listeners: out,
         upstreams: upstreams.all,
@@ -468,7 +409,7 @@ fn read(sink: &Sink, table: &DeTable, base: &Path, origin: Origin) -> Option<Con
 }
 
 /// Who resolves names: "dns", "system" or the address of a DNS server.
-fn resolver(sink: &Sink, key: &str, node: &decode::Node) -> Option<ResolverKind> {
+fn read_resolver(sink: &Sink, key: &str, node: &decode::Node) -> Option<ResolverKind> {
     let s = decode::text(sink, key, node)?;
     match s.as_str() {
         "dns" => return Some(ResolverKind::Dns),
@@ -490,8 +431,8 @@ fn default_lanes() -> usize {
 
 /// `user` and `group`, looked up.
 fn run_as(top: &Section) -> Option<RunAs> {
-    let user = top.optional_at("user", decode::text);
-    let group = top.optional_at("group", decode::text);
+    let user = top.optional_at(&settings::top::user);
+    let group = top.optional_at(&settings::top::group);
     let sink = top.sink;
     if sink.offline && user.is_some() {
         return None;
@@ -522,17 +463,13 @@ fn run_as(top: &Section) -> Option<RunAs> {
     Some(RunAs { user: found, gid })
 }
 
-fn admin(
-    section: Section,
-    base: &Path,
-    addresses: &mut Addresses,
-) -> (Option<SocketAddr>, Vec<String>, Option<(PathBuf, Place)>) {
-    let socket = section.optional_at("socket", decode::text);
+fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Vec<String>, Option<(PathBuf, Place)>) {
+    let socket = section.optional_at(&settings::admin::socket);
     let listen = match socket {
-        Some(_) => section.optional_at("listen", decode::text),
-        None => section.required("listen", "\"127.0.0.1:9901\"", decode::text),
+        Some(_) => section.optional_at(&settings::admin::listen),
+        None => section.required(&settings::admin::listen),
     };
-    let names = section.optional("names", decode::strings).unwrap_or_default();
+    let names = section.optional(&settings::admin::names).unwrap_or_default();
     let sink = section.sink;
     section.finish();
     let names = names.into_iter().filter_map(|name| {
@@ -555,7 +492,7 @@ fn admin(
         Some(address)
     });
     let socket = socket.and_then(|path| {
-        let written = base.join(&path.value);
+        let written = sink.base.join(&path.value);
         let folder = written.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // sun_path has 108 bytes (unix(7)), of which we need some for a name to rename from.
         if path.value.is_empty() || written.as_os_str().len() > 90 {
@@ -573,34 +510,36 @@ fn admin(
     (address, names, socket)
 }
 
-const LOG_FORMATS: &[(&str, LogFormat)] = &[("combined", LogFormat::Combined), ("json", LogFormat::Json)];
-
-fn log(section: Section, base: &Path) -> (AccessLogTarget, Option<Place>, LogFormat) {
-    let format = section.or("format", LogFormat::Combined, decode::choice(LOG_FORMATS));
+fn log(section: Section) -> (AccessLogTarget, Option<Place>, LogFormat) {
+    let format = section.or(&settings::log::format);
     let sink = section.sink;
-    let access = section.optional_at("access", decode::text);
+    let access = section.optional_at(&settings::log::access);
     section.finish();
     let place = access.as_ref().map(|access| sink.place_of(&access.span));
-    (access.and_then(|access| log_target(sink, &access, base)).unwrap_or(AccessLogTarget::Off), place, format)
+    (access.map_or_else(|| settings::log::access.default(), |access| access.value), place, format)
 }
 
-fn log_target(sink: &Sink, access: &At<String>, base: &Path) -> Option<AccessLogTarget> {
-    match access.value.as_str() {
+/// `"off"`, `"stdout"` or a path.
+fn read_access_log(sink: &Sink, key: &str, node: &decode::Node) -> Option<AccessLogTarget> {
+    let written = decode::text(sink, key, node)?;
+    match written.as_str() {
         "off" => Some(AccessLogTarget::Off),
         "stdout" | "-" => Some(AccessLogTarget::Stdout),
         "" => {
-            sink.error(&access.span, "\"access\" is empty", Some("write \"off\", \"stdout\" or a path".to_owned()));
+            let help = "write \"off\", \"stdout\" or a path".to_owned();
+            sink.error(&node.span(), format!("\"{key}\" is empty"), Some(help));
             None
         }
         path => {
-            let path = base.join(path);
+            let path = sink.base.join(path);
             let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             if !sink.offline && (path.is_dir() || !folder.is_dir()) {
                 let message = match path.is_dir() {
                     true => format!("{} is a folder", path.display()),
                     false => format!("there is no folder {}", folder.display()),
                 };
-                sink.error(&access.span, message, Some("write \"off\", \"stdout\" or a file's path".to_owned()));
+                let help = "write \"off\", \"stdout\" or a file's path".to_owned();
+                sink.error(&node.span(), message, Some(help));
                 return None;
             }
             Some(AccessLogTarget::File(path))
@@ -608,52 +547,43 @@ fn log_target(sink: &Sink, access: &At<String>, base: &Path) -> Option<AccessLog
     }
 }
 
-fn limits(section: Option<Section>, routing: &mut Routing) -> ClientLimits {
-    let d = Limits::default();
-    let mut out = ClientLimits {
-        http: d,
-        max_body: u64::MAX,
-        max_connections: 16_384,
-        max_per_client: 0,
-        client_prefixes: (32, 64),
-        max_memory: 0,
-        handshake_timeout: Duration::from_secs(10),
-        header_timeout: Duration::from_secs(10),
-        keepalive_timeout: Duration::from_secs(75),
-        idle_timeout: Duration::from_secs(60),
-        min_body_rate: 256,
-        max_streams: 128,
-        max_requests: u64::MAX,
-        handshake_budget: Duration::from_micros(400),
-    };
-    let Some(s) = section else { return out };
-    out.http.head = s.or("max_header_size", d.head as u64, decode::size(1024..=1 << 20)) as usize;
-    let uri = s.optional_at("max_uri_size", decode::size(256..=1 << 20));
-    out.http.target = uri.as_ref().map_or(d.target, |u| u.value as usize).min(out.http.head);
-    if let Some(uri) = uri.filter(|u| u.value as usize > out.http.head) {
+/// Reads `[limits]`; without the table every limit has its default.
+fn limits(top: &Section, routing: &mut Routing) -> ClientLimits {
+    use settings::limits as s;
+    // A table without settings has the defaults, which is simpler than a second list of them.
+    let empty = DeTable::new();
+    let section = top.table(&settings::top::limits);
+    let section = section.unwrap_or_else(|| Section::new(top.sink, &s::TABLE, &empty, 0..0));
+    let head = section.or(&s::max_header_size) as usize;
+    let uri = section.optional_at(&s::max_uri_size);
+    let target = uri.as_ref().map_or_else(|| s::max_uri_size.default(), |u| u.value) as usize;
+    if let Some(uri) = uri.filter(|u| u.value as usize > head) {
         let help = "\"max_uri_size\" counts within \"max_header_size\"".to_owned();
-        s.sink.error(&uri.span, "\"max_uri_size\" is above \"max_header_size\"", Some(help));
+        section.sink.error(&uri.span, "\"max_uri_size\" is above \"max_header_size\"", Some(help));
     }
-    out.http.fields = s.or("max_header_fields", d.fields as u64, decode::count(8..=10_000)) as usize;
     // 0 is "no limit" in the file, and the largest number for lanes, which then need not ask.
     let unlimited = |n: u64| if n == 0 { u64::MAX } else { n };
-    out.max_body = unlimited(s.or("max_body_size", 0, decode::size(0..=i64::MAX as u64)));
-    out.max_streams = s.or("max_streams", out.max_streams.into(), decode::count(1..=10_000)) as u32;
-    out.max_requests = unlimited(s.or("max_requests", 0, decode::count(0..=i64::MAX as u64)));
-    out.max_connections = s.or("max_connections", out.max_connections as u64, decode::count(1..=10_000_000)) as usize;
-    out.max_per_client = s.or("max_connections_per_client", 0, decode::count(0..=1_000_000)) as u32;
-    out.max_memory = s.or("max_memory", 0, decode::size(0..=i64::MAX as u64));
-    out.handshake_timeout = s.or("handshake_timeout", out.handshake_timeout, decode::timeout);
-    out.header_timeout = s.or("header_timeout", out.header_timeout, decode::timeout);
-    out.keepalive_timeout = s.or("keepalive_timeout", out.keepalive_timeout, decode::timeout);
-    out.idle_timeout = s.or("idle_timeout", out.idle_timeout, decode::timeout);
-    out.min_body_rate = s.or("min_body_rate", out.min_body_rate, decode::size(0..=1 << 30));
-    out.handshake_budget = s.or("handshake_budget", out.handshake_budget, decode::timeout);
-    let prefixes = rate::prefixes(&s, "rate_ipv4_prefix", "rate_ipv6_prefix");
-    out.client_prefixes = prefixes;
-    let entries = s.or("rate_entries", 16_384, decode::count(8..=10_000_000)) as usize;
-    routing.connection_rate = rate::of_clients(&s, "connection_rate", "connection_burst", prefixes, entries);
-    routing.handshake_rate = rate::of_clients(&s, "handshake_rate", "handshake_burst", prefixes, entries);
-    s.finish();
+    let prefixes = (section.or(&s::rate_ipv4_prefix) as u8, section.or(&s::rate_ipv6_prefix) as u8);
+    let entries = section.or(&s::rate_entries) as usize;
+    routing.connection_rate = rate::of_clients(&section, &s::connection_rate, &s::connection_burst, prefixes, entries);
+    routing.handshake_rate = rate::of_clients(&section, &s::handshake_rate, &s::handshake_burst, prefixes, entries);
+    let fields = section.or(&s::max_header_fields) as usize;
+    let out = ClientLimits {
+        http: Limits { head, target: target.min(head), fields, ..Limits::default() },
+        max_body: unlimited(section.or(&s::max_body_size)),
+        max_connections: section.or(&s::max_connections) as usize,
+        max_per_client: section.or(&s::max_connections_per_client) as u32,
+        client_prefixes: prefixes,
+        max_memory: section.or(&s::max_memory),
+        handshake_timeout: section.or(&s::handshake_timeout),
+        header_timeout: section.or(&s::header_timeout),
+        keepalive_timeout: section.or(&s::keepalive_timeout),
+        idle_timeout: section.or(&s::idle_timeout),
+        min_body_rate: section.or(&s::min_body_rate),
+        max_streams: section.or(&s::max_streams) as u32,
+        max_requests: unlimited(section.or(&s::max_requests)),
+        handshake_budget: section.or(&s::handshake_budget),
+    };
+    section.finish();
     out
 }

@@ -1,8 +1,9 @@
 //! What control minds for an upstream while lanes serve it: names to resolve again, checks, ejection, weights.
 
+use super::ResolverKind;
 use super::decode::{self, Node, Section};
 use super::diagnostics::Sink;
-use crate::dns::ResolverKind;
+use super::settings::{health as h, upstream as s};
 use std::time::Duration;
 
 /// What control minds for one upstream.
@@ -78,49 +79,41 @@ impl Default for Plan {
             resolver: ResolverKind::default(),
             resolve_every: None,
             health: None,
-            eject_after: 5,
-            eject_for: Duration::from_secs(10),
-            slow_start: Duration::ZERO,
+            eject_after: s::eject_after.default() as u32,
+            eject_for: s::eject_for.default(),
+            slow_start: s::slow_start.default(),
         }
     }
 }
 
 /// Reads the settings of an `[[upstream]]` that are control's.
 pub(super) fn read(section: &Section, resolver: ResolverKind) -> Plan {
-    let d = Plan::default();
     Plan {
         servers: Vec::new(),
         resolver,
-        resolve_every: section.optional("resolve_interval", at_least_a_second),
-        health: section.table("health", "[upstream.health]").map(health),
-        eject_after: section.or("eject_after", u64::from(d.eject_after), decode::count(0..=1_000_000)) as u32,
-        eject_for: section.or("eject_for", d.eject_for, decode::timeout),
-        slow_start: section.or("slow_start", d.slow_start, decode::duration),
+        resolve_every: section.optional(&s::resolve_interval),
+        health: section.table(&s::health).map(health),
+        eject_after: section.or(&s::eject_after) as u32,
+        eject_for: section.or(&s::eject_for),
+        slow_start: section.or(&s::slow_start),
     }
 }
 
-fn at_least_a_second(sink: &Sink, key: &str, node: &Node) -> Option<Duration> {
-    let d = decode::duration(sink, key, node)?;
-    if d < Duration::from_secs(1) {
-        sink.error(&node.span(), format!("\"{key}\" is shorter than a second"), None);
+/// The path of a health check.
+pub(super) fn path(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let s = decode::text(sink, key, node)?;
+    if !s.starts_with('/') || !s.bytes().all(|b| b.is_ascii_graphic()) {
+        sink.error(&node.span(), format!("\"{s}\" is no path"), Some(format!("write {key} = \"/health\"")));
         return None;
     }
-    Some(d)
+    Some(s)
 }
 
 fn health(section: Section) -> HealthCheck {
-    let path = section.optional("path", |sink, key, node| {
-        let s = decode::text(sink, key, node)?;
-        if !s.starts_with('/') || !s.bytes().all(|b| b.is_ascii_graphic()) {
-            sink.error(&node.span(), format!("\"{s}\" is no path"), Some(format!("write {key} = \"/health\"")));
-            return None;
-        }
-        Some(s)
-    });
+    let path = section.optional(&h::path);
     let has_path = section.key_span("path").is_some();
-    let interval = section.or("interval", Duration::from_secs(5), decode::timeout);
-    let host = section.optional_at("host", super::upstream::host_header);
-    let status = section.optional_at("status", statuses);
+    let host = section.optional_at(&h::host);
+    let status = section.optional_at(&h::status);
     for (name, span) in [("host", host.as_ref().map(|h| &h.span)), ("status", status.as_ref().map(|s| &s.span))] {
         if let (Some(span), false) = (span, has_path) {
             let help = "add path = \"/health\"; without it a connection is all that is tried".to_owned();
@@ -130,18 +123,18 @@ fn health(section: Section) -> HealthCheck {
     let check = HealthCheck {
         path,
         host: host.map(|h| h.value),
-        interval,
-        timeout: section.or("timeout", Duration::from_secs(2), decode::timeout),
-        rise: section.or("rise", 2, decode::count(1..=1000)) as u32,
-        fall: section.or("fall", 3, decode::count(1..=1000)) as u32,
-        status: status.map_or((200, 399), |s| s.value),
+        interval: section.or(&h::interval),
+        timeout: section.or(&h::timeout),
+        rise: section.or(&h::rise) as u32,
+        fall: section.or(&h::fall) as u32,
+        status: status.map_or_else(|| h::status.default(), |s| s.value),
     };
     section.finish();
     check
 }
 
 /// `200`, `"200"` or `"200-399"`.
-fn statuses(sink: &Sink, key: &str, node: &Node) -> Option<(u16, u16)> {
+pub(super) fn statuses(sink: &Sink, key: &str, node: &Node) -> Option<(u16, u16)> {
     let text = match node.get_ref() {
         toml::de::DeValue::Integer(i) => i.as_str().to_owned(),
         _ => decode::text(sink, key, node)?,

@@ -3,13 +3,12 @@
 use super::decode::{self, Node, Section};
 use super::diagnostics::Sink;
 use super::route::Routes;
+use super::settings::{Count, Own, Setting, Shape, rate_limit as s, top};
 use sealane_proxy::limits::{Rate, RateKey, RateLimit};
 use std::hash::RandomState;
 use std::sync::OnceLock;
 use std::time::Duration;
 use toml::de::DeValue;
-
-const DEFAULT_ENTRIES: u64 = 16_384;
 
 /// One for the life of the process, so that lanes still know their keys after a reload.
 fn hasher() -> RandomState {
@@ -18,17 +17,17 @@ fn hasher() -> RandomState {
 }
 
 /// Reads every `[[rate_limit]]`.
-pub(super) fn read_all(top: &Section, routes: &mut Routes) -> (Vec<RateLimit>, Vec<decode::At<String>>) {
+pub(super) fn read_all(document: &Section, routes: &mut Routes) -> (Vec<RateLimit>, Vec<decode::At<String>>) {
     let mut out = Vec::new();
     let mut places = Vec::new();
-    for section in top.tables("rate_limit", "[[rate_limit]]") {
+    for section in document.tables(&top::rate_limit) {
         let sink = section.sink;
-        let name = section.required("name", "\"per-client\"", decode::text);
-        let rate = section.required("rate", "\"100/s\"", rate);
-        let burst = section.optional("burst", decode::count(1..=1_000_000));
-        let key = section.or("key", RateKey::Address, key);
-        let entries = section.or("entries", DEFAULT_ENTRIES, decode::count(8..=10_000_000)) as usize;
-        let (ipv4_prefix, ipv6_prefix) = prefixes(&section, "ipv4_prefix", "ipv6_prefix");
+        let name = section.required(&s::name);
+        let rate = section.required(&s::rate);
+        let burst = section.optional(&s::burst);
+        let key = section.or(&s::key);
+        let entries = section.or(&s::entries) as usize;
+        let (ipv4_prefix, ipv6_prefix) = (section.or(&s::ipv4_prefix) as u8, section.or(&s::ipv6_prefix) as u8);
         section.finish();
         let Some(name) = name else { continue };
         let index = rate.map(|rate| {
@@ -49,13 +48,14 @@ pub(super) fn read_all(top: &Section, routes: &mut Routes) -> (Vec<RateLimit>, V
 /// The limit of new connections or handshakes in `[limits]`, by `NAME`, `NAME_burst`.
 pub(super) fn of_clients(
     section: &Section,
-    name: &'static str,
-    burst: &'static str,
+    rate: &Setting<Own<(u32, Duration)>>,
+    burst: &Setting<Count>,
     (ipv4_prefix, ipv6_prefix): (u8, u8),
     entries: usize,
 ) -> Option<RateLimit> {
-    let rate = section.optional(name, rate);
-    let burst = section.optional_at(burst, decode::count(1..=1_000_000));
+    let name = rate.key;
+    let rate = section.optional(rate);
+    let burst = section.optional_at(burst);
     let Some((count, per)) = rate else {
         if let Some(burst) = burst.filter(|_| section.key_span(name).is_none()) {
             section.sink.error(&burst.span, format!("a burst without \"{name}\""), None);
@@ -67,18 +67,13 @@ pub(super) fn of_clients(
     Some(RateLimit { name, key: RateKey::Address, rate, ipv4_prefix, ipv6_prefix, entries, hasher: hasher() })
 }
 
-/// How many bits of an address count.
-pub(super) fn prefixes(section: &Section, ipv4: &'static str, ipv6: &'static str) -> (u8, u8) {
-    (section.or(ipv4, 32, decode::count(0..=32)) as u8, section.or(ipv6, 64, decode::count(0..=128)) as u8)
-}
-
 /// What comes in a second, and one at least.
 fn default_burst(count: u32, per: Duration) -> u32 {
     ((f64::from(count) / per.as_secs_f64()).round() as u32).max(1)
 }
 
 /// `"100/s"`, `"30/m"`, `"1000/h"`.
-fn rate(sink: &Sink, key: &str, node: &Node) -> Option<(u32, Duration)> {
+pub(super) fn rate(sink: &Sink, key: &str, node: &Node) -> Option<(u32, Duration)> {
     let fail = |message: String| {
         let help = format!("write a number and a unit: {key} = \"100/s\", \"30/m\" or \"1000/h\"");
         sink.error(&node.span(), message, Some(help));
@@ -99,8 +94,13 @@ fn rate(sink: &Sink, key: &str, node: &Node) -> Option<(u32, Duration)> {
     }
 }
 
+/// What [`rate`] reads.
+pub(super) fn shape() -> Shape {
+    Shape::Text(Some("^[0-9]+r? */ *(s|sec|second|m|min|minute|h|hour)$"))
+}
+
 /// `"address"`, `"sni"` or `"header:NAME"`.
-fn key(sink: &Sink, key: &str, node: &Node) -> Option<RateKey> {
+pub(super) fn key(sink: &Sink, key: &str, node: &Node) -> Option<RateKey> {
     let s = decode::text(sink, key, node)?;
     match s.split_once(':') {
         None if s == "address" => Some(RateKey::Address),

@@ -3,6 +3,7 @@
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::Upstreams;
+use super::settings::{actions as a, edits as e, host as h, messages as m, redirect as d, route as r};
 use super::upstream::{self, Context};
 use sealane_http::{Fields, Known};
 use sealane_proxy::rules::{FieldEdits, Piece, Redirect, Route};
@@ -46,13 +47,13 @@ impl Extras {
 /// Reads the settings of a host or a route that change messages or limit requests.
 pub(super) fn extras(section: &Section, routes: &mut Routes, rewrites: bool) -> Extras {
     Extras {
-        request: section.table("request_headers", "request_headers").and_then(edits),
-        response: section.table("response_headers", "response_headers").and_then(edits),
-        hsts: section.optional("hsts", hsts),
-        rate_limits: section.optional("rate_limit", decode::strings).map_or(Vec::new(), |names| {
+        request: section.table(&m::request_headers).and_then(edits),
+        response: section.table(&m::response_headers).and_then(edits),
+        hsts: section.optional(&m::hsts),
+        rate_limits: section.optional(&m::rate_limit).map_or(Vec::new(), |names| {
             names.into_iter().filter_map(|name| rate_limit(section.sink, name, routes)).collect()
         }),
-        rewrite: rewrites.then(|| section.optional_at("rewrite_prefix", rewrite)).flatten(),
+        rewrite: rewrites.then(|| section.optional_at(&r::rewrite_prefix)).flatten(),
     }
 }
 
@@ -76,11 +77,11 @@ pub(super) fn action(
         let span = section.key_span(second).unwrap_or_else(|| section.span.clone());
         sink.error(&span, message, Some("keep one of them".to_owned()));
     }
-    let to = section.optional_at("to", upstream::entries);
-    let upstream = section.optional_at("upstream", decode::text);
-    let respond = section.table("respond", "respond");
-    let redirect = section.take("redirect");
-    let passthrough = if passthrough { section.optional_at("passthrough", decode::text) } else { None };
+    let to = section.optional_at(&a::to);
+    let upstream = section.optional_at(&a::upstream);
+    let respond = section.table(&a::respond);
+    let redirect = section.optional(&a::redirect);
+    let passthrough = if passthrough { section.optional_at(&h::passthrough) } else { None };
 
     let mut action = None;
     if let Some(list) = &to {
@@ -94,8 +95,8 @@ pub(super) fn action(
     if let Some(respond) = respond {
         action = super::host::respond(respond);
     }
-    if let Some(node) = redirect {
-        action = self::redirect(sink, node).map(Action::Redirect);
+    if let Some(redirect) = redirect {
+        action = Some(Action::Redirect(redirect));
     }
     if let Some(name) = passthrough {
         let span = name.span.clone();
@@ -121,7 +122,7 @@ pub(super) fn table(
     upstreams: &mut Upstreams,
     context: &mut Context,
 ) -> Option<Action> {
-    let sections = host.tables("route", "[[host.route]]");
+    let sections = host.tables(&h::route);
     if sections.is_empty() && extras.is_empty() {
         return own;
     }
@@ -167,10 +168,10 @@ fn route(
     seen: &mut Vec<(String, Range<usize>)>,
 ) {
     let sink = section.sink;
-    let path = section.optional_at("path", path);
-    let exact = section.optional_at("exact", path_text);
-    let methods = section.optional("methods", methods);
-    let fields = section.optional("headers", field_rules);
+    let path = section.optional_at(&r::path);
+    let exact = section.optional_at(&r::exact);
+    let methods = section.optional(&r::methods);
+    let fields = section.optional(&r::headers);
     if let (Some(_), Some(exact)) = (&path, &exact) {
         let help = "\"path\" is for everything below a path, \"exact\" for one path: keep one of them".to_owned();
         sink.error(&exact.span, "\"path\" and \"exact\" exclude each other", Some(help));
@@ -245,7 +246,7 @@ fn route(
 }
 
 /// A path to match everything below it.
-fn path(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+pub(super) fn path(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let s = path_text(sink, key, node)?;
     if s.contains('*') {
         let bare = s.trim_end_matches('*');
@@ -257,7 +258,7 @@ fn path(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     Some(s)
 }
 
-fn path_text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+pub(super) fn path_text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let s = decode::text(sink, key, node)?;
     if !s.starts_with('/') {
         let help = match s.strip_prefix("= ").or(s.strip_prefix('=')) {
@@ -277,7 +278,7 @@ fn path_text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     Some(s)
 }
 
-fn rewrite(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+pub(super) fn rewrite(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let s = path_text(sink, key, node)?;
     if let Some(bad) = s.chars().find(|c| !c.is_ascii_graphic()) {
         let help = "encode what is not ASCII with %, as in \"/caf%C3%A9\"".to_owned();
@@ -287,7 +288,7 @@ fn rewrite(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     Some(s.trim_end_matches('/').to_owned())
 }
 
-fn methods(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
+pub(super) fn methods(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
     let list = decode::strings(sink, key, node)?;
     let mut good = Vec::new();
     for method in list {
@@ -327,7 +328,7 @@ fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Option<Vec<(At<S
     Some(out)
 }
 
-fn field_rules(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, FieldRule)>> {
+pub(super) fn field_rules(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, FieldRule)>> {
     let mut out = Vec::new();
     for (name, value) in named(sink, key, node)? {
         let rule = match value.get_ref() {
@@ -362,48 +363,51 @@ fn reserved(name: &str) -> Option<&'static str> {
 }
 
 fn edits(section: Section) -> Option<FieldEdits> {
-    let pairs = |sink: &Sink, key: &str, node: &Node| -> Option<Vec<(String, String)>> {
-        let mut out = Vec::new();
-        for (name, value) in named(sink, key, node)? {
-            let Some(text) = decode::text(sink, &name.value, value) else { continue };
-            if let Some(why) = reserved(&name.value) {
-                sink.error(&name.span, format!("\"{}\" cannot be changed", name.value), Some(why.to_owned()));
-            } else if Fields::new().push(b"x", text.as_bytes()).is_err() {
-                let message =
-                    format!("the value of \"{}\" has control characters, or white space around it", name.value);
-                sink.error(&value.span(), message, None);
-            } else {
-                if text.contains('$') && text.bytes().next().is_some_and(|b| b == b'$') {
-                    let message = format!("\"{text}\" is sent as it stands");
-                    sink.warn(&value.span(), message, Some("there are no variables here".to_owned()));
-                }
-                out.push((name.value, text));
-            }
-        }
-        Some(out)
-    };
-    let remove = |sink: &Sink, key: &str, node: &Node| {
-        let names = decode::strings(sink, key, node)?;
-        let good = names.into_iter().filter(|name| {
-            let why = reserved(&name.value).or((!is_token(&name.value)).then_some("write a header's name"));
-            if let Some(why) = why {
-                sink.error(&name.span, format!("\"{}\" cannot be removed", name.value), Some(why.to_owned()));
-            }
-            why.is_none()
-        });
-        Some(good.map(|n| n.value).collect())
-    };
     let edits = FieldEdits {
-        remove: section.or("remove", Vec::new(), remove),
-        set: section.or("set", Vec::new(), pairs),
-        add: section.or("add", Vec::new(), pairs),
+        remove: section.optional(&e::remove).unwrap_or_default(),
+        set: section.optional(&e::set).unwrap_or_default(),
+        add: section.optional(&e::add).unwrap_or_default(),
     };
     section.finish();
     Some(edits)
 }
 
+/// Names and values of headers.
+pub(super) fn pairs(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, String)>> {
+    let mut out = Vec::new();
+    for (name, value) in named(sink, key, node)? {
+        let Some(text) = decode::text(sink, &name.value, value) else { continue };
+        if let Some(why) = reserved(&name.value) {
+            sink.error(&name.span, format!("\"{}\" cannot be changed", name.value), Some(why.to_owned()));
+        } else if Fields::new().push(b"x", text.as_bytes()).is_err() {
+            let message = format!("the value of \"{}\" has control characters, or white space around it", name.value);
+            sink.error(&value.span(), message, None);
+        } else {
+            if text.starts_with('$') {
+                let message = format!("\"{text}\" is sent as it stands");
+                sink.warn(&value.span(), message, Some("there are no variables here".to_owned()));
+            }
+            out.push((name.value, text));
+        }
+    }
+    Some(out)
+}
+
+/// Names of headers that are removed.
+pub(super) fn removed(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
+    let names = decode::strings(sink, key, node)?;
+    let good = names.into_iter().filter(|name| {
+        let why = reserved(&name.value).or((!is_token(&name.value)).then_some("write a header's name"));
+        if let Some(why) = why {
+            sink.error(&name.span, format!("\"{}\" cannot be removed", name.value), Some(why.to_owned()));
+        }
+        why.is_none()
+    });
+    Some(good.map(|n| n.value).collect())
+}
+
 /// `true`, a time, or the field's whole value (RFC 6797 §6.1).
-fn hsts(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+pub(super) fn hsts(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let year = 365 * 86_400;
     match node.get_ref() {
         DeValue::Boolean(true) => Some(format!("max-age={year}")),
@@ -450,10 +454,10 @@ fn rate_limit(sink: &Sink, name: At<String>, routes: &mut Routes) -> Option<usiz
 const STATUSES: &[u64] = &[301, 302, 303, 307, 308];
 
 /// `redirect = "https://{host}{uri}"`, or a table with `to` and `status`.
-fn redirect(sink: &Sink, node: &Node) -> Option<Redirect> {
+pub(super) fn redirect(sink: &Sink, key: &str, node: &Node) -> Option<Redirect> {
     if let DeValue::String(_) = node.get_ref() {
-        let to = target(sink, "redirect", node)?;
-        return Some(Redirect { status: 308, to });
+        let to = target(sink, key, node)?;
+        return Some(Redirect { status: d::status.default() as u16, to });
     }
     let DeValue::Table(table) = node.get_ref() else {
         let help =
@@ -461,9 +465,9 @@ fn redirect(sink: &Sink, node: &Node) -> Option<Redirect> {
         sink.error(&node.span(), "\"redirect\" is neither a string nor a table", Some(help));
         return None;
     };
-    let section = Section::new(sink, "redirect", table, node.span());
-    let to = section.required("to", "\"https://{host}{uri}\"", target);
-    let status = section.optional_at("status", decode::count(300..=399));
+    let section = Section::new(sink, &d::TABLE, table, node.span());
+    let to = section.required(&d::to);
+    let status = section.optional_at(&d::status);
     section.finish();
     if let Some(status) = status.as_ref().filter(|s| !STATUSES.contains(&s.value)) {
         let help =
@@ -471,10 +475,10 @@ fn redirect(sink: &Sink, node: &Node) -> Option<Redirect> {
         sink.error(&status.span, format!("{} is no redirect's status", status.value), Some(help));
         return None;
     }
-    Some(Redirect { status: status.map_or(308, |s| s.value as u16), to: to?.value })
+    Some(Redirect { status: status.map_or_else(|| d::status.default(), |s| s.value) as u16, to: to?.value })
 }
 
-fn target(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece>> {
+pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece>> {
     let s = decode::text(sink, key, node)?;
     let mut pieces = Vec::new();
     let mut rest = s.as_str();

@@ -4,22 +4,22 @@ use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::identity::{self, Loaded, Store};
 use super::policy_id::PolicyId;
+use super::settings::{
+    Setting, Strings, certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_tls as u,
+};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use sealane_proxy::snapshot::UpstreamHttp;
 use sealane_route::{NameMap, NamePattern};
-use sealane_tls::REAUTHENTICATE_AFTER;
-use sealane_tls::policy::{ClientAuth, ClientAuthMode, ClientPolicy, Group, KeyKind, ServerPolicy, Suite, Version};
+use sealane_tls::policy::{ClientAuth, ClientPolicy, Group, KeyKind, ServerPolicy, Suite, Version};
 use std::collections::HashMap;
-use std::ops::Range;
-use std::path::Path;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
-use std::time::Duration;
 use toml::de::DeValue;
 
 const VERSIONS: &[(&str, Version)] = &[("1.3", Version::Tls13), ("1.2", Version::Tls12)];
 
 /// The registry's names, then those that OpenSSL and NIST have for the same.
-const GROUPS: &[(&str, Group)] = &[
+pub(super) const GROUPS: &[(&str, Group)] = &[
     ("X25519MLKEM768", Group::X25519MlKem768),
     ("x25519", Group::X25519),
     ("secp256r1", Group::Secp256r1),
@@ -30,7 +30,7 @@ const GROUPS: &[(&str, Group)] = &[
 ];
 
 /// The registry's names, then OpenSSL's.
-const SUITES: &[(&str, Suite)] = &[
+pub(super) const SUITES: &[(&str, Suite)] = &[
     ("TLS_AES_128_GCM_SHA256", Suite::TLS13_AES_128_GCM_SHA256),
     ("TLS_AES_256_GCM_SHA384", Suite::TLS13_AES_256_GCM_SHA384),
     ("TLS_CHACHA20_POLY1305_SHA256", Suite::TLS13_CHACHA20_POLY1305_SHA256),
@@ -61,21 +61,14 @@ const ALL_SUITES: [Suite; 9] = [
     Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256,
 ];
 
-const ALL_GROUPS: [Group; 4] = [Group::X25519MlKem768, Group::X25519, Group::Secp256r1, Group::Secp384r1];
-
 /// Of the presets that Mozilla's guidelines name, those that rustls can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Preset {
+pub(super) enum Preset {
     /// TLS 1.3 only.
     Modern,
     /// TLS 1.2 and 1.3, with forward secrecy and authenticated encryption only.
     Intermediate,
 }
-
-const PRESETS: &[(&str, Preset)] = &[("modern", Preset::Modern), ("intermediate", Preset::Intermediate)];
-
-/// Tickets sent after a full TLS 1.3 handshake unless set otherwise: a browser uses each once and opens two connections.
-const DEFAULT_TICKETS: u64 = 2;
 
 /// What a connection may negotiate.
 struct Protocol {
@@ -103,33 +96,27 @@ fn fits(suite: Suite, kind: KeyKind) -> bool {
     }
 }
 
-/// A list of words of a table, without repetitions, in the user's order.
-fn words<T: Copy + PartialEq>(
-    section: &Section,
-    key: &'static str,
-    allowed: &'static [(&str, T)],
-) -> Option<At<Vec<T>>> {
-    let list = section.optional_at(key, decode::strings)?;
+/// `versions`: the registry's names, or those of other servers.
+pub(super) fn versions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Version>> {
     let mut out = Vec::new();
     let mut good = true;
-    for word in &list.value {
+    for word in decode::strings(sink, key, node)? {
         // nginx, HAProxy and Caddy write TLSv1.3, TLSv1.3 and tls1.3.
         let lower = word.value.to_ascii_lowercase();
-        let version = lower.strip_prefix("tlsv").or_else(|| lower.strip_prefix("tls")).filter(|_| key == "versions");
-        let word = version.map_or_else(|| word.clone(), |v| At { value: v.to_owned(), span: word.span.clone() });
-        match decode::choose(section.sink, &format!("\"{key}\""), &word.value, &word.span, allowed) {
+        let plain = lower.strip_prefix("tlsv").or_else(|| lower.strip_prefix("tls")).unwrap_or(&word.value);
+        match decode::choose(sink, &format!("\"{key}\""), plain, &word.span, VERSIONS) {
             Some(v) if out.contains(&v) => {}
             Some(v) => out.push(v),
             None => good = false,
         }
     }
-    good.then_some(At { value: out, span: list.span })
+    good.then_some(out)
 }
 
 fn protocol(section: &Section, preset: Preset) -> Option<Protocol> {
-    let versions = words(section, "versions", VERSIONS);
-    let groups = words(section, "groups", GROUPS);
-    let suites = words(section, "ciphers", SUITES);
+    let versions = section.optional_at(&p::versions);
+    let groups = section.optional_at(&p::groups);
+    let suites = section.optional_at(&p::ciphers);
     let mut good = true;
     for (key, set) in [("versions", versions.is_some()), ("groups", groups.is_some()), ("ciphers", suites.is_some())] {
         good &= set || section.key_span(key).is_none();
@@ -161,7 +148,7 @@ fn protocol(section: &Section, preset: Preset) -> Option<Protocol> {
     if good && suites.is_some() && usable.len() < before {
         section.sink.warn(&place(), "some of \"ciphers\" are of a TLS version that is switched off", None);
     }
-    let mut groups_used = groups.as_ref().map_or_else(|| ALL_GROUPS.to_vec(), |g| g.value.clone());
+    let mut groups_used = groups.as_ref().map_or_else(|| p::groups.default(), |g| g.value.clone());
     if !chosen.contains(&Version::Tls13) {
         // The hybrid exists in TLS 1.3 only.
         groups_used.retain(|g| *g != Group::X25519MlKem768);
@@ -186,17 +173,17 @@ pub(super) struct ListenerPolicies {
 }
 
 /// Reads `[listener.tls]`.
-pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listener: &str) -> Option<ListenerPolicies> {
+pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> Option<ListenerPolicies> {
     let sink = section.sink;
-    let preset = section.or("preset", Preset::Intermediate, decode::choice(PRESETS));
+    let preset = section.or(&l::preset);
     let protocol = protocol(&section, preset);
-    let certificates = certificates(&section, store, base);
-    let resumption = section.or("resumption", true, decode::boolean);
-    let tickets = section.or("tickets", DEFAULT_TICKETS, decode::count(0..=16)) as u8;
-    let early_data = section.optional_at("early_data", early_data);
-    let alpn = section.optional_at("alpn", decode::strings);
-    let clients = client_auth(&section, base);
-    let key_log = section.optional_at("dangerous_key_log", decode::output_path(base));
+    let certificates = certificates(&section, store);
+    let resumption = section.or(&l::resumption);
+    let tickets = section.or(&l::tickets) as u8;
+    let early_data = section.optional_at(&l::early_data);
+    let mut offered = section.or(&l::alpn);
+    let clients = client_auth(&section);
+    let key_log = section.optional_at(&l::dangerous_key_log);
 
     if let Some(e) = early_data.as_ref().filter(|e| e.value > 0) {
         if protocol.as_ref().is_some_and(|p| !p.versions.contains(&Version::Tls13)) {
@@ -207,16 +194,6 @@ pub(super) fn listener(section: Section, store: &mut Store, base: &Path, listene
             sink.error(&e.span, "early data needs resumption, which is switched off", Some(help));
         }
     }
-    for name in alpn.iter().flat_map(|a| &a.value) {
-        if !["h2", "http/1.1"].contains(&name.value.as_str()) {
-            let help = "leave it out, or write alpn = [\"h2\", \"http/1.1\"]".to_owned();
-            sink.error(&name.span, format!("protocol \"{}\" is not served", name.value), Some(help));
-        }
-    }
-    let mut offered: Vec<Vec<u8>> = match &alpn {
-        Some(names) => names.value.iter().map(|n| n.value.clone().into_bytes()).collect(),
-        None => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
-    };
     if offered.iter().any(|name| name == b"http/1.1") {
         // curl --http1.0 offers only the older name.
         offered.push(b"http/1.0".to_vec());
@@ -305,8 +282,26 @@ fn warn_no_early_data(sink: &Sink, span: &Range<usize>, clients: &[ClientRule]) 
     }
 }
 
+/// The versions of HTTP that are offered.
+/// Protocols that are served.
+pub(super) const ALPN: &[&str] = &["h2", "http/1.1"];
+
+/// A client sends at most what it was told; a megabyte of unauthenticated data per client is plenty.
+pub(super) const EARLY_DATA: RangeInclusive<u64> = 0..=1 << 20;
+
+pub(super) fn alpn(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Vec<u8>>> {
+    let names = decode::strings(sink, key, node)?;
+    let unserved = names.iter().find(|name| !ALPN.contains(&name.value.as_str()));
+    if let Some(name) = unserved {
+        let help = format!("leave it out, or write {key} = [\"h2\", \"http/1.1\"]");
+        sink.error(&name.span, format!("protocol \"{}\" is not served", name.value), Some(help));
+        return None;
+    }
+    Some(names.into_iter().map(|name| name.value.into_bytes()).collect())
+}
+
 /// `"off"` or a size.
-fn early_data(sink: &Sink, key: &str, node: &Node) -> Option<u32> {
+pub(super) fn early_data(sink: &Sink, key: &str, node: &Node) -> Option<u32> {
     match node.get_ref() {
         DeValue::String(s) if s == "off" => Some(0),
         DeValue::Boolean(false) => Some(0),
@@ -315,21 +310,16 @@ fn early_data(sink: &Sink, key: &str, node: &Node) -> Option<u32> {
             sink.error(&node.span(), "\"early_data\" is a size or \"off\"", Some(help));
             None
         }
-        // A client sends at most what it was told; a megabyte of unauthenticated data per client is plenty.
-        _ => decode::size(0..=1 << 20)(sink, key, node).map(|n| n as u32),
+        _ => decode::size(&EARLY_DATA, sink, key, node).map(|n| n as u32),
     }
 }
 
 /// The listener's certificates by name, and where each stands in the file.
-fn certificates(
-    section: &Section,
-    store: &mut Store,
-    base: &Path,
-) -> Option<(sealane_tls::policy::Identities, Vec<Range<usize>>)> {
+fn certificates(section: &Section, store: &mut Store) -> Option<(sealane_tls::policy::Identities, Vec<Range<usize>>)> {
     let sink = section.sink;
-    let strict_sni = section.or("strict_sni", false, decode::boolean);
+    let strict_sni = section.or(&l::strict_sni);
     let present = section.key_span("certificates").is_some();
-    let entries = section.tables("certificates", "certificates");
+    let entries = section.tables(&l::certificates);
     if entries.is_empty() {
         if !present {
             section.missing(
@@ -350,11 +340,11 @@ fn certificates(
     let mut marked = Vec::new();
     let mut taken: HashMap<(String, KeyKind), Range<usize>> = HashMap::new();
     for entry in entries {
-        let cert = entry.required("cert", "\"cert.pem\"", decode::path(base));
-        let key = entry.optional_at("key", decode::path(base));
+        let cert = entry.required(&c::cert);
+        let key = entry.optional_at(&c::key);
         let key_wrong = key.is_none() && entry.key_span("key").is_some();
-        let ocsp = entry.optional_at("ocsp", decode::path(base));
-        let default = entry.optional_at("default", decode::boolean);
+        let ocsp = entry.optional_at(&c::ocsp);
+        let default = entry.optional_at(&c::default);
         let span = entry.span.clone();
         entry.finish();
         let (Some(cert), false) = (cert, key_wrong) else { continue };
@@ -393,30 +383,19 @@ struct ClientRule {
     names: Vec<At<NamePattern>>,
 }
 
-/// What `reauthenticate_after` may be.
-const REAUTHENTICATE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30 * 86_400);
-
-const MODES: &[(&str, ClientAuthMode)] =
-    &[("require", ClientAuthMode::Require), ("optional", ClientAuthMode::Optional)];
-
-fn client_auth(section: &Section, base: &Path) -> Option<Vec<ClientRule>> {
+fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
     let sink = section.sink;
     let mut out: Vec<ClientRule> = Vec::new();
     let mut good = true;
     let mut default: Option<Range<usize>> = None;
-    for entry in section.tables("client_auth", "client_auth") {
-        let mode = entry.required("mode", "\"require\" or \"optional\"", decode::choice(MODES));
-        let roots = entry.required("ca", "\"clients-ca.pem\"", decode::path(base));
+    for entry in section.tables(&l::client_auth) {
+        let mode = entry.required(&a::mode);
+        let roots = entry.required(&a::ca);
         let roots = roots.and_then(|file| identity::trust_anchors(sink, &file));
-        let crls = revocation_lists(&entry, base);
+        let crls = revocation_lists(&entry, &a::crl);
         good &= crls.is_some();
-        let after = entry.optional_at("reauthenticate_after", decode::timeout);
-        if let Some(after) = after.as_ref().filter(|a| !REAUTHENTICATE.contains(&a.value)) {
-            sink.error(&after.span, "\"reauthenticate_after\" is out of range: 1s to 30d", None);
-            good = false;
-        }
-        let reauthenticate_after = after.map_or(REAUTHENTICATE_AFTER, |a| a.value);
-        let written = entry.optional("for", decode::strings);
+        let reauthenticate_after = entry.or(&a::reauthenticate_after);
+        let written = entry.optional(&a::r#for);
         let for_all = entry.key_span("for").is_none();
         let mut names = Vec::new();
         for name in written.iter().flatten() {
@@ -457,10 +436,10 @@ fn client_auth(section: &Section, base: &Path) -> Option<Vec<ClientRule>> {
 }
 
 /// The lists of `crl`; none where it is not set.
-fn revocation_lists(section: &Section, base: &Path) -> Option<Vec<CertificateRevocationListDer<'static>>> {
+fn revocation_lists(section: &Section, crl: &Setting<Strings>) -> Option<Vec<CertificateRevocationListDer<'static>>> {
     let (mut crls, mut good) = (Vec::new(), true);
-    for file in section.optional("crl", decode::strings).unwrap_or_default() {
-        let file = At { value: base.join(&file.value), span: file.span };
+    for file in section.optional(crl).unwrap_or_default() {
+        let file = At { value: section.sink.base.join(&file.value), span: file.span };
         section.sink.names_file(&file.value);
         match identity::revocation_lists(section.sink, &file) {
             Some(lists) => crls.extend(lists),
@@ -498,13 +477,12 @@ pub(super) fn upstream(
     span: &Range<usize>,
     store: &mut Store,
     system: &mut SystemRoots,
-    base: &Path,
 ) -> Option<UpstreamTls> {
     let mut good = true;
     let mut out = UpstreamTls {
         protocol: Protocol {
             versions: vec![Version::Tls13, Version::Tls12],
-            groups: ALL_GROUPS.to_vec(),
+            groups: p::groups.default(),
             suites: ALL_SUITES.to_vec(),
         },
         server_name: None,
@@ -512,7 +490,7 @@ pub(super) fn upstream(
         crls: Vec::new(),
         identity: None,
         skip: false,
-        resumption: true,
+        resumption: u::resumption.default(),
     };
     let mut own_roots = false;
     if let Some(section) = section {
@@ -520,18 +498,18 @@ pub(super) fn upstream(
             Some(p) => out.protocol = p,
             None => good = false,
         }
-        out.server_name = section.optional_at("server_name", decode::text);
-        out.resumption = section.or("resumption", true, decode::boolean);
-        let skip = section.optional_at("dangerous_skip_verification", decode::boolean);
+        out.server_name = section.optional_at(&u::server_name);
+        out.resumption = section.or(&u::resumption);
+        let skip = section.optional_at(&u::dangerous_skip_verification);
         out.skip = skip.as_ref().is_some_and(|s| s.value);
-        if let Some(file) = section.optional_at("ca", decode::path(base)) {
+        if let Some(file) = section.optional_at(&u::ca) {
             own_roots = true;
             match identity::trust_anchors(sink, &file) {
                 Some(roots) => out.roots = roots,
                 None => good = false,
             }
         }
-        match revocation_lists(&section, base) {
+        match revocation_lists(&section, &u::crl) {
             Some(lists) => out.crls = lists,
             None => good = false,
         }
@@ -544,8 +522,8 @@ pub(super) fn upstream(
                 "the upstream's certificate is not checked: whoever is between can read and change everything";
             sink.warn(&skip.span, message, Some(help.to_owned()));
         }
-        let cert = section.optional_at("cert", decode::path(base));
-        let key = section.optional_at("key", decode::path(base));
+        let cert = section.optional_at(&u::cert);
+        let key = section.optional_at(&u::key);
         match (&cert, &key) {
             (Some(cert), key) => match store.load(sink, cert, key.as_ref(), None) {
                 Some(identity) => out.identity = Some(identity),

@@ -1,11 +1,9 @@
 //! What a listener believes of its clients: `proxy_protocol`, `trust_forwarded`, `trusted_proxies`.
 
-use super::decode::{self, At, Section};
+use super::decode::{At, Section};
+use super::settings::listener as s;
 use sealane_proxy::snapshot::AddressHeader;
 use sealane_route::proxies::{Cidr, CidrError, TrustedProxies};
-
-const HEADERS: &[(&str, AddressHeader)] =
-    &[("X-Forwarded-For", AddressHeader::XForwardedFor), ("Forwarded", AddressHeader::Forwarded)];
 
 /// Whose word about clients is taken, and which.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,10 +21,10 @@ pub struct Trust {
 /// Reads the settings. `tcp`: what comes is relayed, not read.
 pub(super) fn read(section: &Section, tcp: bool) -> Trust {
     let sink = section.sink;
-    let proxy_protocol = section.optional_at("proxy_protocol", decode::boolean);
-    let trust_forwarded = section.optional_at("trust_forwarded", decode::boolean);
-    let list = section.optional_at("trusted_proxies", decode::strings);
-    let header = section.optional_at("client_address_header", decode::choice(HEADERS));
+    let proxy_protocol = section.optional_at(&s::proxy_protocol);
+    let trust_forwarded = section.optional_at(&s::trust_forwarded);
+    let list = section.optional_at(&s::trusted_proxies);
+    let header = section.optional_at(&s::client_address_header);
     let blocks: Vec<Cidr> = list.iter().flat_map(|l| &l.value).filter_map(|text| cidr(section, text)).collect();
     let on = |setting: &Option<At<bool>>| setting.as_ref().is_some_and(|s| s.value);
     let help = || "add trusted_proxies = [\"10.0.0.0/8\"], with the addresses of your load balancers".to_owned();
@@ -47,7 +45,7 @@ pub(super) fn read(section: &Section, tcp: bool) -> Trust {
         proxy_protocol: on(&proxy_protocol),
         forwarded: trust_forwarded.map_or(list.is_some(), |t| t.value),
         proxies: blocks.into_iter().collect(),
-        address_header: header.map(|h| h.value).unwrap_or_default(),
+        address_header: header.map_or_else(|| s::client_address_header.default(), |h| h.value),
     }
 }
 

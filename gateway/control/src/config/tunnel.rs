@@ -3,123 +3,211 @@
 use super::decode::{self, At, Section, nearest};
 use super::diagnostics::Sink;
 use super::identity;
-use crate::vpn::auth::{Authenticator, TokenSecret, Users};
-use crate::vpn::settings::{ClientSettings, Settings};
-use crate::vpn::tls::Endpoint;
-use crate::vpn::verify::{Demands, NameRule, Verifier};
-use rustls::SupportedProtocolVersion;
+use super::settings::{File, Setting, Shape, client as c, tunnel as s};
 use rustls::crypto::CryptoProvider;
-use rustls::server::NoServerSessionStorage;
+use rustls::pki_types::CertificateDer;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedProtocolVersion};
 use sealane_ovpn::data::Cipher;
 use sealane_ovpn::push;
 use sealane_ovpn::wrap::v2::ServerKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
-use sealane_tunnel::Choice;
 use sealane_tunnel::plane::{Keepalive, Prefix, Transport};
-use sealane_tunnel::user::GATHER;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What OpenVPN has and this server has not, with what to do instead.
-const REFUSED: &[(&str, &str)] = &[
-    ("compress", "compression lets an attacker read what is compressed together with his own data; leave it out"),
-    ("comp_lzo", "compression lets an attacker read what is compressed together with his own data; leave it out"),
-    ("topology", "the topology is always \"subnet\"; leave it out"),
-    ("secret", "static keys have no forward secrecy; use certificates (`sealane tunnel init` makes them)"),
-    ("dev_type", "layer 2 (tap) is not supported; route instead of bridging"),
-    ("fragment", "set \"mtu\" instead"),
-    ("shaper", "use the system's shaping: tc qdisc add dev DEVICE root tbf rate 10mbit burst 32kbit latency 400ms"),
-    ("cipher", "write ciphers = [\"AES-256-GCM\"]"),
-    ("data_ciphers", "write ciphers = [\"AES-256-GCM\"]"),
-];
+/// `[tunnel]`, checked. Settings under "start" need a restart to change; the rest follows a reload.
+#[derive(Clone, Debug)]
+pub struct Tunnel {
+    /// Start: where to listen.
+    pub listen: Vec<(Transport, SocketAddr)>,
+    /// Start: the interface's name.
+    pub device: String,
+    /// Start: which data plane.
+    pub data_plane: sealane_tunnel::Choice,
+    /// Start: lanes of the data plane.
+    pub lanes: u16,
+    /// Start: the longest time that a lane of the user-space plane gathers packets which come fast and singly.
+    pub gather: Duration,
+    /// Start: the tunnel's MTU.
+    pub mtu: u16,
+    /// Start: our address and the clients' network.
+    pub network4: Option<(Ipv4Addr, u8)>,
+    /// Start: the same for IPv6.
+    pub network6: Option<(Ipv6Addr, u8)>,
+    /// Start: clients may reach each other without the system's routing.
+    pub client_to_client: bool,
+    /// Start: what control packets are wrapped with.
+    pub wrap: WrapKey,
+    /// Start: tls-crypt-v2.
+    pub wrap_v2: Option<ServerKey>,
+    /// TLS.
+    pub server: Arc<ServerConfig>,
+    /// Whether clients without a certificate may come.
+    pub certificate_optional: bool,
+    /// Ciphers, the preferred first.
+    pub ciphers: Vec<Cipher>,
+    /// The epoch data format for clients that have it.
+    pub epoch: bool,
+    /// Pings, as clients are told; the server waits twice as long.
+    pub keepalive: Keepalive,
+    /// TCP inside the tunnel is told segments whose outer packets are no larger; 0: it is not told.
+    pub mssfix: u16,
+    /// New keys after so long; zero: only when a key is used up.
+    pub renegotiate: Duration,
+    /// How long an old key may still be used.
+    pub transition: Duration,
+    /// How long a key exchange may take.
+    pub handshake: Duration,
+    /// Options for all clients.
+    pub push: Vec<String>,
+    /// Users with their passwords.
+    pub users: Option<Arc<dyn PasswordFile>>,
+    /// A program that checks passwords, with its arguments.
+    pub auth_command: Option<Vec<String>>,
+    /// How long a token is good for; `None`: none are given.
+    pub token_lifetime: Option<Duration>,
+    /// Clients by name.
+    pub clients: HashMap<String, TunnelClient>,
+    /// Clients that are not among them are refused.
+    pub known_clients_only: bool,
+    /// One name may be connected several times.
+    pub duplicate_names: bool,
+    /// Where the status is written, as JSON.
+    pub status: Option<PathBuf>,
+    /// Where events are written, a JSON object per line.
+    pub log: Option<PathBuf>,
+    /// Connected clients at a time.
+    pub max_clients: usize,
+}
+
+/// What one client is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TunnelClient {
+    /// Its address.
+    pub address4: Option<Ipv4Addr>,
+    /// Its IPv6 address.
+    pub address6: Option<Ipv6Addr>,
+    /// Networks behind it.
+    pub routes: Vec<Prefix>,
+    /// Options for it.
+    pub push: Vec<String>,
+    /// It is refused.
+    pub disabled: bool,
+}
+
+/// A file of users, as the VPN reads it.
+pub trait PasswordFile: std::fmt::Debug + Send + Sync {
+    /// Whether there is a user of this name.
+    fn knows(&self, name: &str) -> bool;
+
+    /// Whether the password is this user's. May take some tens of milliseconds.
+    fn verify(&self, name: &str, password: &str) -> bool;
+}
+
+/// Which certificates clients must have.
+#[derive(Debug)]
+pub struct ClientCertificates<'a> {
+    /// Checks signatures.
+    pub provider: &'a CryptoProvider,
+    /// CAs.
+    pub roots: &'a [CertificateDer<'static>],
+    /// Revocation lists, DER.
+    pub crls: &'a [Vec<u8>],
+    /// `verify_x509_name`.
+    pub name: Option<&'a str>,
+    /// They must say that they are for clients.
+    pub explicit_usage: bool,
+    /// A client may come without one.
+    pub optional: bool,
+}
+
+/// What the VPN makes of the section's files. It is handed in by whoever loads a configuration: the configuration does not
+/// know the VPN.
+#[derive(Clone, Copy, Debug)]
+pub struct TunnelParts {
+    /// Reads `users`.
+    pub users: fn(&str) -> anyhow::Result<Arc<dyn PasswordFile>>,
+    /// Makes what checks the certificates of clients.
+    pub verifier: fn(&ClientCertificates<'_>) -> anyhow::Result<Arc<dyn ClientCertVerifier>>,
+}
 
 /// Reads the section.
-pub(super) fn read(section: Section, base: &Path, lanes: usize) -> Option<Settings> {
+pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let sink = section.sink;
-    for (name, help) in REFUSED {
-        if let Some(span) = section.key_span(name) {
-            section.take(name);
-            sink.error(&span, format!("\"{name}\" is not supported"), Some((*help).to_owned()));
-        }
-    }
-    let listen = section.required("listen", "[\"udp://:1194\"]", decode::strings).map(|at| addresses(sink, &at.value));
-    let device = section.optional_at("device", decode::text);
+    let listen = section.required(&s::listen).map(|at| addresses(sink, &at.value));
+    let device = section.optional_at(&s::device);
     if let Some(d) = device.as_ref().filter(|d| d.value.is_empty() || d.value.len() > 15 || d.value.contains('/')) {
         sink.error(&d.span, "\"device\" is no interface name", Some("up to 15 characters, as in \"tun0\"".to_owned()));
     }
-    let network4 = section.optional_at("network", decode::text).map(|at| network(sink, "network", &at));
-    let network6 = section.optional_at("network6", decode::text).map(|at| network(sink, "network6", &at));
+    let network4 = section.optional_at(&s::network).map(|at| network(sink, "network", &at));
+    let network6 = section.optional_at(&s::network6).map(|at| network(sink, "network6", &at));
     undecided(&section);
     if network4.is_none() && network6.is_none() {
         section.missing("[tunnel] has no \"network\"".to_owned(), "add network = \"10.8.0.0/24\"".to_owned());
     }
-    let mtu = section.or("mtu", 1500, decode::count(576..=9000)) as u16;
-    let mssfix = section.or("mssfix", 1492, decode::count(0..=9000)) as u16;
-    let (wrap, wrap_v2) = wraps(&section, base);
-    let optional = section.or(
-        "client_certificate",
-        false,
-        decode::choice(&[("require", false), ("optional", true), ("none", true)]),
-    );
-    let users = section.optional_at("users", decode::path(base)).and_then(|at| users(sink, &at));
-    let command = section.optional_at("auth_command", decode::strings).map(|at| command(sink, &at));
-    let token = section.optional("token_lifetime", decode::timeout);
+    let mtu = section.or(&s::mtu) as u16;
+    let mssfix = section.or(&s::mssfix) as u16;
+    let (wrap, wrap_v2) = wraps(&section);
+    let optional = section.or(&s::client_certificate);
+    let users = section.optional_at(&s::users).and_then(|at| users(sink, &at));
+    let command = section.optional_at(&s::auth_command).map(|at| command(sink, &at));
+    let token = section.optional(&s::token_lifetime);
     if optional && users.is_none() && command.is_none() && section.key_span("users").is_none() {
         let help = "add users = \"FILE\" or auth_command = [\"PROGRAM\"]".to_owned();
         section.missing("[tunnel] lets in clients without a certificate, and asks for no password".to_owned(), help);
     }
-    let tls = tls(&section, base, optional);
-    let ciphers = section.optional_at("ciphers", decode::strings).map(|at| ciphers(sink, &at.value));
-    let ping = section.or("ping", 10, seconds);
-    let ping_restart = section.or("ping_restart", 60, seconds);
+    let tls = tls(&section, optional);
+    let ciphers = section.optional(&s::ciphers);
+    let ping = section.or(&s::ping);
+    let ping_restart = section.or(&s::ping_restart);
     let mut push = pushed(&section);
-    push.extend(section.optional_at("push", decode::strings).map_or_else(Vec::new, |at| options(sink, &at.value)));
+    push.extend(section.optional_at(&s::push).map_or_else(Vec::new, |at| options(sink, &at.value)));
     let clients = clients(&section, network4.flatten(), network6.flatten());
-    let settings = Settings {
+    let settings = Tunnel {
         listen: listen?,
         device: device.map_or_else(|| "sealane%d".to_owned(), |d| d.value),
-        data_plane: section.or(
-            "data_plane",
-            Choice::Auto,
-            decode::choice(&[("auto", Choice::Auto), ("user", Choice::User), ("kernel", Choice::Kernel)]),
-        ),
-        lanes: section.or("lanes", lanes as u64, decode::count(1..=64)) as u16,
-        gather: gather(&section),
+        data_plane: section.or(&s::data_plane),
+        lanes: section.optional(&s::lanes).unwrap_or(lanes as u64) as u16,
+        gather: section.or(&s::gather),
         mtu,
         network4: network4.flatten().and_then(four),
         network6: network6.flatten().and_then(six),
-        client_to_client: section.or("client_to_client", false, decode::boolean),
+        client_to_client: section.or(&s::client_to_client),
         wrap,
         wrap_v2,
-        tls: tls?,
+        server: tls?,
         certificate_optional: optional,
         ciphers: ciphers.unwrap_or_else(|| Cipher::ALL.to_vec()),
-        epoch: section.or("epoch", true, decode::boolean),
+        epoch: section.or(&s::epoch),
         keepalive: Keepalive { ping, ping_restart },
         mssfix,
-        renegotiate: section.or("renegotiate", Duration::from_secs(3600), decode::duration),
-        transition: section.or("transition", Duration::from_secs(3600), decode::timeout),
-        handshake: section.or("handshake_timeout", Duration::from_secs(60), decode::timeout),
+        renegotiate: section.or(&s::renegotiate),
+        transition: section.or(&s::transition),
+        handshake: section.or(&s::handshake_timeout),
         push,
-        auth: Arc::new(Authenticator::new(users, command.flatten(), token, TokenSecret::Process)),
+        users,
+        auth_command: command.flatten(),
+        token_lifetime: token,
         clients,
-        known_clients_only: section.or("known_clients_only", false, decode::boolean),
-        duplicate_names: section.or("duplicate_names", false, decode::boolean),
+        known_clients_only: section.or(&s::known_clients_only),
+        duplicate_names: section.or(&s::duplicate_names),
         // Written by the gateway itself: a change of them is no change of the configuration.
-        status: section.optional("status", decode::output_path(base)),
-        log: section.optional("log", decode::output_path(base)),
-        max_clients: section.or("max_clients", 1024, decode::count(1..=1_000_000)) as usize,
+        status: section.optional(&s::status),
+        log: section.optional(&s::log),
+        max_clients: section.or(&s::max_clients) as usize,
     };
     section.finish();
     Some(settings)
 }
 
 /// Whole seconds, as OpenVPN's clients are told them.
-fn seconds(sink: &Sink, key: &str, node: &decode::Node) -> Option<u16> {
+pub(super) fn seconds(sink: &Sink, key: &str, node: &decode::Node) -> Option<u16> {
     let duration = decode::duration(sink, key, node)?;
     match u16::try_from(duration.as_secs()) {
         Ok(seconds) if duration.subsec_nanos() == 0 => Some(seconds),
@@ -131,17 +219,9 @@ fn seconds(sink: &Sink, key: &str, node: &decode::Node) -> Option<u16> {
     }
 }
 
-/// How long lanes gather: beyond some milliseconds it would be felt.
-fn gather(section: &Section) -> Duration {
-    const MOST: Duration = Duration::from_millis(10);
-    match section.optional_at("gather", decode::duration) {
-        Some(at) if at.value > MOST => {
-            section.sink.error(&at.span, "\"gather\" is at most 10ms", Some("\"0s\" switches it off".to_owned()));
-            GATHER
-        }
-        Some(at) => at.value,
-        None => GATHER,
-    }
+/// What [`seconds`] reads.
+pub(super) fn seconds_shape() -> Shape {
+    Shape::Time(Duration::ZERO..=Duration::from_secs(u16::MAX.into()))
 }
 
 fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)> {
@@ -169,7 +249,7 @@ fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)
 fn undecided(section: &Section) {
     let help = "decide what takes its place (docs/reference/tunnel.md, \"Coming from OpenVPN\"), then take this entry out; with the last \
                 one the setting itself";
-    for at in section.optional_at("undecided", decode::strings).map_or_else(Vec::new, |at| at.value) {
+    for at in section.optional_at(&s::undecided).map_or_else(Vec::new, |at| at.value) {
         section.sink.error(&at.span, format!("not decided yet: {}", at.value), Some(help.to_owned()));
     }
 }
@@ -223,33 +303,26 @@ fn file(sink: &Sink, what: &str, at: &At<PathBuf>) -> Option<String> {
     }
 }
 
-fn wraps(section: &Section, base: &Path) -> (WrapKey, Option<ServerKey>) {
+fn wraps(section: &Section) -> (WrapKey, Option<ServerKey>) {
     let sink = section.sink;
-    let key = |name: &'static str, what: &str| {
-        let at = section.optional_at(name, decode::path(base))?;
+    let key = |setting: &Setting<File>, what: &str| {
+        let at = section.optional_at(setting)?;
         let text = file(sink, what, &at)?;
         Some((text, at))
     };
     let wrong = |at: &At<PathBuf>, e: &dyn std::fmt::Display| {
         sink.error(&at.span, format!("{}: {e}", at.value.display()), None);
     };
-    let v2 = key("tls_crypt_v2", "tls-crypt-v2 key")
+    let v2 = key(&s::tls_crypt_v2, "tls-crypt-v2 key")
         .and_then(|(text, at)| ServerKey::from_text(&text).map_err(|e| wrong(&at, &e)).ok());
-    let static_key = |name, what| {
-        let (text, at) = key(name, what)?;
+    let static_key = |setting, what| {
+        let (text, at) = key(setting, what)?;
         StaticKey::from_text(&text).map_err(|e| wrong(&at, &e)).ok().map(|k| (k, at))
     };
-    let crypt = static_key("tls_crypt", "tls-crypt key");
-    let auth = static_key("tls_auth", "tls-auth key");
-    let direction = section.optional("key_direction", decode::count(0..=1)).map(|n| n == 1);
-    let digest = section.optional_at("tls_auth_digest", decode::text);
-    let digest = digest.map_or(Digest::Sha1, |at| {
-        Digest::from_name(&at.value).unwrap_or_else(|| {
-            let help = Some("SHA1, SHA256, SHA384 or SHA512".to_owned());
-            sink.error(&at.span, format!("\"{}\" is no digest", at.value), help);
-            Digest::Sha1
-        })
-    });
+    let crypt = static_key(&s::tls_crypt, "tls-crypt key");
+    let auth = static_key(&s::tls_auth, "tls-auth key");
+    let direction = section.optional(&s::key_direction).map(|n| n == 1);
+    let digest = section.or(&s::tls_auth_digest);
     let wrap = match (crypt, auth) {
         (Some(_), Some((_, at))) => {
             sink.error(&at.span, "\"tls_auth\" and \"tls_crypt\" exclude each other", None);
@@ -267,9 +340,9 @@ fn wraps(section: &Section, base: &Path) -> (WrapKey, Option<ServerKey>) {
     (wrap, v2)
 }
 
-fn users(sink: &Sink, at: &At<PathBuf>) -> Option<Users> {
+fn users(sink: &Sink, at: &At<PathBuf>) -> Option<Arc<dyn PasswordFile>> {
     let text = file(sink, "file of users", at)?;
-    Users::parse(&text).map_err(|e| sink.error(&at.span, format!("{}: {e:#}", at.value.display()), None)).ok()
+    (sink.tunnel?.users)(&text).map_err(|e| sink.error(&at.span, format!("{}: {e:#}", at.value.display()), None)).ok()
 }
 
 fn command(sink: &Sink, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
@@ -284,18 +357,18 @@ fn command(sink: &Sink, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
     Some(words)
 }
 
-fn tls(section: &Section, base: &Path, optional: bool) -> Option<Endpoint> {
+fn tls(section: &Section, optional: bool) -> Option<Arc<ServerConfig>> {
     let sink = section.sink;
     let ca = match optional {
-        true => section.optional_at("ca", decode::path(base)),
-        false => section.required("ca", "\"ca.crt\"", decode::path(base)),
+        true => section.optional_at(&s::ca),
+        false => section.required(&s::ca),
     };
-    let cert = section.required("cert", "\"server.crt\"", decode::path(base));
-    let key = section.optional_at("key", decode::path(base));
-    let crl = section.optional_at("crl", decode::path(base));
-    let rule = section.optional_at("verify_x509_name", decode::text).map(|at| name_rule(&at.value));
-    let explicit_usage = section.or("explicit_usage", false, decode::boolean);
-    let versions = section.or("tls_versions", vec![&TLS13, &TLS12], versions);
+    let cert = section.required(&s::cert);
+    let key = section.optional_at(&s::key);
+    let crl = section.optional_at(&s::crl);
+    let name = section.optional(&s::verify_x509_name);
+    let explicit_usage = section.or(&s::explicit_usage);
+    let versions = section.or(&s::tls_versions);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let roots = match &ca {
         Some(ca) => identity::certificates(sink, "CA file", ca)?,
@@ -308,13 +381,20 @@ fn tls(section: &Section, base: &Path, optional: bool) -> Option<Endpoint> {
     let (cert, key) = (cert?, key);
     let chain = identity::certificates(sink, "certificate", &cert)?;
     let private = identity::private_key(sink, key.as_ref().unwrap_or(&cert))?;
-    let build = || -> anyhow::Result<rustls::ServerConfig> {
-        let demands = Demands { name: rule, explicit_usage, ..Demands::default() };
-        let verifier = Verifier::new(&provider, &roots, &crls, demands, optional)?;
+    let build = || -> anyhow::Result<ServerConfig> {
+        let name = name.as_deref();
+        let clients =
+            ClientCertificates { provider: &provider, roots: &roots, crls: &crls, name, explicit_usage, optional };
+        let verifier = match sink.tunnel {
+            Some(parts) => (parts.verifier)(&clients)?,
+            // Nobody will serve it.
+            None if sink.offline => WebPkiClientVerifier::no_client_auth(),
+            None => anyhow::bail!("there is nothing that could check clients"),
+        };
         server_config(&provider, &versions, verifier, chain, private)
     };
     match build() {
-        Ok(config) => Some(Endpoint::Server(Arc::new(config))),
+        Ok(config) => Some(Arc::new(config)),
         Err(e) => {
             sink.error(&cert.span, format!("the tunnel's certificates cannot be used: {e:#}"), None);
             None
@@ -322,33 +402,31 @@ fn tls(section: &Section, base: &Path, optional: bool) -> Option<Endpoint> {
     }
 }
 
-fn versions(sink: &Sink, key: &str, node: &decode::Node) -> Option<Vec<&'static SupportedProtocolVersion>> {
-    let written = decode::strings(sink, key, node)?;
-    let known: &[(&str, &'static SupportedProtocolVersion)] = &[("1.2", &TLS12), ("1.3", &TLS13)];
-    let mut out = Vec::new();
-    for at in &written {
-        match known.iter().find(|(name, _)| *name == at.value) {
-            Some((_, version)) => out.push(*version),
-            None => {
-                let help = format!("write {key} = [\"1.2\", \"1.3\"], or one of them");
-                sink.error(&at.span, format!("\"{}\" is not a TLS version of OpenVPN", at.value), Some(help));
-            }
-        }
-    }
-    (out.len() == written.len()).then_some(out)
-}
+pub(super) const VERSIONS: &[(&str, &SupportedProtocolVersion)] = &[("1.3", &TLS13), ("1.2", &TLS12)];
+
+/// Digests of `tls_auth`, also by OpenSSL's other names.
+pub(super) const DIGESTS: &[(&str, Digest)] = &[
+    ("SHA1", Digest::Sha1),
+    ("SHA256", Digest::Sha256),
+    ("SHA384", Digest::Sha384),
+    ("SHA512", Digest::Sha512),
+    ("SHA-1", Digest::Sha1),
+    ("SHA2-256", Digest::Sha256),
+    ("SHA2-384", Digest::Sha384),
+    ("SHA2-512", Digest::Sha512),
+];
 
 /// OpenVPN has no resumption: every exchange is a full handshake.
 fn server_config(
     provider: &Arc<CryptoProvider>,
     versions: &[&'static SupportedProtocolVersion],
-    verifier: Verifier,
-    chain: Vec<rustls::pki_types::CertificateDer<'static>>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    chain: Vec<CertificateDer<'static>>,
     key: rustls::pki_types::PrivateKeyDer<'static>,
-) -> anyhow::Result<rustls::ServerConfig> {
-    let mut config = rustls::ServerConfig::builder_with_provider(provider.clone())
+) -> anyhow::Result<ServerConfig> {
+    let mut config = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)?
-        .with_client_cert_verifier(Arc::new(verifier))
+        .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -357,19 +435,9 @@ fn server_config(
     Ok(config)
 }
 
-/// `vpn`, `name-prefix:vpn-`, `subject:C=KR, CN=vpn`.
-fn name_rule(text: &str) -> NameRule {
-    match text.split_once(':') {
-        Some(("name-prefix", rest)) => NameRule::Prefix(rest.to_owned()),
-        Some(("subject", rest)) => NameRule::Subject(rest.to_owned()),
-        Some(("name", rest)) => NameRule::Name(rest.to_owned()),
-        _ => NameRule::Name(text.to_owned()),
-    }
-}
-
-fn ciphers(sink: &Sink, written: &[At<String>]) -> Vec<Cipher> {
+pub(super) fn ciphers(sink: &Sink, key: &str, node: &decode::Node) -> Option<Vec<Cipher>> {
     let mut out = Vec::new();
-    for at in written {
+    for at in decode::strings(sink, key, node)? {
         match Cipher::from_name(&at.value) {
             Some(cipher) => out.push(cipher),
             None => {
@@ -378,14 +446,14 @@ fn ciphers(sink: &Sink, written: &[At<String>]) -> Vec<Cipher> {
             }
         }
     }
-    out
+    Some(out)
 }
 
 /// Options that have settings of their own.
 fn pushed(section: &Section) -> Vec<String> {
     let sink = section.sink;
     let mut out = Vec::new();
-    for at in section.optional_at("routes", decode::strings).map_or_else(Vec::new, |at| at.value) {
+    for at in section.optional_at(&s::routes).map_or_else(Vec::new, |at| at.value) {
         match at.value.parse::<Prefix>() {
             Ok(p) => out.push(match p.address() {
                 IpAddr::V4(a) => format!("route {a} {}", push::mask(p.len())),
@@ -394,17 +462,17 @@ fn pushed(section: &Section) -> Vec<String> {
             Err(()) => not_a_network(sink, &at),
         }
     }
-    for at in section.optional_at("dns", decode::strings).map_or_else(Vec::new, |at| at.value) {
+    for at in section.optional_at(&s::dns).map_or_else(Vec::new, |at| at.value) {
         match at.value.parse::<IpAddr>() {
             Ok(IpAddr::V4(a)) => out.push(format!("dhcp-option DNS {a}")),
             Ok(IpAddr::V6(a)) => out.push(format!("dhcp-option DNS6 {a}")),
             Err(_) => sink.error(&at.span, format!("\"{}\" is no address", at.value), None),
         }
     }
-    if let Some(at) = section.optional_at("domain", decode::text) {
+    if let Some(at) = section.optional_at(&s::domain) {
         out.push(format!("dhcp-option DOMAIN {}", at.value));
     }
-    if section.or("redirect_gateway", false, decode::boolean) {
+    if section.or(&s::redirect_gateway) {
         out.push("redirect-gateway def1".to_owned());
     }
     out
@@ -446,14 +514,14 @@ fn clients(
     section: &Section,
     network4: Option<(IpAddr, u8)>,
     network6: Option<(IpAddr, u8)>,
-) -> HashMap<String, ClientSettings> {
+) -> HashMap<String, TunnelClient> {
     let sink = section.sink;
     let (mut out, mut taken) = (HashMap::new(), HashSet::new());
-    for client in section.tables("client", "[[tunnel.client]]") {
-        let name = client.required("name", "\"alice\"", decode::text);
-        let mut settings = ClientSettings::default();
-        for (key, network) in [("address", network4), ("address6", network6)] {
-            let Some(at) = client.optional_at(key, decode::text) else { continue };
+    for client in section.tables(&s::client) {
+        let name = client.required(&c::name);
+        let mut settings = TunnelClient::default();
+        for (setting, network) in [(&c::address, network4), (&c::address6, network6)] {
+            let Some(at) = client.optional_at(setting) else { continue };
             let inside = |a: &IpAddr| {
                 network.is_some_and(|(ours, len)| {
                     ours != *a && Prefix::new(ours, len).is_some_and(|network| network.contains(*a))
@@ -470,15 +538,14 @@ fn clients(
                 }
             }
         }
-        for at in client.optional_at("routes", decode::strings).map_or_else(Vec::new, |at| at.value) {
+        for at in client.optional_at(&c::routes).map_or_else(Vec::new, |at| at.value) {
             match at.value.parse() {
                 Ok(prefix) => settings.routes.push(prefix),
                 Err(()) => not_a_network(sink, &at),
             }
         }
-        settings.push =
-            client.optional_at("push", decode::strings).map_or_else(Vec::new, |at| options(sink, &at.value));
-        settings.disabled = client.or("disabled", false, decode::boolean);
+        settings.push = client.optional_at(&c::push).map_or_else(Vec::new, |at| options(sink, &at.value));
+        settings.disabled = client.or(&c::disabled);
         client.finish();
         if let Some(name) = name
             && out.insert(name.value.clone(), settings).is_some()

@@ -1,32 +1,27 @@
 //! `[[upstream]]`, and the servers named by a host's `to`.
 
+use super::ResolverKind;
 use super::decode::{self, At, Section};
 use super::diagnostics::{Place, Sink};
 use super::identity::Store;
 use super::plan::{self, Plan, ServerPlan};
+use super::settings::{self, Shape, upstream as s};
 use super::tls::{self, SystemRoots};
 use super::{balancing, decode::Node};
-use crate::dns::ResolverKind;
 use rustls::pki_types::ServerName;
 use sealane_http::h1::Tolerance;
-use sealane_proxy::balance::{Balance, HashKey};
 use sealane_proxy::server_state::ServerState;
 use sealane_proxy::snapshot::{Server, Upstream, UpstreamHttp};
 use sealane_sys::fastopen::Cookie;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Versions of HTTP.
-const HTTP: &[(&str, UpstreamHttp)] =
+pub(super) const HTTP: &[(&str, UpstreamHttp)] =
     &[("1.1", UpstreamHttp::One), ("2", UpstreamHttp::Two), ("3", UpstreamHttp::Three), ("auto", UpstreamHttp::Auto)];
 /// Whether the hello goes into the SYN, and whether a cookie is needed for that.
-const SYN_TLS: &[(&str, Option<Cookie>)] =
+pub(super) const SYN_TLS: &[(&str, Option<Cookie>)] =
     &[("off", None), ("cookie", Some(Cookie::Ask)), ("open", Some(Cookie::None))];
-/// Idle connections per server and lane: 16 HTTP/2 clients of 32 streams each need 512, and with fewer every burst would
-/// connect anew.
-const DEFAULT_KEEPALIVE: usize = 1024;
 
 /// One server as written.
 struct ServerUrl {
@@ -127,17 +122,26 @@ pub(super) fn entries(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Entry>>
     let read = |node: &Node| {
         let DeValue::Table(table) = node.get_ref() else {
             let value = decode::text(sink, key, node)?;
-            return Some(Entry { url: At { value, span: node.span() }, weight: 1, backup: false });
+            return Some(Entry {
+                url: At { value, span: node.span() },
+                weight: settings::server::weight.default() as u32,
+                backup: settings::server::backup.default(),
+            });
         };
-        let section = Section::new(sink, "a server", table, node.span());
-        let url = section.required("url", "\"http://127.0.0.1:3000\"", decode::text);
-        let weight = section.or("weight", 1, decode::count(0..=256)) as u32;
-        let backup = section.or("backup", false, decode::boolean);
+        let section = Section::new(sink, &settings::server::TABLE, table, node.span());
+        let url = section.required(&settings::server::url);
+        let weight = section.or(&settings::server::weight) as u32;
+        let backup = section.or(&settings::server::backup);
         section.finish();
         Some(Entry { url: url?, weight, backup })
     };
     let got: Vec<Entry> = nodes.into_iter().filter_map(read).collect();
     (got.len() == wanted).then_some(got)
+}
+
+/// What [`entries`] reads.
+pub(super) fn entries_shape() -> Shape {
+    Shape::List(Box::new(Shape::Either(vec![Shape::Text(None), Shape::Table(&settings::server::TABLE)])))
 }
 
 /// The servers that a planned one stands for, at these addresses. Their state is a placeholder until the gateway
@@ -218,7 +222,6 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
 pub(super) struct Context<'c> {
     pub store: &'c mut Store,
     pub system: &'c mut SystemRoots,
-    pub base: &'c Path,
     /// Who resolves names.
     pub resolver: ResolverKind,
     /// The servers with names, for what is said of them once they are resolved.
@@ -228,36 +231,36 @@ pub(super) struct Context<'c> {
 /// A server with a name, and where it stands.
 #[derive(Debug)]
 pub struct NamedServer {
-    pub(super) host: String,
-    pub(super) place: Place,
+    pub(crate) host: String,
+    pub(crate) place: Place,
 }
 
 /// Reads one `[[upstream]]`; its name is returned even when the rest is wrong, so that no host's reference to it is
 /// called unknown.
 pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String>>, Option<(Upstream, Plan)>) {
     let sink = section.sink;
-    let name = section.required("name", "\"backend\"", decode::text);
-    let list = section.required("servers", "[\"http://127.0.0.1:3000\"]", entries);
+    let name = section.required(&s::name);
+    let list = section.required(&s::servers);
     let tls_span = section.key_span("tls");
-    let tls_section = section.table("tls", "[upstream.tls]");
+    let tls_section = section.table(&s::tls);
     let group = list.as_ref().and_then(|l| servers(sink, &l.value, tls_section.is_some(), context));
-    let keepalive = section.optional_at("keepalive", decode::count(0..=65_536));
-    let http = section.optional_at("http", decode::choice(HTTP));
-    let proxy_protocol = section.optional_at("proxy_protocol", decode::choice(&[("v1", 1u8), ("v2", 2u8)]));
-    let tolerate = section.optional_at("tolerate", tolerance);
+    let keepalive = section.optional_at(&s::keepalive);
+    let http = section.optional_at(&s::http);
+    let proxy_protocol = section.optional_at(&s::proxy_protocol);
+    let tolerate = section.optional_at(&s::tolerate);
     let d = defaults();
     let mut upstream = Upstream {
         name: name.as_ref().map(|n| n.value.clone()).unwrap_or_default(),
         keepalive: keepalive.as_ref().map_or(d.keepalive, |k| k.value as usize),
-        keepalive_timeout: section.or("keepalive_timeout", d.keepalive_timeout, decode::timeout),
-        connect_timeout: section.or("connect_timeout", d.connect_timeout, decode::timeout),
-        first_byte_timeout: section.or("first_byte_timeout", d.first_byte_timeout, decode::timeout),
-        idle_timeout: section.or("idle_timeout", d.idle_timeout, decode::timeout),
-        min_body_rate: section.or("min_body_rate", d.min_body_rate, decode::size(0..=1 << 30)),
-        http: http.as_ref().map(|h| h.value).unwrap_or_default(),
+        keepalive_timeout: section.or(&s::keepalive_timeout),
+        connect_timeout: section.or(&s::connect_timeout),
+        first_byte_timeout: section.or(&s::first_byte_timeout),
+        idle_timeout: section.or(&s::idle_timeout),
+        min_body_rate: section.or(&s::min_body_rate),
+        http: http.as_ref().map_or(d.http, |h| h.value),
         proxy_protocol: proxy_protocol.as_ref().map(|p| p.value),
         tolerance: tolerate.as_ref().map(|t| t.value).unwrap_or_default(),
-        host_header: section.optional("host_header", host_header),
+        host_header: section.optional(&s::host_header),
         ..d
     };
     if let Some(at) = tolerate.filter(|_| matches!(upstream.http, UpstreamHttp::Two | UpstreamHttp::Three)) {
@@ -265,7 +268,7 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
         sink.error(&at.span, "\"tolerate\" is for servers that speak HTTP/1.1", Some(help));
     }
     balancing::read(&section, &mut upstream);
-    let syn_tls = section.optional_at("syn_tls", decode::choice(SYN_TLS));
+    let syn_tls = section.optional_at(&s::syn_tls);
     let mut plan = plan::read(&section, context.resolver);
     if proxy_protocol.is_some() {
         if let Some(k) = keepalive.filter(|k| k.value > 0) {
@@ -284,7 +287,7 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
     let Some(group) = group else {
         // The TLS section is read all the same, for its mistakes.
         if let Some(section) = tls_section {
-            tls::upstream(sink, Some(section), &span, context.store, context.system, context.base);
+            tls::upstream(sink, Some(section), &span, context.store, context.system);
         }
         return (name, None);
     };
@@ -321,26 +324,27 @@ fn defaults() -> Upstream {
     Upstream {
         name: String::new(),
         servers: Vec::new(),
-        http: UpstreamHttp::One,
-        balance: Balance::RoundRobin,
-        hash_key: HashKey::Address,
+        http: s::http.default(),
+        balance: s::balance.default(),
+        hash_key: s::hash_by.default(),
         sticky: None,
         max_connections: None,
-        queue: 1024,
-        queue_timeout: Duration::from_secs(1),
-        tries: 3,
-        retry_percent: 20,
-        retry_per_second: 10,
+        queue: s::queue.default() as usize,
+        queue_timeout: s::queue_timeout.default(),
+        tries: s::tries.default() as usize,
+        retry_percent: s::retry_budget.default() as u32,
+        retry_per_second: s::retry_budget_min.default() as u32,
         try_timeout: None,
         group: Arc::default(),
         tls: None,
-        syn_tls: None,
-        keepalive: DEFAULT_KEEPALIVE,
-        keepalive_timeout: Duration::from_secs(30),
-        connect_timeout: Duration::from_secs(5),
-        first_byte_timeout: Duration::from_secs(60),
-        idle_timeout: Duration::from_secs(60),
-        min_body_rate: 0,
+        syn_tls: s::syn_tls.default(),
+        // 16 HTTP/2 clients of 32 streams each need 512, and with fewer every burst would connect anew.
+        keepalive: s::keepalive.default() as usize,
+        keepalive_timeout: s::keepalive_timeout.default(),
+        connect_timeout: s::connect_timeout.default(),
+        first_byte_timeout: s::first_byte_timeout.default(),
+        idle_timeout: s::idle_timeout.default(),
+        min_body_rate: s::min_body_rate.default(),
         proxy_protocol: None,
         tolerance: Tolerance::default(),
         host_header: None,
@@ -358,7 +362,7 @@ fn finish(
     if !group.https && tls_section.is_none() {
         return Some(upstream);
     }
-    let settings = tls::upstream(sink, tls_section, span, context.store, context.system, context.base)?;
+    let settings = tls::upstream(sink, tls_section, span, context.store, context.system)?;
     let server_name = match &settings.server_name {
         Some(name) => name.clone(),
         None => {
@@ -382,16 +386,18 @@ fn finish(
     Some(upstream)
 }
 
+/// What may be tolerated of a server.
+pub(super) const TOLERANCES: &[(&str, Tolerance)] = &[
+    ("equal_content_lengths", Tolerance { equal_content_lengths: true, bare_lf: false, any_status: false }),
+    ("bare_lf", Tolerance { equal_content_lengths: false, bare_lf: true, any_status: false }),
+    ("any_status", Tolerance { equal_content_lengths: false, bare_lf: false, any_status: true }),
+];
+
 /// What is accepted of responses that break the rules.
-fn tolerance(sink: &Sink, key: &str, node: &Node) -> Option<Tolerance> {
-    const NAMES: &[(&str, Tolerance)] = &[
-        ("equal_content_lengths", Tolerance { equal_content_lengths: true, bare_lf: false, any_status: false }),
-        ("bare_lf", Tolerance { equal_content_lengths: false, bare_lf: true, any_status: false }),
-        ("any_status", Tolerance { equal_content_lengths: false, bare_lf: false, any_status: true }),
-    ];
+pub(super) fn tolerance(sink: &Sink, key: &str, node: &Node) -> Option<Tolerance> {
     let mut all = Tolerance::default();
     for name in decode::strings(sink, key, node)? {
-        let one = decode::choose(sink, &format!("\"{key}\""), &name.value, &name.span, NAMES)?;
+        let one = decode::choose(sink, &format!("\"{key}\""), &name.value, &name.span, TOLERANCES)?;
         all.equal_content_lengths |= one.equal_content_lengths;
         all.bare_lf |= one.bare_lf;
         all.any_status |= one.any_status;

@@ -1,8 +1,7 @@
 //! All groups with their servers: what a configuration, DNS, checks and the operator make of them.
 
 use super::tracked::{Event, Tracked};
-use crate::config::{Config, Plan, expand};
-use crate::dns::Found;
+use crate::config::{Config, Found, Plan, expand};
 use sealane_proxy::Failure;
 use sealane_proxy::server_state::{GroupState, ServerState};
 use sealane_proxy::snapshot::Upstream;

@@ -3,8 +3,8 @@
 
 use super::probe::{Contexts, ask};
 use super::{Groups, Shared};
-use crate::config::ServerPlan;
-use crate::dns::{Resolver, ResolverKind};
+use crate::config::{ResolverKind, ServerPlan};
+use crate::dns::Resolver;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! Names and passwords: a file of Argon2 hashes, an external command, and tokens in place of passwords.
 
 use super::throttle::Turns;
+use crate::config::PasswordFile;
 use anyhow::{Context, Result, bail};
 use argon2::{Argon2, PasswordHash, PasswordHasher as _, PasswordVerifier as _};
 use aws_lc_rs::{constant_time, hmac};
@@ -10,7 +11,7 @@ use sealane_ovpn::share::Network;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::Stdio;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 
@@ -101,8 +102,14 @@ impl Users {
         }
         Ok(users)
     }
+}
 
-    /// Takes some tens of milliseconds: not on a thread that others wait for.
+impl PasswordFile for Users {
+    fn knows(&self, name: &str) -> bool {
+        self.hashes.contains_key(name)
+    }
+
+    /// Not on a thread that others wait for.
     fn verify(&self, name: &str, password: &str) -> bool {
         let known = self.hashes.get(name);
         let hash = known.unwrap_or(&self.decoy);
@@ -148,7 +155,7 @@ pub(super) fn adopt_process_secret(bytes: [u8; 32]) {
 /// Decides who may come in.
 #[derive(Debug)]
 pub struct Authenticator {
-    users: Option<std::sync::Arc<Users>>,
+    users: Option<Arc<dyn PasswordFile>>,
     command: Option<Vec<String>>,
     token: Option<Duration>,
     secret: TokenSecret,
@@ -157,12 +164,12 @@ pub struct Authenticator {
 impl Authenticator {
     /// `token`: how long a token is good for; `None`: none are given.
     pub fn new(
-        users: Option<Users>,
+        users: Option<Arc<dyn PasswordFile>>,
         command: Option<Vec<String>>,
         token: Option<Duration>,
         secret: TokenSecret,
     ) -> Self {
-        Self { users: users.map(std::sync::Arc::new), command, token, secret }
+        Self { users, command, token, secret }
     }
 
     /// Whether clients must have a name and a password.
@@ -172,7 +179,7 @@ impl Authenticator {
 
     /// Whether a user is one of the file's, where there is one.
     pub fn knows(&self, user: &str) -> bool {
-        self.users.as_ref().is_none_or(|users| users.hashes.contains_key(user))
+        self.users.as_ref().is_none_or(|users| users.knows(user))
     }
 
     /// Decides, when it is this client's turn. `unix` is the time in seconds.
@@ -306,7 +313,7 @@ mod tests {
     fn a_file_of_hashes_decides() {
         let file = format!("# users\nalice:{}\n", hash_password("right").expect("hashes"));
         let auth = Authenticator::new(
-            Some(Users::parse(&file).expect("well formed")),
+            Some(Arc::new(Users::parse(&file).expect("well formed"))),
             None,
             None,
             TokenSecret::Fixed([1; 32]),
@@ -340,7 +347,7 @@ mod tests {
         let with = |file: &str, seconds| {
             let users = Users::parse(file).expect("well formed");
             let lifetime = Some(Duration::from_secs(seconds));
-            Authenticator::new(Some(users), None, lifetime, TokenSecret::Fixed([1; 32]))
+            Authenticator::new(Some(Arc::new(users)), None, lifetime, TokenSecret::Fixed([1; 32]))
         };
         let auth = with(&file, 60);
         let token = auth.token_after(&claim("alice", "right"), 1000).expect("tokens are given");

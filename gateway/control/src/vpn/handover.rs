@@ -12,6 +12,7 @@
 
 use super::peer::SavedPeer;
 use super::settings::Settings;
+use crate::config::Tunnel;
 use anyhow::{Context as _, Result, bail};
 use sealane_tunnel::HandOver;
 use sealane_tunnel::plane::Transport;
@@ -68,7 +69,7 @@ pub struct Fixed {
 
 impl Fixed {
     /// Those of some settings.
-    pub fn of(settings: &Settings) -> Self {
+    pub fn of(settings: &Tunnel) -> Self {
         Self {
             listen: settings.listen.iter().map(|(t, a)| (*t == Transport::Tcp, *a)).collect(),
             device: settings.device.clone(),

@@ -8,8 +8,9 @@
 use super::auth::Claim;
 use super::pool::Addresses;
 use super::session::{SavedSession, Session, Words};
-use super::settings::{ClientSettings, Settings};
+use super::settings::Settings;
 use super::verify::common_name;
+use crate::config::TunnelClient;
 use anyhow::Context as _;
 use sealane_ovpn::data::{Cipher, Format, Header, PeerId};
 use sealane_ovpn::peer_info::{self, PeerInfo, proto};
@@ -97,7 +98,7 @@ pub(super) struct Peer {
     pub user: Option<String>,
     pub info: PeerInfo,
     pub addresses: Addresses,
-    pub settings: ClientSettings,
+    pub settings: TunnelClient,
     pub cipher: Cipher,
     pub flags: Flags,
     pub renewal: Option<Renewal>,
@@ -142,7 +143,7 @@ impl Peer {
             user: None,
             info: PeerInfo::default(),
             addresses: Addresses::default(),
-            settings: ClientSettings::default(),
+            settings: TunnelClient::default(),
             cipher: Cipher::Aes256Gcm,
             flags: Flags::default(),
             renewal: None,

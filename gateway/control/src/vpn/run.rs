@@ -5,6 +5,7 @@ use super::handover::{Estate, Fixed, Handed, SavedServer};
 use super::server::{self, Ended, Order, Start};
 use super::settings::Settings;
 use super::status::Board;
+use crate::config::Tunnel;
 use anyhow::{Context as _, Result, anyhow};
 use sealane_sys::netlink::Netlink;
 use sealane_tunnel::plane::{Feature, Plane, Prefix, Transport};
@@ -152,7 +153,7 @@ impl Vpn {
     }
 
     /// Why a successor with these settings could not go on with this tunnel.
-    pub fn obstacle(&self, settings: &Settings) -> Option<String> {
+    pub fn obstacle(&self, settings: &Tunnel) -> Option<String> {
         self.fixed.differs(&Fixed::of(settings))
     }
 

@@ -158,7 +158,7 @@ pub async fn serve(start: Start, orders: &mut mpsc::UnboundedReceiver<Order>) ->
     let cookie = legacy.as_ref().map_or_else(session::random, |l| Ok(l.cookie))?;
     let gate = Gate::new(settings.wrap.clone(), settings.wrap_v2.clone(), &cookie);
     let reserved: Vec<_> = settings.clients.values().map(|c| (c.address4, c.address6)).collect();
-    settings.epoch &= plane.supports(Feature::Epoch);
+    settings.tunnel.epoch &= plane.supports(Feature::Epoch);
     let mut server = Server {
         log: EventLog::open(settings.log.as_deref()),
         pool: Pool::new(settings.network4, settings.network6, reserved.into_iter()),

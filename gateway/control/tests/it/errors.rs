@@ -200,7 +200,10 @@ fn messages() {
         (upstream("servers = [\"127.0.0.1:1\"]\nhash_by = \"uri\""), "\"header:NAME\" and \"cookie:NAME\""),
         (upstream("servers = [\"127.0.0.1:1\"]\nqueue = 5"), "\"queue\" without \"max_connections\""),
         (upstream("servers = [{ url = \"127.0.0.1:1\", weight = 300 }]"), "out of range: 0 to 256"),
-        (upstream("servers = [\"127.0.0.1:1\"]\nresolve_interval = \"1ms\""), "shorter than a second"),
+        (
+            upstream("servers = [\"127.0.0.1:1\"]\nresolve_interval = \"1ms\""),
+            "\"resolve_interval\" is out of range: at least 1s",
+        ),
         (upstream("servers = [\"127.0.0.1:1\"]\nhealth = { status = 200 }"), "\"status\" without \"path\""),
         (String::from("resolver = \"mdns\"\n") + &listener("") + &respond, "not the address of a DNS server"),
     ];

@@ -160,7 +160,7 @@ impl World {
         let plane = Arc::new(Memory { inbox, out: Mutex::default(), keys: Mutex::default() });
         let (orders, orders_out) = mpsc::unbounded_channel();
         let board = Board::default();
-        let (theirs, settings, posted) = (plane.clone(), *config.tunnel.unwrap(), board.clone());
+        let (theirs, settings, posted) = (plane.clone(), (*config.tunnel.unwrap()).into(), board.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let start = Start { plane: theirs, notes: Vec::new(), settings, outlet, board: posted, legacy: None };
@@ -313,7 +313,7 @@ fn a_client_that_is_no_longer_allowed_is_dropped_by_a_reload() {
     let toml = std::fs::read_to_string(&made).unwrap() + "[[tunnel.client]]\nname = \"alice\"\ndisabled = true\n";
     std::fs::write(&made, toml).unwrap();
     let (config, _) = Config::load(&made).unwrap_or_else(|e| panic!("{e}"));
-    world.orders.send(Order::Reload(config.tunnel.unwrap())).unwrap();
+    world.orders.send(Order::Reload(Box::new((*config.tunnel.unwrap()).into()))).unwrap();
     let mut again = [Client::new(&profile, 2)];
     world.run(&mut again, 0);
     assert_eq!(again[0].refused.as_deref(), Some("disabled"));

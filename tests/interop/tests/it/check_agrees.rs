@@ -115,6 +115,74 @@ fn the_example_passes_as_it_is() {
     assert!(said(&refused).contains("did you mean \"intermediate\"?"), "{}", said(&refused));
 }
 
+/// What `sealane config show` prints loads again, has the defaults, and keeps secrets to itself.
+#[test]
+fn the_effective_configuration_is_shown() {
+    let site = Site::new();
+    let text = "[limits]\nidle_timeout = \"7s\"\n[[listener]]\naddress = \":8443\"\n[listener.tls]\npreset = \"modern\"\n\
+                certificates = [{ cert = \"missing.pem\" }]\n\
+                [[upstream]]\nname = \"app\"\nservers = [{ url = \"http://no.such.host.invalid\" }]\n\
+                [[host]]\nnames = [\"*\"]\nupstream = \"app\"\n\
+                request_headers = { set = { Authorization = \"Bearer hunter2\" } }\n\
+                [[host.route]]\nheaders = { X-Key = \"hunter2\" }\nrespond = {}\n\
+                [tunnel]\nlisten = \"udp://:1194\"\nnetwork = \"10.9.0.0/24\"\nca = \"ca\"\ncert = \"c\"\n\
+                auth_command = [\"check\", \"hunter2\"]\npush = [\"auth-token hunter2\", \"block-ipv6\"]\n";
+    let file = site.file("shown.toml", text);
+    let file = file.to_str().expect("the test's folder has a plain name");
+    let print = |more: &[&str]| {
+        let output = run([&["config", "show", "-c", file], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        String::from_utf8(output.stdout).expect("it is text")
+    };
+    let json: serde_json::Value = serde_json::from_str(&print(&["--json"])).expect("it is JSON");
+    // What is written, what is not, and what follows from something else.
+    assert_eq!(json["limits"]["idle_timeout"], "7s");
+    assert_eq!(json["limits"]["keepalive_timeout"], "75s");
+    assert_eq!(json["log"]["access"], "off");
+    assert_eq!(json["listener"][0]["tls"]["versions"], serde_json::json!(["1.3"]));
+    assert_eq!(json["listener"][0]["tls"]["certificates"][0]["default"], false);
+    assert_eq!(json["upstream"][0]["servers"][0]["weight"], 1);
+    assert_eq!(json["upstream"][0]["connect_timeout"], "5s");
+    assert_eq!(json["host"][0]["route"][0]["respond"]["status"], 200);
+    assert!(json["lanes"].as_u64().is_some_and(|n| n > 0), "{json}");
+    // What is off stays off.
+    assert!(json.get("admin").is_none() && json["upstream"][0].get("health").is_none(), "{json}");
+    assert_eq!(json["host"][0]["request_headers"]["set"]["Authorization"], "***");
+    assert_eq!(json["host"][0]["route"][0]["headers"]["X-Key"], "***");
+    assert_eq!(json["tunnel"]["auth_command"], serde_json::json!(["check", "***"]));
+    assert_eq!(json["tunnel"]["push"], serde_json::json!(["auth-token ***", "block-ipv6"]));
+    let toml = print(&[]);
+    assert!(!toml.contains("hunter2") && !json.to_string().contains("hunter2"), "{toml}");
+    assert!(toml.contains("\nkeepalive_timeout = \"75s\"\n"), "{toml}");
+    // Printed again, it is the same: nothing is lost, and defaults have no other effect when they are written.
+    let again = site.file("again.toml", &toml);
+    let again = run(["config", "show", "-c", again.to_str().expect("a plain name")]);
+    assert_eq!(String::from_utf8_lossy(&again.stdout), toml, "{}", said(&again));
+    assert_eq!(again.status.code(), Some(0), "{}", said(&again));
+    // With a mistake nothing is shown.
+    let wrong = site.file("wrong.toml", text.replace("idle_timeout", "idle_timeot"));
+    let wrong = run(["config", "show", "-c", wrong.to_str().expect("a plain name")]);
+    assert_eq!((wrong.status.code(), wrong.stdout.len()), (Some(1), 0));
+    assert!(said(&wrong).contains("wrong.toml:2:1: error: unknown setting \"idle_timeot\""), "{}", said(&wrong));
+}
+
+/// What `sealane check --offline` judges needs no file that is named, no user and no DNS.
+#[test]
+fn offline_needs_nothing_but_the_file() {
+    let site = Site::new();
+    let text = "user = \"no-such-user\"\nresolver = \"192.0.2.53\"\n[admin]\nsocket = \"/no/such/folder/admin.sock\"\n\
+                [log]\naccess = \"/no/such/folder/access.log\"\n[[listener]]\naddress = \"192.0.2.1:443\"\n[listener.tls]\n\
+                certificates = [{ cert = \"/no/such/cert\", key = \"/no/such/key\", ocsp = \"/no/such/ocsp\" }]\n\
+                client_auth = { mode = \"require\", ca = \"/no/such/ca\", crl = \"/no/such/crl\" }\n\
+                [[upstream]]\nname = \"app\"\nservers = [\"https://no.such.host.invalid\"]\n\
+                [upstream.tls]\nca = \"/no/such/ca\"\ncert = \"/no/such/cert\"\n\
+                [[host]]\nnames = [\"*\"]\nupstream = \"app\"\n";
+    let checked = check(&site, text, &["--offline"]);
+    assert_eq!(checked.status.code(), Some(0), "{}", said(&checked));
+    assert_eq!(said(&checked), "");
+    assert_eq!(check(&site, text, &[]).status.code(), Some(1));
+}
+
 #[test]
 fn a_to_takes_weights() {
     let site = Site::new();

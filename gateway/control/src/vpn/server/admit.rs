@@ -220,7 +220,7 @@ impl Server {
 
     /// New settings: for new clients at once, for connected ones with what can change under them.
     pub(super) fn reload(&mut self, mut settings: Settings) {
-        settings.epoch &= self.plane.supports(Feature::Epoch);
+        settings.tunnel.epoch &= self.plane.supports(Feature::Epoch);
         for peer in self.peers.values_mut() {
             peer.session.set_endpoint(settings.tls.clone());
         }
