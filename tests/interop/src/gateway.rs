@@ -7,7 +7,9 @@ use crate::site::{Identity, Site};
 use crate::{binary, ports};
 use rustls::ClientConfig;
 use std::fmt::Write;
+use std::fs::Permissions;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -175,9 +177,14 @@ pub fn configured(site: &Site, text: &str) -> Gateway {
 /// Starts a gateway as a service manager would, and waits for its `READY=1` (sd_notify(3)): it listens everywhere then.
 #[track_caller]
 pub fn start_ready(site: &Site, mut command: Command) -> Server {
-    let folder = TempDir::new_in(site.path()).expect("a folder can be made");
+    // Not in the site's folder, which a gateway that has given up root's rights may not enter. An abstract name would be
+    // another network namespace's.
+    let folder = TempDir::new().expect("a folder can be made");
     let socket = folder.path().join("ready");
     let notices = UnixDatagram::bind(&socket).expect("a socket can be bound");
+    for (path, mode) in [(folder.path(), 0o711), (&socket, 0o666)] {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+    }
     notices.set_nonblocking(true).expect("a socket can be made non-blocking");
     command.env("NOTIFY_SOCKET", &socket);
     let mut server = Server::start(command, site.path());
