@@ -9,6 +9,7 @@ pub(crate) mod executor;
 pub(crate) mod expiry;
 pub(crate) mod failure;
 pub(crate) mod forwarded;
+pub(crate) mod priority;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod streams;

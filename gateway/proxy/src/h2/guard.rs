@@ -13,8 +13,8 @@ use super::frames::{
     ACK, CONTINUATION, DATA, END_HEADERS, Event, Frames, HEADERS, Header, PRIORITY_UPDATE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE,
 };
-use super::priority::Priority;
 use super::trailers::TrailerWatch;
+use crate::exchange::priority::Priority;
 use crate::exchange::waste::Flood;
 use sealane_lane::Millis;
 

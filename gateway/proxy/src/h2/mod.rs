@@ -10,7 +10,6 @@ pub(crate) mod frames;
 pub(crate) mod guard;
 pub(crate) mod message;
 pub(crate) mod pipe;
-pub(crate) mod priority;
 pub(crate) mod trailers;
 pub(crate) mod wake;
 pub(crate) mod window;

@@ -1,7 +1,7 @@
 //! A QUIC connection with what HTTP/3 adds to it, whichever side of it is ours.
 
 use crate::conn::Client;
-use crate::h2::priority::Priority;
+use crate::exchange::priority::Priority;
 use crate::memory::BUFFER_BUDGET;
 use crate::transport::HIGH_WATER;
 use crate::upstream::group::LaneUpstream;
