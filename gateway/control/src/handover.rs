@@ -51,7 +51,7 @@ const MAX_INVENTORY: usize = 16 << 20;
 /// How long a predecessor may take to leave the UDP sockets; two that read them at once lose packets, no more.
 const LETS_GO_WITHIN: Duration = Duration::from_secs(10);
 /// How long either side waits for the other's next word.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// What is handed over, in the order of the descriptors. Unknown fields are ignored, so that either side can be newer.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -221,8 +221,8 @@ impl Successor {
             let mut child = child;
             let _ = child.wait();
         })?;
-        ours.set_write_timeout(Some(PATIENCE))?;
-        ours.set_read_timeout(Some(PATIENCE))?;
+        ours.set_write_timeout(Some(WAIT_LIMIT))?;
+        ours.set_read_timeout(Some(WAIT_LIMIT))?;
         send(&ours, estate).context("the new process does not take over the sockets")?;
         Ok(Self { pid, pair: ours })
     }
@@ -352,7 +352,7 @@ pub fn receive() -> Result<Legacy> {
     // Whatever reads the standard input later finds nothing there.
     let nothing = std::fs::File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing)?;
-    pair.set_read_timeout(Some(PATIENCE))?;
+    pair.set_read_timeout(Some(WAIT_LIMIT))?;
     match take(&pair) {
         Ok(legacy) => Ok(Legacy { predecessor: Some(pair), ..legacy }),
         Err(e) => {

@@ -268,7 +268,7 @@ mod tests {
     use Action::{Connect, Drop, GiveUp, Use};
     use Route::{Embedded, Plain};
 
-    const PATIENCE: Duration = Duration::from_millis(250);
+    const WAIT_LIMIT: Duration = Duration::from_millis(250);
 
     fn actions(dial: &mut Dial) -> Vec<Action> {
         std::iter::from_fn(|| dial.poll_action()).collect()
@@ -276,9 +276,9 @@ mod tests {
 
     fn begun() -> (Dial, Instant) {
         let now = Instant::now();
-        let mut dial = Dial::embedded(now, PATIENCE);
+        let mut dial = Dial::embedded(now, WAIT_LIMIT);
         assert_eq!(actions(&mut dial), [Connect(Embedded)]);
-        assert_eq!(dial.next_deadline(), Some(now + PATIENCE));
+        assert_eq!(dial.next_deadline(), Some(now + WAIT_LIMIT));
         (dial, now)
     }
 
@@ -291,11 +291,11 @@ mod tests {
             (Ended::SentAgain, How::NotTaken, Some(false)),
         ] {
             let (mut dial, now) = begun();
-            dial.handle_timeout(now + PATIENCE / 2);
+            dial.handle_timeout(now + WAIT_LIMIT / 2);
             dial.handle_embedded(ended);
             assert_eq!(actions(&mut dial), [Use(Embedded)]);
             assert_eq!((dial.how(), dial.evidence(), dial.next_deadline()), (how, evidence, None));
-            dial.handle_timeout(now + PATIENCE * 9);
+            dial.handle_timeout(now + WAIT_LIMIT * 9);
             assert_eq!(actions(&mut dial), []);
         }
     }
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn silence_is_hedged_and_the_first_success_wins() {
         let (mut dial, now) = begun();
-        dial.handle_timeout(now + PATIENCE);
+        dial.handle_timeout(now + WAIT_LIMIT);
         assert_eq!((actions(&mut dial), dial.next_deadline()), (vec![Connect(Plain)], None));
         dial.handle_plain();
         assert_eq!(actions(&mut dial), [Drop(Embedded), Use(Plain)]);
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(actions(&mut dial), [], "too late");
 
         let (mut dial, now) = begun();
-        dial.handle_timeout(now + PATIENCE);
+        dial.handle_timeout(now + WAIT_LIMIT);
         dial.handle_embedded(Ended::Taken);
         assert_eq!(actions(&mut dial), [Connect(Plain), Drop(Plain), Use(Embedded)]);
         assert_eq!((dial.how(), dial.evidence()), (How::Embedded, Some(true)));
@@ -338,7 +338,7 @@ mod tests {
     fn one_failure_of_two_leaves_the_other() {
         for (first, second) in [(Plain, Embedded), (Embedded, Plain)] {
             let (mut dial, now) = begun();
-            dial.handle_timeout(now + PATIENCE);
+            dial.handle_timeout(now + WAIT_LIMIT);
             actions(&mut dial);
             dial.handle_failed(first);
             assert_eq!(actions(&mut dial), [Drop(first)]);

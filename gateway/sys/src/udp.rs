@@ -31,7 +31,7 @@ const SPARSE: u8 = 8;
 /// A datagram that every route takes whole: IPv6's smallest MTU (RFC 8200 §5) less its and UDP's headers.
 const EVERYWHERE: usize = 1280 - 48;
 /// Refusals in a row after which segmentation is given up for the socket.
-const PATIENCE: u8 = 8;
+const WAIT_LIMIT: u8 = 8;
 
 /// How a socket is opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -199,7 +199,7 @@ impl Socket {
                         if some[0].segment <= EVERYWHERE {
                             self.refused.set(self.refused.get() + 1);
                         }
-                        if self.refused.get() >= PATIENCE || e.raw_os_error() == Some(libc::EIO) {
+                        if self.refused.get() >= WAIT_LIMIT || e.raw_os_error() == Some(libc::EIO) {
                             self.segments.set(1);
                         }
                         sent += 1;

@@ -55,7 +55,7 @@ fn a_refused_segmentation_is_sent_singly_and_given_up_in_the_end() {
     // More segments than any kernel takes are refused as such.
     let data = vec![1; 60_000];
     let mut batch = Batch::new(32, 65_535);
-    for round in 0..PATIENCE {
+    for round in 0..WAIT_LIMIT {
         assert_eq!(a.segments(), MAX_SEGMENTS, "round {round}");
         a.send(&transmit(&b, &data, 10)).unwrap();
         while b.receive(&mut batch).is_ok() {}

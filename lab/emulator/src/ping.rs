@@ -15,7 +15,7 @@ const REPLY: u8 = 0;
 /// How long before a reply is expected active waiting begins.
 const SPIN: Duration = Duration::from_micros(300);
 /// How long a reply is waited for beyond its time.
-const PATIENCE: Duration = Duration::from_millis(300);
+const WAIT_LIMIT: Duration = Duration::from_millis(300);
 
 /// Round-trip times, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -59,7 +59,7 @@ pub(crate) fn ping(to: Ipv4Addr, count: usize, expected: Duration) -> io::Result
             std::thread::sleep(asleep);
         }
         let mut buffer = [0; 256];
-        let end = start + (expected + PATIENCE).as_nanos() as u64;
+        let end = start + (expected + WAIT_LIMIT).as_nanos() as u64;
         let answered = loop {
             match recv(&socket, &mut buffer, RecvFlags::empty()) {
                 Ok((n, _)) if is_reply(&buffer[..n.min(256)], sequence) => break true,

@@ -42,7 +42,7 @@ pub struct Running {
 }
 
 /// How long a server may take to listen.
-const PATIENCE: Duration = Duration::from_secs(15);
+const WAIT_LIMIT: Duration = Duration::from_secs(15);
 
 impl Running {
     /// Starts one and waits until it listens.
@@ -70,7 +70,7 @@ impl Running {
         let mut spawn = || command.spawn().with_context(|| format!("cannot start {}", launch.program.display()));
         let child = if launch.cpus.is_empty() { spawn()? } else { cores::pinned(&launch.cpus, spawn)?? };
         self.children.push((launch.name.clone(), child));
-        let limit = Instant::now() + PATIENCE;
+        let limit = Instant::now() + WAIT_LIMIT;
         for port in &launch.ports {
             self.await_port(launch, *port, limit)?;
         }

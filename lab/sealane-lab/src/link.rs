@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// How long the server's command may take to listen, and to end.
-const PATIENCE: Duration = Duration::from_secs(15);
+const WAIT_LIMIT: Duration = Duration::from_secs(15);
 const FAREWELL: Duration = Duration::from_secs(2);
 
 #[derive(Debug, ClapArgs)]
@@ -131,7 +131,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut server = args.server.as_ref().map(|c| Server::start(&link, c)).transpose()?;
     if let Some(port) = args.port {
         let address = (link.server().address(), port).into();
-        if let Err(e) = link.server().wait_for_port(address, PATIENCE) {
+        if let Err(e) = link.server().wait_for_port(address, WAIT_LIMIT) {
             let ended = server.as_mut().is_some_and(Server::has_ended);
             bail!("nobody listens on {address} ({e}){}", if ended { ": the server's command has ended" } else { "" });
         }

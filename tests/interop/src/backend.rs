@@ -1,7 +1,7 @@
 //! Backends on threads, as well or badly behaved as a test wants.
 
 use crate::http::{Message, Wire};
-use crate::{PATIENCE, eventually};
+use crate::{WAIT_LIMIT, eventually};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -164,8 +164,8 @@ impl Backend {
                 let (shared, accept, handle) = (Arc::clone(&ours), Arc::clone(&accept), Arc::clone(&handle));
                 std::thread::spawn(move || {
                     // A thread must not outlive the test run because its peer hangs.
-                    let _ = stream.set_read_timeout(Some(PATIENCE * 2));
-                    let _ = stream.set_write_timeout(Some(PATIENCE * 2));
+                    let _ = stream.set_read_timeout(Some(WAIT_LIMIT * 2));
+                    let _ = stream.set_write_timeout(Some(WAIT_LIMIT * 2));
                     let _ = stream.set_nodelay(true);
                     let Some(pipe) = accept(stream) else { return };
                     handle(Connection { wire: Wire::new(pipe), number, log: &shared.log });

@@ -1,6 +1,6 @@
 //! A TLS client for exact bytes, and plain TCP for what is below TLS.
 
-use crate::PATIENCE;
+use crate::WAIT_LIMIT;
 use crate::http::{Broken, Message, Wire};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
@@ -42,8 +42,8 @@ pub fn config_with(
 /// Plain TCP, which gives up in time.
 #[track_caller]
 pub fn tcp(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap_or_else(|error| panic!("{address}: {error}"));
-    patient(&stream, PATIENCE);
+    let stream = TcpStream::connect_timeout(&address, WAIT_LIMIT).unwrap_or_else(|error| panic!("{address}: {error}"));
+    patient(&stream, WAIT_LIMIT);
     stream
 }
 
@@ -55,7 +55,7 @@ pub fn tcp_from(from: Ipv4Addr, address: SocketAddr) -> TcpStream {
     bind(&socket, &SocketAddr::from((from, 0))).unwrap_or_else(|error| panic!("{from}: {error}"));
     connect(&socket, &address).unwrap_or_else(|error| panic!("{address} from {from}: {error}"));
     let stream = TcpStream::from(socket);
-    patient(&stream, PATIENCE);
+    patient(&stream, WAIT_LIMIT);
     stream
 }
 

@@ -89,8 +89,8 @@ fn visit(
     good: &(dyn Fn(&str) -> bool + Send + Sync),
 ) -> Result<(), String> {
     let socket =
-        std::net::TcpStream::connect_timeout(&address, crate::PATIENCE).map_err(|e| format!("connect: {e}"))?;
-    socket.set_read_timeout(Some(crate::PATIENCE)).map_err(|e| e.to_string())?;
+        std::net::TcpStream::connect_timeout(&address, crate::WAIT_LIMIT).map_err(|e| format!("connect: {e}"))?;
+    socket.set_read_timeout(Some(crate::WAIT_LIMIT)).map_err(|e| e.to_string())?;
     let stream = client::handshake(socket, config, HOST).map_err(|e| format!("handshake: {e}"))?;
     shared.connections.fetch_add(1, Relaxed);
     let mut wire = Wire::new(stream);

@@ -1,6 +1,6 @@
 //! HTTP/2 frames one by one, for what no well-behaved client would send (RFC 9113 §4.1).
 
-use crate::PATIENCE;
+use crate::WAIT_LIMIT;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
@@ -120,7 +120,7 @@ impl<S: Read + Write> Frames<S> {
     /// Reads until there is a frame that is looked for. `None` if the connection ends before.
     pub fn find(&mut self, mut wanted: impl FnMut(&Frame) -> bool) -> Option<Frame> {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < WAIT_LIMIT {
             let frame = self.receive().ok()?;
             if wanted(&frame) {
                 return Some(frame);

@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 #[track_caller]
 pub fn run<T>(part: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
-    let within = async { tokio::time::timeout(crate::PATIENCE, part).await };
+    let within = async { tokio::time::timeout(crate::WAIT_LIMIT, part).await };
     runtime.block_on(within).expect("it ends in time")
 }
 

@@ -1,6 +1,6 @@
 //! An HTTP/3 client for exact frames: quinn-proto for the transport, everything above it at the test's command.
 
-use crate::PATIENCE;
+use crate::WAIT_LIMIT;
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{
     Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig, Event, ReadError,
@@ -329,10 +329,10 @@ impl Client {
         self.pump();
     }
 
-    /// Pumps until something is so, or for [`PATIENCE`]; says whether it is.
+    /// Pumps until something is so, or for [`WAIT_LIMIT`]; says whether it is.
     pub fn until(&mut self, mut done: impl FnMut(&mut Client) -> bool) -> bool {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < WAIT_LIMIT {
             if done(self) {
                 return true;
             }

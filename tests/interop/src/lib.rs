@@ -28,7 +28,7 @@ use std::time::Duration;
 
 /// How long anything may take before a test gives up on it. So generous that only a hang reaches it, also where the
 /// machine has several times as much to do as it can.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(90);
 /// The same for what is made once before tests can run: packages that are installed, programs that are built.
 pub const SETUP: Duration = Duration::from_secs(900);
 
@@ -60,10 +60,10 @@ pub fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Tries until it works or [`PATIENCE`] is over; the last answer says whether it did.
+/// Tries until it works or [`WAIT_LIMIT`] is over; the last answer says whether it did.
 pub fn eventually(mut works: impl FnMut() -> bool) -> bool {
     let start = std::time::Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < WAIT_LIMIT {
         if works() {
             return true;
         }

@@ -3,7 +3,7 @@
 use crate::gateway::Gateway;
 use crate::process::{self, Server};
 use crate::site::{HOST, Identity, Site};
-use crate::{PATIENCE, SETUP, binary, ports};
+use crate::{SETUP, WAIT_LIMIT, binary, ports};
 use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ pub fn curl<A: AsRef<OsStr>>(gateway: &Gateway, path: &str, arguments: impl Into
     let mut command = Command::new(find("curl").expect("the test looked for curl first"));
     // No configuration of the user's, no proxy of the environment's.
     command.args(["--disable", "--noproxy", "*", "--silent", "--show-error", "--http1.1"]);
-    command.args(["--max-time", &PATIENCE.as_secs().to_string()]);
+    command.args(["--max-time", &WAIT_LIMIT.as_secs().to_string()]);
     command.arg("--cacert").arg(gateway.ca());
     command.args(["--resolve", &format!("{HOST}:{}:{}", gateway.address.port(), gateway.address.ip())]);
     process::run(command.args(arguments).arg(gateway.url(path)), b"").into()

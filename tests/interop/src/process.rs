@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{PATIENCE, eventually};
+use crate::{WAIT_LIMIT, eventually};
 
 /// A server in the foreground. What it prints goes to a file, which [`Server::log`] reads; on drop it is killed by
 /// its own process id.
@@ -124,10 +124,10 @@ impl Drop for Server {
     }
 }
 
-/// Runs a program to its end, feeding it `input`; killed (and the test failed) when it outstays [`PATIENCE`].
+/// Runs a program to its end, feeding it `input`; killed (and the test failed) when it outstays [`WAIT_LIMIT`].
 #[track_caller]
 pub fn run(command: &mut Command, input: &[u8]) -> Output {
-    run_within(command, input, PATIENCE * 2)
+    run_within(command, input, WAIT_LIMIT * 2)
 }
 
 /// The same for what takes longer.

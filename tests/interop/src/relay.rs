@@ -1,6 +1,6 @@
 //! A relay that writes down what a client sends, so that a test can send it again.
 
-use crate::PATIENCE;
+use crate::WAIT_LIMIT;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ impl Relay {
             let Ok(server) = TcpStream::connect(target) else { return };
             for stream in [&client, &server] {
                 // So that the threads end with the test run at the latest.
-                let _ = stream.set_read_timeout(Some(PATIENCE * 2));
+                let _ = stream.set_read_timeout(Some(WAIT_LIMIT * 2));
             }
             std::thread::scope(|scope| {
                 scope.spawn(|| pass(&server, &client, |_| {}));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// A MiB, so that what a download costs beside its bytes is small.
 const BULK: u64 = 1 << 20;
 /// A start under callgrind takes seconds, on a busy machine many.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// What all cases start.
 pub const NEEDS: [&str; 4] = ["valgrind", "strace", "nginx", "openssl"];
@@ -249,7 +249,7 @@ fn written(prefix: &Path) -> anyhow::Result<()> {
         if !files.is_empty() && files.iter().all(ended) {
             return Ok(());
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > WAIT_LIMIT {
             bail!("strace does not come to its end: {}*", prefix.display());
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -290,7 +290,7 @@ impl Ready {
             if let Some(status) = gateway.child.try_wait()? {
                 bail!("{status} at the start: {}", gateway.said());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > WAIT_LIMIT {
                 bail!("the gateway is not ready: {}", gateway.said());
             }
         }
@@ -318,7 +318,7 @@ impl Running {
             if let Some(status) = self.child.try_wait()? {
                 bail!("{status} at the start: {}", self.said());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > WAIT_LIMIT {
                 bail!("nothing listens on port {port}: {}", self.said());
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -335,7 +335,7 @@ impl Running {
             match self.child.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => bail!("{status}: {}", self.said()),
-                None if start.elapsed() > PATIENCE => bail!("it does not end: {}", self.said()),
+                None if start.elapsed() > WAIT_LIMIT => bail!("it does not end: {}", self.said()),
                 None => std::thread::sleep(Duration::from_millis(50)),
             }
         }

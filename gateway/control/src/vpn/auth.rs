@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 
 /// How long an external command may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// A command's exit code for "not now" (EX_TEMPFAIL of sysexits.h).
 const TEMPORARY: i32 = 75;
 /// What a client is told when too many others are being checked.
@@ -210,24 +210,25 @@ impl Authenticator {
         }
         match &self.command {
             None => Verdict::Accept(Some(claim.username)),
-            Some(command) => match checks
-                .programs
-                .run(network, tokio::time::timeout(PATIENCE, ask(command, &claim)))
-                .await
-            {
-                None => Verdict::Later(BUSY),
-                Some(Ok(Ok(Some(0)))) => Verdict::Accept(Some(claim.username)),
-                Some(Ok(Ok(Some(TEMPORARY)))) => Verdict::Later("authentication is not possible just now"),
-                Some(Ok(Ok(_))) => Verdict::Wrong,
-                Some(Ok(Err(e))) => {
-                    eprintln!("sealane: tunnel: the authentication command cannot be run: {e:#}");
-                    Verdict::Later("authentication is not possible just now")
+            Some(command) => {
+                match checks.programs.run(network, tokio::time::timeout(WAIT_LIMIT, ask(command, &claim))).await {
+                    None => Verdict::Later(BUSY),
+                    Some(Ok(Ok(Some(0)))) => Verdict::Accept(Some(claim.username)),
+                    Some(Ok(Ok(Some(TEMPORARY)))) => Verdict::Later("authentication is not possible just now"),
+                    Some(Ok(Ok(_))) => Verdict::Wrong,
+                    Some(Ok(Err(e))) => {
+                        eprintln!("sealane: tunnel: the authentication command cannot be run: {e:#}");
+                        Verdict::Later("authentication is not possible just now")
+                    }
+                    Some(Err(_)) => {
+                        eprintln!(
+                            "sealane: tunnel: the authentication command took longer than {} s",
+                            WAIT_LIMIT.as_secs()
+                        );
+                        Verdict::Later("authentication is not possible just now")
+                    }
                 }
-                Some(Err(_)) => {
-                    eprintln!("sealane: tunnel: the authentication command took longer than {} s", PATIENCE.as_secs());
-                    Verdict::Later("authentication is not possible just now")
-                }
-            },
+            }
         }
     }
 

@@ -13,7 +13,7 @@ const PROGRAMS: usize = 16;
 const WAITING: usize = 256;
 const WAITING_SHARE: usize = 64;
 /// How long a check may wait for its turn.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A resource that only some checks may use at a time, and that others wait for, but not too many.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Turns {
     /// Runs a check when it is its turn. `None`: too many wait already, or it waited for too long.
     pub async fn run<T>(&self, network: Network, check: impl Future<Output = T>) -> Option<T> {
         let place = self.place(network)?;
-        let turn = tokio::time::timeout(PATIENCE, self.running.acquire()).await.ok()?.ok()?;
+        let turn = tokio::time::timeout(WAIT_LIMIT, self.running.acquire()).await.ok()?.ok()?;
         drop(place);
         let result = check.await;
         drop(turn);

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// How long anything may take. Only a hang takes that long, also on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(300);
+const WAIT_LIMIT: Duration = Duration::from_secs(300);
 
 /// Installs keys at once, and hands control packets to whoever has their address.
 struct Memory {
@@ -193,7 +193,7 @@ impl World {
         while !clients.iter().all(|c| c.pushed.is_some() || c.refused.is_some()) {
             clients.iter_mut().for_each(|c| c.turn(self, lose));
             std::thread::sleep(Duration::from_millis(2));
-            assert!(start.elapsed() < PATIENCE, "clients wait for ever");
+            assert!(start.elapsed() < WAIT_LIMIT, "clients wait for ever");
         }
     }
 }
@@ -211,7 +211,7 @@ fn wait(mut holds: impl FnMut() -> bool, what: &str) {
     let start = Instant::now();
     while !holds() {
         std::thread::sleep(Duration::from_millis(20));
-        assert!(start.elapsed() < PATIENCE, "not before long: {what}");
+        assert!(start.elapsed() < WAIT_LIMIT, "not before long: {what}");
     }
 }
 
@@ -415,7 +415,7 @@ fn guesses_are_few_and_their_work_is_bounded() {
         clients.iter_mut().for_each(|c| c.turn(&world, 0));
         most = most.max(threads());
         std::thread::sleep(Duration::from_millis(2));
-        assert!(start.elapsed() < PATIENCE, "clients wait for ever");
+        assert!(start.elapsed() < WAIT_LIMIT, "clients wait for ever");
     }
     assert!(clients.iter().all(|c| c.pushed.is_none()));
     // Other tests have threads, too, but not so many.

@@ -651,7 +651,7 @@ pub(crate) fn quic_turn(proxy: &mut Proxy, cx: &mut Context) -> bool {
     let alarms = [first, proxy.quic.closing.peek().map(|Reverse((at, ..))| *at + FORGETTING)];
     cx.alarm = alarms.into_iter().flatten().min();
     if proxy.quic.out.is_blocked() {
-        let soon = now + send::PATIENCE;
+        let soon = now + send::WAIT_LIMIT;
         cx.alarm = Some(cx.alarm.map_or(soon, |at| at.min(soon)));
     }
     more || !proxy.quic.waiting.is_empty()

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// How long a full socket is left alone.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(1);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_millis(1);
 /// Bytes gathered before they are sent.
 const GATHER: usize = 256 * 1024;
 /// Messages per connection and turn: others want to send, too.
@@ -299,7 +299,7 @@ impl QuicEndpoint {
     fn send(&mut self, cx: &Context, counters: &Counters) {
         let out = &mut self.out;
         if let Some(at) = out.blocked {
-            if cx.instant().saturating_duration_since(at) < PATIENCE {
+            if cx.instant().saturating_duration_since(at) < WAIT_LIMIT {
                 return;
             }
             out.blocked = None;

@@ -17,7 +17,7 @@ pub const KEYS: [&str; 2] = ["ECDSA P-256", "RSA 4096"];
 
 const FIRST_PORT: u16 = 8443;
 const BODY: usize = 400;
-const PATIENCE: Duration = Duration::from_secs(15);
+const WAIT_LIMIT: Duration = Duration::from_secs(15);
 
 /// One certificate of each kind, with files for the gateway.
 pub struct Certificates {
@@ -85,7 +85,7 @@ impl Place {
                 tied: false,
             };
             let running = link.server().run(|| Running::start(&launch))?.with_context(|| (*key).to_owned())?;
-            link.server().wait_for_port(address, PATIENCE).with_context(|| {
+            link.server().wait_for_port(address, WAIT_LIMIT).with_context(|| {
                 let said = std::fs::read_to_string(&launch.output).unwrap_or_default();
                 format!("sealane does not listen: {said}")
             })?;

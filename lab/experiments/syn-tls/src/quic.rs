@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// For connecting and the response together.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// How long the CLOSE may take to leave.
 const FAREWELL: Duration = Duration::from_millis(5);
 
@@ -47,7 +47,7 @@ impl Quic {
     /// One connection with one request; `tickets`: they are waited for, so long beyond the round trip.
     pub fn once(&self, to: SocketAddr, tickets: Option<Duration>) -> anyhow::Result<Timed> {
         self.runtime.block_on(async {
-            tokio::time::timeout(PATIENCE, self.exchange(to, tickets)).await.context("no answer over QUIC")?
+            tokio::time::timeout(WAIT_LIMIT, self.exchange(to, tickets)).await.context("no answer over QUIC")?
         })
     }
 

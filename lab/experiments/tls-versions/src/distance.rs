@@ -15,7 +15,7 @@ use crate::measure::{Of, attempt_all};
 use crate::verdict::distance_measure;
 
 /// How long a server may take to listen on its side.
-const PATIENCE: Duration = Duration::from_secs(15);
+const WAIT_LIMIT: Duration = Duration::from_secs(15);
 
 /// A line for each way, a chart for each server.
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, room: &Room) -> anyhow::Result<()> {
@@ -73,7 +73,7 @@ fn over(bench: &Bench<'_>, part: &mut Part, room: &Room, config: &LinkConfig) ->
             launch.tied = false;
             running.push(link.server().run(|| Running::start(&launch))??);
         }
-        link.server().wait_for_port(prepared.address, PATIENCE)?;
+        link.server().wait_for_port(prepared.address, WAIT_LIMIT)?;
         at.push((program.name.clone(), prepared.address));
     }
     let (rounds, attempts) = (bench.size("distance_rounds")?, bench.size("distance_attempts")?);

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const OUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
 const LINKS: [&str; 2] = ["wire-a", "wire-b"];
 /// How long a tunnel may take to come up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// No tunnel at all.
 pub const VETH: &str = "veth";
@@ -276,7 +276,7 @@ fn wire() -> anyhow::Result<[NetNs; 2]> {
 
 /// Waits until the server's address inside answers.
 fn await_way(client: &NetNs, way: &Way, output: &Path) -> anyhow::Result<()> {
-    let limit = Instant::now() + PATIENCE;
+    let limit = Instant::now() + WAIT_LIMIT;
     loop {
         let mut ping = Command::new("ping");
         ping.args(["-c", "1", "-W", "1", &way.address.to_string()]);

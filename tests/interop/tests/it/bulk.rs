@@ -182,8 +182,8 @@ fn a_slow_backend_holds_the_client_back() {
         assert!(held < 16 << 20, "an upload that nobody reads took {held} bytes");
     }
     let_go.send(()).expect("the backend waits");
-    stream.sock.set_write_timeout(Some(sealane_interop::PATIENCE)).expect("a timeout above zero");
-    stream.sock.set_read_timeout(Some(sealane_interop::PATIENCE)).expect("a timeout above zero");
+    stream.sock.set_write_timeout(Some(sealane_interop::WAIT_LIMIT)).expect("a timeout above zero");
+    stream.sock.set_read_timeout(Some(sealane_interop::WAIT_LIMIT)).expect("a timeout above zero");
     stream.write_all(&body[sent..]).expect("the rest goes through");
     stream.flush().expect("the rest goes through");
     assert_eq!(wire.response("POST").expect("an answer comes").text(), expected);

@@ -3,7 +3,7 @@
 use sealane_interop::backend::Backend;
 use sealane_interop::gateway::{configured, run};
 use sealane_interop::site::Site;
-use sealane_interop::{PATIENCE, binary, ports, process};
+use sealane_interop::{WAIT_LIMIT, binary, ports, process};
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output};
 
@@ -221,5 +221,5 @@ fn a_busy_gateway_is_said_to_be_busy() {
     let words = said(&asked);
     assert!(words.contains("has not answered within") && words.contains("busy"), "{words}");
     assert!(!words.contains("os error"), "{words}");
-    assert!(PATIENCE.as_secs() > 10, "longer than is waited for an answer");
+    assert!(WAIT_LIMIT.as_secs() > 10, "longer than is waited for an answer");
 }

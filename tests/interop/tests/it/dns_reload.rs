@@ -9,7 +9,7 @@ use sealane_interop::backend::Backend;
 use sealane_interop::gateway::{configured, run};
 use sealane_interop::peers::find;
 use sealane_interop::site::Site;
-use sealane_interop::{PATIENCE, binary, client, eventually, ports, skip};
+use sealane_interop::{WAIT_LIMIT, binary, client, eventually, ports, skip};
 use std::collections::{BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -134,7 +134,7 @@ fn a_reload_with_silent_names_stops_no_heartbeat() {
             () if word == "WATCHDOG=1\n" && begun => {
                 beats += 1;
                 if beats < 4 {
-                    ask(&Where::Socket(gateway.socket.clone()), "GET", "/v1/status", PATIENCE).expect("it answers");
+                    ask(&Where::Socket(gateway.socket.clone()), "GET", "/v1/status", WAIT_LIMIT).expect("it answers");
                     answers += 1;
                 }
             }

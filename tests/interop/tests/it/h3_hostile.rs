@@ -250,7 +250,7 @@ fn another_version_is_negotiated() {
     for datagram in [&short, &hello] {
         socket.send_to(datagram, s.gateway.address).unwrap();
     }
-    socket.set_read_timeout(Some(sealane_interop::PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(sealane_interop::WAIT_LIMIT)).unwrap();
     let mut answer = [0; 1500];
     let n = socket.recv(&mut answer).unwrap();
     assert!(answer[0] & 0x80 != 0 && answer[1..5] == [0; 4], "{:?}", &answer[..n]);

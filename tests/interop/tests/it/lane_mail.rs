@@ -139,7 +139,7 @@ fn a_forwarded_datagram_is_not_forwarded_again() {
 /// The id that the gateway gives a client, from the header of its first packet (RFC 9000 §17.2).
 fn id_given(gateway: &Gateway, client: &UdpSocket) -> Vec<u8> {
     let config = over_quic(gateway.config(), false);
-    client.set_read_timeout(Some(sealane_interop::PATIENCE)).unwrap();
+    client.set_read_timeout(Some(sealane_interop::WAIT_LIMIT)).unwrap();
     client.send_to(&initial(&FIRST_ID, &quic_hello(&config)), gateway.address).unwrap();
     let mut answer = [0; 2000];
     let (n, _) = client.recv_from(&mut answer).expect("the gateway answers");

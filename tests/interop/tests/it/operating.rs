@@ -5,14 +5,14 @@ use sealane_control::admin::ask::{Where, ask};
 use sealane_interop::gateway::{Gateway, launch};
 use sealane_interop::http::Message;
 use sealane_interop::site::Site;
-use sealane_interop::{PATIENCE, binary, ports};
+use sealane_interop::{WAIT_LIMIT, binary, ports};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Gives an order over the admin socket.
 pub fn order(socket: &Path, what: &str) -> anyhow::Result<String> {
-    ask(&Where::Socket(socket.to_owned()), "POST", &format!("/v1/{what}"), PATIENCE * 4)
+    ask(&Where::Socket(socket.to_owned()), "POST", &format!("/v1/{what}"), WAIT_LIMIT * 4)
 }
 
 /// Runs `sealane serve` with an admin socket.
@@ -79,7 +79,7 @@ impl Operated {
     }
 
     pub fn status(&self) -> serde_json::Value {
-        let text = ask(&Where::Socket(self.socket.clone()), "GET", "/v1/status", PATIENCE).expect("it answers");
+        let text = ask(&Where::Socket(self.socket.clone()), "GET", "/v1/status", WAIT_LIMIT).expect("it answers");
         serde_json::from_str(&text).expect("the status is JSON")
     }
 

@@ -185,7 +185,7 @@ fn connections_above_the_limit_wait() {
     let said = || gateway.server.log().contains("max_connections is reached in a lane: new clients wait");
     assert!(eventually(said), "{}", gateway.server.log());
     held.truncate(10);
-    waiting.set_read_timeout(Some(sealane_interop::PATIENCE)).expect("a timeout above zero");
+    waiting.set_read_timeout(Some(sealane_interop::WAIT_LIMIT)).expect("a timeout above zero");
     let read = std::io::Read::read(&mut waiting, &mut first);
     assert_eq!((read.ok(), first[0]), (Some(1), 22), "a handshake record is the answer");
 }

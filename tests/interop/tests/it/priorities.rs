@@ -13,7 +13,7 @@ use sealane_interop::frames::{END_STREAM, Frames, kind};
 use sealane_interop::gateway::{Gateway, before};
 use sealane_interop::h3::{Client, headers, over_quic};
 use sealane_interop::site::Site;
-use sealane_interop::{PATIENCE, eventually, noise};
+use sealane_interop::{WAIT_LIMIT, eventually, noise};
 use std::collections::HashMap;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -321,7 +321,7 @@ impl<'o> Http3<'o> {
                 self.open();
             }
             self.client.pump();
-            assert!(start.elapsed() < PATIENCE, "{:?}, {:?}", self.got.bytes, self.client.lost);
+            assert!(start.elapsed() < WAIT_LIMIT, "{:?}, {:?}", self.got.bytes, self.client.lost);
         }
     }
 

@@ -68,7 +68,7 @@ fn a_thousand_reloads_under_load_lose_nothing() {
         while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
             for address in others {
                 let Ok(socket) = TcpStream::connect(address) else { continue };
-                let _ = socket.set_read_timeout(Some(sealane_interop::PATIENCE));
+                let _ = socket.set_read_timeout(Some(sealane_interop::WAIT_LIMIT));
                 let Ok(stream) = client::handshake(socket, &visitor, HOST) else { continue };
                 let mut wire = sealane_interop::http::Wire::new(stream);
                 wire.send(get("/")).expect("an open connection takes a request");

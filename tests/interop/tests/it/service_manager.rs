@@ -9,7 +9,7 @@ use sealane_interop::http::Wire;
 use sealane_interop::peers::find;
 use sealane_interop::process::Server;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{PATIENCE, binary, client, eventually, need, ports, skip};
+use sealane_interop::{WAIT_LIMIT, binary, client, eventually, need, ports, skip};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -36,7 +36,7 @@ impl Manager {
     }
 
     pub fn hear(&self) -> String {
-        self.0.recv_timeout(PATIENCE).expect("the gateway says something in time")
+        self.0.recv_timeout(WAIT_LIMIT).expect("the gateway says something in time")
     }
 
     /// The next word but signs of life, which come at any time.
@@ -144,7 +144,7 @@ fn early(address: SocketAddr) -> Option<TcpStream> {
 }
 
 fn answered(socket: TcpStream, site: &Site) {
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout above zero is allowed");
+    socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout above zero is allowed");
     let config = std::sync::Arc::new(client::config(&site.ca));
     let stream = client::handshake(socket, &config, HOST).expect("the gateway takes who waited");
     let mut wire = Wire::new(stream);

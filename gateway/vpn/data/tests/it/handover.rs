@@ -66,7 +66,7 @@ fn connections_and_commands_go_on() {
         let rig = Rig::new(2, false);
         let service = service(7);
         let mut stream = TcpStream::connect(rig.tcp).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
         let socket = rig.sink.wait("SocketOpened", |e| match e {
             Event::SocketOpened { socket, .. } => Some(*socket),
             _ => None,
@@ -120,7 +120,7 @@ fn all_connected_clients_stay() {
         let mut streams = Vec::new();
         for id in 1..=CLIENTS {
             let stream = TcpStream::connect(rig.tcp).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
             let remote = stream.local_addr().unwrap();
             let socket = rig.sink.wait("SocketOpened", |e| match e {
                 Event::SocketOpened { socket, remote: r } if *r == remote => Some(*socket),

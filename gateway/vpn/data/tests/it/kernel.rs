@@ -55,7 +55,7 @@ impl Ends {
         let bind =
             |i: usize, address| self.ns[i].run(|| UdpSocket::bind(SocketAddr::new(address, 7)).unwrap()).unwrap();
         let sockets = [bind(0, SERVER.into()), bind(1, CLIENT.into())];
-        sockets.iter().for_each(|s| s.set_read_timeout(Some(PATIENCE)).unwrap());
+        sockets.iter().for_each(|s| s.set_read_timeout(Some(WAIT_LIMIT)).unwrap());
         sockets
     }
 }

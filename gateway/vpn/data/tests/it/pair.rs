@@ -1,6 +1,6 @@
 //! Two planes, a server and a client, in two namespaces joined by a veth pair: what the system's TCP makes of it.
 
-use super::rig::{Collector, PATIENCE, SERVER, expansion};
+use super::rig::{Collector, SERVER, WAIT_LIMIT, expansion};
 use sealane_ovpn::data::{Cipher, Format, KeySlot, PeerId};
 use sealane_sys::netlink::Netlink;
 use sealane_sys::netlink_route::LinkSet;
@@ -103,7 +103,7 @@ pub fn transfer(ends: &[NetNs; 2], len: usize) {
     assert_eq!(from.ip(), CLIENT);
     std::thread::scope(|scope| {
         for (stream, write, read) in [(&client, 1, 2), (&server, 2, 1)] {
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
             scope.spawn(move || {
                 let mut stream = stream;
                 stream.write_all(&bytes(len, write)).unwrap();

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long something may take that must happen. Only failures take that long.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(90);
 /// The server inside the VPN.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 
@@ -61,7 +61,7 @@ impl Sink for Collector {
 impl Collector {
     /// Waits for an event that is wanted and takes it out.
     pub fn wait<T>(&self, what: &str, wanted: impl Fn(&Event) -> Option<T>) -> T {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_LIMIT;
         let mut said = self.said.lock().unwrap();
         loop {
             if let Some(at) = said.0.iter().position(|e| wanted(e).is_some()) {
@@ -75,7 +75,7 @@ impl Collector {
 
     /// Waits for a control packet and takes it out.
     pub fn control(&self) -> ControlIn {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_LIMIT;
         let mut said = self.said.lock().unwrap();
         while said.1.is_empty() {
             let left = end.saturating_duration_since(Instant::now());
@@ -149,7 +149,7 @@ impl Rig {
 
     /// Waits until a counter has come to a number.
     pub fn wait_total(&self, name: &str, wanted: u64) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_LIMIT;
         while self.total(name) < wanted {
             assert!(
                 Instant::now() < end,
@@ -280,14 +280,14 @@ pub fn ends(id: PeerId, key: &Key, numbered: bool) -> (Sealer, Opener) {
 
 pub fn bind() -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
     socket
 }
 
 /// A socket of the server's system, inside the VPN.
 pub fn service(port: u16) -> UdpSocket {
     let socket = UdpSocket::bind((SERVER, port)).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
     socket
 }
 

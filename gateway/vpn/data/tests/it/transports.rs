@@ -124,7 +124,7 @@ fn tcp_carries_control_and_data_in_pieces_of_any_size() {
         let rig = Rig::new(2, false);
         let service = service(7);
         let mut stream = TcpStream::connect(rig.tcp).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
         stream.set_nodelay(true).unwrap();
         let socket = rig.sink.wait("SocketOpened", |e| match e {
             Event::SocketOpened { socket, .. } => Some(*socket),
@@ -176,7 +176,7 @@ fn deleting_a_tcp_peer_sends_what_waits_and_closes() {
     in_namespace(|| {
         let rig = Rig::new(1, false);
         let mut stream = TcpStream::connect(rig.tcp).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
         let socket = rig.sink.wait("SocketOpened", |e| match e {
             Event::SocketOpened { socket, .. } => Some(*socket),
             _ => None,
