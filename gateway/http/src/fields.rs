@@ -144,7 +144,13 @@ impl Fields {
         if !scan::is_token(name) {
             return Err(FieldError::Name);
         }
-        self.append(Known::lookup(name), name, value)
+        if !scan::is_field_value(value) {
+            return Err(FieldError::Value);
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(b": ");
+        self.append_value(Known::lookup(name), start, value)
     }
 
     /// Appends a field under a known name, in its canonical spelling. [`Known::Other`] is refused.
@@ -152,7 +158,12 @@ impl Fields {
         if known == Known::Other {
             return Err(FieldError::Name);
         }
-        self.append(known, known.name().as_bytes(), value)
+        if !scan::is_field_value(value) {
+            return Err(FieldError::Value);
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(known.line_start().as_bytes());
+        self.append_value(known, start, value)
     }
 
     /// Puts one field in the place of all that have this known name.
@@ -164,20 +175,18 @@ impl Fields {
         self.push_known(known, value)
     }
 
-    fn append(&mut self, known: Known, name: &[u8], value: &[u8]) -> Result<(), FieldError> {
-        if !scan::is_field_value(value) {
-            return Err(FieldError::Value);
+    /// Ends the line that has begun at `start` with a valid value.
+    #[inline(always)]
+    fn append_value(&mut self, known: Known, start: usize, value: &[u8]) -> Result<(), FieldError> {
+        let value_start = self.bytes.len();
+        let value_end = value_start + value.len();
+        if u32::try_from(value_end + 2).is_err() {
+            self.bytes.truncate(start);
+            return Err(FieldError::Length);
         }
-        let start = self.bytes.len();
-        let name_end = start + name.len();
-        let value_end = name_end + 2 + value.len();
-        let Ok(_) = u32::try_from(value_end + 2) else { return Err(FieldError::Length) };
-        self.bytes.reserve(name.len() + value.len() + 4);
-        self.bytes.extend_from_slice(name);
-        self.bytes.extend_from_slice(b": ");
         self.bytes.extend_from_slice(value);
         self.bytes.extend_from_slice(b"\r\n");
-        self.note(known, [start, name_end, name_end + 2, value_end], true);
+        self.note(known, [start, value_start - 2, value_start, value_end], true);
         Ok(())
     }
 
@@ -236,8 +245,8 @@ impl Fields {
 /// What HTTP/1.1's parser and encoder do with the parts.
 impl Fields {
     /// Notes a field at `[name, name end, value, value end]`, which [`Fields::adopt`] or the caller puts into `bytes`.
-    /// All of them fit a u32: see [`Fields::append`] and the limit on heads.
-    #[inline]
+    /// All of them fit a u32: see [`Fields::append_value`] and the limit on heads.
+    #[inline(always)]
     pub(crate) fn note(&mut self, known: Known, at: [usize; 4], verbatim: bool) {
         let [name, name_end, value, value_end] = at.map(|n| n as u32);
         let flags = if known.is_hop_by_hop() { HOP } else { 0 } | if verbatim { VERBATIM } else { 0 };

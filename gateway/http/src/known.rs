@@ -27,6 +27,8 @@ macro_rules! known {
 
         const VARIANTS: &[Known] = &[Known::Other, $(Known::$variant,)*];
         const NAMES: &[&str] = &["", $($name,)*];
+        /// The names as a line of HTTP/1.1 begins with them.
+        const LINE_STARTS: &[&str] = &["", $(concat!($name, ": "),)*];
         const RULES: &[u8] = &[TRAILER | CLAIM, $($rules,)*];
     };
 }
@@ -157,7 +159,7 @@ static LOWER: [Lower; NAMES.len()] = {
 
 /// At most seven bytes as a little-endian number, read in two overlapping halves.
 #[inline]
-fn short_word(bytes: &[u8]) -> u64 {
+pub(crate) fn short_word(bytes: &[u8]) -> u64 {
     let n = bytes.len();
     if let (Some(start), Some(end)) = (bytes.first_chunk(), bytes.last_chunk()) {
         return u64::from(u32::from_le_bytes(*start)) | u64::from(u32::from_le_bytes(*end)) << (8 * (n - 4));
@@ -206,6 +208,12 @@ impl Known {
     #[inline]
     pub const fn name(self) -> &'static str {
         NAMES[self as usize]
+    }
+
+    /// The name in its canonical spelling, with the colon and the space that follow it in a line.
+    #[inline]
+    pub(crate) const fn line_start(self) -> &'static str {
+        LINE_STARTS[self as usize]
     }
 
     /// Whether the field is for the next hop alone and never forwarded (RFC 9110 §7.6.1).

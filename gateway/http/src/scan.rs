@@ -1,5 +1,7 @@
 //! Byte classes and the scans over them: the inner loops of the codec.
 
+use crate::known::short_word;
+
 const TOKEN: u8 = 1;
 const TARGET: u8 = 2;
 const HOST: u8 = 4;
@@ -90,7 +92,9 @@ pub(crate) fn text_run(bytes: &[u8]) -> usize {
     if let Some(chunk) = bytes.last_chunk() {
         return control_in(chunk).map_or(bytes.len(), |found| bytes.len() - chunk.len() + found);
     }
-    bytes.iter().position(|&b| b < 0x20 || b == 0x7f).unwrap_or(bytes.len())
+    // Fewer than eight, filled up with spaces.
+    let word = short_word(bytes) | 0x2020_2020_2020_2020_u64.unbounded_shl(8 * bytes.len() as u32);
+    control_in(&word.to_le_bytes()).unwrap_or(bytes.len())
 }
 
 /// Where the first control character or DEL is.
