@@ -74,6 +74,9 @@ const IMPLS: usize = 8;
 /// The most fields.
 const FIELDS: usize = 10;
 
+/// What prints to the standard error past the log (`gateway/control/src/log`), which only the command line's own output may.
+const PRINTS: &[&str] = &["eprintln!", "eprint!", "dbg!"];
+
 /// One line for each crossing.
 pub fn check(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
@@ -179,6 +182,9 @@ fn judge_source(folder: &str, text: &str) -> Vec<(usize, String)> {
         }
         if matches!(place(folder), Some(Place::Product(_))) && folder != "gateway/tls" {
             look(UNBUFFERED, "only `tls` names rustls' unbuffered API");
+        }
+        if matches!(place(folder), Some(Place::Product(_))) && folder != "gateway/sealane" {
+            look(PRINTS, "what the gateway says goes to the log");
         }
     }
     found
@@ -319,6 +325,15 @@ mod tests {
         let lines: Vec<usize> = judge_source("gateway/http", text).into_iter().map(|(line, _)| line).collect();
         assert_eq!(lines, [2]);
         assert!(judge_source("gateway/lane", text).is_empty());
+    }
+
+    #[test]
+    fn only_the_binary_prints() {
+        let text = "eprintln!(\"sealane: {e}\");\n#[cfg(test)]\neprintln!(\"skipped\");";
+        assert_eq!(judge_source("gateway/control", text).len(), 1);
+        assert_eq!(judge_source("gateway/proxy", text).len(), 1);
+        assert!(judge_source("gateway/sealane", text).is_empty());
+        assert!(judge_source("lab/load", text).is_empty());
     }
 
     #[test]

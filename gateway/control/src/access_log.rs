@@ -11,6 +11,7 @@
 //! ```
 
 use crate::config::{AccessLogTarget, RunAs};
+use crate::log;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, fchown};
@@ -277,8 +278,7 @@ impl Writer {
         self.shared.write_errors.fetch_add(1, Relaxed);
         self.since += 1;
         if self.complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
-            // With nowhere to tell it, the counter is left.
-            let _ = writeln!(io::stderr(), "sealane: cannot {what} the access log: {e} ({} errors so far)", self.since);
+            log::error!("cannot {what} the access log: {e} ({} errors so far)", self.since);
             self.complained = Some(Instant::now());
             self.since = 0;
         }

@@ -16,6 +16,7 @@
 //! new one has all it needs, or opens the sockets itself.
 
 use crate::kept;
+use crate::log;
 use crate::vpn::VpnDoor;
 use crate::vpn::handover::{Estate as Tunnel, Handed};
 use anyhow::{Context, Result, bail};
@@ -357,7 +358,7 @@ pub fn receive() -> Result<Legacy> {
         Ok(legacy) => Ok(Legacy { predecessor: Some(pair), ..legacy }),
         Err(e) => {
             // It died on the way: its sockets are closed, and can be opened again.
-            eprintln!("sealane: the process that was to hand over its sockets did not: {e:#}");
+            log::warn!("the process that was to hand over its sockets did not: {e:#}");
             Ok(Legacy::default())
         }
     }
@@ -414,12 +415,12 @@ fn passed_at_start() -> (Vec<Inherited>, Option<UnixStream>) {
         let listens = rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(false);
         let bound = rustix::net::getsockname(&socket).ok().and_then(|a| SocketAddr::try_from(a).ok());
         let (true, Some(bound)) = (listens, bound) else {
-            eprintln!("sealane: a socket passed by the service manager is not a TCP listener and is not used");
+            log::warn!("a socket passed by the service manager is not a TCP listener and is not used");
             continue;
         };
         // Lanes never wait in accept.
         if let Err(e) = rustix::io::ioctl_fionbio(&socket, true) {
-            eprintln!("sealane: the socket for {bound} passed by the service manager cannot be used: {e}");
+            log::warn!("the socket for {bound} passed by the service manager cannot be used: {e}");
             continue;
         }
         match found.iter_mut().find(|l| l.bound == bound) {

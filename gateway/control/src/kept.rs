@@ -6,6 +6,7 @@
 //! twice, whatever becomes of the process that has read them. An end that is not orderly keeps nothing.
 
 use crate::handover::take_descriptors;
+use crate::log;
 use crate::systemd::Notifier;
 use crate::vpn::handover::{Estate, Handed};
 use crate::vpn::settings::Settings;
@@ -32,8 +33,8 @@ pub fn keep(vpn: &Vpn, notifier: &Notifier) {
         return;
     }
     match try_to_keep(vpn, notifier) {
-        Ok(()) => eprintln!("sealane: tunnel: left with the service manager for the next start"),
-        Err(e) => eprintln!("sealane: tunnel: not kept, its clients connect again: {e:#}"),
+        Ok(()) => log::info!("tunnel: left with the service manager for the next start"),
+        Err(e) => log::warn!("tunnel: not kept, its clients connect again: {e:#}"),
     }
 }
 
@@ -53,7 +54,7 @@ pub fn start(settings: Settings, kept: Option<UnixStream>, notifier: &Notifier) 
         notifier.keep_no_more(NAME);
         match estate.and_then(|estate| Vpn::prepare(settings.clone(), estate)).and_then(Prepared::start) {
             Ok(vpn) => return Ok(vpn),
-            Err(e) => eprintln!("sealane: tunnel: what was kept is of no use, its clients connect again: {e:#}"),
+            Err(e) => log::warn!("tunnel: what was kept is of no use, its clients connect again: {e:#}"),
         }
     }
     Vpn::start(settings)

@@ -15,6 +15,7 @@ pub mod health;
 mod kept;
 mod lanes;
 mod listeners;
+pub mod log;
 mod memory;
 pub mod metrics;
 mod orders;

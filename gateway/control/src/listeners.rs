@@ -3,6 +3,7 @@
 
 use crate::config::{Config, snapshot_parts};
 use crate::handover::{Inherited, Legacy};
+use crate::log;
 use crate::sockets::{self, Opened, OpenedUdp};
 use crate::syn_tls;
 use crate::ticket_keys::TicketRing;
@@ -93,7 +94,7 @@ impl Listeners {
             }
             let (id, opened) = &self.open[&address];
             if let Err(e) = syn_tls::apply(&opened.sockets, listener.syn_tls, &ring.current()) {
-                eprintln!("sealane: {address}: TLS handshakes cannot begin in the SYN: {e}");
+                log::warn!("{address}: TLS handshakes cannot begin in the SYN: {e}");
             }
             let udp = match (&listener.http3, self.udp.entry(address)) {
                 (None, _) => Vec::new(),

@@ -4,6 +4,7 @@
 //! nobody new, and reset the connections that hold the most, if these hold much. What a connection may hold is bounded
 //! anyway.
 
+use crate::log;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -43,8 +44,8 @@ impl MemoryWatch {
         if self.short.swap(short, Relaxed) != short {
             let mib = limit.unwrap_or_default() >> 20;
             match short {
-                true => eprintln!("sealane: more than {mib} MiB are in use: new connections wait until it is less"),
-                false => eprintln!("sealane: less than {mib} MiB are in use again: new connections are accepted"),
+                true => log::warn!("more than {mib} MiB are in use: new connections wait until it is less"),
+                false => log::info!("less than {mib} MiB are in use again: new connections are accepted"),
             }
         }
         short

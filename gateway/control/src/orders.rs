@@ -1,5 +1,6 @@
 //! Orders to the running gateway, from signals, from the admin socket, and from itself.
 
+use crate::log;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
@@ -41,11 +42,12 @@ impl Given {
         self.reply.is_some()
     }
 
-    /// Answers whoever gave the order, and says it on the standard error as well.
+    /// Answers whoever gave the order, and says it in the log as well.
     pub fn reply(self, reply: Reply) {
         match &reply {
             Ok(line) if line.is_empty() => {}
-            Ok(line) | Err(line) => eprintln!("sealane: {line}"),
+            Ok(line) => log::info!("{line}"),
+            Err(line) => log::error!("{line}"),
         }
         if let Some(to) = self.reply {
             // Whoever asked may have left.

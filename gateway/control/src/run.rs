@@ -12,6 +12,7 @@ use crate::health::LiveUpstreams;
 use crate::kept;
 use crate::lanes::{LaneEvent, Lanes};
 use crate::listeners::Listeners;
+use crate::log::{self, LogSettings};
 use crate::memory::{self, MemoryWatch};
 use crate::metrics::LaneMetrics;
 use crate::orders::{Given, Order, Orders, Reply};
@@ -61,16 +62,17 @@ pub fn serve(config: Config) -> Result<()> {
     let lanes = config.lanes;
     serve_with(config, |ready| {
         for address in &ready.listeners {
-            eprintln!("sealane: listening on {address}, {lanes} lane{}", if lanes == 1 { "" } else { "s" });
+            log::info!("listening on {address}, {lanes} lane{}", if lanes == 1 { "" } else { "s" });
         }
         if let Some(admin) = ready.admin {
-            eprintln!("sealane: status at http://{admin}/, metrics at http://{admin}/metrics");
+            log::info!("status at http://{admin}/, metrics at http://{admin}/metrics");
         }
     })
 }
 
 /// Serves until told to stop; `ready` is called once everything is listened on.
 pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
+    log::start(config.log);
     let program = Program::this()?;
     let legacy = handover::receive()?;
     sockets::raise_open_files();
@@ -83,7 +85,8 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
             log.finish(LOG_PATIENCE);
         }
         running.admin.close().await;
-        eprintln!("sealane: {}", running.metrics.summary());
+        log::info!("{}", running.metrics.summary());
+        log::finish();
         anyhow::Ok((result, running.vpn, running.notifier))
     });
     let result = ended.and_then(|(result, vpn, notifier)| {
@@ -177,12 +180,12 @@ impl Running {
         // Clients that come meanwhile wait to be accepted. Whose name does not resolve is down until it does.
         dns::inherit(std::mem::take(&mut legacy.names));
         for warning in config.resolve(dns::LOAD_LIMIT).await {
-            eprintln!("{warning}");
+            log::warn!("{warning}");
         }
         let upstreams = LiveUpstreams::new(&config);
         snapshot.upstreams = upstreams.current();
         for address in listeners.forget_inherited() {
-            eprintln!("sealane: no listener is configured for {address}, which was passed to this process");
+            log::warn!("no listener is configured for {address}, which was passed to this process");
         }
         let log = AccessLog::start(&config.access_log, config.lanes, heir.as_ref());
         let log = log.with_context(|| match &config.access_log {
@@ -236,7 +239,7 @@ impl Running {
         };
         vpn.iter().for_each(|vpn| metrics.set_tunnel(vpn.board()));
         if let Some(note) = syn_tls::note(&config) {
-            eprintln!("sealane: {note}");
+            log::warn!("{note}");
         }
         notifier.ready(&board.sentence());
         let (tell_loaded, loaded) = mpsc::channel(1);
@@ -335,8 +338,9 @@ impl Running {
                     if memory.look(self.config.limits.max_memory) {
                         self.lanes.send_all(|| Message::FreeMemory);
                     }
+                    log::tell_repeats();
                     for line in shortages.look(self.metrics.shortages(), std::time::Instant::now()) {
-                        eprintln!("sealane: {line}");
+                        log::warn!("{line}");
                     }
                 }
                 _ = heartbeat.tick() => self.notifier.alive(),
@@ -396,7 +400,7 @@ impl Running {
                         self.admin.leave();
                         let follower = self.follower.take().map(|(channel, not_read)| {
                             if let Err(e) = self.lanes.listen_to(channel.clone(), self.listeners.ids()) {
-                                eprintln!("sealane: QUIC connections of this process end: {e}");
+                                log::warn!("QUIC connections of this process end: {e}");
                             }
                             QuicSuccessor { channel, read_no_more, not_read }
                         });
@@ -505,7 +509,7 @@ impl Running {
     /// Returns what of it takes effect later, for whoever has asked.
     fn try_reload(&mut self, mut config: Config, warnings: Vec<Warning>) -> Result<Vec<String>> {
         for warning in warnings {
-            eprintln!("{warning}");
+            log::warn!("{warning}");
         }
         let mut notes = Vec::new();
         for (name, differs) in [
@@ -534,6 +538,11 @@ impl Running {
             let _ = self.listeners.snapshot(&self.config, &self.ring, generation);
         }
         let snapshot = snapshot?;
+        log::start(LogSettings {
+            // A level that was set at run time stays until the file has another than before.
+            level: if config.log.level == self.config.log.level { log::level() } else { config.log.level },
+            ..config.log
+        });
         self.listeners.forget_unused(&config);
         self.upstreams.apply(&config);
         self.publish(snapshot);

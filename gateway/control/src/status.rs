@@ -30,6 +30,8 @@ pub struct Status {
     pub state: String,
     /// The configuration's file, or `command line`.
     pub configuration: String,
+    /// The level of the log: `error`, `warn`, `info`, `debug` or `trace`.
+    pub log_level: String,
     /// Counts publications of a configuration or of ticket keys, from 1.
     pub generation: u64,
     /// Reloads since the start.
@@ -325,6 +327,7 @@ impl Board {
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            log_level: crate::log::level().to_string(),
             started: self.started.0.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
             uptime: self.started.1.elapsed().as_secs_f64(),
             state: if self.metrics.healthy() { "serving" } else { "draining" }.to_owned(),

@@ -4,6 +4,7 @@
 //! has made); what it will not be able to do is said at the start rather than found out by the first reload or upgrade.
 
 use crate::config::{AccessLogTarget, Config, RunAs};
+use crate::log;
 use anyhow::{Context as _, Result};
 use rustix::fs::{Access, access};
 use sealane_sys::privileges::CapabilitySet;
@@ -38,28 +39,28 @@ pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
         .with_context(|| format!("cannot become {name}"))?;
     for file in config.files.iter().filter(|f| File::open(f).is_err()) {
         let file = file.display();
-        eprintln!(
-            "sealane: {name} cannot read {file}, so a reload will fail: `sudo chgrp {name} {file}; sudo chmod g+r {file}`"
+        log::warn!(
+            "{name} cannot read {file}, so a reload will fail: `sudo chgrp {name} {file}; sudo chmod g+r {file}`"
         );
     }
     if let AccessLogTarget::File(path) = &config.access_log {
         if OpenOptions::new().append(true).open(path).is_err() {
             let path = path.display();
-            eprintln!(
-                "sealane: {name} cannot write {path}, so reopen-logs and an upgrade will fail: `sudo chown {name} {path}`"
+            log::warn!(
+                "{name} cannot write {path}, so reopen-logs and an upgrade will fail: `sudo chown {name} {path}`"
             );
         } else if !may_create_beside(path) {
             let folder = folder_of(path).display().to_string();
-            eprintln!(
-                "sealane: {name} cannot make files in {folder}: whoever moves the access log away must make the new one \
+            log::warn!(
+                "{name} cannot make files in {folder}: whoever moves the access log away must make the new one \
                  (logrotate: `create 640 {name}`)"
             );
         }
     }
     if let Some(path) = config.admin_socket.as_deref().filter(|path| !may_create_beside(path)) {
         let folder = folder_of(path).display().to_string();
-        eprintln!(
-            "sealane: {name} cannot make files in {folder}, so an upgrade will fail: put the admin socket into a folder \
+        log::warn!(
+            "{name} cannot make files in {folder}, so an upgrade will fail: put the admin socket into a folder \
              of {name}'s"
         );
     }

@@ -11,6 +11,7 @@ use sealane_control::client::{self, ClientSettings};
 use sealane_control::config::{
     self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, Severity, Warning, https_record,
 };
+use sealane_control::log::{self, Level};
 use sealane_control::{demo, dns, run, syn_tls};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -190,6 +191,16 @@ Example:
     },
     /// Reopen the access log of a running gateway, after a rotation (SIGUSR1)
     ReopenLogs(running::At),
+    /// Print the log level of a running gateway, or change it until its next start
+    #[command(after_help = "\
+Example:
+  sealane log-level debug")]
+    LogLevel {
+        #[command(flatten)]
+        at: running::At,
+        /// The new level: error, warn, info, debug or trace
+        level: Option<Level>,
+    },
     /// Print shell completions
     #[command(after_help = "\
 Example:
@@ -322,6 +333,8 @@ fn main() -> ExitCode {
             match e.downcast_ref::<Errors>() {
                 // They carry their own "error:", and places.
                 Some(errors) => eprintln!("{errors}"),
+                // Whoever reads the log as JSON gets this as JSON, too.
+                None if log::is_started() => log::error!("{e:#}"),
                 None => eprintln!("sealane: {e:#}"),
             }
             ExitCode::FAILURE
@@ -356,6 +369,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             print(&running::server(at, upstream, server, &change)?)?;
         }
         Command::ReopenLogs(at) => print(&running::order(at, "reopen-logs")?)?,
+        Command::LogLevel { at, level } => print(&running::log_level(at, level)?)?,
         Command::Completions { shell } => {
             let mut out = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "sealane", &mut out);
@@ -372,8 +386,9 @@ fn execute(command: Command) -> Result<ExitCode> {
 
 fn serve(loaded: Result<(Config, Vec<Warning>), Errors>) -> Result<()> {
     let (config, warnings) = loaded?;
+    log::start(config.log);
     for warning in warnings {
-        eprintln!("{warning}");
+        log::warn!("{warning}");
     }
     run::serve(config)
 }

@@ -4,6 +4,7 @@ use crate::top;
 use anyhow::{Context, Result};
 use clap::Args;
 use sealane_control::admin::ask::{Where, ask, ask_with};
+use sealane_control::log::Level;
 use sealane_control::status::{ServerChange, ServerStatus, Status};
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -84,6 +85,15 @@ pub fn server(at: At, upstream: String, server: String, change: &Change) -> Resu
         default_weight: change.default_weight,
     };
     ask_with(&at.place(), "POST", "/v1/server", &serde_json::to_string(&change)?, SOON)
+}
+
+/// `sealane log-level`: changes the level, if there is one to change it to, and returns the level in force.
+pub fn log_level(at: At, level: Option<Level>) -> Result<String> {
+    let at = at.place();
+    match level {
+        Some(level) => ask_with(&at, "POST", "/v1/log-level", level.name(), SOON),
+        None => Ok(fetch(&at)?.0.log_level + "\n"),
+    }
 }
 
 fn fetch(at: &Where) -> Result<(Status, String)> {

@@ -11,6 +11,7 @@
 //! | `GET /healthz` | 200 while serving, 503 while draining |
 //! | `GET /v1/status` | [`Status`](crate::status::Status) as JSON |
 //! | `POST /v1/server` | [`ServerChange`] as JSON: drain a server, set its weight; Unix socket only |
+//! | `POST /v1/log-level` | a level's name: [`log`](crate::log); Unix socket only |
 //! | `POST /v1/reload`, `/v1/upgrade`, `/v1/drain`, `/v1/reopen-logs` | Unix socket only |
 
 mod addressed;
@@ -18,6 +19,7 @@ pub mod ask;
 mod unix;
 
 use crate::config::RunAs;
+use crate::log;
 use crate::metrics::LaneMetrics;
 use crate::orders::{Order, Orders};
 use crate::prometheus::Writer;
@@ -362,7 +364,10 @@ async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>
         "/v1/server" if site.orders.is_some() && request.method() == Method::POST => {
             return change_server(request, site).await;
         }
-        "/v1/server" => Order::Reopen, // Refused below, as orders are.
+        "/v1/log-level" if site.orders.is_some() && request.method() == Method::POST => {
+            return change_log_level(request).await;
+        }
+        "/v1/server" | "/v1/log-level" => Order::Reopen, // Refused below, as orders are.
         "/" | "/metrics" | "/healthz" | "/v1/status" => return page(&request, site),
         _ => return text(StatusCode::NOT_FOUND, NOT_FOUND.to_owned()),
     };
@@ -381,10 +386,33 @@ async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>
 /// Most bytes of a change.
 const MAX_CHANGE: usize = 4096;
 
+async fn body_of(request: Request<Incoming>) -> Result<Bytes, Response<Full<Bytes>>> {
+    let body = Limited::new(request.into_body(), MAX_CHANGE).collect().await.map(|body| body.to_bytes());
+    body.map_err(|e| text(StatusCode::BAD_REQUEST, format!("the body cannot be read: {e}\n")))
+}
+
+async fn change_log_level(request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let body = match body_of(request).await {
+        Ok(body) => body,
+        Err(response) => return response,
+    };
+    match str::from_utf8(&body).unwrap_or_default().trim().parse::<log::Level>() {
+        Ok(level) => {
+            let before = log::level();
+            // Logged under the more talkative of the two.
+            log::set_level(level.max(before));
+            log::info!("the log level is now {level} (it was {before})");
+            log::set_level(level);
+            text(StatusCode::OK, format!("{level}\n"))
+        }
+        Err(e) => text(StatusCode::BAD_REQUEST, format!("not a log level: {e}\n")),
+    }
+}
+
 async fn change_server(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>> {
-    let body = match Limited::new(request.into_body(), MAX_CHANGE).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(e) => return text(StatusCode::BAD_REQUEST, format!("the body cannot be read: {e}\n")),
+    let body = match body_of(request).await {
+        Ok(body) => body,
+        Err(response) => return response,
     };
     let change = match serde_json::from_slice::<ServerChange>(&body) {
         Ok(change) => change,

@@ -11,6 +11,7 @@
 mod dialer;
 mod redirect;
 
+use crate::log::{self, Level, LogSettings};
 use anyhow::{Context, Result, bail};
 use dialer::Dialer;
 use sealane_tls::hello;
@@ -55,15 +56,17 @@ pub fn run(settings: &ClientSettings) -> Result<()> {
     if settings.to.is_some() != settings.redirect.is_empty() {
         bail!("write either --to HOST:PORT or --redirect PORT");
     }
+    let level = if settings.verbose { Level::Debug } else { Level::Info };
+    log::start(LogSettings { level, ..LogSettings::default() });
     match sealane_sys::fastopen::Sysctl::read() {
         Some(s) if s.client() => {}
-        Some(s) => eprintln!(
-            "sealane: net.ipv4.tcp_fastopen is {}: every connection is made in sequence; \
+        Some(s) => log::info!(
+            "net.ipv4.tcp_fastopen is {}: every connection is made in sequence; \
              `sudo sysctl -w net.ipv4.tcp_fastopen={}` allows data in SYNs",
             s.bits(),
             s.bits() | 1
         ),
-        None => eprintln!("sealane: this kernel has no TCP Fast Open: every connection is made in sequence"),
+        None => log::info!("this kernel has no TCP Fast Open: every connection is made in sequence"),
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, serve(settings))
@@ -87,7 +90,7 @@ async fn serve(settings: &ClientSettings) -> Result<()> {
         false => Some(redirect::Rules::install(&settings.redirect, &listeners)?),
     };
     for listener in &listeners {
-        eprintln!("sealane: client on {}", listener.local_addr()?);
+        log::info!("client on {}", listener.local_addr()?);
     }
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
@@ -96,7 +99,7 @@ async fn serve(settings: &ClientSettings) -> Result<()> {
             _ = signals.next() => break,
         };
         let Some((stream, slot)) = accepted else { continue };
-        let (dialer, verbose) = (dialer.clone(), settings.verbose);
+        let dialer = dialer.clone();
         tokio::task::spawn_local(async move {
             let destination = match to {
                 Some(to) => Ok(to),
@@ -108,13 +111,13 @@ async fn serve(settings: &ClientSettings) -> Result<()> {
             };
             drop(slot);
             match result {
-                Ok((to, how)) if verbose => eprintln!("sealane: {to}: {how}"),
-                Err(e) if verbose => eprintln!("sealane: {e}"),
-                _ => {}
+                Ok((to, how)) => log::debug!("{to}: {how}"),
+                Err(e) => log::debug!("{e}"),
             }
         });
     }
-    eprintln!("sealane: {}", dialer.summary());
+    log::info!("{}", dialer.summary());
+    log::finish();
     Ok(())
 }
 
@@ -131,7 +134,7 @@ async fn beside(address: SocketAddr) -> Option<TcpListener> {
         Ok(listener) => Some(listener),
         Err(e) => {
             let family = if other.is_ipv4() { "IPv4" } else { "IPv6" };
-            eprintln!("sealane: connections over {family} stay as they are: cannot listen on {other}: {e}");
+            log::warn!("connections over {family} stay as they are: cannot listen on {other}: {e}");
             None
         }
     }

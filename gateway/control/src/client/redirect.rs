@@ -4,6 +4,7 @@
 //! connections would come back to us.
 
 use super::dialer::MARK;
+use crate::log;
 use anyhow::{Context, Result, bail};
 use rustix::net::sockopt;
 use std::io::{self, Write};
@@ -43,7 +44,7 @@ impl Rules {
 impl Drop for Rules {
     fn drop(&mut self) {
         if !remove() {
-            eprintln!("sealane: the rules are still there: `sudo nft delete table inet {TABLE}`");
+            log::warn!("the rules are still there: `sudo nft delete table inet {TABLE}`");
         }
     }
 }

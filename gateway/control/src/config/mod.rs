@@ -52,6 +52,7 @@ pub use tunnel::{ClientCertificates, PasswordFile, Tunnel, TunnelClient, TunnelP
 pub use upstream::NamedServer;
 pub(crate) use upstream::expand;
 
+use crate::log::LogSettings;
 use addresses::{Addresses, Protocol};
 use decode::{At, Section};
 use diagnostics::{Place, Sink, Source};
@@ -98,6 +99,8 @@ pub struct Config {
     pub access_log: AccessLogTarget,
     /// What they look like.
     pub log_format: LogFormat,
+    /// The log on the standard error.
+    pub log: LogSettings,
     /// How long open connections may go on after the first signal to stop.
     pub drain_timeout: Duration,
     /// How long a session ticket is good for; ticket keys are replaced as often.
@@ -310,8 +313,10 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let (admin, admin_names, admin_socket) =
         top.table(&settings::top::admin).map_or((None, Vec::new(), None), |s| admin(s, &mut addresses));
     let (admin_socket, admin_socket_place) = admin_socket.unzip();
+    let log_section = top.table(&settings::top::log);
+    let messages = log_section.as_ref().map(messages).unwrap_or_default();
     let (access_log, access_log_place, log_format) =
-        top.table(&settings::top::log).map_or((AccessLogTarget::Off, None, LogFormat::Combined), log);
+        log_section.map_or((AccessLogTarget::Off, None, LogFormat::Combined), log);
     let mut routing = Routing::default();
     let limits = limits(&top, &mut routing);
     let resolver = top.optional(&settings::top::resolver).unwrap_or_default();
@@ -391,6 +396,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         admin_socket,
         access_log,
         log_format,
+        log: messages,
         drain_timeout,
         ticket_lifetime,
         limits,
@@ -508,6 +514,11 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
         Some((written, sink.place_of(&path.span)))
     });
     (address, names, socket)
+}
+
+/// The settings of the log on the standard error.
+fn messages(section: &Section) -> LogSettings {
+    LogSettings { level: section.or(&settings::log::level), json: section.or(&settings::log::message_format) }
 }
 
 fn log(section: Section) -> (AccessLogTarget, Option<Place>, LogFormat) {

@@ -2,6 +2,7 @@
 
 use super::tracked::{Event, Tracked};
 use crate::config::{Config, Found, Plan, expand};
+use crate::log;
 use sealane_proxy::Failure;
 use sealane_proxy::server_state::{GroupState, ServerState};
 use sealane_proxy::snapshot::Upstream;
@@ -337,7 +338,7 @@ impl Groups {
                         known.sort_unstable();
                         // In another order it is the same answer: many servers turn theirs around.
                         if found != known {
-                            eprintln!("sealane: upstream {}: {host} is now {}", group.base.name, listed(&found));
+                            log::info!("upstream {}: {host} is now {}", group.base.name, listed(&found));
                             group.addresses[*at] = found;
                             group.dns_changes += 1;
                         }
@@ -351,13 +352,13 @@ impl Groups {
                                 true => "the server is down until it resolves",
                                 false => "the addresses known last stay in use",
                             };
-                            eprintln!("sealane: upstream {}: {host}: {e}; {then}", group.base.name);
+                            log::warn!("upstream {}: {host}: {e}; {then}", group.base.name);
                         }
                     }
                 }
             }
             if !before.is_empty() && group.unresolved.is_empty() {
-                eprintln!("sealane: upstream {}: its names resolve again", group.base.name);
+                log::info!("upstream {}: its names resolve again", group.base.name);
             }
             group.failed_rounds = if group.unresolved.is_empty() { 0 } else { group.failed_rounds.saturating_add(1) };
             group.next_resolve = now + group.resolve_after();
@@ -492,16 +493,16 @@ fn listed(ips: &[IpAddr]) -> String {
 fn say(group: &str, server: &str, event: &Event, why: Option<Failure>) {
     let why = why.map_or(Cow::Borrowed("for a reason that is not known"), Failure::text);
     match event {
-        Event::Up => eprintln!("sealane: upstream {group}: {server} is up"),
-        Event::Down(why) => eprintln!("sealane: upstream {group}: {server} is down: {why}"),
+        Event::Up => log::info!("upstream {group}: {server} is up"),
+        Event::Down(why) => log::warn!("upstream {group}: {server} is down: {why}"),
         Event::Ejected { failures, rest } => {
             let seconds = rest.as_secs_f64();
-            eprintln!(
-                "sealane: upstream {group}: {server} has failed {failures} times in a row: left alone for {seconds} s \
+            log::warn!(
+                "upstream {group}: {server} has failed {failures} times in a row: left alone for {seconds} s \
                  ({why})"
             );
         }
-        Event::Failing => eprintln!("sealane: upstream {group}: {server} fails requests: {why}"),
-        Event::Back => eprintln!("sealane: upstream {group}: {server} is tried again"),
+        Event::Failing => log::warn!("upstream {group}: {server} fails requests: {why}"),
+        Event::Back => log::info!("upstream {group}: {server} is tried again"),
     }
 }

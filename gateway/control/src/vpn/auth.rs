@@ -2,6 +2,7 @@
 
 use super::throttle::Turns;
 use crate::config::PasswordFile;
+use crate::log;
 use anyhow::{Context, Result, bail};
 use argon2::{Argon2, PasswordHash, PasswordHasher as _, PasswordVerifier as _};
 use aws_lc_rs::{constant_time, hmac};
@@ -217,12 +218,12 @@ impl Authenticator {
                     Some(Ok(Ok(Some(TEMPORARY)))) => Verdict::Later("authentication is not possible just now"),
                     Some(Ok(Ok(_))) => Verdict::Wrong,
                     Some(Ok(Err(e))) => {
-                        eprintln!("sealane: tunnel: the authentication command cannot be run: {e:#}");
+                        log::warn!("tunnel: the authentication command cannot be run: {e:#}");
                         Verdict::Later("authentication is not possible just now")
                     }
                     Some(Err(_)) => {
-                        eprintln!(
-                            "sealane: tunnel: the authentication command took longer than {} s",
+                        log::warn!(
+                            "tunnel: the authentication command took longer than {} s",
                             WAIT_LIMIT.as_secs()
                         );
                         Verdict::Later("authentication is not possible just now")

@@ -10,6 +10,7 @@ use super::profile::{Profile, Remote};
 use super::server::{Outlet, Word};
 use super::session::{Event as SessionEvent, Session, Words};
 use super::verify::in_words;
+use crate::log;
 use anyhow::{Context as _, Result, anyhow, bail};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{Format, Header, KeySlot, PeerId, magic};
@@ -52,13 +53,16 @@ fn unix() -> u32 {
 
 /// Connects, and stays connected until a signal says otherwise.
 pub fn connect(profile: Profile) -> Result<()> {
+    log::start(log::LogSettings::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run(profile))
+    let ended = runtime.block_on(run(profile));
+    log::finish();
+    ended
 }
 
 async fn run(mut profile: Profile) -> Result<()> {
     for what in &profile.ignored {
-        eprintln!("sealane: not done: {what}");
+        log::warn!("not done: {what}");
     }
     let mut stop = Stop::new()?;
     let (sink, mut outlet) = super::server::inbox();
@@ -92,7 +96,7 @@ async fn run(mut profile: Profile) -> Result<()> {
         }
         let wait = wait.map_or(pause, |s| Duration::from_secs(u64::from(s.min(3600))));
         pause = (pause * 2).min(LONGEST_PAUSE);
-        eprintln!("sealane: {}: {why}; again in {} s", remote.host, wait.as_secs());
+        log::warn!("{}: {why}; again in {} s", remote.host, wait.as_secs());
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = stop.asked() => return Ok(()),
@@ -310,7 +314,7 @@ impl Attempt<'_> {
                     let _ = self.plane.command(Command::KeyDel(SERVER, KeySlot::Secondary));
                 }
                 if let Some((key_id, deadline)) = self.renewal.filter(|(_, deadline)| *deadline <= now) {
-                    eprintln!("sealane: key {key_id} was not agreed upon within {:?}", deadline - self.key_since);
+                    log::warn!("key {key_id} was not agreed upon within {:?}", deadline - self.key_since);
                     self.session.abandon(key_id);
                     self.renewal = None;
                     self.key_since = now;
@@ -335,8 +339,8 @@ impl Attempt<'_> {
         match event {
             SessionEvent::Message(0) => {
                 for what in self.session.message(0).iter().flat_map(|m| unknown_framing(&m.options)) {
-                    eprintln!(
-                        "sealane: the server has {what} on, which is not supported here: it may not understand our packets, \
+                    log::warn!(
+                        "the server has {what} on, which is not supported here: it may not understand our packets, \
                          nor we its; switch it off there"
                     );
                 }
@@ -353,7 +357,7 @@ impl Attempt<'_> {
             }
             SessionEvent::Failed(0, e) => return Ok(Some(failed(e))),
             SessionEvent::Failed(key_id, e) => {
-                eprintln!("sealane: the key exchange has failed: {e:#}");
+                log::warn!("the key exchange has failed: {e:#}");
                 self.session.abandon(key_id);
                 self.renewal = None;
                 self.key_since = now;
@@ -449,8 +453,8 @@ impl Attempt<'_> {
                 self.stage = Stage::Connected;
                 self.key_since = now;
                 let address = |a: Option<String>| a.unwrap_or_default();
-                eprintln!(
-                    "sealane: connected to {} as {} {} ({}, {}, {})",
+                log::info!(
+                    "connected to {} as {} {} ({}, {}, {})",
                     self.remote,
                     address(self.pushed.ifconfig.map(|(a, _)| a.to_string())),
                     address(self.pushed.ifconfig6.map(|(a, _)| a.to_string())),
@@ -534,8 +538,8 @@ impl Interface {
             routes.extend(from.routes.iter().map(|(a, n)| (IpAddr::V4(*a), *n)));
             routes.extend(from.routes6.iter().map(|(a, n)| (IpAddr::V6(*a), *n)));
             if from.redirect_gateway {
-                eprintln!(
-                    "sealane: the server wants all traffic (redirect-gateway); set that route yourself: a host route to \
+                log::info!(
+                    "the server wants all traffic (redirect-gateway); set that route yourself: a host route to \
                      {server} by the present gateway, then 0.0.0.0/1 and 128.0.0.0/1 to {name}"
                 );
             }
@@ -546,11 +550,11 @@ impl Interface {
             }
             match netlink.route_add(index, address, len, None) {
                 Ok(()) => self.routes.push((address, len)),
-                Err(e) => eprintln!("sealane: the route {address}/{len} is not set: {e}"),
+                Err(e) => log::warn!("the route {address}/{len} is not set: {e}"),
             }
         }
         for dns in &pushed.dns {
-            eprintln!("sealane: name resolution is left as it is; the server offers: {dns}");
+            log::info!("name resolution is left as it is; the server offers: {dns}");
         }
         Ok(())
     }

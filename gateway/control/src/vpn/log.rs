@@ -4,6 +4,7 @@
 //! `unix_ms`, `event` and `client` are always there; the rest is the event's own. There are a few lines per client and
 //! hour, so they are written at once.
 
+use crate::log;
 use serde_json::{Map, Value};
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -29,7 +30,7 @@ impl EventLog {
             match options.append(true).create(true).open(path) {
                 Ok(file) => Some((path.to_owned(), file)),
                 Err(e) => {
-                    eprintln!("sealane: tunnel: the log {} cannot be opened: {e}", path.display());
+                    log::warn!("tunnel: the log {} cannot be opened: {e}", path.display());
                     None
                 }
             }
@@ -51,7 +52,7 @@ impl EventLog {
         if let Err(e) = file.write_all(line.as_bytes())
             && !self.failed.replace(true)
         {
-            eprintln!("sealane: tunnel: the log {} cannot be written: {e}", path.display());
+            log::warn!("tunnel: the log {} cannot be written: {e}", path.display());
         }
     }
 }

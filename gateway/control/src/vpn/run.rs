@@ -6,6 +6,7 @@ use super::server::{self, Ended, Order, Start};
 use super::settings::Settings;
 use super::status::Board;
 use crate::config::Tunnel;
+use crate::log;
 use anyhow::{Context as _, Result, anyhow};
 use sealane_sys::netlink::Netlink;
 use sealane_tunnel::plane::{Feature, Plane, Prefix, Transport};
@@ -90,10 +91,10 @@ impl Vpn {
         let interface = begin.plane.interface().to_owned();
         for (transport, address) in &addresses {
             let name = if *transport == Transport::Udp { "udp" } else { "tcp" };
-            eprintln!("sealane: tunnel: {interface}, OpenVPN clients at {name}://{address}");
+            log::info!("tunnel: {interface}, OpenVPN clients at {name}://{address}");
         }
         for note in &begin.notes {
-            eprintln!("sealane: tunnel: {note}");
+            log::warn!("tunnel: {note}");
         }
         let (orders, orders_out) = mpsc::unbounded_channel();
         let (board, fixed) = (begin.board.clone(), Fixed::of(&begin.settings));
@@ -101,7 +102,7 @@ impl Vpn {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let served = runtime.map_err(anyhow::Error::from).and_then(|r| r.block_on(mind(begin, orders_out)));
             if let Err(e) = served {
-                eprintln!("sealane: tunnel: {e:#}");
+                log::warn!("tunnel: {e:#}");
             }
         })?;
         Ok(Self { orders, thread: Some(thread), board, fixed, routed: Mutex::default(), addresses, interface })
@@ -125,7 +126,7 @@ impl Vpn {
         let opened = Netlink::route().and_then(|mut n| Ok((n.link_index(interface)?, n)));
         let (index, mut netlink) = match opened {
             Ok(opened) => opened,
-            Err(e) => return eprintln!("sealane: tunnel: the routes through {interface} are not changed: {e}"),
+            Err(e) => return log::warn!("tunnel: the routes through {interface} are not changed: {e}"),
         };
         // A route that could not be added is tried again with the next reload.
         for prefix in networks.symmetric_difference(&routed.clone()) {
@@ -140,8 +141,8 @@ impl Vpn {
                 (_, false) => drop(routed.remove(prefix)),
             }
             if let Err(e) = result {
-                eprintln!(
-                    "sealane: tunnel: the route to {prefix} through {interface} is not changed: {e} (it takes CAP_NET_ADMIN)"
+                log::warn!(
+                    "tunnel: the route to {prefix} through {interface} is not changed: {e} (it takes CAP_NET_ADMIN)"
                 );
             }
         }
@@ -218,7 +219,7 @@ async fn mind(mut begin: Start, mut orders: mpsc::UnboundedReceiver<Order>) -> R
                 order = orders.recv() => if matches!(order, None | Some(Order::Stop)) { return Ok(()) },
             }
         }
-        eprintln!("sealane: tunnel: nobody has taken over; this process goes on");
+        log::warn!("tunnel: nobody has taken over; this process goes on");
         begin = Vpn::prepare(*settings, own?)?.begin(board)?;
     }
 }

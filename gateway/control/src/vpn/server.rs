@@ -26,6 +26,7 @@ use super::settings::Settings;
 use super::status::{Board, Counts};
 use super::throttle::{Guesses, Lines};
 use super::verify;
+use crate::log;
 use anyhow::{Result, anyhow};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{KeySlot as Slot, PeerId};
@@ -301,7 +302,7 @@ impl Server {
             Ok(session) => session,
             Err(e) => {
                 self.handshakes.leave(key);
-                return eprintln!("sealane: tunnel: {}: {e:#}", packet.remote);
+                return log::warn!("tunnel: {}: {e:#}", packet.remote);
             }
         };
         self.counts.sessions += 1;
@@ -403,7 +404,7 @@ impl Server {
                 self.counts.failed += 1;
                 if self.may_say(About::Failed, now) {
                     let why = verify::in_words(&e);
-                    eprintln!("sealane: tunnel: {}: the key exchange has failed: {why}", self.shown(key));
+                    log::warn!("tunnel: {}: the key exchange has failed: {why}", self.shown(key));
                     self.say("key_exchange_failed", key, &[("reason", why.into())]);
                 }
                 match self.peers.get_mut(&key) {
@@ -477,7 +478,7 @@ impl Server {
 
     /// Says that a client goes.
     fn say_gone(&self, peer: &Peer, why: &str) {
-        eprintln!("sealane: tunnel: {} ({}) is gone: {why}", peer.name, peer.remote);
+        log::info!("tunnel: {} ({}) is gone: {why}", peer.name, peer.remote);
         let counters = peer.id.and_then(|id| self.plane.counters(id)).unwrap_or_default();
         let seconds = peer.connected_at.elapsed().as_secs();
         let more = [
@@ -537,7 +538,7 @@ impl Server {
             return false;
         };
         if left_out > 0 {
-            eprintln!("sealane: tunnel: {left_out} lines about {} were left out", about.name());
+            log::warn!("tunnel: {left_out} lines about {} were left out", about.name());
             self.log.say("left_out", "", &[("about", about.name().into()), ("lines", left_out.into())]);
         }
         true

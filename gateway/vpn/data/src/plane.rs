@@ -382,6 +382,8 @@ pub enum Event {
     },
     /// A TCP connection that control has confirmed is gone.
     SocketClosed(SocketId),
+    /// Something that an operator should know, for the log.
+    Note(String),
     /// Counters, as asked for.
     Counters {
         /// Whose.

@@ -34,6 +34,7 @@ mod lane_mail;
 mod lifecycle;
 mod limits;
 mod load;
+mod log;
 mod memory_budget;
 mod old_origins;
 mod openssl;

@@ -5,6 +5,7 @@ use super::{
     upstream,
 };
 use crate::config::{AccessLogTarget, ResolverKind, rate, read_access_log, read_resolver};
+use crate::log::{LEVELS, Level};
 use sealane_proxy::LogFormat;
 use sealane_proxy::limits::RateKey;
 use std::time::Duration;
@@ -39,7 +40,7 @@ table! {
     group: Text = Text, described("the user's first"), example("sealane");
     /// The admin listener.
     admin: One = One(&admin::TABLE), described("none: no admin listener");
-    /// The access log.
+    /// The log on the standard error, and the access log.
     log: One = One(&log::TABLE), default({});
     /// Limits and timeouts of clients.
     limits: One = One(&limits::TABLE), default({});
@@ -83,6 +84,11 @@ table! {
     /// The format of a line. Both are described below and in [operating](page:operating).
     format: Choice<LogFormat> = Choice(&[("combined", LogFormat::Combined), ("json", LogFormat::Json)]),
         default("combined");
+    /// What the gateway logs on its standard error. Each level includes those before it. A reload with another level
+    /// replaces what `sealane log-level` has set. See [operating](page:operating).
+    level: Choice<Level> = Choice(LEVELS), default("info");
+    /// How it is written: `"text"`, or `"json"` for one object per line.
+    message_format: Choice<bool> = Choice(&[("text", false), ("json", true)]), default("text");
 }
 
 table! {

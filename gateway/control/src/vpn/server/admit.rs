@@ -6,6 +6,7 @@ use super::super::peer::Stage;
 use super::super::pool::Addresses;
 use super::super::settings::Settings;
 use super::{About, FAREWELL, Key, Server, unix};
+use crate::log;
 use sealane_ovpn::data::{KeySlot as Slot, PeerId};
 use sealane_ovpn::peer_info::{PeerInfo, proto};
 use sealane_ovpn::share::Network;
@@ -75,7 +76,7 @@ impl Server {
     fn refuse(&mut self, key: Key, key_id: u8, temporary: bool, reason: &str, now: Instant) {
         self.counts.unauthorised += 1;
         if self.may_say(About::Refused, now) {
-            eprintln!("sealane: tunnel: {} is refused: {reason}", self.shown(key));
+            log::warn!("tunnel: {} is refused: {reason}", self.shown(key));
             let claim = self.peers.get(&key).and_then(|p| p.claim(key_id));
             let more = [
                 ("reason", reason.into()),
@@ -96,7 +97,7 @@ impl Server {
         };
         let said = peer.session.send_message(key_id).and_then(|()| peer.session.send_command(text.as_bytes()));
         if let Err(e) = said {
-            eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
+            log::warn!("tunnel: {}: {e:#}", peer.remote);
         }
         self.dismiss(key, now + FAREWELL, now);
     }
@@ -118,7 +119,7 @@ impl Server {
 
     pub(super) fn drop_from_plane(&self, id: PeerId) {
         if let Err(e) = self.plane.command(Command::PeerDel(id)) {
-            eprintln!("sealane: tunnel: peer {} stays in the data plane: {e}", id.get());
+            log::warn!("tunnel: peer {} stays in the data plane: {e}", id.get());
         }
     }
 
@@ -252,7 +253,7 @@ impl Server {
                 let set = PeerSet { routes: Some(routes.clone()), ..PeerSet::default() };
                 match self.plane.command(Command::PeerSet(id, set)) {
                     Ok(()) => peer.settings.routes = routes,
-                    Err(e) => eprintln!("sealane: tunnel: {}: its routes are not changed: {e}", peer.name),
+                    Err(e) => log::warn!("tunnel: {}: its routes are not changed: {e}", peer.name),
                 }
             }
         }

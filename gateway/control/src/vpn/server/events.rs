@@ -2,6 +2,7 @@
 
 use super::super::peer::{Renewal, Stage};
 use super::{About, Key, Server, inside, unix};
+use crate::log;
 use sealane_ovpn::data::{PeerId, magic};
 use sealane_ovpn::peer_info::proto;
 use sealane_ovpn::push;
@@ -56,11 +57,12 @@ impl Server {
                 }
             }
             Event::Failed { peer: id, why } => {
-                eprintln!("sealane: tunnel: the data plane could not serve peer {}: {why}", id.get());
+                log::warn!("tunnel: the data plane could not serve peer {}: {why}", id.get());
                 if let Some(&key) = self.by_id.get(&id) {
                     self.forget(key, "the data plane could not serve it");
                 }
             }
+            Event::Note(note) => log::warn!("tunnel: {note}"),
             // Asked for after a hand-over: a peer whose client did not come along.
             Event::Counters { peer: id, .. } if !self.by_id.contains_key(&id) => self.drop_from_plane(id),
             _ => {}
@@ -80,7 +82,7 @@ impl Server {
             renewal.installed = true;
         }
         if let Err(e) = peer.session.send_message(key_id) {
-            eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
+            log::warn!("tunnel: {}: {e:#}", peer.remote);
         }
         if !first {
             let token = peer.token_options();
@@ -95,13 +97,13 @@ impl Server {
         if peer.flags.dyn_tls_crypt
             && let Err(e) = peer.session.use_dynamic_wrap(unix() as u32)
         {
-            eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
+            log::warn!("tunnel: {}: {e:#}", peer.remote);
         }
         self.counts.connected += 1;
         let peer = &self.peers[&key];
         let addresses: Vec<String> = inside(peer.addresses);
-        eprintln!(
-            "sealane: tunnel: {} is connected from {} as {} ({}, {}, {}{}{})",
+        log::info!(
+            "tunnel: {} is connected from {} as {} ({}, {}, {}{}{})",
             peer.name,
             peer.remote,
             addresses.join(" and "),
@@ -139,12 +141,12 @@ impl Server {
             Ok(parts) => {
                 for part in parts {
                     if let Err(e) = peer.session.send_command(&part) {
-                        eprintln!("sealane: tunnel: {}: {e:#}", peer.remote);
+                        log::warn!("tunnel: {}: {e:#}", peer.remote);
                     }
                 }
                 peer.pushed_at = Some(now);
             }
-            Err(option) => eprintln!("sealane: tunnel: {}: the option cannot be pushed: {option}", peer.name),
+            Err(option) => log::warn!("tunnel: {}: the option cannot be pushed: {option}", peer.name),
         }
         self.restless.insert(key);
     }
@@ -157,7 +159,7 @@ impl Server {
             return;
         }
         if let Err(e) = self.plane.command(Command::KeySwap(id)) {
-            return eprintln!("sealane: tunnel: {}: the new key is not used: {e}", peer.name);
+            return log::warn!("tunnel: {}: the new key is not used: {e}", peer.name);
         }
         peer.session.retire_before(key_id);
         (peer.renewal, peer.key_id, peer.key_since, peer.key_made) = (None, key_id, now, now);
@@ -187,7 +189,7 @@ impl Server {
         self.by_session.insert((remote, session), key);
         self.counts.floated += 1;
         if self.may_say(About::Moved, now) {
-            eprintln!("sealane: tunnel: {name} has moved from {before} to {remote}");
+            log::info!("tunnel: {name} has moved from {before} to {remote}");
             self.say("move", key, &[("before", before.into())]);
         }
     }

@@ -3,6 +3,7 @@
 use super::super::handover::{Estate, Fixed, SavedServer};
 use super::super::peer::{Peer, Stage};
 use super::{Outlet, Server, Word};
+use crate::log;
 use crate::vpn::auth;
 use anyhow::{Context as _, Result};
 use sealane_ovpn::data::KeySlot;
@@ -33,7 +34,7 @@ impl Server {
             match peer.save(now) {
                 Ok(Some(saved)) => peers.push(saved),
                 Ok(None) => {}
-                Err(e) => eprintln!("sealane: tunnel: {name} is not handed over and connects again: {e:#}"),
+                Err(e) => log::warn!("tunnel: {name} is not handed over and connects again: {e:#}"),
             }
         }
         let control = serde_json::to_vec(&SavedServer {
@@ -55,7 +56,7 @@ impl Server {
             let peer = match Peer::restore(saved, &self.settings, now) {
                 Ok(peer) => peer,
                 Err(e) => {
-                    eprintln!("sealane: tunnel: {name} cannot be taken over and connects again: {e:#}");
+                    log::warn!("tunnel: {name} cannot be taken over and connects again: {e:#}");
                     continue;
                 }
             };
@@ -84,6 +85,6 @@ impl Server {
         let _ = self.plane.command(Command::CountersGet(None));
         self.follow_settings();
         let tcp = self.peers.values().filter(|p| p.transport == Transport::Tcp).count();
-        eprintln!("sealane: tunnel: {} clients taken over, {tcp} of them on TCP", self.peers.len());
+        log::info!("tunnel: {} clients taken over, {tcp} of them on TCP", self.peers.len());
     }
 }

@@ -1,6 +1,7 @@
 //! What is going on, put up for those who ask.
 
 use super::{Server, inside};
+use crate::log;
 use crate::vpn::peer::Stage;
 use crate::vpn::status::{ClientStatus, Status};
 use sealane_ovpn::data::{Format, PeerId};
@@ -50,7 +51,7 @@ impl Server {
             && let Err(e) = self.board.write(path)
             && !self.status_failed.replace(true)
         {
-            eprintln!("sealane: tunnel: the status cannot be written to {}: {e}", path.display());
+            log::warn!("tunnel: the status cannot be written to {}: {e}", path.display());
         }
     }
 }

@@ -126,9 +126,10 @@ impl KernelPlane {
         let reader = Reader::new(udp, notices, requests, sink.clone(), state.clone(), counts.clone());
         let cx = Context::new()?;
         reader.watch(&cx)?;
+        let notes = sink.clone();
         let run = move || {
             let ended = sealane_lane::run(cx, reader, &inbox);
-            ended.inspect_err(|e| eprintln!("sealane: tunnel: the kernel plane's reader has ended: {e}")).ok()
+            ended.inspect_err(|e| notes.event(Event::Note(format!("the kernel plane's reader has ended: {e}")))).ok()
         };
         let thread = Mutex::new(Some(std::thread::Builder::new().name("tunnel-kernel".into()).spawn(run)?));
         let handed = AtomicBool::new(false);

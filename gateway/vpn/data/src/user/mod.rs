@@ -223,7 +223,8 @@ impl UserPlane {
             threads: Mutex::default(),
         };
         let (mut streams, mut peers) = (legacy.streams, legacy.peers);
-        let Sockets { udp, listeners } = legacy.sockets;
+        let Sockets { udp, listeners, notes } = legacy.sockets;
+        notes.into_iter().for_each(|note| shared.sink.event(Event::Note(note)));
         let parts = legacy.queues.into_iter().zip(udp).zip(listeners).zip(inboxes);
         for (number, (((queue, udp), listeners), inbox)) in parts.enumerate() {
             let core = (!config.cores.is_empty()).then(|| config.cores[number % config.cores.len()]);
@@ -235,7 +236,8 @@ impl UserPlane {
             let own_peers = peers.extract_if(.., |p| shared.lane_of(p.about.peer) == number).collect();
             lane.inherit(&mut cx, own_streams, own_peers);
             let thread = std::thread::Builder::new().name(format!("tunnel-{number}"));
-            let thread = thread.spawn(move || run_lane(core, cx, lane, &inbox))?;
+            let sink = shared.sink.clone();
+            let thread = thread.spawn(move || run_lane(core, cx, lane, &inbox, &*sink))?;
             plane.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
         }
         Ok(plane)
@@ -466,13 +468,14 @@ impl Drop for UserPlane {
     }
 }
 
-fn run_lane(core: Option<usize>, cx: Context, lane: Lane, inbox: &Inbox<Message>) -> Option<Lane> {
+fn run_lane(core: Option<usize>, cx: Context, lane: Lane, inbox: &Inbox<Message>, sink: &dyn Sink) -> Option<Lane> {
+    let note = |text| sink.event(Event::Note(text));
     if let Some(core) = core
         && let Err(e) = sealane_sys::cpu::pin(core)
     {
-        eprintln!("sealane: tunnel: a lane is not pinned to core {core}: {e}");
+        note(format!("a lane is not pinned to core {core}: {e}"));
     }
-    sealane_lane::run(cx, lane, inbox).inspect_err(|e| eprintln!("sealane: tunnel: a lane has ended: {e}")).ok()
+    sealane_lane::run(cx, lane, inbox).inspect_err(|e| note(format!("a lane has ended: {e}"))).ok()
 }
 
 /// Addresses, MTU and routes of the interface.

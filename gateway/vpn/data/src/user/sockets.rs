@@ -17,6 +17,8 @@ const BACKLOG: i32 = 1024;
 pub struct Sockets {
     pub(crate) udp: Vec<Vec<Socket>>,
     pub(crate) listeners: Vec<Vec<OwnedFd>>,
+    /// For the log: [`Event::Note`](crate::Event::Note).
+    pub(crate) notes: Vec<String>,
 }
 
 impl Sockets {
@@ -43,7 +45,7 @@ impl Sockets {
             if lanes > 1 {
                 // Where a kernel does not take the program, packets are forwarded between lanes.
                 if let Some(Err(e)) = sockets.udp[0].last().map(|s| s.steer(&by_peer_id(lanes as u32))) {
-                    eprintln!("sealane: tunnel: {address}: no steering by peer id ({e}); lanes forward instead");
+                    sockets.notes.push(format!("{address}: no steering by peer id ({e}); lanes forward instead"));
                 }
             }
         }

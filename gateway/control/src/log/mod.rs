@@ -1,0 +1,286 @@
+//! The log: what the gateway says on its standard error, for people or for programs.
+//!
+//! Control and everything above the lanes log through the macros [`error!`], [`warn!`], [`info!`], [`debug!`] and
+//! [`trace!`], whose events are `tracing`'s. Lanes call none of them: they write fixed-size records, which control
+//! formats.
+//!
+//! ```text
+//! info!(…) ──▶ level (one atomic, changeable at run time) ──▶ Logger: repeats are counted ──▶ text or JSON ──▶ stderr
+//! ```
+//!
+//! The macros make the events themselves, by `tracing-core`, because `gateway/proxy` compiles `tracing`'s own macros
+//! out of the whole program (`release_max_level_off`): `h2` and `quinn-proto` would otherwise test the level on every
+//! frame.
+
+mod format;
+mod repeats;
+
+use format::{Format, Line, Output};
+use repeats::{Repeats, Told, Verdict};
+use std::fmt;
+use std::io::Write as _;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+pub use tracing_core::field::display;
+use tracing_core::span::{Attributes, Id, Record};
+use tracing_core::subscriber::Interest;
+use tracing_core::{Dispatch, Event, Metadata, Subscriber, dispatcher};
+
+/// How much is logged. Each level includes those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Level {
+    /// The gateway cannot do what it was told to.
+    Error = 1,
+    /// Something is wrong that the gateway works around, or that an operator should look at.
+    Warn,
+    /// What changes: start, reload, servers that come and go, clients of the tunnel.
+    #[default]
+    Info,
+    /// Single connections and requests that fail.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// The levels by name, as they are written in a configuration and on the command line.
+pub const LEVELS: &[(&str, Level)] = &[
+    ("error", Level::Error),
+    ("warn", Level::Warn),
+    ("info", Level::Info),
+    ("debug", Level::Debug),
+    ("trace", Level::Trace),
+];
+
+impl Level {
+    fn of(level: &tracing_core::Level) -> Self {
+        match *level {
+            tracing_core::Level::ERROR => Self::Error,
+            tracing_core::Level::WARN => Self::Warn,
+            tracing_core::Level::INFO => Self::Info,
+            tracing_core::Level::DEBUG => Self::Debug,
+            tracing_core::Level::TRACE => Self::Trace,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        LEVELS[self as usize - 1].0
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let found = LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(s));
+        found.map(|(_, level)| *level).ok_or_else(|| "write error, warn, info, debug or trace".to_owned())
+    }
+}
+
+/// What the configuration says about the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The least important level that is logged.
+    pub level: Level,
+    /// JSON instead of text.
+    pub json: bool,
+}
+
+static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
+static JSON: AtomicBool = AtomicBool::new(false);
+static LOGGER: OnceLock<Arc<Logger>> = OnceLock::new();
+
+/// Starts the log, or changes the settings of a log that was started. Before this call nothing is logged.
+pub fn start(settings: LogSettings) {
+    set_level(settings.level);
+    JSON.store(settings.json, Relaxed);
+    LOGGER.get_or_init(|| {
+        let logger = Arc::new(Logger { output: Output::detect(), repeats: Mutex::default() });
+        // Nobody else sets a subscriber in this program.
+        let _ = dispatcher::set_global_default(Dispatch::new(logger.clone()));
+        logger
+    });
+}
+
+/// Whether [`start`] was called: from then on errors belong into the log.
+pub fn is_started() -> bool {
+    LOGGER.get().is_some()
+}
+
+/// The level in force.
+pub fn level() -> Level {
+    LEVELS.iter().map(|(_, level)| *level).find(|level| *level as u8 == LEVEL.load(Relaxed)).unwrap_or_default()
+}
+
+/// Changes the level, from the next event on.
+pub fn set_level(level: Level) {
+    LEVEL.store(level as u8, Relaxed);
+}
+
+/// Whether events of this level are logged.
+pub fn enabled(level: Level) -> bool {
+    level as u8 <= LEVEL.load(Relaxed)
+}
+
+/// Writes how often messages were repeated whose second is over. Called now and then, so that the number does not wait
+/// for the next message of its kind.
+pub fn tell_repeats() {
+    LOGGER.get().iter().for_each(|logger| logger.tell_repeats(Instant::now()));
+}
+
+/// Writes what is still to be told; for the end of the process.
+pub fn finish() {
+    // As if every second were over.
+    LOGGER.get().iter().for_each(|logger| logger.tell_repeats(Instant::now() + Duration::from_secs(60)));
+}
+
+/// Takes `tracing`'s events and writes lines.
+struct Logger {
+    output: Output,
+    repeats: Mutex<Repeats>,
+}
+
+impl Logger {
+    fn repeats(&self) -> MutexGuard<'_, Repeats> {
+        self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell_repeats(&self, now: Instant) {
+        let told = self.repeats().over(now);
+        for told in told {
+            self.write_repeated(told);
+        }
+    }
+
+    fn write_repeated(&self, told: Told) {
+        let Told { mut line, times } = told;
+        line.message = format!("repeated {times} times within 1 s: {}", line.message);
+        line.field("repeated", times.into());
+        self.write(&line);
+    }
+
+    fn write(&self, line: &Line) {
+        let format = if JSON.load(Relaxed) { Format::Json } else { Format::Text };
+        let text = line.render(self.output, format, SystemTime::now());
+        // With nowhere to write, nothing is left to do. One call per line: lines of two threads do not mix.
+        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    }
+}
+
+impl Subscriber for Logger {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        // Libraries' events are about their insides; lanes' would come from lanes, which do not log here.
+        if is_ours(metadata) { Interest::sometimes() } else { Interest::never() }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && is_ours(metadata) && enabled(Level::of(metadata.level()))
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let now = Instant::now();
+        let (verdict, told) = self.repeats().judge(event.metadata().callsite(), now);
+        if let Some(told) = told {
+            self.write_repeated(told);
+        }
+        match verdict {
+            Verdict::Write => self.write(&Line::of(event)),
+            Verdict::Keep => self.repeats().keep(event.metadata().callsite(), Line::of(event)),
+            Verdict::Count => {}
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        // There are no spans here; an id is never 0.
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+fn is_ours(metadata: &Metadata<'_>) -> bool {
+    metadata.target().starts_with("sealane")
+}
+
+/// Logs an event: `event!(INFO, Info, field = value, …; "format", arguments…)`. Values are [`tracing_core::Value`]s;
+/// [`display`] makes one of anything that can be displayed.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! log_event {
+    ($name:ident, $level:ident, $($field:ident = $value:expr),* ; $($message:tt)+) => {
+        if $crate::log::enabled($crate::log::Level::$level) {
+            static CALLSITE: $crate::log::macros::DefaultCallsite = $crate::log::macros::DefaultCallsite::new(&METADATA);
+            static METADATA: $crate::log::macros::Metadata<'static> = $crate::log::macros::metadata! {
+                name: "event",
+                target: module_path!(),
+                level: $crate::log::macros::Level::$name,
+                fields: &["message", $(stringify!($field)),*],
+                callsite: &CALLSITE,
+                kind: $crate::log::macros::Kind::EVENT,
+            };
+            $crate::log::macros::Event::dispatch(
+                &METADATA,
+                &METADATA.fields().value_set_all(&[
+                    Some(&format_args!($($message)+) as &dyn $crate::log::macros::Value),
+                    $(Some(&$value as &dyn $crate::log::macros::Value)),*
+                ]),
+            );
+        }
+    };
+    ($name:ident, $level:ident, $($message:tt)+) => {
+        $crate::log_event!($name, $level, ; $($message)+)
+    };
+}
+
+/// What [`log_event!`] expands to.
+#[doc(hidden)]
+pub mod macros {
+    pub use tracing_core::callsite::DefaultCallsite;
+    pub use tracing_core::field::Value;
+    pub use tracing_core::metadata::Kind;
+    pub use tracing_core::{Event, Level, Metadata, metadata};
+}
+
+/// Logs at level error.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! log_error { ($($all:tt)+) => { $crate::log_event!(ERROR, Error, $($all)+) }; }
+/// Logs at level warn.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! log_warn { ($($all:tt)+) => { $crate::log_event!(WARN, Warn, $($all)+) }; }
+/// Logs at level info.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! log_info { ($($all:tt)+) => { $crate::log_event!(INFO, Info, $($all)+) }; }
+/// Logs at level debug.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! log_debug { ($($all:tt)+) => { $crate::log_event!(DEBUG, Debug, $($all)+) }; }
+
+pub use crate::{log_debug as debug, log_error as error, log_info as info, log_warn as warn};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_have_names_and_an_order() {
+        for (name, level) in LEVELS {
+            assert_eq!((name.parse(), level.name()), (Ok(*level), *name));
+        }
+        assert!(Level::Error < Level::Trace && "loud".parse::<Level>().is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! The log on the standard error: levels, formats, repeats, and what systemd's journal reads.
+
+use crate::operating::{Operated, order};
+use sealane_control::admin::ask::{Where, ask_with};
+use sealane_interop::backend::Backend;
+use sealane_interop::site::Site;
+use sealane_interop::{PATIENCE, binary, eventually, gateway, ports};
+use std::process::Command;
+use std::time::Instant;
+
+/// A gateway whose section `[log]` has these lines.
+fn logging(site: &Site, backend: &Backend, command: Command, lines: &str) -> Operated {
+    let listen = ports::free();
+    let file = |admin: &str| Operated::simple_file(site, &format!("{admin}\n[log]\n{lines}"), listen, &backend.url());
+    Operated::start_by(site, command, 1, file, listen)
+}
+
+fn sealane() -> Command {
+    Command::new(binary::sealane())
+}
+
+fn set_level(running: &Operated, level: &str) -> anyhow::Result<String> {
+    ask_with(&Where::Socket(running.socket.clone()), "POST", "/v1/log-level", level, PATIENCE)
+}
+
+#[test]
+fn the_level_is_changed_at_run_time() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let mut running = logging(&site, &backend, sealane(), "level = \"error\"");
+    let socket = running.socket.display().to_string();
+    let level = |arguments: &[&str]| {
+        let output = gateway::run([&["log-level", "--socket", &socket], arguments].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    assert_eq!(level(&[]), (Some(0), "error\n".to_owned()));
+    order(&running.socket, "reload").expect("the file is good");
+    assert_eq!(running.gateway.server.log(), "", "neither the start nor the reload is an error");
+    assert_eq!(level(&["info"]), (Some(0), "info\n".to_owned()));
+    assert_eq!(running.status()["log_level"], "info");
+    assert_eq!(level(&["loud"]).0, Some(2));
+    assert!(set_level(&running, "loud").is_err());
+    // A reload of the same file leaves it as it was set.
+    order(&running.socket, "reload").expect("the file is good");
+    assert_eq!(running.status()["log_level"], "info");
+    let log = running.gateway.server.log();
+    assert_eq!(log.matches(" INFO sealane: reloaded\n").count(), 1, "{log}");
+    // A file that says something else changes it.
+    running.write(&running.text().replace("level = \"error\"", "level = \"warn\""));
+    order(&running.socket, "reload").expect("the file is good");
+    assert_eq!(running.status()["log_level"], "warn");
+    running.gateway.server.terminate();
+    assert_eq!(running.gateway.server.wait().code(), Some(0));
+}
+
+#[test]
+fn every_json_line_is_an_object() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let mut running = logging(&site, &backend, sealane(), "message_format = \"json\"");
+    assert_eq!(running.get("/").text(), "hello");
+    let good = running.text();
+    // Several lines of text, in one entry.
+    running.write(&good.replace("[[host]]", "[[hots]]"));
+    assert!(order(&running.socket, "reload").is_err());
+    running.write(&good);
+    running.gateway.server.terminate();
+    assert_eq!(running.gateway.server.wait().code(), Some(0));
+    let log = running.gateway.server.log();
+    let lines: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect();
+    for line in &lines {
+        let text = |name: &str| line[name].as_str().unwrap_or_else(|| panic!("no {name}: {line}"));
+        assert!(text("time").ends_with('Z') && text("time").len() == 24, "{line}");
+        assert!(text("target").starts_with("sealane"), "{line}");
+        assert!(["error", "warn", "info"].contains(&text("level")), "{line}");
+        assert!(!text("message").is_empty(), "{line}");
+    }
+    let refused = lines.iter().find(|line| line["level"] == "error").unwrap_or_else(|| panic!("no error: {log}"));
+    assert!(refused["message"].as_str().is_some_and(|m| m.contains("not reloaded") && m.contains("hots")), "{refused}");
+    let said = |text: &str| lines.iter().any(|line| line["message"].as_str().is_some_and(|m| m.starts_with(text)));
+    assert!(said("listening on ") && said("finishing open requests"), "{log}");
+}
+
+#[test]
+fn repeats_are_counted() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let running = logging(&site, &backend, sealane(), "message_format = \"json\"");
+    let (changes, began) = (300, Instant::now());
+    for _ in 0..changes {
+        set_level(&running, "info").expect("it is a level");
+    }
+    // Twenty for every second that has begun; how long it took is the machine's affair.
+    let most = 20 * (began.elapsed().as_secs() + 2);
+    let of_log = || {
+        let log = running.gateway.server.log();
+        let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+        let about = lines.filter(|line| line["message"].as_str().is_some_and(|m| m.contains("the log level is now")));
+        let (repeats, written): (Vec<_>, Vec<_>) = about.partition(|line| line["repeated"].is_u64());
+        let repeated: u64 = repeats.iter().filter_map(|line| line["repeated"].as_u64()).sum();
+        (written.len() as u64, repeated, repeats)
+    };
+    let all_told = || matches!(of_log(), (written, repeated, _) if written + repeated == changes);
+    assert!(eventually(all_told), "{:?}", of_log());
+    assert!(of_log().0 <= most, "{} lines are more than {most}", of_log().0);
+    for line in of_log().2 {
+        let times = line["repeated"].as_u64().expect("it is a number");
+        let said = line["message"].as_str().expect("it is text");
+        assert!(said.starts_with(&format!("repeated {times} times within 1 s: the log level is now info")), "{said}");
+    }
+}
+
+/// systemd's journal has the time of a line itself, and reads its level from the start.
+#[test]
+fn the_journal_gets_priorities() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let mut shell = Command::new("sh");
+    // The file that the output goes to passes for the journal.
+    shell.args(["-c", "JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2) exec \"$0\" \"$@\""]).arg(binary::sealane());
+    let running = logging(&site, &backend, shell, "");
+    let good = running.text();
+    running.write(&good.replace("[[host]]", "[[hots]]"));
+    assert!(order(&running.socket, "reload").is_err());
+    let log = running.gateway.server.log();
+    assert!(log.lines().any(|line| line.starts_with("<6>listening on ")), "{log}");
+    assert!(log.contains("\n<3>not reloaded; the running configuration stays:\n<3>  "), "{log}");
+    assert!(log.lines().all(|line| line.starts_with('<')), "{log}");
+    // One that it has inherited while its output goes elsewhere is not believed.
+    let mut command = sealane();
+    command.env("JOURNAL_STREAM", "1:1");
+    let running = logging(&site, &backend, command, "");
+    assert!(running.gateway.server.log().contains(" INFO sealane: listening on "), "{}", running.gateway.server.log());
+}
