@@ -1,16 +1,18 @@
 //! The lanes' threads: started, told things, and waited for.
 
 use crate::access_log::LaneLog;
+use crate::log::{details as log_details, records as log_records};
 use anyhow::{Result, bail};
 use sealane_lane::{Inbox, Mailbox, Published, mailbox};
 use sealane_proxy::counters::Counters;
 use sealane_proxy::limits::ClientConnections;
 use sealane_proxy::snapshot::Snapshot;
-use sealane_proxy::{Channel, MAIL_CAPACITY, Message, Proxy, Setup};
+use sealane_proxy::{Channel, MAIL_CAPACITY, Message, Proxy, Record, RecordSink, Setup};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 
@@ -36,6 +38,8 @@ pub struct Lanes {
     pub running: usize,
     /// Tells them that memory is short.
     pub short_of_memory: Arc<AtomicBool>,
+    /// What each has to tell about single connections and requests.
+    records: Vec<Receiver<Record>>,
 }
 
 impl Lanes {
@@ -48,13 +52,16 @@ impl Lanes {
         let mailboxes: Vec<Mailbox<Message>> = boxes.iter().map(|(m, _)| m.clone()).collect();
         let counters: Vec<Arc<Counters>> = (0..count).map(|_| Arc::default()).collect();
         let (tell, mut events) = mpsc::unbounded_channel();
-        let mut threads = Vec::new();
+        let (mut threads, mut records) = (Vec::new(), Vec::new());
         let short_of_memory = Arc::new(AtomicBool::new(false));
         let clients = Arc::new(ClientConnections::new(count));
         let shelves = sealane_tls::sessions::shelves(count);
         for (slot, (((_, inbox), log), sessions)) in boxes.into_iter().zip(logs).zip(shelves).enumerate() {
+            let (queue, told) = sync_channel(log_records::CAPACITY);
+            records.push(told);
             let setup = Setup {
                 slot,
+                records: RecordSink { wanted: log_details(), queue },
                 mailboxes: mailboxes.clone(),
                 sessions,
                 snapshots: published.subscribe(),
@@ -83,7 +90,7 @@ impl Lanes {
                 None => bail!("the lanes are gone; this is a bug"),
             }
         }
-        Ok(Self { mailboxes, counters, threads, events, running: count, short_of_memory })
+        Ok(Self { mailboxes, counters, threads, events, running: count, short_of_memory, records })
     }
 
     /// What makes all look, from elsewhere.
@@ -95,6 +102,11 @@ impl Lanes {
     /// Makes all look at what was published.
     pub fn wake(&self) {
         self.mailboxes.iter().for_each(Mailbox::wake);
+    }
+
+    /// Logs what they have told.
+    pub fn log_records(&self) {
+        self.records.iter().for_each(log_records::drain);
     }
 
     /// Tells all the same.

@@ -85,6 +85,7 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
             log.finish(LOG_PATIENCE);
         }
         running.admin.close().await;
+        running.lanes.log_records();
         log::info!("{}", running.metrics.summary());
         log::finish();
         anyhow::Ok((result, running.vpn, running.notifier))
@@ -338,6 +339,7 @@ impl Running {
                     if memory.look(self.config.limits.max_memory) {
                         self.lanes.send_all(|| Message::FreeMemory);
                     }
+                    self.lanes.log_records();
                     log::tell_repeats();
                     for line in shortages.look(self.metrics.shortages(), std::time::Instant::now()) {
                         log::warn!("{line}");

@@ -9,6 +9,7 @@ use crate::Failure;
 use crate::clock::Clock;
 use crate::conn::Client;
 use crate::exchange::{Ending, Exchange};
+use crate::records::{ConnectionId, Records};
 use sealane_http::Known;
 use sealane_http::h1::encode_decimal;
 use sealane_lane::Context;
@@ -38,11 +39,24 @@ pub(crate) struct AccessLog {
     sink: Option<LogSink>,
     /// When the timer fires.
     due: u64,
+    /// What is reported beside the access log.
+    records: Records,
 }
 
 impl AccessLog {
-    pub fn new(sink: Option<LogSink>) -> Self {
-        Self { buffer: Vec::new(), sink, due: 0 }
+    pub fn new(sink: Option<LogSink>, records: Records) -> Self {
+        Self { buffer: Vec::new(), sink, due: 0, records }
+    }
+
+    /// The id of a client's connection that begins.
+    pub fn next_connection(&mut self) -> ConnectionId {
+        self.records.next_connection()
+    }
+
+    /// What is reported beside the access log.
+    #[inline]
+    pub fn records(&self) -> &Records {
+        &self.records
     }
 
     #[inline]
@@ -192,9 +206,21 @@ fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
         b.extend_from_slice(b"\":");
         encode_decimal(b, number);
     }
-    b.extend_from_slice(b",\"duration\":");
+    b.extend_from_slice(b",\"connection\":\"");
+    connection_id(b, client.id);
+    b.extend_from_slice(b"\",\"request\":\"");
+    connection_id(b, client.id);
+    b.push(b'-');
+    encode_decimal(b, u64::from(x.number));
+    b.extend_from_slice(b"\",\"duration\":");
     seconds(b, entry.millis());
     b.extend_from_slice(b"}\n");
+}
+
+fn connection_id(b: &mut Vec<u8>, id: ConnectionId) {
+    encode_decimal(b, id.slot());
+    b.push(b'-');
+    encode_decimal(b, id.number());
 }
 
 /// What a client has sent must not forge lines: quotes, backslashes and bytes that are not printable ASCII are escaped.
@@ -242,10 +268,11 @@ mod tests {
         let x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
         let (handed, mut cx) = (Arc::new(Mutex::new(Vec::new())), Context::new().unwrap());
         let batches = handed.clone();
-        let mut log = AccessLog::new(Some(Box::new(move |lines| {
+        let sink = move |lines| {
             batches.lock().unwrap().push(String::from_utf8(lines).unwrap());
             Vec::new()
-        })));
+        };
+        let mut log = AccessLog::new(Some(Box::new(sink)), Records::new(0, fixtures::record_sink().0));
         let mut write = |log: &mut AccessLog| {
             let entry = Entry { x: &x, client: &client, tls: None, now: 0 };
             log.write(&mut cx, LogFormat::Json, &entry, &Clock::default());

@@ -5,6 +5,7 @@ use crate::exchange::waste::WasteBudget;
 use crate::lane_state::LaneListener;
 use crate::limits::Counted;
 use crate::quic::conn::QuicConn;
+use crate::records::ConnectionId;
 use crate::transport::Transport;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2::H2Upstream;
@@ -133,6 +134,8 @@ pub(crate) struct Client {
     pub policy: Option<usize>,
     /// The client, as the PROXY protocol tells or as connected.
     pub peer: SocketAddr,
+    /// Its connection, for logs.
+    pub id: ConnectionId,
     /// The client's address as text.
     pub peer_text: AddressText,
     /// Its certificate, if it has shown one.
@@ -238,6 +241,12 @@ pub(crate) struct UpstreamConnection {
 }
 
 impl Client {
+    /// Counts a request, and returns its number, from 1.
+    pub fn next_request(&mut self) -> u32 {
+        self.requests = self.requests.saturating_add(1);
+        u32::try_from(self.requests).unwrap_or(u32::MAX)
+    }
+
     /// Whether it came over TLS (or QUIC).
     pub fn is_secure(&self) -> bool {
         self.listener.listener.tls.is_some()

@@ -81,7 +81,13 @@ impl Connections {
     /// Who the client of an exchange is.
     #[inline]
     pub fn client_of(&self, side: ClientStream) -> Option<&Client> {
-        match self.slots.get(side.conn())? {
+        self.client_at(side.conn())
+    }
+
+    /// Who the client at the other end of a connection is.
+    #[inline]
+    pub fn client_at(&self, key: Key) -> Option<&Client> {
+        match self.slots.get(key)? {
             Conn::Client(client_conn) => Some(&client_conn.client),
             Conn::Quic(q) => q.client_ref(),
             Conn::Upstream(_) => None,

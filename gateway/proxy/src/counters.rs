@@ -286,6 +286,8 @@ counters! {
     h3_resets, counter, "sealane_http3_streams_reset_total", "";
     /// Connections closed because their PROXY protocol header was malformed, or not there in time.
     bad_proxy_headers, counter, "sealane_proxy_protocol_errors_total", "";
+    /// Records for the log that were dropped because control was behind.
+    records_lost, counter, "sealane_log_records_lost_total", "";
     /// Connections closed because PROXY protocol headers are taken from trusted_proxies alone.
     untrusted_proxies, counter, "sealane_untrusted_proxies_total", "";
 }

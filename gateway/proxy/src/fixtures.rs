@@ -4,6 +4,7 @@
 use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol, Turn};
 use crate::exchange::waste::WasteBudget;
 use crate::lane_state::{LaneListener, LaneSnapshot};
+use crate::records::{ConnectionId, Record, RecordSink};
 use crate::service::MAIL_CAPACITY;
 use crate::settings::LaneSettings;
 use crate::snapshot::{
@@ -22,6 +23,7 @@ use sealane_tls::policy::TicketKeys;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -134,6 +136,7 @@ pub(crate) fn client(listener: &Rc<LaneListener>, address: &str) -> Client {
         listener: listener.clone(),
         policy: Some(0),
         peer: address.parse().unwrap(),
+        id: ConnectionId::default(),
         peer_text: AddressText::new(address.parse::<std::net::SocketAddr>().unwrap().ip()),
         cert: None,
         requests: 0,
@@ -142,6 +145,12 @@ pub(crate) fn client(listener: &Rc<LaneListener>, address: &str) -> Client {
         counted: None,
         held: 0,
     }
+}
+
+/// Where records go whose log wants none, and what takes them.
+pub(crate) fn record_sink() -> (RecordSink, Receiver<Record>) {
+    let (queue, records) = sync_channel(2);
+    (RecordSink { wanted: Arc::default(), queue }, records)
 }
 
 /// A client's connection that is open, and its other end.

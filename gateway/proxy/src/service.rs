@@ -22,6 +22,7 @@ use crate::limits::{ClientConnections, Passed, RATES_TIMER};
 use crate::memory::{count_in, free_memory};
 use crate::quic::succession::QuicSuccessor;
 use crate::quic::{Datagram, QuicEndpoint, UDP, quic_drain, quic_forwarded, quic_ready, quic_refresh, quic_turn};
+use crate::records::{RecordSink, Records};
 use crate::renewal::renew_clients;
 use crate::scratch::Scratch;
 use crate::settings::LaneSettings;
@@ -109,6 +110,8 @@ pub struct Setup {
     pub clients: Arc<ClientConnections>,
     /// Where access log lines go; `None` writes none.
     pub log: Option<LogSink>,
+    /// Where reports about single connections and requests go.
+    pub records: RecordSink,
 }
 
 /// The proxy of one lane: its parts, each of which owns its state. What concerns several of them borrows each.
@@ -136,7 +139,7 @@ impl Proxy {
             exchanges: Exchanges::default(),
             pools: UpstreamPools::default(),
             quic: QuicEndpoint::default(),
-            log: AccessLog::new(setup.log),
+            log: AccessLog::new(setup.log, Records::new(setup.slot, setup.records)),
             counters: setup.counters,
             clock: Clock::default(),
             scratch: Scratch::new(),
@@ -233,15 +236,21 @@ fn forget_stale_timers(connections: &Connections, cx: &mut Context) {
     cx.timers.retain(|token, tick| token & LISTENER != 0 || connections.is_armed_for(Key::from_u64(token), tick));
 }
 
-/// Writes the access log line of a finished exchange.
+/// Writes the access log line of a finished exchange, and reports what went wrong to the log.
 pub(crate) fn log_exchange(
     connections: &Connections,
     log: &mut AccessLog,
+    counters: &Counters,
     clock: &Clock,
     settings: &LaneSettings,
     cx: &mut Context,
     x: &Exchange,
 ) {
+    if log.records().are_wanted()
+        && let Some(client) = connections.client_of(x.client_stream)
+    {
+        log.records().exchange(counters, client, x);
+    }
     let Some(format) = settings.snapshot().access_log.filter(|_| log.is_on()) else { return };
     let Some(client) = connections.client_of(x.client_stream) else { return };
     let tls = connections.get(x.client_stream.conn()).and_then(Conn::tls_version);

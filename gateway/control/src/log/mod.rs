@@ -13,6 +13,7 @@
 //! frame.
 
 mod format;
+pub mod records;
 mod repeats;
 
 use format::{Format, Line, Output};
@@ -96,6 +97,8 @@ pub struct LogSettings {
 }
 
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
+/// What lanes read: whether single connections and requests are of interest.
+static DETAILS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 static JSON: AtomicBool = AtomicBool::new(false);
 static LOGGER: OnceLock<Arc<Logger>> = OnceLock::new();
 
@@ -124,6 +127,12 @@ pub fn level() -> Level {
 /// Changes the level, from the next event on.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Relaxed);
+    details().store(level >= Level::Debug, Relaxed);
+}
+
+/// Whether lanes are to tell about single connections and requests, which are lines at level debug.
+pub fn details() -> Arc<AtomicBool> {
+    DETAILS.get_or_init(Arc::default).clone()
 }
 
 /// Whether events of this level are logged.

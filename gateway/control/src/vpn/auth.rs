@@ -222,10 +222,7 @@ impl Authenticator {
                         Verdict::Later("authentication is not possible just now")
                     }
                     Some(Err(_)) => {
-                        log::warn!(
-                            "tunnel: the authentication command took longer than {} s",
-                            WAIT_LIMIT.as_secs()
-                        );
+                        log::warn!("tunnel: the authentication command took longer than {} s", WAIT_LIMIT.as_secs());
                         Verdict::Later("authentication is not possible just now")
                     }
                 }

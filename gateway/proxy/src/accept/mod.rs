@@ -123,6 +123,7 @@ pub(crate) fn adopt_client(
             listener,
             policy,
             peer,
+            id: proxy.log.next_connection(),
             peer_text: AddressText::new(peer.ip()),
             cert: None,
             requests: 0,

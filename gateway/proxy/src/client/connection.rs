@@ -87,7 +87,7 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 Ok(ReadResult::Progress) => hello_arrived(proxy, cx, key, true),
                 Ok(ReadResult::Blocked) => return,
                 Ok(ReadResult::End { .. }) => {
-                    proxy.counters.tls_failure("closed");
+                    handshake_failed(proxy, key, "closed");
                     return close_connection(proxy, cx, key);
                 }
                 Err(e) => return client_failed(proxy, cx, key, e),
@@ -186,7 +186,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     let identities = &tls.policies[policy].identities;
     let known = name.as_deref().map_or(&identities.default[..], |n| identities.find(n));
     if known.is_empty() {
-        proxy.counters.tls_failure("unknown_name");
+        handshake_failed(proxy, key, "unknown_name");
         return refuse_raw(proxy, cx, key, &fatal_alert(UNRECOGNIZED_NAME));
     }
     if let Err(e) = hello.check(&tls.policies[policy].versions, identities, known) {
@@ -227,7 +227,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
 }
 
 fn refuse_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, error: HelloError) {
-    proxy.counters.tls_failure(error.label());
+    handshake_failed(proxy, key, error.label());
     let Some(client_conn) = proxy.connections.client(key) else { return };
     // Somebody typed http:// in front of an https port: say so in their language.
     let http = client_conn.transport.unread.first().is_some_and(u8::is_ascii_uppercase);
@@ -283,7 +283,7 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         _ => None,
     };
     let Some(session) = session else {
-        proxy.counters.tls_failure("other");
+        handshake_failed(proxy, key, "other");
         return refuse_raw(proxy, cx, key, &fatal_alert(INTERNAL_ERROR));
     };
     client_conn.phase = ClientPhase::Open;
@@ -452,12 +452,21 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     proxy.connections.get(key).is_some()
 }
 
+/// Counts and reports that a client's handshake failed, for one of the reasons in
+/// [`TLS_FAILURES`](crate::counters::TLS_FAILURES).
+pub(crate) fn handshake_failed(proxy: &Proxy, key: Key, reason: &'static str) {
+    proxy.counters.tls_failure(reason);
+    if let Some(client) = proxy.connections.client_at(key) {
+        proxy.log.records().handshake_failed(&proxy.counters, (client.peer, client.id), reason);
+    }
+}
+
 pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: TransportError) {
-    let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
     match error {
         TransportError::Io => client_gone(proxy, cx, key),
         TransportError::Tls(e) => {
-            proxy.counters.tls_failure(e.label());
+            handshake_failed(proxy, key, e.label());
+            let Some(client_conn) = proxy.connections.client(key) else { return };
             // The alert waits to be sent.
             client_conn.transport.tls = None;
             client_conn.transport.stage.clear();
@@ -509,7 +518,7 @@ pub(crate) fn client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         }
         ClientPhase::Hello { .. } | ClientPhase::Admission => {
             proxy.counters.client_timeouts.inc();
-            proxy.counters.tls_failure("timeout");
+            handshake_failed(proxy, key, "timeout");
             close_connection(proxy, cx, key);
         }
         ClientPhase::Open if client_conn.protocol.is_h2() => h2_client_timeout(proxy, cx, key),

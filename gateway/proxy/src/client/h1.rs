@@ -1,6 +1,6 @@
 //! HTTP/1.1 towards clients: bytes to requests, responses to bytes.
 
-use crate::client::connection::client_gone;
+use crate::client::connection::{client_gone, handshake_failed};
 use crate::conn::{ClientPhase, Conn, EarlyData, Protocol, Turn};
 use crate::connections::Connections;
 use crate::exchange::Exchange;
@@ -140,7 +140,7 @@ fn consume_client(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -
 fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exchange>, info: RequestInfo) {
     let early = {
         let Some(client_conn) = proxy.connections.client(key) else { return };
-        client_conn.client.requests = client_conn.client.requests.saturating_add(1);
+        x.number = client_conn.client.next_request();
         client_conn.early == EarlyData::Taken && client_conn.transport.is_handshaking()
     };
     x.client_stream = ClientStream::H1(key);
@@ -237,7 +237,7 @@ fn refuse_unread(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Excha
 pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean: bool) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
     if client_conn.transport.is_handshaking() {
-        proxy.counters.tls_failure("closed");
+        handshake_failed(proxy, key, "closed");
         return client_gone(proxy, cx, key);
     }
     if client_conn.protocol.is_h2() {
@@ -263,7 +263,7 @@ pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
     if client_conn.transport.is_handshaking() && client_conn.protocol.exchange().is_none() {
         proxy.counters.client_timeouts.inc();
-        proxy.counters.tls_failure("timeout");
+        handshake_failed(proxy, key, "timeout");
         return close_connection(proxy, cx, key);
     }
     let Some(exchange) = client_conn.protocol.exchange() else {

@@ -434,7 +434,7 @@ fn h2_request(
     let rules_hold = rules_hold(&mut proxy.connections, &proxy.settings, key);
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
-    client_conn.client.requests = client_conn.client.requests.saturating_add(1);
+    x.number = client_conn.client.next_request();
     if client_conn.client.requests >= limits.max_requests || draining {
         h2.shut_down(cx.now());
     }

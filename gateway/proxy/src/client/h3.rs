@@ -7,6 +7,7 @@
 //! A stream is read as far as its sink has room; what is not read is not acknowledged to the client's flow control, so
 //! that a slow upstream stalls its stream and nobody else's.
 
+use crate::client::connection::handshake_failed;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::Exchange;
@@ -280,7 +281,7 @@ fn h3_begin(
     let handshaking = q.phase == Phase::Handshake;
     q.called_early |= handshaking;
     let Some(client) = q.client() else { return Ok(()) };
-    client.requests = client.requests.saturating_add(1);
+    x.number = client.next_request();
     let last = client.requests >= limits.max_requests;
     let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
     x.client_stream = ClientStream::H3(key, index);
@@ -484,7 +485,7 @@ pub(crate) fn quic_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         Phase::Handshake if now < handshake_until => {}
         Phase::Handshake => {
             proxy.counters.client_timeouts.inc();
-            proxy.counters.tls_failure("timeout");
+            handshake_failed(proxy, key, "timeout");
             if let Some(q) = proxy.connections.quic(key) {
                 q.close(instant, Code::NoError, "");
             }

@@ -23,6 +23,7 @@ use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
 use crate::lane_state::LaneListener;
 use crate::memory::note_held;
+use crate::records::CLIENT_LEFT;
 use crate::relay::{half_close, relay_done};
 use crate::renewal::rules_hold;
 use crate::service::{Proxy, log_exchange};
@@ -352,11 +353,10 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
         client_served(&mut proxy.connections, x.client_stream);
     }
     if x.status == 0 {
-        // As in NGINX's logs: the client left before it was answered.
-        x.status = 499;
+        x.status = CLIENT_LEFT;
     }
     count_exchange(&proxy.exchanges, &proxy.counters, &x);
-    log_exchange(&proxy.connections, &mut proxy.log, &proxy.clock, &proxy.settings, cx, &x);
+    log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
     if actions.has(Do::CutClient) {
         client_reset(proxy, cx, x.client_stream, x.response_body.blocked);
     } else if actions.has(Do::DetachClient) {

@@ -121,6 +121,8 @@ pub(crate) struct Exchange {
     pub request: RequestHead,
     pub response: ResponseHead,
     pub client_stream: ClientStream,
+    /// Its number on its connection, for logs.
+    pub number: u32,
     pub upstream_stream: Option<UpstreamStream>,
     pub upstream: Option<Rc<LaneUpstream>>,
     /// The way that was chosen for it.
@@ -156,6 +158,7 @@ impl Exchange {
             request: RequestHead::new(),
             response: ResponseHead::new(),
             client_stream,
+            number: 0,
             upstream_stream: None,
             upstream: None,
             routed: Routed::default(),
@@ -243,6 +246,7 @@ impl Exchange {
         self.trusted = false;
         self.told = None;
         self.upgrade = false;
+        self.number = 0;
         self.status = 0;
         self.attempts = 0;
         self.ending = Ending::No;

@@ -4,6 +4,7 @@ use super::conn::{BRIEF, Phase, QuicConn, Role};
 use super::{Datagram, QuicEndpoint, config};
 use crate::Message;
 use crate::accept::admission::Admission;
+use crate::client::connection::handshake_failed;
 use crate::client::h3::our_settings;
 use crate::conn::{AddressText, Client, Conn};
 use crate::connections::Connections;
@@ -217,7 +218,10 @@ fn quic_accept(proxy: &mut Proxy, cx: &mut Context, waiting: Waiting) {
     proxy.counters.forged_session_ids.set(sessions::forged());
     match accepted {
         Err(e) => {
-            proxy.counters.tls_failure(failure(&e.cause));
+            let reason = failure(&e.cause);
+            proxy.counters.tls_failure(reason);
+            let connection = proxy.log.next_connection();
+            proxy.log.records().handshake_failed(&proxy.counters, (remote, connection), reason);
             if let Some(transmit) = &e.response {
                 proxy.quic.out.push(index, transmit, &answer);
             }
@@ -232,6 +236,7 @@ fn quic_accept(proxy: &mut Proxy, cx: &mut Context, waiting: Waiting) {
                 listener,
                 policy: None,
                 peer: remote,
+                id: proxy.log.next_connection(),
                 peer_text: AddressText::new(remote.ip()),
                 cert: None,
                 requests: 0,
@@ -426,7 +431,7 @@ pub(crate) fn quic_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reason: &
     let Some(q) = proxy.connections.quic(key) else { return };
     q.silent = matches!(reason, ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_));
     if q.phase == Phase::Handshake {
-        proxy.counters.tls_failure(failure(reason));
+        handshake_failed(proxy, key, failure(reason));
     }
     match reason {
         ConnectionError::TransportError(_) => proxy.counters.quic_transport_errors.inc(),

@@ -4,7 +4,8 @@ use crate::operating::{Operated, order};
 use sealane_control::admin::ask::{Where, ask_with};
 use sealane_interop::backend::Backend;
 use sealane_interop::site::Site;
-use sealane_interop::{PATIENCE, binary, eventually, gateway, ports};
+use sealane_interop::{WAIT_LIMIT, binary, client, eventually, gateway, ports};
+use std::io::{Read, Write};
 use std::process::Command;
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ fn sealane() -> Command {
 }
 
 fn set_level(running: &Operated, level: &str) -> anyhow::Result<String> {
-    ask_with(&Where::Socket(running.socket.clone()), "POST", "/v1/log-level", level, PATIENCE)
+    ask_with(&Where::Socket(running.socket.clone()), "POST", "/v1/log-level", level, WAIT_LIMIT)
 }
 
 #[test]
@@ -128,4 +129,66 @@ fn the_journal_gets_priorities() {
     command.env("JOURNAL_STREAM", "1:1");
     let running = logging(&site, &backend, command, "");
     assert!(running.gateway.server.log().contains(" INFO sealane: listening on "), "{}", running.gateway.server.log());
+}
+
+/// What lanes tell, which is also in the access log under the same ids.
+#[test]
+fn single_connections_and_requests_are_logged_at_level_debug() {
+    let site = Site::new();
+    let (nobody, listen, access) = (ports::free(), ports::free(), site.path().join("access.log"));
+    let lines = format!("access = {access:?}\nformat = \"json\"\nmessage_format = \"json\"\n");
+    let file = |admin: &str| {
+        Operated::simple_file(&site, &format!("{admin}\n[log]\n{lines}"), listen, &format!("http://{nobody}"))
+    };
+    let mut running = Operated::start(&site, 2, file, listen);
+    let typed_http = |running: &Operated| {
+        let mut stream = client::tcp(running.gateway.address);
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it was accepted");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+    };
+    let lines = |text: &str| -> Vec<serde_json::Value> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    };
+    let told = |running: &Operated, text: &str| -> Vec<serde_json::Value> {
+        let mut lines = lines(&running.gateway.server.log());
+        lines.retain(|line| line["level"] == "debug" && line["message"].as_str().is_some_and(|m| m.contains(text)));
+        lines
+    };
+    assert_eq!(running.get("/before").status(), 502);
+    typed_http(&running);
+    set_level(&running, "debug").expect("it is a level");
+    let mut connection = running.gateway.connect();
+    for path in ["/first", "/second"] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        connection.send(request).expect("it is open");
+        assert_eq!(connection.response("GET").expect("it answers").status(), 502);
+    }
+    typed_http(&running);
+    let trace = b"TRACE / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert_eq!(running.gateway.exchange(trace).expect("it answers").status(), 405);
+    let all = |running: &Operated| {
+        told(running, "failed a request: it cannot be reached").len() == 2
+            && told(running, "TLS handshake with a client failed: not_tls").len() == 1
+            && told(running, "a request got 405 from the gateway").len() == 1
+    };
+    assert!(eventually(|| all(&running)), "{}", running.gateway.server.log());
+    running.gateway.server.terminate();
+    assert_eq!(running.gateway.server.wait().code(), Some(0));
+    assert!(all(&running), "what was before the level was changed is not told: {}", running.gateway.server.log());
+    let access = lines(&std::fs::read_to_string(&access).expect("it was written"));
+    let failed = told(&running, "failed a request");
+    for (n, path) in ["/first", "/second"].into_iter().enumerate() {
+        let entry =
+            access.iter().find(|line| line["target"] == path).unwrap_or_else(|| panic!("no {path}: {access:?}"));
+        assert_eq!((&entry["connection"], &entry["request"]), (&failed[n]["connection"], &failed[n]["request"]));
+        assert_eq!(failed[n]["request"], format!("{}-{}", failed[n]["connection"].as_str().unwrap_or("?"), n + 1));
+    }
+    let mut ids: Vec<&str> = access.iter().filter_map(|line| line["request"].as_str()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), access.len(), "every request has an id of its own: {access:?}");
+    let handshake = &told(&running, "TLS handshake with a client failed")[0];
+    assert!(handshake["client"].as_str().is_some_and(|c| c.starts_with("127.0.0.1:")), "{handshake}");
+    assert!(access.iter().all(|line| line["connection"] != handshake["connection"]), "{handshake}");
 }

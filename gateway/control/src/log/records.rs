@@ -1,0 +1,43 @@
+//! Lines of what lanes report about single connections and requests.
+
+use super::{debug, display};
+use sealane_proxy::{Occurrence, Record};
+use std::sync::mpsc::Receiver;
+
+/// Records of a lane that wait for control; it looks a few times a second.
+pub const CAPACITY: usize = 256;
+
+/// Makes lines of what waits, no more than the queue holds, so that a lane that tells much keeps control from nothing.
+pub fn drain(queue: &Receiver<Record>) {
+    for record in queue.try_iter().take(CAPACITY) {
+        line(&record);
+    }
+}
+
+fn line(record: &Record) {
+    let (client, connection) = (display(record.client), display(record.connection));
+    match &record.what {
+        Occurrence::HandshakeFailed(reason) => {
+            debug!(connection = connection, client = client; "TLS handshake with a client failed: {reason}");
+        }
+        Occurrence::Refused(request, status) => {
+            debug!(
+                connection = connection, request = display(request), client = client, status = u64::from(*status);
+                "a request got {status} from the gateway"
+            );
+        }
+        Occurrence::Abandoned(request) => {
+            debug!(
+                connection = connection, request = display(request), client = client;
+                "a client left before its request was answered"
+            );
+        }
+        Occurrence::ServerFailed { request, upstream, server, failure, status } => {
+            let name = upstream.servers.get(*server).map_or("?", |server| &server.name);
+            debug!(
+                connection = connection, request = display(request), client = client, status = status.map(u64::from);
+                "upstream {}: {name} failed a request: {}", upstream.name, failure.text()
+            );
+        }
+    }
+}
