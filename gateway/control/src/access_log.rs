@@ -275,13 +275,14 @@ impl Writer {
     }
 
     fn failed(&mut self, what: &str, e: &io::Error) {
-        self.shared.write_errors.fetch_add(1, Relaxed);
         self.since += 1;
         if self.complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
             log::error!("cannot {what} the access log: {e} ({} errors so far)", self.since);
             self.complained = Some(Instant::now());
             self.since = 0;
         }
+        // After the line: who waits for the counter finds the line in the log.
+        self.shared.write_errors.fetch_add(1, Relaxed);
     }
 }
 
