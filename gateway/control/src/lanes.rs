@@ -40,6 +40,8 @@ pub struct Lanes {
     pub short_of_memory: Arc<AtomicBool>,
     /// What each has to tell about single connections and requests.
     records: Vec<Receiver<Record>>,
+    /// How many records had been lost when that was last looked at.
+    lost_records: u64,
 }
 
 impl Lanes {
@@ -90,7 +92,7 @@ impl Lanes {
                 None => bail!("the lanes are gone; this is a bug"),
             }
         }
-        Ok(Self { mailboxes, counters, threads, events, running: count, short_of_memory, records })
+        Ok(Self { mailboxes, counters, threads, events, running: count, short_of_memory, records, lost_records: 0 })
     }
 
     /// What makes all look, from elsewhere.
@@ -105,8 +107,10 @@ impl Lanes {
     }
 
     /// Logs what they have told.
-    pub fn log_records(&self) {
+    pub fn log_records(&mut self) {
         self.records.iter().for_each(log_records::drain);
+        let lost = self.counters.iter().map(|counters| counters.records_lost.value()).sum();
+        log_records::tell_lost(lost - std::mem::replace(&mut self.lost_records, lost));
     }
 
     /// Tells all the same.

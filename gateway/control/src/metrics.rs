@@ -153,6 +153,11 @@ impl LaneMetrics {
         if let Some(board) = self.tunnel.get() {
             board.read().render(out);
         }
+        out.counter(
+            "sealane_log_lines_lost_total",
+            "Lines of the log that could not be written: nobody read the standard error, or its disk was full.",
+        )
+        .sample(&[], crate::log::lost_lines());
         if let Some(log) = &self.log {
             out.counter("sealane_access_log_dropped_total", "Access log lines dropped because the writer was behind.")
                 .sample(&[], log.dropped());

@@ -340,7 +340,7 @@ impl Running {
                         self.lanes.send_all(|| Message::FreeMemory);
                     }
                     self.lanes.log_records();
-                    log::tell_repeats();
+                    log::tell_pending();
                     for line in shortages.look(self.metrics.shortages(), std::time::Instant::now()) {
                         log::warn!("{line}");
                     }

@@ -5,24 +5,18 @@
 //! | text | `2026-11-22T18:30:00.123Z INFO sealane: MESSAGE key=value` |
 //! | text, to systemd's journal | `<6>MESSAGE key=value`: the journal has the time and the program, and takes the level from the number |
 //! | JSON | `{"time":"…","level":"info","target":"…","message":"…","key":"value"}` |
+//!
+//! A line may hold what a stranger has sent. So characters that are not printable are escaped in each of them (control characters,
+//! and those that turn the direction of writing around), and what is very long is cut.
 
 use super::Level;
+use super::output::Output;
 use serde_json::Value;
 use std::fmt::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::time::SystemTime;
 use time::OffsetDateTime;
 use tracing_core::Event;
 use tracing_core::field::{Field, Visit};
-
-/// Where lines go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// A terminal, a file or a pipe.
-    Plain,
-    /// systemd's journal.
-    Journal,
-}
 
 /// How lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,20 +25,10 @@ pub enum Format {
     Json,
 }
 
-impl Output {
-    /// Finds out what the standard error is. `JOURNAL_STREAM` names the journal's device and inode, and is inherited
-    /// by processes whose standard error is something else (systemd.exec(5)).
-    pub fn detect() -> Self {
-        use std::os::fd::AsFd as _;
-        let stderr = std::io::stderr();
-        let is_journal = std::env::var("JOURNAL_STREAM").is_ok_and(|named| {
-            let file = stderr.as_fd().try_clone_to_owned().map(std::fs::File::from);
-            let found = file.and_then(|file| file.metadata()).map(|m| format!("{}:{}", m.dev(), m.ino()));
-            found.is_ok_and(|found| found == named)
-        });
-        if is_journal { Self::Journal } else { Self::Plain }
-    }
-}
+/// Bytes of a message that are written: there is room for the errors of a configuration.
+const MAX_MESSAGE: usize = 16 * 1024;
+/// Bytes of a field's text that are written.
+const MAX_VALUE: usize = 1024;
 
 /// An event, taken apart.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +42,7 @@ pub struct Line {
 impl Eq for Line {}
 
 impl Line {
-    #[cfg(test)]
+    /// A line without an event.
     pub fn new(level: Level, target: &'static str, message: &str) -> Self {
         Self { level, target, message: message.to_owned(), fields: Vec::new() }
     }
@@ -102,7 +86,8 @@ impl Line {
             let value = match value {
                 // As in logfmt: quoted where it would be ambiguous.
                 Value::String(s)
-                    if s.is_empty() || s.contains(|c: char| c <= ' ' || c == '"' || c == '=' || c.is_control()) =>
+                    if s.is_empty()
+                        || s.contains(|c: char| matches!(c, ' ' | '"' | '=' | '\\') || !is_printable(c)) =>
                 {
                     format!("{s:?}")
                 }
@@ -121,22 +106,50 @@ impl Line {
         let [target, message] = [self.target, &self.message].map(Value::from);
         let fields = self.fields.iter().map(|(name, value)| (*name, value));
         for (name, value) in [("target", &target), ("message", &message)].into_iter().chain(fields) {
-            let _ = write!(text, ",\"{name}\":{value}");
+            let _ = write!(text, ",\"{name}\":");
+            push_json(&mut text, value);
         }
         text + "}"
     }
 }
 
 /// A message may have several lines (the errors of a configuration); those after the first are indented, so that none
-/// of them can pass for an entry. Other control characters are escaped: a terminal would obey them.
+/// of them can pass for an entry.
 fn push_message(text: &mut String, message: &str) {
     for c in message.trim_end().chars() {
         match c {
             '\n' => text.push_str("\n  "),
-            c if c.is_control() => text.extend(c.escape_default()),
-            c => text.push(c),
+            c if is_printable(c) => text.push(c),
+            c => text.extend(c.escape_debug()),
         }
     }
+}
+
+/// RFC 8259 §7 asks for the escapes of characters below U+0020 only.
+fn push_json(text: &mut String, value: &Value) {
+    for c in value.to_string().chars() {
+        if is_printable(c) {
+            text.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(text, "\\u{unit:04x}");
+            }
+        }
+    }
+}
+
+/// Whether a terminal shows a character as it is. Others it obeys, or shows in another order.
+fn is_printable(c: char) -> bool {
+    matches!(c, '"' | '\'' | '\\') || c.escape_debug().len() == 1
+}
+
+/// A text without what is beyond so many bytes of it.
+fn clipped(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}… ({} bytes in all)", &text[..end], text.len())
 }
 
 /// syslog(3)'s number for a level, which the journal reads at the start of a line (sd-daemon(3)).
@@ -156,8 +169,8 @@ impl Visit for Line {
 
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
-            "message" => value.clone_into(&mut self.message),
-            name => self.field(name, value.into()),
+            "message" => self.message = clipped(value, MAX_MESSAGE),
+            name => self.field(name, clipped(value, MAX_VALUE).into()),
         }
     }
 
@@ -216,6 +229,41 @@ mod tests {
             line.render(Output::Journal, Format::Text, now),
             "<4>not reloaded:\n<4>  x.toml:1: \\u{1b}[31merror file=\"a \\\"b\\\"\" lanes=2 name=plain\n"
         );
+    }
+
+    /// What a stranger sends cannot end a line, start another, move a terminal's cursor or fill a disk.
+    #[test]
+    fn text_of_strangers_is_escaped_and_cut() {
+        let evil = "x\n2026-11-22T18:30:00.123Z ERROR sealane: forged\r\u{1b}[2J\u{9b}2J\u{202e}\u{2028}\u{e0001}\0";
+        let mut line = Line::new(Level::Warn, "sealane", evil);
+        line.field("name", evil.into());
+        for (output, format) in [
+            (Output::Plain, Format::Text),
+            (Output::Plain, Format::Json),
+            (Output::Journal, Format::Text),
+            (Output::Journal, Format::Json),
+        ] {
+            let written = line.render(output, format, UNIX_EPOCH);
+            assert!(written.chars().all(|c| is_printable(c) || c == '\n'), "{written}");
+            let lines: Vec<&str> = written.lines().collect();
+            match (output, format) {
+                (_, Format::Json) => assert_eq!(lines.len(), 1, "{written}"),
+                (Output::Plain, Format::Text) => {
+                    assert!(lines.len() == 2 && lines[1].starts_with("  2026"), "{written}")
+                }
+                (Output::Journal, Format::Text) => {
+                    assert!(lines.len() == 2 && lines[1].starts_with("<4>  2026"), "{written}");
+                }
+            }
+            if (output, format) == (Output::Plain, Format::Json) {
+                let value: Value = serde_json::from_str(&written).expect("JSON");
+                assert_eq!((&value["message"], &value["name"]), (&evil.into(), &evil.into()));
+            }
+        }
+        let long = "ä".repeat(MAX_VALUE);
+        let cut = clipped(&long, MAX_VALUE - 1);
+        assert_eq!(cut, format!("{}… (2048 bytes in all)", "ä".repeat(MAX_VALUE / 2 - 1)));
+        assert_eq!(clipped(&long, long.len()), long);
     }
 
     #[test]

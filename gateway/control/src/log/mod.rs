@@ -5,7 +5,8 @@
 //! formats.
 //!
 //! ```text
-//! info!(…) ──▶ level (one atomic, changeable at run time) ──▶ Logger: repeats are counted ──▶ text or JSON ──▶ stderr
+//! info!(…) ──▶ level (one atomic, changeable at run time) ──▶ Logger: repeats are counted ──▶ text or JSON ──▶ stderr,
+//!                                                                                           without waiting for a reader
 //! ```
 //!
 //! The macros make the events themselves, by `tracing-core`, because `gateway/proxy` compiles `tracing`'s own macros
@@ -13,18 +14,19 @@
 //! frame.
 
 mod format;
+mod output;
 pub mod records;
 mod repeats;
 
-use format::{Format, Line, Output};
+use format::{Format, Line};
+use output::{LineWriter, Output};
 use repeats::{Repeats, Told, Verdict};
 use std::fmt;
-use std::io::Write as _;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
-pub use tracing_core::field::display;
+pub use tracing_core::field::{DisplayValue, display};
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::subscriber::Interest;
 use tracing_core::{Dispatch, Event, Metadata, Subscriber, dispatcher};
@@ -100,6 +102,7 @@ static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
 /// What lanes read: whether single connections and requests are of interest.
 static DETAILS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 static JSON: AtomicBool = AtomicBool::new(false);
+static LOST: AtomicU64 = AtomicU64::new(0);
 static LOGGER: OnceLock<Arc<Logger>> = OnceLock::new();
 
 /// Starts the log, or changes the settings of a log that was started. Before this call nothing is logged.
@@ -107,7 +110,8 @@ pub fn start(settings: LogSettings) {
     set_level(settings.level);
     JSON.store(settings.json, Relaxed);
     LOGGER.get_or_init(|| {
-        let logger = Arc::new(Logger { output: Output::detect(), repeats: Mutex::default() });
+        let writer = Mutex::new(LineWriter::new(std::io::stderr()));
+        let logger = Arc::new(Logger { output: Output::detect(), writer, repeats: Mutex::default() });
         // Nobody else sets a subscriber in this program.
         let _ = dispatcher::set_global_default(Dispatch::new(logger.clone()));
         logger
@@ -140,21 +144,27 @@ pub fn enabled(level: Level) -> bool {
     level as u8 <= LEVEL.load(Relaxed)
 }
 
-/// Writes how often messages were repeated whose second is over. Called now and then, so that the number does not wait
-/// for the next message of its kind.
-pub fn tell_repeats() {
-    LOGGER.get().iter().for_each(|logger| logger.tell_repeats(Instant::now()));
+/// Lines that could not be written: nobody read them, or there was no room.
+pub fn lost_lines() -> u64 {
+    LOST.load(Relaxed)
+}
+
+/// Writes how often messages were repeated whose second is over, and how many lines were lost. Called now and then, so that
+/// the numbers do not wait for the next message.
+pub fn tell_pending() {
+    LOGGER.get().iter().for_each(|logger| logger.tell(Instant::now()));
 }
 
 /// Writes what is still to be told; for the end of the process.
 pub fn finish() {
     // As if every second were over.
-    LOGGER.get().iter().for_each(|logger| logger.tell_repeats(Instant::now() + Duration::from_secs(60)));
+    LOGGER.get().iter().for_each(|logger| logger.tell(Instant::now() + Duration::from_secs(60)));
 }
 
 /// Takes `tracing`'s events and writes lines.
 struct Logger {
     output: Output,
+    writer: Mutex<LineWriter>,
     repeats: Mutex<Repeats>,
 }
 
@@ -163,11 +173,12 @@ impl Logger {
         self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell_repeats(&self, now: Instant) {
+    fn tell(&self, now: Instant) {
         let told = self.repeats().over(now);
         for told in told {
             self.write_repeated(told);
         }
+        self.tell_lost(&mut self.writer());
     }
 
     fn write_repeated(&self, told: Told) {
@@ -177,11 +188,39 @@ impl Logger {
         self.write(&line);
     }
 
-    fn write(&self, line: &Line) {
+    fn writer(&self) -> MutexGuard<'_, LineWriter> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rendered(&self, line: &Line) -> String {
         let format = if JSON.load(Relaxed) { Format::Json } else { Format::Text };
-        let text = line.render(self.output, format, SystemTime::now());
-        // With nowhere to write, nothing is left to do. One call per line: lines of two threads do not mix.
-        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+        line.render(self.output, format, SystemTime::now())
+    }
+
+    fn write(&self, line: &Line) {
+        let text = self.rendered(line);
+        let mut writer = self.writer();
+        self.tell_lost(&mut writer);
+        if !writer.write(text.as_bytes()) {
+            LOST.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Writes how many lines were lost, as soon as something can be written again.
+    fn tell_lost(&self, writer: &mut LineWriter) {
+        let lost = writer.lost();
+        if lost == 0 {
+            return;
+        }
+        let mut line = Line::new(
+            Level::Warn,
+            module_path!(),
+            &format!("{lost} lines of the log were lost: they could not be written"),
+        );
+        line.field("lost", lost.into());
+        let told = writer.write(self.rendered(&line).as_bytes());
+        // One that is lost itself is not counted.
+        writer.lost_is_told(if told { lost } else { 1 });
     }
 }
 
@@ -284,6 +323,13 @@ pub use crate::{log_debug as debug, log_error as error, log_info as info, log_wa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_logged_is_not_even_made() {
+        let made = || -> &str { unreachable!("the level is off") };
+        assert!(!enabled(Level::Trace));
+        crate::log_event!(TRACE, Trace, field = made(); "{}", made());
+    }
 
     #[test]
     fn levels_have_names_and_an_order() {

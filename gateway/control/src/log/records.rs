@@ -14,6 +14,13 @@ pub fn drain(queue: &Receiver<Record>) {
     }
 }
 
+/// Logs how many records there was no room for.
+pub fn tell_lost(lost: u64) {
+    if lost > 0 {
+        debug!(lost = lost; "{lost} connections and requests are not in the log: there were too many at once");
+    }
+}
+
 fn line(record: &Record) {
     let (client, connection) = (display(record.client), display(record.connection));
     match &record.what {

@@ -58,7 +58,7 @@ impl Repeats {
         }
         site.left_out += 1;
         self.any = true;
-        (if site.left_out == 1 { Verdict::Keep } else { Verdict::Count }, told)
+        (if site.kept.is_none() { Verdict::Keep } else { Verdict::Count }, told)
     }
 
     /// Keeps the line of an event that is not written.
@@ -84,8 +84,9 @@ impl Site {
         }
         self.since = now;
         self.written = 0;
-        let times = std::mem::take(&mut self.left_out);
-        self.kept.take().filter(|_| times > 0).map(|line| Told { line, times })
+        // One that was left out a moment ago may not be kept yet: it is told with those of the next second.
+        let line = self.kept.take()?;
+        Some(Told { line, times: std::mem::take(&mut self.left_out) })
     }
 }
 

@@ -302,7 +302,7 @@ impl Server {
             Ok(session) => session,
             Err(e) => {
                 self.handshakes.leave(key);
-                return log::warn!("tunnel: {}: {e:#}", packet.remote);
+                return log::warn!(connection = connection(key); "tunnel: {}: {e:#}", packet.remote);
             }
         };
         self.counts.sessions += 1;
@@ -404,14 +404,14 @@ impl Server {
                 self.counts.failed += 1;
                 if self.may_say(About::Failed, now) {
                     let why = verify::in_words(&e);
-                    log::warn!("tunnel: {}: the key exchange has failed: {why}", self.shown(key));
+                    log::warn!(connection = connection(key); "tunnel: {}: the key exchange has failed: {why}", self.shown(key));
                     self.say("key_exchange_failed", key, &[("reason", why.into())]);
                 }
                 match self.peers.get_mut(&key) {
                     // Revoked meanwhile, or run out: the key of before must not outlive that.
                     Some(peer) if peer.stage == Stage::Connected && not_accepted(&e) => {
                         let peer = &self.peers[&key];
-                        self.say_gone(peer, "its certificate is no longer accepted");
+                        self.say_gone(key, peer, "its certificate is no longer accepted");
                         self.dismiss(key, now + ALERT, now);
                     }
                     Some(peer) if key_id != 0 && peer.stage == Stage::Connected => {
@@ -477,8 +477,8 @@ impl Server {
     }
 
     /// Says that a client goes.
-    fn say_gone(&self, peer: &Peer, why: &str) {
-        log::info!("tunnel: {} ({}) is gone: {why}", peer.name, peer.remote);
+    fn say_gone(&self, key: Key, peer: &Peer, why: &str) {
+        log::info!(connection = connection(key); "tunnel: {} ({}) is gone: {why}", peer.name, peer.remote);
         let counters = peer.id.and_then(|id| self.plane.counters(id)).unwrap_or_default();
         let seconds = peer.connected_at.elapsed().as_secs();
         let more = [
@@ -496,7 +496,7 @@ impl Server {
     fn forget(&mut self, key: Key, why: &str) {
         let Some(peer) = self.peers.remove(&key) else { return };
         if !why.is_empty() && (peer.id.is_some() || peer.stage == Stage::Connected) {
-            self.say_gone(&peer, why);
+            self.say_gone(key, &peer, why);
         }
         if let Some(session) = peer.session.remote()
             && self.by_session.get(&(peer.remote, session)) == Some(&key)
@@ -564,6 +564,11 @@ impl Server {
 /// Whether an exchange failed for the client's certificate.
 fn not_accepted(e: &anyhow::Error) -> bool {
     matches!(e.downcast_ref::<rustls::Error>(), Some(rustls::Error::InvalidCertificate(_)))
+}
+
+/// The id of a client's connection in the log, unique within a process.
+fn connection(key: Key) -> log::DisplayValue<String> {
+    log::display(format!("vpn-{key}"))
 }
 
 fn inside(addresses: Addresses) -> Vec<String> {

@@ -45,7 +45,7 @@ fn over_tcp_it_can_be_read_only() {
     assert!(get(admin, "/v1/status").contains("\"requests\": 1"));
     assert!(get(admin, "/etc/passwd").starts_with("HTTP/1.1 404 "));
     assert!(post(admin, "/metrics").contains("allow: GET, HEAD\r\n"));
-    for what in ["reload", "upgrade", "drain", "reopen-logs"] {
+    for what in ["reload", "upgrade", "drain", "reopen-logs", "log-level", "server"] {
         assert!(post(admin, &format!("/v1/{what}")).starts_with("HTTP/1.1 403 "), "{what}");
     }
     let head = ask(admin, "HEAD /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");

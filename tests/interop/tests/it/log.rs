@@ -1,11 +1,14 @@
 //! The log on the standard error: levels, formats, repeats, and what systemd's journal reads.
 
 use crate::operating::{Operated, order};
+use rustix::fs::{FileType, Mode, OFlags};
 use sealane_control::admin::ask::{Where, ask_with};
 use sealane_interop::backend::Backend;
 use sealane_interop::site::Site;
 use sealane_interop::{WAIT_LIMIT, binary, client, eventually, gateway, ports};
+use std::fs::File;
 use std::io::{Read, Write};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
@@ -191,4 +194,105 @@ fn single_connections_and_requests_are_logged_at_level_debug() {
     let handshake = &told(&running, "TLS handshake with a client failed")[0];
     assert!(handshake["client"].as_str().is_some_and(|c| c.starts_with("127.0.0.1:")), "{handshake}");
     assert!(access.iter().all(|line| line["connection"] != handshake["connection"]), "{handshake}");
+}
+
+/// A strangers' flood costs a bounded number of lines, and each of its connections is accounted for.
+#[test]
+fn a_flood_of_strangers_is_counted() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let running = logging(&site, &backend, sealane(), "level = \"debug\"\nmessage_format = \"json\"");
+    let (flood, began) = (600, Instant::now());
+    for _ in 0..flood {
+        // Not TLS, and with what would end a line and start another.
+        let mut stream = client::tcp(running.gateway.address);
+        stream.write_all(b"GET /\x1b[2J\n{\"level\":\"error\"} HTTP/1.1\r\n\r\n").expect("it was accepted");
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let most = 20 * (began.elapsed().as_secs() + 2);
+    let of_log = || {
+        let log = running.gateway.server.log();
+        let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+        let about =
+            lines.filter(|line| line["message"].as_str().is_some_and(|m| m.contains("TLS handshake with a client")));
+        let (repeats, written): (Vec<_>, Vec<_>) = about.partition(|line| line["repeated"].is_u64());
+        assert!(written.iter().all(|line| line["connection"].is_string() && line["client"].is_string()), "{log}");
+        (written.len() as u64, repeats.iter().filter_map(|line| line["repeated"].as_u64()).sum::<u64>())
+    };
+    let lost = || running.gateway.metric("sealane_log_records_lost_total").unwrap_or(0.0) as u64;
+    let all_told = || {
+        let (written, repeated) = of_log();
+        written + repeated + lost() == flood
+    };
+    assert!(eventually(all_told), "{:?} and {} lost", of_log(), lost());
+    assert!(of_log().0 <= most, "{} lines are more than {most}", of_log().0);
+    assert_eq!(running.get("/").text(), "hello");
+}
+
+/// A pipe that is full: its name, and both ends.
+fn full_pipe(site: &Site) -> (PathBuf, File) {
+    let path = site.path().join("stderr");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("our own folder");
+    let both = rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    let mut both = File::from(both.expect("it was made"));
+    while both.write(&[b'\n'; 4096]).is_ok() {}
+    (path, both)
+}
+
+fn with_stderr_at(path: &std::path::Path) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$0\" \"$@\" 2>>\"$STDERR\""]).arg(binary::sealane()).env("STDERR", path);
+    shell
+}
+
+#[test]
+fn nobody_reads_the_log() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let (path, mut pipe) = full_pipe(&site);
+    let mut running = logging(&site, &backend, with_stderr_at(&path), "");
+    // Control goes on, and counts what it could not say.
+    for _ in 0..3 {
+        order(&running.socket, "reload").expect("the file is good");
+        assert_eq!(running.get("/").text(), "hello");
+    }
+    assert!(
+        running.gateway.metric("sealane_log_lines_lost_total").is_some_and(|lost| lost >= 4.0),
+        "start and reloads"
+    );
+    // Somebody reads again: it is told how many lines are missing, and what is new.
+    let mut log = String::new();
+    let mut read = || {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = pipe.read(&mut bytes) {
+            log.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+        log.clone()
+    };
+    read();
+    order(&running.socket, "reload").expect("the file is good");
+    assert!(eventually(|| read().contains(" INFO sealane: reloaded\n")), "{}", read());
+    let told = read();
+    let lines: Vec<&str> = told.lines().filter(|line| !line.is_empty()).collect();
+    assert!(lines[0].contains(" WARN sealane: ") && lines[0].contains(" lines of the log were lost"), "{told}");
+    running.gateway.server.terminate();
+    assert_eq!(running.gateway.server.wait().code(), Some(0));
+}
+
+/// Its reader has gone away, or it was closed from the start.
+#[test]
+fn the_standard_error_is_closed() {
+    let backend = Backend::saying("hello");
+    let goes_on = |mut running: Operated| {
+        order(&running.socket, "reload").expect("the file is good");
+        assert_eq!(running.get("/").text(), "hello");
+        running.gateway.server.terminate();
+        assert_eq!(running.gateway.server.wait().code(), Some(0));
+    };
+    let site = Site::new();
+    let (path, pipe) = full_pipe(&site);
+    let running = logging(&site, &backend, with_stderr_at(&path), "");
+    drop(pipe);
+    goes_on(running);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$0\" \"$@\" 2>&-"]).arg(binary::sealane());
+    goes_on(logging(&site, &backend, shell, ""));
 }

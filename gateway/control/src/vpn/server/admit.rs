@@ -5,7 +5,7 @@ use super::super::log::EventLog;
 use super::super::peer::Stage;
 use super::super::pool::Addresses;
 use super::super::settings::Settings;
-use super::{About, FAREWELL, Key, Server, unix};
+use super::{About, FAREWELL, Key, Server, connection, unix};
 use crate::log;
 use sealane_ovpn::data::{KeySlot as Slot, PeerId};
 use sealane_ovpn::peer_info::{PeerInfo, proto};
@@ -76,7 +76,7 @@ impl Server {
     fn refuse(&mut self, key: Key, key_id: u8, temporary: bool, reason: &str, now: Instant) {
         self.counts.unauthorised += 1;
         if self.may_say(About::Refused, now) {
-            log::warn!("tunnel: {} is refused: {reason}", self.shown(key));
+            log::warn!(connection = connection(key); "tunnel: {} is refused: {reason}", self.shown(key));
             let claim = self.peers.get(&key).and_then(|p| p.claim(key_id));
             let more = [
                 ("reason", reason.into()),
@@ -97,7 +97,7 @@ impl Server {
         };
         let said = peer.session.send_message(key_id).and_then(|()| peer.session.send_command(text.as_bytes()));
         if let Err(e) = said {
-            log::warn!("tunnel: {}: {e:#}", peer.remote);
+            log::warn!(connection = connection(key); "tunnel: {}: {e:#}", peer.remote);
         }
         self.dismiss(key, now + FAREWELL, now);
     }
@@ -246,14 +246,16 @@ impl Server {
             .map(|(k, _)| *k)
             .collect();
         gone.into_iter().for_each(|key| self.forget(key, "it is no longer allowed"));
-        for peer in self.peers.values_mut() {
+        for (&key, peer) in &mut self.peers {
             let Some(id) = peer.id else { continue };
             let routes = self.settings.clients.get(&peer.name).map(|c| c.routes.clone()).unwrap_or_default();
             if routes != peer.settings.routes {
                 let set = PeerSet { routes: Some(routes.clone()), ..PeerSet::default() };
                 match self.plane.command(Command::PeerSet(id, set)) {
                     Ok(()) => peer.settings.routes = routes,
-                    Err(e) => log::warn!("tunnel: {}: its routes are not changed: {e}", peer.name),
+                    Err(e) => {
+                        log::warn!(connection = connection(key); "tunnel: {}: its routes are not changed: {e}", peer.name)
+                    }
                 }
             }
         }

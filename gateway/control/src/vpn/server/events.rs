@@ -1,7 +1,7 @@
 //! What the plane says, and what follows of it: installed keys, renewals, moves.
 
 use super::super::peer::{Renewal, Stage};
-use super::{About, Key, Server, inside, unix};
+use super::{About, Key, Server, connection, inside, unix};
 use crate::log;
 use sealane_ovpn::data::{PeerId, magic};
 use sealane_ovpn::peer_info::proto;
@@ -82,7 +82,7 @@ impl Server {
             renewal.installed = true;
         }
         if let Err(e) = peer.session.send_message(key_id) {
-            log::warn!("tunnel: {}: {e:#}", peer.remote);
+            log::warn!(connection = connection(key); "tunnel: {}: {e:#}", peer.remote);
         }
         if !first {
             let token = peer.token_options();
@@ -97,13 +97,13 @@ impl Server {
         if peer.flags.dyn_tls_crypt
             && let Err(e) = peer.session.use_dynamic_wrap(unix() as u32)
         {
-            log::warn!("tunnel: {}: {e:#}", peer.remote);
+            log::warn!(connection = connection(key); "tunnel: {}: {e:#}", peer.remote);
         }
         self.counts.connected += 1;
         let peer = &self.peers[&key];
         let addresses: Vec<String> = inside(peer.addresses);
         log::info!(
-            "tunnel: {} is connected from {} as {} ({}, {}, {}{}{})",
+            connection = connection(key); "tunnel: {} is connected from {} as {} ({}, {}, {}{}{})",
             peer.name,
             peer.remote,
             addresses.join(" and "),
@@ -141,12 +141,14 @@ impl Server {
             Ok(parts) => {
                 for part in parts {
                     if let Err(e) = peer.session.send_command(&part) {
-                        log::warn!("tunnel: {}: {e:#}", peer.remote);
+                        log::warn!(connection = connection(key); "tunnel: {}: {e:#}", peer.remote);
                     }
                 }
                 peer.pushed_at = Some(now);
             }
-            Err(option) => log::warn!("tunnel: {}: the option cannot be pushed: {option}", peer.name),
+            Err(option) => {
+                log::warn!(connection = connection(key); "tunnel: {}: the option cannot be pushed: {option}", peer.name)
+            }
         }
         self.restless.insert(key);
     }
@@ -159,7 +161,7 @@ impl Server {
             return;
         }
         if let Err(e) = self.plane.command(Command::KeySwap(id)) {
-            return log::warn!("tunnel: {}: the new key is not used: {e}", peer.name);
+            return log::warn!(connection = connection(key); "tunnel: {}: the new key is not used: {e}", peer.name);
         }
         peer.session.retire_before(key_id);
         (peer.renewal, peer.key_id, peer.key_since, peer.key_made) = (None, key_id, now, now);
@@ -189,7 +191,7 @@ impl Server {
         self.by_session.insert((remote, session), key);
         self.counts.floated += 1;
         if self.may_say(About::Moved, now) {
-            log::info!("tunnel: {name} has moved from {before} to {remote}");
+            log::info!(connection = connection(key); "tunnel: {name} has moved from {before} to {remote}");
             self.say("move", key, &[("before", before.into())]);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::super::handover::{Estate, Fixed, SavedServer};
 use super::super::peer::{Peer, Stage};
-use super::{Outlet, Server, Word};
+use super::{Outlet, Server, Word, connection};
 use crate::log;
 use crate::vpn::auth;
 use anyhow::{Context as _, Result};
@@ -29,12 +29,14 @@ impl Server {
         }
         self.settle();
         let mut peers = Vec::new();
-        for (_, peer) in self.peers.drain() {
+        for (key, peer) in self.peers.drain() {
             let name = peer.name.clone();
             match peer.save(now) {
                 Ok(Some(saved)) => peers.push(saved),
                 Ok(None) => {}
-                Err(e) => log::warn!("tunnel: {name} is not handed over and connects again: {e:#}"),
+                Err(e) => {
+                    log::warn!(connection = connection(key); "tunnel: {name} is not handed over and connects again: {e:#}")
+                }
             }
         }
         let control = serde_json::to_vec(&SavedServer {
