@@ -19,6 +19,7 @@ mod example;
 mod host;
 mod http3;
 mod identity;
+mod level;
 mod listener;
 mod names;
 mod parts;
@@ -41,6 +42,7 @@ pub use diagnostics::{Diagnostic, Errors, Severity, Warning};
 pub use example::example;
 pub use http3::{Http3, https_record};
 pub(crate) use identity::plain;
+pub use level::{LEVELS, Level, LogSettings};
 pub use names::{Found, ResolverKind};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
@@ -52,7 +54,6 @@ pub use tunnel::{ClientCertificates, PasswordFile, Tunnel, TunnelClient, TunnelP
 pub use upstream::NamedServer;
 pub(crate) use upstream::expand;
 
-use crate::log::LogSettings;
 use addresses::{Addresses, Protocol};
 use decode::{At, Section};
 use diagnostics::{Place, Sink, Source};

@@ -50,7 +50,7 @@ impl Line {
     /// Takes an event apart.
     pub fn of(event: &Event<'_>) -> Self {
         let metadata = event.metadata();
-        let (level, target) = (Level::of(metadata.level()), metadata.target());
+        let (level, target) = (super::level_of(metadata), metadata.target());
         let mut line = Self { level, target, message: String::new(), fields: Vec::new() };
         event.record(&mut line);
         line

@@ -18,11 +18,10 @@ mod output;
 pub mod records;
 mod repeats;
 
+pub use crate::config::{LEVELS, Level, LogSettings};
 use format::{Format, Line};
 use output::{LineWriter, Output};
 use repeats::{Repeats, Told, Verdict};
-use std::fmt;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -30,73 +29,6 @@ pub use tracing_core::field::{DisplayValue, display};
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::subscriber::Interest;
 use tracing_core::{Dispatch, Event, Metadata, Subscriber, dispatcher};
-
-/// How much is logged. Each level includes those before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Level {
-    /// The gateway cannot do what it was told to.
-    Error = 1,
-    /// Something is wrong that the gateway works around, or that an operator should look at.
-    Warn,
-    /// What changes: start, reload, servers that come and go, clients of the tunnel.
-    #[default]
-    Info,
-    /// Single connections and requests that fail.
-    Debug,
-    /// Everything.
-    Trace,
-}
-
-/// The levels by name, as they are written in a configuration and on the command line.
-pub const LEVELS: &[(&str, Level)] = &[
-    ("error", Level::Error),
-    ("warn", Level::Warn),
-    ("info", Level::Info),
-    ("debug", Level::Debug),
-    ("trace", Level::Trace),
-];
-
-impl Level {
-    fn of(level: &tracing_core::Level) -> Self {
-        match *level {
-            tracing_core::Level::ERROR => Self::Error,
-            tracing_core::Level::WARN => Self::Warn,
-            tracing_core::Level::INFO => Self::Info,
-            tracing_core::Level::DEBUG => Self::Debug,
-            tracing_core::Level::TRACE => Self::Trace,
-        }
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        LEVELS[self as usize - 1].0
-    }
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Level {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        let found = LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(s));
-        found.map(|(_, level)| *level).ok_or_else(|| "write error, warn, info, debug or trace".to_owned())
-    }
-}
-
-/// What the configuration says about the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LogSettings {
-    /// The least important level that is logged.
-    pub level: Level,
-    /// JSON instead of text.
-    pub json: bool,
-}
 
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
 /// What lanes read: whether single connections and requests are of interest.
@@ -231,7 +163,7 @@ impl Subscriber for Logger {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && is_ours(metadata) && enabled(Level::of(metadata.level()))
+        metadata.is_event() && is_ours(metadata) && enabled(level_of(metadata))
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -256,6 +188,16 @@ impl Subscriber for Logger {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
+}
+
+fn level_of(metadata: &Metadata<'_>) -> Level {
+    match *metadata.level() {
+        tracing_core::Level::ERROR => Level::Error,
+        tracing_core::Level::WARN => Level::Warn,
+        tracing_core::Level::INFO => Level::Info,
+        tracing_core::Level::DEBUG => Level::Debug,
+        tracing_core::Level::TRACE => Level::Trace,
+    }
 }
 
 fn is_ours(metadata: &Metadata<'_>) -> bool {
@@ -329,13 +271,5 @@ mod tests {
         let made = || -> &str { unreachable!("the level is off") };
         assert!(!enabled(Level::Trace));
         crate::log_event!(TRACE, Trace, field = made(); "{}", made());
-    }
-
-    #[test]
-    fn levels_have_names_and_an_order() {
-        for (name, level) in LEVELS {
-            assert_eq!((name.parse(), level.name()), (Ok(*level), *name));
-        }
-        assert!(Level::Error < Level::Trace && "loud".parse::<Level>().is_err());
     }
 }
