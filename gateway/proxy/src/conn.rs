@@ -2,9 +2,9 @@
 
 use crate::client::h2::H2Client;
 use crate::exchange::waste::WasteBudget;
+use crate::h3::connection::H3Connection;
 use crate::lane_state::LaneListener;
 use crate::limits::Counted;
-use crate::quic::conn::QuicConn;
 use crate::records::ConnectionId;
 use crate::transport::Transport;
 use crate::upstream::group::LaneUpstream;
@@ -19,7 +19,7 @@ use std::rc::Rc;
 pub(crate) enum Conn {
     Client(Box<ClientConnection>),
     Upstream(Box<UpstreamConnection>),
-    Quic(Box<QuicConn>),
+    Quic(Box<H3Connection>),
 }
 
 /// The life of a connection with a client:

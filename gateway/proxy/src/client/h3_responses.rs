@@ -1,12 +1,12 @@
 //! HTTP/3 towards clients: streams as sinks of responses.
 //!
-//! What is staged on a stream goes to the protocol once per turn (`send`), head and data in one piece. What the client's
+//! What is staged on a stream goes to the transport once per turn (`quic_driver`), head and data in one piece. What the client's
 //! windows do not let out stays with the stream, and is its back-pressure.
 
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
-use crate::quic::conn::Stream;
+use crate::h3::stream::Stream;
 use crate::settings::LaneSettings;
 use crate::transport::{HIGH_WATER, MIN_CREDIT};
 use sealane_http::BodyLength;
@@ -109,7 +109,8 @@ pub(crate) fn h3_client_finish(
     stream.due = cx.now() + idle;
     if !std::mem::replace(&mut stream.read_done, true) {
         // RFC 9114 §4.1: the rest of a request whose response needs none of it.
-        let _ = q.quic.recv_stream(stream.id).stop(crate::quic::conn::code(Code::NoError));
+        let id = stream.id;
+        q.stop(id, Code::NoError);
     }
     q.idle_since = cx.now();
     h3_staged(connections, key, index);
