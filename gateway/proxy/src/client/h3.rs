@@ -59,17 +59,11 @@ pub(crate) fn h3_stream_opened(proxy: &mut Proxy, cx: &mut Context, key: Key, id
 
 /// Reads a request stream as far as there is room for it.
 pub(crate) fn h3_read(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
-    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
-    // The reader travels, since what it finds concerns all of us.
-    let mut reader = std::mem::replace(&mut stream.reader, MessageReader::new(Side::Server, 0));
-    let id = stream.id;
+    let Some((id, mut reader)) = proxy.connections.quic(key).and_then(|q| q.take_reader(index)) else { return };
     let result = h3_read_with(proxy, cx, key, index, &mut reader);
-    let same = |s: &&mut Stream| s.id == id;
-    if let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
-        stream.reader = reader;
-        if let Err(e) = result {
-            h3_stream_error(proxy, cx, key, index, e);
-        }
+    let is_there = proxy.connections.quic(key).is_some_and(|q| q.return_reader(index, id, reader));
+    if let (true, Err(e)) = (is_there, result) {
+        h3_stream_error(proxy, cx, key, index, e);
     }
     // Windows may have to be opened.
     proxy.connections.mark_for_flush(key);
@@ -160,10 +154,7 @@ fn h3_read_with(
                     Some(h3_head(&mut proxy.exchanges, &mut proxy.scratch, &proxy.settings, cx, key, index, section)?);
             }
             Piece::Data(bytes) => {
-                if let Some(promised) = &mut stream.promised {
-                    let left = promised.checked_sub(bytes.len() as u64);
-                    *promised = left.ok_or(ParseError::LengthMismatch)?;
-                }
+                stream.count(bytes)?;
                 let Some(exchange) = exchange else { return Ok(()) };
                 if !request_data(proxy, cx, exchange, bytes, false) {
                     return Ok(());
@@ -276,7 +267,7 @@ fn h3_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) -> Result
         return Ok(());
     };
     // RFC 9114 §4.1.2.
-    if stream.promised.is_some_and(|left| left > 0) {
+    if stream.is_short() {
         return Err(ParseError::LengthMismatch.into());
     }
     if let Some(exchange) = stream.exchange

@@ -10,6 +10,7 @@ pub(crate) mod frames;
 pub(crate) mod guard;
 pub(crate) mod message;
 pub(crate) mod pipe;
+pub(crate) mod sink;
 pub(crate) mod trailers;
 pub(crate) mod wake;
 pub(crate) mod window;

@@ -3,12 +3,14 @@
 //! adapters are.
 //!
 //! `sealane_http::h3` reads and writes frames and field sections; `quic` has the transport. Here is the state of a
-//! connection: its [`stream`]s, the [`control`] streams of both sides, and the [`order`] in which responses are sent.
+//! connection: its [`stream`]s and what is staged on them ([`sink`]), the [`control`] streams of both sides, and the
+//! [`order`] in which responses are sent.
 //! `quic_driver` passes the transport's events to the adapters.
 
 pub(crate) mod connection;
 mod control;
 mod order;
+pub(crate) mod sink;
 pub(crate) mod stream;
 
 use crate::snapshot::ClientLimits;

@@ -7,7 +7,8 @@ use crate::memory::BUFFER_BUDGET;
 use crate::transport::HIGH_WATER;
 use bytes::Bytes;
 use quinn_proto::{ReadError, StreamId, VarInt, WriteError};
-use sealane_http::h3::{Code, MessageReader};
+use sealane_http::ParseError;
+use sealane_http::h3::{Code, MessageReader, Side};
 use sealane_lane::{Key, Millis};
 
 /// The most bytes that wait on a stream whose peer has no window for them.
@@ -72,6 +73,19 @@ impl Stream {
         }
     }
 
+    /// Counts a piece of the body against `content-length` (RFC 9114 §4.1.2).
+    pub fn count(&mut self, piece: &[u8]) -> Result<(), ParseError> {
+        if let Some(promised) = &mut self.promised {
+            *promised = promised.checked_sub(piece.len() as u64).ok_or(ParseError::LengthMismatch)?;
+        }
+        Ok(())
+    }
+
+    /// Whether less of the body has come than `content-length` promised.
+    pub fn is_short(&self) -> bool {
+        self.promised.is_some_and(|left| left > 0)
+    }
+
     /// Bytes that wait to be sent.
     pub fn waiting(&self) -> usize {
         self.out.len() + self.held.len()
@@ -128,9 +142,21 @@ impl H3Connection {
         read
     }
 
-    /// Whether less of a body has come than `content-length` promised.
-    pub fn is_short(&self, index: u32) -> bool {
-        self.streams.get(index as usize).is_some_and(|s| s.promised.is_some_and(|left| left > 0))
+    /// Lends a stream's reader: what it finds concerns all of the lane.
+    pub fn take_reader(&mut self, index: u32) -> Option<(StreamId, MessageReader)> {
+        let stream = self.streams.get_mut(index as usize)?;
+        Some((stream.id, std::mem::replace(&mut stream.reader, MessageReader::new(Side::Server, 0))))
+    }
+
+    /// Gives a stream's reader back. False if there is no such stream any more.
+    pub fn return_reader(&mut self, index: u32, id: StreamId, reader: MessageReader) -> bool {
+        match self.streams.get_mut(index as usize).filter(|s| s.id == id) {
+            Some(stream) => {
+                stream.reader = reader;
+                true
+            }
+            None => false,
+        }
     }
 
     /// Asks the peer to send no more on a stream.
@@ -139,9 +165,11 @@ impl H3Connection {
         let _ = self.quic.recv_stream(id).stop(code(why));
     }
 
-    /// How many bytes may wait on a stream: fewer where its window is closed, or where those of all streams are many.
+    /// How many bytes may wait on a stream. Towards a client: fewer where its window is closed, or where those of all
+    /// streams are many.
     pub fn stream_limit(&self, stream: &Stream) -> usize {
-        if stream.held.is_empty() && self.waiting < BUFFER_BUDGET { HIGH_WATER } else { HELD_LIMIT }
+        let open = stream.held.is_empty() && self.waiting < BUFFER_BUDGET;
+        if open || !self.is_client() { HIGH_WATER } else { HELD_LIMIT }
     }
 
     /// Notes that a stream has something to send.

@@ -73,6 +73,7 @@ impl Connection {
     }
 
     /// Takes a datagram in. `raw`: its bytes, in case that the hello goes to another lane.
+    #[inline]
     pub(super) fn handle(&mut self, event: ConnectionEvent, raw: Option<BytesMut>) {
         let may_move = !self.raw.is_empty();
         if let (true, Some(raw)) = (may_move, raw) {
@@ -83,6 +84,7 @@ impl Connection {
     }
 
     /// The next thing that has happened.
+    #[inline]
     pub fn poll(&mut self) -> Option<Event> {
         let event = self.protocol.poll()?;
         match &event {

@@ -22,7 +22,7 @@ use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
 use crate::h2::frames::Frames;
 use crate::h2::pipe::Pipe;
 use crate::h2::wake::StreamWaker;
-use crate::h2::{h2_woken, message};
+use crate::h2::{h2_woken, message, sink};
 use crate::lifecycle::close_connection;
 use crate::service::Proxy;
 use crate::upstream::connection::{dispatch_request, upstream_lost};
@@ -576,15 +576,7 @@ pub(crate) fn h2_server_credit(connections: &mut Connections, key: Key, index: u
     }
     // As towards clients: no more is reserved than there is to send.
     let want = want.min(room);
-    stream.send.reserve_capacity(want);
-    let capacity = stream.send.capacity();
-    if capacity > 0 {
-        return capacity.min(want);
-    }
-    match stream.send.poll_capacity(&mut task::Context::from_waker(&stream.waker)) {
-        Poll::Ready(Some(Ok(capacity))) => capacity.min(want),
-        _ => 0,
-    }
+    sink::reserve(&mut stream.send, &stream.waker, want)
 }
 
 pub(crate) fn h2_server_data(
@@ -615,11 +607,7 @@ pub(crate) fn h2_server_end(connections: &mut Connections, exchanges: &Exchanges
     if std::mem::replace(&mut stream.ended, true) {
         return;
     }
-    // As above.
-    let _ = match x.request_body.trailers.is_empty() {
-        true => stream.send.send_data(Bytes::new(), true),
-        false => stream.send.send_trailers(message::write_trailers(&x.request_body.trailers)),
-    };
+    sink::end(&mut stream.send, &x.request_body.trailers);
     connections.mark_for_flush(key);
 }
 

@@ -12,7 +12,6 @@
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Counters;
-use crate::exchange::exchanges::Exchanges;
 use crate::exchange::request::request_sent;
 use crate::exchange::response::{
     Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
@@ -25,7 +24,6 @@ use crate::quic::{QuicEndpoint, config};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{QuicSettings, UpstreamHttp};
-use crate::transport::{HIGH_WATER, MIN_CREDIT};
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
@@ -186,14 +184,12 @@ fn h3_send_request(proxy: &mut Proxy, cx: &mut Context, key: Key, exchange: Key,
 
 /// Reads a response as far as there is room for it.
 pub(crate) fn h3_server_read(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
-    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
-    let (id, Some(exchange)) = (stream.id, stream.exchange) else { return };
-    // The reader travels, since what it finds concerns all of us.
-    let mut reader = std::mem::replace(&mut stream.reader, MessageReader::new(Side::Client, 0));
+    let Some(q) = proxy.connections.quic(key) else { return };
+    let Some(exchange) = q.streams.get(index as usize).and_then(|s| s.exchange) else { return };
+    let Some((id, mut reader)) = q.take_reader(index) else { return };
     let result = h3_server_read_with(proxy, cx, key, index, exchange, &mut reader);
-    let same = |s: &&mut Stream| s.id == id;
-    if let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
-        stream.reader = reader;
+    if let Some(q) = proxy.connections.quic(key) {
+        q.return_reader(index, id, reader);
     }
     match result {
         Ok(()) => {}
@@ -227,7 +223,7 @@ fn h3_server_read_with(
                     return Ok(());
                 }
                 Read::End => {
-                    let short = q.is_short(index);
+                    let short = q.streams.get(index as usize).is_some_and(Stream::is_short);
                     reader.finish()?;
                     if let Some(mut info) = begun {
                         match info.body {
@@ -300,10 +296,7 @@ fn h3_server_read_with(
                 begun = Some(info);
             }
             Piece::Data(bytes) => {
-                if let Some(promised) = &mut stream.promised {
-                    let left = promised.checked_sub(bytes.len() as u64);
-                    *promised = left.ok_or(ParseError::LengthMismatch)?;
-                }
+                stream.count(bytes)?;
                 if !response_data(proxy, cx, exchange, bytes, false) {
                     return Ok(());
                 }
@@ -436,48 +429,6 @@ pub(crate) fn h3_server_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return h3_server_lost(proxy, cx, key, None);
     }
     q.deadline.set(cx, key, now + sweep(&limits));
-}
-
-// The server as a sink: the operations of `streams`.
-
-fn h3_upstream_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
-    connections.quic(key)?.streams.get_mut(index as usize)
-}
-
-pub(crate) fn h3_server_credit(connections: &mut Connections, key: Key, index: u32, want: usize) -> usize {
-    match h3_upstream_stream(connections, key, index) {
-        // It is thrown away.
-        Some(stream) if stream.stopped => want,
-        Some(stream) => {
-            let room = HIGH_WATER.saturating_sub(stream.waiting());
-            if room < want.min(MIN_CREDIT) { 0 } else { want.min(room) }
-        }
-        None => 0,
-    }
-}
-
-pub(crate) fn h3_server_data(connections: &mut Connections, key: Key, index: u32, data: &[u8], last: bool) {
-    let Some(stream) = h3_upstream_stream(connections, key, index) else { return };
-    if stream.stopped {
-        return;
-    }
-    h3::put_data_header(&mut stream.out, data.len());
-    stream.out.extend_from_slice(data);
-    stream.finish |= last;
-    if let Some(q) = connections.quic(key) {
-        q.stage(index);
-    }
-    connections.mark_for_flush(key);
-}
-
-pub(crate) fn h3_server_end(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, key: Key, index: u32) {
-    let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), connections.get_mut(key)) else { return };
-    let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    if !stream.stopped && !std::mem::replace(&mut stream.finish, true) {
-        h3::encode_trailers(&mut stream.out, &x.request_body.trailers);
-    }
-    q.stage(index);
-    connections.mark_for_flush(key);
 }
 
 /// The exchange is over.
