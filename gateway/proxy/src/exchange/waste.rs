@@ -11,7 +11,7 @@
 //! | what the client sends breaks a rule, so that the stream is reset or the request fails halfway | 1 |
 //! | a request is served to its end | -1 |
 
-use crate::client::h2::h2_flooded;
+use crate::client::h2_connection::h2_flooded;
 use crate::client::h3_connection::h3_client_error;
 use crate::conn::Conn;
 use crate::connections::Connections;

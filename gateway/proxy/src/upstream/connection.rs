@@ -13,7 +13,7 @@ use crate::snapshot::UpstreamHttp;
 use crate::transport::{Transport, TransportError};
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h1::{idle_event, send_request, upstream_go_on};
-use crate::upstream::h2::{h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout};
+use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout};
 use crate::upstream::h3::h3_dispatch;
 use crate::upstream::selection::{connect_failed, select_server};
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};

@@ -16,7 +16,7 @@ use crate::scratch::{HEAD_READ, READ_SIZE, Scratch, keep_rest};
 use crate::service::Proxy;
 use crate::transport::ReadResult;
 use crate::upstream::connection::{upstream_failed, upstream_handshake, upstream_lost};
-use crate::upstream::h2::{h2_upstream_lost, h2_upstream_take};
+use crate::upstream::h2_connection::{h2_upstream_lost, h2_upstream_take};
 use crate::upstream::syn::syn_heard;
 use sealane_exchange::Phase;
 use sealane_http::BodyLength;
