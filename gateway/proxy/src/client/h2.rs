@@ -108,12 +108,10 @@ pub(super) fn h2_request(
     let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
     x.client_stream = ClientStream::H2(key, index);
     x.started = cx.now();
-    x.keep_alive = false;
     let early = client_conn.early == EarlyData::Taken && client_conn.transport.is_handshaking();
     if let Ok(info) = info {
         x.body = info.body;
-        x.upgrade = info.upgrade;
-        x.begin(early, &limits);
+        x.begin(info.upgrade, early, &limits);
         if info.upgrade {
             crate::exchange::websocket::add_key(&mut x);
         }
@@ -155,7 +153,7 @@ pub(crate) fn h2_client_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
         return h2_client_gone(proxy, cx, exchange, None);
     }
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    let reads = matches!(x.machine.request(), Phase::Streaming | Phase::Draining) && !x.request_body.blocked;
+    let reads = matches!(x.machine.request(), Phase::Streaming | Phase::Draining) && !x.request_body.is_blocked();
     if x.response_body.unblock(cx.now()) {
         resume_source(proxy, cx, Later::Server(exchange));
     }

@@ -53,7 +53,6 @@ pub(crate) fn h2_client_head(
     let (Some(x), Some(Conn::Client(client_conn))) = (exchanges.get_mut(exchange), connections.get_mut(key)) else {
         return;
     };
-    x.keep_alive = false;
     x.response_body.framing = BodyLength::None;
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     let Some(stream) = h2.streams.get_mut(index as usize) else { return };

@@ -219,7 +219,6 @@ fn h3_begin(
     let last = client.requests >= limits.max_requests;
     let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
     x.client_stream = ClientStream::H3(key, index);
-    x.keep_alive = false;
     let priority = x.request.fields.get_named(b"priority").map(Priority::parse);
     let info = info.and_then(|mut info| {
         match info.body {
@@ -235,8 +234,7 @@ fn h3_begin(
     });
     if let Ok(info) = &info {
         x.body = info.body;
-        x.upgrade = info.upgrade;
-        x.begin(handshaking, &limits);
+        x.begin(info.upgrade, handshaking, &limits);
         if info.upgrade {
             websocket::add_key(&mut x);
         }

@@ -51,7 +51,7 @@ pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
     };
     upstream_conn.exchange = Some(exchange);
     let connection = match () {
-        () if x.upgrade => ConnectionOption::Upgrade,
+        () if x.machine.asks_upgrade() => ConnectionOption::Upgrade,
         () if upstream_conn.upstream.upstream.keepalive == 0 => ConnectionOption::Close,
         () => ConnectionOption::KeepAlive,
     };
@@ -146,7 +146,7 @@ fn upstream_wants(connections: &Connections, exchanges: &Exchanges, key: Key) ->
         Some(Conn::Upstream(upstream_conn)) => {
             match (upstream_conn.phase, upstream_conn.exchange.and_then(|x| exchanges.get(x))) {
                 (UpstreamPhase::Handshake, _) => true,
-                (UpstreamPhase::Busy, Some(x)) => !x.response_body.blocked,
+                (UpstreamPhase::Busy, Some(x)) => !x.response_body.is_blocked(),
                 _ => false,
             }
         }

@@ -81,7 +81,6 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
         return refuse(proxy, cx, exchange, 502);
     }
     // Another protocol than WebSocket cannot be switched to here; a server may ignore the wish (RFC 9110 §7.8).
-    x.upgrade = websocket;
     if !websocket {
         x.machine.ignore_upgrade();
     }
@@ -142,7 +141,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
         let limits = &proxy.settings.limits().http;
         let Proxy { connections, exchanges, .. } = proxy;
         let Some(x) = exchanges.get_mut(exchange) else { return };
-        if x.upstream_stream != Some(UpstreamStream::H2(key, index)) || x.response_body.blocked {
+        if x.upstream_stream != Some(UpstreamStream::H2(key, index)) || x.response_body.is_blocked() {
             return;
         }
         let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
@@ -177,7 +176,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
                 Ok(info) => info,
                 Err(e) => return response_broken(proxy, cx, exchange, e),
             };
-            if info.upgrade && x.upgrade {
+            if info.upgrade && x.machine.asks_upgrade() {
                 websocket::switch(x);
             }
             let done = info.body.is_empty() && !info.upgrade && x.response.status >= 200;

@@ -60,7 +60,7 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
     let Some(upstream) = x.upstream.clone() else { return false };
     let server = x.server;
     // An upgrade, and CONNECT, are HTTP/1.1's own: whether the server can do them here is not known in advance.
-    let plain = !x.upgrade && x.request.method() != Method::Connect;
+    let plain = !x.machine.asks_upgrade() && x.request.method() != Method::Connect;
     if upstream.upstream.http != UpstreamHttp::Three || !plain || upstream.h3_is_down(server, cx.now()) {
         return false;
     }
