@@ -1,0 +1,353 @@
+//! An HTTP/2 connection to an upstream, which many exchanges share: it begins, is driven, runs out of time, is lost. `h2` has
+//! its streams.
+//!
+//! ```text
+//! dispatch ─► h2_join ─► h2_send_request ─► h2 ─► pipe ─► stage
+//! plaintext ─► pipe ─► h2 ── woken streams ─► h2_server_woken
+//! ```
+
+use crate::conn::{Conn, UpstreamPhase};
+use crate::exchange::response::{Loss, server_lost};
+use crate::exchange::streams::UpstreamStream;
+use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
+use crate::h2::frames::Frames;
+use crate::h2::pipe::Pipe;
+use crate::h2::{SEND_BUFFER, h2_woken};
+use crate::lifecycle::close_connection;
+use crate::service::Proxy;
+use crate::upstream::connection::upstream_lost;
+use crate::upstream::h2::{Stream, h2_send_request};
+use bytes::Bytes;
+use h2::Reason;
+use h2::client::{self, SendRequest};
+use sealane_lane::{Context, Key, Millis};
+use slab::Slab;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{self, Poll, Waker};
+use std::time::Duration;
+
+/// Bytes of response bodies that a server may have under way, per stream and per connection.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Streams that were reset, and how long they are known: what is still on its way for them is ignored. Clients call off
+/// many gRPC streams at once, and servers go on for a round trip.
+const RESET_STREAMS: usize = 1024;
+const RESET_KNOWN_FOR: Duration = Duration::from_secs(5);
+/// Frames of a server that may come for streams that are not known any more.
+const STRAY_FRAMES: usize = 65_536;
+/// Most streams on one connection, whatever the server allows.
+const MOST_STREAMS: usize = 128;
+/// Most exchanges that wait for a connection that is being made.
+const MOST_WAITING: usize = 128;
+/// Most bytes of a response's head and of its trailers.
+const HEAD_LIMIT: u32 = 64 * 1024;
+/// How often a connection with streams is looked at, at least.
+const SWEEP: Millis = 1000;
+
+pub(crate) struct H2Upstream {
+    pub(super) requests: SendRequest<Bytes>,
+    pub(super) connection: client::Connection<Pipe, Bytes>,
+    pub(super) pipe: Pipe,
+    pub(super) frames: Frames,
+    pub(super) backlog: Backlog,
+    pub(super) streams: Slab<Stream>,
+    /// Bytes given to `h2` since it last wrote.
+    pub(super) fed: usize,
+    /// The server has said something: its SETTINGS came first.
+    pub(super) greeted: bool,
+    /// Requests sent so far.
+    pub(super) served: u64,
+    /// The server takes no more requests here.
+    pub(super) leaving: bool,
+    /// Since when there is no stream.
+    pub(super) idle_since: Millis,
+    /// When the server last took something.
+    pub(super) progress: Millis,
+    /// When it was made.
+    pub(super) began: Millis,
+    /// `h2` has ended it because the server sends too much of something.
+    pub(super) limited: bool,
+}
+
+impl H2Upstream {
+    /// Writes the preface. `None` if `h2` wants more than that at once, which it does not.
+    fn new(now: Millis, stage: &mut Vec<u8>) -> Option<Self> {
+        let pipe = Pipe::default();
+        let mut builder = client::Builder::new();
+        builder
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(HEAD_LIMIT)
+            .max_send_buffer_size(SEND_BUFFER)
+            .data_frame_budget(NO_BUDGET)
+            .max_concurrent_reset_streams(RESET_STREAMS)
+            .reset_stream_duration(RESET_KNOWN_FOR)
+            .max_local_error_reset_streams(Some(STRAY_FRAMES))
+            .enable_push(false);
+        pipe.attach(stage, usize::MAX);
+        let polled = pin!(builder.handshake(pipe.clone())).poll(&mut task::Context::from_waker(Waker::noop()));
+        pipe.detach(stage);
+        let Poll::Ready(Ok((requests, connection))) = polled else { return None };
+        Some(Self {
+            requests,
+            connection,
+            pipe,
+            frames: Frames::new(),
+            backlog: Backlog::default(),
+            streams: Slab::new(),
+            fed: 0,
+            greeted: false,
+            served: 0,
+            leaving: false,
+            idle_since: now,
+            progress: now,
+            began: now,
+            limited: false,
+        })
+    }
+
+    /// Lets `h2` read what there is and write what there is room for. True when the connection is over.
+    fn poll(&mut self, stage: &mut Vec<u8>, room: usize) -> bool {
+        self.pipe.attach(stage, room);
+        let polled = Pin::new(&mut self.connection).poll(&mut task::Context::from_waker(Waker::noop()));
+        self.pipe.detach(stage);
+        self.fed = 0;
+        if let Poll::Ready(Err(e)) = &polled {
+            self.limited |= is_limit(e);
+        }
+        polled.is_ready()
+    }
+
+    /// Lets `h2` read the rest of the input, or a bite of it where small frames may be many.
+    fn allow_input(&mut self) {
+        self.pipe.allow(self.backlog.is_full().then_some(BITE));
+    }
+
+    /// Takes small frames that nobody has room for out of `h2`. Whether there is more input to read.
+    fn relieve(&mut self) -> bool {
+        if !self.backlog.is_full() {
+            return false;
+        }
+        for (_, Stream { body, rest, waker, .. }) in &mut self.streams {
+            if let Some(body) = body {
+                backlog::drain(body, rest, waker);
+            }
+        }
+        if self.pipe.is_drained() {
+            self.backlog.clear();
+        }
+        self.pipe.is_bitten()
+    }
+
+    /// Whether another request can be sent here.
+    pub(super) fn has_room(&mut self) -> bool {
+        let mut task = task::Context::from_waker(Waker::noop());
+        match self.requests.poll_ready(&mut task) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(_)) => self.leaving = true,
+            Poll::Pending => return false,
+        }
+        !self.leaving && self.streams.len() < self.requests.current_max_send_streams().min(MOST_STREAMS)
+    }
+
+    /// Nothing of what the server has sent waits to be looked at.
+    pub fn is_drained(&self) -> bool {
+        self.pipe.is_drained()
+    }
+}
+
+/// Finds a shared connection for an exchange, or one that is being made. False if there is none. After the loss of a
+/// connection only those are joined that were begun since.
+pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> bool {
+    let Some(x) = proxy.exchanges.get(exchange) else { return true };
+    let Some(upstream) = x.upstream.clone() else { return true };
+    let (server, lost_at) = (x.server, x.routed.lost_at);
+    let mut at = 0;
+    while let Some(key) = upstream.shared(server, at) {
+        at += 1;
+        let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { continue };
+        match &mut upstream_conn.h2 {
+            Some(h2) => {
+                if lost_at.is_some_and(|at| h2.began < at) || !h2.has_room() {
+                    continue;
+                }
+                if h2.served > 0 {
+                    proxy.counters.upstream_reused.inc();
+                }
+                h2_send_request(proxy, cx, exchange, key);
+                return true;
+            }
+            None if upstream_conn.waiting.len() < MOST_WAITING => {
+                upstream_conn.waiting.push(exchange);
+                if let Some(x) = proxy.exchanges.get_mut(exchange) {
+                    x.upstream_stream = Some(UpstreamStream::Waiting(key));
+                }
+                return true;
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+/// A connection to an upstream turns out to speak HTTP/2: those who wait for it begin.
+pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let now = cx.now();
+    let Proxy { connections, scratch, .. } = proxy;
+    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
+    scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+    let Some(h2) = H2Upstream::new(now, &mut upstream_conn.transport.stage) else {
+        return upstream_lost(proxy, cx, key, false);
+    };
+    upstream_conn.h2 = Some(Box::new(h2));
+    upstream_conn.phase = UpstreamPhase::Busy;
+    if !std::mem::replace(&mut upstream_conn.shared, true) {
+        upstream_conn.upstream.share(upstream_conn.server, key);
+    }
+    let mut waiting = std::mem::take(&mut upstream_conn.waiting);
+    waiting.extend(upstream_conn.exchange.take());
+    upstream_conn.deadline.after(cx, key, upstream_conn.upstream.upstream.keepalive_timeout);
+    proxy.counters.h2_upstream_connections.inc();
+    for exchange in waiting {
+        let Some(x) = proxy.exchanges.get(exchange) else { continue };
+        // One that was called off and goes elsewhere does not wait here any more.
+        if matches!(x.upstream_stream, Some(UpstreamStream::Waiting(k) | UpstreamStream::H1(k)) if k == key) {
+            h2_send_request(proxy, cx, exchange, key);
+        }
+    }
+    proxy.connections.mark_for_flush(key);
+}
+
+/// Takes plaintext; `input` is a buffer to use again.
+pub(crate) fn h2_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
+    let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return input.clear() };
+    if !input.is_empty() {
+        h2.backlog.observe(&mut h2.frames, input);
+        h2.pipe.give(input);
+    }
+    h2_upstream_drive(proxy, cx, key);
+    h2_greeted(proxy, cx, key);
+    proxy.connections.mark_for_flush(key);
+    match proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) {
+        Some(h2) => h2.pipe.take_back(input),
+        None => input.clear(),
+    }
+}
+
+/// Goes on with those who wanted to know the server's SETTINGS first.
+fn h2_greeted(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
+    let Some(h2) = &mut upstream_conn.h2 else { return };
+    if std::mem::replace(&mut h2.greeted, true) {
+        return;
+    }
+    for exchange in std::mem::take(&mut upstream_conn.waiting) {
+        if proxy.exchanges.waits_for(exchange, key) {
+            h2_send_request(proxy, cx, exchange, key);
+        }
+    }
+}
+
+/// Lets the connection get on.
+pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    loop {
+        let Proxy { connections, scratch, .. } = proxy;
+        let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
+        let Some(h2) = &mut upstream_conn.h2 else { return };
+        h2.allow_input();
+        scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+        let room = upstream_conn.transport.frame_room() + upstream_conn.transport.stage.len();
+        let over = h2.poll(&mut upstream_conn.transport.stage, room);
+        if over {
+            return h2_upstream_lost(proxy, cx, key, false);
+        }
+        h2_woken(proxy, cx);
+        let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
+        if !h2.relieve() {
+            return;
+        }
+    }
+}
+
+/// A connection is over: each of its streams is told.
+pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeout: bool) {
+    // What has come of responses before the end is theirs.
+    h2_woken(proxy, cx);
+    let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
+    h2.pipe.end();
+    h2.leaving = true;
+    let mut task = task::Context::from_waker(Waker::noop());
+    let mut discarded = Vec::new();
+    h2.pipe.attach(&mut discarded, usize::MAX);
+    // Sets the streams' ends, of which those that the server has never looked at are told apart.
+    let _ = Pin::new(&mut h2.connection).poll(&mut task);
+    h2.pipe.detach(&mut discarded);
+    let limited = h2.limited;
+    let kept = h2.served > h2.streams.len() as u64;
+    let mut lost = Vec::new();
+    for (_, stream) in &mut h2.streams {
+        let mut why = if timeout { Loss::Timeout } else { Loss::Broken };
+        if let Some(response) = &mut stream.response {
+            match Pin::new(response).poll(&mut task) {
+                Poll::Ready(Err(e)) if unprocessed(&e) => why = Loss::Unprocessed,
+                _ if kept && !timeout => why = Loss::Stale,
+                _ => {}
+            }
+        }
+        if limited {
+            why = Loss::Limited;
+        }
+        lost.push((stream.exchange, why));
+    }
+    let waiting = proxy.connections.upstream(key).map(|b| std::mem::take(&mut b.waiting)).unwrap_or_default();
+    let waiting = waiting.into_iter().filter(|x| proxy.exchanges.waits_for(*x, key));
+    lost.extend(waiting.map(|x| (x, Loss::Broken)));
+    if limited {
+        proxy.counters.h2_upstream_limits.inc();
+    }
+    close_connection(proxy, cx, key);
+    for (exchange, why) in lost {
+        server_lost(proxy, cx, exchange, why);
+    }
+}
+
+/// Looks at what has run out of time on a connection.
+pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let now = cx.now();
+    let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
+    let config = upstream_conn.upstream.clone();
+    let config = &config.upstream;
+    let stuck = !upstream_conn.transport.is_flushed();
+    let Some(h2) = &mut upstream_conn.h2 else { return };
+    let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
+    if stuck && over(h2.progress, config.idle_timeout) {
+        proxy.counters.upstream_timeouts.inc();
+        return h2_upstream_lost(proxy, cx, key, true);
+    }
+    if h2.streams.is_empty() {
+        if h2.leaving || over(h2.idle_since, config.keepalive_timeout) {
+            return close_connection(proxy, cx, key);
+        }
+        let at = h2.idle_since + config.keepalive_timeout.as_millis() as Millis;
+        return upstream_conn.deadline.set(cx, key, at);
+    }
+    let next = now + sweep(config);
+    upstream_conn.deadline.set(cx, key, next);
+}
+
+/// Whether the server promises that it has not looked at the request (RFC 9113 §8.7): a stream refused, or beyond the
+/// last one of its GOAWAY, which is when `h2` gives a stream the GOAWAY as its error.
+pub(super) fn unprocessed(e: &h2::Error) -> bool {
+    e.is_remote() && (e.is_go_away() || e.is_reset() && e.reason() == Some(Reason::REFUSED_STREAM))
+}
+
+/// Whether `h2` has ended the connection because the server sends too much of something.
+pub(super) fn is_limit(e: &h2::Error) -> bool {
+    e.is_library() && e.reason() == Some(Reason::ENHANCE_YOUR_CALM)
+}
+
+/// How long until a connection with streams is looked at again.
+pub(super) fn sweep(config: &crate::snapshot::Upstream) -> Millis {
+    (config.idle_timeout.as_millis() as Millis / 4).clamp(1, SWEEP)
+}
