@@ -70,16 +70,26 @@ pub fn connect(address: SocketAddr, tls: &TlsOptions) -> anyhow::Result<Connecti
 pub fn connect_with(address: SocketAddr, client: &Client) -> anyhow::Result<Connection> {
     let timeout = Duration::from_secs(10);
     let socket = TcpStream::connect_timeout(&address, timeout).with_context(|| address.to_string())?;
-    socket.set_read_timeout(Some(timeout))?;
+    over(socket, client)
+}
+
+/// The same over a socket that is connected already.
+pub fn over(socket: TcpStream, client: &Client) -> anyhow::Result<Connection> {
+    socket.set_read_timeout(Some(Duration::from_secs(10)))?;
     socket.set_nodelay(true)?;
     let session = ClientConnection::new(client.ordinary.clone(), Client::server_name("localhost")?)?;
     Ok(StreamOwned::new(session, socket))
 }
 
+/// Sends a request on a connection that stays open.
+pub fn request(connection: &mut Connection, path: &str) -> anyhow::Result<()> {
+    let get = Request { method: "GET", tls: true, authority: "localhost".into(), path, headers: &[], body: &[] };
+    connection.write_all(&h1::encode(&get, false)).context("request")
+}
+
 /// Makes one request on a connection that stays open.
 pub fn ask(connection: &mut Connection, path: &str) -> anyhow::Result<Answered> {
-    let get = Request { method: "GET", tls: true, authority: "localhost".into(), path, headers: &[], body: &[] };
-    connection.write_all(&h1::encode(&get, false)).context("request")?;
+    request(connection, path)?;
     let mut reader = Reader::new(false);
     let mut sum = Sum::default();
     let mut buffer = [0; 16 * 1024];

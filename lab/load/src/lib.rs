@@ -12,6 +12,7 @@
 
 pub mod accounting;
 pub mod clock;
+pub mod hellos;
 pub mod hlog;
 pub mod html;
 pub mod knee;

@@ -160,6 +160,34 @@ fn knees_storms_threads_memory_and_http3_are_measured_in_small() {
 }
 
 #[test]
+fn new_clients_slow_readers_lanes_and_certificates_are_measured_in_small() {
+    if !here("nginx") || !here("setpriv") || std::env::var_os("SEALANE_BIN").is_none() {
+        println!("skipped: no nginx, setpriv or SEALANE_BIN on this machine");
+        return;
+    }
+    let sizes =
+        ["rounds=1", "seconds=0.3", "connections=4", "storm_seconds=0.5", "slow_readers=20", "slow_seconds=0.5"];
+    let more = ["lanes_full_rate=50", "lanes_keepalive_rate=100", "certificates=5"];
+    let args = ["proxies", "--only", "overload,slow-readers,lanes,certificates", "--without", "haproxy"];
+    let json = page(&args, &[&sizes[..], &more].concat());
+    let parts = json["pages"][0]["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 4, "{json}");
+    for (part, measure, subjects) in [
+        (&parts[0], "new clients per second", &["sealane", "nginx"][..]),
+        (&parts[1], "memory per slow reader", &["sealane", "nginx"]),
+        (&parts[2], "CPU per full handshake at 50/s", &["sealane, one", "sealane, two", "nginx, one", "nginx, two"]),
+        (&parts[3], "CPU to start", &["sealane, one certificate", "sealane, many"]),
+    ] {
+        assert!(part["skipped"].is_null(), "{part}");
+        for subject in subjects {
+            let void = part["voids"].as_array().into_iter().flatten().any(|v| v["subject"] == *subject);
+            assert!(void || figures(part, measure, subject).any(|v| v >= 0.0), "{subject}: {part}");
+        }
+        assert!(!part["notes"].to_string().contains("closed the connections"), "{part}");
+    }
+}
+
+#[test]
 fn together_compares_two_builds_of_the_gateway_in_the_same_rounds() {
     let Some(gateway) = std::env::var("SEALANE_BIN").ok().filter(|p| Path::new(p).is_file()) else {
         println!("skipped: SEALANE_BIN does not say where the gateway is");

@@ -3,11 +3,15 @@
 //! measures one kind of part.
 
 mod bulk;
+mod certificates;
 mod chain;
 mod knee;
+mod lanes;
 mod load;
 mod memory;
+mod overload;
 mod saturated;
+mod slow_readers;
 mod storm;
 mod threads;
 mod together;
@@ -82,7 +86,11 @@ fn measure(bench: &mut Bench<'_>, scene: &Scene) -> anyhow::Result<()> {
     bench.part("http2", |b, p| saturated::multiplexed(b, p, scene, Http::Two))?;
     bench.part("http3", |b, p| saturated::multiplexed(b, p, scene, Http::Three))?;
     bench.part("quic-handshake", |b, p| saturated::quic_handshakes(b, p, scene))?;
-    bench.part("http3-bulk", |b, p| bulk::measure(b, p, scene, Http::Three))
+    bench.part("http3-bulk", |b, p| bulk::measure(b, p, scene, Http::Three))?;
+    bench.part("overload", |b, p| overload::measure(b, p, scene))?;
+    bench.part("slow-readers", |b, p| slow_readers::measure(b, p, scene))?;
+    bench.part("lanes", |b, p| lanes::measure(b, p, scene))?;
+    bench.part("certificates", |b, p| certificates::measure(b, p, scene))
 }
 
 /// What all parts share.

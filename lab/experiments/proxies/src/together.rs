@@ -51,11 +51,15 @@ pub fn rounds<F: Fn(Plan) -> Plan>(
             if bench.options.cancelled() {
                 return Err(Stopped.into());
             }
+            let failed: Vec<&str> = row.iter().filter(|(_, s)| !s.void.is_empty()).map(|(name, _)| &**name).collect();
             for (name, sample) in &row {
-                note(part, name, &what, sample);
                 bench.say(&format!("   {what} of {count}  {name:<16} {}", sample.told()));
+                match failed.is_empty() || !sample.void.is_empty() {
+                    true => note(part, name, &what, sample),
+                    false => note(part, name, &what, &sample.clone().void(format!("void for {}", failed.join(", ")))),
+                }
             }
-            if row.iter().all(|(_, sample)| sample.void.is_empty()) {
+            if failed.is_empty() {
                 row.into_iter().for_each(|(name, sample)| held.push(&name, round, sample));
                 break;
             }
