@@ -31,7 +31,7 @@ const PRODUCT: &[Row] = &[
 /// The lab's rows. It measures the gateway from outside, so of the product it sees only what [`LAB_MAY`] lists.
 const LAB: &[Row] = &[
     row("the network emulator and ports", &["lab/emulator", "lab/ports"]),
-    row("the lab's reports", &["lab/report"]),
+    row("the lab's reports and protocol clients", &["lab/report", "lab/wire"]),
     row("the lab", &["lab/load", "lab/probe", "lab/stacks", "lab/stacks/"]),
     row("the experiments' frame", &["lab/experiment"]),
     row("experiments", &["lab/experiments/"]),
