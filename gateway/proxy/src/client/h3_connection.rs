@@ -75,7 +75,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
         q.phase = Phase::Open;
     }
     let handshake = q.quic.handshake();
-    let certificates = q.quic.peer_certificates();
+    let certificate = q.quic.peer_certificate();
     q.open_control(&our_settings(&limits));
     q.idle_since = cx.now();
     proxy.quic.handshake_over();
@@ -93,7 +93,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
         }
     }
     let Some(client) = q.client() else { return };
-    client.cert = certificates.and_then(|c| c.first().map(client_cert));
+    client.cert = certificate.as_ref().map(client_cert);
     q.deadline.set(cx, key, cx.now() + sweep(&limits));
     if draining {
         q.leave_soon(cx.now());

@@ -193,9 +193,10 @@ impl Connection {
         self.protocol.crypto_session().handshake_data().and_then(|d| d.downcast().ok())
     }
 
-    /// The certificates that the peer has shown.
-    pub fn peer_certificates(&self) -> Option<Box<Vec<CertificateDer<'static>>>> {
-        self.protocol.crypto_session().peer_identity().and_then(|d| d.downcast().ok())
+    /// The peer's own certificate, if it has shown one.
+    pub fn peer_certificate(&self) -> Option<CertificateDer<'static>> {
+        let chain = self.protocol.crypto_session().peer_identity()?;
+        chain.downcast::<Vec<CertificateDer<'static>>>().ok()?.into_iter().next()
     }
 
     pub fn remote_address(&self) -> SocketAddr {
