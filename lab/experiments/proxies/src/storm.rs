@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use sealane_lab_experiment::awake::Awake;
-use sealane_lab_experiment::foreign::Watch;
-use sealane_lab_experiment::interruptions::{Interruptions, undisturbed};
-use sealane_lab_experiment::precedence::real_time;
-use sealane_lab_experiment::room::Key;
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::{Answer, Server, Site};
-use sealane_lab_experiment::{Bench, Sample, latency};
+use sealane_lab_harness::awake::Awake;
+use sealane_lab_harness::foreign::Watch;
+use sealane_lab_harness::interruptions::{Interruptions, undisturbed};
+use sealane_lab_harness::precedence::real_time;
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::web::{Answer, Server, Site};
+use sealane_lab_harness::workspace::Key;
+use sealane_lab_harness::{Bench, Sample, latency};
 use sealane_lab_load::clock::nanos;
 use sealane_lab_load::plan::{Kind, Pace};
 use sealane_lab_load::record::{histogram, merge, note};
