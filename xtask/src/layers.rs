@@ -33,7 +33,7 @@ const LAB: &[Row] = &[
     row("the network emulator and ports", &["lab/emulator", "lab/ports"]),
     row("the lab's reports and protocol clients", &["lab/report", "lab/wire"]),
     row("the lab", &["lab/load", "lab/probe", "lab/stacks", "lab/stacks/"]),
-    row("the experiments' frame", &["lab/experiment"]),
+    row("the experiments' harness", &["lab/harness"]),
     row("experiments", &["lab/experiments/"]),
     row("the lab's binary", &["lab/sealane-lab"]),
 ];

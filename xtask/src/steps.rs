@@ -137,7 +137,7 @@ const LIGHT_WORKERS: [&str; 5] = ["frame", "gnutls", "mbedtls", "openssl", "wolf
 const HEAVY_WORKERS: [&str; 3] = ["peer", "rustls", "s2n"];
 
 fn worker(workspace: &Workspace, name: &str) -> PathBuf {
-    workspace.root().join("lab/stacks/workers").join(name).join("Cargo.toml")
+    workspace.root().join("lab/stacks/on-demand/workers").join(name).join("Cargo.toml")
 }
 
 /// Formats, or only looks.

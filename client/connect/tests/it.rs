@@ -3,7 +3,7 @@
 mod server;
 
 use sealane_connect::{ConnectError, Connector, Cookie, Early, How, Options, Skipped, TlsStream};
-use sealane_link::{Link, LinkConfig, LinkError, SynData, Towards};
+use sealane_lab_emulator::{Link, LinkConfig, LinkError, SynData, Towards};
 use server::{NAME, REQUEST, Server};
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};

@@ -5,7 +5,7 @@
 mod server;
 
 use sealane_connect::Cookie;
-use sealane_link::{Link, LinkConfig, LinkError, Towards};
+use sealane_lab_emulator::{Link, LinkConfig, LinkError, Towards};
 use server::{NAME, Server};
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -6,7 +6,7 @@
 //! in [`Report::void`] when the link was not what it was meant to be.
 //!
 //! ```no_run
-//! use sealane_link::{Link, LinkConfig};
+//! use sealane_lab_emulator::{Link, LinkConfig};
 //! use std::{io::Read, net::{TcpListener, TcpStream}, time::Duration};
 //!
 //! let link = Link::up(&LinkConfig::with_rtt(Duration::from_micros(11_600)))?;

@@ -1,6 +1,6 @@
 //! Links of this machine: real namespaces, real kernel TCP. Needs root or user namespaces, and `/dev/net/tun`.
 
-use sealane_link::{Fate, Link, LinkConfig, LinkError, SynData, Towards, flag};
+use sealane_lab_emulator::{Fate, Link, LinkConfig, LinkError, SynData, Towards, flag};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;

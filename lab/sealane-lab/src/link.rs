@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
 use rustix::process::{Pid, Signal, kill_process_group};
-use sealane_link::{Backend, Link, LinkConfig, SynData, parse_duration, parse_rate, parse_share};
+use sealane_lab_emulator::{Backend, Link, LinkConfig, SynData, parse_duration, parse_rate, parse_share};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -120,7 +120,7 @@ impl Args {
 
 /// Runs the command; the exit code is its own.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    sealane_link::gain_privileges()?;
+    sealane_lab_emulator::gain_privileges()?;
     let link = Link::up(&args.config())?;
     for side in [link.client(), link.server()] {
         side.set_sysctl("net.ipv4.tcp_fastopen", &args.tcp_fastopen.to_string())?;
@@ -133,7 +133,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let address = (link.server().address(), port).into();
         if let Err(e) = link.server().wait_for_port(address, WAIT_LIMIT) {
             let ended = server.as_mut().is_some_and(Server::has_ended);
-            bail!("nobody listens on {address} ({e}){}", if ended { ": the server's command has ended" } else { "" });
+            bail!(
+                "no server listens on {address} ({e}){}",
+                if ended { ": the server's command has ended" } else { "" }
+            );
         }
     }
     let mut command = Command::new(&args.command[0]);

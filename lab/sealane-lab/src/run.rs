@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use clap::Args as ClapArgs;
-use sealane_lab_experiment::spec::PartSpec;
-use sealane_lab_experiment::{Experiment, Method, Options, machine, programs};
+use sealane_lab_harness::spec::PartSpec;
+use sealane_lab_harness::{Experiment, Method, Options, machine, programs};
 use sealane_lab_load::verdict::time;
 use sealane_lab_report::model::{FORMAT, rfc3339};
 use sealane_lab_report::{Page, Report, csv, html, text};
@@ -68,8 +68,8 @@ pub struct Args {
     #[arg(long, default_value = "1ms", value_parser = duration, value_name = "TIME")]
     max_lag: Duration,
     /// How long each round waits for a quiet moment
-    #[arg(long, default_value = "60s", value_parser = duration, value_name = "TIME")]
-    patience: Duration,
+    #[arg(long, visible_alias = "patience", default_value = "60s", value_parser = duration, value_name = "TIME")]
+    max_wait: Duration,
     /// Attempts per round before it counts as void
     #[arg(long, default_value_t = 3, value_name = "N")]
     tries: usize,
@@ -156,7 +156,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             eprintln!("══ {name}");
         }
         let own = narrow(&shared, experiment, all);
-        report.pages.push(sealane_lab_experiment::run(experiment, &own));
+        report.pages.push(sealane_lab_harness::run(experiment, &own));
         report.seconds = start.elapsed().as_secs_f64();
         report.verdict = verdict(&report);
         if args.max_foreign > DISTURBED {
@@ -315,7 +315,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         set: pairs(&args.set, "--set")?,
         max_foreign: args.max_foreign,
         max_lag: args.max_lag,
-        patience: args.patience,
+        max_wait: args.max_wait,
         tries: args.tries,
         server_cpus: args.server_cpus.clone(),
         client_cpus: args.client_cpus.clone(),

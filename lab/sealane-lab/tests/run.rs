@@ -14,7 +14,7 @@ fn here(program: &str) -> bool {
 }
 
 /// Conditions that any machine meets: this is about working, not about figures.
-const ANYHOW: [&str; 8] = ["--quick", "--quiet", "--max-foreign", "1000", "--max-lag", "1h", "--patience", "0s"];
+const ANYHOW: [&str; 8] = ["--quick", "--quiet", "--max-foreign", "1000", "--max-lag", "1h", "--max-wait", "0s"];
 
 #[test]
 fn a_quick_run_writes_a_report_whose_forms_agree() {

@@ -175,7 +175,7 @@ impl Stack {
             released: None,
             support_ends: None,
             lts: false,
-            note: Some("an installed library: whoever ships it supports it".into()),
+            note: Some("an installed library: its distributor supports it".into()),
             default: false,
             variant: true,
         }

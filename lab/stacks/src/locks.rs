@@ -1,4 +1,4 @@
-//! Lock calls, as the preloaded counter (`preload/locks.c`) wrote them down.
+//! Lock calls, as the preloaded counter (`on-demand/preload/locks.c`) wrote them down.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -430,7 +430,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let source = folder.path().join("program.c");
         std::fs::write(&source, PROGRAM).expect("written");
-        let counter = Path::new(env!("CARGO_MANIFEST_DIR")).join("preload/locks.c");
+        let counter = Path::new(env!("CARGO_MANIFEST_DIR")).join("on-demand/preload/locks.c");
         let counter = compile(folder.path(), "locks.so", &["-O2", "-shared", "-fPIC", "-Wall", "-Werror"], &counter)?;
         let program = compile(folder.path(), "program", &["-O1", "-g"], &source)?;
         let counts = folder.path().join("counts");

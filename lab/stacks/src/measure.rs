@@ -183,7 +183,7 @@ pub fn void(limits: &Limits, queued: Option<f64>, pressure: Option<f64>) -> Opti
         return Some(format!("its threads waited {:.0} % of the time for a CPU", queued * 100.0));
     }
     let pressure = over(pressure, limits.pressure)?;
-    Some(format!("somebody on this machine waited for a CPU {:.0} % of the time", pressure * 100.0))
+    Some(format!("tasks on this machine waited for a CPU {:.0} % of the time", pressure * 100.0))
 }
 
 /// Runs the plan. Rounds go through all cases, and in each case through all stacks, every other time backwards: a drift

@@ -1,4 +1,4 @@
-//! Which of the CPU's paths a library really takes: the instructions that it runs, sampled by `preload/paths.c` while a
+//! Which of the CPU's paths a library really takes: the instructions that it runs, sampled by `on-demand/preload/paths.c` while a
 //! server seals records, signs and derives keys.
 //!
 //! What a library says of itself is what it found, not what it uses; names of functions are stripped from what
@@ -68,7 +68,7 @@ pub struct Tools<'a> {
     pub peer: &'a Path,
     /// The certificates' folder.
     pub certs: &'a Path,
-    /// `preload/paths.c`, compiled.
+    /// `on-demand/preload/paths.c`, compiled.
     pub sampler: &'a Path,
     /// The cache.
     pub root: &'a Path,

@@ -4,10 +4,10 @@
 use std::path::Path;
 
 macro_rules! files {
-    ($($path:literal),* $(,)?) => { &[$(($path, include_str!(concat!("../", $path)))),*] };
+    ($($path:literal),* $(,)?) => { &[$(($path, include_str!(concat!("../on-demand/", $path)))),*] };
 }
 
-/// Every file: its path below `lab/stacks`, and its text.
+/// Every file: its path below `lab/stacks/on-demand`, and its text.
 pub const FILES: &[(&str, &str)] = files![
     "preload/locks.c",
     "preload/paths.c",
@@ -156,7 +156,7 @@ mod tests {
                 }
             }
         }
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = &Path::new(env!("CARGO_MANIFEST_DIR")).join("on-demand");
         let mut found = BTreeSet::new();
         for folder in ["preload", "provision", "workers"] {
             walk(root, &root.join(folder), &mut found);

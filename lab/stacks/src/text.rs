@@ -279,7 +279,7 @@ pub fn doctor(report: &Report) -> String {
             let end = end.as_deref().map_or_else(String::new, |end| format!(", until {end}"));
             line("support", &format!("{series}: {}{end} (a distribution may support it longer)", support.name()));
         }
-        _ => line("support", "not in the catalogue: ask whoever ships it"),
+        _ => line("support", "not in the catalogue: ask its distributor"),
     }
     for (name, text) in [
         ("compiled", &report.description.compiled),

@@ -4,7 +4,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedProtocolVersion};
 use sealane_connect::{Cookie, Options};
-use sealane_link::Link;
+use sealane_lab_emulator::Link;
 use sealane_sys::fastopen;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use sealane_lab_experiment::Bench;
-use sealane_lab_experiment::Sample;
-use sealane_lab_experiment::room::Key;
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::{Answer, Http, Site};
+use sealane_lab_harness::Bench;
+use sealane_lab_harness::Sample;
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::web::{Answer, Http, Site};
+use sealane_lab_harness::workspace::Key;
 use sealane_lab_load::plan::Protocol;
 use sealane_lab_report::Part;
 
@@ -17,7 +17,7 @@ const FILE_MIB: u64 = 32;
 
 /// CPU time per GiB, from a sparse file of the backend, over HTTP/1.1 or HTTP/3.
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, http: Http) -> anyhow::Result<()> {
-    scene.room.sparse("bulk", FILE_MIB << 20)?;
+    scene.workspace.sparse("bulk", FILE_MIB << 20)?;
     let site = Site { http, ..site(bench, Answer::Proxy(scene.backend.port))? };
     let cpus = [bench.cores.server[0]];
     let mut cast = Cast::start(bench, part, scene, &site, &cpus)?;

@@ -1,9 +1,9 @@
 //! Ten thousand certificates beside one: CPU time to start, memory, and CPU time per full handshake.
 
-use sealane_lab_experiment::room::Key;
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::{self, Answer, Site};
-use sealane_lab_experiment::{Bench, Sample};
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::web::{self, Answer, Site};
+use sealane_lab_harness::workspace::Key;
+use sealane_lab_harness::{Bench, Sample};
 use sealane_lab_load::accounting::CpuSample;
 use sealane_lab_load::plan::Kind;
 use sealane_lab_report::{Figure, Part};
@@ -17,7 +17,7 @@ const ASKED: usize = 500;
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
     let number: usize = bench.size("certificates")?;
     let names: Vec<String> = (0..number).map(|i| format!("h{i}.example")).collect();
-    scene.room.certificates(&names)?;
+    scene.workspace.certificates(&names)?;
     let asked: Vec<String> = names.iter().step_by((number / ASKED).max(1)).cloned().collect();
     let cpus = [bench.cores.server[0]];
     let one = names.first().cloned().into_iter().collect::<Vec<_>>();
@@ -26,7 +26,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
         for (label, own, wanted) in [("one certificate", &one, &one), ("many", &names, &asked)] {
             let site = Site { names: own.clone(), ..site(bench, Answer::Respond)? };
             let name = format!("{}, {label}", program.name);
-            match web::start(&program, &name, &scene.room, &site, &cpus) {
+            match web::start(&program, &name, &scene.workspace, &site, &cpus) {
                 Ok(server) => {
                     let started = server.running.cpu().since(&CpuSample::default()) as f64 / 1e6;
                     part.push(Figure::new(&name, "CPU to start", started, "ms"));

@@ -4,10 +4,10 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use sealane_lab_experiment::room::Key;
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::{self, Answer, Server, Site};
-use sealane_lab_experiment::{Bench, study};
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::web::{self, Answer, Server, Site};
+use sealane_lab_harness::workspace::Key;
+use sealane_lab_harness::{Bench, study};
 use sealane_lab_load::plan::Kind;
 use sealane_lab_report::{Axis, Figure, Part, Source};
 use sealane_lab_stacks::builder::Builder;
@@ -111,7 +111,7 @@ fn start(
             ways.push((format!("{}, light locks", program.name), Site { env: light.to_vec(), ..site.clone() }));
         }
         for (name, site) in ways {
-            let started = web::start(&program, &name, &scene.room, &site, cpus);
+            let started = web::start(&program, &name, &scene.workspace, &site, cpus);
             match started.and_then(|s| preloaded(s, &site.env)).and_then(|s| works(scene, s)) {
                 Ok(server) => servers.push(server),
                 Err(error) => part.note(format!("{name} with {threads} threads is left out: {error:#}")),
@@ -124,7 +124,7 @@ fn start(
 
 /// A request goes through all hops, and the second arrives at the end over a resumed session.
 fn works(scene: &Scene, server: Server) -> anyhow::Result<Server> {
-    use sealane_lab_experiment::client;
+    use sealane_lab_harness::client;
     let tls = Tls::V13.options(Key::Ecdsa);
     let before = scene.backend.resumed();
     for _ in 0..8 {
@@ -141,12 +141,7 @@ fn works(scene: &Scene, server: Server) -> anyhow::Result<Server> {
     Ok(server)
 }
 
-fn one(
-    bench: &Bench<'_>,
-    scene: &Scene,
-    server: &Server,
-    hops: usize,
-) -> anyhow::Result<sealane_lab_experiment::Sample> {
+fn one(bench: &Bench<'_>, scene: &Scene, server: &Server, hops: usize) -> anyhow::Result<sealane_lab_harness::Sample> {
     let mut plan = load::connections(load::plan(bench, server, "/", &Tls::V13.options(Key::Ecdsa))?, Kind::Resumed);
     plan.connections = bench.size("chain_connections")?;
     plan.threads = plan.threads.min(plan.connections).max(1);

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use sealane_lab_experiment::foreign::Watch;
-use sealane_lab_experiment::room::Key;
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::{self, Answer, Model, Server, Site};
-use sealane_lab_experiment::{Bench, Sample, latency, study};
+use sealane_lab_harness::foreign::Watch;
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::web::{self, Answer, Model, Server, Site};
+use sealane_lab_harness::workspace::Key;
+use sealane_lab_harness::{Bench, Sample, latency, study};
 use sealane_lab_load::knee::{Search, Step};
 use sealane_lab_load::plan::{Pace, Plan};
 use sealane_lab_load::record::{histogram, merge};
@@ -38,7 +38,13 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, tls: Tls) 
     if threads > 1 {
         for program in haproxies(bench) {
             let processes = Site { model: Model::Processes, ..site.clone() };
-            cast.servers.push(web::start(&program, &format!("{} (MP)", program.name), &scene.room, &processes, &cpus)?);
+            cast.servers.push(web::start(
+                &program,
+                &format!("{} (MP)", program.name),
+                &scene.workspace,
+                &processes,
+                &cpus,
+            )?);
         }
     }
     let options = tls.options(Key::Ecdsa);
@@ -113,7 +119,7 @@ fn search(bench: &Bench<'_>, part: &mut Part, server: &Server, mut plan: Plan) -
     let mut why_broke = String::new();
     let found = search.find(|rate| -> anyhow::Result<Step> {
         if bench.options.cancelled() {
-            return Err(sealane_lab_experiment::Stopped.into());
+            return Err(sealane_lab_harness::Stopped.into());
         }
         plan.pace = Pace::Open { rate, arrivals: Arrivals::Uniform };
         // A slow rate needs longer for a p99.
@@ -178,15 +184,10 @@ fn spectrum(
     let mut fresh: Option<(usize, Histogram)> = None;
     let what = format!("{rate:.0}/s");
     for round in 0..rounds {
-        for i in sealane_lab_experiment::rounds::order(names.len(), round) {
+        for i in sealane_lab_harness::rounds::order(names.len(), round) {
             let label = format!("{what}, round {}", round + 1);
-            let sample = sealane_lab_experiment::rounds::take(
-                bench.options,
-                part,
-                &names[i],
-                &label,
-                Quiet::Wanted,
-                &mut || {
+            let sample =
+                sealane_lab_harness::rounds::take(bench.options, part, &names[i], &label, Quiet::Wanted, &mut || {
                     let mut plan = base(bench, &cast.servers[i], tls)?;
                     plan.pace = Pace::Open { rate, arrivals: Arrivals::Uniform };
                     plan.duration = Some(Duration::from_secs_f64(seconds));
@@ -202,8 +203,7 @@ fn spectrum(
                         bench.keep(&part_name(measure), &names[i], &what, &report)?;
                     }
                     Ok(sample)
-                },
-            )?;
+                })?;
             if let (Some(sample), Some((of, histogram))) = (sample, fresh.take())
                 && of == i
             {

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::{self, Answer, Site};
-use sealane_lab_experiment::{Bench, room::Key};
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::web::{self, Answer, Site};
+use sealane_lab_harness::{Bench, workspace::Key};
 use sealane_lab_load::plan::{Kind, Pace, Pinning};
 use sealane_lab_load::schedule::Arrivals;
 use sealane_lab_report::Part;
 
 use crate::{Scene, Tls, load, site};
 
-/// Each program twice, with one thread and with two. Neither servers nor load are pinned: the load is wherever there is room.
+/// Each program twice, with one thread and with two. Neither servers nor load are pinned: the load is wherever a CPU is free.
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
-    let cpus = sealane_lab_experiment::cores::allowed()?;
+    let cpus = sealane_lab_harness::cores::allowed()?;
     anyhow::ensure!(cpus.len() > 1, "this machine has one CPU");
     let tls = Tls::V13.options(Key::Ecdsa);
     let mut servers = Vec::new();
@@ -21,7 +21,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
         for (threads, name) in [(1, "one"), (2, "two")] {
             let site = Site { threads, ..site(bench, Answer::Respond)? };
             let name = format!("{}, {name}", program.name);
-            match web::start(&program, &name, &scene.room, &site, &cpus) {
+            match web::start(&program, &name, &scene.workspace, &site, &cpus) {
                 Ok(server) => servers.push(server),
                 Err(error) => part.note(format!("{name} is left out: {error:#}")),
             }

@@ -18,9 +18,9 @@ mod together;
 mod verdict;
 
 use anyhow::Context;
-use sealane_lab_experiment::room::{Backend, Room};
-use sealane_lab_experiment::web::{Http, Site};
-use sealane_lab_experiment::{Bench, Experiment, Options, Program, Spec, client, programs, web};
+use sealane_lab_harness::web::{Http, Site};
+use sealane_lab_harness::workspace::{Backend, Workspace};
+use sealane_lab_harness::{Bench, Experiment, Options, Program, Spec, client, programs, web};
 use sealane_lab_load::plan::Plan;
 use sealane_lab_load::tls::{TlsOptions, TlsVersions};
 use sealane_lab_report::Page;
@@ -54,12 +54,12 @@ impl Experiment for Proxies {
     }
 
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
-        let room = Room::new()?;
+        let workspace = Workspace::new()?;
         for program in &mut bench.programs {
-            program.path = room.copy_of(&program.name, &program.path)?;
+            program.path = workspace.copy_of(&program.name, &program.path)?;
         }
-        let backend = Backend::start(&room, &bench.cores.backend)?;
-        let scene = Scene { room, backend };
+        let backend = Backend::start(&workspace, &bench.cores.backend)?;
+        let scene = Scene { workspace, backend };
         measure(bench, &scene)
     }
 
@@ -75,8 +75,8 @@ fn measure(bench: &mut Bench<'_>, scene: &Scene) -> anyhow::Result<()> {
     bench.part("keepalive", |b, p| saturated::keepalive(b, p, scene))?;
     bench.part("knee-1.3", |b, p| knee::measure(b, p, scene, Tls::V13))?;
     bench.part("knee-1.2", |b, p| knee::measure(b, p, scene, Tls::V12))?;
-    bench.part("full-ecdsa", |b, p| saturated::full(b, p, scene, sealane_lab_experiment::room::Key::Ecdsa))?;
-    bench.part("full-rsa", |b, p| saturated::full(b, p, scene, sealane_lab_experiment::room::Key::Rsa))?;
+    bench.part("full-ecdsa", |b, p| saturated::full(b, p, scene, sealane_lab_harness::workspace::Key::Ecdsa))?;
+    bench.part("full-rsa", |b, p| saturated::full(b, p, scene, sealane_lab_harness::workspace::Key::Rsa))?;
     bench.part("resumed", |b, p| saturated::resumed(b, p, scene))?;
     bench.part("threads", |b, p| threads::measure(b, p, scene))?;
     bench.part("chain", |b, p| chain::measure(b, p, scene))?;
@@ -96,7 +96,7 @@ fn measure(bench: &mut Bench<'_>, scene: &Scene) -> anyhow::Result<()> {
 /// What all parts share.
 pub(crate) struct Scene {
     /// Certificates and files.
-    pub room: Room,
+    pub workspace: Workspace,
     /// The server behind the proxies.
     pub backend: Backend,
 }
@@ -112,8 +112,8 @@ pub(crate) enum Tls {
 
 impl Tls {
     /// What the load offers: one version, one suite, one group.
-    pub fn options(self, key: sealane_lab_experiment::room::Key) -> TlsOptions {
-        use sealane_lab_experiment::room::Key;
+    pub fn options(self, key: sealane_lab_harness::workspace::Key) -> TlsOptions {
+        use sealane_lab_harness::workspace::Key;
         let (versions, suite) = match (self, key) {
             (Self::V13, _) => (TlsVersions::Tls13, "TLS_AES_256_GCM_SHA384"),
             (Self::V12, Key::Ecdsa) => (TlsVersions::Tls12, "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
@@ -147,7 +147,7 @@ impl Cast {
     ) -> anyhow::Result<Self> {
         let mut servers = Vec::new();
         for program in bench.programs.clone() {
-            match web::start(&program, &program.name, &scene.room, site, cpus) {
+            match web::start(&program, &program.name, &scene.workspace, site, cpus) {
                 Ok(server) => {
                     bench.show_configuration(&program.name, &server.configuration);
                     servers.push(server);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use sealane_lab_experiment::web::Server;
-use sealane_lab_experiment::{Bench, Sample, client};
+use sealane_lab_harness::web::Server;
+use sealane_lab_harness::{Bench, Sample, client};
 use sealane_lab_load::plan::{Close, Kind, Operation, Pinning, Plan};
 use sealane_lab_load::tls::TlsOptions;
 use sealane_lab_load::{LoadError, Report};

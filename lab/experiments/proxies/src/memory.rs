@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sealane_lab_experiment::room::Key;
-use sealane_lab_experiment::rounds::{Quiet, take};
-use sealane_lab_experiment::web::{Answer, Server};
-use sealane_lab_experiment::{Bench, Sample, client};
+use sealane_lab_harness::rounds::{Quiet, take};
+use sealane_lab_harness::web::{Answer, Server};
+use sealane_lab_harness::workspace::Key;
+use sealane_lab_harness::{Bench, Sample, client};
 use sealane_lab_load::preflight;
 use sealane_lab_load::tls::Client;
 use sealane_lab_report::{Figure, Part};
@@ -48,7 +48,7 @@ fn one(bench: &Bench<'_>, server: &Server, client: &Client, idle: usize) -> anyh
     let mut kept = Vec::with_capacity(idle);
     for _ in 0..idle {
         if bench.options.cancelled() {
-            return Err(sealane_lab_experiment::Stopped.into());
+            return Err(sealane_lab_harness::Stopped.into());
         }
         kept.push(connection()?);
     }

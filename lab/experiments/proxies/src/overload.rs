@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use sealane_lab_experiment::awake::Awake;
-use sealane_lab_experiment::precedence::{ordinary, real_time};
-use sealane_lab_experiment::room::Key;
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::{Answer, Server, Site};
-use sealane_lab_experiment::{Bench, Sample, cores, latency};
+use sealane_lab_harness::awake::Awake;
+use sealane_lab_harness::precedence::{ordinary, real_time};
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::web::{Answer, Server, Site};
+use sealane_lab_harness::workspace::Key;
+use sealane_lab_harness::{Bench, Sample, cores, latency};
 use sealane_lab_load::hellos::Hellos;
 use sealane_lab_load::plan::{Kind, Pace};
 use sealane_lab_load::schedule::Arrivals;

@@ -1,9 +1,9 @@
 //! Parts in which each subject has one CPU and as much to do as it can: CPU time per operation.
 
-use sealane_lab_experiment::room::Key;
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::{Answer, Http, Site};
-use sealane_lab_experiment::{Bench, Method, Rounds, Sample};
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::web::{Answer, Http, Site};
+use sealane_lab_harness::workspace::Key;
+use sealane_lab_harness::{Bench, Method, Rounds, Sample};
 use sealane_lab_load::plan::{Kind, Plan, Protocol};
 use sealane_lab_report::Part;
 
@@ -144,7 +144,7 @@ fn published_full(part: &mut Part, key: Key) {
     if key != Key::Rsa {
         return;
     }
-    let Ok(data) = sealane_lab_experiment::study::data("ssl-stacks") else { return };
+    let Ok(data) = sealane_lab_harness::study::data("ssl-stacks") else { return };
     let Some(map) = data["full_handshakes_per_second_64_threads"].as_object() else { return };
     let mut shown = false;
     for (library, value) in map {

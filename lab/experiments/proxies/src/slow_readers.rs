@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
-use sealane_lab_experiment::client::{self, Connection};
-use sealane_lab_experiment::room::Key;
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::{Answer, Server, Site};
-use sealane_lab_experiment::{Bench, Sample, Stopped, latency};
+use sealane_lab_harness::client::{self, Connection};
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::web::{Answer, Server, Site};
+use sealane_lab_harness::workspace::Key;
+use sealane_lab_harness::{Bench, Sample, Stopped, latency};
 use sealane_lab_load::plan::Pace;
 use sealane_lab_load::preflight;
 use sealane_lab_load::schedule::Arrivals;
@@ -33,7 +33,7 @@ const FILLING: Duration = Duration::from_secs(5);
 
 /// All subjects share one CPU, each with its readers for the whole part.
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
-    scene.room.sparse("slow", FILE)?;
+    scene.workspace.sparse("slow", FILE)?;
     let number: usize = bench.size("slow_readers")?;
     let site = Site { slow_clients: true, ..site(bench, Answer::Proxy(scene.backend.port))? };
     let cpus = [bench.cores.server[0]];

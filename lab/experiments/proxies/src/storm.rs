@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use sealane_lab_experiment::awake::Awake;
-use sealane_lab_experiment::foreign::Watch;
-use sealane_lab_experiment::interruptions::{Interruptions, undisturbed};
-use sealane_lab_experiment::precedence::real_time;
-use sealane_lab_experiment::room::Key;
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::{Answer, Server, Site};
-use sealane_lab_experiment::{Bench, Sample, latency};
+use sealane_lab_harness::awake::Awake;
+use sealane_lab_harness::foreign::Watch;
+use sealane_lab_harness::interruptions::{Interruptions, undisturbed};
+use sealane_lab_harness::precedence::real_time;
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::web::{Answer, Server, Site};
+use sealane_lab_harness::workspace::Key;
+use sealane_lab_harness::{Bench, Sample, latency};
 use sealane_lab_load::clock::nanos;
 use sealane_lab_load::plan::{Kind, Pace};
 use sealane_lab_load::record::{histogram, merge, note};
@@ -44,7 +44,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
     })?;
     for (name, histogram) in names.iter().zip(&all) {
         // From all rounds together: what is left of one may be too little for so high a percentile.
-        for (measure, p) in [("p99.9 of the calm", 99.9), ("p99 of the calm", 99.0)] {
+        for (measure, p) in [("p99.9 on kept connections", 99.9), ("p99 on kept connections", 99.0)] {
             if let Some(value) = latency::percentile(histogram, p) {
                 part.push(Figure::new(name, measure, value, "ms").samples(histogram.len()));
             }
@@ -60,17 +60,14 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
         ));
         if rounds.values(name, "first").contains(&0.0) && std::mem::take(&mut ordinary) {
             part.note(
-                "The calm client could not be given real-time priority (that needs root): where both loads share a CPU, \
+                "The load on kept connections could not be given real-time priority (that needs root): where both loads share a CPU, \
                  its latencies contain its own waiting, and nothing was left out.",
             );
         }
     }
-    part.bars("p99.9 of requests on kept connections, ms", &["p99.9 of the calm"], "lower");
+    part.bars("p99.9 of requests on kept connections, ms", &["p99.9 on kept connections"], "lower");
     part.spectrum("Latency by percentile beside the storm, all rounds together", "latency beside a storm");
-    part.table(
-        "Calm at the storm's expense would be no merit: what the storm got meanwhile",
-        &["p99 of the calm", "handshakes of the storm"],
-    );
+    part.table("What the new clients got meanwhile", &["p99 on kept connections", "handshakes of the storm"]);
     Ok(())
 }
 

@@ -1,9 +1,9 @@
 //! Handshakes over threads: does twice the CPUs give twice the work?
 
-use sealane_lab_experiment::Bench;
-use sealane_lab_experiment::room::Key;
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::{self, Answer, Site};
+use sealane_lab_harness::Bench;
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::web::{self, Answer, Site};
+use sealane_lab_harness::workspace::Key;
 use sealane_lab_load::plan::Kind;
 use sealane_lab_report::usl::Fit;
 use sealane_lab_report::{Axis, Figure, Part};

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use sealane_lab_experiment::rounds::{note, order};
-use sealane_lab_experiment::web::{self, Server, Site};
-use sealane_lab_experiment::{Bench, Program, Rounds, Sample, Stopped};
+use sealane_lab_harness::rounds::{note, order};
+use sealane_lab_harness::web::{self, Server, Site};
+use sealane_lab_harness::{Bench, Program, Rounds, Sample, Stopped};
 use sealane_lab_load::Report;
 use sealane_lab_load::plan::{Pinning, Plan};
 use sealane_lab_load::tls::TlsOptions;
@@ -85,7 +85,7 @@ fn one_round<F: Fn(Plan) -> Plan>(
     let mut servers = Vec::new();
     let mut plans = Vec::new();
     for (i, program) in order.iter().enumerate() {
-        let server = web::start(program, &program.name, &scene.room, question.site, &cpu)?;
+        let server = web::start(program, &program.name, &scene.workspace, question.site, &cpu)?;
         plans.push(plan(bench, &server, i, question)?);
         servers.push(server);
     }

@@ -2,10 +2,10 @@
 
 use crate::place::{Certificates, KEYS, Place};
 use crate::ways::{Client, WAYS, bare};
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::{Bench, Sample};
+use sealane_lab_emulator::{LinkConfig, Seen, Towards};
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::{Bench, Sample};
 use sealane_lab_report::{Figure, Part};
-use sealane_link::{LinkConfig, Seen, Towards};
 use std::time::Duration;
 
 const RTT: Duration = Duration::from_millis(20);

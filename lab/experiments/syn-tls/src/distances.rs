@@ -3,10 +3,10 @@
 use crate::place::{Certificates, KEYS, Place};
 use crate::study;
 use crate::ways::{EMBEDDED_12, EMBEDDED_13, SEQUENTIAL_12, SEQUENTIAL_13, WAYS};
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::{Bench, Sample};
+use sealane_lab_emulator::LinkConfig;
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::{Bench, Sample};
 use sealane_lab_report::{Axis, Fact, Figure, Part, Source, Void, stats};
-use sealane_link::LinkConfig;
 use std::time::Duration;
 
 /// What the study's machines computed per handshake.

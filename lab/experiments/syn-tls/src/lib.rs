@@ -9,9 +9,9 @@ mod study;
 mod verdict;
 mod ways;
 
-use sealane_lab_experiment::{Bench, Experiment, Options, Spec};
+use sealane_lab_emulator::{Link, LinkConfig};
+use sealane_lab_harness::{Bench, Experiment, Options, Spec};
 use sealane_lab_report::Page;
-use sealane_link::{Link, LinkConfig};
 use std::time::Duration;
 
 /// The experiment.

@@ -2,9 +2,9 @@
 
 use crate::place::{Certificates, Place};
 use crate::ways::{Client, EMBEDDED_13, SEQUENTIAL_13, WAYS, Way};
-use sealane_lab_experiment::Bench;
+use sealane_lab_emulator::LinkConfig;
+use sealane_lab_harness::Bench;
 use sealane_lab_report::{Axis, Figure, Part};
-use sealane_link::LinkConfig;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -25,11 +25,11 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificat
         place.link.set(&LinkConfig { loss: loss / 100.0, ..LinkConfig::with_rtt(rtt) })?;
         let mut times: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
         for attempt in 0..attempts {
-            for i in sealane_lab_experiment::rounds::order(ways.len(), attempt) {
+            for i in sealane_lab_harness::rounds::order(ways.len(), attempt) {
                 times[i].push(place.link.client().run(|| timed(&connectors[i], to))?);
             }
             if bench.options.cancelled() {
-                return Err(sealane_lab_experiment::Stopped.into());
+                return Err(sealane_lab_harness::Stopped.into());
             }
         }
         for (way, times) in ways.iter().zip(&mut times) {

@@ -3,10 +3,10 @@
 use anyhow::Context;
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize};
 use rustls::pki_types::CertificateDer;
-use sealane_lab_experiment::Bench;
-use sealane_lab_experiment::process::{Launch, Running};
-use sealane_lab_experiment::room::Room;
-use sealane_link::{Link, LinkConfig};
+use sealane_lab_emulator::{Link, LinkConfig};
+use sealane_lab_harness::Bench;
+use sealane_lab_harness::process::{Launch, Running};
+use sealane_lab_harness::workspace::Workspace;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -21,21 +21,21 @@ const WAIT_LIMIT: Duration = Duration::from_secs(15);
 
 /// One certificate of each kind, with files for the gateway.
 pub struct Certificates {
-    room: Room,
+    workspace: Workspace,
     pub der: [CertificateDer<'static>; 2],
 }
 
 impl Certificates {
     pub fn new() -> anyhow::Result<Self> {
-        let room = Room::new()?;
+        let workspace = Workspace::new()?;
         let make = |name: &str, key: KeyPair| -> anyhow::Result<CertificateDer<'static>> {
             let certificate = CertificateParams::new(vec![NAME.to_owned()])?.self_signed(&key)?;
-            std::fs::write(room.path().join(format!("{name}.pem")), certificate.pem() + &key.serialize_pem())?;
+            std::fs::write(workspace.path().join(format!("{name}.pem")), certificate.pem() + &key.serialize_pem())?;
             Ok(certificate.der().clone())
         };
         let ecdsa = make("syn-0", KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)?;
         let rsa = make("syn-1", KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_4096)?)?;
-        Ok(Self { room, der: [ecdsa, rsa] })
+        Ok(Self { workspace, der: [ecdsa, rsa] })
     }
 }
 
@@ -56,7 +56,7 @@ impl Place {
         let mut gateways = Vec::new();
         for (i, key) in KEYS.iter().enumerate() {
             let address = SocketAddr::new(link.server().address().into(), FIRST_PORT + i as u16);
-            let pem = certificates.room.path().join(format!("syn-{i}.pem"));
+            let pem = certificates.workspace.path().join(format!("syn-{i}.pem"));
             let body = "x".repeat(BODY);
             let text = [
                 "respond",
@@ -80,7 +80,7 @@ impl Place {
                 env: Vec::new(),
                 cpus: bench.cores.server.clone(),
                 ports: Vec::new(),
-                output: certificates.room.path().join(format!("syn-{i}.log")),
+                output: certificates.workspace.path().join(format!("syn-{i}.log")),
                 // The thread of the namespace that starts it ends at once.
                 tied: false,
             };

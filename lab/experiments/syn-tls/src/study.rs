@@ -3,7 +3,7 @@
 use crate::distances::handshake;
 use crate::place::KEYS;
 use anyhow::Context;
-use sealane_lab_experiment::study::data;
+use sealane_lab_harness::study::data;
 use sealane_lab_report::{Figure, Part, Source};
 
 const RSA: usize = 1;

@@ -1,7 +1,7 @@
 //! Lock calls, LOCK-prefixed instructions and instructions: exact, whatever else the machine does.
 
 use anyhow::anyhow;
-use sealane_lab_experiment::Bench;
+use sealane_lab_harness::Bench;
 use sealane_lab_report::{Figure, Part, Source};
 use sealane_lab_stacks::ceiling;
 use sealane_lab_stacks::study::{Machine, meeting_cases};
@@ -27,7 +27,7 @@ pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow:
         let name = &built.stack.name;
         for (test, resumed) in [("server", false), ("server", true), ("client", false), ("client", true)] {
             if bench.options.cancelled() {
-                return Err(sealane_lab_experiment::Stopped.into());
+                return Err(sealane_lab_harness::Stopped.into());
             }
             let case = Case { test, resumed, ..Case::BASE };
             let kind = if resumed { "resumed" } else { "full" };

@@ -8,7 +8,7 @@ mod verdict;
 use std::cell::RefCell;
 
 use anyhow::anyhow;
-use sealane_lab_experiment::{Bench, Experiment, Options, Spec};
+use sealane_lab_harness::{Bench, Experiment, Options, Spec};
 use sealane_lab_report::{Fact, Figure, Page, Part, Subject};
 use sealane_lab_stacks::builder::{Builder, Built};
 use sealane_lab_stacks::catalogue;

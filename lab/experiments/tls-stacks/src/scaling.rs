@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::anyhow;
-use sealane_lab_experiment::Bench;
+use sealane_lab_harness::Bench;
 use sealane_lab_report::usl::Fit;
 use sealane_lab_report::{Axis, Figure, Part, Source, stats};
 use sealane_lab_stacks::study::Machine;
@@ -65,7 +65,7 @@ pub fn scaling(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyho
         part.lines(&format!("Handshakes per second, {measure}"), measure, axis(), Axis::linear("per second"));
         let fitted = format!("{measure}, fitted");
         if part.of(&fitted).next().is_some() {
-            let title = format!("Handshakes per second, {measure}, fitted; dashed where nobody measured");
+            let title = format!("Handshakes per second, {measure}, fitted; dashed beyond what was measured");
             part.lines(&title, &fitted, axis(), Axis::linear("per second"));
         }
         part.grid(&format!("Handshakes per second, {measure}, by threads"), measure, "threads");
@@ -158,7 +158,7 @@ fn limits(bench: &Bench<'_>, part: &mut Part, stacks: &Stacks, to: f64) {
 
 /// The study's resumed throughputs with the libraries' own locks, at its number of threads.
 fn beside(part: &mut Part) {
-    let Ok(study) = sealane_lab_experiment::study::data("ssl-stacks") else { return };
+    let Ok(study) = sealane_lab_harness::study::data("ssl-stacks") else { return };
     let resumed = &study["resumed_end_to_end_connections_per_second_64_threads"]["default locks"];
     for (stack, value) in resumed.as_object().into_iter().flatten() {
         if let Some(rate) = value.as_f64() {
@@ -169,7 +169,7 @@ fn beside(part: &mut Part) {
 
 /// The study's throughputs, as far as they are numbers; what it gives in words stands among its facts.
 fn published(part: &mut Part) -> anyhow::Result<()> {
-    let study = sealane_lab_experiment::study::data("ssl-stacks")?;
+    let study = sealane_lab_harness::study::data("ssl-stacks")?;
     let resumed = &study["resumed_end_to_end_connections_per_second_64_threads"];
     let groups = [
         ("study: full, 64 threads", &study["full_handshakes_per_second_64_threads"]),

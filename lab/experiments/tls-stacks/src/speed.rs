@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::{Bench, Sample};
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::{Bench, Sample};
 use sealane_lab_report::{Figure, Part};
 use sealane_lab_stacks::builder::Built;
 use sealane_lab_stacks::energy::Energy;
@@ -61,7 +61,7 @@ pub fn rounds(
     stacks: &Stacks,
     case: &Case,
     light: bool,
-    mut each: impl FnMut(&mut Part, &str, &sealane_lab_experiment::Rounds),
+    mut each: impl FnMut(&mut Part, &str, &sealane_lab_harness::Rounds),
 ) -> anyhow::Result<()> {
     let (count, seconds) = (bench.size("rounds")?, bench.size::<f64>("seconds")?);
     // The clock that times data is read once per batch: a shorter run says as much.
@@ -132,7 +132,7 @@ pub fn profile(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyho
     let seconds = 5.0 * bench.size::<f64>("seconds")?;
     for built in &stacks.built {
         if bench.options.cancelled() {
-            return Err(sealane_lab_experiment::Stopped.into());
+            return Err(sealane_lab_harness::Stopped.into());
         }
         let name = &built.stack.name;
         bench.say(&format!("   where {name} spends its time"));

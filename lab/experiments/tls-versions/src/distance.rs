@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use sealane_lab_experiment::Bench;
-use sealane_lab_experiment::process::Running;
-use sealane_lab_experiment::room::Room;
-use sealane_lab_experiment::web::{self, Answer, Group, Site};
+use sealane_lab_emulator::{Link, LinkConfig};
+use sealane_lab_harness::Bench;
+use sealane_lab_harness::process::Running;
+use sealane_lab_harness::web::{self, Answer, Group, Site};
+use sealane_lab_harness::workspace::Workspace;
 use sealane_lab_probe::timing::Metric;
 use sealane_lab_report::{Axis, Fact, Figure, Part, Void};
-use sealane_link::{Link, LinkConfig};
 
 use crate::measure::{Of, attempt_all};
 use crate::verdict::distance_measure;
@@ -18,13 +18,13 @@ use crate::verdict::distance_measure;
 const WAIT_LIMIT: Duration = Duration::from_secs(15);
 
 /// A line for each way, a chart for each server.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, room: &Room) -> anyhow::Result<()> {
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, workspace: &Workspace) -> anyhow::Result<()> {
     let mut servers: Vec<String> = Vec::new();
     for rtt in bench.sizes::<f64>("rtts")? {
         let config = LinkConfig::at_distance(Duration::from_secs_f64(rtt / 1e3));
         // A link that was off says so only at its end; then all that went over it is void, and is tried again.
         for attempt in 1..=bench.options.tries.max(1) {
-            let (all, said, void) = over(bench, part, room, &config)?;
+            let (all, said, void) = over(bench, part, workspace, &config)?;
             bench.say(&format!("   {said}"));
             if let Some(why) = void {
                 let what = format!("round trip of {rtt} ms, attempt {attempt}");
@@ -59,7 +59,7 @@ fn keep(part: &mut Part, server: &Of, rtt: f64) {
 /// One link's figures, what the link says of itself, and why it is void if it is.
 type OverLink = (Vec<Of>, String, Option<String>);
 
-fn over(bench: &Bench<'_>, part: &mut Part, room: &Room, config: &LinkConfig) -> anyhow::Result<OverLink> {
+fn over(bench: &Bench<'_>, part: &mut Part, workspace: &Workspace, config: &LinkConfig) -> anyhow::Result<OverLink> {
     let link = Link::up(config)?;
     let address = IpAddr::V4(link.server().address());
     let site =
@@ -67,7 +67,7 @@ fn over(bench: &Bench<'_>, part: &mut Part, room: &Room, config: &LinkConfig) ->
     let mut running = Vec::new();
     let mut at: Vec<(String, SocketAddr)> = Vec::new();
     for program in &bench.programs {
-        let prepared = web::prepare(program, &program.name, room, &site, &bench.cores.server)?;
+        let prepared = web::prepare(program, &program.name, workspace, &site, &bench.cores.server)?;
         for mut launch in prepared.launches {
             // The thread of the namespace that starts it ends at once.
             launch.tied = false;

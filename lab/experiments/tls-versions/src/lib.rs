@@ -6,8 +6,8 @@ mod measure;
 mod study;
 mod verdict;
 
-use sealane_lab_experiment::room::Room;
-use sealane_lab_experiment::{Bench, Experiment, Spec};
+use sealane_lab_harness::workspace::Workspace;
+use sealane_lab_harness::{Bench, Experiment, Spec};
 use sealane_lab_report::Page;
 
 /// The experiment.
@@ -29,8 +29,8 @@ impl Experiment for TlsVersions {
     }
 
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
-        let room = Room::new()?;
-        parts(bench, &room)
+        let workspace = Workspace::new()?;
+        parts(bench, &workspace)
     }
 
     fn conclude(&self, page: &mut Page) {
@@ -38,8 +38,8 @@ impl Experiment for TlsVersions {
     }
 }
 
-fn parts(bench: &mut Bench<'_>, room: &Room) -> anyhow::Result<()> {
-    bench.part("loopback", |b, p| measure::loopback(b, p, room))?;
-    bench.part("distance", |b, p| distance::measure(b, p, room))?;
+fn parts(bench: &mut Bench<'_>, workspace: &Workspace) -> anyhow::Result<()> {
+    bench.part("loopback", |b, p| measure::loopback(b, p, workspace))?;
+    bench.part("distance", |b, p| distance::measure(b, p, workspace))?;
     bench.part("study", |_, p| study::rows(p))
 }

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealane_lab_experiment::Bench;
-use sealane_lab_experiment::room::Room;
-use sealane_lab_experiment::rounds::{Quiet, Sample, order, take};
-use sealane_lab_experiment::web::{self, Answer, Group, Site};
+use sealane_lab_harness::Bench;
+use sealane_lab_harness::rounds::{Quiet, Sample, order, take};
+use sealane_lab_harness::web::{self, Answer, Group, Site};
+use sealane_lab_harness::workspace::Workspace;
 use sealane_lab_probe::comparison::{Series, compare};
 use sealane_lab_probe::h1::Request;
 use sealane_lab_probe::net::{Family, Resolver};
@@ -33,12 +33,12 @@ pub const WAYS: [(&str, &str); 5] = [
 pub const TOTAL: &str = "total";
 
 /// No distance: servers and client on CPUs of their own.
-pub fn loopback(bench: &mut Bench<'_>, part: &mut Part, room: &Room) -> anyhow::Result<()> {
+pub fn loopback(bench: &mut Bench<'_>, part: &mut Part, workspace: &Workspace) -> anyhow::Result<()> {
     let site = Site { early_data: true, group: Group::P256, logs: bench.size("logs")?, ..Site::new(Answer::Respond) };
     let cpus = bench.cores.server.clone();
     let mut servers = Vec::new();
     for program in bench.programs.clone() {
-        let server = web::start(&program, &program.name, room, &site, &cpus)?;
+        let server = web::start(&program, &program.name, workspace, &site, &cpus)?;
         bench.show_configuration(&program.name, &server.configuration);
         servers.push(server);
     }
@@ -46,7 +46,7 @@ pub fn loopback(bench: &mut Bench<'_>, part: &mut Part, room: &Room) -> anyhow::
     let client = bench.cores.client.clone();
     let (rounds, attempts) = (bench.size("rounds")?, bench.size("attempts")?);
     let all = attempt_all(bench, part, &at, rounds, attempts, &mut |attempts| {
-        sealane_lab_experiment::cores::pinned(&client, attempts)?
+        sealane_lab_harness::cores::pinned(&client, attempts)?
     })?;
     for server in &all {
         for (way, samples) in &server.ways {

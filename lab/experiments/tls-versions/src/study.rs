@@ -1,6 +1,6 @@
 //! The twenty rows of the study, by the statistics that judge our own.
 
-use sealane_lab_experiment::study::TLS_VERSIONS_ROWS;
+use sealane_lab_harness::study::TLS_VERSIONS_ROWS;
 use sealane_lab_probe::comparison::compare;
 use sealane_lab_probe::curl;
 use sealane_lab_probe::stats::Direction;

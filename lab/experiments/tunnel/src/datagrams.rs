@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use sealane_lab_experiment::Bench;
-use sealane_lab_experiment::rounds::{Quiet, Sample};
+use sealane_lab_harness::Bench;
+use sealane_lab_harness::rounds::{Quiet, Sample};
 use sealane_lab_report::{Axis, Figure, Part};
 use sealane_sys::udp::{Batch, MAX_BATCH, Options, Socket, Transmit};
 
@@ -142,7 +142,7 @@ fn one(world: &World, way: &Way, size: u32, rate: f64, seconds: u64) -> anyhow::
     let bind = |end: usize, address: SocketAddr, options: Options| {
         world.ends[end].run(|| Socket::bind(address, &options).map(Socket::without_offload))
     };
-    // Room for what comes while somebody else has the CPU: what is lost, the tunnel has lost.
+    // Workspace for what comes while somebody else has the CPU: what is lost, the tunnel has lost.
     let receiver = bind(0, to, Options { receive_buffer: ROOM, ..Options::default() })??;
     let sender = bind(1, (Ipv4Addr::UNSPECIFIED, 0).into(), Options::default())??;
     let [before, _] = way.cpu();

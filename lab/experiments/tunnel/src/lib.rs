@@ -5,8 +5,8 @@ mod measure;
 mod verdict;
 mod world;
 
-use sealane_lab_experiment::programs::look_up;
-use sealane_lab_experiment::{Bench, Experiment, Options, Spec};
+use sealane_lab_harness::programs::look_up;
+use sealane_lab_harness::{Bench, Experiment, Options, Spec};
 use sealane_lab_report::Page;
 use sealane_sys::netns::NetNs;
 use world::{Seal, Wire, World};

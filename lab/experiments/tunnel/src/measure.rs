@@ -1,8 +1,8 @@
 //! iperf3 through the ways, in turns.
 
 use anyhow::{Context, bail};
-use sealane_lab_experiment::Bench;
-use sealane_lab_experiment::rounds::{Quiet, Sample};
+use sealane_lab_harness::Bench;
+use sealane_lab_harness::rounds::{Quiet, Sample};
 use sealane_lab_report::Part;
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};

@@ -1,8 +1,8 @@
 //! Two namespaces, a wire, and a tunnel for each way.
 
 use anyhow::{Context, bail, ensure};
-use sealane_lab_experiment::process::{Launch, Running, tail};
-use sealane_lab_experiment::{Bench, Program};
+use sealane_lab_harness::process::{Launch, Running, tail};
+use sealane_lab_harness::{Bench, Program};
 use sealane_lab_load::accounting::CpuSample;
 use sealane_sys::netlink::Netlink;
 use sealane_sys::netlink_route::LinkSet;

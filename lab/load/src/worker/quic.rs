@@ -378,7 +378,7 @@ impl Worker<'_> {
             let connecting = seat.phase == Phase::Handshaking && seat.quic.as_ref().is_some_and(|l| l.socket == index);
             if connecting {
                 let address = self.plan.origins[seat.group as usize].address;
-                self.fail(i, Failure::Refused, now, || format!("{address}: nobody listens on that UDP port"));
+                self.fail(i, Failure::Refused, now, || format!("{address}: no server listens on that UDP port"));
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::syn_tls::{GATEWAY, NAME, both, bracketed, gateway, link, syns};
 use sealane_interop::process::Server;
 use sealane_interop::site::Site;
 use sealane_interop::{binary, eventually, need, skip};
-use sealane_link::{Link, SynData};
+use sealane_lab_emulator::{Link, SynData};
 use std::path::Path;
 use std::process::Command;
 

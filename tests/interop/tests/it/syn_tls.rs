@@ -10,7 +10,7 @@ use sealane_interop::gateway::{Gateway, Setup, before, launch, run};
 use sealane_interop::process::Server;
 use sealane_interop::site::Site;
 use sealane_interop::{binary, client, eventually, need, peers, skip};
-use sealane_link::{Link, LinkConfig, LinkError, Towards};
+use sealane_lab_emulator::{Link, LinkConfig, LinkError, Towards};
 use std::ffi::OsStr;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -335,7 +335,7 @@ fn spoof(link: &Link, to: SocketAddr, ports: std::ops::Range<u16>, data: &[u8]) 
 }
 
 /// Bytes of data that went to a port of the near side.
-fn data_to(trace: &[sealane_link::Seen], port: u16) -> usize {
+fn data_to(trace: &[sealane_lab_emulator::Seen], port: u16) -> usize {
     let to_client = trace.iter().filter(|s| s.towards == Towards::Client).filter_map(|s| s.segment);
     to_client.filter(|s| s.destination == port).map(|s| s.len).sum()
 }

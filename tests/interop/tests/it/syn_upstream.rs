@@ -6,7 +6,7 @@ use sealane_interop::gateway::{Gateway, Setup, before, launch};
 use sealane_interop::process::Server;
 use sealane_interop::site::Site;
 use sealane_interop::{binary, need, peers, skip};
-use sealane_link::{Link, SynData};
+use sealane_lab_emulator::{Link, SynData};
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 

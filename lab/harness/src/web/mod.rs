@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 
 use crate::process::{Launch, Running, free_port};
 use crate::programs::Program;
-use crate::room::{Key, Room};
+use crate::workspace::{Key, Workspace};
 
 /// The kinds that can be configured here.
 pub const KINDS: [&str; 3] = ["sealane", "nginx", "haproxy"];
@@ -99,7 +99,7 @@ pub struct Site {
     pub address: IpAddr,
     /// Whether clients may take responses as slowly as they like.
     pub slow_clients: bool,
-    /// Names that have certificates of their own, by [`Room::certificates`]; Sealane alone is configured so.
+    /// Names that have certificates of their own, by [`Workspace::certificates`]; Sealane alone is configured so.
     pub names: Vec<String>,
     /// Added to the environment (a preload, a library path).
     pub env: Vec<(String, OsString)>,
@@ -135,7 +135,7 @@ pub struct Server {
     pub address: SocketAddr,
     /// Its processes.
     pub running: Running,
-    /// Its configuration, with the room's folder as `ROOM`.
+    /// Its configuration, with the workspace's folder as `WORKSPACE`.
     pub configuration: String,
 }
 
@@ -149,7 +149,7 @@ impl Server {
 /// What a kind needs to know to write its configuration.
 struct Draft<'a> {
     program: &'a Program,
-    room: &'a Room,
+    workspace: &'a Workspace,
     folder: PathBuf,
     site: &'a Site,
     ports: Vec<u16>,
@@ -175,8 +175,14 @@ pub struct Prepared {
     pub configuration: String,
 }
 
-/// Writes a subject's configuration into a folder of its own in the room.
-pub fn prepare(program: &Program, name: &str, room: &Room, site: &Site, cpus: &[usize]) -> anyhow::Result<Prepared> {
+/// Writes a subject's configuration into a folder of its own in the workspace.
+pub fn prepare(
+    program: &Program,
+    name: &str,
+    workspace: &Workspace,
+    site: &Site,
+    cpus: &[usize],
+) -> anyhow::Result<Prepared> {
     let kind = program.kind.as_str();
     if site.model == Model::Processes && kind != "haproxy" {
         bail!("only HAProxy is run as several processes; {} has workers of its own", program.name);
@@ -189,13 +195,13 @@ pub fn prepare(program: &Program, name: &str, room: &Room, site: &Site, cpus: &[
         _ => vec![free_port()?],
     };
     let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    let folder = room.folder(&format!("{plain}-{}", ports[0]))?;
-    let draft = Draft { program, room, folder, site, ports, cpus };
+    let folder = workspace.folder(&format!("{plain}-{}", ports[0]))?;
+    let draft = Draft { program, workspace, folder, site, ports, cpus };
     let written = match kind {
         "nginx" => nginx::write(&draft),
         "haproxy" => haproxy::write(&draft),
         "sealane" => sealane::write(&draft),
-        other => bail!("nobody knows how to configure a {other:?}; known are {}", KINDS.join(", ")),
+        other => bail!("a program of the kind {other:?} cannot be configured; known kinds: {}", KINDS.join(", ")),
     }?;
     let file = draft.folder.join(if kind == "sealane" { "sealane.toml" } else { "config" });
     std::fs::write(&file, &written.text).with_context(|| file.display().to_string())?;
@@ -213,17 +219,23 @@ pub fn prepare(program: &Program, name: &str, room: &Room, site: &Site, cpus: &[
             tied: true,
         })
         .collect();
-    let room_path = room.path().display().to_string();
+    let room_path = workspace.path().display().to_string();
     Ok(Prepared {
         launches,
         address: SocketAddr::new(site.address, draft.ports[0]),
-        configuration: written.text.replace(&room_path, "ROOM"),
+        configuration: written.text.replace(&room_path, "WORKSPACE"),
     })
 }
 
 /// Starts a subject on `cpus` and waits until it listens.
-pub fn start(program: &Program, name: &str, room: &Room, site: &Site, cpus: &[usize]) -> anyhow::Result<Server> {
-    let prepared = prepare(program, name, room, site, cpus)?;
+pub fn start(
+    program: &Program,
+    name: &str,
+    workspace: &Workspace,
+    site: &Site,
+    cpus: &[usize],
+) -> anyhow::Result<Server> {
+    let prepared = prepare(program, name, workspace, site, cpus)?;
     let mut running = Running::default();
     for launch in &prepared.launches {
         running.add(launch)?;
@@ -263,26 +275,26 @@ mod tests {
 
     #[test]
     fn every_kind_says_the_same_in_its_own_words() {
-        let room = Room::new().unwrap();
+        let workspace = Workspace::new().unwrap();
         for kind in KINDS {
             let p = program(kind, &["x/1.22.1"]);
             let site = Site { threads: 2, key: Key::Rsa, ..Site::new(Answer::Proxy(4242)) };
-            let text = prepare(&p, kind, &room, &site, &[0, 1]).unwrap().configuration;
-            assert!(text.contains("127.0.0.1:4242") && text.contains("ROOM/rsa."), "{kind}:\n{text}");
+            let text = prepare(&p, kind, &workspace, &site, &[0, 1]).unwrap().configuration;
+            assert!(text.contains("127.0.0.1:4242") && text.contains("WORKSPACE/rsa."), "{kind}:\n{text}");
             let three = Site { http: Http::Three, ..Site::new(Answer::Respond) };
-            let text = prepare(&p, kind, &room, &three, &[0]).unwrap().configuration;
+            let text = prepare(&p, kind, &workspace, &three, &[0]).unwrap().configuration;
             assert!(
                 ["http3 = true", "quic; http3 on", "bind quic4@"].iter().any(|t| text.contains(t)),
                 "{kind}:\n{text}"
             );
             let chain = Site::new(Answer::Chain { hops: 10, to: 4243 });
-            let prepared = prepare(&p, kind, &room, &chain, &[0]).unwrap();
+            let prepared = prepare(&p, kind, &workspace, &chain, &[0]).unwrap();
             assert_eq!(prepared.launches[0].ports.len(), 10);
             assert!(prepared.configuration.contains("127.0.0.1:4243"), "{kind}");
         }
         let many = Site { threads: 2, model: Model::Processes, ..Site::new(Answer::Respond) };
-        assert_eq!(prepare(&program("haproxy", &[]), "h", &room, &many, &[0, 1]).unwrap().launches.len(), 2);
-        assert!(prepare(&program("nginx", &[]), "n", &room, &many, &[0, 1]).is_err());
-        assert!(prepare(&program("apache", &[]), "a", &room, &many, &[0]).is_err());
+        assert_eq!(prepare(&program("haproxy", &[]), "h", &workspace, &many, &[0, 1]).unwrap().launches.len(), 2);
+        assert!(prepare(&program("nginx", &[]), "n", &workspace, &many, &[0, 1]).is_err());
+        assert!(prepare(&program("apache", &[]), "a", &workspace, &many, &[0]).is_err());
     }
 }

@@ -38,7 +38,7 @@ pub struct Options {
     /// How late the load itself may be at the 99th percentile, in an open loop.
     pub max_lag: Duration,
     /// How long each round waits for a quiet moment.
-    pub patience: Duration,
+    pub max_wait: Duration,
     /// How often a void round is tried in all.
     pub tries: usize,
     /// CPUs for the servers; empty for half of those that there are.
@@ -65,7 +65,7 @@ impl Default for Options {
             set: Vec::new(),
             max_foreign: 0.05,
             max_lag: Duration::from_millis(1),
-            patience: Duration::from_secs(60),
+            max_wait: Duration::from_secs(60),
             tries: 3,
             server_cpus: Vec::new(),
             client_cpus: Vec::new(),

@@ -1,17 +1,17 @@
-//! The frame with subjects that are not what they seem: whatever they do, there is a page, and it says what happened.
+//! The harness with subjects that are not what they seem: whatever they do, there is a page, and it says what happened.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::{Bench, Experiment, Options, Sample, Spec, run};
+use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::{Bench, Experiment, Options, Sample, Spec, run};
 use sealane_lab_report::Page;
 
 const FILE: &str = "
 name = 'fake'
 title = 'Fakes'
-question = 'Does the frame hold?'
+question = 'Does the harness hold?'
 method = ['One paragraph.']
 studies = ['proxies']
 [settings]
@@ -66,7 +66,7 @@ fn fake(body: fn(&mut Bench<'_>) -> anyhow::Result<()>) -> Fake {
 }
 
 fn options() -> Options {
-    Options { quick: true, max_foreign: 1e9, patience: Duration::ZERO, quiet: true, ..Options::default() }
+    Options { quick: true, max_foreign: 1e9, max_wait: Duration::ZERO, quiet: true, ..Options::default() }
 }
 
 fn steady(bench: &mut Bench<'_>) -> anyhow::Result<()> {

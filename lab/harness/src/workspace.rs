@@ -33,20 +33,20 @@ impl Key {
 
 /// The folder and what is in it.
 #[derive(Debug)]
-pub struct Room {
+pub struct Workspace {
     folder: tempfile::TempDir,
 }
 
-impl Room {
+impl Workspace {
     /// A folder with certificates for `localhost` and 127.0.0.1, one of each key, and the small body.
     pub fn new() -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("sealane-lab-").tempdir().context("a temporary folder")?;
-        let room = Self { folder };
+        let workspace = Self { folder };
         for key in [Key::Ecdsa, Key::Rsa] {
-            room.certificate(key)?;
+            workspace.certificate(key)?;
         }
-        fs::write(room.path().join("body"), "x".repeat(BODY))?;
-        Ok(room)
+        fs::write(workspace.path().join("body"), "x".repeat(BODY))?;
+        Ok(workspace)
     }
 
     /// Where it is.
@@ -76,7 +76,7 @@ impl Room {
         self.path().join(format!("{}.pem", key.name()))
     }
 
-    /// A file of so many bytes that takes no room on the disk.
+    /// A file of so many bytes that takes no space on the disk.
     pub fn sparse(&self, name: &str, bytes: u64) -> anyhow::Result<()> {
         fs::File::create(self.path().join(name))?.set_len(bytes).with_context(|| name.to_owned())
     }
@@ -124,7 +124,7 @@ impl Room {
     }
 }
 
-/// The server behind the proxies: NGINX with one worker, 1 KiB from memory on `/`, the room's files below `/files/`.
+/// The server behind the proxies: NGINX with one worker, 1 KiB from memory on `/`, the workspace's files below `/files/`.
 #[derive(Debug)]
 pub struct Backend {
     /// The process.
@@ -139,12 +139,12 @@ pub struct Backend {
 
 impl Backend {
     /// Starts it.
-    pub fn start(room: &Room, cpus: &[usize]) -> anyhow::Result<Self> {
+    pub fn start(workspace: &Workspace, cpus: &[usize]) -> anyhow::Result<Self> {
         let program = programs::look_up("nginx").context("the backend is NGINX, which is not here")?;
         let (port, tls_port) = (free_port()?, free_port()?);
-        let folder = room.folder("backend")?;
+        let folder = workspace.folder("backend")?;
         let log = folder.join("tls.log");
-        fs::write(folder.join("nginx.conf"), config(room, &folder, &log, port, tls_port))?;
+        fs::write(folder.join("nginx.conf"), config(workspace, &folder, &log, port, tls_port))?;
         let launch = Launch {
             name: "backend".into(),
             program,
@@ -165,9 +165,9 @@ impl Backend {
     }
 }
 
-fn config(room: &Room, folder: &Path, log: &Path, port: u16, tls_port: u16) -> String {
-    let (f, r, body) = (folder.display(), room.path().display(), "x".repeat(BODY));
-    let (cert, key, log) = (room.cert(Key::Ecdsa), room.key(Key::Ecdsa), log.display());
+fn config(workspace: &Workspace, folder: &Path, log: &Path, port: u16, tls_port: u16) -> String {
+    let (f, r, body) = (folder.display(), workspace.path().display(), "x".repeat(BODY));
+    let (cert, key, log) = (workspace.cert(Key::Ecdsa), workspace.key(Key::Ecdsa), log.display());
     let place =
         format!("location / {{ default_type text/plain; return 200 \"{body}\"; }} location /files/ {{ alias {r}/; }}");
     format!(
@@ -204,15 +204,15 @@ mod tests {
 
     #[test]
     fn the_room_has_what_servers_need() {
-        let room = Room::new().unwrap();
+        let workspace = Workspace::new().unwrap();
         for key in [Key::Ecdsa, Key::Rsa] {
-            let pem = fs::read_to_string(room.pem(key)).unwrap();
+            let pem = fs::read_to_string(workspace.pem(key)).unwrap();
             assert!(pem.contains("BEGIN CERTIFICATE") && pem.contains("PRIVATE KEY"));
         }
-        room.sparse("big", 1 << 30).unwrap();
-        assert_eq!(fs::metadata(room.path().join("big")).unwrap().len(), 1 << 30);
-        let path = room.path().to_owned();
-        drop(room);
+        workspace.sparse("big", 1 << 30).unwrap();
+        assert_eq!(fs::metadata(workspace.path().join("big")).unwrap().len(), 1 << 30);
+        let path = workspace.path().to_owned();
+        drop(workspace);
         assert!(!path.exists());
     }
 }

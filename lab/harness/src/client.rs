@@ -146,5 +146,5 @@ pub fn check_alike(servers: &[(&str, SocketAddr)], path: &str, tls: &TlsOptions)
             Some(_) => {}
         }
     }
-    first.map(|(_, answer)| answer).context("nobody to ask")
+    first.map(|(_, answer)| answer).context("there is no server to ask")
 }

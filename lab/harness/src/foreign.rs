@@ -51,9 +51,9 @@ fn stolen_ticks() -> u64 {
     std::fs::read_to_string("/proc/stat").ok().and_then(|stat| fields(&stat)).map_or(0, |f| f[7])
 }
 
-/// Waits, though no longer than `patience`, until others use no more than `most` CPUs; whether that came.
-pub fn await_quiet(most: f64, patience: Duration, cancelled: &dyn Fn() -> bool) -> bool {
-    let limit = Instant::now() + patience;
+/// Waits, though no longer than `max_wait`, until others use no more than `most` CPUs; whether that came.
+pub fn await_quiet(most: f64, max_wait: Duration, cancelled: &dyn Fn() -> bool) -> bool {
+    let limit = Instant::now() + max_wait;
     loop {
         let watch = Watch::start();
         std::thread::sleep(Duration::from_millis(400));

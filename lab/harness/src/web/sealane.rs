@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Answer, Draft, Http, Written};
-use crate::room::BODY;
+use crate::workspace::BODY;
 
 pub(super) fn write(d: &Draft<'_>) -> anyhow::Result<Written> {
     let site = d.site;
@@ -20,7 +20,7 @@ keepalive_timeout = \"300s\"
     );
     let mut named = String::new();
     for name in &site.names {
-        let (cert, key) = d.room.certificate_of(name);
+        let (cert, key) = d.workspace.certificate_of(name);
         write!(named, ",\n {{ cert = \"{}\", key = \"{}\" }}", cert.display(), key.display())?;
     }
     for (i, port) in d.ports.iter().enumerate() {
@@ -36,8 +36,8 @@ certificates = [{{ cert = \"{}\", key = \"{}\" }}{named}]
 groups = [\"{}\"]
 tickets = {}
 ",
-            d.room.cert(site.key).display(),
-            d.room.key(site.key).display(),
+            d.workspace.cert(site.key).display(),
+            d.workspace.key(site.key).display(),
             site.group.openssl(),
             site.tickets,
         )?;

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::{Answer, Draft, Http, Written, number, openssl};
-use crate::room::{BODY, files};
+use crate::workspace::{BODY, files};
 
 /// The suite of the proxies' study.
 const SUITE: &str = "TLS_AES_256_GCM_SHA384";
@@ -63,12 +63,12 @@ fn server(s: &mut String, d: &Draft<'_>, port: u16, place: &str) -> std::fmt::Re
     if site.http == Http::Three {
         writeln!(s, "        listen {address}:{port} quic{reuse}; http3 on; quic_gso on;")?;
     }
-    let room = d.room;
+    let workspace = d.workspace;
     writeln!(
         s,
         "        ssl_certificate {}; ssl_certificate_key {};\n        ssl_protocols TLSv1.2 TLSv1.3; ssl_ecdh_curve {};",
-        room.cert(site.key).display(),
-        room.key(site.key).display(),
+        workspace.cert(site.key).display(),
+        workspace.key(site.key).display(),
         site.group.openssl()
     )?;
     if openssl(d.program) {

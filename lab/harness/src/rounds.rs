@@ -111,7 +111,7 @@ pub fn take(
             return Err(crate::Stopped.into());
         }
         let watch = (quiet == Quiet::Wanted).then(|| {
-            await_quiet(options.max_foreign, options.patience, &|| options.cancelled());
+            await_quiet(options.max_foreign, options.max_wait, &|| options.cancelled());
             Watch::start()
         });
         let mut sample = measure()?;
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     fn options() -> Options {
-        Options { max_foreign: 1e9, patience: std::time::Duration::ZERO, tries: 3, quiet: true, ..Options::default() }
+        Options { max_foreign: 1e9, max_wait: std::time::Duration::ZERO, tries: 3, quiet: true, ..Options::default() }
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The frame in which experiments stand: `docs/reference/experiments.md` says how to add one.
+//! The harness of the experiments: `docs/reference/experiments.md` says how to add one.
 //!
 //! An [`Experiment`] has a [`Spec`] (its `experiment.toml`: question, method, subjects, parts, how much of it in a quick
-//! and in a full run) and code that fills a page of the report. The frame gives it a [`Bench`]: programs found or named
-//! by `--subject` ([`programs`]), a room with certificates, files and a backend ([`room`]), servers configured alike
+//! and in a full run) and code that fills a page of the report. The harness gives it a [`Bench`]: programs found or named
+//! by `--subject` ([`programs`]), a workspace with certificates, files and a backend ([`workspace`]), servers configured alike
 //! ([`web`]), started, pinned and stopped ([`process`]), rounds that go there and back and are void when others disturbed
 //! them ([`rounds`]). The way of the data: [`Spec`] + [`Options`] → [`Bench`] → `Experiment::run` → the page of
 //! `sealane-lab-report`.
@@ -19,11 +19,11 @@ pub mod options;
 pub mod precedence;
 pub mod process;
 pub mod programs;
-pub mod room;
 pub mod rounds;
 pub mod spec;
 pub mod study;
 pub mod web;
+pub mod workspace;
 
 pub use bench::{Bench, Stopped};
 pub use cores::Cores;

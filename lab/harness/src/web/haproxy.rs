@@ -16,7 +16,7 @@ pub(super) fn write(d: &Draft<'_>) -> anyhow::Result<Written> {
     };
     let log = |yes: &'static str, no: &'static str| if site.logs { yes } else { no };
     // Two descriptors a connection and some for itself, or it does not start.
-    let maxconn = (crate::room::files() / 2).saturating_sub(500).clamp(100, 16_000);
+    let maxconn = (crate::workspace::files() / 2).saturating_sub(500).clamp(100, 16_000);
     let chain = matches!(site.answer, Answer::Chain { .. });
     let mut s = format!(
         "global
@@ -43,7 +43,7 @@ defaults
     for (i, port) in d.ports.iter().enumerate() {
         let alpn = if site.http == Http::Two { "h2,http/1.1" } else { "http/1.1" };
         let early = if site.early_data { " allow-0rtt" } else { "" };
-        let pem = d.room.pem(site.key);
+        let pem = d.workspace.pem(site.key);
         let (address, group) = (site.address, site.group.openssl());
         write!(
             s,
@@ -57,7 +57,7 @@ defaults
             Answer::Respond => writeln!(
                 s,
                 "    http-request return status 200 content-type text/plain file {}/body",
-                d.room.path().display()
+                d.workspace.path().display()
             )?,
             Answer::Proxy(to) => {
                 write!(s, "    default_backend back{i}\nbackend back{i}\n    server backend 127.0.0.1:{to}\n")?;
