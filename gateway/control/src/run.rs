@@ -16,6 +16,7 @@ use crate::log::{self, LogSettings};
 use crate::memory::{self, MemoryWatch};
 use crate::metrics::LaneMetrics;
 use crate::orders::{Given, Order, Orders, Reply};
+use crate::resolve;
 use crate::shortage::ShortageWatch;
 use crate::signals::{Event, Signals};
 use crate::sockets;
@@ -25,7 +26,7 @@ use crate::systemd::Notifier;
 use crate::ticket_keys::TicketRing;
 use crate::user;
 use crate::vpn::Vpn;
-use crate::watch::Watched;
+use crate::watch::{Look, Watched};
 use anyhow::{Context as _, Result, bail};
 use sealane_lane::Published;
 use sealane_proxy::snapshot::Snapshot;
@@ -99,33 +100,29 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
     result
 }
 
-/// A configuration that was read beside everything else that control does, and the files as they were before.
+/// A configuration that was read beside everything else that control does.
 struct Loaded {
     config: Result<(Config, Vec<Warning>), String>,
     /// The files that one with errors names: when they come, it is read again.
     wanted: Vec<PathBuf>,
-    before: Watched,
+    /// The files as they were before and after.
+    before: Look,
+    after: Look,
 }
 
-/// Reads a configuration again, and resolves its names if it is to be served here. Files are read on a thread where
-/// waiting for a disk hurts nobody, names are given [`dns::LOAD_LIMIT`]: heartbeats and orders go on meanwhile.
-async fn load(origin: Origin, files: Vec<PathBuf>, resolve: bool) -> Loaded {
-    let read = move || {
-        // As the files are before they are read: what changes meanwhile has changed since.
-        let before = Watched::new(&files);
-        let config = Config::reload(&origin);
-        let wanted = config.as_ref().err().map_or_else(Vec::new, |e| e.files.clone());
-        Loaded { config: config.map_err(|e| e.to_string()), wanted, before }
-    };
-    let mut loaded = tokio::task::spawn_blocking(read).await.unwrap_or_else(|e| Loaded {
-        config: Err(format!("it cannot be read: {e}; this is a bug")),
-        wanted: Vec::new(),
-        before: Watched::new(&[]),
-    });
-    if let (Ok((config, warnings)), true) = (&mut loaded.config, resolve) {
-        warnings.extend(config.resolve(dns::LOAD_LIMIT).await);
+/// Reads a configuration again, and resolves its names if it is to be served here. Nothing here waits without a limit, and
+/// heartbeats and orders go on meanwhile.
+async fn load(origin: Origin, files: Vec<PathBuf>, resolve_names: bool) -> Loaded {
+    // As the files are before they are read: what changes meanwhile has changed since.
+    let before = Look::bounded(files.clone()).await;
+    let mut config = resolve::load(&origin).await;
+    let wanted = config.as_ref().err().map_or_else(Vec::new, |e| e.files.clone());
+    let named = config.as_ref().map_or(&wanted, |(config, _)| &config.files);
+    let after = Look::bounded(files.into_iter().chain(named.iter().cloned()).collect()).await;
+    if let (Ok((config, warnings)), true) = (&mut config, resolve_names) {
+        warnings.extend(resolve::names(config, dns::LOAD_LIMIT).await);
     }
-    loaded
+    Loaded { config: config.map_err(|e| e.to_string()), wanted, before, after }
 }
 
 /// Everything that is up.
@@ -180,7 +177,7 @@ impl Running {
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
         // Clients that come meanwhile wait to be accepted. Whose name does not resolve is down until it does.
         dns::inherit(std::mem::take(&mut legacy.names));
-        for warning in config.resolve(dns::LOAD_LIMIT).await {
+        for warning in resolve::names(&mut config, dns::LOAD_LIMIT).await {
             log::warn!("{warning}");
         }
         let upstreams = LiveUpstreams::new(&config);
@@ -224,7 +221,13 @@ impl Running {
         let (orders, given) = Orders::channel();
         let admin = opened.serve(&metrics, &board, &orders)?;
         admin.answer_to(&config.admin_names);
-        let watched = config.reload_on_change.then(|| Watched::new(&config.files));
+        let watched = match config.reload_on_change {
+            true => {
+                let files = config.files.clone();
+                Some(Watched::new(files.clone(), &Look::default(), &Look::bounded(files).await))
+            }
+            false => None,
+        };
         let inherits = inherits.map(|settings| Vpn::prepare((*settings).into(), legacy.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
         if let Some(predecessor) = legacy.announce() {
@@ -287,6 +290,9 @@ impl Running {
         let memory = MemoryWatch::new(self.lanes.short_of_memory.clone());
         let mut shortages = ShortageWatch::default();
         let mut look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
+        // One look at a time: where a file system does not answer, no second thread waits for it.
+        let (tell_looked, mut looked) = mpsc::channel(1);
+        let mut looking = false;
         loop {
             tokio::select! {
                 event = self.lanes.events.recv() => match event {
@@ -346,8 +352,16 @@ impl Running {
                     }
                 }
                 _ = heartbeat.tick() => self.notifier.alive(),
-                _ = look.tick() => {
-                    if self.watched.as_mut().is_some_and(Watched::changed) && !self.draining {
+                _ = look.tick(), if !looking => {
+                    if let Some(watched) = &self.watched {
+                        looking = true;
+                        let (look, tell) = (Look::start(watched.files().to_vec()), tell_looked.clone());
+                        tokio::spawn(async move { tell.send(look.await.unwrap_or_default()).await });
+                    }
+                }
+                Some(look) = looked.recv() => {
+                    looking = false;
+                    if self.watched.as_mut().is_some_and(|watched| watched.changed(&look)) && !self.draining {
                         // An order like any other, so that what becomes of it is said.
                         let orders = self.orders.clone();
                         tokio::spawn(async move { orders.tell(Order::Reload).await });
@@ -492,7 +506,7 @@ impl Running {
         self.wanted = loaded.wanted;
         let result = loaded.config.map_err(anyhow::Error::msg).and_then(|(config, said)| self.try_reload(config, said));
         // What has been looked at, good or bad, is not looked at again until it changes again.
-        self.watched = self.config.reload_on_change.then(|| loaded.before.carried_to(&self.files()));
+        self.watched = self.config.reload_on_change.then(|| Watched::new(self.files(), &loaded.before, &loaded.after));
         let reply = match result {
             Ok(notes) if notes.is_empty() => Ok("reloaded".to_owned()),
             Ok(notes) => Ok(format!("reloaded; some of it takes more than a reload:\n{}", notes.join("\n"))),

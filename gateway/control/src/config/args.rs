@@ -1,9 +1,9 @@
 //! The commands that need no file: their arguments are put into the words of one and read by the same code, so that
 //! they are checked by the same rules and mean the same.
 
-use super::{Config, Errors, Files, Origin, Warning};
+use super::{Document, Origin};
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What `sealane proxy`, `sealane respond` and `sealane demo` are told.
 #[derive(Clone, Debug)]
@@ -55,16 +55,11 @@ pub enum Answer {
     },
 }
 
-impl Config {
-    /// The configuration that a command line stands for; relative paths are from the working folder.
-    pub fn from_command_line(args: &CommandLine) -> Result<(Config, Vec<Warning>), Errors> {
-        Self::parse(
-            &as_toml(args),
-            String::new(),
-            Path::new(""),
-            Origin::CommandLine(Box::new(args.clone())),
-            Files::Read(None),
-        )
+impl Document {
+    /// The document that a command line stands for; relative paths are from the working folder.
+    pub fn of_command_line(args: &CommandLine) -> Self {
+        let origin = Origin::CommandLine(Box::new(args.clone()));
+        Self { text: as_toml(args), name: String::new(), base: PathBuf::new(), origin }
     }
 }
 
@@ -172,7 +167,7 @@ mod tests {
     #[test]
     fn bodies_arrive_as_they_are() {
         for body in ["", "plain", "\"quotes\"\nand\\lines\t\u{1}ü", "'''"] {
-            let (config, warnings) = Config::from_command_line(&respond(body)).unwrap();
+            let (config, warnings) = Document::of_command_line(&respond(body)).read_offline().unwrap();
             assert_eq!((config.lanes, warnings.len()), (3, 0));
             let listener = &config.listeners[0];
             match &listener.actions[listener.sites.host_for(Some("anything")).unwrap()] {
@@ -186,7 +181,7 @@ mod tests {
     fn mistakes_are_told_without_line_numbers() {
         let mut args = respond("x");
         args.listen = vec!["127.0.0.1".into()];
-        let e = Config::from_command_line(&args).unwrap_err();
+        let e = Document::of_command_line(&args).read_offline().unwrap_err();
         assert_eq!(
             e.to_string(),
             "error: \"127.0.0.1\" is not an address to listen on\n  help: add a port: \"127.0.0.1:443\""

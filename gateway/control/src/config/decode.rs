@@ -175,7 +175,7 @@ impl<K: Kind> Setting<K> {
 
 /// A value that stands in a declaration. The test of declarations reads all of them.
 fn decoded<K: Kind>(kind: &K, key: &str, text: &'static str) -> Option<K::Value> {
-    let sink = Sink::new(super::diagnostics::Source::new(String::new(), text), PathBuf::new());
+    let sink = Sink::new(super::diagnostics::Source::new(String::new(), text), PathBuf::new(), None, None);
     kind.decode(&sink, key, &DeValue::parse(text).ok()?)
 }
 
@@ -423,7 +423,7 @@ pub(super) fn listen_addresses(sink: &Sink, s: &str, span: &Range<usize>) -> Opt
     let (host, port) = s.rsplit_once(':').unwrap_or((s, ""));
     let port: Option<u16> = port.parse().ok();
     if let ("" | "*", Some(port)) = (host, port) {
-        let v6 = std::path::Path::new("/proc/net/if_inet6").exists();
+        let v6 = sink.ipv6();
         let all = [SocketAddr::from(([0; 4], port)), SocketAddr::from(([0u16; 8], port))];
         return Some(all.into_iter().filter(|a| a.is_ipv4() || v6).collect());
     }

@@ -3,10 +3,13 @@
 //! Everything that reads the file reports into one [`Sink`] and goes on, so that a person sees all the mistakes at
 //! once. A [`Diagnostic`] is complete in itself (file, line, column, excerpt), so that it outlives the text.
 
+use super::surroundings::{Answers, Content, Kind, Question, Unreadable};
 use super::tunnel::TunnelParts;
+use rustls::pki_types::CertificateDer;
+use sealane_sys::privileges::User;
 use serde::Serialize;
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -160,8 +163,10 @@ pub(super) struct Sink<'t> {
     pub source: Source<'t>,
     /// The folder that relative paths are from.
     pub base: PathBuf,
-    /// Nothing but the text is looked at: no file that it names, no user, no folder (`sealane check --offline`).
-    pub offline: bool,
+    /// What is known of the machine. `None`: nothing, and nothing is asked (`sealane check --offline`).
+    answers: Option<&'t Answers>,
+    /// What the machine has to be asked before the configuration is complete.
+    questions: RefCell<BTreeSet<Question>>,
     /// What reads the files of `[tunnel]`.
     pub tunnel: Option<TunnelParts>,
     /// The text did not parse as TOML: what seems to be missing may just be in the broken part, so that is not
@@ -175,17 +180,67 @@ pub(super) struct Sink<'t> {
 }
 
 impl<'t> Sink<'t> {
-    pub fn new(source: Source<'t>, base: PathBuf) -> Self {
+    pub fn new(source: Source<'t>, base: PathBuf, answers: Option<&'t Answers>, tunnel: Option<TunnelParts>) -> Self {
         Self {
             source,
             base,
-            offline: false,
-            tunnel: None,
+            answers,
+            questions: RefCell::default(),
+            tunnel,
             broken_syntax: false,
             broken_lines: HashSet::new(),
             found: RefCell::default(),
             files: RefCell::default(),
         }
+    }
+
+    /// Whether the machine is not asked: what only it knows is taken to be as it should.
+    pub fn offline(&self) -> bool {
+        self.answers.is_none()
+    }
+
+    /// The questions without an answer. While there is one, what else has been found means nothing.
+    pub fn questions(&self) -> BTreeSet<Question> {
+        self.questions.borrow().clone()
+    }
+
+    /// The answer to a question; `None` while there is none, or offline.
+    fn ask<T>(&self, question: impl FnOnce() -> Question, find: impl FnOnce(&'t Answers) -> Option<T>) -> Option<T> {
+        let found = find(self.answers?);
+        if found.is_none() {
+            self.questions.borrow_mut().insert(question());
+        }
+        found
+    }
+
+    /// The content of a file.
+    pub fn content(&self, path: &Path) -> Option<&'t Result<Content, Unreadable>> {
+        self.ask(|| Question::Content(path.into()), |answers| answers.contents.get(path))
+    }
+
+    /// What is at a path.
+    pub fn kind(&self, path: &Path) -> Option<Kind> {
+        self.ask(|| Question::Kind(path.into()), |answers| answers.kinds.get(path).copied())
+    }
+
+    /// The user of this name, if there is one.
+    pub fn user(&self, name: &str) -> Option<&'t Option<User>> {
+        self.ask(|| Question::User(name.into()), |answers| answers.users.get(name))
+    }
+
+    /// The number of the group of this name, if there is one.
+    pub fn group(&self, name: &str) -> Option<Option<u32>> {
+        self.ask(|| Question::Group(name.into()), |answers| answers.groups.get(name).copied())
+    }
+
+    /// The certificates that the system trusts.
+    pub fn trusted_roots(&self) -> Option<&'t [CertificateDer<'static>]> {
+        self.ask(|| Question::TrustedRoots, |answers| answers.trusted_roots.as_deref())
+    }
+
+    /// Whether the system has IPv6; it is taken to have it offline.
+    pub fn ipv6(&self) -> bool {
+        self.ask(|| Question::Ipv6, |answers| answers.ipv6).unwrap_or(true)
     }
 
     /// Notes a file that is read for the configuration.

@@ -1,8 +1,9 @@
-//! Certificates, keys, OCSP responses, trust anchors and revocation lists from files, checked as far as can be without
-//! a connection: they parse, the key belongs to the leaf, the dates are good, nobody else can read the key.
+//! Certificates, keys, OCSP responses, trust anchors and revocation lists: the content of files, checked as far as can be
+//! without a connection: it parses, the key belongs to the leaf, the dates are good, nobody else can read the key.
 
 use super::decode::At;
 use super::diagnostics::Sink;
+use super::surroundings::{Content, Unreadable};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
@@ -11,17 +12,13 @@ use sealane_route::NamePattern;
 use sealane_tls::policy::{Identities, Identity, KeyKind};
 use std::collections::HashMap;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// Certificates that end sooner than this are worth a warning.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
-
-/// No file that we read (certificates, keys, lists) is larger; a larger one is some other file.
-const MAX_FILE: u64 = 64 << 20;
 
 /// A certificate with its key, and the names it is good for.
 #[derive(Debug)]
@@ -38,12 +35,12 @@ pub(super) struct Store {
     provider: CryptoProvider,
     loaded: HashMap<FileSet, Option<Arc<Loaded>>>,
     now: i64,
-    /// What stands for every certificate when no file is read.
+    /// What stands for every certificate whose file is not read, or not yet.
     placeholder: Option<Arc<Loaded>>,
 }
 
-/// A certificate and its key, in place of files that are not read (`sealane check --offline`): what is written about
-/// them is checked as if they were there.
+/// A certificate and its key, in place of files that are not read (`sealane check --offline`) or not yet: what is written
+/// about them is checked as if they were there.
 fn placeholder() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     static MADE: OnceLock<(CertificateDer<'static>, PrivateKeyDer<'static>)> = OnceLock::new();
     let (cert, key) = MADE.get_or_init(|| {
@@ -75,10 +72,16 @@ impl Store {
         key: Option<&At<PathBuf>>,
         ocsp: Option<&At<PathBuf>>,
     ) -> Option<Arc<Loaded>> {
-        if sink.offline {
+        let key = key.unwrap_or(cert);
+        // Asked for together, so that one round of questions is enough.
+        let there: Vec<bool> = [Some(cert), Some(key), ocsp]
+            .into_iter()
+            .flatten()
+            .map(|file| sink.content(&file.value).is_some())
+            .collect();
+        if there.contains(&false) {
             return Some(self.placeholder.get_or_insert_with(placeholder_identity).clone());
         }
-        let key = key.unwrap_or(cert);
         let files = (cert.value.clone(), key.value.clone(), ocsp.map(|o| o.value.clone()));
         if let Some(known) = self.loaded.get(&files) {
             return known.clone();
@@ -234,16 +237,14 @@ pub(super) fn covers(identities: &Identities, pattern: &NamePattern) -> bool {
 
 /// All certificates of a PEM file; at least one.
 pub(super) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Option<Vec<CertificateDer<'static>>> {
-    if sink.offline {
-        return Some(vec![placeholder().0]);
-    }
-    let bytes = read(sink, what, file)?;
+    let Some(content) = sink.content(&file.value) else { return Some(vec![placeholder().0]) };
+    let bytes = bytes_of(sink, what, file, content)?;
     let shown = file.value.display();
-    match CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>() {
+    match CertificateDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>() {
         Ok(found) if !found.is_empty() => Some(found),
         Ok(_) => {
             let help = match () {
-                () if looks_like_der(&bytes) => {
+                () if looks_like_der(bytes) => {
                     format!("it looks like DER; make PEM of it: openssl x509 -inform der -in {shown} -out {shown}.pem")
                 }
                 () => "a PEM file has a line \"-----BEGIN CERTIFICATE-----\"".to_owned(),
@@ -261,7 +262,7 @@ pub(super) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Optio
 /// Trust anchors: certificates that also serve as such.
 pub(super) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<CertificateDer<'static>>> {
     let found = certificates(sink, "CA file", file)?;
-    if sink.offline {
+    if sink.content(&file.value).is_none() {
         return Some(found);
     }
     let mut store = rustls::RootCertStore::empty();
@@ -277,13 +278,13 @@ pub(super) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Certi
 
 /// Revocation lists of a PEM or DER file; at least one.
 pub(super) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<CertificateRevocationListDer<'static>>> {
-    if sink.offline {
-        return Some(Vec::new());
-    }
-    let bytes = read(sink, "revocation list", file)?;
+    let Some(content) = sink.content(&file.value) else { return Some(Vec::new()) };
+    let bytes = bytes_of(sink, "revocation list", file, content)?;
     let shown = file.value.display();
-    let lists = match CertificateRevocationListDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>() {
-        Ok(found) if found.is_empty() && looks_like_der(&bytes) => vec![CertificateRevocationListDer::from(bytes)],
+    let lists = match CertificateRevocationListDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>() {
+        Ok(found) if found.is_empty() && looks_like_der(bytes) => {
+            vec![CertificateRevocationListDer::from(bytes.to_vec())]
+        }
         Ok(found) if !found.is_empty() => found,
         Ok(_) => {
             sink.error(&file.span, format!("{shown}: no revocation list in this file"), None);
@@ -304,12 +305,10 @@ pub(super) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Ce
 }
 
 pub(super) fn private_key(sink: &Sink, file: &At<PathBuf>) -> Option<PrivateKeyDer<'static>> {
-    if sink.offline {
-        return Some(placeholder().1);
-    }
-    let bytes = read(sink, "private key", file)?;
+    let Some(content) = sink.content(&file.value) else { return Some(placeholder().1) };
+    let bytes = bytes_of(sink, "private key", file, content)?;
     let shown = file.value.display();
-    let key = match PrivateKeyDer::from_pem_slice(&bytes) {
+    let key = match PrivateKeyDer::from_pem_slice(bytes) {
         Ok(key) => key,
         Err(e) => {
             let encrypted = bytes.windows(9).any(|w| w == b"ENCRYPTED");
@@ -319,14 +318,14 @@ pub(super) fn private_key(sink: &Sink, file: &At<PathBuf>) -> Option<PrivateKeyD
                     format!("{shown}: the private key is encrypted"),
                     Some(format!("remove the passphrase: openssl pkey -in {shown} -out KEY; chmod 600 KEY")),
                 ),
-                pem::Error::NoItemsFound if looks_like_der(&bytes) => (
+                pem::Error::NoItemsFound if looks_like_der(bytes) => (
                     format!("{shown}: no private key in PEM form in this file"),
                     Some(format!(
                         "it looks like DER; make PEM of it: openssl pkey -inform der -in {shown} -out {shown}.pem"
                     )),
                 ),
                 pem::Error::NoItemsFound => {
-                    let has_certificate = pem_kinds(&bytes).contains(&SectionKind::Certificate);
+                    let has_certificate = pem_kinds(bytes).contains(&SectionKind::Certificate);
                     let help = has_certificate.then(|| {
                         "it holds a certificate; set \"key\" to the file that has \"-----BEGIN PRIVATE KEY-----\""
                             .to_owned()
@@ -339,12 +338,11 @@ pub(super) fn private_key(sink: &Sink, file: &At<PathBuf>) -> Option<PrivateKeyD
             return None;
         }
     };
-    if let Ok(meta) = std::fs::metadata(&file.value) {
-        let mode = meta.permissions().mode() & 0o777;
-        if mode & 0o004 != 0 {
-            let message = format!("{shown}: every user of this machine can read this private key (mode {mode:04o})");
-            sink.warn(&file.span, message, Some(format!("chmod 600 {shown}")));
-        }
+    if let Ok(Content { mode, .. }) = content
+        && mode & 0o004 != 0
+    {
+        let message = format!("{shown}: every user of this machine can read this private key (mode {mode:04o})");
+        sink.warn(&file.span, message, Some(format!("chmod 600 {shown}")));
     }
     Some(key)
 }
@@ -357,8 +355,8 @@ fn ocsp_response(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<u8>> {
     let bytes = read(sink, "OCSP response", file)?;
     // RFC 6960 §4.2.1: a SEQUENCE whose first element is the status, an ENUMERATED that is 0 for success.
     let status = bytes.windows(3).take(8).position(|w| w == [0x0a, 0x01, 0x00]);
-    if looks_like_der(&bytes) && status.is_some() {
-        return Some(bytes);
+    if looks_like_der(bytes) && status.is_some() {
+        return Some(bytes.to_vec());
     }
     let message = format!("{}: not a successful OCSP response in DER", file.value.display());
     sink.error(
@@ -387,56 +385,32 @@ fn pem_error(e: &pem::Error) -> String {
     }
 }
 
-/// A whole file. `None` also where no file is to be read.
-pub(super) fn read(sink: &Sink, what: &str, file: &At<PathBuf>) -> Option<Vec<u8>> {
-    if sink.offline {
-        return None;
-    }
-    let result = std::fs::metadata(&file.value).and_then(|meta| match () {
-        () if meta.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
-        () if meta.len() > MAX_FILE => Err(io::Error::from(io::ErrorKind::FileTooLarge)),
-        () => std::fs::read(&file.value),
-    });
-    match result {
-        Ok(bytes) => Some(bytes),
-        Err(e) => {
-            let message = format!("cannot read the {what} {}: {}", file.value.display(), plain(&e));
-            sink.error(&file.span, message, io_help(&file.value, &e));
+/// The content of a whole file. `None` also where it is not read, or not yet.
+pub(super) fn read<'s>(sink: &Sink<'s>, what: &str, file: &At<PathBuf>) -> Option<&'s [u8]> {
+    bytes_of(sink, what, file, sink.content(&file.value)?)
+}
+
+/// The bytes of a file, or a report why there are none.
+fn bytes_of<'s>(
+    sink: &Sink,
+    what: &str,
+    file: &At<PathBuf>,
+    content: &'s Result<Content, Unreadable>,
+) -> Option<&'s [u8]> {
+    match content {
+        Ok(content) => Some(&content.bytes),
+        Err(Unreadable { why, help }) => {
+            let message = format!("cannot read the {what} {}: {why}", file.value.display());
+            sink.error(&file.span, message, help.clone());
             None
         }
     }
 }
 
 /// An I/O error in plain words, without "(os error 2)".
-pub(crate) fn plain(e: &io::Error) -> String {
+pub fn plain(e: &io::Error) -> String {
     let s = e.to_string();
     let s = s.split(" (os error").next().unwrap_or(&s);
     let mut chars = s.chars();
     chars.next().map_or_else(String::new, |c| c.to_lowercase().chain(chars).collect())
-}
-
-fn io_help(path: &Path, e: &io::Error) -> Option<String> {
-    match e.kind() {
-        io::ErrorKind::PermissionDenied => {
-            let me = rustix::process::geteuid().as_raw();
-            Some(match std::fs::metadata(path) {
-                Ok(meta) => format!(
-                    "the file has mode {:04o} and owner {}:{}, and this program runs as user {me}: change the owner or \
-                     run as one who may read it",
-                    meta.mode() & 0o777,
-                    meta.uid(),
-                    meta.gid()
-                ),
-                Err(_) => format!("user {me} may not enter a folder on the way to it"),
-            })
-        }
-        io::ErrorKind::NotFound => {
-            // The deepest folder that does exist tells where the path goes wrong.
-            let parent = path.ancestors().skip(1).find(|p| p.exists() || p.as_os_str().is_empty())?;
-            let direct = path.parent() == Some(parent);
-            (!direct && !parent.as_os_str().is_empty())
-                .then(|| format!("{} exists, what follows does not", parent.display()))
-        }
-        _ => None,
-    }
 }

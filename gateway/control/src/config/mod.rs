@@ -1,20 +1,26 @@
 //! The configuration: a TOML file, or a command's arguments, read into checked, plain data.
 //!
 //! ```text
-//! text ── toml ──▶ spanned document ── decode, listener, host, upstream, tls, identity ──▶ Config
-//!                        │                                                                   │
-//!                        └── every mistake, with its place ──▶ Errors        snapshot_parts ─┴─▶ what lanes get
+//!  model                             resolve (in control)                       snapshot
+//!
+//!  Document::read ── Questions ────▶ opens files, looks up users
+//!        ▲                                      │
+//!        └───────────── Answers ◀───────────────┘
+//!        │
+//!        ├── every mistake, with its place ──▶ Errors
+//!        └── decode, listener, host, upstream, tls, identity ──▶ Config ── snapshot_parts ──▶ what lanes get
 //! ```
 //!
-//! Reading opens every file that the configuration names, so that what passes `check` also starts. Nothing that is wrong
-//! stops the reading: all errors are reported at once. What a machine and a network are asked comes afterwards, in
-//! [`resolve`](crate::resolve).
+//! Reading is a function of the text and of [`Answers`]: it opens no file and asks no network. What passes `check` also
+//! starts, since every file that the configuration names is asked for. Nothing that is wrong stops the reading: all errors are
+//! reported at once.
 
 mod addresses;
 mod args;
 mod balancing;
 mod decode;
 mod diagnostics;
+mod document;
 mod example;
 mod host;
 mod http3;
@@ -32,6 +38,7 @@ mod schema;
 mod settings;
 mod show;
 mod sites;
+mod surroundings;
 mod tls;
 mod trust;
 mod tunnel;
@@ -39,9 +46,10 @@ mod upstream;
 
 pub use args::{Answer, CommandLine};
 pub use diagnostics::{Diagnostic, Errors, Severity, Warning};
+pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
 pub use http3::{Http3, https_record};
-pub(crate) use identity::plain;
+pub use identity::plain;
 pub use level::{LEVELS, Level, LogSettings};
 pub use names::{Found, ResolverKind};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
@@ -49,6 +57,7 @@ pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use reference::generated;
 pub use schema::schema;
 pub use show::Effective;
+pub use surroundings::{Answers, Content, Kind, MAX_FILE, Question, Unreadable};
 pub use trust::Trust;
 pub use tunnel::{ClientCertificates, PasswordFile, Tunnel, TunnelClient, TunnelParts};
 pub use upstream::NamedServer;
@@ -56,7 +65,7 @@ pub(crate) use upstream::expand;
 
 use addresses::{Addresses, Protocol};
 use decode::{At, Section};
-use diagnostics::{Place, Sink, Source};
+use diagnostics::{Place, Sink};
 use host::{Hosts, Target, Upstreams};
 use route::Routes;
 use sealane_http::RequestHead;
@@ -73,9 +82,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use toml::de::DeTable;
-
-/// A configuration file is no larger: ten thousand certificates with long paths are 2 MB.
-const MAX_FILE: u64 = 64 << 20;
 
 /// A checked configuration.
 #[derive(Debug)]
@@ -129,24 +135,6 @@ pub struct Config {
     pub resolved: HashMap<String, Found>,
     /// What hosts' rules refer to, and rates.
     pub routing: Arc<Routing>,
-}
-
-/// Whether the files that a configuration names are read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Files {
-    /// Nothing but the text is looked at.
-    Unread,
-    /// They are, those of `[tunnel]` by these; without them no tunnel can be made.
-    Read(Option<TunnelParts>),
-}
-
-/// Where a configuration came from.
-#[derive(Clone, Debug)]
-pub enum Origin {
-    /// A file.
-    File(PathBuf),
-    /// A command's arguments.
-    CommandLine(Box<CommandLine>),
 }
 
 /// Who the process becomes.
@@ -213,94 +201,6 @@ impl Config {
     pub fn has_http3_at(&self, address: SocketAddr) -> bool {
         self.listeners.iter().any(|l| l.address == address && l.http3.is_some())
     }
-
-    /// Checks a file alone, and nothing that it names: no other file, no user, no folder. Not to be served.
-    pub fn load_offline(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
-        Self::read_file(path, Files::Unread)
-    }
-
-    pub(crate) fn read_file(path: &Path, files: Files) -> Result<(Config, Vec<Warning>), Errors> {
-        let (text, base) = Self::text_of(path)?;
-        let name = path.display().to_string();
-        let (mut config, warnings) = Self::parse(&text, name, &base, Origin::File(path.to_path_buf()), files)?;
-        config.files.push(path.to_path_buf());
-        Ok((config, warnings))
-    }
-
-    /// A file's text, and its folder.
-    fn text_of(path: &Path) -> Result<(String, PathBuf), Errors> {
-        let name = path.display().to_string();
-        let unreadable = |message: String, help: Option<String>| Errors {
-            errors: vec![Diagnostic {
-                severity: Severity::Error,
-                file: name.clone(),
-                line: 0,
-                column: 0,
-                message,
-                help,
-                excerpt: String::new(),
-            }],
-            warnings: Vec::new(),
-            files: Vec::new(),
-        };
-        let read = std::fs::metadata(path).and_then(|meta| match meta.len() > MAX_FILE {
-            true => Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge)),
-            false => std::fs::read(path),
-        });
-        let bytes = read.map_err(|e| {
-            let help = (e.kind() == std::io::ErrorKind::NotFound)
-                .then(|| format!("start with an example: sealane config example > {name}"));
-            unreadable(format!("cannot read the configuration: {}", identity::plain(&e)), help)
-        })?;
-        let text = String::from_utf8(bytes)
-            .map_err(|e| unreadable(format!("not UTF-8 text at byte {}", e.utf8_error().valid_up_to()), None))?;
-        // Relative paths are from the file's folder, wherever the program was started.
-        Ok((text, path.parent().unwrap_or(Path::new("")).to_path_buf()))
-    }
-
-    /// Checks text. `name` is shown in messages; relative paths are from `base`.
-    pub(crate) fn parse(
-        text: &str,
-        name: String,
-        base: &Path,
-        origin: Origin,
-        files: Files,
-    ) -> Result<(Config, Vec<Warning>), Errors> {
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut sink = Sink::new(Source::new(name, text), base.to_path_buf());
-        (sink.offline, sink.tunnel) = match files {
-            Files::Unread => (true, None),
-            Files::Read(parts) => (false, parts),
-        };
-        let (document, syntax) = DeTable::parse_recoverable(text);
-        for e in &syntax {
-            sink.syntax_error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "));
-        }
-        let config = read(&sink, document.get_ref(), origin);
-        let files = sink.files();
-        let (errors, warnings) = sink.finish();
-        match config {
-            Some(config) if errors.is_empty() => Ok((config, warnings)),
-            _ => Err(Errors { errors, warnings, files }),
-        }
-    }
-}
-
-/// The path of `[tunnel] status` in a configuration file. Opens no other file, so whoever may read the configuration may
-/// ask: certificates and keys are the gateway's.
-pub fn tunnel_status_file(path: &Path) -> anyhow::Result<PathBuf> {
-    use anyhow::Context as _;
-    let shown = path.display();
-    let size = std::fs::metadata(path).with_context(|| shown.to_string())?.len();
-    anyhow::ensure!(size <= MAX_FILE, "{shown}: {size} bytes are no configuration");
-    let text = std::fs::read_to_string(path).with_context(|| shown.to_string())?;
-    let table: toml::Table = text.parse().map_err(|e: toml::de::Error| anyhow::anyhow!("{shown}: {}", e.message()))?;
-    let tunnel = table.get("tunnel").with_context(|| format!("{shown}: there is no [tunnel] in it"))?;
-    let status = tunnel
-        .get("status")
-        .and_then(toml::Value::as_str)
-        .with_context(|| format!("{shown}: [tunnel] has no \"status\": add status = \"/run/sealane/tunnel.json\""))?;
-    Ok(path.parent().unwrap_or(Path::new("")).join(status))
 }
 
 fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
@@ -330,8 +230,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         .map(|l| Target { written: l.written.clone(), tcp: l.tcp, tls: l.has_tls(), hosts: NameMap::default() })
         .collect();
 
-    let mut system = tls::SystemRoots::default();
-    let mut context = upstream::Context { store: &mut store, system: &mut system, resolver, names: Vec::new() };
+    let mut context = upstream::Context { store: &mut store, resolver, names: Vec::new() };
     let mut upstreams = Upstreams::default();
     let mut routes = Routes::default();
     let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);
@@ -380,7 +279,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     routing.routes = routes.all;
     top.finish();
 
-    if !sink.offline {
+    if !sink.offline() {
         listener::warn_uncovered(sink, &listeners, &targets, &hosts);
     }
     let (sites, actions) = sites::compile(sink, &listeners, &targets, hosts, &routing.routes, &upstreams.plans);
@@ -388,7 +287,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let out = listeners.into_iter().zip(sites).map(|(l, sites)| l.into_listener(sites, actions.clone())).collect();
     Some(Config {
         origin,
-        files: sink.files(),
+        files: Vec::new(),
         reload_on_change,
         user,
         lanes: lanes.map_or_else(default_lanes, |n| n as usize),
@@ -441,32 +340,31 @@ fn run_as(top: &Section) -> Option<RunAs> {
     let user = top.optional_at(&settings::top::user);
     let group = top.optional_at(&settings::top::group);
     let sink = top.sink;
-    if sink.offline && user.is_some() {
-        return None;
-    }
     let Some(user) = user else {
         if let Some(group) = group {
             sink.error(&group.span, "\"group\" without \"user\"", Some("add user = \"sealane\"".to_owned()));
         }
         return None;
     };
+    let (found, gid) = (sink.user(&user.value), group.as_ref().map(|group| (group, sink.group(&group.value))));
     let unknown = |what: &str, name: &At<String>, help: String| {
         sink.error(&name.span, format!("there is no {what} \"{}\" on this machine", name.value), Some(help));
     };
-    let Ok(Some(found)) = sealane_sys::privileges::find_user(&user.value) else {
+    let Some(found) = found? else {
         unknown("user", &user, format!("make it: sudo useradd --system --no-create-home {}", user.value));
         return None;
     };
-    let gid = match &group {
+    let gid = match gid {
         None => found.gid,
-        Some(group) => match sealane_sys::privileges::find_group(&group.value) {
-            Ok(Some(gid)) => gid,
-            _ => {
+        Some((group, gid)) => match gid? {
+            Some(gid) => gid,
+            None => {
                 unknown("group", group, format!("make it: sudo groupadd --system {}", group.value));
                 return None;
             }
         },
     };
+    let found = found.clone();
     Some(RunAs { user: found, gid })
 }
 
@@ -507,7 +405,7 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
             sink.error(&path.span, "\"socket\" must be a path of 1 to 90 bytes", help);
             return None;
         }
-        if !folder.is_dir() && !sink.offline {
+        if sink.kind(folder).is_some_and(|kind| kind != Kind::Folder) {
             let help = format!("make it: mkdir -p {}", folder.display());
             sink.error(&path.span, format!("there is no folder {}", folder.display()), Some(help));
             return None;
@@ -545,8 +443,10 @@ fn read_access_log(sink: &Sink, key: &str, node: &decode::Node) -> Option<Access
         path => {
             let path = sink.base.join(path);
             let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            if !sink.offline && (path.is_dir() || !folder.is_dir()) {
-                let message = match path.is_dir() {
+            let (at_path, at_folder) = (sink.kind(&path), sink.kind(folder));
+            let is_folder = at_path == Some(Kind::Folder);
+            if is_folder || at_folder.is_some_and(|kind| kind != Kind::Folder) {
+                let message = match is_folder {
                     true => format!("{} is a folder", path.display()),
                     false => format!("there is no folder {}", folder.display()),
                 };

@@ -4,27 +4,28 @@
 use super::settings::{Declared, Fallback, Shape, Table, Time, one_line, range_of_time, top};
 use std::fmt::Write;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// More words than these are named in the description instead of the column of types.
 const FEW: usize = 6;
 
-/// Every file that is generated from the declarations, with its path from the repository's root.
-pub fn generated(root: &Path) -> Result<[(&'static str, String); 3], String> {
+/// Every file that is generated from the declarations, with its path from the repository's root. `pages`: the paths of the
+/// pages that links may lead to, from the folder `docs`.
+pub fn generated(pages: &[PathBuf]) -> Result<[(&'static str, String); 3], String> {
     Ok([
-        ("docs/reference/configuration.md", reference(&root.join("docs"))?),
+        ("docs/reference/configuration.md", reference(pages)?),
         ("docs/reference/sealane.schema.json", super::schema()),
         ("docs/reference/sealane.example.toml", super::example()),
     ])
 }
 
-/// The reference in Markdown. Links lead to the pages in the folder `docs`, by their names; one that is not there is an
-/// error.
-fn reference(docs: &Path) -> Result<String, String> {
+/// The reference in Markdown. Links lead to the pages in the folder `docs`, by their names; a link to a page that does not
+/// exist is an error.
+fn reference(pages: &[PathBuf]) -> Result<String, String> {
     let mut out = include_str!("reference.md").to_owned();
     out += "\n## Top level\n\n";
     table(&mut out, &top::TABLE, "", 2);
-    link(&out, docs)
+    link(&out, pages)
 }
 
 /// A table's introduction and settings, then the tables in it. `path` is the table's own, as in a heading.
@@ -160,7 +161,7 @@ fn bytes(n: u64) -> String {
 }
 
 /// Puts the paths of pages in the place of their names: `page:routing#rules` may become `../explanation/routing.md#rules`.
-fn link(text: &str, docs: &Path) -> Result<String, String> {
+fn link(text: &str, pages: &[PathBuf]) -> Result<String, String> {
     const MARK: &str = "](page:";
     let mut out = String::new();
     let mut rest = text;
@@ -168,8 +169,7 @@ fn link(text: &str, docs: &Path) -> Result<String, String> {
         let (before, target) = (&rest[..at], &rest[at + MARK.len()..]);
         let end = target.find(')').ok_or("a link without an end")?;
         let (page, anchor) = target[..end].split_once('#').map_or((&target[..end], None), |(p, a)| (p, Some(a)));
-        let found = find(docs, &format!("{page}.md")).ok_or_else(|| format!("docs has no page {page}.md"))?;
-        let relative = found.strip_prefix(docs).map_err(|e| e.to_string())?;
+        let relative = find(pages, &format!("{page}.md")).ok_or_else(|| format!("docs has no page {page}.md"))?;
         let relative = match relative.strip_prefix("reference") {
             Ok(beside) => beside.display().to_string(),
             Err(_) => format!("../{}", relative.display()),
@@ -182,17 +182,8 @@ fn link(text: &str, docs: &Path) -> Result<String, String> {
     Ok(out + rest)
 }
 
-/// A file of this name in a folder or those below it.
-fn find(folder: &Path, name: &str) -> Option<std::path::PathBuf> {
-    let mut folders = Vec::new();
-    let mut entries: Vec<_> = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
-    entries.sort();
-    for path in entries {
-        if path.is_dir() {
-            folders.push(path);
-        } else if path.file_name().is_some_and(|n| n == name) {
-            return Some(path);
-        }
-    }
-    folders.iter().find_map(|folder| find(folder, name))
+/// The page of this name that is the least deep.
+fn find<'p>(pages: &'p [PathBuf], name: &str) -> Option<&'p Path> {
+    let named = pages.iter().filter(|page| page.file_name().is_some_and(|n| n == name));
+    named.min_by_key(|page| (page.components().count(), *page)).map(PathBuf::as_path)
 }

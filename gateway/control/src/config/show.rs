@@ -1,9 +1,8 @@
 //! `sealane config show`: a configuration with every default filled in and secrets masked.
 
 use super::settings::{Declared, Fallback, Secret, Shape, Table, top};
-use super::{Config, Errors, Warning, default_lanes};
+use super::{Document, Errors, Warning, default_lanes};
 use std::fmt::Write;
-use std::path::Path;
 use toml::{Table as Values, Value};
 
 /// What stands in the place of a secret.
@@ -16,19 +15,12 @@ pub struct Effective {
 }
 
 impl Effective {
-    /// Reads a file and fills in the defaults. Opens no other file and asks no DNS server. A file with a mistake is refused,
-    /// as by `sealane check --offline`.
-    pub fn load(path: &Path) -> Result<(Self, Vec<Warning>), Errors> {
-        let (text, base) = Config::text_of(path)?;
-        let (_, warnings) = Config::parse(
-            &text,
-            path.display().to_string(),
-            &base,
-            super::Origin::File(path.into()),
-            super::Files::Unread,
-        )?;
+    /// A document with the defaults filled in. Nothing that the document names is opened. A document with a mistake is
+    /// refused, as by `sealane check --offline`.
+    pub fn of_document(document: &Document) -> Result<(Self, Vec<Warning>), Errors> {
+        let (_, warnings) = document.read_offline()?;
         // The text has just been read as TOML.
-        Ok((Self::of(&text.parse().unwrap_or_default()), warnings))
+        Ok((Self::of(&document.text.parse().unwrap_or_default()), warnings))
     }
 
     pub(super) fn of(written: &Values) -> Self {

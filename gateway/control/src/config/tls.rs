@@ -460,23 +460,12 @@ pub(super) struct UpstreamTls {
     resumption: bool,
 }
 
-/// The system's trust anchors, read once.
-#[derive(Default)]
-pub(super) struct SystemRoots(Option<Vec<CertificateDer<'static>>>);
-
-impl SystemRoots {
-    fn load(&mut self) -> &[CertificateDer<'static>] {
-        self.0.get_or_insert_with(|| rustls_native_certs::load_native_certs().certs)
-    }
-}
-
 /// Reads `[upstream.tls]`; without a section, the defaults for `https://`. `span` is where the need for it stands.
 pub(super) fn upstream(
     sink: &Sink,
     section: Option<Section>,
     span: &Range<usize>,
     store: &mut Store,
-    system: &mut SystemRoots,
 ) -> Option<UpstreamTls> {
     let mut good = true;
     let mut out = UpstreamTls {
@@ -537,8 +526,11 @@ pub(super) fn upstream(
         }
         section.finish();
     }
-    if !own_roots && !out.skip && !sink.offline {
-        out.roots = system.load().to_vec();
+    if !own_roots
+        && !out.skip
+        && let Some(roots) = sink.trusted_roots()
+    {
+        out.roots = roots.to_vec();
         if out.roots.is_empty() {
             let help = "install the package ca-certificates, or set \"ca\" in [upstream.tls]".to_owned();
             sink.error(span, "this system has no trusted CAs to check the upstream's certificate with", Some(help));

@@ -4,6 +4,7 @@ use super::decode::{self, At, Section, nearest};
 use super::diagnostics::Sink;
 use super::identity;
 use super::settings::{File, Setting, Shape, client as c, tunnel as s};
+use super::surroundings::Kind;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::server::danger::ClientCertVerifier;
@@ -294,7 +295,7 @@ const fn six((address, len): (IpAddr, u8)) -> Option<(Ipv6Addr, u8)> {
 
 fn file(sink: &Sink, what: &str, at: &At<PathBuf>) -> Option<String> {
     let bytes = identity::read(sink, what, at)?;
-    match String::from_utf8(bytes) {
+    match String::from_utf8(bytes.to_vec()) {
         Ok(text) => Some(text),
         Err(_) => {
             sink.error(&at.span, format!("{}: not text", at.value.display()), None);
@@ -351,7 +352,7 @@ fn command(sink: &Sink, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
         sink.error(&at.span, "\"auth_command\" is empty", None);
         return None;
     };
-    if program.contains('/') && !sink.offline && !Path::new(program).is_file() {
+    if program.contains('/') && sink.kind(Path::new(program)).is_some_and(|kind| kind != Kind::File) {
         sink.error(&at.span, format!("there is no program {program}"), None);
     }
     Some(words)
@@ -388,7 +389,7 @@ fn tls(section: &Section, optional: bool) -> Option<Arc<ServerConfig>> {
         let verifier = match sink.tunnel {
             Some(parts) => (parts.verifier)(&clients)?,
             // Nobody will serve it.
-            None if sink.offline => WebPkiClientVerifier::no_client_auth(),
+            None if sink.offline() => WebPkiClientVerifier::no_client_auth(),
             None => anyhow::bail!("there is nothing that could check clients"),
         };
         server_config(&provider, &versions, verifier, chain, private)

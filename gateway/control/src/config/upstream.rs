@@ -6,7 +6,7 @@ use super::diagnostics::{Place, Sink};
 use super::identity::Store;
 use super::plan::{self, Plan, ServerPlan};
 use super::settings::{self, Shape, upstream as s};
-use super::tls::{self, SystemRoots};
+use super::tls;
 use super::{balancing, decode::Node};
 use rustls::pki_types::ServerName;
 use sealane_http::h1::Tolerance;
@@ -221,7 +221,6 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
 /// What the reading of upstreams needs besides the section.
 pub(super) struct Context<'c> {
     pub store: &'c mut Store,
-    pub system: &'c mut SystemRoots,
     /// Who resolves names.
     pub resolver: ResolverKind,
     /// The servers with names, for what is said of them once they are resolved.
@@ -287,7 +286,7 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
     let Some(group) = group else {
         // The TLS section is read all the same, for its mistakes.
         if let Some(section) = tls_section {
-            tls::upstream(sink, Some(section), &span, context.store, context.system);
+            tls::upstream(sink, Some(section), &span, context.store);
         }
         return (name, None);
     };
@@ -362,7 +361,7 @@ fn finish(
     if !group.https && tls_section.is_none() {
         return Some(upstream);
     }
-    let settings = tls::upstream(sink, tls_section, span, context.store, context.system)?;
+    let settings = tls::upstream(sink, tls_section, span, context.store)?;
     let server_name = match &settings.server_name {
         Some(name) => name.clone(),
         None => {

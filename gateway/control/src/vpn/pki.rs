@@ -153,7 +153,8 @@ mod tests {
         let packet = [b"x", &wrapped[..]].concat();
         assert!(matches!(server.expect("a key").unwrap(&packet), Ok((_, _, Metadata::Made(_)))));
         assert!(client_config(&folder, "a b").is_err());
-        let (config, _) = crate::config::Config::load(&folder.join("tunnel.toml")).expect("the configuration is good");
+        let (config, _) =
+            crate::resolve::load_and_wait(&folder.join("tunnel.toml")).expect("the configuration is good");
         assert!(config.tunnel.is_some());
     }
 }
