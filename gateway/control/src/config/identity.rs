@@ -15,6 +15,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use x509_parser::asn1_rs::{Enumerated, Sequence};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// Certificates that end sooner than this are worth a warning.
@@ -353,9 +354,7 @@ fn pem_kinds(bytes: &[u8]) -> Vec<SectionKind> {
 
 fn ocsp_response(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<u8>> {
     let bytes = read(sink, "OCSP response", file)?;
-    // RFC 6960 §4.2.1: a SEQUENCE whose first element is the status, an ENUMERATED that is 0 for success.
-    let status = bytes.windows(3).take(8).position(|w| w == [0x0a, 0x01, 0x00]);
-    if looks_like_der(bytes) && status.is_some() {
+    if is_successful(bytes) {
         return Some(bytes.to_vec());
     }
     let message = format!("{}: not a successful OCSP response in DER", file.value.display());
@@ -367,9 +366,16 @@ fn ocsp_response(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<u8>> {
     None
 }
 
-/// DER begins with a SEQUENCE in long form when it is as long as these things are.
+/// Whether an OCSP response says that the responder has an answer: a SEQUENCE whose first element is the status, 0 for success
+/// (RFC 6960 §4.2.1).
+fn is_successful(response: &[u8]) -> bool {
+    let Ok((_, sequence)) = Sequence::from_der(response) else { return false };
+    Enumerated::from_der(&sequence.content).is_ok_and(|(_, status)| status.0 == 0)
+}
+
+/// Certificates, keys and lists are a SEQUENCE.
 fn looks_like_der(bytes: &[u8]) -> bool {
-    matches!(bytes, [0x30, 0x30..=0x83, ..])
+    Sequence::from_der(bytes).is_ok()
 }
 
 fn pem_error(e: &pem::Error) -> String {
