@@ -129,6 +129,7 @@ pub struct Config {
     /// Where that is written.
     pub(crate) admin_socket_place: Option<Place>,
     pub(crate) access_log_place: Option<Place>,
+    pub(crate) resolver_place: Option<Place>,
     /// The addresses that are listened on, and where they stand.
     pub(crate) listens: Vec<(SocketAddr, Place)>,
     /// The addresses of those names, as far as [`Config::resolve`] has found any.
@@ -220,7 +221,9 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         log_section.map_or((AccessLogTarget::Off, None, LogFormat::Combined), log);
     let mut routing = Routing::default();
     let limits = limits(&top, &mut routing);
-    let resolver = top.optional(&settings::top::resolver).unwrap_or_default();
+    let (resolver, resolver_place) =
+        top.optional_at(&settings::top::resolver).map(|at| (at.value, sink.place_of(&at.span))).unzip();
+    let resolver = resolver.unwrap_or_default();
 
     let mut store = identity::Store::new();
     let listeners_absent = top.key_span("listener").is_none();
@@ -308,6 +311,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         names,
         admin_socket_place,
         access_log_place,
+        resolver_place,
         listens: addresses.places(),
         resolved: HashMap::new(),
         routing: Arc::new(routing),

@@ -51,11 +51,22 @@ pub async fn load(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
         let reading;
         (reading, answers) = read.map_err(|e| bug(origin, &e.to_string()))?;
         match reading {
-            Reading::Done(done) => return done.map(|done| *done),
+            Reading::Done(done) => return done.and_then(|done| with_resolver(*done)),
             Reading::Asks(questions) => answer(questions, deadline, &mut answers).await,
         }
     }
     Err(bug(origin, "a question stays without an answer"))
+}
+
+/// Refuses a resolver that this program is built without.
+fn with_resolver((config, warnings): (Config, Vec<Warning>)) -> Result<(Config, Vec<Warning>), Errors> {
+    let Some(place) = config.resolver_place.as_ref().filter(|_| !dns::has(config.resolver)) else {
+        return Ok((config, warnings));
+    };
+    let help = "build it with `cargo build --features full`, or write resolver = \"system\"".to_owned();
+    let message = "this program is built without a DNS client".to_owned();
+    let error = place.diagnostic(Severity::Error, message, Some(help));
+    Err(Errors { errors: vec![error], warnings, files: config.files })
 }
 
 fn bug(origin: &Origin, why: &str) -> Errors {

@@ -26,6 +26,7 @@ table! {
     /// Who resolves the names of servers. `"dns"`: the DNS servers, search domains and options of `/etc/resolv.conf`, and
     /// the names in `/etc/hosts`. `"system"`: the system's resolver (getaddrinfo: NSS, LDAP, multicast DNS), which does not
     /// report TTLs. Or the address of a DNS server (`"127.0.0.53"`, `"[::1]:5353"`), which alone is asked.
+    /// A program built without the feature `full` has the system's resolver only.
     resolver: Own<ResolverKind> = Own(read_resolver, || Shape::Text(None)),
         described("`\"dns\"`, or `\"system\"` where `/etc/nsswitch.conf` has sources beyond files and DNS"),
         example("127.0.0.53");
