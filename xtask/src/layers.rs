@@ -24,6 +24,7 @@ const PRODUCT: &[Row] = &[
     row("runtime", &["gateway/lane"]),
     row("shells", &["gateway/proxy", "gateway/vpn/data", "client/connect"]),
     row("shim", &["client/preload"]),
+    row("configuration", &["gateway/config"]),
     row("integrations", &["gateway/integrations/"]),
     row("assembly", &["gateway/control"]),
     row("the binary", &["gateway/sealane"]),

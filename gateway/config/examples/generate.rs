@@ -13,7 +13,7 @@ fn main() {
 fn write(root: &Path) -> Result<(), String> {
     let mut pages = Vec::new();
     list(&root.join("docs"), Path::new(""), &mut pages)?;
-    for (name, text) in sealane_control::config::generated(&pages)? {
+    for (name, text) in sealane_config::generated(&pages)? {
         let file = root.join(name);
         let folder = file.parent().unwrap_or(root);
         std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;

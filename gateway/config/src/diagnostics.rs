@@ -50,7 +50,7 @@ pub struct Diagnostic {
 
 /// Where something stands in a configuration, once its text is gone.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub struct Place {
     file: String,
     line: usize,
     column: usize,

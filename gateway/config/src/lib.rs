@@ -45,7 +45,7 @@ mod tunnel;
 mod upstream;
 
 pub use args::{Answer, CommandLine};
-pub use diagnostics::{Diagnostic, Errors, Severity, Warning};
+pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
 pub use http3::{Http3, https_record};
@@ -60,12 +60,11 @@ pub use show::Effective;
 pub use surroundings::{Answers, Content, Kind, MAX_FILE, Question, Unreadable};
 pub use trust::Trust;
 pub use tunnel::{ClientCertificates, PasswordFile, Tunnel, TunnelClient, TunnelParts};
-pub use upstream::NamedServer;
-pub(crate) use upstream::expand;
+pub use upstream::{NamedServer, expand};
 
 use addresses::{Addresses, Protocol};
 use decode::{At, Section};
-use diagnostics::{Place, Sink};
+use diagnostics::Sink;
 use host::{Hosts, Target, Upstreams};
 use route::Routes;
 use sealane_http::RequestHead;
@@ -126,12 +125,14 @@ pub struct Config {
     pub resolver: ResolverKind,
     /// The servers that have names.
     pub names: Vec<NamedServer>,
-    /// Where that is written.
-    pub(crate) admin_socket_place: Option<Place>,
-    pub(crate) access_log_place: Option<Place>,
-    pub(crate) resolver_place: Option<Place>,
+    /// Where `[admin] socket` stands.
+    pub admin_socket_place: Option<Place>,
+    /// Where `[log] access` stands.
+    pub access_log_place: Option<Place>,
+    /// Where `resolver` stands.
+    pub resolver_place: Option<Place>,
     /// The addresses that are listened on, and where they stand.
-    pub(crate) listens: Vec<(SocketAddr, Place)>,
+    pub listens: Vec<(SocketAddr, Place)>,
     /// The addresses of those names, as far as [`Config::resolve`] has found any.
     pub resolved: HashMap<String, Found>,
     /// What hosts' rules refer to, and rates.

@@ -146,7 +146,7 @@ pub(super) fn entries_shape() -> Shape {
 
 /// The servers that a planned one stands for, at these addresses. Their state is a placeholder until the gateway
 /// starts: only then is it known how many lanes there are.
-pub(crate) fn expand(plan: &ServerPlan, group: &str, addresses: &[IpAddr]) -> Vec<Server> {
+pub fn expand(plan: &ServerPlan, group: &str, addresses: &[IpAddr]) -> Vec<Server> {
     let several = addresses.len() > 1;
     let server = |ip: &IpAddr| {
         let name = match several {
@@ -230,8 +230,10 @@ pub(super) struct Context<'c> {
 /// A server with a name, and where it stands.
 #[derive(Debug)]
 pub struct NamedServer {
-    pub(crate) host: String,
-    pub(crate) place: Place,
+    /// As written.
+    pub host: String,
+    /// Where it stands.
+    pub place: Place,
 }
 
 /// Reads one `[[upstream]]`; its name is returned even when the rest is wrong, so that no host's reference to it is

@@ -6,7 +6,6 @@
 pub mod access_log;
 pub mod admin;
 pub mod client;
-pub mod config;
 pub mod demo;
 pub mod devca;
 pub mod dns;
@@ -33,3 +32,5 @@ pub mod ticket_keys;
 mod user;
 pub mod vpn;
 mod watch;
+
+pub use sealane_config as config;

@@ -4,7 +4,7 @@ use super::{
     Choice, Count, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, argument, host, listener, table, tunnel,
     upstream,
 };
-use crate::config::{AccessLogTarget, LEVELS, Level, ResolverKind, rate, read_access_log, read_resolver};
+use crate::{AccessLogTarget, LEVELS, Level, ResolverKind, rate, read_access_log, read_resolver};
 use sealane_proxy::LogFormat;
 use sealane_proxy::limits::RateKey;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! `[[host]]`, `[[host.route]]` and what they have in common.
 
 use super::{Count, Many, One, Own, Shape, Strings, Text, argument, table};
-use crate::config::route as read;
-use crate::config::upstream::{Entry, entries, entries_shape};
+use crate::route as read;
+use crate::upstream::{Entry, entries, entries_shape};
 use sealane_proxy::rules::{Piece, Redirect};
 use sealane_route::FieldRule;
 

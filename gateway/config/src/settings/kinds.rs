@@ -1,14 +1,14 @@
 //! The types that settings have: how a value is read, and what the reference and the JSON Schema say of it.
 
 use super::Table;
-use crate::config::decode::{self, At, Node};
-use crate::config::diagnostics::Sink;
+use crate::decode::{self, At, Node};
+use crate::diagnostics::Sink;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// A type of settings.
-pub(in crate::config) trait Kind {
+pub(crate) trait Kind {
     /// What a value is once it has been read.
     type Value;
 
@@ -20,7 +20,7 @@ pub(in crate::config) trait Kind {
 }
 
 /// What the reference, the schema and `sealane config show` know of a type.
-pub(in crate::config) trait Described: Sync {
+pub(crate) trait Described: Sync {
     fn shape(&self) -> Shape;
 
     /// Whether a value can be read.
@@ -41,7 +41,7 @@ impl<K: Kind + Sync> Described for K {
 
 /// The values that a setting may have.
 #[derive(Clone)]
-pub(in crate::config) enum Shape {
+pub(crate) enum Shape {
     Flag,
     Count(RangeInclusive<u64>),
     /// Bytes, as a number or with a unit.
@@ -63,7 +63,7 @@ pub(in crate::config) enum Shape {
 }
 
 /// `true` or `false`.
-pub(in crate::config) struct Flag;
+pub(crate) struct Flag;
 
 impl Kind for Flag {
     type Value = bool;
@@ -78,7 +78,7 @@ impl Kind for Flag {
 }
 
 /// A whole number within bounds.
-pub(in crate::config) struct Count(pub RangeInclusive<u64>);
+pub(crate) struct Count(pub RangeInclusive<u64>);
 
 impl Kind for Count {
     type Value = u64;
@@ -93,7 +93,7 @@ impl Kind for Count {
 }
 
 /// A number of bytes within bounds.
-pub(in crate::config) struct Size(pub RangeInclusive<u64>);
+pub(crate) struct Size(pub RangeInclusive<u64>);
 
 impl Kind for Size {
     type Value = u64;
@@ -108,7 +108,7 @@ impl Kind for Size {
 }
 
 /// A duration within bounds.
-pub(in crate::config) struct Time(pub RangeInclusive<Duration>);
+pub(crate) struct Time(pub RangeInclusive<Duration>);
 
 impl Time {
     /// A duration is no longer: it is surely a slip, and the sum of an instant and a timeout stays in range.
@@ -142,7 +142,7 @@ impl Kind for Time {
 }
 
 /// `1m to 7d`.
-pub(in crate::config) fn range_of_time(range: &RangeInclusive<Duration>) -> String {
+pub(crate) fn range_of_time(range: &RangeInclusive<Duration>) -> String {
     match *range.end() == Time::LONGEST {
         true => format!("at least {}", time(*range.start())),
         false => format!("{} to {}", time(*range.start()), time(*range.end())),
@@ -150,7 +150,7 @@ pub(in crate::config) fn range_of_time(range: &RangeInclusive<Duration>) -> Stri
 }
 
 /// A duration in its largest whole unit.
-pub(in crate::config) fn time(d: Duration) -> String {
+pub(crate) fn time(d: Duration) -> String {
     let micros = d.as_micros();
     let units = [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
     match units.iter().find(|(unit, _)| micros > 0 && micros.is_multiple_of(*unit)) {
@@ -161,7 +161,7 @@ pub(in crate::config) fn time(d: Duration) -> String {
 }
 
 /// A string.
-pub(in crate::config) struct Text;
+pub(crate) struct Text;
 
 impl Kind for Text {
     type Value = String;
@@ -176,7 +176,7 @@ impl Kind for Text {
 }
 
 /// Strings; a single one counts as a list of one. Never empty.
-pub(in crate::config) struct Strings;
+pub(crate) struct Strings;
 
 impl Kind for Strings {
     type Value = Vec<At<String>>;
@@ -191,7 +191,7 @@ impl Kind for Strings {
 }
 
 /// The path of a file to read.
-pub(in crate::config) struct File;
+pub(crate) struct File;
 
 impl Kind for File {
     type Value = PathBuf;
@@ -206,7 +206,7 @@ impl Kind for File {
 }
 
 /// The path of a file to write.
-pub(in crate::config) struct Output;
+pub(crate) struct Output;
 
 impl Kind for Output {
     type Value = PathBuf;
@@ -221,7 +221,7 @@ impl Kind for Output {
 }
 
 /// One of several words.
-pub(in crate::config) struct Choice<T: 'static>(pub &'static [(&'static str, T)]);
+pub(crate) struct Choice<T: 'static>(pub &'static [(&'static str, T)]);
 
 impl<T: Copy> Kind for Choice<T> {
     type Value = T;
@@ -237,7 +237,7 @@ impl<T: Copy> Kind for Choice<T> {
 }
 
 /// A list of several words, without repetitions, in the user's order.
-pub(in crate::config) struct Words<T: 'static>(pub &'static [(&'static str, T)]);
+pub(crate) struct Words<T: 'static>(pub &'static [(&'static str, T)]);
 
 impl<T: Copy + PartialEq> Kind for Words<T> {
     type Value = Vec<T>;
@@ -261,7 +261,7 @@ impl<T: Copy + PartialEq> Kind for Words<T> {
 }
 
 /// A type that one setting has: how it is read, and which values there are.
-pub(in crate::config) struct Own<T>(pub fn(&Sink, &str, &Node) -> Option<T>, pub fn() -> Shape);
+pub(crate) struct Own<T>(pub fn(&Sink, &str, &Node) -> Option<T>, pub fn() -> Shape);
 
 impl<T> Kind for Own<T> {
     type Value = T;
@@ -276,7 +276,7 @@ impl<T> Kind for Own<T> {
 }
 
 /// A table.
-pub(in crate::config) struct One(pub &'static Table);
+pub(crate) struct One(pub &'static Table);
 
 impl Described for One {
     fn shape(&self) -> Shape {
@@ -290,7 +290,7 @@ impl Described for One {
 }
 
 /// A list of tables, or a single one.
-pub(in crate::config) struct Many(pub &'static Table);
+pub(crate) struct Many(pub &'static Table);
 
 impl Described for Many {
     fn shape(&self) -> Shape {

@@ -1,7 +1,7 @@
 //! `[[listener]]` and its tables.
 
 use super::{Choice, Count, File, Flag, Many, One, Output, Own, Shape, Size, Strings, Time, Words, argument, table};
-use crate::config::{SynTls, tls};
+use crate::{SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;
 use sealane_tls::policy::{ClientAuthMode, Group, Suite, Version};
 use std::time::Duration;

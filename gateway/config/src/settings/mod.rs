@@ -30,7 +30,7 @@ pub(super) use upstreams::{health, server, upstream, upstream_tls};
 
 /// A table of the configuration.
 #[derive(Clone, Copy)]
-pub(in crate::config) struct Table {
+pub(crate) struct Table {
     /// As in messages and headings: `[limits]`, `[[listener]]`; empty for the top level.
     pub title: &'static str,
     /// Introduction of the table in the reference: lines of Markdown.
@@ -73,14 +73,14 @@ impl Table {
 
 /// A setting as its table lists it.
 #[derive(Clone, Copy)]
-pub(in crate::config) struct Declared {
+pub(crate) struct Declared {
     pub key: &'static str,
     pub about: About,
     pub kind: &'static dyn Described,
 }
 
 /// A setting as the code reads it.
-pub(in crate::config) struct Setting<K> {
+pub(crate) struct Setting<K> {
     pub key: &'static str,
     pub about: About,
     pub kind: K,
@@ -88,7 +88,7 @@ pub(in crate::config) struct Setting<K> {
 
 /// What is known of a setting besides its type.
 #[derive(Clone, Copy)]
-pub(in crate::config) struct About {
+pub(crate) struct About {
     doc: &'static [&'static str],
     pub default: Fallback,
     /// What a message proposes where the setting is missing.
@@ -106,7 +106,7 @@ pub(in crate::config) struct About {
 
 /// What a setting is where it is not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::config) enum Fallback {
+pub(crate) enum Fallback {
     /// It must be written.
     Required,
     /// This value, in TOML.
@@ -117,7 +117,7 @@ pub(in crate::config) enum Fallback {
 
 /// Which part of a value `sealane config show` masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::config) enum Secret {
+pub(crate) enum Secret {
     Nothing,
     /// Every string in it.
     Values,
@@ -194,12 +194,12 @@ impl About {
 }
 
 /// A value of a declaration in one line: the compiler breaks long ones.
-pub(in crate::config) fn one_line(value: &str) -> String {
+pub(crate) fn one_line(value: &str) -> String {
     value.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
 /// A name without Rust's mark for keywords: `for` is declared as `r#for`.
-pub(in crate::config) const fn plain(name: &'static str) -> &'static str {
+pub(crate) const fn plain(name: &'static str) -> &'static str {
     match name.as_bytes() {
         [b'r', b'#', ..] => name.split_at(2).1,
         _ => name,
@@ -217,31 +217,31 @@ macro_rules! table {
         )*
     ) => {
         #[allow(non_upper_case_globals)]
-        pub(in crate::config) mod $name {
+        pub(crate) mod $name {
             #[allow(unused_imports)]
             use super::*;
 
             $(
-                pub(in crate::config) const $key: $crate::config::settings::Setting<$kind_type> =
-                    $crate::config::settings::Setting {
-                        key: $crate::config::settings::plain(stringify!($key)),
-                        about: $crate::config::settings::About::new(&[$($doc),+])
+                pub(crate) const $key: $crate::settings::Setting<$kind_type> =
+                    $crate::settings::Setting {
+                        key: $crate::settings::plain(stringify!($key)),
+                        about: $crate::settings::About::new(&[$($doc),+])
                             $(.$attribute(argument!($attribute $($argument)*)))*,
                         kind: $kind,
                     };
             )*
 
-            pub(in crate::config) static TABLE: $crate::config::settings::Table = $crate::config::settings::Table {
+            pub(crate) static TABLE: $crate::settings::Table = $crate::settings::Table {
                 settings: &[$(
-                    $crate::config::settings::Declared {
-                        key: $crate::config::settings::plain(stringify!($key)),
-                        about: $crate::config::settings::About::new(&[$($doc),+])
+                    $crate::settings::Declared {
+                        key: $crate::settings::plain(stringify!($key)),
+                        about: $crate::settings::About::new(&[$($doc),+])
                             $(.$attribute(argument!($attribute $($argument)*)))*,
                         kind: &$kind,
                     },
                 )*],
                 $($field: $value,)*
-                ..$crate::config::settings::Table::new($title, &[$($intro),*])
+                ..$crate::settings::Table::new($title, &[$($intro),*])
             };
         }
     };
@@ -257,7 +257,7 @@ macro_rules! argument {
     (aliases $($name:literal),+) => { &[$($name),+] };
     (needs $other:literal) => { ($other, None) };
     (needs $other:literal, $value:literal) => { ($other, Some($value)) };
-    (secret $what:ident) => { $crate::config::settings::Secret::$what };
+    (secret $what:ident) => { $crate::settings::Secret::$what };
 }
 
 use {argument, table};

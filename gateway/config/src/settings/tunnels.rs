@@ -1,7 +1,7 @@
 //! `[tunnel]` and `[[tunnel.client]]`.
 
 use super::{Choice, Count, File, Flag, Many, Output, Own, Shape, Strings, Text, Time, Words, argument, table};
-use crate::config::tunnel as read;
+use crate::tunnel as read;
 use sealane_ovpn::wrap::Digest;
 use sealane_tunnel::Choice as DataPlane;
 use std::time::Duration;

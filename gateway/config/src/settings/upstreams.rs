@@ -1,8 +1,8 @@
 //! `[[upstream]]` and its tables.
 
 use super::{Choice, Count, File, Flag, One, Own, Shape, Size, Strings, Text, Time, argument, protocol, table};
-use crate::config::upstream::{self as read, Entry, HTTP, SYN_TLS};
-use crate::config::{balancing, plan};
+use crate::upstream::{self as read, Entry, HTTP, SYN_TLS};
+use crate::{balancing, plan};
 use sealane_http::h1::Tolerance;
 use sealane_proxy::balance::{Balance, HashKey};
 use sealane_proxy::snapshot::UpstreamHttp;
