@@ -14,7 +14,6 @@ pub mod health;
 mod kept;
 mod lanes;
 mod listeners;
-pub mod log;
 mod memory;
 pub mod metrics;
 mod orders;
@@ -30,7 +29,8 @@ pub mod syn_tls;
 mod systemd;
 pub mod ticket_keys;
 mod user;
-pub mod vpn;
 mod watch;
 
 pub use sealane_config as config;
+pub use sealane_log as log;
+pub use sealane_vpn as vpn;

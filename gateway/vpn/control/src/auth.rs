@@ -1,13 +1,13 @@
 //! Names and passwords: a file of Argon2 hashes, an external command, and tokens in place of passwords.
 
 use super::throttle::Turns;
-use crate::config::PasswordFile;
-use crate::log;
 use anyhow::{Context, Result, bail};
 use argon2::{Argon2, PasswordHash, PasswordHasher as _, PasswordVerifier as _};
 use aws_lc_rs::{constant_time, hmac};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sealane_config::PasswordFile;
+use sealane_log as log;
 use sealane_ovpn::share::Network;
 use std::collections::HashMap;
 use std::net::SocketAddr;

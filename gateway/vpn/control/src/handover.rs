@@ -12,8 +12,8 @@
 
 use super::peer::SavedPeer;
 use super::settings::Settings;
-use crate::config::Tunnel;
 use anyhow::{Context as _, Result, bail};
+use sealane_config::Tunnel;
 use sealane_tunnel::HandOver;
 use sealane_tunnel::plane::Transport;
 use serde::{Deserialize, Serialize};

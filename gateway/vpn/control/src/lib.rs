@@ -1,4 +1,5 @@
-//! The VPN's control half: OpenVPN servers and clients, whose data goes through a plane of `tunnel`.
+//! The VPN's control plane: OpenVPN servers and clients, certificates and users, whose data goes through a plane of
+//! `gateway/vpn/data`.
 
 pub mod auth;
 pub mod client;

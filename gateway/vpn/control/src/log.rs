@@ -4,7 +4,7 @@
 //! `unix_ms`, `event` and `client` are always there; the rest is the event's own. There are a few lines per client and
 //! hour, so they are written at once.
 
-use crate::log;
+use sealane_log as log;
 use serde_json::{Map, Value};
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};

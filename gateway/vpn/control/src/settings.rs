@@ -3,7 +3,7 @@
 use super::auth::{Authenticator, TokenSecret, Users};
 use super::tls::Endpoint;
 use super::verify::{Demands, NameRule, Verifier};
-use crate::config::{ClientCertificates, Tunnel, TunnelParts};
+use sealane_config::{ClientCertificates, Tunnel, TunnelParts};
 use std::sync::Arc;
 
 /// Reads the files of `[tunnel]`.

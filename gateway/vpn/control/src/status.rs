@@ -1,6 +1,5 @@
 //! What is going on, for `sealane tunnel status` and for metrics.
 
-use crate::prometheus::Writer;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::path::Path;
@@ -63,28 +62,6 @@ pub struct Status {
     pub control: Vec<(Cow<'static, str>, u64)>,
     /// What the data plane has counted.
     pub data: Vec<(Cow<'static, str>, u64)>,
-}
-
-impl Status {
-    /// As metrics.
-    pub fn render(&self, out: &mut Writer) {
-        out.gauge("sealane_tunnel_clients", "Connected clients of the tunnel.").sample(&[], self.clients.len() as u64);
-        let mut family = out.counter("sealane_tunnel_control_total", "What the tunnel's control has counted.");
-        for (name, n) in &self.control {
-            family.sample(&[("what", name)], *n);
-        }
-        let mut family = out.counter("sealane_tunnel_data_total", "What the tunnel's data plane has counted.");
-        for (name, n) in &self.data {
-            family.sample(&[("what", name)], *n);
-        }
-        let mut family = out.counter("sealane_tunnel_client_bytes_total", "IP bytes of connected clients.");
-        for client in &self.clients {
-            let id = client.peer_id.to_string();
-            for (direction, n) in [("received", client.rx_bytes), ("sent", client.tx_bytes)] {
-                family.sample(&[("client", &client.name), ("peer", &id), ("direction", direction)], n);
-            }
-        }
-    }
 }
 
 /// The newest status, for those who read it.

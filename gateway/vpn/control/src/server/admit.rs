@@ -6,7 +6,7 @@ use super::super::peer::Stage;
 use super::super::pool::Addresses;
 use super::super::settings::Settings;
 use super::{About, FAREWELL, Key, Server, connection, unix};
-use crate::log;
+use sealane_log as log;
 use sealane_ovpn::data::{KeySlot as Slot, PeerId};
 use sealane_ovpn::peer_info::{PeerInfo, proto};
 use sealane_ovpn::share::Network;

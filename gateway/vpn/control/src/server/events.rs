@@ -2,7 +2,7 @@
 
 use super::super::peer::{Renewal, Stage};
 use super::{About, Key, Server, connection, inside, unix};
-use crate::log;
+use sealane_log as log;
 use sealane_ovpn::data::{PeerId, magic};
 use sealane_ovpn::peer_info::proto;
 use sealane_ovpn::push;

@@ -102,7 +102,7 @@ impl Sink for Inbox {
 }
 
 impl Outlet {
-    pub(in crate::vpn) async fn next(&mut self) -> Option<Word> {
+    pub(crate) async fn next(&mut self) -> Option<Word> {
         loop {
             if std::mem::take(&mut self.packet_next)
                 && let Ok(packet) = self.packets.try_recv()
@@ -127,7 +127,7 @@ impl Outlet {
     }
 
     /// What is there already.
-    pub(in crate::vpn) fn try_next(&mut self) -> Option<Word> {
+    pub(crate) fn try_next(&mut self) -> Option<Word> {
         let event = self.events.try_recv().ok();
         self.take_merged();
         let event = event.or_else(|| self.taken.pop_front()).map(Word::Event);
@@ -135,7 +135,7 @@ impl Outlet {
     }
 
     /// Events that newer ones of the same client have replaced.
-    pub(in crate::vpn) fn replaced(&self) -> u64 {
+    pub(crate) fn replaced(&self) -> u64 {
         self.merged.replaced.load(Ordering::Relaxed)
     }
 
@@ -147,7 +147,7 @@ impl Outlet {
 
 /// What a plane says.
 #[derive(Debug)]
-pub(in crate::vpn) enum Word {
+pub(crate) enum Word {
     Event(Event),
     Packet(ControlIn),
 }

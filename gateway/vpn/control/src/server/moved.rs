@@ -3,9 +3,9 @@
 use super::super::handover::{Estate, Fixed, SavedServer};
 use super::super::peer::{Peer, Stage};
 use super::{Outlet, Server, Word, connection};
-use crate::log;
-use crate::vpn::auth;
+use crate::auth;
 use anyhow::{Context as _, Result};
+use sealane_log as log;
 use sealane_ovpn::data::KeySlot;
 use sealane_tunnel::plane::{Command, Transport};
 use std::time::Instant;

@@ -1,9 +1,9 @@
 //! What is going on, put up for those who ask.
 
 use super::{Server, inside};
-use crate::log;
-use crate::vpn::peer::Stage;
-use crate::vpn::status::{ClientStatus, Status};
+use crate::peer::Stage;
+use crate::status::{ClientStatus, Status};
+use sealane_log as log;
 use sealane_ovpn::data::{Format, PeerId};
 use sealane_tunnel::plane::{PeerCounters, Transport};
 use std::time::Instant;

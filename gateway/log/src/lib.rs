@@ -18,10 +18,10 @@ mod output;
 pub mod records;
 mod repeats;
 
-pub use crate::config::{LEVELS, Level, LogSettings};
 use format::{Format, Line};
 use output::{LineWriter, Output};
 use repeats::{Repeats, Told, Verdict};
+pub use sealane_config::{LEVELS, Level, LogSettings};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -210,21 +210,21 @@ fn is_ours(metadata: &Metadata<'_>) -> bool {
 #[macro_export]
 macro_rules! log_event {
     ($name:ident, $level:ident, $($field:ident = $value:expr),* ; $($message:tt)+) => {
-        if $crate::log::enabled($crate::log::Level::$level) {
-            static CALLSITE: $crate::log::macros::DefaultCallsite = $crate::log::macros::DefaultCallsite::new(&METADATA);
-            static METADATA: $crate::log::macros::Metadata<'static> = $crate::log::macros::metadata! {
+        if $crate::enabled($crate::Level::$level) {
+            static CALLSITE: $crate::macros::DefaultCallsite = $crate::macros::DefaultCallsite::new(&METADATA);
+            static METADATA: $crate::macros::Metadata<'static> = $crate::macros::metadata! {
                 name: "event",
                 target: module_path!(),
-                level: $crate::log::macros::Level::$name,
+                level: $crate::macros::Level::$name,
                 fields: &["message", $(stringify!($field)),*],
                 callsite: &CALLSITE,
-                kind: $crate::log::macros::Kind::EVENT,
+                kind: $crate::macros::Kind::EVENT,
             };
-            $crate::log::macros::Event::dispatch(
+            $crate::macros::Event::dispatch(
                 &METADATA,
                 &METADATA.fields().value_set_all(&[
-                    Some(&format_args!($($message)+) as &dyn $crate::log::macros::Value),
-                    $(Some(&$value as &dyn $crate::log::macros::Value)),*
+                    Some(&format_args!($($message)+) as &dyn $crate::macros::Value),
+                    $(Some(&$value as &dyn $crate::macros::Value)),*
                 ]),
             );
         }
