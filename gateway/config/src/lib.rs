@@ -99,7 +99,7 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// Names under which they are served, besides addresses and `localhost`.
     pub admin_names: Vec<String>,
-    /// The Unix socket where orders are taken.
+    /// The Unix socket where admin commands are accepted.
     pub admin_socket: Option<PathBuf>,
     /// Where access log lines go.
     pub access_log: AccessLogTarget,

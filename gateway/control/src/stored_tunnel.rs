@@ -28,7 +28,7 @@ const MAX_KEPT: usize = 1 << 20;
 
 /// At the end: leaves a running tunnel with the service manager, where that keeps descriptors. Blocks for some seconds
 /// at most.
-pub fn keep(vpn: &Vpn, notifier: &Notifier) {
+pub fn store(vpn: &Vpn, notifier: &Notifier) {
     if !notifier.keeps() || vpn.has_ended() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The thread that minds the upstreams: it looks when somebody nudges it, when something is due, and four times a
+//! The thread that monitors the upstreams: it looks when somebody nudges it, when something is due, and four times a
 //! second.
 
 use super::probe::{Contexts, ask};
@@ -24,14 +24,14 @@ pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
     let weak = Arc::downgrade(shared);
     std::thread::Builder::new().name("upstreams".to_owned()).spawn(move || {
         let local = tokio::task::LocalSet::new();
-        local.block_on(&runtime, mind(weak));
+        local.block_on(&runtime, run(weak));
         // A name that is being resolved is not waited for.
         runtime.shutdown_background();
     })?;
     Ok(())
 }
 
-async fn mind(weak: Weak<Shared>) {
+async fn run(weak: Weak<Shared>) {
     let contexts = Rc::new(Contexts::default());
     let mut resolver = None;
     loop {

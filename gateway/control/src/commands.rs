@@ -1,13 +1,13 @@
-//! Orders to the running gateway, from signals, from the admin socket, and from itself.
+//! Commands to the running gateway, from signals, from the admin socket, and from itself.
 
 use crate::log;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
-/// What can be ordered.
+/// What the gateway can be told to do.
 #[derive(Clone, Debug)]
-pub enum Order {
+pub enum Command {
     /// No new connections; finish those that are open, then end.
     Drain,
     /// End at once.
@@ -28,21 +28,21 @@ pub enum Order {
 /// One line about what was done, or why it was not.
 pub type Reply = Result<String, String>;
 
-/// An order with the place for its reply.
+/// A command with the place for its reply.
 #[derive(Debug)]
-pub struct Given {
-    /// What is ordered.
-    pub order: Order,
+pub struct PendingCommand {
+    /// The command.
+    pub command: Command,
     reply: Option<oneshot::Sender<Reply>>,
 }
 
-impl Given {
+impl PendingCommand {
     /// Whether somebody waits for the reply.
     pub fn is_awaited(&self) -> bool {
         self.reply.is_some()
     }
 
-    /// Answers whoever gave the order, and says it in the log as well.
+    /// Answers the sender, and says it in the log as well.
     pub fn reply(self, reply: Reply) {
         match &reply {
             Ok(line) if line.is_empty() => {}
@@ -56,28 +56,28 @@ impl Given {
     }
 }
 
-/// Where orders are given.
+/// Where commands are given.
 #[derive(Clone, Debug)]
-pub struct Orders(mpsc::Sender<Given>);
+pub struct Commands(mpsc::Sender<PendingCommand>);
 
-impl Orders {
-    /// A place to give orders, and where they arrive.
-    pub fn channel() -> (Self, mpsc::Receiver<Given>) {
+impl Commands {
+    /// A place to give commands, and where they arrive.
+    pub fn channel() -> (Self, mpsc::Receiver<PendingCommand>) {
         let (give, take) = mpsc::channel(16);
         (Self(give), take)
     }
 
-    /// Gives an order and waits until it was obeyed.
-    pub async fn give(&self, order: Order) -> Reply {
+    /// Gives a command and waits until it was executed.
+    pub async fn give(&self, command: Command) -> Reply {
         let gone = || "the gateway is ending".to_owned();
         let (reply, answer) = oneshot::channel();
-        self.0.send(Given { order, reply: Some(reply) }).await.map_err(|_| gone())?;
+        self.0.send(PendingCommand { command, reply: Some(reply) }).await.map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Gives an order without waiting for what becomes of it.
-    pub async fn tell(&self, order: Order) {
+    /// Gives a command without waiting for what becomes of it.
+    pub async fn tell(&self, command: Command) {
         // Nobody takes it only when the gateway is ending.
-        let _ = self.0.send(Given { order, reply: None }).await;
+        let _ = self.0.send(PendingCommand { command, reply: None }).await;
     }
 }
