@@ -24,6 +24,10 @@ const PRODUCT: &[Row] = &[
     row("runtime", &["gateway/lane"]),
     row("shells", &["gateway/proxy", "gateway/vpn/data", "client/connect"]),
     row("shim", &["client/preload"]),
+    row("configuration", &["gateway/config"]),
+    row("the log", &["gateway/log"]),
+    row("the VPN's control plane", &["gateway/vpn/control"]),
+    row("integrations", &["gateway/integrations/"]),
     row("assembly", &["gateway/control"]),
     row("the binary", &["gateway/sealane"]),
 ];
@@ -98,7 +102,7 @@ const IMPLS: usize = 8;
 /// The most fields.
 const FIELDS: usize = 10;
 
-/// What prints to the standard error past the log (`gateway/control/src/log`), which only the command line's own output may.
+/// What prints to the standard error past the log (`gateway/log`), which only the command line's own output may.
 const PRINTS: &[&str] = &["eprintln!", "eprint!", "dbg!"];
 
 /// One line for each crossing.

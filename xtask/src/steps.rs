@@ -251,7 +251,7 @@ fn fast(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
 /// `cargo xtask test --dist`: the interop tests against the program that is shipped.
 pub fn dist(workspace: &Workspace) -> anyhow::Result<u8> {
     let mut shipped = cargo();
-    shipped.args(["build", "--profile", "dist", "-p", "sealane"]);
+    shipped.args(["build", "--profile", "dist", "-p", "sealane", "--features", "full"]);
     let status = run(shipped, workspace)?;
     if status != 0 {
         return Ok(status);

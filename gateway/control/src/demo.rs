@@ -1,8 +1,9 @@
 //! `sealane demo`: a gateway to look at, with everything that it needs.
 
-use crate::config::{Answer, CommandLine, Config, https_record};
+use crate::config::{Answer, CommandLine, https_record};
 use crate::devca::{self, DevCa};
 use crate::origin::Origin;
+use crate::resolve;
 use crate::run::{self, Ready};
 use crate::sockets;
 use anyhow::{Context, Result};
@@ -18,7 +19,7 @@ pub fn run(port: u16, lanes: Option<usize>) -> Result<()> {
     let origin = Origin::start().context("cannot start the demo's origin")?;
     let listen = sockets::next_free(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
     let admin = sockets::next_free(SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)))?;
-    let (config, _) = Config::from_command_line(&CommandLine {
+    let (config, _) = resolve::load_command_line_and_wait(&CommandLine {
         listen: vec![listen.to_string()],
         certificate: Some((files.cert.clone(), Some(files.key.clone()))),
         answer: Answer::Proxy { to: vec![format!("http://{}", origin.address)], ca: None, keepalive: None },

@@ -1,17 +1,12 @@
-//! Names to addresses: by DNS (`hickory-resolver`), or by the system's resolver.
+//! Names to addresses: by DNS (the integration `sealane-dns`, where this program is built with it), or by the system's resolver.
 //!
 //! Asynchronous and bounded: a lookup ends within `LOOKUP_LIMIT`, at most `LOOKUPS` run at a time, and the system's
 //! resolver, which can only block, has at most `SYSTEM_LOOKUPS` threads. The health monitor resolves while the gateway
 //! runs; a start, a reload and `sealane check` resolve all names of a configuration at once ([`resolve_all`]).
 
 use crate::config::{Found, ResolverKind};
-use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
-use hickory_resolver::lookup::Lookup;
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::net::{DnsError, NetError};
-use hickory_resolver::proto::op::{Query, ResponseCode};
-use hickory_resolver::proto::rr::{Name, RecordType};
-use hickory_resolver::{Hosts, TokioResolver, system_conf};
+#[cfg(feature = "dns")]
+use sealane_dns::Client as DnsClient;
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
@@ -25,9 +20,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 /// The longest time that a start, a reload or a check waits for all names of a configuration.
 pub const LOAD_LIMIT: Duration = Duration::from_secs(5);
-/// How long a DNS server named by `resolver` may take for one query, and how often the query is repeated.
-const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
-const SERVER_RETRIES: usize = 1;
 /// The most addresses that are taken from one answer.
 const MAX_ADDRESSES: usize = 256;
 /// The most names whose last good answers are remembered.
@@ -55,14 +47,14 @@ type SystemFiles = [Option<(u64, u64, i64, i64)>; SYSTEM_FILES.len()];
 
 enum Client {
     System,
-    Dns { resolver: Box<TokioResolver>, hosts: Hosts, search: Vec<Name>, ndots: usize },
+    Dns(Box<DnsClient>),
 }
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::System => "System",
-            Self::Dns { .. } => "Dns",
+            Self::Dns(_) => "Dns",
         })
     }
 }
@@ -83,7 +75,10 @@ impl Resolver {
         let asked = async {
             match &*self.client()? {
                 Client::System => ask_system(host).await,
-                Client::Dns { resolver, hosts, search, ndots } => ask_dns(host, resolver, hosts, search, *ndots).await,
+                Client::Dns(client) => {
+                    let (addresses, ttl) = client.lookup(host).await?;
+                    Ok(Found { addresses, ttl })
+                }
             }
         };
         let found = timeout(LOOKUP_LIMIT, asked).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
@@ -114,37 +109,40 @@ impl Resolver {
 }
 
 fn build(kind: ResolverKind) -> io::Result<Client> {
-    let (config, mut options) = match kind {
+    let client = match kind {
         ResolverKind::System => return Ok(Client::System),
-        ResolverKind::Automatic if needs_system() => return Ok(Client::System),
-        ResolverKind::Automatic | ResolverKind::Dns => system_conf::read_system_conf().unwrap_or_else(|_| {
-            // As resolv.conf(5) has it: without a server in the file, the one of this machine is asked.
-            let local = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
-            (ResolverConfig::from_parts(None, Vec::new(), vec![local]), ResolverOpts::default())
-        }),
-        ResolverKind::Server(server) => {
-            let mut connections = vec![ConnectionConfig::udp(), ConnectionConfig::tcp()];
-            connections.iter_mut().for_each(|c| c.port = server.port());
-            let server = NameServerConfig::new(server.ip(), true, connections);
-            let mut options = ResolverOpts::default();
-            // Without extensions, which old servers do not know; what does not fit comes over TCP.
-            (options.timeout, options.attempts, options.edns0) = (SERVER_TIMEOUT, SERVER_RETRIES, false);
-            (ResolverConfig::from_parts(None, Vec::new(), vec![server]), options)
-        }
+        ResolverKind::Automatic if !BUILT_IN || needs_system() => return Ok(Client::System),
+        ResolverKind::Automatic | ResolverKind::Dns => DnsClient::of_system()?,
+        ResolverKind::Server(server) => DnsClient::of_server(server)?,
     };
-    let hosts = match kind {
-        ResolverKind::Server(_) => Hosts::default(),
-        _ => Hosts::from_system().unwrap_or_default(),
-    };
-    let (search, ndots) = (config.search.clone(), options.ndots);
-    // The hosts file and the search list are followed here, so that both kinds of addresses are those of one name; when
-    // a name is resolved again is the health monitor's business.
-    options.use_hosts_file = ResolveHosts::Never;
-    options.cache_size = 0;
-    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-    *builder.options_mut() = options;
-    let resolver = Box::new(builder.build().map_err(io::Error::other)?);
-    Ok(Client::Dns { resolver, hosts, search, ndots })
+    Ok(Client::Dns(Box::new(client)))
+}
+
+/// Whether this program is built with a DNS client of its own.
+const BUILT_IN: bool = cfg!(feature = "dns");
+
+/// Whether this program can resolve names so.
+pub fn has(kind: ResolverKind) -> bool {
+    BUILT_IN || matches!(kind, ResolverKind::Automatic | ResolverKind::System)
+}
+
+/// What stands for the DNS client in a program that is built without it: there is never one.
+#[cfg(not(feature = "dns"))]
+enum DnsClient {}
+
+#[cfg(not(feature = "dns"))]
+impl DnsClient {
+    fn of_system() -> io::Result<Self> {
+        Err(io::Error::new(ErrorKind::Unsupported, "this program is built without the feature \"dns\""))
+    }
+
+    fn of_server(_: std::net::SocketAddr) -> io::Result<Self> {
+        Self::of_system()
+    }
+
+    async fn lookup(&self, _: &str) -> io::Result<(Vec<IpAddr>, Option<Duration>)> {
+        match *self {}
+    }
 }
 
 /// Whether this machine's names come from sources that a DNS client cannot ask (LDAP, multicast DNS, ...), or its DNS
@@ -183,85 +181,6 @@ async fn ask_system(host: &str) -> io::Result<Found> {
         }
     }
     Ok(Found { addresses, ttl: None })
-}
-
-async fn ask_dns(
-    host: &str,
-    resolver: &TokioResolver,
-    hosts: &Hosts,
-    search: &[Name],
-    ndots: usize,
-) -> io::Result<Found> {
-    let bad = |_| io::Error::new(ErrorKind::InvalidInput, "this is not a name that DNS could know");
-    let mut name = Name::from_ascii(host.trim_end_matches('.')).map_err(bad)?;
-    name.set_fqdn(true);
-    let here =
-        [RecordType::A, RecordType::AAAA].map(|kind| hosts.lookup_static_host(&Query::query(name.clone(), kind)));
-    let here: Vec<IpAddr> = here.iter().flatten().flat_map(|l| addresses(l).0).collect();
-    if !here.is_empty() {
-        return Ok(Found { addresses: here, ttl: None });
-    }
-    let mut last = io::Error::new(ErrorKind::NotFound, "there is no such name");
-    for name in candidates(host, name, search, ndots) {
-        let (a, aaaa) =
-            tokio::join!(resolver.lookup(name.clone(), RecordType::A), resolver.lookup(name, RecordType::AAAA));
-        let (mut found, ttl) = match (part(a), part(aaaa)) {
-            (Ok((mut a, ttl)), Ok((aaaa, other))) => {
-                a.extend(aaaa);
-                (a, ttl.min(other))
-            }
-            (Ok((a, ttl)), Err(_)) if !a.is_empty() => (a, ttl),
-            // Half an answer could look as if half of the servers were gone.
-            (Err(e), _) | (_, Err(e)) => return Err(e),
-        };
-        if !found.is_empty() {
-            let mut seen = BTreeSet::new();
-            found.retain(|ip| seen.insert(*ip));
-            return Ok(Found { addresses: found, ttl: Some(ttl) });
-        }
-        last = io::Error::new(ErrorKind::NotFound, "there is no such name, or it has no address");
-    }
-    Err(last)
-}
-
-/// The names that a name may stand for, in the order in which they are asked for (`search` and `ndots` of
-/// resolv.conf(5)).
-fn candidates(written: &str, name: Name, search: &[Name], ndots: usize) -> Vec<Name> {
-    if written.ends_with('.') || name.is_localhost() {
-        return vec![name];
-    }
-    let mut relative = name.clone();
-    relative.set_fqdn(false);
-    let mut all: Vec<Name> = search.iter().filter_map(|domain| relative.clone().append_domain(domain).ok()).collect();
-    all.iter_mut().for_each(|n| n.set_fqdn(true));
-    let dots = written.matches('.').count();
-    all.insert(if dots >= ndots { 0 } else { all.len() }, name);
-    all
-}
-
-/// The addresses of one kind, and how long they may be used; that there are none is an answer, too.
-fn part(answer: Result<Lookup, NetError>) -> io::Result<(Vec<IpAddr>, Duration)> {
-    match answer {
-        Ok(lookup) => Ok(addresses(&lookup)),
-        Err(NetError::Dns(DnsError::NoRecordsFound(none)))
-            if matches!(none.response_code, ResponseCode::NoError | ResponseCode::NXDomain) =>
-        {
-            Ok((Vec::new(), Duration::MAX))
-        }
-        Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
-            Err(io::Error::other(format!("the DNS server failed ({})", none.response_code)))
-        }
-        Err(NetError::Dns(DnsError::ResponseCode(code))) => {
-            Err(io::Error::other(format!("the DNS server failed ({code})")))
-        }
-        Err(NetError::Timeout) => Err(io::Error::new(ErrorKind::TimedOut, "no DNS server answers")),
-        Err(e) => Err(io::Error::other(e)),
-    }
-}
-
-fn addresses(lookup: &Lookup) -> (Vec<IpAddr>, Duration) {
-    let ttl = lookup.answers().iter().map(|r| Duration::from_secs(r.ttl.into())).min().unwrap_or(Duration::MAX);
-    (lookup.answers().iter().filter_map(|r| r.data.ip_addr()).collect(), ttl)
 }
 
 fn usable(found: Vec<IpAddr>) -> Vec<IpAddr> {
@@ -343,6 +262,7 @@ pub fn inherit(known: HashMap<String, Vec<IpAddr>>) {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "dns")]
     fn resolve(host: &str, kind: ResolverKind) -> io::Result<Found> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let found = runtime.block_on(Resolver::new(kind).resolve(host));
@@ -350,6 +270,7 @@ mod tests {
         found
     }
 
+    #[cfg(feature = "dns")]
     #[test]
     fn localhost_is_one_address() {
         let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -363,30 +284,12 @@ mod tests {
         assert_eq!(resolve("127.0.0.9", ResolverKind::Dns).unwrap().addresses, [ip]);
     }
 
+    #[cfg(feature = "dns")]
     #[test]
     fn a_server_that_is_not_there_is_an_error() {
         let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         assert!(resolve("name.example", ResolverKind::Server(nobody)).is_err());
         assert_eq!(last_known("name.example"), None);
-    }
-
-    #[test]
-    fn search_domains_come_first_for_names_with_few_dots() {
-        let name = |s: &str| {
-            let mut name = Name::from_ascii(s).unwrap();
-            name.set_fqdn(true);
-            name
-        };
-        let search = [name("a.test"), name("b.test")];
-        let all = |written: &str, ndots| -> Vec<String> {
-            let names = candidates(written, name(written.trim_end_matches('.')), &search, ndots);
-            names.iter().map(Name::to_string).collect()
-        };
-        assert_eq!(all("app", 1), ["app.a.test.", "app.b.test.", "app."]);
-        assert_eq!(all("app.dev", 1), ["app.dev.", "app.dev.a.test.", "app.dev.b.test."]);
-        assert_eq!(all("app.dev", 5), ["app.dev.a.test.", "app.dev.b.test.", "app.dev."]);
-        assert_eq!(all("app.", 1), ["app."]);
-        assert_eq!(all("localhost", 1), ["localhost."]);
     }
 
     #[test]

@@ -15,8 +15,8 @@
 //! process fail, the old one sees the end of the pair and goes on as if nothing had been; should the old one die, the
 //! new one has all it needs, or opens the sockets itself.
 
-use crate::kept;
 use crate::log;
+use crate::stored_tunnel;
 use crate::vpn::VpnDoor;
 use crate::vpn::handover::{Estate as Tunnel, Handed};
 use anyhow::{Context, Result, bail};
@@ -129,7 +129,7 @@ pub struct Inherited {
 
 /// What a process starts with from its predecessor, or from the service manager.
 #[derive(Debug, Default)]
-pub struct Legacy {
+pub struct InheritedState {
     /// Listening sockets.
     pub listeners: Vec<Inherited>,
     /// The admin listener.
@@ -140,17 +140,17 @@ pub struct Legacy {
     /// The last good answers of DNS, so that a server stays in use whose name does not resolve just now.
     pub names: HashMap<String, Vec<IpAddr>>,
     /// What the service manager has kept of the tunnel of the process before.
-    pub kept: Option<UnixStream>,
+    pub stored_tunnel: Option<UnixStream>,
     /// UDP sockets.
     pub udp: Vec<Inherited>,
     /// Whose connections are at those, the last predecessor first.
-    pub elders: Vec<QuicPredecessor>,
+    pub predecessors: Vec<QuicPredecessor>,
     predecessor: Option<UnixStream>,
 }
 
 /// What the running process hands over.
 #[derive(Debug)]
-pub struct Estate<'e> {
+pub struct HandoverState<'e> {
     /// Sockets by the address as configured.
     pub listeners: Vec<Inherited>,
     /// The admin listener.
@@ -166,7 +166,7 @@ pub struct Estate<'e> {
     /// UDP sockets.
     pub udp: Vec<Inherited>,
     /// Whose connections are at those, this process first.
-    pub elders: Vec<QuicPredecessor>,
+    pub predecessors: Vec<QuicPredecessor>,
 }
 
 /// The program as it was started, to be started again.
@@ -206,7 +206,7 @@ pub struct Successor {
 
 impl Successor {
     /// Starts the program's file, which may be another one by now, and hands everything over.
-    pub fn start(program: &Program, estate: &Estate) -> Result<Self> {
+    pub fn start(program: &Program, estate: &HandoverState) -> Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let child = Command::new(&program.path)
             .args(&program.arguments)
@@ -268,7 +268,7 @@ impl Successor {
     }
 }
 
-fn send(mut pair: &UnixStream, estate: &Estate) -> Result<()> {
+fn send(mut pair: &UnixStream, estate: &HandoverState) -> Result<()> {
     let tickets = &estate.tickets;
     let entry =
         |l: &Inherited| Entry { configured: l.configured.unwrap_or(l.bound), bound: l.bound, sockets: l.sockets.len() };
@@ -284,14 +284,14 @@ fn send(mut pair: &UnixStream, estate: &Estate) -> Result<()> {
         tunnel: estate.tunnel,
         names: estate.names.clone(),
         udp: estate.udp.iter().map(entry).collect(),
-        generations: estate.elders.iter().map(|e| e.generation).collect(),
-        generations_with_macs: estate.elders.iter().filter(|e| e.ids_have_macs).map(|e| e.generation).collect(),
+        generations: estate.predecessors.iter().map(|e| e.generation).collect(),
+        generations_with_macs: estate.predecessors.iter().filter(|e| e.ids_have_macs).map(|e| e.generation).collect(),
     })?);
     pair.write_all(&u32::try_from(inventory.len())?.to_be_bytes())?;
     pair.write_all(&inventory)?;
     let sockets = estate.listeners.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
     let udp = estate.udp.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
-    let channels = estate.elders.iter().map(|e| e.channel.as_fd());
+    let channels = estate.predecessors.iter().map(|e| e.channel.as_fd());
     let all: Vec<BorrowedFd> = sockets.chain(estate.admin.map(|(_, fd)| fd)).chain(udp).chain(channels).collect();
     for some in all.chunks(MAX_DESCRIPTORS) {
         send_descriptors(pair, b"+", some)?;
@@ -344,10 +344,10 @@ pub fn take_descriptors(pair: &UnixStream, wanted: usize) -> Result<Vec<OwnedFd>
 }
 
 /// What this process was given at its start, by a predecessor or by the service manager (socket activation).
-pub fn receive() -> Result<Legacy> {
+pub fn receive() -> Result<InheritedState> {
     if std::env::var_os(VARIABLE).is_none_or(|v| v != VERSION.to_string().as_str()) {
-        let (listeners, kept) = passed_at_start();
-        return Ok(Legacy { listeners, kept, ..Legacy::default() });
+        let (listeners, stored_tunnel) = passed_at_start();
+        return Ok(InheritedState { listeners, stored_tunnel, ..InheritedState::default() });
     }
     let pair = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     // Whatever reads the standard input later finds nothing there.
@@ -355,16 +355,16 @@ pub fn receive() -> Result<Legacy> {
     rustix::stdio::dup2_stdin(&nothing)?;
     pair.set_read_timeout(Some(WAIT_LIMIT))?;
     match take(&pair) {
-        Ok(legacy) => Ok(Legacy { predecessor: Some(pair), ..legacy }),
+        Ok(inherited_state) => Ok(InheritedState { predecessor: Some(pair), ..inherited_state }),
         Err(e) => {
             // It died on the way: its sockets are closed, and can be opened again.
             log::warn!("the process that was to hand over its sockets did not: {e:#}");
-            Ok(Legacy::default())
+            Ok(InheritedState::default())
         }
     }
 }
 
-fn take(mut pair: &UnixStream) -> Result<Legacy> {
+fn take(mut pair: &UnixStream) -> Result<InheritedState> {
     let mut length = [0; 4];
     pair.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length) as usize;
@@ -390,26 +390,36 @@ fn take(mut pair: &UnixStream) -> Result<Legacy> {
     let admin = inventory.admin.and_then(|_| descriptors.next());
     let udp = inherit(&inventory.udp, &mut descriptors);
     let channels = descriptors.map(|fd| Arc::new(Channel::from(fd)));
-    let elders = inventory.generations.iter().zip(channels);
+    let predecessors = inventory.generations.iter().zip(channels);
     let with_macs = &inventory.generations_with_macs;
-    let elders = elders.map(|(generation, channel)| {
+    let predecessors = predecessors.map(|(generation, channel)| {
         let generation = *generation;
         QuicPredecessor { generation, ids_have_macs: with_macs.contains(&generation), channel }
     });
-    let elders = elders.collect();
+    let predecessors = predecessors.collect();
     let tickets = inventory.tickets.filter(|t| !t.masters.is_empty());
     let tunnel = inventory.tunnel;
     let names = inventory.names;
-    Ok(Legacy { listeners, admin, tickets, udp, elders, tunnel, names, kept: None, predecessor: None })
+    Ok(InheritedState {
+        listeners,
+        admin,
+        tickets,
+        udp,
+        predecessors,
+        tunnel,
+        names,
+        stored_tunnel: None,
+        predecessor: None,
+    })
 }
 
 /// The TCP listeners that the service manager has passed, and what it has kept of a tunnel; anything else is closed, and
 /// said.
 fn passed_at_start() -> (Vec<Inherited>, Option<UnixStream>) {
-    let (mut found, mut kept) = (Vec::<Inherited>::new(), None);
+    let (mut found, mut stored_tunnel) = (Vec::<Inherited>::new(), None);
     for (socket, name) in sealane_sys::inherit::passed_at_start() {
-        if name == kept::NAME {
-            kept = Some(UnixStream::from(socket));
+        if name == stored_tunnel::NAME {
+            stored_tunnel = Some(UnixStream::from(socket));
             continue;
         }
         let listens = rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(false);
@@ -428,10 +438,10 @@ fn passed_at_start() -> (Vec<Inherited>, Option<UnixStream>) {
             None => found.push(Inherited { configured: None, bound, sockets: vec![Arc::new(socket)] }),
         }
     }
-    (found, kept)
+    (found, stored_tunnel)
 }
 
-impl Legacy {
+impl InheritedState {
     /// Whether another process has handed its sockets over.
     pub fn is_successor(&self) -> bool {
         self.predecessor.is_some()
@@ -442,7 +452,7 @@ impl Legacy {
         self.predecessor.is_some() && self.tunnel
     }
 
-    /// Asks for the tunnel: it has stopped by then, and goes on there unless [`Legacy::announce`] follows.
+    /// Asks for the tunnel: it has stopped by then, and goes on there unless [`InheritedState::announce`] follows.
     pub fn take_tunnel(&mut self) -> Result<Tunnel> {
         let mut pair = self.predecessor.as_ref().context("there is no predecessor")?;
         pair.write_all(TUNNEL)?;
@@ -476,9 +486,9 @@ impl Predecessor {
 mod tests {
     use super::*;
 
-    fn estate(listeners: Vec<Inherited>) -> Estate<'static> {
+    fn estate(listeners: Vec<Inherited>) -> HandoverState<'static> {
         let tickets = TicketKeys { epoch: 3, masters: vec![[7; 32], [8; 32]], lifetime: 60, reset: [9; 32] };
-        Estate {
+        HandoverState {
             listeners,
             admin: None,
             tickets: Arc::new(tickets),
@@ -486,7 +496,7 @@ mod tests {
             tunnel: false,
             names: HashMap::new(),
             udp: Vec::new(),
-            elders: Vec::new(),
+            predecessors: Vec::new(),
         }
     }
 
@@ -496,15 +506,15 @@ mod tests {
         let bound = socket.local_addr().unwrap();
         let (ours, theirs) = Channel::pair().unwrap();
         let udp = Inherited { configured: None, bound, sockets: vec![Arc::new(socket.into())] };
-        let elders = vec![QuicPredecessor { generation: 200, ids_have_macs: true, channel: Arc::new(theirs) }];
+        let predecessors = vec![QuicPredecessor { generation: 200, ids_have_macs: true, channel: Arc::new(theirs) }];
         let (here, there) = UnixStream::pair().unwrap();
-        send(&here, &Estate { udp: vec![udp], elders, ..estate(Vec::new()) }).unwrap();
-        let legacy = take(&there).unwrap();
-        assert!(legacy.admin.is_none() && legacy.listeners.is_empty());
-        let got = rustix::net::getsockname(&legacy.udp[0].sockets[0]).unwrap();
-        assert_eq!((SocketAddr::try_from(got).unwrap(), legacy.udp[0].bound), (bound, bound));
-        assert_eq!(legacy.elders[0].generation, 200);
-        drop(legacy);
+        send(&here, &HandoverState { udp: vec![udp], predecessors, ..estate(Vec::new()) }).unwrap();
+        let inherited_state = take(&there).unwrap();
+        assert!(inherited_state.admin.is_none() && inherited_state.listeners.is_empty());
+        let got = rustix::net::getsockname(&inherited_state.udp[0].sockets[0]).unwrap();
+        assert_eq!((SocketAddr::try_from(got).unwrap(), inherited_state.udp[0].bound), (bound, bound));
+        assert_eq!(inherited_state.predecessors[0].generation, 200);
+        drop(inherited_state);
         assert!(ours.receive(|_| None).is_none(), "it was the other end");
     }
 
@@ -535,14 +545,14 @@ mod tests {
         let inherited: Vec<Inherited> = inherited.collect();
         let (here, there) = UnixStream::pair().unwrap();
         let sender = std::thread::spawn(move || send(&here, &estate(inherited)).unwrap());
-        let legacy = take(&there).unwrap();
+        let inherited_state = take(&there).unwrap();
         sender.join().unwrap();
-        assert_eq!(legacy.listeners.len(), 300);
-        for (sent, got) in listeners.iter().zip(&legacy.listeners) {
+        assert_eq!(inherited_state.listeners.len(), 300);
+        for (sent, got) in listeners.iter().zip(&inherited_state.listeners) {
             let bound = rustix::net::getsockname(&got.sockets[0]).unwrap();
             assert_eq!(SocketAddr::try_from(bound).unwrap(), sent.local_addr().unwrap());
         }
-        let tickets = legacy.tickets.unwrap();
+        let tickets = inherited_state.tickets.unwrap();
         assert_eq!((tickets.epoch, tickets.reset, tickets.age), (3, Some([9; 32]), 77));
         assert_eq!(tickets.masters, [[7; 32], [8; 32]]);
     }

@@ -2,7 +2,7 @@
 //! pass to a successor as they are.
 
 use crate::config::{Config, snapshot_parts};
-use crate::handover::{Inherited, Legacy};
+use crate::handover::{Inherited, InheritedState};
 use crate::log;
 use crate::sockets::{self, Opened, OpenedUdp};
 use crate::syn_tls;
@@ -29,7 +29,7 @@ pub struct Listeners {
     /// What our QUIC connection ids begin with.
     generation: u8,
     /// Processes before this one that have QUIC connections at the same sockets.
-    elders: Arc<[QuicPredecessor]>,
+    predecessors: Arc<[QuicPredecessor]>,
     next_id: u32,
     /// No longer configured; open until the last lane has let go. An address that comes back meanwhile finds its
     /// sockets here, since it could not be bound anew.
@@ -39,22 +39,22 @@ pub struct Listeners {
 }
 
 /// The first generation after the last one that none of these has.
-fn generation_after(elders: &[QuicPredecessor]) -> u8 {
-    let taken = |g: &u8| elders.iter().any(|e| e.generation == *g);
-    let last = elders.first().map_or(0, |e| e.generation);
+fn generation_after(predecessors: &[QuicPredecessor]) -> u8 {
+    let taken = |g: &u8| predecessors.iter().any(|e| e.generation == *g);
+    let last = predecessors.first().map_or(0, |e| e.generation);
     (1..=u8::MAX).map(|n| last.wrapping_add(n)).find(|g| !taken(g)).unwrap_or(last)
 }
 
 impl Listeners {
     /// None open, but these to be used where their address is configured.
-    pub fn of(legacy: &mut Legacy) -> Self {
-        let elders: Arc<[QuicPredecessor]> = std::mem::take(&mut legacy.elders).into();
+    pub fn of(inherited_state: &mut InheritedState) -> Self {
+        let predecessors: Arc<[QuicPredecessor]> = std::mem::take(&mut inherited_state.predecessors).into();
         Self {
-            inherited: std::mem::take(&mut legacy.listeners),
-            udp_waits: !legacy.udp.is_empty(),
-            inherited_udp: std::mem::take(&mut legacy.udp),
-            generation: generation_after(&elders),
-            elders,
+            inherited: std::mem::take(&mut inherited_state.listeners),
+            udp_waits: !inherited_state.udp.is_empty(),
+            inherited_udp: std::mem::take(&mut inherited_state.udp),
+            generation: generation_after(&predecessors),
+            predecessors,
             ..Self::default()
         }
     }
@@ -65,8 +65,8 @@ impl Listeners {
     }
 
     /// The processes whose QUIC connections are at our sockets.
-    pub fn elders(&self) -> Arc<[QuicPredecessor]> {
-        self.elders.clone()
+    pub fn predecessors(&self) -> Arc<[QuicPredecessor]> {
+        self.predecessors.clone()
     }
 
     /// What our QUIC connection ids begin with.
@@ -126,7 +126,7 @@ impl Listeners {
             limits: parts.limits,
             access_log: parts.access_log,
             quic_generation: self.generation,
-            quic_predecessors: self.elders.clone(),
+            quic_predecessors: self.predecessors.clone(),
         })
     }
 

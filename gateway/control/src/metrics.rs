@@ -4,7 +4,7 @@ use crate::access_log::LogStats;
 use crate::health::LiveUpstreams;
 use crate::prometheus::Writer;
 use crate::shortage::Shortages;
-use crate::vpn::status::Board;
+use crate::vpn::status::{Board, Status};
 use sealane_http::ParseError;
 use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};
 use sealane_sys::fastopen_counts;
@@ -151,7 +151,7 @@ impl LaneMetrics {
             upstreams.render(out);
         }
         if let Some(board) = self.tunnel.get() {
-            board.read().render(out);
+            render_tunnel(&board.read(), out);
         }
         out.counter(
             "sealane_log_lines_lost_total",
@@ -170,4 +170,24 @@ impl LaneMetrics {
 /// `a="x",b="y"` as pairs; the text is ours and well-formed.
 fn labels(text: &'static str) -> Vec<(&'static str, &'static str)> {
     text.split(',').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k, v.trim_matches('"'))).collect()
+}
+
+/// What the tunnel's status says, as metrics.
+fn render_tunnel(status: &Status, out: &mut Writer) {
+    out.gauge("sealane_tunnel_clients", "Connected clients of the tunnel.").sample(&[], status.clients.len() as u64);
+    let mut family = out.counter("sealane_tunnel_control_total", "What the tunnel's control has counted.");
+    for (name, n) in &status.control {
+        family.sample(&[("what", name)], *n);
+    }
+    let mut family = out.counter("sealane_tunnel_data_total", "What the tunnel's data plane has counted.");
+    for (name, n) in &status.data {
+        family.sample(&[("what", name)], *n);
+    }
+    let mut family = out.counter("sealane_tunnel_client_bytes_total", "IP bytes of connected clients.");
+    for client in &status.clients {
+        let id = client.peer_id.to_string();
+        for (direction, n) in [("received", client.rx_bytes), ("sent", client.tx_bytes)] {
+            family.sample(&[("client", &client.name), ("peer", &id), ("direction", direction)], n);
+        }
+    }
 }

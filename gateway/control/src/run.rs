@@ -5,27 +5,28 @@
 
 use crate::access_log::AccessLog;
 use crate::admin::{self, Admin};
+use crate::commands::{Command, Commands, PendingCommand, Reply};
 use crate::config::{AccessLogTarget, Config, Origin, Warning};
 use crate::dns;
-use crate::handover::{self, Estate, Legacy, Program, Successor};
+use crate::handover::{self, HandoverState, InheritedState, Program, Successor};
 use crate::health::LiveUpstreams;
-use crate::kept;
 use crate::lanes::{LaneEvent, Lanes};
 use crate::listeners::Listeners;
 use crate::log::{self, LogSettings};
 use crate::memory::{self, MemoryWatch};
 use crate::metrics::LaneMetrics;
-use crate::orders::{Given, Order, Orders, Reply};
+use crate::resolve;
 use crate::shortage::ShortageWatch;
 use crate::signals::{Event, Signals};
 use crate::sockets;
-use crate::status::Board;
+use crate::status::StatusRegistry;
+use crate::stored_tunnel;
 use crate::syn_tls;
 use crate::systemd::Notifier;
 use crate::ticket_keys::TicketRing;
 use crate::user;
 use crate::vpn::Vpn;
-use crate::watch::Watched;
+use crate::watch::{Look, Watched};
 use anyhow::{Context as _, Result, bail};
 use sealane_lane::Published;
 use sealane_proxy::snapshot::Snapshot;
@@ -43,7 +44,7 @@ use tokio::time::Instant;
 /// How long the access log's last lines may take.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
 /// Processes before this one to whom a successor can pass on what is theirs; those before them end their connections.
-const MAX_ELDERS: usize = 16;
+const MAX_PREDECESSORS: usize = 16;
 const NO_UPGRADE_NOW: &str = "not upgraded: an upgrade or the end is under way";
 /// How often files are looked at when changes of them are to be noticed.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
@@ -74,13 +75,13 @@ pub fn serve(config: Config) -> Result<()> {
 pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
     log::start(config.log);
     let program = Program::this()?;
-    let legacy = handover::receive()?;
+    let inherited_state = handover::receive()?;
     sockets::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async move {
-        let mut running = Running::start(config, program, legacy).await?;
+        let mut running = Running::start(config, program, inherited_state).await?;
         ready(&running.ready());
-        let result = running.mind().await;
+        let result = running.run().await;
         if let Some(log) = running.log.take() {
             log.finish(LOG_PATIENCE);
         }
@@ -91,7 +92,7 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
         anyhow::Ok((result, running.vpn, running.notifier))
     });
     let result = ended.and_then(|(result, vpn, notifier)| {
-        vpn.iter().for_each(|vpn| kept::keep(vpn, &notifier));
+        vpn.iter().for_each(|vpn| stored_tunnel::store(vpn, &notifier));
         result
     });
     // Nothing that still waits (for a successor that says nothing) delays the end.
@@ -99,33 +100,29 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
     result
 }
 
-/// A configuration that was read beside everything else that control does, and the files as they were before.
+/// A configuration that was read beside everything else that control does.
 struct Loaded {
     config: Result<(Config, Vec<Warning>), String>,
     /// The files that one with errors names: when they come, it is read again.
     wanted: Vec<PathBuf>,
-    before: Watched,
+    /// The files as they were before and after.
+    before: Look,
+    after: Look,
 }
 
-/// Reads a configuration again, and resolves its names if it is to be served here. Files are read on a thread where
-/// waiting for a disk hurts nobody, names are given [`dns::LOAD_LIMIT`]: heartbeats and orders go on meanwhile.
-async fn load(origin: Origin, files: Vec<PathBuf>, resolve: bool) -> Loaded {
-    let read = move || {
-        // As the files are before they are read: what changes meanwhile has changed since.
-        let before = Watched::new(&files);
-        let config = Config::reload(&origin);
-        let wanted = config.as_ref().err().map_or_else(Vec::new, |e| e.files.clone());
-        Loaded { config: config.map_err(|e| e.to_string()), wanted, before }
-    };
-    let mut loaded = tokio::task::spawn_blocking(read).await.unwrap_or_else(|e| Loaded {
-        config: Err(format!("it cannot be read: {e}; this is a bug")),
-        wanted: Vec::new(),
-        before: Watched::new(&[]),
-    });
-    if let (Ok((config, warnings)), true) = (&mut loaded.config, resolve) {
-        warnings.extend(config.resolve(dns::LOAD_LIMIT).await);
+/// Reads a configuration again, and resolves its names if it is to be served here. Nothing here waits without a limit, and
+/// heartbeats and commands go on meanwhile.
+async fn load(origin: Origin, files: Vec<PathBuf>, resolve_names: bool) -> Loaded {
+    // As the files are before they are read: what changes meanwhile has changed since.
+    let before = Look::bounded(files.clone()).await;
+    let mut config = resolve::load(&origin).await;
+    let wanted = config.as_ref().err().map_or_else(Vec::new, |e| e.files.clone());
+    let named = config.as_ref().map_or(&wanted, |(config, _)| &config.files);
+    let after = Look::bounded(files.into_iter().chain(named.iter().cloned()).collect()).await;
+    if let (Ok((config, warnings)), true) = (&mut config, resolve_names) {
+        warnings.extend(resolve::names(config, dns::LOAD_LIMIT).await);
     }
-    loaded
+    Loaded { config: config.map_err(|e| e.to_string()), wanted, before, after }
 }
 
 /// Everything that is up.
@@ -139,48 +136,48 @@ struct Running {
     lanes: Lanes,
     log: Option<AccessLog>,
     metrics: Arc<LaneMetrics>,
-    board: Arc<Board>,
+    status: Arc<StatusRegistry>,
     admin: Admin,
     notifier: Notifier,
     watched: Option<Watched>,
     /// Files that a configuration named which could not be read: the next try may be better once one of them is there.
     wanted: Vec<PathBuf>,
     signals: Signals,
-    orders: Orders,
-    given: mpsc::Receiver<Given>,
-    /// The order for which a configuration is being read, and orders that wait for theirs.
-    loading: Option<Given>,
-    waiting: VecDeque<Given>,
+    commands: Commands,
+    requested: mpsc::Receiver<PendingCommand>,
+    /// The command for which a configuration is being read, and commands that wait for theirs.
+    loading: Option<PendingCommand>,
+    waiting: VecDeque<PendingCommand>,
     tell_loaded: mpsc::Sender<Loaded>,
     loaded: mpsc::Receiver<Loaded>,
-    /// An order to upgrade that waits for the successor.
-    upgrading: Option<Given>,
+    /// A command to upgrade that waits for the successor.
+    upgrading: Option<PendingCommand>,
     /// Its end of what the successor and this process pass each other, and the listeners whose UDP sockets stay here.
-    follower: Option<(Arc<Channel>, Arc<[SocketAddr]>)>,
+    successor_channel: Option<(Arc<Channel>, Arc<[SocketAddr]>)>,
     draining: bool,
     vpn: Option<Vpn>,
 }
 
 impl Running {
     /// Opens everything, becomes who it should be, starts the lanes; in this order.
-    async fn start(mut config: Config, program: Program, mut legacy: Legacy) -> Result<Self> {
+    async fn start(mut config: Config, program: Program, mut inherited_state: InheritedState) -> Result<Self> {
         let signals = Signals::new()?;
-        let heir = user::to_become(&config).cloned();
+        let run_as = user::to_become(&config).cloned();
         let keep = user::kept_capabilities(&config);
-        if heir.is_some() {
+        if run_as.is_some() {
             // Before there are other threads, which would keep what they may gain.
             privileges::gain_nothing_more(keep).context("cannot give up rights")?;
         }
         let notifier = Notifier::from_environment();
         let mut ring = TicketRing::new(config.ticket_lifetime)?;
-        if let Some(keys) = legacy.tickets.take() {
+        if let Some(keys) = inherited_state.tickets.take() {
             ring.inherit(&keys);
         }
-        let mut listeners = Listeners::of(&mut legacy);
+        let mut listeners = Listeners::of(&mut inherited_state);
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
         // Clients that come meanwhile wait to be accepted. Whose name does not resolve is down until it does.
-        dns::inherit(std::mem::take(&mut legacy.names));
-        for warning in config.resolve(dns::LOAD_LIMIT).await {
+        dns::inherit(std::mem::take(&mut inherited_state.names));
+        for warning in resolve::names(&mut config, dns::LOAD_LIMIT).await {
             log::warn!("{warning}");
         }
         let upstreams = LiveUpstreams::new(&config);
@@ -188,7 +185,7 @@ impl Running {
         for address in listeners.forget_inherited() {
             log::warn!("no listener is configured for {address}, which was passed to this process");
         }
-        let log = AccessLog::start(&config.access_log, config.lanes, heir.as_ref());
+        let log = AccessLog::start(&config.access_log, config.lanes, run_as.as_ref());
         let log = log.with_context(|| match &config.access_log {
             AccessLogTarget::File(path) => format!("cannot write the access log {}", path.display()),
             AccessLogTarget::Off | AccessLogTarget::Stdout => "cannot start the access log".to_owned(),
@@ -197,41 +194,54 @@ impl Running {
             Some((log, lanes)) => (Some(log), lanes.into_iter().map(Some).collect()),
             None => (None, (0..config.lanes).map(|_| None).collect()),
         };
-        let mut opened =
-            admin::open(config.admin, legacy.admin.take(), config.admin_socket.as_deref(), legacy.is_successor())?;
-        if let Some(heir) = &heir {
-            opened.give(heir)?;
+        let mut opened = admin::open(
+            config.admin,
+            inherited_state.admin.take(),
+            config.admin_socket.as_deref(),
+            inherited_state.is_successor(),
+        )?;
+        if let Some(run_as) = &run_as {
+            opened.give(run_as)?;
         }
         // Its interface takes more rights than the configured user has.
         let tunnel = config.tunnel.take();
         // A predecessor's is taken at the very end, since its packets wait meanwhile.
         let (vpn, inherits) = match tunnel {
-            Some(settings) if legacy.has_tunnel() => (None, Some(settings)),
-            Some(settings) => (Some(kept::start((*settings).into(), legacy.kept.take(), &notifier)?), None),
+            Some(settings) if inherited_state.has_tunnel() => (None, Some(settings)),
+            Some(settings) => {
+                (Some(stored_tunnel::start((*settings).into(), inherited_state.stored_tunnel.take(), &notifier)?), None)
+            }
             None => (None, None),
         };
         user::become_user(&config, keep)?;
         let published = Published::new(snapshot);
         let lanes = Lanes::start(&published, lane_logs).await?;
-        for elder in listeners.elders().iter() {
-            lanes.listen_to(elder.channel.clone(), listeners.ids())?;
+        for predecessor in listeners.predecessors().iter() {
+            lanes.listen_to(predecessor.channel.clone(), listeners.ids())?;
         }
         upstreams.start(lanes.waker())?;
         let metrics = LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats));
         let metrics = Arc::new(metrics.with_upstreams(upstreams.clone()));
-        let board = Arc::new(Board::new(metrics.clone()));
-        board.configured(&config, &listeners, 1);
-        let (orders, given) = Orders::channel();
-        let admin = opened.serve(&metrics, &board, &orders)?;
+        let status = Arc::new(StatusRegistry::new(metrics.clone()));
+        status.configured(&config, &listeners, 1);
+        let (commands, requested) = Commands::channel();
+        let admin = opened.serve(&metrics, &status, &commands)?;
         admin.answer_to(&config.admin_names);
-        let watched = config.reload_on_change.then(|| Watched::new(&config.files));
-        let inherits = inherits.map(|settings| Vpn::prepare((*settings).into(), legacy.take_tunnel()?)).transpose()?;
+        let watched = match config.reload_on_change {
+            true => {
+                let files = config.files.clone();
+                Some(Watched::new(files.clone(), &Look::default(), &Look::bounded(files).await))
+            }
+            false => None,
+        };
+        let inherits =
+            inherits.map(|settings| Vpn::prepare((*settings).into(), inherited_state.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
-        if let Some(predecessor) = legacy.announce() {
-            let orders = orders.clone();
+        if let Some(predecessor) = inherited_state.announce() {
+            let commands = commands.clone();
             tokio::spawn(async move {
                 let _ = tokio::task::spawn_blocking(|| predecessor.reads_no_more()).await;
-                orders.tell(Order::ReadUdp).await;
+                commands.tell(Command::ReadUdp).await;
             });
         }
         let vpn = match inherits {
@@ -242,7 +252,7 @@ impl Running {
         if let Some(note) = syn_tls::note(&config) {
             log::warn!("{note}");
         }
-        notifier.ready(&board.sentence());
+        notifier.ready(&status.sentence());
         let (tell_loaded, loaded) = mpsc::channel(1);
         Ok(Self {
             config,
@@ -254,20 +264,20 @@ impl Running {
             lanes,
             log,
             metrics,
-            board,
+            status,
             admin,
             notifier,
             watched,
             wanted: Vec::new(),
             signals,
-            orders,
-            given,
+            commands,
+            requested,
             loading: None,
             waiting: VecDeque::new(),
             tell_loaded,
             loaded,
             upgrading: None,
-            follower: None,
+            successor_channel: None,
             draining: false,
             vpn,
         })
@@ -279,14 +289,17 @@ impl Running {
         Ready { listeners, admin: self.admin.address() }
     }
 
-    /// Minds signals, orders, files and time until the lanes are done.
-    async fn mind(&mut self) -> Result<()> {
+    /// Handles signals, commands, files and time until the lanes are done.
+    async fn run(&mut self) -> Result<()> {
         let mut rotation = next_rotation(&self.ring);
         let mut heartbeat = every(self.notifier.heartbeat);
         let mut memory_look = every(Some(memory::LOOK_EVERY));
         let memory = MemoryWatch::new(self.lanes.short_of_memory.clone());
         let mut shortages = ShortageWatch::default();
         let mut look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
+        // One look at a time: where a file system does not answer, no second thread waits for it.
+        let (tell_looked, mut looked) = mpsc::channel(1);
+        let mut looking = false;
         loop {
             tokio::select! {
                 event = self.lanes.events.recv() => match event {
@@ -304,18 +317,18 @@ impl Running {
                     None => return self.lanes.join(),
                 },
                 event = self.signals.next() => {
-                    let order = match event {
-                        Event::Drain => Order::Drain,
-                        Event::Quit => Order::Quit,
-                        Event::Reload => Order::Reload,
-                        Event::Reopen => Order::Reopen,
-                        Event::Upgrade => Order::Upgrade,
+                    let command = match event {
+                        Event::Drain => Command::Drain,
+                        Event::Quit => Command::Quit,
+                        Event::Reload => Command::Reload,
+                        Event::Reopen => Command::Reopen,
+                        Event::Upgrade => Command::Upgrade,
                     };
-                    // Orders are obeyed one after the other; a full channel delays signals, it loses none.
-                    let orders = self.orders.clone();
-                    tokio::spawn(async move { orders.tell(order).await });
+                    // Commands are executed one after the other; a full channel delays signals, it loses none.
+                    let commands = self.commands.clone();
+                    tokio::spawn(async move { commands.tell(command).await });
                 }
-                Some(given) = self.given.recv() => self.obey(given),
+                Some(pending) = self.requested.recv() => self.execute(pending),
                 Some(loaded) = self.loaded.recv() => {
                     let (period, watching) = (self.ring.period(), self.watched.is_some());
                     self.loaded(loaded);
@@ -333,7 +346,7 @@ impl Running {
                     let generation = self.published.newest().generation + 1;
                     let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
                     self.publish(snapshot);
-                    self.board.keys_rotated();
+                    self.status.keys_rotated();
                 }
                 _ = memory_look.tick() => {
                     if memory.look(self.config.limits.max_memory) {
@@ -346,11 +359,19 @@ impl Running {
                     }
                 }
                 _ = heartbeat.tick() => self.notifier.alive(),
-                _ = look.tick() => {
-                    if self.watched.as_mut().is_some_and(Watched::changed) && !self.draining {
-                        // An order like any other, so that what becomes of it is said.
-                        let orders = self.orders.clone();
-                        tokio::spawn(async move { orders.tell(Order::Reload).await });
+                _ = look.tick(), if !looking => {
+                    if let Some(watched) = &self.watched {
+                        looking = true;
+                        let (look, tell) = (Look::start(watched.files().to_vec()), tell_looked.clone());
+                        tokio::spawn(async move { tell.send(look.await.unwrap_or_default()).await });
+                    }
+                }
+                Some(look) = looked.recv() => {
+                    looking = false;
+                    if self.watched.as_mut().is_some_and(|watched| watched.changed(&look)) && !self.draining {
+                        // A command like any other, so that what becomes of it is said.
+                        let commands = self.commands.clone();
+                        tokio::spawn(async move { commands.tell(Command::Reload).await });
                     }
                 }
                 // Other servers: names have resolved to something new.
@@ -363,15 +384,15 @@ impl Running {
         }
     }
 
-    fn obey(&mut self, given: Given) {
-        match given.order.clone() {
-            Order::Drain => given.reply(self.drain(None)),
-            Order::Quit => {
+    fn execute(&mut self, pending: PendingCommand) {
+        match pending.command.clone() {
+            Command::Drain => pending.reply(self.drain(None)),
+            Command::Quit => {
                 self.draining = true;
                 self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: None });
-                given.reply(Ok(String::new()));
+                pending.reply(Ok(String::new()));
             }
-            Order::Reopen => {
+            Command::Reopen => {
                 if let Some(log) = &self.log {
                     log.reopen();
                 }
@@ -380,13 +401,13 @@ impl Running {
                     true => "logs are opened again",
                     false => "there is no log to open again",
                 };
-                given.reply(Ok(said.to_owned()));
+                pending.reply(Ok(said.to_owned()));
             }
-            Order::Reload | Order::Upgrade => self.load(given),
-            Order::ReadUdp => {
+            Command::Reload | Command::Upgrade => self.load(pending),
+            Command::ReadUdp => {
                 self.listeners.read_udp();
                 let generation = self.published.newest().generation + 1;
-                given.reply(match self.listeners.snapshot(&self.config, &self.ring, generation) {
+                pending.reply(match self.listeners.snapshot(&self.config, &self.ring, generation) {
                     Ok(snapshot) => {
                         self.publish(snapshot);
                         Ok(String::new())
@@ -394,28 +415,29 @@ impl Running {
                     Err(e) => Err(format!("no HTTP/3: {e:#}")),
                 });
             }
-            Order::Succeeded(result) => {
+            Command::Succeeded(result) => {
                 let reply = match result {
                     Ok((pid, read_no_more)) => {
                         self.notifier.main_process(pid);
                         // The path of the admin socket is the successor's now.
                         self.admin.leave();
-                        let follower = self.follower.take().map(|(channel, not_read)| {
+                        let successor = self.successor_channel.take().map(|(channel, not_read)| {
                             if let Err(e) = self.lanes.listen_to(channel.clone(), self.listeners.ids()) {
                                 log::warn!("QUIC connections of this process end: {e}");
                             }
                             QuicSuccessor { channel, read_no_more, not_read }
                         });
-                        self.drain(follower).map(|_| format!("process {pid} serves now; this one finishes what it has"))
+                        self.drain(successor)
+                            .map(|_| format!("process {pid} serves now; this one finishes what it has"))
                     }
                     Err(e) => {
-                        self.board.upgrade_failed();
+                        self.status.upgrade_failed();
                         Err(format!("not upgraded: {e}; this process goes on"))
                     }
                 };
                 match self.upgrading.take() {
                     Some(asked) => asked.reply(reply),
-                    None => given.reply(reply),
+                    None => pending.reply(reply),
                 }
             }
         }
@@ -439,25 +461,27 @@ impl Running {
     }
 
     /// Starts to read the configuration again, for a reload or an upgrade; [`Running::loaded`] goes on. One at a time.
-    fn load(&mut self, given: Given) {
+    fn load(&mut self, pending: PendingCommand) {
         if self.loading.is_some() {
             // A signal while one like it waits already asks for nothing more.
-            let same = |g: &Given| matches!(g.order, Order::Upgrade) == matches!(given.order, Order::Upgrade);
-            if given.is_awaited() || !self.waiting.iter().any(same) {
-                self.waiting.push_back(given);
+            let same = |g: &PendingCommand| {
+                matches!(g.command, Command::Upgrade) == matches!(pending.command, Command::Upgrade)
+            };
+            if pending.is_awaited() || !self.waiting.iter().any(same) {
+                self.waiting.push_back(pending);
             }
             return;
         }
-        let upgrade = matches!(given.order, Order::Upgrade);
+        let upgrade = matches!(pending.command, Command::Upgrade);
         match (upgrade, self.draining, &self.config.origin) {
-            (false, true, _) => return given.reply(Err("not reloaded: the gateway is ending".to_owned())),
+            (false, true, _) => return pending.reply(Err("not reloaded: the gateway is ending".to_owned())),
             (false, false, _) => self.notifier.reloading(),
             // It starts with the same arguments again.
-            (true, _, Origin::CommandLine(_)) => return self.upgrade(given, None),
-            (true, true, _) => return given.reply(Err(NO_UPGRADE_NOW.to_owned())),
+            (true, _, Origin::CommandLine(_)) => return self.upgrade(pending, None),
+            (true, true, _) => return pending.reply(Err(NO_UPGRADE_NOW.to_owned())),
             (true, false, Origin::File(_)) => {}
         }
-        self.loading = Some(given);
+        self.loading = Some(pending);
         let (origin, files) = (self.config.origin.clone(), self.files());
         let tell = self.tell_loaded.clone();
         tokio::spawn(async move {
@@ -468,16 +492,16 @@ impl Running {
 
     /// Goes on with what a configuration was read for.
     fn loaded(&mut self, loaded: Loaded) {
-        let Some(given) = self.loading.take() else { return };
-        match (&given.order, loaded.config) {
+        let Some(pending) = self.loading.take() else { return };
+        match (&pending.command, loaded.config) {
             // What the configuration's errors are is said on the standard error; the asker gets them too.
-            (Order::Reload, config) => {
+            (Command::Reload, config) => {
                 let reply = self.reload(Loaded { config, ..loaded });
-                given.reply(reply);
+                pending.reply(reply);
             }
             // A configuration that is wrong is found here, where it costs nothing.
-            (_, Err(e)) => given.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}"))),
-            (_, Ok((config, _))) => self.upgrade(given, Some(&config)),
+            (_, Err(e)) => pending.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}"))),
+            (_, Ok((config, _))) => self.upgrade(pending, Some(&config)),
         }
         while let (None, Some(next)) = (&self.loading, self.waiting.pop_front()) {
             self.load(next);
@@ -492,14 +516,14 @@ impl Running {
         self.wanted = loaded.wanted;
         let result = loaded.config.map_err(anyhow::Error::msg).and_then(|(config, said)| self.try_reload(config, said));
         // What has been looked at, good or bad, is not looked at again until it changes again.
-        self.watched = self.config.reload_on_change.then(|| loaded.before.carried_to(&self.files()));
+        self.watched = self.config.reload_on_change.then(|| Watched::new(self.files(), &loaded.before, &loaded.after));
         let reply = match result {
             Ok(notes) if notes.is_empty() => Ok("reloaded".to_owned()),
             Ok(notes) => Ok(format!("reloaded; some of it takes more than a reload:\n{}", notes.join("\n"))),
             Err(e) => Err(format!("not reloaded; the running configuration stays:\n{e:#}")),
         };
-        self.board.reloaded(&reply);
-        self.notifier.ready(&self.board.sentence());
+        self.status.reloaded(&reply);
+        self.notifier.ready(&self.status.sentence());
         reply
     }
 
@@ -558,15 +582,15 @@ impl Running {
         }
         self.admin.answer_to(&config.admin_names);
         self.config = config;
-        self.board.configured(&self.config, &self.listeners, generation);
+        self.status.configured(&self.config, &self.listeners, generation);
         Ok(notes)
     }
 
     /// Starts a successor, which will serve `next` (`None`: the same as this process); the rest follows when it has said
     /// that it serves.
-    fn upgrade(&mut self, given: Given, next: Option<&Config>) {
+    fn upgrade(&mut self, pending: PendingCommand, next: Option<&Config>) {
         if self.upgrading.is_some() || self.draining {
-            return given.reply(Err(NO_UPGRADE_NOW.to_owned()));
+            return pending.reply(Err(NO_UPGRADE_NOW.to_owned()));
         }
         let next = next.unwrap_or(&self.config);
         let obstacle = match (&self.vpn, &next.tunnel) {
@@ -576,18 +600,18 @@ impl Running {
             (None, None) => None,
         };
         if let Some(why) = obstacle {
-            return given.reply(Err(format!("not upgraded: {why}")));
+            return pending.reply(Err(format!("not upgraded: {why}")));
         }
         let (ours, theirs) = match Channel::pair() {
             Ok(pair) => pair,
-            Err(e) => return given.reply(Err(format!("not upgraded: {e}; this process goes on"))),
+            Err(e) => return pending.reply(Err(format!("not upgraded: {e}; this process goes on"))),
         };
         let (udp, not_read) = self.listeners.udp_estate(next);
-        self.follower = Some((Arc::new(ours), not_read.into()));
+        self.successor_channel = Some((Arc::new(ours), not_read.into()));
         let generation = self.listeners.generation();
         let myself = QuicPredecessor { generation, ids_have_macs: true, channel: Arc::new(theirs) };
-        let elders = self.listeners.elders();
-        let estate = Estate {
+        let predecessors = self.listeners.predecessors();
+        let state = HandoverState {
             listeners: self.listeners.estate(),
             admin: self.admin.descriptor(),
             tickets: self.ring.current(),
@@ -595,22 +619,22 @@ impl Running {
             tunnel: self.vpn.is_some(),
             names: dns::all_known(),
             udp,
-            elders: std::iter::once(myself).chain(elders.iter().take(MAX_ELDERS).cloned()).collect(),
+            predecessors: std::iter::once(myself).chain(predecessors.iter().take(MAX_PREDECESSORS).cloned()).collect(),
         };
-        match Successor::start(&self.program, &estate) {
+        match Successor::start(&self.program, &state) {
             Err(e) => {
-                self.board.upgrade_failed();
-                given.reply(Err(format!("not upgraded: {e:#}; this process goes on")));
+                self.status.upgrade_failed();
+                pending.reply(Err(format!("not upgraded: {e:#}; this process goes on")));
             }
             Ok(successor) => {
-                self.upgrading = Some(given);
-                let (orders, tunnel) = (self.orders.clone(), self.vpn.as_ref().map(Vpn::door));
+                self.upgrading = Some(pending);
+                let (commands, tunnel) = (self.commands.clone(), self.vpn.as_ref().map(Vpn::door));
                 tokio::spawn(async move {
                     let waited =
                         tokio::task::spawn_blocking(|| successor.wait(tunnel).map_err(|e| format!("{e:#}"))).await;
                     let result = waited.unwrap_or_else(|e| Err(e.to_string()));
                     let result = result.map(|(pid, pair)| (pid, Arc::new(pair)));
-                    orders.tell(Order::Succeeded(result)).await;
+                    commands.tell(Command::Succeeded(result)).await;
                 });
             }
         }

@@ -2,11 +2,11 @@
 //!
 //! Put together when somebody asks, from what lanes count and control knows; lanes notice nothing of it.
 
+use crate::commands::Reply;
 use crate::config::{Config, Origin};
 use crate::health::LiveUpstreams;
 use crate::listeners::Listeners;
 use crate::metrics::LaneMetrics;
-use crate::orders::Reply;
 use crate::prometheus::Writer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -153,7 +153,7 @@ pub struct ServerChange {
 
 /// Where control writes down what it does, for [`Status`].
 #[derive(Debug)]
-pub struct Board {
+pub struct StatusRegistry {
     metrics: Arc<LaneMetrics>,
     started: (SystemTime, Instant),
     written: Mutex<Written>,
@@ -169,7 +169,7 @@ struct Written {
     certificates: Vec<CertificateStatus>,
 }
 
-impl Board {
+impl StatusRegistry {
     /// An empty one.
     pub fn new(metrics: Arc<LaneMetrics>) -> Self {
         Self { metrics, started: (SystemTime::now(), Instant::now()), written: Mutex::default() }

@@ -8,7 +8,7 @@ use crate::log;
 use anyhow::{Context as _, Result};
 use rustix::fs::{Access, access};
 use sealane_sys::privileges::CapabilitySet;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::path::Path;
 
 /// Who this process is going to be, if it is to be somebody else and can.
@@ -37,7 +37,7 @@ pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
     let name = &run_as.user.name;
     sealane_sys::privileges::become_user(&run_as.user, run_as.gid, keep)
         .with_context(|| format!("cannot become {name}"))?;
-    for file in config.files.iter().filter(|f| File::open(f).is_err()) {
+    for file in config.files.iter().filter(|f| access(f.as_path(), Access::READ_OK).is_err()) {
         let file = file.display();
         log::warn!(
             "{name} cannot read {file}, so a reload will fail: `sudo chgrp {name} {file}; sudo chmod g+r {file}`"

@@ -7,6 +7,7 @@ mod it {
     pub mod good;
     pub mod names;
     pub mod origin;
+    pub mod surroundings;
     pub mod tunnel;
     pub mod vpn;
 }

@@ -12,7 +12,7 @@ use sealane_control::config::{
     self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, Severity, Warning, https_record,
 };
 use sealane_control::log::{self, Level};
-use sealane_control::{demo, dns, run, syn_tls};
+use sealane_control::{demo, dns, resolve, run, syn_tls};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -346,15 +346,15 @@ fn execute(command: Command) -> Result<ExitCode> {
     match command {
         Command::Demo { port, lanes } => demo::run(port, lanes)?,
         Command::Proxy { serving, to, to_ca, keepalive } => {
-            serve(Config::from_command_line(&serving.with(Answer::Proxy { to, ca: to_ca, keepalive })))?;
+            serve(resolve::load_command_line_and_wait(&serving.with(Answer::Proxy { to, ca: to_ca, keepalive })))?;
         }
         Command::Respond { serving, status, body, content_type } => {
-            serve(Config::from_command_line(&serving.with(Answer::Respond { status, body, content_type })))?;
+            serve(resolve::load_command_line_and_wait(&serving.with(Answer::Respond { status, body, content_type })))?;
         }
         Command::Client { listen, to, redirect, no_cookie, verbose } => {
             client::run(&ClientSettings { listen, to, redirect, no_cookie, verbose })?;
         }
-        Command::Serve { config } => serve(Config::load(&config))?,
+        Command::Serve { config } => serve(resolve::load_and_wait(&config))?,
         Command::Check { config, offline, json } => return check(&config, offline, json),
         Command::Tunnel(command) => tunnel::execute(command)?,
         Command::Config(ConfigCommand::Example) => print(&config::example())?,
@@ -394,14 +394,17 @@ fn serve(loaded: Result<(Config, Vec<Warning>), Errors>) -> Result<()> {
 }
 
 fn check(path: &Path, offline: bool, json: bool) -> Result<ExitCode> {
-    let loaded = if offline { Config::load_offline(path) } else { Config::load(path) };
+    let loaded = match offline {
+        true => resolve::document_and_wait(path).and_then(|document| document.read_offline()),
+        false => resolve::load_and_wait(path),
+    };
     let (config, errors, warnings) = match loaded {
         Ok((config, warnings)) if offline => (Some(config), Vec::new(), warnings),
         Ok((mut config, mut warnings)) => {
             // What `serve` does before it serves.
-            warnings.extend(config.resolve_and_wait(dns::LOAD_LIMIT)?);
+            warnings.extend(resolve::names_and_wait(&mut config, dns::LOAD_LIMIT)?);
             let (errors, more): (Vec<Diagnostic>, Vec<Warning>) =
-                config.refused_here().into_iter().partition(|d| d.severity == Severity::Error);
+                resolve::refused_here(&config).into_iter().partition(|d| d.severity == Severity::Error);
             warnings.extend(more);
             (errors.is_empty().then_some(config), errors, warnings)
         }
@@ -433,7 +436,7 @@ fn check(path: &Path, offline: bool, json: bool) -> Result<ExitCode> {
 }
 
 fn show(path: &Path, json: bool) -> Result<()> {
-    let (effective, warnings) = Effective::load(path)?;
+    let (effective, warnings) = Effective::of_document(&resolve::document_and_wait(path)?)?;
     for warning in warnings {
         eprintln!("{warning}");
     }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
-use sealane_control::config;
+use sealane_control::resolve;
 use sealane_control::vpn::status::Status;
 use sealane_control::vpn::{auth, client, import, pki, profile};
 use std::io::{BufRead as _, Write as _};
@@ -111,7 +111,7 @@ fn print(text: &str) -> Result<()> {
 }
 
 fn status(config_file: &Path, json: bool) -> Result<()> {
-    let path = config::tunnel_status_file(config_file)?;
+    let path = resolve::document_and_wait(config_file)?.tunnel_status_file()?;
     let text =
         std::fs::read_to_string(&path).with_context(|| format!("{} (is the gateway running?)", path.display()))?;
     if json {

@@ -16,6 +16,8 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
+use x509_parser::certificate::X509CertificateParser;
+use x509_parser::nom::Parser as _;
 
 /// The default for how long a client's certificate, once verified, is good for resumption.
 pub const REAUTHENTICATE_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -162,83 +164,11 @@ impl ClientCertVerifier for NotesAuthentication {
     }
 }
 
-// DER tags (X.690 §8, RFC 5280 §4.1).
-const INTEGER: u8 = 0x02;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
-const SEQUENCE: u8 = 0x30;
-const VERSION: u8 = 0xa0;
-
-/// The element at the start of `der`: its tag, its contents, and what follows it.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (tag, rest) = der.split_first()?;
-    let (first, rest) = rest.split_first()?;
-    let (len, rest) = match *first {
-        len @ 0..=0x7f => (usize::from(len), rest),
-        // No certificate is longer than three bytes can say.
-        many @ 0x81..=0x83 => {
-            let (len, rest) = rest.split_at_checked(usize::from(many & 0x7f))?;
-            (len.iter().fold(0, |n, byte| n << 8 | usize::from(*byte)), rest)
-        }
-        _ => return None,
-    };
-    let (contents, rest) = rest.split_at_checked(len)?;
-    Some((*tag, contents, rest))
-}
-
-/// The contents of the element with this tag at the start of `der`, and what follows it.
-fn expect(der: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
-    let (tag, contents, rest) = element(der)?;
-    (tag == wanted).then_some((contents, rest))
-}
-
-/// A certificate's `notAfter` in seconds since 1970 (RFC 5280 §4.1.2.5).
+/// A certificate's `notAfter` in seconds since 1970 (RFC 5280 §4.1.2.5); 0 before 1970.
 fn not_after(certificate: &[u8]) -> Option<u64> {
-    let (certificate, _) = expect(certificate, SEQUENCE)?;
-    let (mut fields, _) = expect(certificate, SEQUENCE)?;
-    if let Some((_, rest)) = expect(fields, VERSION) {
-        fields = rest;
-    }
-    let (_, fields) = expect(fields, INTEGER)?;
-    let (_, fields) = expect(fields, SEQUENCE)?; // the signature's algorithm
-    let (_, fields) = expect(fields, SEQUENCE)?; // the issuer
-    let (validity, _) = expect(fields, SEQUENCE)?;
-    let (_, _, until) = element(validity)?;
-    match element(until)? {
-        (UTC_TIME, text, _) => {
-            let (year, rest) = digits(text)?;
-            seconds(if year < 50 { 2000 + year } else { 1900 + year }, rest)
-        }
-        (GENERALIZED_TIME, text, _) => {
-            let (century, rest) = digits(text)?;
-            let (year, rest) = digits(rest)?;
-            seconds(century * 100 + year, rest)
-        }
-        _ => None,
-    }
-}
-
-fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
-    let (two, rest) = text.split_at_checked(2)?;
-    let digit = |byte: u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
-    Some((digit(two[0])? * 10 + digit(two[1])?, rest))
-}
-
-/// Seconds since 1970 of `MMDDHHMMSSZ` in a year. 0 before 1970.
-fn seconds(year: u64, text: &[u8]) -> Option<u64> {
-    let (month, rest) = digits(text)?;
-    let (day, rest) = digits(rest)?;
-    let (hour, rest) = digits(rest)?;
-    let (minute, rest) = digits(rest)?;
-    let (second, rest) = digits(rest)?;
-    if rest != b"Z" || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Days since 1 March of year 0, so that a leap day is the last of its year.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
-    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1;
-    const EPOCH: u64 = 719_468;
-    Some(days.saturating_sub(EPOCH) * 86_400 + hour * 3600 + minute * 60 + second)
+    // Extensions are the verifier's.
+    let (_, certificate) = X509CertificateParser::new().with_deep_parse_extensions(false).parse(certificate).ok()?;
+    Some(certificate.validity().not_after.timestamp().try_into().unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -246,32 +176,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_certificates() {
-        assert_eq!(seconds(1970, b"0101000000Z"), Some(0));
-        assert_eq!(seconds(2000, b"0229235959Z"), Some(951_868_799));
-        assert_eq!(seconds(2026, b"1122101112Z"), Some(1_795_342_272));
-        assert_eq!(seconds(9999, b"1231235959Z"), Some(253_402_300_799));
-        assert_eq!(seconds(1950, b"0101000000Z"), Some(0));
-        for bad in [&b""[..], b"0101000000", b"1301000000Z", b"0100000000Z", b"01010000+0Z", b"0101000000+0100"] {
-            assert_eq!(seconds(2000, bad), None);
-        }
-    }
-
-    /// A certificate as far as it is read.
-    fn certificate(tag: u8, until: &[u8]) -> Vec<u8> {
-        let der = |tag: u8, contents: &[u8]| [&[tag, contents.len() as u8], contents].concat();
-        let validity = [der(UTC_TIME, b"200101000000Z"), der(tag, until)].concat();
-        let fields = [der(VERSION, &der(INTEGER, &[2])), der(INTEGER, &[7]), der(SEQUENCE, b"")].concat();
-        let fields = [fields, der(SEQUENCE, b""), der(SEQUENCE, &validity)].concat();
-        der(SEQUENCE, &der(SEQUENCE, &fields))
-    }
-
-    #[test]
     fn the_end_of_a_certificate_is_read_and_what_is_none_has_no_end() {
-        assert_eq!(not_after(&certificate(UTC_TIME, b"700101000001Z")), Some(1));
-        assert_eq!(not_after(&certificate(UTC_TIME, b"491231235959Z")), Some(2_524_607_999));
-        let good = certificate(GENERALIZED_TIME, b"20500101000000Z");
-        assert_eq!(not_after(&good), Some(2_524_608_000));
+        let until = |year| {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let mut params = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+            params.not_before = rcgen::date_time_ymd(1960, 1, 1);
+            params.not_after = rcgen::date_time_ymd(year, 1, 1);
+            params.self_signed(&key).unwrap().der().to_vec()
+        };
+        // A UTCTime ends with 2049, a GeneralizedTime follows.
+        for (year, seconds) in [(1965, 0), (1970, 0), (1971, 31_536_000), (2050, 2_524_608_000), (2100, 4_102_444_800)]
+        {
+            assert_eq!(not_after(&until(year)), Some(seconds), "{year}");
+        }
+        let good = until(2050);
         for cut in 0..good.len() {
             assert_eq!(not_after(&good[..cut]), None, "{cut}");
         }

@@ -48,7 +48,7 @@ pub fn ask(at: &Where, method: &str, path: &str, patience: Duration) -> Result<S
 
 /// The same with a body.
 pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, patience: Duration) -> Result<String> {
-    // What may be asked by address is said where it may: orders are taken at the socket alone.
+    // What may be asked by address is said where it may: commands are accepted at the socket alone.
     let other = if method == "GET" { ", or its admin address with --admin" } else { "" };
     let deadline = Instant::now() + patience;
     let ask = |host: &str| {

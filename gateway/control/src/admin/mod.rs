@@ -2,7 +2,7 @@
 //!
 //! Over TCP, plain HTTP/1.1 for machines that are trusted: it can be read only, under addresses and known names
 //! (`addressed`). Over a Unix socket, whose file says who
-//! may connect, orders are taken as well.
+//! may connect, admin commands are accepted as well.
 //!
 //! | | |
 //! |---|---|
@@ -18,12 +18,12 @@ mod addressed;
 pub mod ask;
 mod unix;
 
+use crate::commands::{Command, Commands};
 use crate::config::RunAs;
 use crate::log;
 use crate::metrics::LaneMetrics;
-use crate::orders::{Order, Orders};
 use crate::prometheus::Writer;
-use crate::status::{Board, ServerChange};
+use crate::status::{ServerChange, StatusRegistry};
 use anyhow::{Context as _, Result};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -104,18 +104,23 @@ pub fn open(
 }
 
 impl Opened {
-    /// Lets another user give orders, who may not be allowed to put the socket's file in its place: that is done here.
+    /// Lets another user give commands, who may not be allowed to put the socket's file in its place: that is done here.
     pub(crate) fn give(&mut self, to: &RunAs) -> Result<()> {
         self.unix.as_mut().map_or(Ok(()), |(file, _)| file.give(to))
     }
 
     /// Serves, until [`Admin::close`].
-    pub fn serve(self, metrics: &Arc<LaneMetrics>, board: &Arc<Board>, orders: &Orders) -> Result<Admin> {
+    pub fn serve(
+        self,
+        metrics: &Arc<LaneMetrics>,
+        status_registry: &Arc<StatusRegistry>,
+        commands: &Commands,
+    ) -> Result<Admin> {
         let names = Names::default();
         let displaced = Arc::new(AtomicU64::new(0));
-        let site = |orders| {
-            let (metrics, board) = (metrics.clone(), board.clone());
-            Arc::new(Site { metrics, board, orders, names: names.clone(), displaced: displaced.clone() })
+        let site = |commands| {
+            let (metrics, status_registry) = (metrics.clone(), status_registry.clone());
+            Arc::new(Site { metrics, status_registry, commands, names: names.clone(), displaced: displaced.clone() })
         };
         let stage = watch::Sender::new(Stage::Serving);
         let mut admin = Admin { tcp: None, unix: None, stage, slots: Vec::new(), names: names.clone() };
@@ -131,7 +136,7 @@ impl Opened {
             let listener = tokio::net::UnixListener::from_std(listener)?;
             file.publish()?;
             admin.unix = Some(file);
-            let site = site(Some(orders.clone()));
+            let site = site(Some(commands.clone()));
             admin.accept(site, Stage::Ending, move |cx| listener.poll_accept(cx).map_ok(|(stream, _)| (stream, None)));
         }
         Ok(admin)
@@ -218,7 +223,7 @@ impl Admin {
             let mut open = Connections::default();
             loop {
                 // Over TCP a place is made below, so that a connection is there to be given it.
-                let free = site.orders.is_none() || slots.available_permits() > 0;
+                let free = site.commands.is_none() || slots.available_permits() > 0;
                 if !free {
                     let Ok(slot) = slots.acquire().await else { return };
                     drop(slot);
@@ -304,9 +309,9 @@ static REQUESTS: AtomicU64 = AtomicU64::new(1);
 /// What connections are answered from.
 struct Site {
     metrics: Arc<LaneMetrics>,
-    board: Arc<Board>,
-    /// `None` where orders are not taken.
-    orders: Option<Orders>,
+    status_registry: Arc<StatusRegistry>,
+    /// `None` where commands are not taken.
+    commands: Option<Commands>,
     names: Names,
     /// Connections over TCP that were closed in favour of new ones.
     displaced: Arc<AtomicU64>,
@@ -351,33 +356,36 @@ const NOT_ADDRESSED: &str = "this listener answers under its IP address and \"lo
 
 async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>> {
     // Who may connect to the socket's file is no web page.
-    if site.orders.is_none()
+    if site.commands.is_none()
         && !addressed::is_addressed(&request, &site.names.read().unwrap_or_else(PoisonError::into_inner))
     {
         return text(StatusCode::MISDIRECTED_REQUEST, NOT_ADDRESSED.to_owned());
     }
-    let order = match request.uri().path() {
-        "/v1/reload" => Order::Reload,
-        "/v1/upgrade" => Order::Upgrade,
-        "/v1/drain" => Order::Drain,
-        "/v1/reopen-logs" => Order::Reopen,
-        "/v1/server" if site.orders.is_some() && request.method() == Method::POST => {
+    let command = match request.uri().path() {
+        "/v1/reload" => Command::Reload,
+        "/v1/upgrade" => Command::Upgrade,
+        "/v1/drain" => Command::Drain,
+        "/v1/reopen-logs" => Command::Reopen,
+        "/v1/server" if site.commands.is_some() && request.method() == Method::POST => {
             return change_server(request, site).await;
         }
-        "/v1/log-level" if site.orders.is_some() && request.method() == Method::POST => {
+        "/v1/log-level" if site.commands.is_some() && request.method() == Method::POST => {
             return change_log_level(request).await;
         }
-        "/v1/server" | "/v1/log-level" => Order::Reopen, // Refused below, as orders are.
+        "/v1/server" | "/v1/log-level" => Command::Reopen, // Refused below, as commands are.
         "/" | "/metrics" | "/healthz" | "/v1/status" => return page(&request, site),
         _ => return text(StatusCode::NOT_FOUND, NOT_FOUND.to_owned()),
     };
-    let Some(orders) = &site.orders else {
-        return text(StatusCode::FORBIDDEN, "orders are taken on the admin socket only ([admin] socket)\n".to_owned());
+    let Some(commands) = &site.commands else {
+        return text(
+            StatusCode::FORBIDDEN,
+            "commands are accepted on the admin socket only ([admin] socket)\n".to_owned(),
+        );
     };
     if request.method() != Method::POST {
         return not_allowed("POST");
     }
-    match orders.give(order).await {
+    match commands.give(command).await {
         Ok(line) => text(StatusCode::OK, line + "\n"),
         Err(line) => text(StatusCode::CONFLICT, line + "\n"),
     }
@@ -418,7 +426,7 @@ async fn change_server(request: Request<Incoming>, site: &Site) -> Response<Full
         Ok(change) => change,
         Err(e) => return text(StatusCode::BAD_REQUEST, format!("not a change: {e}\n")),
     };
-    match site.board.change_server(&change) {
+    match site.status_registry.change_server(&change) {
         Ok(line) => text(StatusCode::OK, line + "\n"),
         Err(line) => text(StatusCode::CONFLICT, line + "\n"),
     }
@@ -432,7 +440,7 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
         "/metrics" => {
             let mut page = Writer::new();
             site.metrics.render(&mut page);
-            site.board.render(&mut page);
+            site.status_registry.render(&mut page);
             page.counter(
                 "sealane_admin_connections_displaced_total",
                 "Connections to the admin listener over TCP closed in favour of new ones.",
@@ -442,7 +450,7 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
         }
         "/healthz" if site.metrics.healthy() => text(StatusCode::OK, "ok\n".to_owned()),
         "/healthz" => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),
-        "/v1/status" => match serde_json::to_string_pretty(&site.board.status()) {
+        "/v1/status" => match serde_json::to_string_pretty(&site.status_registry.status()) {
             Ok(json) => typed(StatusCode::OK, "application/json", json + "\n"),
             Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
         },

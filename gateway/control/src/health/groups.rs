@@ -441,7 +441,7 @@ impl Groups {
         out
     }
 
-    /// When the minder has to look again at the latest, if nobody nudges it.
+    /// When the health monitor has to look again at the latest, if nobody nudges it.
     pub fn next(&self, now: Instant, tick: Duration) -> Instant {
         let mut at = now + tick;
         for group in &self.all {

@@ -1,14 +1,14 @@
 //! The upstreams while they are served: names resolved again, servers checked, ejected, weighed, and their limits
 //! dealt out to the lanes.
 //!
-//! One thread of control (`minder`) does all of it, once for all lanes. What it finds it publishes in two ways: how a
+//! One thread of control (`monitor`) does all of it, once for all lanes. What it finds it publishes in two ways: how a
 //! server stands and what lanes may have under way there are words in its `ServerState`, which lanes read; which
 //! servers there are is a new snapshot, for which [`LiveUpstreams::changed`] asks.
 
 mod grants;
 mod groups;
 mod metrics;
-mod minder;
+mod monitor;
 mod probe;
 mod probe_h2;
 mod tracked;
@@ -37,7 +37,7 @@ type Waker = Box<dyn Fn() + Send + Sync>;
 
 struct Shared {
     groups: Mutex<Groups>,
-    /// The minder is to look at once.
+    /// The health monitor is to look at once.
     look: Arc<Notify>,
     /// There are other servers than before.
     changed: Notify,
@@ -58,7 +58,7 @@ impl Shared {
 }
 
 impl LiveUpstreams {
-    /// Those of a configuration, for so many lanes. Nothing is minded yet.
+    /// Those of a configuration, for so many lanes. Nothing is monitored yet.
     pub fn new(config: &Config) -> Self {
         let look = Arc::new(Notify::new());
         let mut groups = Groups::new(config.lanes, look.clone());
@@ -66,10 +66,10 @@ impl LiveUpstreams {
         Self(Arc::new(Shared { groups: Mutex::new(groups), look, changed: Notify::new(), waker: Mutex::new(None) }))
     }
 
-    /// Starts minding them, on a thread of its own; `wake` wakes every lane.
+    /// Starts to monitor them, on a thread of its own; `wake` wakes every lane.
     pub fn start(&self, wake: impl Fn() + Send + Sync + 'static) -> std::io::Result<()> {
         *self.0.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
-        minder::start(&self.0)
+        monitor::start(&self.0)
     }
 
     /// Takes another configuration in. Servers that stay keep their state.

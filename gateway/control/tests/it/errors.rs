@@ -32,7 +32,7 @@ fn an_empty_file_tells_what_to_begin_with() {
 fn a_file_that_is_not_there() {
     let folder = Folder::new();
     let path = folder.path("none.toml");
-    let errors = sealane_control::config::Config::load(&path).unwrap_err();
+    let errors = sealane_control::resolve::load_and_wait(&path).unwrap_err();
     assert_eq!(
         errors.to_string(),
         format!(
@@ -47,7 +47,7 @@ fn a_file_that_is_not_there() {
 fn bytes_that_are_not_text() {
     let folder = Folder::new();
     let path = folder.write("sealane.toml", b"lanes = 1\n\xff\xfe");
-    let errors = sealane_control::config::Config::load(&path).unwrap_err();
+    let errors = sealane_control::resolve::load_and_wait(&path).unwrap_err();
     assert!(errors.to_string().ends_with("error: not UTF-8 text at byte 10"), "{errors}");
 }
 

@@ -64,7 +64,7 @@ impl Folder {
 
     /// Loads a configuration of this text.
     pub fn load(&self, text: &str) -> Result<(Config, Vec<Warning>), Errors> {
-        Config::load(&self.write("sealane.toml", text))
+        sealane_control::resolve::load_and_wait(&self.write("sealane.toml", text))
     }
 
     /// All errors and warnings of this text as printed, the folder's path taken out.

@@ -25,7 +25,7 @@ fn example_folder() -> Folder {
     folder.ca("clients-ca");
     std::fs::rename(folder.path("certs/clients-ca.crl"), folder.path("certs/clients.crl")).unwrap();
     // OCSPResponse with status successful and an empty body (RFC 6960 §4.2.1), padded to a usual length.
-    let mut ocsp = vec![0x30, 0x82, 0x00, 0x86, 0x0a, 0x01, 0x00, 0xa0, 0x81, 0x80];
+    let mut ocsp = vec![0x30, 0x81, 0x86, 0x0a, 0x01, 0x00, 0xa0, 0x81, 0x80];
     ocsp.resize(ocsp.len() + 128, 0);
     folder.write("certs/static.ocsp", ocsp);
     folder

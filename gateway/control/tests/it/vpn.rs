@@ -1,6 +1,5 @@
 //! The VPN server's control with a data plane in memory: many clients, lost packets, refusals, no interface needed.
 
-use sealane_control::config::Config;
 use sealane_control::vpn::profile::Profile;
 use sealane_control::vpn::server::{self, Inbox, Order, Start};
 use sealane_control::vpn::session::{Event as SessionEvent, Session, Words};
@@ -155,7 +154,8 @@ impl World {
         let toml: String = toml.lines().filter(|line| keep(line)).map(|line| format!("{line}\n")).collect();
         let toml = toml + more;
         std::fs::write(made.join("tunnel.toml"), toml).unwrap();
-        let (config, _) = Config::load(&made.join("tunnel.toml")).unwrap_or_else(|e| panic!("{e}"));
+        let (config, _) =
+            sealane_control::resolve::load_and_wait(&made.join("tunnel.toml")).unwrap_or_else(|e| panic!("{e}"));
         let (inbox, outlet) = server::inbox();
         let plane = Arc::new(Memory { inbox, out: Mutex::default(), keys: Mutex::default() });
         let (orders, orders_out) = mpsc::unbounded_channel();
@@ -312,7 +312,7 @@ fn a_client_that_is_no_longer_allowed_is_dropped_by_a_reload() {
     let made = world.folder.path().join("vpn/tunnel.toml");
     let toml = std::fs::read_to_string(&made).unwrap() + "[[tunnel.client]]\nname = \"alice\"\ndisabled = true\n";
     std::fs::write(&made, toml).unwrap();
-    let (config, _) = Config::load(&made).unwrap_or_else(|e| panic!("{e}"));
+    let (config, _) = sealane_control::resolve::load_and_wait(&made).unwrap_or_else(|e| panic!("{e}"));
     world.orders.send(Order::Reload(Box::new((*config.tunnel.unwrap()).into()))).unwrap();
     let mut again = [Client::new(&profile, 2)];
     world.run(&mut again, 0);

@@ -125,6 +125,34 @@ fn a_bad_file_changes_nothing() {
     assert_eq!(gateway.status()["reloads"]["last_error"], "");
 }
 
+/// While a reload waits for a certificate that does not come, everything else goes on; then the reload is refused.
+#[test]
+fn a_pipe_without_a_writer_stops_nothing_but_its_reload() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = Operated::simple(&site, 1, ports::free(), &backend.url());
+    let good = gateway.text();
+    let pipe = site.path().join("pipe.pem");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs");
+    assert!(made.success());
+    gateway.write(&good.replace("ecdsa.pem", "pipe.pem"));
+    let socket = gateway.socket.clone();
+    let asked = std::thread::spawn(move || order(&socket, "reload"));
+    let mut rounds = 0;
+    while !asked.is_finished() {
+        assert_eq!(gateway.get("/").text(), "hello");
+        assert_eq!(gateway.status()["reloads"]["good"], 0);
+        rounds += 1;
+    }
+    assert!(rounds > 0, "the reload did not wait for the pipe");
+    let said = format!("{:#}", asked.join().expect("a thread without mistakes").expect_err("there is no certificate"));
+    for words in ["the running configuration stays", "sealane.toml:", "pipe.pem: it is a pipe", "a regular file"] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+    gateway.write(&good);
+    assert_eq!(order(&gateway.socket, "reload").expect("it is good again"), "reloaded\n");
+}
+
 #[test]
 fn what_a_reload_does_not_change_is_said_to_who_asked() {
     let site = Site::new();

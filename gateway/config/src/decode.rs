@@ -1,0 +1,532 @@
+//! Walks a parsed TOML document: reads the settings of a table one by one, each by its declaration
+//! ([`settings`](super::settings)), and at the end reports those that are not declared.
+
+use super::diagnostics::Sink;
+use super::settings::{Declared, Fallback, Kind, Many, One, Setting, Table, Time};
+use std::net::SocketAddr;
+use std::ops::{Range, RangeInclusive};
+use std::path::PathBuf;
+use std::time::Duration;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A value of the document and where it stands.
+pub(super) type Node<'d> = Spanned<DeValue<'d>>;
+
+/// A checked value and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct At<T> {
+    pub value: T,
+    pub span: Range<usize>,
+}
+
+/// One table of the document.
+pub(super) struct Section<'s, 'd> {
+    pub sink: &'s Sink<'s>,
+    declared: &'static Table,
+    /// For messages: `[[listener]]`.
+    title: &'static str,
+    table: &'d DeTable<'d>,
+    /// The header, for what is missing.
+    pub span: Range<usize>,
+    /// What has been read.
+    #[cfg(test)]
+    read: std::cell::RefCell<Vec<&'static str>>,
+}
+
+impl<'s, 'd> Section<'s, 'd> {
+    pub fn new(sink: &'s Sink<'s>, declared: &'static Table, table: &'d DeTable<'d>, span: Range<usize>) -> Self {
+        Self {
+            sink,
+            declared,
+            title: declared.title,
+            table,
+            span,
+            #[cfg(test)]
+            read: std::cell::RefCell::default(),
+        }
+    }
+
+    /// The value of a setting as a section of its own, or an error that it is no table.
+    fn section_of(&self, key: &'static str, declared: &'static Table, node: &'d Node<'d>) -> Option<Self> {
+        // Tables that have no heading of their own are named by their setting.
+        let title = if declared.title.starts_with('[') { declared.title } else { key };
+        match node.get_ref() {
+            DeValue::Table(table) => Some(Self { title, ..Self::new(self.sink, declared, table, node.span()) }),
+            other => {
+                self.sink.error(&node.span(), format!("{title} is {}, not a table", article(other)), None);
+                None
+            }
+        }
+    }
+
+    /// The value of a setting, unchecked.
+    fn take(&self, key: &'static str) -> Option<&'d Node<'d>> {
+        debug_assert!(self.declared.all().any(|s| s.key == key), "{key} is not a setting of {}", self.title);
+        #[cfg(test)]
+        self.read.borrow_mut().push(key);
+        self.table.get(key)
+    }
+
+    /// Where the setting's name stands, if it is set.
+    pub fn key_span(&self, key: &str) -> Option<Range<usize>> {
+        self.table.get_key_value(key).map(|(k, _)| k.span())
+    }
+
+    /// A setting that may be left out. `None` also when its value is wrong (which is then reported).
+    pub fn optional<K: Kind>(&self, setting: &Setting<K>) -> Option<K::Value> {
+        self.optional_at(setting).map(|at| at.value)
+    }
+
+    /// A setting that may be left out, with its place.
+    pub fn optional_at<K: Kind>(&self, setting: &Setting<K>) -> Option<At<K::Value>> {
+        let node = self.take(setting.key)?;
+        setting.kind.decode(self.sink, setting.key, node).map(|value| At { value, span: node.span() })
+    }
+
+    /// A setting with a default; that also when its value is wrong (which is then reported).
+    pub fn or<K: Kind>(&self, setting: &Setting<K>) -> K::Value {
+        self.optional(setting).unwrap_or_else(|| setting.default())
+    }
+
+    /// A setting that must be there.
+    pub fn required<K: Kind>(&self, setting: &Setting<K>) -> Option<At<K::Value>> {
+        let key = setting.key;
+        // A misspelt one is reported as such, once.
+        let declared = || self.declared.all().filter(|s| s.key == key);
+        let misspelt = || self.table.keys().any(|k| meant(k.get_ref(), declared()).is_some());
+        if !self.table.contains_key(key) && !misspelt() {
+            let proposal = match setting.about.proposal {
+                "" => setting.about.example.unwrap_or("…"),
+                proposal => proposal,
+            };
+            self.missing(format!("{} has no \"{key}\"", self.title), format!("add {key} = {proposal}"));
+        }
+        self.optional_at(setting)
+    }
+
+    /// Reports that something is missing from this section.
+    pub fn missing(&self, message: String, help: String) {
+        if !self.sink.broken_syntax {
+            self.sink.error(&self.span, message, Some(help));
+        }
+    }
+
+    /// The tables of an array of tables; a single table counts as an array of one.
+    pub fn tables(&self, setting: &Setting<Many>) -> Vec<Section<'s, 'd>> {
+        let Some(node) = self.take(setting.key) else { return Vec::new() };
+        let section = |node| self.section_of(setting.key, setting.kind.0, node);
+        match node.get_ref() {
+            DeValue::Array(array) => array.iter().filter_map(section).collect(),
+            _ => section(node).into_iter().collect(),
+        }
+    }
+
+    /// A table.
+    pub fn table(&self, setting: &Setting<One>) -> Option<Section<'s, 'd>> {
+        let node = self.take(setting.key)?;
+        if let DeValue::Array(_) = node.get_ref() {
+            let title = if setting.kind.0.title.starts_with('[') { setting.kind.0.title } else { setting.key };
+            let help = format!("write [{0}] instead of [[{0}]]", title.trim_matches(['[', ']']));
+            self.sink.error(&node.span(), format!("{title} may be there only once"), Some(help));
+            return None;
+        }
+        self.section_of(setting.key, setting.kind.0, node)
+    }
+
+    /// Reports every setting that is not declared.
+    pub fn finish(self) {
+        #[cfg(test)]
+        {
+            let read = self.read.borrow();
+            let unread: Vec<&str> = self.declared.all().map(|s| s.key).filter(|key| !read.contains(key)).collect();
+            assert!(unread.is_empty(), "declared for {} and not read: {unread:?}", self.title);
+        }
+        for key in self.table.keys() {
+            let name: &str = key.get_ref();
+            if self.declared.all().any(|setting| setting.key == name) {
+                continue;
+            }
+            if let Some((_, instead)) = self.declared.refused.iter().find(|(refused, _)| *refused == name) {
+                let message = format!("\"{name}\" is not supported");
+                self.sink.error(&key.span(), message, Some((*instead).to_owned()));
+                continue;
+            }
+            let help = match meant(name, self.declared.all()) {
+                Some(best) => format!("did you mean \"{best}\"?"),
+                None => format!("settings here are {}", listed(self.declared.all().map(|setting| setting.key))),
+            };
+            let place = match self.title {
+                "" => String::from("at the top level"),
+                title => format!("in {title}"),
+            };
+            self.sink.error(&key.span(), format!("unknown setting \"{name}\" {place}"), Some(help));
+        }
+    }
+}
+
+impl<K: Kind> Setting<K> {
+    /// The default.
+    pub fn default(&self) -> K::Value {
+        let Fallback::Value(text) = self.about.default else { unreachable!("\"{}\" has no default", self.key) };
+        decoded(&self.kind, self.key, text).unwrap_or_else(|| unreachable!("\"{}\" has a wrong default", self.key))
+    }
+}
+
+/// A value that stands in a declaration. The test of declarations reads all of them.
+fn decoded<K: Kind>(kind: &K, key: &str, text: &'static str) -> Option<K::Value> {
+    let sink = Sink::new(super::diagnostics::Source::new(String::new(), text), PathBuf::new(), None, None);
+    kind.decode(&sink, key, &DeValue::parse(text).ok()?)
+}
+
+/// The setting that was probably meant: one that another server calls so, or one spelt nearly so.
+fn meant(name: &str, known: impl Iterator<Item = &'static Declared> + Clone) -> Option<&'static str> {
+    let called_so = |setting: &&Declared| setting.about.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name));
+    let alias = known.clone().find(called_so).map(|setting| setting.key);
+    alias.or_else(|| nearest(name, known.map(|setting| setting.key)))
+}
+
+fn article(value: &DeValue) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "a number",
+        DeValue::Float(_) => "a fraction",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+fn wrong_type(sink: &Sink, key: &str, node: &Node, wanted: &str, help: Option<String>) {
+    sink.error(&node.span(), format!("\"{key}\" is {}, not {wanted}", article(node.get_ref())), help);
+}
+
+/// A string.
+pub(super) fn text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    if let DeValue::String(s) = node.get_ref() {
+        return Some(s.to_string());
+    }
+    let help = match node.get_ref() {
+        DeValue::Integer(i) => Some(format!("put it in quotes: {key} = \"{}\"", i.as_str())),
+        DeValue::Float(f) => Some(format!("put it in quotes: {key} = \"{}\"", f.as_str())),
+        _ => None,
+    };
+    wrong_type(sink, key, node, "a string", help);
+    None
+}
+
+/// `true` or `false`.
+pub(super) fn boolean(sink: &Sink, key: &str, node: &Node) -> Option<bool> {
+    match node.get_ref() {
+        DeValue::Boolean(b) => Some(*b),
+        DeValue::String(s) => {
+            let help = match s.to_ascii_lowercase().as_str() {
+                "on" | "yes" | "true" | "1" => Some(format!("write {key} = true")),
+                "off" | "no" | "false" | "0" => Some(format!("write {key} = false")),
+                _ => None,
+            };
+            wrong_type(sink, key, node, "true or false", help);
+            None
+        }
+        _ => {
+            wrong_type(sink, key, node, "true or false", None);
+            None
+        }
+    }
+}
+
+/// A whole number within bounds.
+pub(super) fn count(range: &RangeInclusive<u64>, sink: &Sink, key: &str, node: &Node) -> Option<u64> {
+    let DeValue::Integer(i) = node.get_ref() else {
+        let help = match node.get_ref() {
+            DeValue::String(s) if s.parse::<u64>().is_ok() => Some(format!("without quotes: {key} = {s}")),
+            _ => None,
+        };
+        wrong_type(sink, key, node, "a whole number", help);
+        return None;
+    };
+    match u64::from_str_radix(i.as_str(), i.radix()) {
+        Ok(n) if range.contains(&n) => Some(n),
+        _ => {
+            let message = format!("\"{key}\" is out of range: {} to {}", range.start(), range.end());
+            sink.error(&node.span(), message, None);
+            None
+        }
+    }
+}
+
+/// A duration: `"5s"`, `"500ms"`, `"1m30s"`.
+pub(super) fn duration(sink: &Sink, key: &str, node: &Node) -> Option<Duration> {
+    match node.get_ref() {
+        DeValue::String(s) => match parse_duration(s) {
+            Some(d) => Some(d),
+            None => {
+                let help = match s.trim().parse::<f64>() {
+                    Ok(_) => format!("add a unit: {key} = \"{}s\"", s.trim()),
+                    Err(_) => "write a whole number and a unit: us, ms, s, m, h or d, as in \"500ms\"".to_owned(),
+                };
+                sink.error(&node.span(), format!("\"{s}\" is not a duration"), Some(help));
+                None
+            }
+        },
+        DeValue::Integer(i) => {
+            let help = format!("write {key} = \"{0}s\" for seconds, \"{0}ms\" for milliseconds", i.as_str());
+            sink.error(&node.span(), format!("\"{key}\" has no unit"), Some(help));
+            None
+        }
+        _ => {
+            wrong_type(sink, key, node, "a duration", Some("write a string such as \"5s\"".to_owned()));
+            None
+        }
+    }
+}
+
+fn parse_duration(s: &str) -> Option<Duration> {
+    let mut rest = s.trim();
+    if rest.is_empty() {
+        return None;
+    }
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let n: u64 = rest[..digits].parse().ok()?;
+        rest = rest[digits..].trim_start();
+        let letters = rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len());
+        let micros: u64 = match &rest[..letters] {
+            "us" | "µs" => 1,
+            "ms" => 1_000,
+            "s" => 1_000_000,
+            "m" | "min" => 60_000_000,
+            "h" => 3_600_000_000,
+            "d" => 86_400_000_000,
+            _ => return None,
+        };
+        total = total.checked_add(Duration::from_micros(n.checked_mul(micros)?))?;
+        rest = rest[letters..].trim_start();
+    }
+    (total <= Time::LONGEST).then_some(total)
+}
+
+/// A number of bytes: a plain number, or with `KiB`, `MiB`, `GiB`.
+pub(super) fn size(range: &RangeInclusive<u64>, sink: &Sink, key: &str, node: &Node) -> Option<u64> {
+    let bytes = match node.get_ref() {
+        DeValue::Integer(i) => u64::from_str_radix(i.as_str(), i.radix()).ok(),
+        DeValue::String(s) => match parse_size(s) {
+            Ok(n) => Some(n),
+            Err(suggestion) => {
+                let help = match suggestion {
+                    Some(better) => format!("did you mean \"{better}\"? (1 KiB is 1024 bytes)"),
+                    None => "write a number of bytes, or one with a unit: \"16KiB\", \"1MiB\", \"2GiB\"".to_owned(),
+                };
+                sink.error(&node.span(), format!("\"{s}\" is not a size"), Some(help));
+                return None;
+            }
+        },
+        _ => {
+            wrong_type(sink, key, node, "a size", Some("write a number of bytes, or \"16KiB\"".to_owned()));
+            return None;
+        }
+    };
+    match bytes {
+        Some(n) if range.contains(&n) => Some(n),
+        _ => {
+            let message = format!("\"{key}\" is out of range: {} to {} bytes", range.start(), range.end());
+            sink.error(&node.span(), message, None);
+            None
+        }
+    }
+}
+
+/// On failure: what may have been meant.
+fn parse_size(s: &str) -> Result<u64, Option<String>> {
+    let s = s.trim();
+    let digits = s.find(|c: char| !c.is_ascii_digit()).unwrap_or(s.len());
+    let (number, unit) = (&s[..digits], s[digits..].trim());
+    let n: u64 = number.parse().map_err(|_| None)?;
+    let shift = match unit {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => {
+            let better = match unit.to_ascii_lowercase().as_str() {
+                "k" | "kb" | "kib" | "ki" => "KiB",
+                "m" | "mb" | "mib" | "mi" => "MiB",
+                "g" | "gb" | "gib" | "gi" => "GiB",
+                _ => return Err(None),
+            };
+            return Err(Some(format!("{number}{better}")));
+        }
+    };
+    n.checked_mul(1 << shift).ok_or(None)
+}
+
+/// One of several words, already taken from the document.
+pub(super) fn choose<T: Copy>(
+    sink: &Sink,
+    what: &str,
+    s: &str,
+    span: &Range<usize>,
+    allowed: &'static [(&'static str, T)],
+) -> Option<T> {
+    if let Some((_, v)) = allowed.iter().find(|(name, _)| name.eq_ignore_ascii_case(s)) {
+        return Some(*v);
+    }
+    let names = || allowed.iter().map(|(name, _)| *name);
+    // What looks like a number and is not allowed was meant.
+    let near = nearest(s, names()).filter(|_| !s.starts_with(|c: char| c.is_ascii_digit()));
+    let help = match near {
+        Some(best) => format!("did you mean \"{best}\"? Allowed are {}", listed(names())),
+        None => format!("allowed are {}", listed(names())),
+    };
+    sink.error(span, format!("\"{s}\" is not a value for {what}"), Some(help));
+    None
+}
+
+/// Strings; a single string counts as a list of one. Never empty.
+pub(super) fn strings(sink: &Sink, key: &str, node: &Node) -> Option<Vec<At<String>>> {
+    let nodes = match node.get_ref() {
+        DeValue::Array(a) if a.is_empty() => {
+            sink.error(&node.span(), format!("\"{key}\" is empty"), None);
+            return None;
+        }
+        DeValue::Array(a) => a.iter().collect(),
+        _ => vec![node],
+    };
+    let wanted = nodes.len();
+    let got: Vec<At<String>> =
+        nodes.into_iter().filter_map(|n| text(sink, key, n).map(|value| At { value, span: n.span() })).collect();
+    (got.len() == wanted).then_some(got)
+}
+
+/// The path of a file to read; a relative one is from the configuration's folder.
+pub(super) fn path(sink: &Sink, key: &str, node: &Node) -> Option<PathBuf> {
+    output_path(sink, key, node).inspect(|path| sink.names_file(path))
+}
+
+/// The path of a file to write; a relative one is from the configuration's folder.
+pub(super) fn output_path(sink: &Sink, key: &str, node: &Node) -> Option<PathBuf> {
+    let s = text(sink, key, node)?;
+    if s.is_empty() {
+        sink.error(&node.span(), format!("\"{key}\" is empty"), None);
+        return None;
+    }
+    Some(sink.base.join(s))
+}
+
+/// An address to listen on: `127.0.0.1:443`, `[::1]:443`, or `:443` for all addresses of both families.
+pub(super) fn listen_addresses(sink: &Sink, s: &str, span: &Range<usize>) -> Option<Vec<SocketAddr>> {
+    if let Ok(address) = s.parse() {
+        return Some(vec![address]);
+    }
+    let (host, port) = s.rsplit_once(':').unwrap_or((s, ""));
+    let port: Option<u16> = port.parse().ok();
+    if let ("" | "*", Some(port)) = (host, port) {
+        let v6 = sink.ipv6();
+        let all = [SocketAddr::from(([0; 4], port)), SocketAddr::from(([0u16; 8], port))];
+        return Some(all.into_iter().filter(|a| a.is_ipv4() || v6).collect());
+    }
+    let help = match port {
+        Some(port) if host == "localhost" => format!("write \"127.0.0.1:{port}\" or \"[::1]:{port}\""),
+        Some(port) if host.parse::<std::net::Ipv6Addr>().is_ok() => format!("write \"[{host}]:{port}\""),
+        _ if s.parse::<u16>().is_ok() => {
+            format!("write \":{s}\" for all addresses, \"127.0.0.1:{s}\" for this machine")
+        }
+        _ if s.parse::<std::net::IpAddr>().is_ok() => format!("add a port: \"{s}:443\""),
+        _ => {
+            "write an IP address and a port, as in \"127.0.0.1:8443\" or \"[::1]:8443\", or \":443\" for all addresses"
+                .to_owned()
+        }
+    };
+    sink.error(span, format!("\"{s}\" is not an address to listen on"), Some(help));
+    None
+}
+
+/// The name that was probably meant, if one is near enough.
+pub(super) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let lower = name.to_ascii_lowercase();
+    let far = (lower.chars().count() / 3).clamp(1, 4);
+    let edits = |n: &str| match n.to_ascii_lowercase() {
+        // "max_body" for "max_body_size".
+        n if lower.len() >= 4 && n.starts_with(&lower) => 1,
+        n => distance(&lower, &n),
+    };
+    names.map(|n| (edits(n), n)).filter(|(d, _)| *d <= far).min_by_key(|(d, _)| *d).map(|(_, n)| n)
+}
+
+/// `"a", "b" and "c"`.
+pub(super) fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let quoted: Vec<String> = names.map(|n| format!("\"{n}\"")).collect();
+    match quoted.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        Some((last, _)) => last.clone(),
+        None => "none".to_owned(),
+    }
+}
+
+/// Edits (insert, delete, replace, swap of neighbours) from one word to the other.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let mut rows = [vec![0; b.len() + 1], (0..=b.len()).collect::<Vec<usize>>(), vec![0; b.len() + 1]];
+    for i in 1..=a.len() {
+        rows[2][0] = i;
+        for j in 1..=b.len() {
+            let replace = rows[1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = replace.min(rows[1][j] + 1).min(rows[2][j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[0][j - 2] + 1);
+            }
+            rows[2][j] = best;
+        }
+        rows.rotate_left(1);
+    }
+    rows[1][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        assert_eq!(parse_duration("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(parse_duration("1m30s"), Some(Duration::from_secs(90)));
+        assert_eq!(parse_duration(" 2 h "), Some(Duration::from_secs(7200)));
+        assert_eq!(parse_duration("500us"), Some(Duration::from_micros(500)));
+        assert_eq!(parse_duration("0s"), Some(Duration::ZERO));
+        for bad in ["", "5", "s", "5x", "-5s", "1.5s", "99999999999999999999s", "400d", "5s6"] {
+            assert_eq!(parse_duration(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("16KiB"), Ok(16 << 10));
+        assert_eq!(parse_size("1 MiB"), Ok(1 << 20));
+        assert_eq!(parse_size("77"), Ok(77));
+        assert_eq!(parse_size("16k"), Err(Some("16KiB".into())));
+        assert_eq!(parse_size("16MB"), Err(Some("16MiB".into())));
+        for bad in ["", "KiB", "-1", "1x", "99999999999999GiB"] {
+            assert_eq!(parse_size(bad), Err(None), "{bad}");
+        }
+    }
+
+    #[test]
+    fn edits_are_counted() {
+        assert_eq!(distance("address", "adress"), 1);
+        assert_eq!(distance("certificates", "certficiates"), 2);
+        assert_eq!(distance("ab", "ba"), 1);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn only_near_names_are_offered() {
+        let known = ["address", "tls", "proxy_protocol"];
+        assert_eq!(nearest("adress", known.into_iter()), Some("address"));
+        assert_eq!(nearest("Proxy-Protocol", known.into_iter()), Some("proxy_protocol"));
+        assert_eq!(nearest("proxy", known.into_iter()), Some("proxy_protocol"));
+        assert_eq!(nearest("colour", known.into_iter()), None);
+    }
+}

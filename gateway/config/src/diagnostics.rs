@@ -1,0 +1,350 @@
+//! Errors and warnings of a configuration file, with the place they are about.
+//!
+//! Everything that reads the file reports into one [`Sink`] and goes on, so that a person sees all the mistakes at
+//! once. A [`Diagnostic`] is complete in itself (file, line, column, excerpt), so that it outlives the text.
+
+use super::surroundings::{Answers, Content, Kind, Question, Unreadable};
+use super::tunnel::TunnelParts;
+use rustls::pki_types::CertificateDer;
+use sealane_sys::privileges::User;
+use serde::Serialize;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Longest part of a line that is shown; longer lines are cut around the place.
+const EXCERPT_WIDTH: usize = 120;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The configuration is refused.
+    Error,
+    /// The configuration is taken.
+    Warning,
+}
+
+/// One thing that is wrong or remarkable, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Diagnostic {
+    /// Error or warning.
+    pub severity: Severity,
+    /// The file as named by the user; empty for what came from the command line.
+    pub file: String,
+    /// From 1; 0 when it is about no line.
+    pub line: usize,
+    /// In characters from 1; 0 when it is about no line.
+    pub column: usize,
+    /// What is wrong, in one line.
+    pub message: String,
+    /// What to write instead, or how to repair it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+    /// The line with the place underlined; empty when it is about no line.
+    #[serde(skip)]
+    pub excerpt: String,
+}
+
+/// Where something stands in a configuration, once its text is gone.
+#[derive(Clone, Debug)]
+pub struct Place {
+    file: String,
+    line: usize,
+    column: usize,
+    excerpt: String,
+}
+
+impl Place {
+    /// What is to be said of it.
+    pub fn diagnostic(&self, severity: Severity, message: String, help: Option<String>) -> Diagnostic {
+        let Self { file, line, column, excerpt } = self.clone();
+        Diagnostic { severity, file, line, column, message, help, excerpt }
+    }
+}
+
+/// A [`Diagnostic`] that does not stop the configuration from being used.
+pub type Warning = Diagnostic;
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.file.is_empty() {
+            write!(f, "{}:", self.file)?;
+            if self.line > 0 {
+                write!(f, "{}:{}:", self.line, self.column)?;
+            }
+            f.write_str(" ")?;
+        }
+        let severity = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        write!(f, "{severity}: {}", self.message)?;
+        if !self.excerpt.is_empty() {
+            write!(f, "\n{}", self.excerpt)?;
+        }
+        if let Some(help) = &self.help {
+            write!(f, "\n  help: {help}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a configuration was refused: every error, and the warnings found on the way. Displays as all of them.
+#[derive(Debug)]
+pub struct Errors {
+    /// At least one, in the order of the file.
+    pub errors: Vec<Diagnostic>,
+    /// In the order of the file.
+    pub warnings: Vec<Warning>,
+    /// The files that the configuration names, as far as it could be read: one of them may be what is missing.
+    pub files: Vec<PathBuf>,
+}
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, d) in self.warnings.iter().chain(&self.errors).enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{d}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Errors {}
+
+/// The text that is read, and where it came from.
+pub(super) struct Source<'t> {
+    /// As shown; empty for text made from command-line arguments, whose lines mean nothing to the user.
+    pub name: String,
+    /// The whole text.
+    pub text: &'t str,
+    /// Offsets of the lines' first bytes, so that ten thousand warnings do not each read the file from its start.
+    line_starts: Vec<usize>,
+}
+
+impl<'t> Source<'t> {
+    pub fn new(name: String, text: &'t str) -> Self {
+        let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
+        Self { name, text, line_starts }
+    }
+
+    /// Line and column, from 1.
+    pub fn position(&self, offset: usize) -> (usize, usize) {
+        let line = self.line_starts.partition_point(|&s| s <= offset).max(1);
+        let start = self.line_starts[line - 1];
+        let column = self.text.get(start..offset).map_or(0, |s| s.chars().count());
+        (line, column + 1)
+    }
+
+    fn excerpt(&self, span: &Range<usize>) -> String {
+        let (line, column) = self.position(span.start);
+        let rest = &self.text[self.line_starts[line - 1]..];
+        let text = rest.lines().next().unwrap_or("");
+        let marked = self.text.get(span.clone()).unwrap_or("").lines().next().unwrap_or("").chars().count().max(1);
+        let skip = (column - 1).saturating_sub(EXCERPT_WIDTH / 2);
+        let mut shown: String =
+            text.chars().skip(skip).take(EXCERPT_WIDTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        shown.truncate(shown.trim_end().len());
+        let before = column - 1 - skip;
+        let carets = "^".repeat(marked.min(EXCERPT_WIDTH - before));
+        let number = line.to_string();
+        let margin = " ".repeat(number.len());
+        format!("{margin} |\n{number} | {shown}\n{margin} | {}{carets}", " ".repeat(before))
+    }
+}
+
+/// Collects what is found while a configuration is read.
+pub(super) struct Sink<'t> {
+    pub source: Source<'t>,
+    /// The folder that relative paths are from.
+    pub base: PathBuf,
+    /// What is known of the machine. `None`: nothing, and nothing is asked (`sealane check --offline`).
+    answers: Option<&'t Answers>,
+    /// What the machine has to be asked before the configuration is complete.
+    questions: RefCell<BTreeSet<Question>>,
+    /// What reads the files of `[tunnel]`.
+    pub tunnel: Option<TunnelParts>,
+    /// The text did not parse as TOML: what seems to be missing may just be in the broken part, so that is not
+    /// reported.
+    pub broken_syntax: bool,
+    /// Lines that did not parse: what else seems to be wrong there is the parser's guess.
+    broken_lines: HashSet<usize>,
+    found: RefCell<Vec<(usize, Diagnostic)>>,
+    /// Files that the configuration names to be read: there may be two for each of 10,000 certificates.
+    files: RefCell<HashSet<PathBuf>>,
+}
+
+impl<'t> Sink<'t> {
+    pub fn new(source: Source<'t>, base: PathBuf, answers: Option<&'t Answers>, tunnel: Option<TunnelParts>) -> Self {
+        Self {
+            source,
+            base,
+            answers,
+            questions: RefCell::default(),
+            tunnel,
+            broken_syntax: false,
+            broken_lines: HashSet::new(),
+            found: RefCell::default(),
+            files: RefCell::default(),
+        }
+    }
+
+    /// Whether the machine is not asked: what only it knows is taken to be as it should.
+    pub fn offline(&self) -> bool {
+        self.answers.is_none()
+    }
+
+    /// The questions without an answer. While there is one, what else has been found means nothing.
+    pub fn questions(&self) -> BTreeSet<Question> {
+        self.questions.borrow().clone()
+    }
+
+    /// The answer to a question; `None` while there is none, or offline.
+    fn ask<T>(&self, question: impl FnOnce() -> Question, find: impl FnOnce(&'t Answers) -> Option<T>) -> Option<T> {
+        let found = find(self.answers?);
+        if found.is_none() {
+            self.questions.borrow_mut().insert(question());
+        }
+        found
+    }
+
+    /// The content of a file.
+    pub fn content(&self, path: &Path) -> Option<&'t Result<Content, Unreadable>> {
+        self.ask(|| Question::Content(path.into()), |answers| answers.contents.get(path))
+    }
+
+    /// What is at a path.
+    pub fn kind(&self, path: &Path) -> Option<Kind> {
+        self.ask(|| Question::Kind(path.into()), |answers| answers.kinds.get(path).copied())
+    }
+
+    /// The user of this name, if there is one.
+    pub fn user(&self, name: &str) -> Option<&'t Option<User>> {
+        self.ask(|| Question::User(name.into()), |answers| answers.users.get(name))
+    }
+
+    /// The number of the group of this name, if there is one.
+    pub fn group(&self, name: &str) -> Option<Option<u32>> {
+        self.ask(|| Question::Group(name.into()), |answers| answers.groups.get(name).copied())
+    }
+
+    /// The certificates that the system trusts.
+    pub fn trusted_roots(&self) -> Option<&'t [CertificateDer<'static>]> {
+        self.ask(|| Question::TrustedRoots, |answers| answers.trusted_roots.as_deref())
+    }
+
+    /// Whether the system has IPv6; it is taken to have it offline.
+    pub fn ipv6(&self) -> bool {
+        self.ask(|| Question::Ipv6, |answers| answers.ipv6).unwrap_or(true)
+    }
+
+    /// Notes a file that is read for the configuration.
+    pub fn names_file(&self, path: &Path) {
+        self.files.borrow_mut().insert(path.to_path_buf());
+    }
+
+    /// The files noted so far, in no order.
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.files.borrow().iter().cloned().collect()
+    }
+
+    /// Reports text that is no TOML. To be called before anything else is reported.
+    pub fn syntax_error(&mut self, span: &Range<usize>, message: String) {
+        let first_there = self.broken_lines.insert(self.source.position(span.start).0);
+        if first_there {
+            self.broken_syntax = true;
+            self.found(Severity::Error, span, message, None);
+        }
+    }
+
+    pub fn error(&self, span: &Range<usize>, message: impl Into<String>, help: Option<String>) {
+        self.push(Severity::Error, span, message.into(), help);
+    }
+
+    pub fn warn(&self, span: &Range<usize>, message: impl Into<String>, help: Option<String>) {
+        self.push(Severity::Warning, span, message.into(), help);
+    }
+
+    /// Where a span is, for what is said of it after the text has been read.
+    pub fn place_of(&self, span: &Range<usize>) -> Place {
+        let (mut line, mut column, mut excerpt) = (0, 0, String::new());
+        if !self.source.name.is_empty() {
+            (line, column) = self.source.position(span.start);
+            excerpt = self.source.excerpt(span);
+        }
+        Place { file: self.source.name.clone(), line, column, excerpt }
+    }
+
+    /// Where a span is, for a message that refers to it.
+    pub fn place(&self, span: &Range<usize>) -> String {
+        if self.source.name.is_empty() {
+            return "the command line".to_owned();
+        }
+        format!("line {}", self.source.position(span.start).0)
+    }
+
+    fn push(&self, severity: Severity, span: &Range<usize>, message: String, help: Option<String>) {
+        if !self.broken_syntax || !self.broken_lines.contains(&self.source.position(span.start).0) {
+            self.found(severity, span, message, help);
+        }
+    }
+
+    fn found(&self, severity: Severity, span: &Range<usize>, message: String, help: Option<String>) {
+        let Place { file, line, column, excerpt } = self.place_of(span);
+        self.found.borrow_mut().push((span.start, Diagnostic { severity, file, line, column, message, help, excerpt }));
+    }
+
+    /// Errors and warnings, each in the order of the file.
+    pub fn finish(self) -> (Vec<Diagnostic>, Vec<Warning>) {
+        let mut found = self.found.into_inner();
+        found.sort_by_key(|(offset, _)| *offset);
+        // What is found again for another listener is the same mistake.
+        let mut told = HashSet::new();
+        found.retain(|(offset, d)| told.insert((*offset, d.severity == Severity::Error, d.message.clone())));
+        found.into_iter().map(|(_, d)| d).partition(|d| d.severity == Severity::Error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_count_characters_from_one() {
+        let source = Source::new("f".into(), "a = 1\nä = \"öx\"\n");
+        assert_eq!(source.position(0), (1, 1));
+        assert_eq!(source.position(6), (2, 1));
+        let x = source.text.find('x').unwrap();
+        assert_eq!(source.position(x), (2, 7));
+        assert_eq!(source.position(source.text.len()), (3, 1));
+    }
+
+    #[test]
+    fn the_place_is_underlined() {
+        let text = "one = 1\n\ttwo = \"x\"\n";
+        let source = Source::new("f".into(), text);
+        let at = text.find("two").unwrap();
+        assert_eq!(source.excerpt(&(at..at + 3)), "  |\n2 |  two = \"x\"\n  |  ^^^");
+    }
+
+    #[test]
+    fn long_lines_are_cut_around_the_place() {
+        let text = format!("{}here{}", "a".repeat(5000), "b".repeat(5000));
+        let source = Source::new("f".into(), &text);
+        let excerpt = source.excerpt(&(5000..5004));
+        let lines: Vec<&str> = excerpt.lines().collect();
+        assert!(lines[1].len() < 130, "{}", lines[1].len());
+        assert_eq!(lines[1].find("here"), lines[2].find("^^^^"));
+    }
+
+    #[test]
+    fn a_place_at_the_very_end_has_an_excerpt() {
+        let source = Source::new("f".into(), "a = ");
+        assert_eq!(source.excerpt(&(4..4)), "  |\n1 | a =\n  |     ^");
+    }
+}

@@ -1,0 +1,120 @@
+//! The first stage: the text of a configuration, and reading it.
+
+use super::diagnostics::{Sink, Source};
+use super::surroundings::{Answers, Question};
+use super::{CommandLine, Config, Diagnostic, Errors, Severity, TunnelParts, Warning, read};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use toml::de::DeTable;
+
+/// The text of a configuration and where it came from.
+#[derive(Clone, Debug)]
+pub struct Document {
+    pub(super) text: String,
+    /// As shown in messages; empty for a command line.
+    pub(super) name: String,
+    /// The folder that relative paths are from.
+    pub(super) base: PathBuf,
+    pub(super) origin: Origin,
+}
+
+/// Where a configuration came from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// A file.
+    File(PathBuf),
+    /// A command's arguments.
+    CommandLine(Box<CommandLine>),
+}
+
+/// What reading a document has led to.
+#[derive(Debug)]
+pub enum Reading {
+    /// These questions have to be answered before the document can be read.
+    Asks(BTreeSet<Question>),
+    /// The configuration and its warnings, or everything that is wrong with it.
+    Done(Result<Box<(Config, Vec<Warning>)>, Errors>),
+}
+
+impl Document {
+    /// A file's content. Relative paths are from the file's folder, wherever the program was started.
+    pub fn of_file(path: &Path, bytes: &[u8]) -> Result<Self, Errors> {
+        let text = std::str::from_utf8(bytes)
+            .map_err(|e| about_file(path, format!("not UTF-8 text at byte {}", e.valid_up_to()), None))?;
+        Ok(Self {
+            text: text.strip_prefix('\u{feff}').unwrap_or(text).to_owned(),
+            name: path.display().to_string(),
+            base: path.parent().unwrap_or(Path::new("")).to_path_buf(),
+            origin: Origin::File(path.to_path_buf()),
+        })
+    }
+
+    /// Reads the text alone: no file that it names, no user, no folder. The result is not to be served.
+    pub fn read_offline(&self) -> Result<(Config, Vec<Warning>), Errors> {
+        self.read_with(None, None).1
+    }
+
+    /// Reads the text, with what is known of the machine. The files of `[tunnel]` are read by `tunnel`; without it, a
+    /// document with a tunnel is refused.
+    pub fn read(&self, answers: &Answers, tunnel: Option<TunnelParts>) -> Reading {
+        match self.read_with(Some(answers), tunnel) {
+            (questions, done) if questions.is_empty() => Reading::Done(done.map(Box::new)),
+            (questions, _) => Reading::Asks(questions),
+        }
+    }
+
+    /// The path of `[tunnel] status`. Nothing else of the document matters, so whoever may read the file may ask: certificates
+    /// and keys are the gateway's.
+    pub fn tunnel_status_file(&self) -> anyhow::Result<PathBuf> {
+        use anyhow::Context as _;
+        let shown = &self.name;
+        let table: toml::Table =
+            self.text.parse().map_err(|e: toml::de::Error| anyhow::anyhow!("{shown}: {}", e.message()))?;
+        let tunnel = table.get("tunnel").with_context(|| format!("{shown}: there is no [tunnel] in it"))?;
+        let status = tunnel.get("status").and_then(toml::Value::as_str).with_context(|| {
+            format!("{shown}: [tunnel] has no \"status\": add status = \"/run/sealane/tunnel.json\"")
+        })?;
+        Ok(self.base.join(status))
+    }
+
+    fn read_with(
+        &self,
+        answers: Option<&Answers>,
+        tunnel: Option<TunnelParts>,
+    ) -> (BTreeSet<Question>, Result<(Config, Vec<Warning>), Errors>) {
+        let source = Source::new(self.name.clone(), &self.text);
+        let mut sink = Sink::new(source, self.base.clone(), answers, tunnel);
+        let (document, syntax) = DeTable::parse_recoverable(&self.text);
+        for e in &syntax {
+            sink.syntax_error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "));
+        }
+        let config = read(&sink, document.get_ref(), self.origin.clone());
+        let (questions, mut files) = (sink.questions(), sink.files());
+        let (errors, warnings) = sink.finish();
+        let done = match config {
+            Some(mut config) if errors.is_empty() => {
+                if let Origin::File(path) = &self.origin {
+                    files.push(path.clone());
+                }
+                config.files = files;
+                Ok((config, warnings))
+            }
+            _ => Err(Errors { errors, warnings, files }),
+        };
+        (questions, done)
+    }
+}
+
+/// One error about a whole file.
+pub fn about_file(path: &Path, message: String, help: Option<String>) -> Errors {
+    let error = Diagnostic {
+        severity: Severity::Error,
+        file: path.display().to_string(),
+        line: 0,
+        column: 0,
+        message,
+        help,
+        excerpt: String::new(),
+    };
+    Errors { errors: vec![error], warnings: Vec::new(), files: Vec::new() }
+}

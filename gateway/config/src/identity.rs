@@ -1,0 +1,422 @@
+//! Certificates, keys, OCSP responses, trust anchors and revocation lists: the content of files, checked as far as can be
+//! without a connection: it parses, the key belongs to the leaf, the dates are good, nobody else can read the key.
+
+use super::decode::At;
+use super::diagnostics::Sink;
+use super::surroundings::{Content, Unreadable};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject, SectionKind};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use sealane_route::NamePattern;
+use sealane_tls::policy::{Identities, Identity, KeyKind};
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use x509_parser::asn1_rs::{Enumerated, Sequence};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+/// Certificates that end sooner than this are worth a warning.
+const SOON: Duration = Duration::from_secs(14 * 86_400);
+
+/// A certificate with its key, and the names it is good for.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub identity: Arc<Identity>,
+    /// DNS names, lower case.
+    pub names: Vec<String>,
+}
+
+type FileSet = (PathBuf, PathBuf, Option<PathBuf>);
+
+/// Loads each pair of files once, however many listeners use it.
+pub(super) struct Store {
+    provider: CryptoProvider,
+    loaded: HashMap<FileSet, Option<Arc<Loaded>>>,
+    now: i64,
+    /// What stands for every certificate whose file is not read, or not yet.
+    placeholder: Option<Arc<Loaded>>,
+}
+
+/// A certificate and its key, in place of files that are not read (`sealane check --offline`) or not yet: what is written
+/// about them is checked as if they were there.
+fn placeholder() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    static MADE: OnceLock<(CertificateDer<'static>, PrivateKeyDer<'static>)> = OnceLock::new();
+    let (cert, key) = MADE.get_or_init(|| {
+        let key = rcgen::generate_simple_self_signed(vec!["example.com".to_owned()]).expect("the name is a good one");
+        (key.cert.der().clone(), PrivateKeyDer::Pkcs8(key.signing_key.serialize_der().into()))
+    });
+    (cert.clone(), key.clone_key())
+}
+
+fn placeholder_identity() -> Arc<Loaded> {
+    let (cert, key) = placeholder();
+    let identity = Identity { chain: vec![cert], key, ocsp: None, kind: KeyKind::Ecdsa, source: PathBuf::new() };
+    // Without names: else two of them would be for the same one.
+    Arc::new(Loaded { identity: Arc::new(identity), names: Vec::new() })
+}
+
+impl Store {
+    pub fn new() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+        Self { provider: rustls::crypto::aws_lc_rs::default_provider(), loaded: HashMap::new(), now, placeholder: None }
+    }
+
+    /// Loads a certificate chain, its key (in the same file if `key` is `None`) and an OCSP response. Reports what is
+    /// wrong, the first time.
+    pub fn load(
+        &mut self,
+        sink: &Sink,
+        cert: &At<PathBuf>,
+        key: Option<&At<PathBuf>>,
+        ocsp: Option<&At<PathBuf>>,
+    ) -> Option<Arc<Loaded>> {
+        let key = key.unwrap_or(cert);
+        // Asked for together, so that one round of questions is enough.
+        let there: Vec<bool> = [Some(cert), Some(key), ocsp]
+            .into_iter()
+            .flatten()
+            .map(|file| sink.content(&file.value).is_some())
+            .collect();
+        if there.contains(&false) {
+            return Some(self.placeholder.get_or_insert_with(placeholder_identity).clone());
+        }
+        let files = (cert.value.clone(), key.value.clone(), ocsp.map(|o| o.value.clone()));
+        if let Some(known) = self.loaded.get(&files) {
+            return known.clone();
+        }
+        let loaded = self.load_new(sink, cert, key, ocsp).map(Arc::new);
+        self.loaded.insert(files, loaded.clone());
+        loaded
+    }
+
+    fn load_new(
+        &self,
+        sink: &Sink,
+        cert: &At<PathBuf>,
+        key: &At<PathBuf>,
+        ocsp: Option<&At<PathBuf>>,
+    ) -> Option<Loaded> {
+        // Both are tried before giving up, so that two mistakes are two messages.
+        let chain = certificates(sink, "certificate", cert);
+        let private = private_key(sink, key);
+        let response = match ocsp {
+            Some(file) => Some(ocsp_response(sink, file)?),
+            None => None,
+        };
+        let (chain, private) = (chain?, private?);
+        let shown = cert.value.display();
+        let leaf = match X509Certificate::from_der(&chain[0]) {
+            Ok((_, leaf)) => leaf,
+            Err(e) => {
+                sink.error(&cert.span, format!("{shown}: the first certificate does not parse: {e}"), None);
+                return None;
+            }
+        };
+        let kind = match leaf.public_key().algorithm.algorithm.to_id_string().as_str() {
+            "1.2.840.10045.2.1" => KeyKind::Ecdsa,
+            "1.2.840.113549.1.1.1" => KeyKind::Rsa,
+            "1.3.101.112" => KeyKind::Ed25519,
+            other => {
+                let help = "use ECDSA (P-256 is fastest), RSA or Ed25519".to_owned();
+                sink.error(&cert.span, format!("{shown}: keys of kind {other} are not supported"), Some(help));
+                return None;
+            }
+        };
+        self.check_dates(sink, cert, &leaf);
+        self.check_pair(sink, cert, key, &chain, &private)?;
+        let names = dns_names(&leaf);
+        if names.is_empty() {
+            let message = format!("{shown}: the certificate has no DNS name (subjectAltName)");
+            let help = "it is used only as a default; browsers will not accept it for a name".to_owned();
+            sink.warn(&cert.span, message, Some(help));
+        }
+        let identity = Identity { chain, key: private, ocsp: response, kind, source: cert.value.clone() };
+        Some(Loaded { identity: Arc::new(identity), names })
+    }
+
+    fn check_pair(
+        &self,
+        sink: &Sink,
+        cert: &At<PathBuf>,
+        key: &At<PathBuf>,
+        chain: &[CertificateDer<'static>],
+        private: &PrivateKeyDer<'static>,
+    ) -> Option<()> {
+        let pair = |leaf: &CertificateDer<'static>| {
+            CertifiedKey::from_der(vec![leaf.clone()], private.clone_key(), &self.provider)
+        };
+        let (shown_cert, shown_key) = (cert.value.display(), key.value.display());
+        let Err(e) = pair(&chain[0]) else { return Some(()) };
+        if let rustls::Error::InconsistentKeys(_) = e {
+            let message = format!("the key {shown_key} does not belong to the certificate {shown_cert}");
+            let help = match chain.iter().skip(1).position(|c| pair(c).is_ok()) {
+                Some(i) => format!(
+                    "it belongs to certificate {} of the file: put that one first, then those that signed it",
+                    i + 2
+                ),
+                None => format!(
+                    "compare: openssl x509 -in {shown_cert} -noout -pubkey; openssl pkey -in {shown_key} -pubout"
+                ),
+            };
+            sink.error(&key.span, message, Some(help));
+        } else {
+            sink.error(&key.span, format!("{shown_key}: the private key cannot be used: {e}"), None);
+        }
+        None
+    }
+
+    fn check_dates(&self, sink: &Sink, cert: &At<PathBuf>, leaf: &X509Certificate) {
+        let shown = cert.value.display();
+        let (from, to) = (leaf.validity().not_before, leaf.validity().not_after);
+        let help = Some("clients will refuse it; renew it".to_owned());
+        if to.timestamp() < self.now {
+            let message = format!("{shown}: the certificate expired {} ago ({to})", days(self.now - to.timestamp()));
+            sink.warn(&cert.span, message, help);
+        } else if from.timestamp() > self.now {
+            let message = format!("{shown}: the certificate is not valid before {from}");
+            sink.warn(&cert.span, message, Some("is this machine's clock right?".to_owned()));
+        } else if to.timestamp() - self.now < SOON.as_secs() as i64 {
+            let message = format!("{shown}: the certificate expires in {} ({to})", days(to.timestamp() - self.now));
+            sink.warn(&cert.span, message, None);
+        }
+    }
+}
+
+fn days(seconds: i64) -> String {
+    match seconds {
+        s if s >= 2 * 86_400 => format!("{} days", s / 86_400),
+        s if s >= 2 * 3_600 => format!("{} hours", s / 3_600),
+        s => format!("{} minutes", s / 60),
+    }
+}
+
+/// The DNS names of a certificate, lower case. The common name counts for nothing (RFC 6125 §6.4.4), as in browsers.
+fn dns_names(leaf: &X509Certificate) -> Vec<String> {
+    let Ok(Some(names)) = leaf.subject_alternative_name() else { return Vec::new() };
+    names
+        .value
+        .general_names
+        .iter()
+        .filter_map(|n| match n {
+            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Puts certificates into the tables that handshakes look names up in. `defaults` are indices into `all`.
+pub(super) fn index(all: &[Arc<Loaded>], default: Vec<u32>) -> Identities {
+    let mut out = Identities { default, ..Identities::default() };
+    for (i, loaded) in all.iter().enumerate() {
+        out.all.push(Arc::clone(&loaded.identity));
+        for name in &loaded.names {
+            // What no client accepts is no name of ours.
+            let Some(pattern) = NamePattern::of_certificate(name) else { continue };
+            match out.names.get_mut(&pattern) {
+                // A certificate may repeat a name.
+                Some(entry) if entry.last() == Some(&(i as u32)) => {}
+                Some(entry) => entry.push(i as u32),
+                None => drop(out.names.insert(pattern, vec![i as u32])),
+            }
+        }
+    }
+    out
+}
+
+/// Whether some certificate is good for a host's names. A wildcard needs one for the names one label below its suffix;
+/// no certificate is for names of any depth.
+pub(super) fn covers(identities: &Identities, pattern: &NamePattern) -> bool {
+    let pattern = match pattern {
+        NamePattern::AnyDepth(suffix) => &NamePattern::OneLabel(suffix.clone()),
+        other => other,
+    };
+    identities.names.find(&pattern.sample()).is_some()
+}
+
+/// All certificates of a PEM file; at least one.
+pub(super) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Option<Vec<CertificateDer<'static>>> {
+    let Some(content) = sink.content(&file.value) else { return Some(vec![placeholder().0]) };
+    let bytes = bytes_of(sink, what, file, content)?;
+    let shown = file.value.display();
+    match CertificateDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>() {
+        Ok(found) if !found.is_empty() => Some(found),
+        Ok(_) => {
+            let help = match () {
+                () if looks_like_der(bytes) => {
+                    format!("it looks like DER; make PEM of it: openssl x509 -inform der -in {shown} -out {shown}.pem")
+                }
+                () => "a PEM file has a line \"-----BEGIN CERTIFICATE-----\"".to_owned(),
+            };
+            sink.error(&file.span, format!("{shown}: no certificate in this file"), Some(help));
+            None
+        }
+        Err(e) => {
+            sink.error(&file.span, format!("{shown}: {}", pem_error(&e)), None);
+            None
+        }
+    }
+}
+
+/// Trust anchors: certificates that also serve as such.
+pub(super) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<CertificateDer<'static>>> {
+    let found = certificates(sink, "CA file", file)?;
+    if sink.content(&file.value).is_none() {
+        return Some(found);
+    }
+    let mut store = rustls::RootCertStore::empty();
+    for (i, c) in found.iter().enumerate() {
+        if let Err(e) = store.add(c.clone()) {
+            let message = format!("{}: certificate {} is no trust anchor: {e}", file.value.display(), i + 1);
+            sink.error(&file.span, message, None);
+            return None;
+        }
+    }
+    Some(found)
+}
+
+/// Revocation lists of a PEM or DER file; at least one.
+pub(super) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<CertificateRevocationListDer<'static>>> {
+    let Some(content) = sink.content(&file.value) else { return Some(Vec::new()) };
+    let bytes = bytes_of(sink, "revocation list", file, content)?;
+    let shown = file.value.display();
+    let lists = match CertificateRevocationListDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>() {
+        Ok(found) if found.is_empty() && looks_like_der(bytes) => {
+            vec![CertificateRevocationListDer::from(bytes.to_vec())]
+        }
+        Ok(found) if !found.is_empty() => found,
+        Ok(_) => {
+            sink.error(&file.span, format!("{shown}: no revocation list in this file"), None);
+            return None;
+        }
+        Err(e) => {
+            sink.error(&file.span, format!("{shown}: {}", pem_error(&e)), None);
+            return None;
+        }
+    };
+    for list in &lists {
+        if let Err(e) = x509_parser::revocation_list::CertificateRevocationList::from_der(list) {
+            sink.error(&file.span, format!("{shown}: a revocation list does not parse: {e}"), None);
+            return None;
+        }
+    }
+    Some(lists)
+}
+
+pub(super) fn private_key(sink: &Sink, file: &At<PathBuf>) -> Option<PrivateKeyDer<'static>> {
+    let Some(content) = sink.content(&file.value) else { return Some(placeholder().1) };
+    let bytes = bytes_of(sink, "private key", file, content)?;
+    let shown = file.value.display();
+    let key = match PrivateKeyDer::from_pem_slice(bytes) {
+        Ok(key) => key,
+        Err(e) => {
+            let encrypted = bytes.windows(9).any(|w| w == b"ENCRYPTED");
+            let (message, help) = match e {
+                // Also in the old form, whose body is no key in base64.
+                _ if encrypted => (
+                    format!("{shown}: the private key is encrypted"),
+                    Some(format!("remove the passphrase: openssl pkey -in {shown} -out KEY; chmod 600 KEY")),
+                ),
+                pem::Error::NoItemsFound if looks_like_der(bytes) => (
+                    format!("{shown}: no private key in PEM form in this file"),
+                    Some(format!(
+                        "it looks like DER; make PEM of it: openssl pkey -inform der -in {shown} -out {shown}.pem"
+                    )),
+                ),
+                pem::Error::NoItemsFound => {
+                    let has_certificate = pem_kinds(bytes).contains(&SectionKind::Certificate);
+                    let help = has_certificate.then(|| {
+                        "it holds a certificate; set \"key\" to the file that has \"-----BEGIN PRIVATE KEY-----\""
+                            .to_owned()
+                    });
+                    (format!("{shown}: no private key in this file"), help)
+                }
+                e => (format!("{shown}: {}", pem_error(&e)), None),
+            };
+            sink.error(&file.span, message, help);
+            return None;
+        }
+    };
+    if let Ok(Content { mode, .. }) = content
+        && mode & 0o004 != 0
+    {
+        let message = format!("{shown}: every user of this machine can read this private key (mode {mode:04o})");
+        sink.warn(&file.span, message, Some(format!("chmod 600 {shown}")));
+    }
+    Some(key)
+}
+
+fn pem_kinds(bytes: &[u8]) -> Vec<SectionKind> {
+    <(SectionKind, Vec<u8>)>::pem_slice_iter(bytes).filter_map(|s| s.ok().map(|(kind, _)| kind)).collect()
+}
+
+fn ocsp_response(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<u8>> {
+    let bytes = read(sink, "OCSP response", file)?;
+    if is_successful(bytes) {
+        return Some(bytes.to_vec());
+    }
+    let message = format!("{}: not a successful OCSP response in DER", file.value.display());
+    sink.error(
+        &file.span,
+        message,
+        Some("get one: openssl ocsp -issuer CA -cert CERT -url URL -respout FILE".to_owned()),
+    );
+    None
+}
+
+/// Whether an OCSP response says that the responder has an answer: a SEQUENCE whose first element is the status, 0 for success
+/// (RFC 6960 §4.2.1).
+fn is_successful(response: &[u8]) -> bool {
+    let Ok((_, sequence)) = Sequence::from_der(response) else { return false };
+    Enumerated::from_der(&sequence.content).is_ok_and(|(_, status)| status.0 == 0)
+}
+
+/// Certificates, keys and lists are a SEQUENCE.
+fn looks_like_der(bytes: &[u8]) -> bool {
+    Sequence::from_der(bytes).is_ok()
+}
+
+fn pem_error(e: &pem::Error) -> String {
+    match e {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            format!("the file ends before \"{}\"", String::from_utf8_lossy(end_marker))
+        }
+        pem::Error::IllegalSectionStart { line } => {
+            format!("not PEM at \"{}\"", String::from_utf8_lossy(line).trim_end())
+        }
+        pem::Error::Base64Decode(_) => "broken PEM: the part between BEGIN and END is not base64".to_owned(),
+        e => e.to_string(),
+    }
+}
+
+/// The content of a whole file. `None` also where it is not read, or not yet.
+pub(super) fn read<'s>(sink: &Sink<'s>, what: &str, file: &At<PathBuf>) -> Option<&'s [u8]> {
+    bytes_of(sink, what, file, sink.content(&file.value)?)
+}
+
+/// The bytes of a file, or a report why there are none.
+fn bytes_of<'s>(
+    sink: &Sink,
+    what: &str,
+    file: &At<PathBuf>,
+    content: &'s Result<Content, Unreadable>,
+) -> Option<&'s [u8]> {
+    match content {
+        Ok(content) => Some(&content.bytes),
+        Err(Unreadable { why, help }) => {
+            let message = format!("cannot read the {what} {}: {why}", file.value.display());
+            sink.error(&file.span, message, help.clone());
+            None
+        }
+    }
+}
+
+/// An I/O error in plain words, without "(os error 2)".
+pub fn plain(e: &io::Error) -> String {
+    let s = e.to_string();
+    let s = s.split(" (os error").next().unwrap_or(&s);
+    let mut chars = s.chars();
+    chars.next().map_or_else(String::new, |c| c.to_lowercase().chain(chars).collect())
+}

@@ -1,0 +1,506 @@
+//! The configuration: a TOML file, or a command's arguments, read into checked, plain data.
+//!
+//! ```text
+//!  model                             resolve (in control)                       snapshot
+//!
+//!  Document::read ── Questions ────▶ opens files, looks up users
+//!        ▲                                      │
+//!        └───────────── Answers ◀───────────────┘
+//!        │
+//!        ├── every mistake, with its place ──▶ Errors
+//!        └── decode, listener, host, upstream, tls, identity ──▶ Config ── snapshot_parts ──▶ what lanes get
+//! ```
+//!
+//! Reading is a function of the text and of [`Answers`]: it opens no file and asks no network. What passes `check` also
+//! starts, since every file that the configuration names is asked for. Nothing that is wrong stops the reading: all errors are
+//! reported at once.
+
+mod addresses;
+mod args;
+mod balancing;
+mod decode;
+mod diagnostics;
+mod document;
+mod example;
+mod host;
+mod http3;
+mod identity;
+mod level;
+mod listener;
+mod names;
+mod parts;
+mod plan;
+mod policy_id;
+mod rate;
+mod reference;
+mod route;
+mod schema;
+mod settings;
+mod show;
+mod sites;
+mod surroundings;
+mod tls;
+mod trust;
+mod tunnel;
+mod upstream;
+
+pub use args::{Answer, CommandLine};
+pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
+pub use document::{Document, Origin, Reading, about_file};
+pub use example::example;
+pub use http3::{Http3, https_record};
+pub use identity::plain;
+pub use level::{LEVELS, Level, LogSettings};
+pub use names::{Found, ResolverKind};
+pub use parts::{ListenerParts, Parts, snapshot_parts};
+pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
+pub use reference::generated;
+pub use schema::schema;
+pub use show::Effective;
+pub use surroundings::{Answers, Content, Kind, MAX_FILE, Question, Unreadable};
+pub use trust::Trust;
+pub use tunnel::{ClientCertificates, PasswordFile, Tunnel, TunnelClient, TunnelParts};
+pub use upstream::{NamedServer, expand};
+
+use addresses::{Addresses, Protocol};
+use decode::{At, Section};
+use diagnostics::Sink;
+use host::{Hosts, Target, Upstreams};
+use route::Routes;
+use sealane_http::RequestHead;
+use sealane_http::h1::Limits;
+use sealane_proxy::LogFormat;
+use sealane_proxy::snapshot::{Action, ClientLimits, Routing, Upstream};
+use sealane_route::{NameMap, SiteMap};
+use sealane_sys::privileges::User;
+use sealane_tls::policy::ListenerTls;
+use sealane_tunnel::plane::Transport;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use toml::de::DeTable;
+
+/// A checked configuration.
+#[derive(Debug)]
+pub struct Config {
+    /// Where it came from, to be read again on a reload.
+    pub origin: Origin,
+    /// Every file that it names and that was read, certificates and the like; and itself, if it is one.
+    pub files: Vec<PathBuf>,
+    /// Reload when one of the files changes.
+    pub reload_on_change: bool,
+    /// Who to be once everything is open, if it was started as root.
+    pub user: Option<RunAs>,
+    /// Threads that serve; each has its own connections.
+    pub lanes: usize,
+    /// Where metrics and health are served.
+    pub admin: Option<SocketAddr>,
+    /// Names under which they are served, besides addresses and `localhost`.
+    pub admin_names: Vec<String>,
+    /// The Unix socket where admin commands are accepted.
+    pub admin_socket: Option<PathBuf>,
+    /// Where access log lines go.
+    pub access_log: AccessLogTarget,
+    /// What they look like.
+    pub log_format: LogFormat,
+    /// The log on the standard error.
+    pub log: LogSettings,
+    /// How long open connections may go on after the first signal to stop.
+    pub drain_timeout: Duration,
+    /// How long a session ticket is good for; ticket keys are replaced as often.
+    pub ticket_lifetime: Duration,
+    /// Limits and timeouts towards clients.
+    pub limits: ClientLimits,
+    /// One per address. Empty only where there is a tunnel.
+    pub listeners: Vec<Listener>,
+    /// Upstream groups; actions name them by index.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// The VPN, if there is one; whoever starts it takes it.
+    pub tunnel: Option<Box<Tunnel>>,
+    /// What control minds for each of them, in the same order.
+    pub plans: Vec<Arc<Plan>>,
+    /// Who resolves the names of servers.
+    pub resolver: ResolverKind,
+    /// The servers that have names.
+    pub names: Vec<NamedServer>,
+    /// Where `[admin] socket` stands.
+    pub admin_socket_place: Option<Place>,
+    /// Where `[log] access` stands.
+    pub access_log_place: Option<Place>,
+    /// Where `resolver` stands.
+    pub resolver_place: Option<Place>,
+    /// The addresses that are listened on, and where they stand.
+    pub listens: Vec<(SocketAddr, Place)>,
+    /// The addresses of those names, as far as [`Config::resolve`] has found any.
+    pub resolved: HashMap<String, Found>,
+    /// What hosts' rules refer to, and rates.
+    pub routing: Arc<Routing>,
+}
+
+/// Who the process becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunAs {
+    /// The user.
+    pub user: User,
+    /// Its group, if not the user's first.
+    pub gid: u32,
+}
+
+/// One listening address.
+#[derive(Debug)]
+pub struct Listener {
+    /// Where to listen.
+    pub address: SocketAddr,
+    /// `None`: plain HTTP.
+    pub tls: Option<ListenerTls>,
+    /// Whose word about clients is taken.
+    pub trust: Trust,
+    /// CONNECT is allowed.
+    pub allow_connect: bool,
+    /// TRACE is allowed.
+    pub allow_trace: bool,
+    /// Whether TLS handshakes may begin in the SYN; without meaning where there is no TLS.
+    pub syn_tls: SynTls,
+    /// HTTP/2 by prior knowledge, without TLS.
+    pub h2c: bool,
+    /// What comes is relayed, not read: no TLS of ours, no HTTP.
+    pub tcp: bool,
+    /// HTTP/3 at the same address.
+    pub http3: Option<Http3>,
+    /// Which policy and which of `actions` a name has.
+    pub sites: Arc<SiteMap>,
+    /// What is done with requests, by host; the same for all listeners.
+    pub actions: Arc<[Action]>,
+}
+
+/// Whether a `ClientHello` is taken from a SYN (RFC 7413).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynTls {
+    /// It never is.
+    Off,
+    /// From clients that show the cookie of an earlier contact.
+    #[default]
+    Cookie,
+    /// From first contacts, too.
+    Open,
+}
+
+/// Where access log lines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessLogTarget {
+    /// Nowhere: lanes do not even make them.
+    Off,
+    /// To the standard output.
+    Stdout,
+    /// Appended to a file, which is opened again on SIGUSR1.
+    File(PathBuf),
+}
+
+impl Config {
+    /// Whether HTTP/3 is served at an address, as it is written.
+    pub fn has_http3_at(&self, address: SocketAddr) -> bool {
+        self.listeners.iter().any(|l| l.address == address && l.http3.is_some())
+    }
+}
+
+fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
+    let top = Section::new(sink, &settings::top::TABLE, table, 0..0);
+    let lanes = top.optional(&settings::top::lanes);
+    let drain_timeout = top.or(&settings::top::drain_timeout);
+    let ticket_lifetime = top.or(&settings::top::ticket_lifetime);
+    let reload_on_change = top.or(&settings::top::reload_on_change);
+    let user = run_as(&top);
+    let mut addresses = Addresses::default();
+    let (admin, admin_names, admin_socket) =
+        top.table(&settings::top::admin).map_or((None, Vec::new(), None), |s| admin(s, &mut addresses));
+    let (admin_socket, admin_socket_place) = admin_socket.unzip();
+    let log_section = top.table(&settings::top::log);
+    let messages = log_section.as_ref().map(messages).unwrap_or_default();
+    let (access_log, access_log_place, log_format) =
+        log_section.map_or((AccessLogTarget::Off, None, LogFormat::Combined), log);
+    let mut routing = Routing::default();
+    let limits = limits(&top, &mut routing);
+    let (resolver, resolver_place) =
+        top.optional_at(&settings::top::resolver).map(|at| (at.value, sink.place_of(&at.span))).unzip();
+    let resolver = resolver.unwrap_or_default();
+
+    let mut store = identity::Store::new();
+    let listeners_absent = top.key_span("listener").is_none();
+    let listeners = listener::read_all(&top, &mut store, &mut addresses);
+    let mut targets: Vec<Target> = listeners
+        .iter()
+        .map(|l| Target { written: l.written.clone(), tcp: l.tcp, tls: l.has_tls(), hosts: NameMap::default() })
+        .collect();
+
+    let mut context = upstream::Context { store: &mut store, resolver, names: Vec::new() };
+    let mut upstreams = Upstreams::default();
+    let mut routes = Routes::default();
+    let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);
+    routing.rate_limits = rate_limits;
+    let mut places = Vec::new();
+    for section in top.tables(&settings::top::upstream) {
+        let (name, upstream) = upstream::read(section, &mut context);
+        let index = upstream.map(|(u, plan)| upstreams.push(u, plan));
+        if let Some(name) = name {
+            if upstreams.named.insert(name.value.clone(), index).is_some() {
+                sink.error(&name.span, format!("a second upstream \"{}\"", name.value), None);
+            }
+            places.push(name);
+        }
+    }
+    let mut hosts = Hosts::default();
+    let sections = top.tables(&settings::top::host);
+    let only_tunnel = top.key_span("tunnel").is_some() && listeners_absent;
+    if sections.is_empty() && !only_tunnel {
+        let help = "add [[host]] with names = [\"*\"] and to = [\"http://127.0.0.1:3000\"]".to_owned();
+        top.missing("there is no [[host]]: every request would be refused".to_owned(), help);
+    }
+    for section in sections {
+        host::read(section, &mut targets, &mut hosts, &mut upstreams, &mut routes, &mut context);
+    }
+    let names = std::mem::take(&mut context.names);
+    for name in places.iter().filter(|n| !upstreams.dangling && !upstreams.used.contains(&n.value)) {
+        sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), None);
+    }
+    let tunnel_lanes = lanes.map_or_else(default_lanes, |n| n as usize);
+    let tunnel = top.table(&settings::top::tunnel).and_then(|section| {
+        let span = section.key_span("listen").unwrap_or_else(|| section.span.clone());
+        let settings = tunnel::read(section, tunnel_lanes)?;
+        for (transport, address) in &settings.listen {
+            let protocol = match transport {
+                Transport::Udp => Protocol::Udp,
+                Transport::Tcp => Protocol::Tcp,
+            };
+            addresses.take(sink, protocol, *address, true, &span);
+        }
+        Some(Box::new(settings))
+    });
+    for name in rate_places.iter().filter(|n| !routes.used.contains(&n.value)) {
+        sink.warn(&name.span, format!("no host uses the rate limit \"{}\"", name.value), None);
+    }
+    routing.routes = routes.all;
+    top.finish();
+
+    if !sink.offline() {
+        listener::warn_uncovered(sink, &listeners, &targets, &hosts);
+    }
+    let (sites, actions) = sites::compile(sink, &listeners, &targets, hosts, &routing.routes, &upstreams.plans);
+    let actions: Arc<[Action]> = actions.into();
+    let out = listeners.into_iter().zip(sites).map(|(l, sites)| l.into_listener(sites, actions.clone())).collect();
+    Some(Config {
+        origin,
+        files: Vec::new(),
+        reload_on_change,
+        user,
+        lanes: lanes.map_or_else(default_lanes, |n| n as usize),
+        admin,
+        admin_names,
+        admin_socket,
+        access_log,
+        log_format,
+        log: messages,
+        drain_timeout,
+        ticket_lifetime,
+        limits,
+        listeners: out,
+        upstreams: upstreams.all,
+        tunnel,
+        plans: upstreams.plans,
+        resolver,
+        names,
+        admin_socket_place,
+        access_log_place,
+        resolver_place,
+        listens: addresses.places(),
+        resolved: HashMap::new(),
+        routing: Arc::new(routing),
+    })
+}
+
+/// Who resolves names: "dns", "system" or the address of a DNS server.
+fn read_resolver(sink: &Sink, key: &str, node: &decode::Node) -> Option<ResolverKind> {
+    let s = decode::text(sink, key, node)?;
+    match s.as_str() {
+        "dns" => return Some(ResolverKind::Dns),
+        "system" => return Some(ResolverKind::System),
+        _ => {}
+    }
+    let address = s.parse::<SocketAddr>().or_else(|_| s.parse::<std::net::IpAddr>().map(|ip| (ip, 53).into()));
+    if address.is_err() {
+        let help = format!("write {key} = \"127.0.0.53\", {key} = \"[::1]:5353\", \"dns\" or \"system\"");
+        sink.error(&node.span(), format!("\"{s}\" is not the address of a DNS server"), Some(help));
+    }
+    address.ok().map(ResolverKind::Server)
+}
+
+/// The cores that this process may use: affinity and cgroup quota counted.
+fn default_lanes() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// `user` and `group`, looked up.
+fn run_as(top: &Section) -> Option<RunAs> {
+    let user = top.optional_at(&settings::top::user);
+    let group = top.optional_at(&settings::top::group);
+    let sink = top.sink;
+    let Some(user) = user else {
+        if let Some(group) = group {
+            sink.error(&group.span, "\"group\" without \"user\"", Some("add user = \"sealane\"".to_owned()));
+        }
+        return None;
+    };
+    let (found, gid) = (sink.user(&user.value), group.as_ref().map(|group| (group, sink.group(&group.value))));
+    let unknown = |what: &str, name: &At<String>, help: String| {
+        sink.error(&name.span, format!("there is no {what} \"{}\" on this machine", name.value), Some(help));
+    };
+    let Some(found) = found? else {
+        unknown("user", &user, format!("make it: sudo useradd --system --no-create-home {}", user.value));
+        return None;
+    };
+    let gid = match gid {
+        None => found.gid,
+        Some((group, gid)) => match gid? {
+            Some(gid) => gid,
+            None => {
+                unknown("group", group, format!("make it: sudo groupadd --system {}", group.value));
+                return None;
+            }
+        },
+    };
+    let found = found.clone();
+    Some(RunAs { user: found, gid })
+}
+
+fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Vec<String>, Option<(PathBuf, Place)>) {
+    let socket = section.optional_at(&settings::admin::socket);
+    let listen = match socket {
+        Some(_) => section.optional_at(&settings::admin::listen),
+        None => section.required(&settings::admin::listen),
+    };
+    let names = section.optional(&settings::admin::names).unwrap_or_default();
+    let sink = section.sink;
+    section.finish();
+    let names = names.into_iter().filter_map(|name| {
+        let mut head = RequestHead::new();
+        if head.set_authority(name.value.as_bytes()).is_err() || head.port().is_some() {
+            let help = "write \"gateway.internal\", without a port".to_owned();
+            sink.error(&name.span, format!("\"{}\" is no host name", name.value), Some(help));
+            return None;
+        }
+        Some(head.host_name().to_owned())
+    });
+    let names = names.collect();
+    let address = listen.and_then(|listen| {
+        let address = *decode::listen_addresses(sink, &listen.value, &listen.span)?.first()?;
+        if !address.ip().is_loopback() {
+            let message = "the admin listener can be reached from other machines, without a password";
+            sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
+        }
+        addresses.take(sink, Protocol::Tcp, address, false, &listen.span);
+        Some(address)
+    });
+    let socket = socket.and_then(|path| {
+        let written = sink.base.join(&path.value);
+        let folder = written.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // sun_path has 108 bytes (unix(7)), of which we need some for a name to rename from.
+        if path.value.is_empty() || written.as_os_str().len() > 90 {
+            let help = Some("write \"/run/sealane/admin.sock\"".to_owned());
+            sink.error(&path.span, "\"socket\" must be a path of 1 to 90 bytes", help);
+            return None;
+        }
+        if sink.kind(folder).is_some_and(|kind| kind != Kind::Folder) {
+            let help = format!("make it: mkdir -p {}", folder.display());
+            sink.error(&path.span, format!("there is no folder {}", folder.display()), Some(help));
+            return None;
+        }
+        Some((written, sink.place_of(&path.span)))
+    });
+    (address, names, socket)
+}
+
+/// The settings of the log on the standard error.
+fn messages(section: &Section) -> LogSettings {
+    LogSettings { level: section.or(&settings::log::level), json: section.or(&settings::log::message_format) }
+}
+
+fn log(section: Section) -> (AccessLogTarget, Option<Place>, LogFormat) {
+    let format = section.or(&settings::log::format);
+    let sink = section.sink;
+    let access = section.optional_at(&settings::log::access);
+    section.finish();
+    let place = access.as_ref().map(|access| sink.place_of(&access.span));
+    (access.map_or_else(|| settings::log::access.default(), |access| access.value), place, format)
+}
+
+/// `"off"`, `"stdout"` or a path.
+fn read_access_log(sink: &Sink, key: &str, node: &decode::Node) -> Option<AccessLogTarget> {
+    let written = decode::text(sink, key, node)?;
+    match written.as_str() {
+        "off" => Some(AccessLogTarget::Off),
+        "stdout" | "-" => Some(AccessLogTarget::Stdout),
+        "" => {
+            let help = "write \"off\", \"stdout\" or a path".to_owned();
+            sink.error(&node.span(), format!("\"{key}\" is empty"), Some(help));
+            None
+        }
+        path => {
+            let path = sink.base.join(path);
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let (at_path, at_folder) = (sink.kind(&path), sink.kind(folder));
+            let is_folder = at_path == Some(Kind::Folder);
+            if is_folder || at_folder.is_some_and(|kind| kind != Kind::Folder) {
+                let message = match is_folder {
+                    true => format!("{} is a folder", path.display()),
+                    false => format!("there is no folder {}", folder.display()),
+                };
+                let help = "write \"off\", \"stdout\" or a file's path".to_owned();
+                sink.error(&node.span(), message, Some(help));
+                return None;
+            }
+            Some(AccessLogTarget::File(path))
+        }
+    }
+}
+
+/// Reads `[limits]`; without the table every limit has its default.
+fn limits(top: &Section, routing: &mut Routing) -> ClientLimits {
+    use settings::limits as s;
+    // A table without settings has the defaults, which is simpler than a second list of them.
+    let empty = DeTable::new();
+    let section = top.table(&settings::top::limits);
+    let section = section.unwrap_or_else(|| Section::new(top.sink, &s::TABLE, &empty, 0..0));
+    let head = section.or(&s::max_header_size) as usize;
+    let uri = section.optional_at(&s::max_uri_size);
+    let target = uri.as_ref().map_or_else(|| s::max_uri_size.default(), |u| u.value) as usize;
+    if let Some(uri) = uri.filter(|u| u.value as usize > head) {
+        let help = "\"max_uri_size\" counts within \"max_header_size\"".to_owned();
+        section.sink.error(&uri.span, "\"max_uri_size\" is above \"max_header_size\"", Some(help));
+    }
+    // 0 is "no limit" in the file, and the largest number for lanes, which then need not ask.
+    let unlimited = |n: u64| if n == 0 { u64::MAX } else { n };
+    let prefixes = (section.or(&s::rate_ipv4_prefix) as u8, section.or(&s::rate_ipv6_prefix) as u8);
+    let entries = section.or(&s::rate_entries) as usize;
+    routing.connection_rate = rate::of_clients(&section, &s::connection_rate, &s::connection_burst, prefixes, entries);
+    routing.handshake_rate = rate::of_clients(&section, &s::handshake_rate, &s::handshake_burst, prefixes, entries);
+    let fields = section.or(&s::max_header_fields) as usize;
+    let out = ClientLimits {
+        http: Limits { head, target: target.min(head), fields, ..Limits::default() },
+        max_body: unlimited(section.or(&s::max_body_size)),
+        max_connections: section.or(&s::max_connections) as usize,
+        max_per_client: section.or(&s::max_connections_per_client) as u32,
+        client_prefixes: prefixes,
+        max_memory: section.or(&s::max_memory),
+        handshake_timeout: section.or(&s::handshake_timeout),
+        header_timeout: section.or(&s::header_timeout),
+        keepalive_timeout: section.or(&s::keepalive_timeout),
+        idle_timeout: section.or(&s::idle_timeout),
+        min_body_rate: section.or(&s::min_body_rate),
+        max_streams: section.or(&s::max_streams) as u32,
+        max_requests: unlimited(section.or(&s::max_requests)),
+        handshake_budget: section.or(&s::handshake_budget),
+    };
+    section.finish();
+    out
+}

@@ -1,0 +1,174 @@
+//! The top level, `[admin]`, `[log]`, `[limits]` and `[[rate_limit]]`.
+
+use super::{
+    Choice, Count, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, argument, host, listener, table, tunnel,
+    upstream,
+};
+use crate::{AccessLogTarget, LEVELS, Level, ResolverKind, rate, read_access_log, read_resolver};
+use sealane_proxy::LogFormat;
+use sealane_proxy::limits::RateKey;
+use std::time::Duration;
+
+/// RFC 8446 §4.6.1: a ticket lives for at most seven days.
+const TICKETS: Time = Time(Duration::from_secs(60)..=Duration::from_secs(7 * 86_400));
+
+table! {
+    top "";
+
+    /// Threads that serve. Each has its own connections, upstream pools and counters.
+    lanes: Count = Count(1..=1024),
+        described("the cores this process may use (affinity and cgroup quota counted)"),
+        example(4), aliases("workers", "threads", "nbthread", "worker_processes");
+    /// After the first SIGTERM or Ctrl-C: how long open requests may continue. A second signal stops immediately.
+    drain_timeout: Time = Time::ANY, default("30s");
+    /// How long clients may resume TLS sessions. Ticket keys are replaced as often, and the previous key is kept.
+    ticket_lifetime: Time = TICKETS, default("12h");
+    /// Who resolves the names of servers. `"dns"`: the DNS servers, search domains and options of `/etc/resolv.conf`, and
+    /// the names in `/etc/hosts`. `"system"`: the system's resolver (getaddrinfo: NSS, LDAP, multicast DNS), which does not
+    /// report TTLs. Or the address of a DNS server (`"127.0.0.53"`, `"[::1]:5353"`), which alone is asked.
+    /// A program built without the feature `full` has the system's resolver only.
+    resolver: Own<ResolverKind> = Own(read_resolver, || Shape::Text(None)),
+        described("`\"dns\"`, or `\"system\"` where `/etc/nsswitch.conf` has sources beyond files and DNS"),
+        example("127.0.0.53");
+    /// Reload when this file or one that it names (certificates, keys, CAs, CRLs, OCSP responses) changes. Without it,
+    /// `sealane reload` or SIGHUP reloads.
+    reload_on_change: Flag = Flag, default(false);
+    /// Started as root: the user to become once everything is open. Only the capability to bind low ports is kept (with
+    /// `[tunnel]` also the one to set up interfaces and routes).
+    user: Text = Text, example("sealane");
+    /// The group to become.
+    group: Text = Text, described("the user's first"), example("sealane");
+    /// The admin listener.
+    admin: One = One(&admin::TABLE), described("none: no admin listener");
+    /// The log on the standard error, and the access log.
+    log: One = One(&log::TABLE), default({});
+    /// Limits and timeouts of clients.
+    limits: One = One(&limits::TABLE), default({});
+    /// Addresses that are listened on.
+    listener: Many = Many(&listener::TABLE), described("must be set unless there is a `[tunnel]`");
+    /// Hosts, by name.
+    host: Many = Many(&host::TABLE), described("must be set unless there is only a `[tunnel]`");
+    /// Rate limits that hosts and routes refer to.
+    rate_limit: Many = Many(&rate_limit::TABLE);
+    /// Groups of servers.
+    upstream: Many = Many(&upstream::TABLE);
+    /// An OpenVPN server.
+    tunnel: One = One(&tunnel::TABLE);
+}
+
+table! {
+    admin "[admin]";
+
+    /// Path of a Unix socket where `sealane status`, `top`, `reload`, `upgrade` and `drain` ask. Only its owner (and root)
+    /// may connect. At most 90 bytes.
+    socket: Text = Text, example("admin.sock");
+    /// Address of a status page, `/metrics` (Prometheus), `/v1/status` (JSON) and `/healthz` (200; 503 while draining), over
+    /// plain HTTP and without a password: keep it on this machine.
+    listen: Text = Text, described("must be set unless `socket` is"), sets("127.0.0.1:9901");
+    /// Names under which `listen` answers, besides IP addresses and `localhost`. Requests for other names get 421: a web
+    /// page could make its own name point here (DNS rebinding).
+    names: Strings = Strings, example(["gateway.internal"]);
+}
+
+table! {
+    log "[log]",
+        notes = "A combined line is the format that NGINX and Apache write, then: the duration in seconds, the TLS version \
+            (`-` without TLS), the bytes of the request's body, the upstream server (`-` where there was none), and the \
+            SHA-256 fingerprint of the client's certificate (`-` where it showed none). Status 499: the client left before \
+            it was answered. What clients send is escaped as `\\xHH` where it is not printable ASCII.";
+
+    /// Where access log lines go: `"off"`, `"stdout"`, or a file, which is appended to and is opened again on SIGUSR1. A new
+    /// file has mode 0640. When the disk cannot keep up, lines are dropped and counted; requests never wait.
+    access: Own<AccessLogTarget> = Own(read_access_log, || Shape::Text(None)), default("off"), sets("stdout"),
+        aliases("access_log");
+    /// The format of a line. Both are described below and in [operating](page:operating).
+    format: Choice<LogFormat> = Choice(&[("combined", LogFormat::Combined), ("json", LogFormat::Json)]),
+        default("combined");
+    /// What the gateway logs on its standard error. Each level includes those before it. A reload with another level
+    /// replaces what `sealane log-level` has set. See [operating](page:operating).
+    level: Choice<Level> = Choice(LEVELS), default("info");
+    /// How it is written: `"text"`, or `"json"` for one object per line.
+    message_format: Choice<bool> = Choice(&[("text", false), ("json", true)]), default("text");
+}
+
+table! {
+    /// Limits and timeouts towards clients.
+    limits "[limits]";
+
+    /// From accept to the end of the TLS handshake.
+    handshake_timeout: Time = Time::TIMEOUT, default("10s");
+    /// From a request's first byte to the end of its head (else 408).
+    header_timeout: Time = Time::TIMEOUT, default("10s");
+    /// Between two requests.
+    keepalive_timeout: Time = Time::TIMEOUT, default("75s");
+    /// Longest silence while a message is being transferred.
+    idle_timeout: Time = Time::TIMEOUT, default("60s");
+    /// Bytes per second, averaged over `idle_timeout`. A client that sends a request's body or takes a response more slowly
+    /// is given up (408, or the response is cut off). Only time in which the gateway waits for the client counts. gRPC,
+    /// event streams, upgraded and relayed connections have no rate. 0: none. See
+    /// [HTTP versions](page:http-versions#deadlines).
+    min_body_rate: Size = Size(0..=1 << 30), default(256);
+    /// A request's head (else 431).
+    max_header_size: Size = Size(1024..=1 << 20), default("32KiB");
+    /// A request's target (else 414); counts within `max_header_size`.
+    max_uri_size: Size = Size(256..=1 << 20), default("8KiB");
+    /// Header fields of a request (else 431).
+    max_header_fields: Count = Count(8..=10_000), default(128);
+    /// A request's body (else 413). 0: no limit.
+    max_body_size: Size = Size(0..=i64::MAX as u64), default(0), aliases("client_max_body_size");
+    /// HTTP/2: requests that a client may have open at once on a connection.
+    max_streams: Count = Count(1..=10_000), default(128);
+    /// Requests on one connection before it is closed. 0: no limit.
+    max_requests: Count = Count(0..=i64::MAX as u64), default(0);
+    /// Connections per lane. At the limit accepting pauses, and new clients wait in the kernel's queue.
+    max_connections: Count = Count(1..=10_000_000), default(16384), aliases("maxconn");
+    /// Connections that one client may have open, over all lanes and all versions of HTTP together. Further ones are closed,
+    /// over QUIC refused. Those of `trusted_proxies` are not counted. 0: any number.
+    max_connections_per_client: Count = Count(0..=1_000_000), default(0);
+    /// Bytes that the process may hold in memory (resident). Above it new clients wait in the kernel's queue until it is
+    /// less, and the connections that hold the most are reset, if they hold 64 KiB or more. 0: nine tenths of the limit of
+    /// its control group, or three quarters of the machine's memory if that is less.
+    max_memory: Size = Size(0..=i64::MAX as u64), default(0);
+    /// New connections per client. Further ones are closed, over QUIC refused.
+    connection_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), example("50/s");
+    /// How many new connections of a client may come at once.
+    connection_burst: Count = Count(1..=1_000_000), described("what `connection_rate` allows in a second, at least 1"),
+        example(100);
+    /// New TLS sessions per client, full or resumed. Further ones get the alert `access_denied`; over QUIC they are refused.
+    handshake_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), example("20/s");
+    /// How many new TLS sessions of a client may come at once.
+    handshake_burst: Count = Count(1..=1_000_000), described("what `handshake_rate` allows in a second, at least 1"),
+        example(40);
+    /// How many bits of an IPv4 address make a client, for the two rates and for `max_connections_per_client`.
+    rate_ipv4_prefix: Count = Count(0..=32), default(32);
+    /// The same for IPv6.
+    rate_ipv6_prefix: Count = Count(0..=128), default(64);
+    /// Clients that each lane remembers for each of the two rates.
+    rate_entries: Count = Count(8..=10_000_000), default(16384);
+    /// Time that a lane may spend on new clients (accepting them and all steps of their handshakes) per turn of its loop,
+    /// after the events of connected clients, so that these keep their latency. A handshake begins only if, taking as long
+    /// as the last one, it would end within the budget; at least one begins every two turns. That is several per turn with
+    /// ECDSA certificates, and one with RSA.
+    handshake_budget: Time = Time::TIMEOUT, default("400us");
+}
+
+table! {
+    /// How often clients may ask. Beyond the rate they get 429. Hosts and routes refer to a rate limit by its name.
+    rate_limit "[[rate_limit]]", example_is_commented = true;
+
+    /// The name by which hosts and routes refer to it.
+    name: Text = Text, required("per-client");
+    /// Requests per second, minute or hour: `"100/s"`, `"30/m"`, `"1000/h"`.
+    rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), required("100/s");
+    /// How many requests may come at once.
+    burst: Count = Count(1..=1_000_000), described("what `rate` allows in a second, at least 1"), example(200);
+    /// What is counted: `"address"`, `"sni"` (the name in the ClientHello; the host over plain HTTP) or `"header:NAME"`
+    /// (requests without it are not counted).
+    key: Own<RateKey> = Own(rate::key, || Shape::Text(Some("^(address|sni|header:[^ ]+)$"))), default("address");
+    /// How many bits of an IPv4 address make a client.
+    ipv4_prefix: Count = Count(0..=32), default(32);
+    /// The same for IPv6.
+    ipv6_prefix: Count = Count(0..=128), default(64);
+    /// Keys that each lane remembers.
+    entries: Count = Count(8..=10_000_000), default(16384);
+}

@@ -1,0 +1,133 @@
+//! `[[host]]`, `[[host.route]]` and what they have in common.
+
+use super::{Count, Many, One, Own, Shape, Strings, Text, argument, table};
+use crate::route as read;
+use crate::upstream::{Entry, entries, entries_shape};
+use sealane_proxy::rules::{Piece, Redirect};
+use sealane_route::FieldRule;
+
+table! {
+    /// What the gateway does with requests, by the host that they are for. A request for no known host gets 404. Names are
+    /// compared in the same way everywhere (`names`, `for` in `client_auth`, certificates):
+    ///
+    /// | name | matches |
+    /// |---|---|
+    /// | `"example.com"` | that name |
+    /// | `"[2001:db8::1]"` | that IPv6 address, however it is spelled |
+    /// | `"*.example.com"` | names with exactly one more label: `a.example.com`. As in TLS certificates. |
+    /// | `"**.example.com"` | names with one or more further labels: `a.example.com`, `b.a.example.com` |
+    /// | `"*"` | every name |
+    ///
+    /// The narrowest wins: the exact name, then the longest suffix (of two with the same suffix, `*.` before `**.`), then
+    /// `"*"`.
+    ///
+    /// A host has one of `to`, `upstream`, `redirect`, `respond` and `passthrough`. It may have none where there are routes:
+    /// other requests then get 404.
+    host "[[host]]", includes = &[&messages::TABLE, &actions::TABLE],
+        example = "\
+[[host]]
+names = [\"*.example.com\"] # one label, as in certificates; \"**.example.com\" is any depth
+listeners = [\":443\"]
+to = [\"http://127.0.0.1:3000\", \"http://127.0.0.1:3001\"] # an upstream with default settings
+
+[[host]]
+names = [\"*\"] # every other name
+respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/plain; charset=utf-8\" }
+";
+
+    /// Host names, without a port.
+    names: Strings = Strings, required(["example.com"], or ["*"] for every name), sets(["example.com", "www.example.com"]),
+        aliases("server_name", "hosts", "domains");
+    /// Addresses of listeners, written as in `address`. Without it, a plain listener redirects (308) to HTTPS what requires
+    /// a client certificate on another.
+    listeners: Strings = Strings, described("all"), sets([":443"]);
+    /// The name of an `[[upstream]]` to which connections for these names are relayed as they are. For listeners with TLS or
+    /// `mode = "tcp"`; without `listeners`, for all of those.
+    passthrough: Text = Text, example("app");
+    /// Rules for some of the host's requests. Which one wins: [routing](page:routing).
+    route: Many = Many(&route::TABLE);
+}
+
+table! {
+    /// Requests of the host for which other rules hold. It needs at least one of `path`, `exact`, `methods` and `headers`,
+    /// and exactly one of `to`, `upstream`, `respond` and `redirect`. Which route wins: [routing](page:routing). Header
+    /// changes and rate limits are applied besides those of the host.
+    route "[[host.route]]", includes = &[&messages::TABLE, &actions::TABLE], example_is_commented = true;
+
+    /// This path and everything below it.
+    path: Own<String> = Own(read::path, || Shape::Text(Some("^/[^*?#]*$"))), described("every path"),
+        example("/api/");
+    /// This path alone.
+    exact: Own<String> = Own(read::path_text, || Shape::Text(Some("^/[^?#]*$"))), example("/api");
+    /// Methods, in capitals.
+    methods: Own<Vec<String>> = Own(read::methods, || Shape::List(Box::new(Shape::Text(None)))), described("any"),
+        example(["GET", "POST"]);
+    /// A table of header names and conditions: `true` (present), `false` (absent), `"text"`, `"text*"` (prefix).
+    headers: Own<Vec<(String, FieldRule)>> = Own(read::field_rules, || Shape::Map(Box::new(Shape::Either(
+        vec![Shape::Flag, Shape::Text(None)])))), example({ X-Beta = true }), secret(Values);
+    /// Replaces `path` in the request to the upstream. Needs `path` and an upstream.
+    rewrite_prefix: Own<String> = Own(read::rewrite, || Shape::Text(Some("^/[^?#]*$"))), example("/v2/");
+}
+
+table! {
+    actions "";
+
+    /// Servers, as in `[[upstream]]`'s `servers` (`weight` and `backup` too), all other settings at their defaults. In logs
+    /// and metrics they are the upstream `host NAME`, followed by the path of their route.
+    to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3000"]),
+        aliases("proxy_pass", "reverse_proxy");
+    /// The name of an `[[upstream]]`.
+    upstream: Text = Text, sets("app"), aliases("backend");
+    /// A URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. See [routing](page:routing).
+    redirect: Own<Redirect> = Own(read::redirect, || Shape::Either(
+        vec![Shape::Text(None), Shape::Table(&redirect::TABLE)])), example("https://{host}{uri}");
+    /// An answer of the gateway itself.
+    respond: One = One(&respond::TABLE), example({ status = 404 });
+}
+
+table! {
+    messages "";
+
+    /// Changes to requests for the upstream.
+    request_headers: One = One(&edits::TABLE), example({ set = { X-Version = "2" } });
+    /// Changes to responses for the client.
+    response_headers: One = One(&edits::TABLE), example({ set = { X-Frame-Options = "DENY" }, remove = ["Server"] });
+    /// `true` (a year), a duration, or the whole value of `Strict-Transport-Security`. Sent over TLS only. A route without
+    /// it has the host's.
+    hsts: Own<String> = Own(read::hsts, || Shape::Either(vec![Shape::Flag, Shape::Text(None)])), example("365d");
+    /// Names of `[[rate_limit]]`s that a request must pass.
+    rate_limit: Strings = Strings, example("per-client");
+}
+
+table! {
+    /// Changes are made in this order.
+    edits "header changes";
+
+    /// Names of headers.
+    remove: Own<Vec<String>> = Own(read::removed, || Shape::List(Box::new(Shape::Text(None))));
+    /// A table of names and values, which replace those that are there.
+    set: Own<Vec<(String, String)>> = Own(read::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
+    /// A table of names and values, which stand beside those that are there.
+    add: Own<Vec<(String, String)>> = Own(read::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
+}
+
+table! {
+    respond "respond";
+
+    /// The status.
+    status: Count = Count(200..=599), default(200);
+    /// The body.
+    body: Text = Text, default("");
+    /// `Content-Type`.
+    content_type: Text = Text, default("text/plain; charset=utf-8");
+}
+
+table! {
+    redirect "redirect";
+
+    /// Where to: `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`, `{query}` and `{rest}` (path and query behind the
+    /// route's path) stand for parts of the request.
+    to: Own<Vec<Piece>> = Own(read::target, || Shape::Text(None)), required("https://{host}{uri}");
+    /// 301, 302, 303, 307 or 308.
+    status: Count = Count(300..=399), default(308);
+}

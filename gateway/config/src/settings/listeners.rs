@@ -1,0 +1,182 @@
+//! `[[listener]]` and its tables.
+
+use super::{Choice, Count, File, Flag, Many, One, Output, Own, Shape, Size, Strings, Time, Words, argument, table};
+use crate::{SynTls, tls};
+use sealane_proxy::snapshot::AddressHeader;
+use sealane_tls::policy::{ClientAuthMode, Group, Suite, Version};
+use std::time::Duration;
+
+table! {
+    /// One for each address, or for several that are served alike.
+    listener "[[listener]]",
+        example = "# Plain HTTP on another port.\n[[listener]]\naddress = \":80\"\n";
+
+    /// `"127.0.0.1:8443"`, `"[::1]:8443"`, `":443"` (all addresses, IPv4 and IPv6), or a list. An IPv6 address never takes
+    /// IPv4 clients.
+    address: Strings = Strings, required(":443"), sets(":443"), aliases("listen", "bind", "addr");
+    /// Whether TLS handshakes may begin in the SYN of TCP: `"off"`, `"cookie"` (clients that show the cookie of an earlier
+    /// contact) or `"open"` (first contacts, too; needs an ECDSA certificate). See [TLS in the SYN](page:syn-tls).
+    syn_tls: Choice<SynTls> =
+        Choice(&[("off", SynTls::Off), ("cookie", SynTls::Cookie), ("open", SynTls::Open)]), default("cookie"), needs("tls");
+    /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of load balancers and proxies that may say who the client is.
+    /// Headers by which others say so are removed. See [behind a load balancer](page:behind-a-load-balancer).
+    trusted_proxies: Strings = Strings, example(["10.0.0.0/8"]);
+    /// The header in which trusted proxies say who the client is. The other one is not believed. `"Forwarded"` carries
+    /// scheme and host, too: `X-Forwarded-*` are removed. Needs `trusted_proxies`.
+    client_address_header: Choice<AddressHeader> = Choice(&[
+        ("X-Forwarded-For", AddressHeader::XForwardedFor),
+        ("Forwarded", AddressHeader::Forwarded),
+    ]), default("X-Forwarded-For"), needs("trusted_proxies");
+    /// Believe `Forwarded`, `X-Forwarded-*` and similar headers from trusted proxies. Without `trusted_proxies`: from
+    /// everybody, which `sealane check` warns of.
+    trust_forwarded: Flag = Flag, described("`false`; `true` with `trusted_proxies`"), example(true);
+    /// Clients start with a PROXY protocol header, version 1 or 2. A connection without one is refused, and so is one from
+    /// another address than `trusted_proxies`. Without `trusted_proxies` the header is taken from everybody, which
+    /// `sealane check` warns of.
+    proxy_protocol: Flag = Flag, default(false);
+    /// Allow the method CONNECT (else 405).
+    allow_connect: Flag = Flag, default(false);
+    /// Allow the method TRACE (else 405). A server that answers it shows headers to scripts that should not see them.
+    allow_trace: Flag = Flag, default(false);
+    /// With TLS: the port by which clients reach the listener, where it is another one than the one it is bound to (port
+    /// forwarding, a container). Plain listeners redirect there what needs a client certificate, and `Alt-Svc` names it.
+    public_port: Count = Count(1..=65_535), described("the port of `address`"), example(443);
+    /// Without TLS: accept HTTP/2 from clients that begin with it (prior knowledge, RFC 9113 §3.3), beside HTTP/1.1.
+    h2c: Flag = Flag, default(false);
+    /// `"tcp"`: connections are relayed without being read, see `passthrough`. Excludes `tls`.
+    mode: Choice<bool> = Choice(&[("http", false), ("tcp", true)]), default("http");
+    /// HTTP/3 at the same address, over UDP. Needs `[listener.tls]` with TLS 1.3; not with `proxy_protocol`. See
+    /// [HTTP/3](page:http3).
+    http3: Flag = Flag, default(false);
+    /// TLS of the listener.
+    tls: One = One(&listener_tls::TABLE), described("none: plain HTTP"), aliases("ssl");
+    /// Limits of HTTP/3.
+    quic: One = One(&quic::TABLE), described("the defaults of `[listener.quic]`");
+}
+
+table! {
+    /// Of use with `http3`.
+    quic "[listener.quic]", example_is_commented = true;
+
+    /// Requests open at once on one connection.
+    max_streams: Count = Count(1..=10_000), default(100);
+    /// Bytes of one request's body that may be in flight.
+    stream_window: Size = Size(16 << 10..=64 << 20), default("256KiB");
+    /// The same for all requests of a connection together.
+    connection_window: Size = Size(16 << 10..=1 << 30), default("1MiB");
+    /// Bytes of responses kept per connection until the client has acknowledged them.
+    send_window: Size = Size(16 << 10..=1 << 30), default("2MiB");
+    /// Handshakes in progress, per lane, above which new clients must first prove their address (Retry). 0: always.
+    retry_above: Count = Count(0..=1_000_000), default(256);
+    /// Clients may change their address.
+    migration: Flag = Flag, default(true);
+    /// Several datagrams per system call (UDP GSO and GRO), where the kernel supports it. It is given up automatically where
+    /// it fails.
+    offload: Flag = Flag, default(true);
+    /// Announce HTTP/3 by `Alt-Svc` in responses over TCP.
+    alt_svc: Flag = Flag, default(true);
+    /// The UDP port that `Alt-Svc` names: where clients reach the listener at another port than the one it is bound to (port
+    /// forwarding, a container).
+    alt_svc_port: Count = Count(1..=65_535), described("`public_port`"), example(443);
+}
+
+table! {
+    protocol "";
+
+    /// TLS versions. `"TLSv1.3"` is understood, too.
+    versions: Own<Vec<Version>> = Own(tls::versions, || Shape::List(Box::new(Shape::Choice(
+        vec!["1.3", "1.2", "TLSv1.3", "TLSv1.2"])))),
+        described("`[\"1.3\", \"1.2\"]`; with `preset = \"modern\"` only `\"1.3\"`"), example(["1.3", "1.2"]),
+        aliases("protocols", "ssl_protocols");
+    /// Key exchange, in order of preference.
+    groups: Words<Group> = Words(tls::GROUPS), default(["X25519MLKEM768", "x25519", "secp256r1", "secp384r1"]),
+        aliases("curves");
+    /// Cipher suites in order of preference, for both versions: at least one for each version that is enabled.
+    ciphers: Words<Suite> = Words(tls::SUITES), described("all, AES-128-GCM first"),
+        example(["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"]),
+        aliases("ssl_ciphers", "cipher_suites");
+}
+
+table! {
+    listener_tls "[listener.tls]", includes = &[&protocol::TABLE],
+        example = "\
+# Chosen by the name that the client asks for. \"key\" may be left out when it is in the same file.
+[[listener.tls.certificates]]
+cert = \"certs/example.com.pem\"
+key = \"certs/example.com.key\"
+
+# The same names with another kind of key, for clients that cannot use the first.
+#[[listener.tls.certificates]]
+#cert = \"certs/example.com-rsa.pem\"
+#key = \"certs/example.com-rsa.key\"
+";
+
+    /// As in Mozilla's guidelines: `"modern"` is TLS 1.3 only, `"intermediate"` is TLS 1.2 and 1.3, with forward secrecy and
+    /// authenticated encryption only. Single settings override it.
+    preset: Choice<tls::Preset> =
+        Choice(&[("modern", tls::Preset::Modern), ("intermediate", tls::Preset::Intermediate)]),
+        default("intermediate"), sets("intermediate");
+    /// The listener's certificates.
+    certificates: Many = Many(&certificate::TABLE), required([{ cert = "cert.pem", key = "key.pem" }]),
+        aliases("ssl_certificate");
+    /// Refuse clients that ask for a name without a certificate, or for none (alert `unrecognized_name`), instead of showing
+    /// the default certificate.
+    strict_sni: Flag = Flag, default(false);
+    /// Resume sessions: by stateless tickets, and in memory for TLS 1.2 clients without tickets.
+    resumption: Flag = Flag, default(true);
+    /// Tickets sent after a full TLS 1.3 handshake. 0 switches resumption off for TLS 1.3.
+    // A browser uses each once and opens two connections.
+    tickets: Count = Count(0..=16), default(2);
+    /// 0-RTT data accepted for safe methods: `"off"`, or a size. Needs TLS 1.3, `resumption` and `tickets`. Tickets are then
+    /// good for one use each. Never for names with `client_auth`, in either mode.
+    early_data: Own<u32> = Own(tls::early_data, || Shape::Either(vec![
+        Shape::Choice(vec!["off"]), Shape::Size(tls::EARLY_DATA), Shape::Flag])), default("off"), aliases("0rtt", "zero_rtt");
+    /// Client certificates: for all names, or for those in `for`.
+    client_auth: Many = Many(&client_auth::TABLE), aliases("mtls");
+    /// Versions of HTTP offered to clients, in order of preference.
+    alpn: Own<Vec<Vec<u8>>> = Own(tls::alpn, || Shape::List(Box::new(Shape::Choice(tls::ALPN.to_vec())))),
+        default(["h2", "http/1.1"]);
+    /// A file to which the secrets of all connections are written (NSS format), to decrypt captured traffic.
+    dangerous_key_log: Output = Output, example("keys.log");
+}
+
+table! {
+    /// A certificate is chosen by the DNS names that are in it (subjectAltName), exact before wildcard. Certificates for the
+    /// same name with different kinds of keys stand side by side, and the client's offer decides. A key that does not belong
+    /// to its certificate is an error. An expired certificate, one that expires within 14 days, a key that every user can
+    /// read, and a host without a certificate are warnings.
+    certificate "certificates", example_is_commented = true;
+
+    /// PEM file: the certificate, then those that signed it.
+    cert: File = File, required("cert.pem"), aliases("crt", "certificate");
+    /// PEM file with the private key: ECDSA, RSA or Ed25519, without a passphrase.
+    key: File = File, described("the file of `cert`"), example("certs/static.key"),
+        aliases("private_key", "ssl_certificate_key");
+    /// An OCSP response in DER, which is stapled.
+    ocsp: File = File, example("certs/static.ocsp");
+    /// Shown to clients that ask for another name or for none. When no certificate is marked: the first of the list, and
+    /// those for the same names with another kind of key.
+    default: Flag = Flag, default(false);
+}
+
+/// What `reauthenticate_after` may be.
+const REAUTHENTICATE: Time = Time(Duration::from_secs(1)..=Duration::from_secs(30 * 86_400));
+
+table! {
+    /// A configuration in which a host can be reached without the certificate that is required for it is an error: see
+    /// [certificates](page:certificates#require-client-certificates).
+    client_auth "client_auth", example_is_commented = true;
+
+    /// `"require"`: a client without a certificate is refused. `"optional"`: it is served.
+    mode: Choice<ClientAuthMode> =
+        Choice(&[("require", ClientAuthMode::Require), ("optional", ClientAuthMode::Optional)]), required("require" or "optional"), example("require");
+    /// PEM file of the CAs whose certificates are accepted.
+    ca: File = File, required("clients-ca.pem");
+    /// One or several revocation lists, PEM or DER.
+    crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/clients.crl"]);
+    /// How long a client may resume sessions after its certificate was verified.
+    reauthenticate_after: Time = REAUTHENTICATE, default("24h");
+    /// Host names to which this setting applies, as in `[[host]]`: `"a.example"`, `"*.a.example"` (one label),
+    /// `"**.a.example"` (any depth).
+    r#for: Strings = Strings, described("all names that have no setting of their own"), example(["admin.example.com"]);
+}

@@ -1,0 +1,150 @@
+//! `[tunnel]` and `[[tunnel.client]]`.
+
+use super::{Choice, Count, File, Flag, Many, Output, Own, Shape, Strings, Text, Time, Words, argument, table};
+use crate::tunnel as read;
+use sealane_ovpn::wrap::Digest;
+use sealane_tunnel::Choice as DataPlane;
+use std::time::Duration;
+
+/// What `gather` may be: beyond some milliseconds it would be felt.
+const GATHER: Time = Time(Duration::ZERO..=Duration::from_millis(10));
+
+table! {
+    /// An OpenVPN server, see [the tunnel](page:tunnel).
+    tunnel "[tunnel]",
+        example_is_commented = true,
+        refused = &[
+            ("compress", "compression lets an attacker read what is compressed together with his own data; leave it out"),
+            ("comp_lzo", "compression lets an attacker read what is compressed together with his own data; leave it out"),
+            ("topology", "the topology is always \"subnet\"; leave it out"),
+            ("secret", "static keys have no forward secrecy; use certificates (`sealane tunnel init` makes them)"),
+            ("dev_type", "layer 2 (tap) is not supported; route instead of bridging"),
+            ("fragment", "set \"mtu\" instead"),
+            ("shaper", "use the system's shaping: tc qdisc add dev DEVICE root tbf rate 10mbit burst 32kbit latency 400ms"),
+            ("cipher", "write ciphers = [\"AES-256-GCM\"]"),
+            ("data_ciphers", "write ciphers = [\"AES-256-GCM\"]"),
+        ];
+
+    /// Where clients connect: `["udp://:1194", "tcp://:443"]`; a single address: `udp://192.0.2.1:1194`.
+    listen: Strings = Strings, required(["udp://:1194"]);
+    /// The clients' IPv4 network. The gateway's address is the first, or the one written (`10.8.0.1/24`).
+    network: Text = Text, described("one of `network` and `network6` is required"), example("10.8.0.0/24");
+    /// The clients' IPv6 network.
+    network6: Text = Text, described("one of `network` and `network6` is required"), example("fd00:8::/64");
+    /// The interface's name, at most 15 characters.
+    device: Text = Text, described("`sealane0`, or the next that is free"), example("tun0");
+    /// PEM file of the CAs of clients.
+    ca: File = File, described("must be set unless `client_certificate` is `\"optional\"` or `\"none\"`"), example("ca.crt");
+    /// PEM file of the server's certificate.
+    cert: File = File, required("server.crt"), aliases("crt", "certificate");
+    /// PEM file of its private key.
+    key: File = File, described("the file of `cert`"), example("server.key"), aliases("private_key");
+    /// Revocation lists, PEM, version 2. An expired list admits nobody. After a reload, a revoked client is disconnected at its
+    /// next key renewal (`renegotiate`); `disabled` of `[[tunnel.client]]` takes effect immediately.
+    crl: File = File, example("crl.pem");
+    /// Which certificates are accepted, by name: `name:alice`, `name-prefix:client-`, `subject:C=KR, CN=alice`.
+    verify_x509_name: Text = Text, example("name-prefix:client-");
+    /// Require that a client's certificate states that it is for clients (`remote-cert-tls client`). Without it, a certificate
+    /// that states no usage is accepted, too.
+    explicit_usage: Flag = Flag, default(false);
+    /// Whether clients must have a certificate. With `"optional"` and `"none"`, `users` or `auth_command` is required.
+    client_certificate: Choice<bool> = Choice(&[("require", false), ("optional", true), ("none", true)]),
+        default("require");
+    /// A key file in OpenVPN's format. May be combined with `tls_crypt` or `tls_auth`.
+    tls_crypt_v2: File = File, described("none, with a warning"), example("tls-crypt-v2.key");
+    /// A key file in OpenVPN's format.
+    tls_crypt: File = File, described("none, with a warning"), example("tls-crypt.key");
+    /// A key file in OpenVPN's format. Excludes `tls_crypt`.
+    tls_auth: File = File, described("none, with a warning"), example("tls-auth.key");
+    /// The direction of the key of `tls_auth`.
+    key_direction: Count = Count(0..=1), described("both ways"), example(0);
+    /// The digest of `tls_auth`.
+    tls_auth_digest: Choice<Digest> = Choice(read::DIGESTS), default("SHA1"), needs("tls_auth");
+    /// TLS versions of the control channel.
+    tls_versions: Words<&'static rustls::SupportedProtocolVersion> = Words(read::VERSIONS), default(["1.3", "1.2"]);
+    /// Ciphers of the data channel, in order of preference.
+    ciphers: Own<Vec<sealane_ovpn::data::Cipher>> = Own(read::ciphers, || Shape::List(Box::new(Shape::Choice(
+        sealane_ovpn::data::Cipher::ALL.iter().map(|c| c.name()).collect())))),
+        described("all three"), example(["AES-256-GCM"]);
+    /// 64-bit packet IDs and key updates without a handshake, for clients that support them (OpenVPN 2.7 and Sealane).
+    epoch: Flag = Flag, default(true);
+    /// A file of `name:hash` lines; `sealane tunnel passwd NAME` creates a line.
+    users: File = File, example("users");
+    /// A program that checks passwords. It gets name and password on two lines of standard input, and `common_name` and
+    /// `untrusted_ip` in its environment. Exit code 0: accept, 75: temporarily unavailable, other: refuse. It may run for 10 s.
+    auth_command: Strings = Strings, example(["/usr/local/bin/check-password"]), secret(Arguments);
+    /// After the password, clients renew their keys with a token for this long. Then the password is required again. A token is
+    /// not extended, and it ends with its user's line in `users` and with the process. With `auth_command` alone, a removed
+    /// user is noticed when the token ends.
+    token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
+    /// Networks that clients reach through the tunnel.
+    routes: Strings = Strings, example(["10.0.0.0/8"]);
+    /// Addresses of DNS servers for clients.
+    dns: Strings = Strings, example(["10.8.0.1"]);
+    /// The DNS domain of clients.
+    domain: Text = Text, example("internal.example");
+    /// Clients send all their traffic through the tunnel.
+    redirect_gateway: Flag = Flag, default(false);
+    /// Additional options for clients, in OpenVPN's words. An option that clients accept from no server is an error.
+    push: Strings = Strings, example(["block-outside-dns"]);
+    /// As `keepalive` of OpenVPN: the interval of pings, in whole seconds. `"0s"`: none.
+    ping: Own<u16> = Own(read::seconds, read::seconds_shape), default("10s");
+    /// After this long without a packet, clients connect again, in whole seconds. The server waits twice as long.
+    ping_restart: Own<u16> = Own(read::seconds, read::seconds_shape), default("60s");
+    /// `reneg-sec`: how long a key is used. `"0s"`: the clients decide.
+    renegotiate: Time = Time::ANY, default("1h");
+    /// `tran-window`: how long an old key may still be used.
+    transition: Time = Time::TIMEOUT, default("1h");
+    /// `hand-window`: how long a key exchange may take.
+    handshake_timeout: Time = Time::TIMEOUT, default("60s");
+    /// The MTU of the tunnel.
+    mtu: Count = Count(576..=9000), default(1500);
+    /// The size of outer packets to which TCP inside the tunnel is limited. 0: no limit.
+    mssfix: Count = Count(0..=9000), default(1492);
+    /// Clients reach each other without the system's routing and filters.
+    client_to_client: Flag = Flag, default(false);
+    /// Only clients in `[[tunnel.client]]` may connect.
+    known_clients_only: Flag = Flag, default(false);
+    /// Several clients of one name may be connected.
+    duplicate_names: Flag = Flag, default(false);
+    /// Clients connected at a time.
+    max_clients: Count = Count(1..=1_000_000), default(1024);
+    /// Threads of the user-space data plane.
+    lanes: Count = Count(1..=64), described("the gateway's"), example(2);
+    /// The longest time for which a lane of the user-space data plane waits to collect packets that arrive one by one above
+    /// 20,000 per second. This halves the CPU time and adds up to this delay. Below that rate, nothing is delayed. `"0s"`: never
+    /// wait.
+    gather: Time = GATHER, default("250us");
+    /// `"kernel"`: Linux' `ovpn` module (6.16 and later), or refuse to start. `"user"`: user space. `"auto"`: the kernel if it
+    /// supports all other settings.
+    data_plane: Choice<DataPlane> = Choice(&[
+        ("auto", DataPlane::Auto), ("user", DataPlane::User), ("kernel", DataPlane::Kernel)]), default("auto");
+    /// A file of events, one JSON object per line: `connect`, `refuse`, `renew`, `move`, `key_exchange_failed`, `disconnect`,
+    /// `take_over`, `left_out` (see [the tunnel](page:tunnel#limits-before-authentication)). `sealane reopen-logs` and a reload
+    /// open it again.
+    log: Output = Output, example("/var/log/sealane/tunnel.log");
+    /// A JSON file for `sealane tunnel status -c FILE`, written every second. A user who can read the configuration and this
+    /// file can run the command; it opens no private key.
+    status: Output = Output, example("/run/sealane/tunnel.json");
+    /// Options that `sealane tunnel import` could not translate. Each entry is an error.
+    undecided: Strings = Strings, example(["line 9: plugin …"]);
+    /// Settings of single clients.
+    client: Many = Many(&client::TABLE);
+}
+
+table! {
+    client "[[tunnel.client]]", example_is_commented = true;
+
+    /// The certificate's common name, or the user name if there is no certificate.
+    name: Text = Text, required("alice");
+    /// The client's own IPv4 address.
+    address: Text = Text, described("any of the network"), example("10.8.0.10");
+    /// The client's own IPv6 address.
+    address6: Text = Text, described("any of the network"), example("fd00:8::10");
+    /// Networks behind this client.
+    routes: Strings = Strings, example(["192.168.7.0/24"]);
+    /// Additional options for this client, in OpenVPN's words.
+    push: Strings = Strings, example(["block-outside-dns"]);
+    /// Do not admit this client.
+    disabled: Flag = Flag, default(false);
+}

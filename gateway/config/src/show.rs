@@ -1,0 +1,181 @@
+//! `sealane config show`: a configuration with every default filled in and secrets masked.
+
+use super::settings::{Declared, Fallback, Secret, Shape, Table, top};
+use super::{Document, Errors, Warning, default_lanes};
+use std::fmt::Write;
+use toml::{Table as Values, Value};
+
+/// What stands in the place of a secret.
+const MASK: &str = "***";
+
+/// A configuration as it takes effect.
+#[derive(Clone, Debug)]
+pub struct Effective {
+    values: Values,
+}
+
+impl Effective {
+    /// A document with the defaults filled in. Nothing that the document names is opened. A document with a mistake is
+    /// refused, as by `sealane check --offline`.
+    pub fn of_document(document: &Document) -> Result<(Self, Vec<Warning>), Errors> {
+        let (_, warnings) = document.read_offline()?;
+        // The text has just been read as TOML.
+        Ok((Self::of(&document.text.parse().unwrap_or_default()), warnings))
+    }
+
+    pub(super) fn of(written: &Values) -> Self {
+        Self { values: filled(&top::TABLE, written) }
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> String {
+        // A value's printing cannot fail: its keys are strings.
+        serde_json::to_string_pretty(&self.values).unwrap_or_default() + "\n"
+    }
+
+    /// As TOML. What a setting is that has no constant default stands in a comment.
+    pub fn to_toml(&self) -> String {
+        let mut out = String::new();
+        print(&mut out, &top::TABLE, &self.values, "");
+        out
+    }
+}
+
+/// A table's settings as written, and the defaults of the others.
+fn filled(table: &'static Table, written: &Values) -> Values {
+    let mut out = Values::new();
+    for setting in table.all() {
+        let value = match (written.get(setting.key), setting.about.default) {
+            (Some(value), _) => masked(setting, value.clone()),
+            (None, default) => match (computed(table, setting, written), default) {
+                (Some(value), _) => value,
+                (None, Fallback::Value(text)) if has_effect(setting, written) => {
+                    match format!("v = {text}").parse::<Values>() {
+                        Ok(mut default) => default.remove("v").unwrap_or(Value::Boolean(false)),
+                        Err(_) => continue,
+                    }
+                }
+                (None, _) => continue,
+            },
+        };
+        out.insert(setting.key.to_owned(), within(&setting.kind.shape(), value));
+    }
+    out
+}
+
+/// Whether the setting that it needs is there, if it needs one.
+fn has_effect(setting: &Declared, written: &Values) -> bool {
+    setting.about.needs.is_none_or(|(other, wanted)| {
+        written.get(other).is_some_and(|value| wanted.is_none_or(|wanted| value.as_str() == Some(wanted)))
+    })
+}
+
+/// The tables in a value, filled.
+fn within(shape: &Shape, value: Value) -> Value {
+    match (shape, value) {
+        (Shape::Table(table), Value::Table(written)) => Value::Table(filled(table, &written)),
+        (Shape::Tables(table), Value::Array(list)) => {
+            Value::Array(list.into_iter().map(|value| within(&Shape::Table(table), value)).collect())
+        }
+        // A single table counts as a list of one.
+        (Shape::Tables(table), value @ Value::Table(_)) => Value::Array(vec![within(&Shape::Table(table), value)]),
+        (Shape::List(item), Value::Array(list)) => {
+            Value::Array(list.into_iter().map(|value| within(item, value)).collect())
+        }
+        (Shape::List(item), value) => within(item, value),
+        (Shape::Either(shapes), value @ Value::Table(_)) => {
+            match shapes.iter().find(|shape| matches!(shape, Shape::Table(_))) {
+                Some(table) => within(table, value),
+                None => value,
+            }
+        }
+        (_, value) => value,
+    }
+}
+
+/// Defaults that follow from other settings or from this machine.
+fn computed(table: &Table, setting: &Declared, written: &Values) -> Option<Value> {
+    let words = |words: &[&str]| Value::Array(words.iter().map(|word| Value::String((*word).to_owned())).collect());
+    match (table.title, setting.key) {
+        ("[[upstream]]", "balance") if written.contains_key("hash_by") => Some(Value::String("hash".to_owned())),
+        ("[[upstream]]", "keepalive") if written.contains_key("proxy_protocol") => Some(Value::Integer(0)),
+        ("", "lanes") => i64::try_from(default_lanes()).ok().map(Value::Integer),
+        (_, "versions") if written.get("preset").is_some_and(|p| p.as_str() == Some("modern")) => Some(words(&["1.3"])),
+        (_, "versions") => Some(words(&["1.3", "1.2"])),
+        (_, "trust_forwarded") => Some(Value::Boolean(written.contains_key("trusted_proxies"))),
+        _ => None,
+    }
+}
+
+/// A value without its secrets.
+fn masked(setting: &Declared, value: Value) -> Value {
+    match (setting.about.secret, value) {
+        (Secret::Values, value) => masked_all(value),
+        (Secret::Arguments, Value::Array(list)) => {
+            let mut list = list.into_iter();
+            let program = list.next();
+            Value::Array(program.into_iter().chain(list.map(masked_all)).collect())
+        }
+        (_, value) => masked_where_known(value),
+    }
+}
+
+fn masked_all(value: Value) -> Value {
+    match value {
+        Value::String(_) => Value::String(MASK.to_owned()),
+        Value::Array(list) => Value::Array(list.into_iter().map(masked_all).collect()),
+        Value::Table(table) => Value::Table(table.into_iter().map(|(key, value)| (key, masked_all(value))).collect()),
+        value => value,
+    }
+}
+
+/// Masks what is a secret wherever it stands: a private key in the place of its file's name, a token that is pushed.
+fn masked_where_known(value: Value) -> Value {
+    match value {
+        Value::String(s) if s.contains("PRIVATE KEY") => Value::String(MASK.to_owned()),
+        // Still an option that clients take.
+        Value::String(s) if s.split_whitespace().next() == Some("auth-token") => {
+            Value::String(format!("auth-token {MASK}"))
+        }
+        Value::Array(list) => Value::Array(list.into_iter().map(masked_where_known).collect()),
+        value => value,
+    }
+}
+
+/// Prints a table's settings in the order of the reference, then the tables in it.
+fn print(out: &mut String, table: &'static Table, values: &Values, path: &str) {
+    let own = |setting: &&Declared| !matches!(setting.kind.shape(), Shape::Table(_) | Shape::Tables(_));
+    // Writing to a string cannot fail.
+    for setting in table.all().filter(own) {
+        let _ = match (values.get(setting.key), setting.about.default) {
+            (Some(value), _) => writeln!(out, "{} = {value}", setting.key),
+            (None, Fallback::Described(words)) => writeln!(out, "# {}: {words}", setting.key),
+            (None, Fallback::Value(_)) => match setting.about.needs {
+                Some((other, None)) => writeln!(out, "# {}: needs {other}", setting.key),
+                Some((other, Some(value))) => writeln!(out, "# {}: needs {other} = \"{value}\"", setting.key),
+                None => Ok(()),
+            },
+            (None, Fallback::Required) => Ok(()),
+        };
+    }
+    for setting in table.all() {
+        let (inner, path) = match setting.kind.shape() {
+            Shape::Table(inner) | Shape::Tables(inner) if path.is_empty() => (inner, setting.key.to_owned()),
+            Shape::Table(inner) | Shape::Tables(inner) => (inner, format!("{path}.{}", setting.key)),
+            _ => continue,
+        };
+        match values.get(setting.key) {
+            Some(Value::Table(values)) => {
+                let _ = writeln!(out, "\n[{path}]");
+                print(out, inner, values, &path);
+            }
+            Some(Value::Array(list)) => {
+                for values in list.iter().filter_map(Value::as_table) {
+                    let _ = writeln!(out, "\n[[{path}]]");
+                    print(out, inner, values, &path);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What a configuration asks of the machine that it is for, and the answers, as plain data.
+//!
+//! Reading a configuration opens nothing. Where the text names a file, a folder or a user, the reader looks for the answer in
+//! [`Answers`]; if it is not there, the reader notes the [`Question`] and goes on. The resolve stage of control answers the
+//! questions, with time limits, and has the text read again.
+
+use rustls::pki_types::CertificateDer;
+use sealane_sys::privileges::User;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use zeroize::Zeroizing;
+
+/// The largest file that is read: certificates, keys, lists, and the configuration itself. Ten thousand certificates with long
+/// paths make a configuration of 2 MB.
+pub const MAX_FILE: u64 = 64 << 20;
+
+/// One thing that only the machine knows.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Question {
+    /// The content of a file.
+    Content(PathBuf),
+    /// What is at a path.
+    Kind(PathBuf),
+    /// A user, by name.
+    User(String),
+    /// A group, by name.
+    Group(String),
+    /// The certificates that the system trusts.
+    TrustedRoots,
+    /// Whether the system has IPv6.
+    Ipv6,
+}
+
+/// The answers so far.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// The content of files, or why it cannot be had.
+    pub contents: HashMap<PathBuf, Result<Content, Unreadable>>,
+    /// What is at a path.
+    pub kinds: HashMap<PathBuf, Kind>,
+    /// Users; `None`: there is no user of this name.
+    pub users: HashMap<String, Option<User>>,
+    /// The numbers of groups.
+    pub groups: HashMap<String, Option<u32>>,
+    /// The certificates that the system trusts.
+    pub trusted_roots: Option<Vec<CertificateDer<'static>>>,
+    /// Whether the system has IPv6.
+    pub ipv6: Option<bool>,
+}
+
+/// A file as it was when it was read. Zeroed when dropped: it may hold a private key.
+#[derive(Debug)]
+pub struct Content {
+    /// All of it.
+    pub bytes: Zeroizing<Vec<u8>>,
+    /// Permission bits, as in `chmod`.
+    pub mode: u32,
+}
+
+/// Why a file could not be read.
+#[derive(Clone, Debug)]
+pub struct Unreadable {
+    /// What went wrong, to stand behind "cannot read …: ".
+    pub why: String,
+    /// How to repair it.
+    pub help: Option<String>,
+}
+
+/// What is at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing, or nothing that can be reached.
+    Missing,
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// Something else.
+    Other,
+}

@@ -1,0 +1,571 @@
+//! TLS settings: `[listener.tls]` and `[upstream.tls]`.
+
+use super::decode::{self, At, Node, Section};
+use super::diagnostics::Sink;
+use super::identity::{self, Loaded, Store};
+use super::policy_id::PolicyId;
+use super::settings::{
+    Setting, Strings, certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_tls as u,
+};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use sealane_proxy::snapshot::UpstreamHttp;
+use sealane_route::{NameMap, NamePattern};
+use sealane_tls::policy::{ClientAuth, ClientPolicy, Group, KeyKind, ServerPolicy, Suite, Version};
+use std::collections::HashMap;
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+use toml::de::DeValue;
+
+const VERSIONS: &[(&str, Version)] = &[("1.3", Version::Tls13), ("1.2", Version::Tls12)];
+
+/// The registry's names, then those that OpenSSL and NIST have for the same.
+pub(super) const GROUPS: &[(&str, Group)] = &[
+    ("X25519MLKEM768", Group::X25519MlKem768),
+    ("x25519", Group::X25519),
+    ("secp256r1", Group::Secp256r1),
+    ("secp384r1", Group::Secp384r1),
+    ("P-256", Group::Secp256r1),
+    ("P-384", Group::Secp384r1),
+    ("prime256v1", Group::Secp256r1),
+];
+
+/// The registry's names, then OpenSSL's.
+pub(super) const SUITES: &[(&str, Suite)] = &[
+    ("TLS_AES_128_GCM_SHA256", Suite::TLS13_AES_128_GCM_SHA256),
+    ("TLS_AES_256_GCM_SHA384", Suite::TLS13_AES_256_GCM_SHA384),
+    ("TLS_CHACHA20_POLY1305_SHA256", Suite::TLS13_CHACHA20_POLY1305_SHA256),
+    ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", Suite::ECDHE_ECDSA_AES_128_GCM_SHA256),
+    ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", Suite::ECDHE_ECDSA_AES_256_GCM_SHA384),
+    ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", Suite::ECDHE_ECDSA_CHACHA20_POLY1305_SHA256),
+    ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", Suite::ECDHE_RSA_AES_128_GCM_SHA256),
+    ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", Suite::ECDHE_RSA_AES_256_GCM_SHA384),
+    ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256),
+    ("ECDHE-ECDSA-AES128-GCM-SHA256", Suite::ECDHE_ECDSA_AES_128_GCM_SHA256),
+    ("ECDHE-ECDSA-AES256-GCM-SHA384", Suite::ECDHE_ECDSA_AES_256_GCM_SHA384),
+    ("ECDHE-ECDSA-CHACHA20-POLY1305", Suite::ECDHE_ECDSA_CHACHA20_POLY1305_SHA256),
+    ("ECDHE-RSA-AES128-GCM-SHA256", Suite::ECDHE_RSA_AES_128_GCM_SHA256),
+    ("ECDHE-RSA-AES256-GCM-SHA384", Suite::ECDHE_RSA_AES_256_GCM_SHA384),
+    ("ECDHE-RSA-CHACHA20-POLY1305", Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256),
+];
+
+/// In the order in which we prefer them: what the hardware does fastest, first.
+const ALL_SUITES: [Suite; 9] = [
+    Suite::TLS13_AES_128_GCM_SHA256,
+    Suite::TLS13_AES_256_GCM_SHA384,
+    Suite::TLS13_CHACHA20_POLY1305_SHA256,
+    Suite::ECDHE_ECDSA_AES_128_GCM_SHA256,
+    Suite::ECDHE_RSA_AES_128_GCM_SHA256,
+    Suite::ECDHE_ECDSA_AES_256_GCM_SHA384,
+    Suite::ECDHE_RSA_AES_256_GCM_SHA384,
+    Suite::ECDHE_ECDSA_CHACHA20_POLY1305_SHA256,
+    Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256,
+];
+
+/// Of the presets that Mozilla's guidelines name, those that rustls can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Preset {
+    /// TLS 1.3 only.
+    Modern,
+    /// TLS 1.2 and 1.3, with forward secrecy and authenticated encryption only.
+    Intermediate,
+}
+
+/// What a connection may negotiate.
+struct Protocol {
+    versions: Vec<Version>,
+    groups: Vec<Group>,
+    suites: Vec<Suite>,
+}
+
+fn is_tls13(suite: Suite) -> bool {
+    matches!(
+        suite,
+        Suite::TLS13_AES_128_GCM_SHA256 | Suite::TLS13_AES_256_GCM_SHA384 | Suite::TLS13_CHACHA20_POLY1305_SHA256
+    )
+}
+
+fn fits(suite: Suite, kind: KeyKind) -> bool {
+    match suite {
+        Suite::ECDHE_ECDSA_AES_128_GCM_SHA256
+        | Suite::ECDHE_ECDSA_AES_256_GCM_SHA384
+        | Suite::ECDHE_ECDSA_CHACHA20_POLY1305_SHA256 => kind != KeyKind::Rsa,
+        Suite::ECDHE_RSA_AES_128_GCM_SHA256
+        | Suite::ECDHE_RSA_AES_256_GCM_SHA384
+        | Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256 => kind == KeyKind::Rsa,
+        _ => true,
+    }
+}
+
+/// `versions`: the registry's names, or those of other servers.
+pub(super) fn versions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Version>> {
+    let mut out = Vec::new();
+    let mut good = true;
+    for word in decode::strings(sink, key, node)? {
+        // nginx, HAProxy and Caddy write TLSv1.3, TLSv1.3 and tls1.3.
+        let lower = word.value.to_ascii_lowercase();
+        let plain = lower.strip_prefix("tlsv").or_else(|| lower.strip_prefix("tls")).unwrap_or(&word.value);
+        match decode::choose(sink, &format!("\"{key}\""), plain, &word.span, VERSIONS) {
+            Some(v) if out.contains(&v) => {}
+            Some(v) => out.push(v),
+            None => good = false,
+        }
+    }
+    good.then_some(out)
+}
+
+fn protocol(section: &Section, preset: Preset) -> Option<Protocol> {
+    let versions = section.optional_at(&p::versions);
+    let groups = section.optional_at(&p::groups);
+    let suites = section.optional_at(&p::ciphers);
+    let mut good = true;
+    for (key, set) in [("versions", versions.is_some()), ("groups", groups.is_some()), ("ciphers", suites.is_some())] {
+        good &= set || section.key_span(key).is_none();
+    }
+    if !good {
+        return None;
+    }
+    let mut chosen = match (&versions, preset) {
+        (Some(v), _) => v.value.clone(),
+        (None, Preset::Modern) => vec![Version::Tls13],
+        (None, Preset::Intermediate) => vec![Version::Tls13, Version::Tls12],
+    };
+    chosen.sort_by(|a, b| b.cmp(a));
+    let place = || suites.as_ref().map_or_else(|| section.span.clone(), |s| s.span.clone());
+    let mut usable = suites.as_ref().map_or_else(|| ALL_SUITES.to_vec(), |s| s.value.clone());
+    for (version, name, example) in [
+        (Version::Tls13, "1.3", "\"TLS_AES_128_GCM_SHA256\""),
+        (Version::Tls12, "1.2", "\"ECDHE-ECDSA-AES128-GCM-SHA256\", \"ECDHE-RSA-AES128-GCM-SHA256\""),
+    ] {
+        if chosen.contains(&version) && !usable.iter().any(|s| is_tls13(*s) == (version == Version::Tls13)) {
+            let message = format!("\"ciphers\" has none for TLS {name}, which is switched on");
+            let help = format!("add {example}, or leave TLS {name} out of \"versions\"");
+            section.sink.error(&place(), message, Some(help));
+            good = false;
+        }
+    }
+    let before = usable.len();
+    usable.retain(|s| chosen.contains(if is_tls13(*s) { &Version::Tls13 } else { &Version::Tls12 }));
+    if good && suites.is_some() && usable.len() < before {
+        section.sink.warn(&place(), "some of \"ciphers\" are of a TLS version that is switched off", None);
+    }
+    let mut groups_used = groups.as_ref().map_or_else(|| p::groups.default(), |g| g.value.clone());
+    if !chosen.contains(&Version::Tls13) {
+        // The hybrid exists in TLS 1.3 only.
+        groups_used.retain(|g| *g != Group::X25519MlKem768);
+        if groups_used.is_empty() {
+            let span = groups.map_or_else(|| section.span.clone(), |g| g.span);
+            section.sink.error(&span, "\"groups\" has none for TLS 1.2", Some("add \"x25519\"".to_owned()));
+            good = false;
+        }
+    }
+    good.then_some(Protocol { versions: chosen, groups: groups_used, suites: usable })
+}
+
+/// What `[listener.tls]` says, before it is known which hosts there are.
+#[derive(Clone)]
+pub(super) struct ListenerPolicies {
+    /// All policies; index 0 is the default.
+    pub policies: Vec<Arc<ServerPolicy>>,
+    /// Server names that have another policy than the default one.
+    pub names: NameMap<u32>,
+    /// Those names, where they stand in the file.
+    pub places: Vec<At<NamePattern>>,
+}
+
+/// Reads `[listener.tls]`.
+pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> Option<ListenerPolicies> {
+    let sink = section.sink;
+    let preset = section.or(&l::preset);
+    let protocol = protocol(&section, preset);
+    let certificates = certificates(&section, store);
+    let resumption = section.or(&l::resumption);
+    let tickets = section.or(&l::tickets) as u8;
+    let early_data = section.optional_at(&l::early_data);
+    let mut offered = section.or(&l::alpn);
+    let clients = client_auth(&section);
+    let key_log = section.optional_at(&l::dangerous_key_log);
+
+    if let Some(e) = early_data.as_ref().filter(|e| e.value > 0) {
+        if protocol.as_ref().is_some_and(|p| !p.versions.contains(&Version::Tls13)) {
+            sink.error(&e.span, "early data needs TLS 1.3, which is switched off", None);
+        }
+        if !resumption || tickets == 0 {
+            let help = "set early_data = \"off\", or resumption = true and tickets above 0".to_owned();
+            sink.error(&e.span, "early data needs resumption, which is switched off", Some(help));
+        }
+    }
+    if offered.iter().any(|name| name == b"http/1.1") {
+        // curl --http1.0 offers only the older name.
+        offered.push(b"http/1.0".to_vec());
+    }
+    if let (Some(early), Some(clients)) = (early_data.as_ref().filter(|e| e.value > 0), &clients) {
+        warn_no_early_data(sink, &early.span, clients);
+    }
+    if let Some(file) = &key_log {
+        sink.warn(&file.span, "secrets of all TLS connections are written to a file (dangerous_key_log)", None);
+    }
+    section.finish();
+
+    let (protocol, (identities, spans), clients) = (protocol?, certificates?, clients?);
+    let identities = Arc::new(identities);
+    if protocol.versions.contains(&Version::Tls12) {
+        for (i, span) in identities.all.iter().zip(&spans) {
+            if protocol.suites.iter().any(|s| !is_tls13(*s) && fits(*s, i.kind)) {
+                continue;
+            }
+            let message = format!("{}: no cipher of \"ciphers\" fits this certificate in TLS 1.2", i.source.display());
+            let word = if i.kind == KeyKind::Rsa { "RSA" } else { "ECDSA" };
+            let help = Some(format!("add \"ECDHE-{word}-AES128-GCM-SHA256\""));
+            sink.warn(span, message, help);
+        }
+    }
+    let mut out = ListenerPolicies { policies: Vec::new(), names: NameMap::default(), places: Vec::new() };
+    let mut add = |auth: Option<ClientAuth>, names: &[At<NamePattern>]| {
+        let mut id = PolicyId::new("server");
+        id.text(listener);
+        names.iter().for_each(|n| id.text(&n.value.to_string()));
+        id.client_auth(auth.as_ref());
+        let policy = ServerPolicy {
+            id: id.finish(),
+            name: names.first().map_or_else(|| listener.to_owned(), |n| format!("{listener} for {}", n.value)),
+            versions: protocol.versions.clone(),
+            groups: protocol.groups.clone(),
+            suites: protocol.suites.clone(),
+            alpn: offered.clone(),
+            identities: Arc::clone(&identities),
+            tickets: if resumption { tickets } else { 0 },
+            resumption,
+            max_early_data: early_data.as_ref().map_or(0, |e| e.value),
+            client_auth: auth,
+            dangerous_key_log: key_log.as_ref().map(|k| k.value.clone()),
+        };
+        out.policies.push(Arc::new(policy));
+    };
+    let (mut default, mut named) = (None, Vec::new());
+    for c in clients {
+        match c.names.is_empty() {
+            true => default = Some(c.auth),
+            false => named.push(c),
+        }
+    }
+    add(default, &[]);
+    let mut names = Vec::new();
+    for c in named {
+        add(Some(c.auth), &c.names);
+        names.push(c.names);
+    }
+    for (i, name) in names.into_iter().enumerate().flat_map(|(i, list)| list.into_iter().map(move |n| (i, n))) {
+        if out.names.insert(name.value.clone(), i as u32 + 1).is_err() {
+            sink.error(&name.span, format!("\"{}\" has two client_auth settings on this listener", name.value), None);
+        }
+        out.places.push(name);
+    }
+    Some(out)
+}
+
+/// Early data comes before a client has shown that it holds its certificate's key, so it is off where one is asked for.
+fn warn_no_early_data(sink: &Sink, span: &Range<usize>, clients: &[ClientRule]) {
+    if clients.iter().any(|c| c.names.is_empty()) {
+        let message =
+            "early data is never accepted on this listener: clients of every name are asked for a certificate";
+        return sink.warn(span, message, Some("remove it, or add for = [\"name\", …] to client_auth".to_owned()));
+    }
+    let names: Vec<String> = clients.iter().flat_map(|c| &c.names).map(|n| n.value.to_string()).collect();
+    if !names.is_empty() {
+        let names = decode::listed(names.iter().map(String::as_str));
+        let help = "it is for names without client_auth".to_owned();
+        sink.warn(
+            span,
+            format!("early data is not accepted for {names}: they ask for a client certificate"),
+            Some(help),
+        );
+    }
+}
+
+/// The versions of HTTP that are offered.
+/// Protocols that are served.
+pub(super) const ALPN: &[&str] = &["h2", "http/1.1"];
+
+/// A client sends at most what it was told; a megabyte of unauthenticated data per client is plenty.
+pub(super) const EARLY_DATA: RangeInclusive<u64> = 0..=1 << 20;
+
+pub(super) fn alpn(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Vec<u8>>> {
+    let names = decode::strings(sink, key, node)?;
+    let unserved = names.iter().find(|name| !ALPN.contains(&name.value.as_str()));
+    if let Some(name) = unserved {
+        let help = format!("leave it out, or write {key} = [\"h2\", \"http/1.1\"]");
+        sink.error(&name.span, format!("protocol \"{}\" is not served", name.value), Some(help));
+        return None;
+    }
+    Some(names.into_iter().map(|name| name.value.into_bytes()).collect())
+}
+
+/// `"off"` or a size.
+pub(super) fn early_data(sink: &Sink, key: &str, node: &Node) -> Option<u32> {
+    match node.get_ref() {
+        DeValue::String(s) if s == "off" => Some(0),
+        DeValue::Boolean(false) => Some(0),
+        DeValue::Boolean(true) => {
+            let help = "write the most bytes that are accepted, as in early_data = \"16KiB\"".to_owned();
+            sink.error(&node.span(), "\"early_data\" is a size or \"off\"", Some(help));
+            None
+        }
+        _ => decode::size(&EARLY_DATA, sink, key, node).map(|n| n as u32),
+    }
+}
+
+/// The listener's certificates by name, and where each stands in the file.
+fn certificates(section: &Section, store: &mut Store) -> Option<(sealane_tls::policy::Identities, Vec<Range<usize>>)> {
+    let sink = section.sink;
+    let strict_sni = section.or(&l::strict_sni);
+    let present = section.key_span("certificates").is_some();
+    let entries = section.tables(&l::certificates);
+    if entries.is_empty() {
+        if !present {
+            section.missing(
+                "[listener.tls] has no \"certificates\"".to_owned(),
+                "add certificates = [{ cert = \"cert.pem\", key = \"key.pem\" }]".to_owned(),
+            );
+        } else {
+            section.missing(
+                "\"certificates\" is empty".to_owned(),
+                "add { cert = \"cert.pem\", key = \"key.pem\" }".to_owned(),
+            );
+        }
+        return None;
+    }
+    let wanted = entries.len();
+    let mut all: Vec<Arc<Loaded>> = Vec::new();
+    let mut spans = Vec::new();
+    let mut marked = Vec::new();
+    let mut taken: HashMap<(String, KeyKind), Range<usize>> = HashMap::new();
+    for entry in entries {
+        let cert = entry.required(&c::cert);
+        let key = entry.optional_at(&c::key);
+        let key_wrong = key.is_none() && entry.key_span("key").is_some();
+        let ocsp = entry.optional_at(&c::ocsp);
+        let default = entry.optional_at(&c::default);
+        let span = entry.span.clone();
+        entry.finish();
+        let (Some(cert), false) = (cert, key_wrong) else { continue };
+        let Some(loaded) = store.load(sink, &cert, key.as_ref(), ocsp.as_ref()) else { continue };
+        if let Some(default) = default.filter(|d| d.value) {
+            if strict_sni {
+                sink.error(&default.span, "a default certificate, but strict_sni = true refuses unknown names", None);
+            }
+            marked.push(all.len() as u32);
+        }
+        for name in &loaded.names {
+            let first = taken.entry((name.clone(), loaded.identity.kind)).or_insert_with(|| span.clone());
+            if *first != span {
+                let message = format!("\"{name}\" is also in the certificate of {}, which is used", sink.place(first));
+                sink.warn(&cert.span, message, None);
+            }
+        }
+        all.push(loaded);
+        spans.push(span);
+    }
+    if all.len() < wanted {
+        return None;
+    }
+    let default = match strict_sni {
+        true => Vec::new(),
+        false if !marked.is_empty() => marked,
+        // The first, and those for the same names with another kind of key.
+        false => (0..all.len() as u32).filter(|i| all[*i as usize].names == all[0].names).collect(),
+    };
+    Some((identity::index(&all, default), spans))
+}
+
+/// One `client_auth` setting: for some names, or (empty) for all others.
+struct ClientRule {
+    auth: ClientAuth,
+    names: Vec<At<NamePattern>>,
+}
+
+fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
+    let sink = section.sink;
+    let mut out: Vec<ClientRule> = Vec::new();
+    let mut good = true;
+    let mut default: Option<Range<usize>> = None;
+    for entry in section.tables(&l::client_auth) {
+        let mode = entry.required(&a::mode);
+        let roots = entry.required(&a::ca);
+        let roots = roots.and_then(|file| identity::trust_anchors(sink, &file));
+        let crls = revocation_lists(&entry, &a::crl);
+        good &= crls.is_some();
+        let reauthenticate_after = entry.or(&a::reauthenticate_after);
+        let written = entry.optional(&a::r#for);
+        let for_all = entry.key_span("for").is_none();
+        let mut names = Vec::new();
+        for name in written.iter().flatten() {
+            match name.value.parse() {
+                Ok(NamePattern::Any) => {
+                    let help = "leave \"for\" out: the setting is then for all other names".to_owned();
+                    sink.error(&name.span, "\"*\" is no name here", Some(help));
+                    good = false;
+                }
+                Ok(value) => names.push(At { value, span: name.span.clone() }),
+                Err(e) => {
+                    sink.error(&name.span, format!("\"{}\" is {e}", name.value), None);
+                    good = false;
+                }
+            }
+        }
+        if for_all {
+            match &default {
+                None => default = Some(entry.span.clone()),
+                Some(first) => {
+                    let message = format!("a second client_auth for all names (the first: {})", sink.place(first));
+                    sink.error(&entry.span, message, Some("add for = [\"name\", …] to one of them".to_owned()));
+                    good = false;
+                }
+            }
+        }
+        entry.finish();
+        match (mode, roots) {
+            (Some(mode), Some(roots)) if for_all || written.is_some() => out.push(ClientRule {
+                auth: ClientAuth { mode: mode.value, roots, crls: crls.unwrap_or_default(), reauthenticate_after },
+                names,
+            }),
+            _ => good = false,
+        }
+    }
+    // A wrong type of the whole setting is reported by `tables` and yields nothing: the error alone refuses the file.
+    good.then_some(out)
+}
+
+/// The lists of `crl`; none where it is not set.
+fn revocation_lists(section: &Section, crl: &Setting<Strings>) -> Option<Vec<CertificateRevocationListDer<'static>>> {
+    let (mut crls, mut good) = (Vec::new(), true);
+    for file in section.optional(crl).unwrap_or_default() {
+        let file = At { value: section.sink.base.join(&file.value), span: file.span };
+        section.sink.names_file(&file.value);
+        match identity::revocation_lists(section.sink, &file) {
+            Some(lists) => crls.extend(lists),
+            None => good = false,
+        }
+    }
+    good.then_some(crls)
+}
+
+/// What `[upstream.tls]` says, before it is known which server names there are.
+pub(super) struct UpstreamTls {
+    protocol: Protocol,
+    pub server_name: Option<At<String>>,
+    roots: Vec<CertificateDer<'static>>,
+    crls: Vec<CertificateRevocationListDer<'static>>,
+    identity: Option<Arc<Loaded>>,
+    skip: bool,
+    resumption: bool,
+}
+
+/// Reads `[upstream.tls]`; without a section, the defaults for `https://`. `span` is where the need for it stands.
+pub(super) fn upstream(
+    sink: &Sink,
+    section: Option<Section>,
+    span: &Range<usize>,
+    store: &mut Store,
+) -> Option<UpstreamTls> {
+    let mut good = true;
+    let mut out = UpstreamTls {
+        protocol: Protocol {
+            versions: vec![Version::Tls13, Version::Tls12],
+            groups: p::groups.default(),
+            suites: ALL_SUITES.to_vec(),
+        },
+        server_name: None,
+        roots: Vec::new(),
+        crls: Vec::new(),
+        identity: None,
+        skip: false,
+        resumption: u::resumption.default(),
+    };
+    let mut own_roots = false;
+    if let Some(section) = section {
+        match protocol(&section, Preset::Intermediate) {
+            Some(p) => out.protocol = p,
+            None => good = false,
+        }
+        out.server_name = section.optional_at(&u::server_name);
+        out.resumption = section.or(&u::resumption);
+        let skip = section.optional_at(&u::dangerous_skip_verification);
+        out.skip = skip.as_ref().is_some_and(|s| s.value);
+        if let Some(file) = section.optional_at(&u::ca) {
+            own_roots = true;
+            match identity::trust_anchors(sink, &file) {
+                Some(roots) => out.roots = roots,
+                None => good = false,
+            }
+        }
+        match revocation_lists(&section, &u::crl) {
+            Some(lists) => out.crls = lists,
+            None => good = false,
+        }
+        if let Some(skip) = skip.filter(|s| s.value) {
+            let help = match own_roots {
+                true => "remove it: \"ca\" is set, but nothing is checked against it",
+                false => "set \"ca\" to the certificate of the upstream's CA instead",
+            };
+            let message =
+                "the upstream's certificate is not checked: whoever is between can read and change everything";
+            sink.warn(&skip.span, message, Some(help.to_owned()));
+        }
+        let cert = section.optional_at(&u::cert);
+        let key = section.optional_at(&u::key);
+        match (&cert, &key) {
+            (Some(cert), key) => match store.load(sink, cert, key.as_ref(), None) {
+                Some(identity) => out.identity = Some(identity),
+                None => good = false,
+            },
+            (None, Some(key)) => {
+                sink.error(&key.span, "a \"key\" without a \"cert\"", None);
+                good = false;
+            }
+            (None, None) => {}
+        }
+        section.finish();
+    }
+    if !own_roots
+        && !out.skip
+        && let Some(roots) = sink.trusted_roots()
+    {
+        out.roots = roots.to_vec();
+        if out.roots.is_empty() {
+            let help = "install the package ca-certificates, or set \"ca\" in [upstream.tls]".to_owned();
+            sink.error(span, "this system has no trusted CAs to check the upstream's certificate with", Some(help));
+            good = false;
+        }
+    }
+    good.then_some(out)
+}
+
+impl UpstreamTls {
+    /// The policy for an upstream, by whose name it is told from others.
+    pub fn policy(self, upstream: &str, server_name: String, http: UpstreamHttp) -> ClientPolicy {
+        let mut id = PolicyId::new("client");
+        id.text(upstream);
+        id.text(&server_name);
+        id.number(u64::from(self.skip));
+        id.certificates(&self.roots);
+        id.certificates(&self.crls);
+        id.certificates(self.identity.as_ref().map_or(&[], |i| &i.identity.chain));
+        ClientPolicy {
+            id: id.finish(),
+            versions: self.protocol.versions,
+            groups: self.protocol.groups,
+            suites: self.protocol.suites,
+            alpn: match http {
+                UpstreamHttp::One => vec![b"http/1.1".to_vec()],
+                UpstreamHttp::Two => vec![b"h2".to_vec()],
+                UpstreamHttp::Auto | UpstreamHttp::Three => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            },
+            server_name,
+            roots: self.roots,
+            crls: self.crls,
+            dangerous_skip_verification: self.skip,
+            identity: self.identity.map(|i| Arc::clone(&i.identity)),
+            resumption: self.resumption,
+        }
+    }
+}

@@ -1,0 +1,558 @@
+//! `[tunnel]`: the OpenVPN server.
+
+use super::decode::{self, At, Section, nearest};
+use super::diagnostics::Sink;
+use super::identity;
+use super::settings::{File, Setting, Shape, client as c, tunnel as s};
+use super::surroundings::Kind;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+use sealane_ovpn::data::Cipher;
+use sealane_ovpn::push;
+use sealane_ovpn::wrap::v2::ServerKey;
+use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
+use sealane_tunnel::plane::{Keepalive, Prefix, Transport};
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `[tunnel]`, checked. Settings under "start" need a restart to change; the rest follows a reload.
+#[derive(Clone, Debug)]
+pub struct Tunnel {
+    /// Start: where to listen.
+    pub listen: Vec<(Transport, SocketAddr)>,
+    /// Start: the interface's name.
+    pub device: String,
+    /// Start: which data plane.
+    pub data_plane: sealane_tunnel::Choice,
+    /// Start: lanes of the data plane.
+    pub lanes: u16,
+    /// Start: the longest time that a lane of the user-space plane gathers packets which come fast and singly.
+    pub gather: Duration,
+    /// Start: the tunnel's MTU.
+    pub mtu: u16,
+    /// Start: our address and the clients' network.
+    pub network4: Option<(Ipv4Addr, u8)>,
+    /// Start: the same for IPv6.
+    pub network6: Option<(Ipv6Addr, u8)>,
+    /// Start: clients may reach each other without the system's routing.
+    pub client_to_client: bool,
+    /// Start: what control packets are wrapped with.
+    pub wrap: WrapKey,
+    /// Start: tls-crypt-v2.
+    pub wrap_v2: Option<ServerKey>,
+    /// TLS.
+    pub server: Arc<ServerConfig>,
+    /// Whether clients without a certificate may come.
+    pub certificate_optional: bool,
+    /// Ciphers, the preferred first.
+    pub ciphers: Vec<Cipher>,
+    /// The epoch data format for clients that have it.
+    pub epoch: bool,
+    /// Pings, as clients are told; the server waits twice as long.
+    pub keepalive: Keepalive,
+    /// TCP inside the tunnel is told segments whose outer packets are no larger; 0: it is not told.
+    pub mssfix: u16,
+    /// New keys after so long; zero: only when a key is used up.
+    pub renegotiate: Duration,
+    /// How long an old key may still be used.
+    pub transition: Duration,
+    /// How long a key exchange may take.
+    pub handshake: Duration,
+    /// Options for all clients.
+    pub push: Vec<String>,
+    /// Users with their passwords.
+    pub users: Option<Arc<dyn PasswordFile>>,
+    /// A program that checks passwords, with its arguments.
+    pub auth_command: Option<Vec<String>>,
+    /// How long a token is good for; `None`: none are given.
+    pub token_lifetime: Option<Duration>,
+    /// Clients by name.
+    pub clients: HashMap<String, TunnelClient>,
+    /// Clients that are not among them are refused.
+    pub known_clients_only: bool,
+    /// One name may be connected several times.
+    pub duplicate_names: bool,
+    /// Where the status is written, as JSON.
+    pub status: Option<PathBuf>,
+    /// Where events are written, a JSON object per line.
+    pub log: Option<PathBuf>,
+    /// Connected clients at a time.
+    pub max_clients: usize,
+}
+
+/// What one client is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TunnelClient {
+    /// Its address.
+    pub address4: Option<Ipv4Addr>,
+    /// Its IPv6 address.
+    pub address6: Option<Ipv6Addr>,
+    /// Networks behind it.
+    pub routes: Vec<Prefix>,
+    /// Options for it.
+    pub push: Vec<String>,
+    /// It is refused.
+    pub disabled: bool,
+}
+
+/// A file of users, as the VPN reads it.
+pub trait PasswordFile: std::fmt::Debug + Send + Sync {
+    /// Whether there is a user of this name.
+    fn knows(&self, name: &str) -> bool;
+
+    /// Whether the password is this user's. May take some tens of milliseconds.
+    fn verify(&self, name: &str, password: &str) -> bool;
+}
+
+/// Which certificates clients must have.
+#[derive(Debug)]
+pub struct ClientCertificates<'a> {
+    /// Checks signatures.
+    pub provider: &'a CryptoProvider,
+    /// CAs.
+    pub roots: &'a [CertificateDer<'static>],
+    /// Revocation lists, DER.
+    pub crls: &'a [Vec<u8>],
+    /// `verify_x509_name`.
+    pub name: Option<&'a str>,
+    /// They must say that they are for clients.
+    pub explicit_usage: bool,
+    /// A client may come without one.
+    pub optional: bool,
+}
+
+/// What the VPN makes of the section's files. It is handed in by whoever loads a configuration: the configuration does not
+/// know the VPN.
+#[derive(Clone, Copy, Debug)]
+pub struct TunnelParts {
+    /// Reads `users`.
+    pub users: fn(&str) -> anyhow::Result<Arc<dyn PasswordFile>>,
+    /// Makes what checks the certificates of clients.
+    pub verifier: fn(&ClientCertificates<'_>) -> anyhow::Result<Arc<dyn ClientCertVerifier>>,
+}
+
+/// Reads the section.
+pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
+    let sink = section.sink;
+    let listen = section.required(&s::listen).map(|at| addresses(sink, &at.value));
+    let device = section.optional_at(&s::device);
+    if let Some(d) = device.as_ref().filter(|d| d.value.is_empty() || d.value.len() > 15 || d.value.contains('/')) {
+        sink.error(&d.span, "\"device\" is no interface name", Some("up to 15 characters, as in \"tun0\"".to_owned()));
+    }
+    let network4 = section.optional_at(&s::network).map(|at| network(sink, "network", &at));
+    let network6 = section.optional_at(&s::network6).map(|at| network(sink, "network6", &at));
+    undecided(&section);
+    if network4.is_none() && network6.is_none() {
+        section.missing("[tunnel] has no \"network\"".to_owned(), "add network = \"10.8.0.0/24\"".to_owned());
+    }
+    let mtu = section.or(&s::mtu) as u16;
+    let mssfix = section.or(&s::mssfix) as u16;
+    let (wrap, wrap_v2) = wraps(&section);
+    let optional = section.or(&s::client_certificate);
+    let users = section.optional_at(&s::users).and_then(|at| users(sink, &at));
+    let command = section.optional_at(&s::auth_command).map(|at| command(sink, &at));
+    let token = section.optional(&s::token_lifetime);
+    if optional && users.is_none() && command.is_none() && section.key_span("users").is_none() {
+        let help = "add users = \"FILE\" or auth_command = [\"PROGRAM\"]".to_owned();
+        section.missing("[tunnel] lets in clients without a certificate, and asks for no password".to_owned(), help);
+    }
+    let tls = tls(&section, optional);
+    let ciphers = section.optional(&s::ciphers);
+    let ping = section.or(&s::ping);
+    let ping_restart = section.or(&s::ping_restart);
+    let mut push = pushed(&section);
+    push.extend(section.optional_at(&s::push).map_or_else(Vec::new, |at| options(sink, &at.value)));
+    let clients = clients(&section, network4.flatten(), network6.flatten());
+    let settings = Tunnel {
+        listen: listen?,
+        device: device.map_or_else(|| "sealane%d".to_owned(), |d| d.value),
+        data_plane: section.or(&s::data_plane),
+        lanes: section.optional(&s::lanes).unwrap_or(lanes as u64) as u16,
+        gather: section.or(&s::gather),
+        mtu,
+        network4: network4.flatten().and_then(four),
+        network6: network6.flatten().and_then(six),
+        client_to_client: section.or(&s::client_to_client),
+        wrap,
+        wrap_v2,
+        server: tls?,
+        certificate_optional: optional,
+        ciphers: ciphers.unwrap_or_else(|| Cipher::ALL.to_vec()),
+        epoch: section.or(&s::epoch),
+        keepalive: Keepalive { ping, ping_restart },
+        mssfix,
+        renegotiate: section.or(&s::renegotiate),
+        transition: section.or(&s::transition),
+        handshake: section.or(&s::handshake_timeout),
+        push,
+        users,
+        auth_command: command.flatten(),
+        token_lifetime: token,
+        clients,
+        known_clients_only: section.or(&s::known_clients_only),
+        duplicate_names: section.or(&s::duplicate_names),
+        // Written by the gateway itself: a change of them is no change of the configuration.
+        status: section.optional(&s::status),
+        log: section.optional(&s::log),
+        max_clients: section.or(&s::max_clients) as usize,
+    };
+    section.finish();
+    Some(settings)
+}
+
+/// Whole seconds, as OpenVPN's clients are told them.
+pub(super) fn seconds(sink: &Sink, key: &str, node: &decode::Node) -> Option<u16> {
+    let duration = decode::duration(sink, key, node)?;
+    match u16::try_from(duration.as_secs()) {
+        Ok(seconds) if duration.subsec_nanos() == 0 => Some(seconds),
+        _ => {
+            let wrong = format!("\"{key}\" is a whole number of seconds, at most {}", u16::MAX);
+            sink.error(&node.span(), wrong, Some(format!("write {key} = \"10s\"; \"0s\" switches it off")));
+            None
+        }
+    }
+}
+
+/// What [`seconds`] reads.
+pub(super) fn seconds_shape() -> Shape {
+    Shape::Time(Duration::ZERO..=Duration::from_secs(u16::MAX.into()))
+}
+
+fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)> {
+    let mut out = Vec::new();
+    for at in written {
+        let (transport, rest) = match at.value.split_once("://") {
+            Some(("udp", rest)) => (Transport::Udp, rest),
+            Some(("tcp", rest)) => (Transport::Tcp, rest),
+            Some((other, _)) => {
+                let help = "write \"udp://:1194\" or \"tcp://:443\"".to_owned();
+                sink.error(&at.span, format!("\"{other}\" is no transport of a tunnel"), Some(help));
+                continue;
+            }
+            None => (Transport::Udp, at.value.as_str()),
+        };
+        let found = decode::listen_addresses(sink, rest, &at.span).unwrap_or_default();
+        // One socket of both families, where there are both: a client may float from one to the other.
+        let both = found.len() > 1;
+        out.extend(found.into_iter().filter(|a| !both || a.is_ipv6()).map(|a| (transport, a)));
+    }
+    out
+}
+
+/// What `sealane tunnel import` could not translate and only a person can decide. Nothing is served until then.
+fn undecided(section: &Section) {
+    let help = "decide what takes its place (docs/reference/tunnel.md, \"Coming from OpenVPN\"), then take this entry out; with the last \
+                one the setting itself";
+    for at in section.optional_at(&s::undecided).map_or_else(Vec::new, |at| at.value) {
+        section.sink.error(&at.span, format!("not decided yet: {}", at.value), Some(help.to_owned()));
+    }
+}
+
+/// A network with our address: the one that is written, or the first.
+fn network(sink: &Sink, key: &str, at: &At<String>) -> Option<(IpAddr, u8)> {
+    let wrong = |help: &str| {
+        sink.error(&at.span, format!("\"{}\" is not a network for clients", at.value), Some(help.to_owned()));
+        None
+    };
+    let Some((address, len)) = at.value.split_once('/') else { return wrong("add its length, as in \"10.8.0.0/24\"") };
+    match (address.parse(), len.parse::<u8>()) {
+        (Ok(IpAddr::V4(_)), Ok(_)) if key == "network6" => wrong("write it as network = \"10.8.0.0/24\""),
+        (Ok(IpAddr::V6(_)), Ok(_)) if key == "network" => wrong("write it as network6 = \"fd00:8::/64\""),
+        (Ok(IpAddr::V4(a)), Ok(len @ 8..=30)) => {
+            let first = a.to_bits() & !(u32::MAX >> len) | 1;
+            let host = a.to_bits() & (u32::MAX >> len);
+            Some((IpAddr::V4(if host == 0 { Ipv4Addr::from_bits(first) } else { a }), len))
+        }
+        (Ok(IpAddr::V6(a)), Ok(len @ 32..=124)) => {
+            let host = a.to_bits() & (u128::MAX >> len);
+            Some((IpAddr::V6(if host == 0 { Ipv6Addr::from_bits(a.to_bits() | 1) } else { a }), len))
+        }
+        (Ok(_), Ok(_)) => wrong("an IPv4 network has a length of 8 to 30, an IPv6 network of 32 to 124"),
+        _ => wrong("write it as in \"10.8.0.0/24\" or \"fd00:8::/64\""),
+    }
+}
+
+const fn four((address, len): (IpAddr, u8)) -> Option<(Ipv4Addr, u8)> {
+    match address {
+        IpAddr::V4(a) => Some((a, len)),
+        IpAddr::V6(_) => None,
+    }
+}
+
+const fn six((address, len): (IpAddr, u8)) -> Option<(Ipv6Addr, u8)> {
+    match address {
+        IpAddr::V6(a) => Some((a, len)),
+        IpAddr::V4(_) => None,
+    }
+}
+
+fn file(sink: &Sink, what: &str, at: &At<PathBuf>) -> Option<String> {
+    let bytes = identity::read(sink, what, at)?;
+    match String::from_utf8(bytes.to_vec()) {
+        Ok(text) => Some(text),
+        Err(_) => {
+            sink.error(&at.span, format!("{}: not text", at.value.display()), None);
+            None
+        }
+    }
+}
+
+fn wraps(section: &Section) -> (WrapKey, Option<ServerKey>) {
+    let sink = section.sink;
+    let key = |setting: &Setting<File>, what: &str| {
+        let at = section.optional_at(setting)?;
+        let text = file(sink, what, &at)?;
+        Some((text, at))
+    };
+    let wrong = |at: &At<PathBuf>, e: &dyn std::fmt::Display| {
+        sink.error(&at.span, format!("{}: {e}", at.value.display()), None);
+    };
+    let v2 = key(&s::tls_crypt_v2, "tls-crypt-v2 key")
+        .and_then(|(text, at)| ServerKey::from_text(&text).map_err(|e| wrong(&at, &e)).ok());
+    let static_key = |setting, what| {
+        let (text, at) = key(setting, what)?;
+        StaticKey::from_text(&text).map_err(|e| wrong(&at, &e)).ok().map(|k| (k, at))
+    };
+    let crypt = static_key(&s::tls_crypt, "tls-crypt key");
+    let auth = static_key(&s::tls_auth, "tls-auth key");
+    let direction = section.optional(&s::key_direction).map(|n| n == 1);
+    let digest = section.or(&s::tls_auth_digest);
+    let wrap = match (crypt, auth) {
+        (Some(_), Some((_, at))) => {
+            sink.error(&at.span, "\"tls_auth\" and \"tls_crypt\" exclude each other", None);
+            WrapKey::None
+        }
+        (Some((key, _)), None) => WrapKey::Crypt(key),
+        (None, Some((key, _))) => WrapKey::Auth { key, direction, digest },
+        (None, None) => WrapKey::None,
+    };
+    let none = ["tls_crypt", "tls_auth", "tls_crypt_v2"].iter().all(|n| section.key_span(n).is_none());
+    if none {
+        let help = "add tls_crypt_v2 = \"FILE\" (`sealane tunnel init` makes it): strangers then get no answer at all";
+        sink.warn(&section.span, "control packets are not wrapped", Some(help.to_owned()));
+    }
+    (wrap, v2)
+}
+
+fn users(sink: &Sink, at: &At<PathBuf>) -> Option<Arc<dyn PasswordFile>> {
+    let text = file(sink, "file of users", at)?;
+    (sink.tunnel?.users)(&text).map_err(|e| sink.error(&at.span, format!("{}: {e:#}", at.value.display()), None)).ok()
+}
+
+fn command(sink: &Sink, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
+    let words: Vec<String> = at.value.iter().map(|w| w.value.clone()).collect();
+    let Some(program) = words.first().filter(|w| !w.is_empty()) else {
+        sink.error(&at.span, "\"auth_command\" is empty", None);
+        return None;
+    };
+    if program.contains('/') && sink.kind(Path::new(program)).is_some_and(|kind| kind != Kind::File) {
+        sink.error(&at.span, format!("there is no program {program}"), None);
+    }
+    Some(words)
+}
+
+fn tls(section: &Section, optional: bool) -> Option<Arc<ServerConfig>> {
+    let sink = section.sink;
+    let ca = match optional {
+        true => section.optional_at(&s::ca),
+        false => section.required(&s::ca),
+    };
+    let cert = section.required(&s::cert);
+    let key = section.optional_at(&s::key);
+    let crl = section.optional_at(&s::crl);
+    let name = section.optional(&s::verify_x509_name);
+    let explicit_usage = section.or(&s::explicit_usage);
+    let versions = section.or(&s::tls_versions);
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let roots = match &ca {
+        Some(ca) => identity::certificates(sink, "CA file", ca)?,
+        None => Vec::new(),
+    };
+    let crls = match &crl {
+        Some(crl) => identity::revocation_lists(sink, crl)?.into_iter().map(|l| l.to_vec()).collect(),
+        None => Vec::<Vec<u8>>::new(),
+    };
+    let (cert, key) = (cert?, key);
+    let chain = identity::certificates(sink, "certificate", &cert)?;
+    let private = identity::private_key(sink, key.as_ref().unwrap_or(&cert))?;
+    let build = || -> anyhow::Result<ServerConfig> {
+        let name = name.as_deref();
+        let clients =
+            ClientCertificates { provider: &provider, roots: &roots, crls: &crls, name, explicit_usage, optional };
+        let verifier = match sink.tunnel {
+            Some(parts) => (parts.verifier)(&clients)?,
+            // Nobody will serve it.
+            None if sink.offline() => WebPkiClientVerifier::no_client_auth(),
+            None => anyhow::bail!("there is nothing that could check clients"),
+        };
+        server_config(&provider, &versions, verifier, chain, private)
+    };
+    match build() {
+        Ok(config) => Some(Arc::new(config)),
+        Err(e) => {
+            sink.error(&cert.span, format!("the tunnel's certificates cannot be used: {e:#}"), None);
+            None
+        }
+    }
+}
+
+pub(super) const VERSIONS: &[(&str, &SupportedProtocolVersion)] = &[("1.3", &TLS13), ("1.2", &TLS12)];
+
+/// Digests of `tls_auth`, also by OpenSSL's other names.
+pub(super) const DIGESTS: &[(&str, Digest)] = &[
+    ("SHA1", Digest::Sha1),
+    ("SHA256", Digest::Sha256),
+    ("SHA384", Digest::Sha384),
+    ("SHA512", Digest::Sha512),
+    ("SHA-1", Digest::Sha1),
+    ("SHA2-256", Digest::Sha256),
+    ("SHA2-384", Digest::Sha384),
+    ("SHA2-512", Digest::Sha512),
+];
+
+/// OpenVPN has no resumption: every exchange is a full handshake.
+fn server_config(
+    provider: &Arc<CryptoProvider>,
+    versions: &[&'static SupportedProtocolVersion],
+    verifier: Arc<dyn ClientCertVerifier>,
+    chain: Vec<CertificateDer<'static>>,
+    key: rustls::pki_types::PrivateKeyDer<'static>,
+) -> anyhow::Result<ServerConfig> {
+    let mut config = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    // Sessions go on in the next process when the gateway is upgraded.
+    config.enable_secret_extraction = true;
+    Ok(config)
+}
+
+pub(super) fn ciphers(sink: &Sink, key: &str, node: &decode::Node) -> Option<Vec<Cipher>> {
+    let mut out = Vec::new();
+    for at in decode::strings(sink, key, node)? {
+        match Cipher::from_name(&at.value) {
+            Some(cipher) => out.push(cipher),
+            None => {
+                let help = "AES-256-GCM, AES-128-GCM and CHACHA20-POLY1305 are all there is".to_owned();
+                sink.error(&at.span, format!("\"{}\" is not supported", at.value), Some(help));
+            }
+        }
+    }
+    Some(out)
+}
+
+/// Options that have settings of their own.
+fn pushed(section: &Section) -> Vec<String> {
+    let sink = section.sink;
+    let mut out = Vec::new();
+    for at in section.optional_at(&s::routes).map_or_else(Vec::new, |at| at.value) {
+        match at.value.parse::<Prefix>() {
+            Ok(p) => out.push(match p.address() {
+                IpAddr::V4(a) => format!("route {a} {}", push::mask(p.len())),
+                IpAddr::V6(_) => format!("route-ipv6 {p}"),
+            }),
+            Err(()) => not_a_network(sink, &at),
+        }
+    }
+    for at in section.optional_at(&s::dns).map_or_else(Vec::new, |at| at.value) {
+        match at.value.parse::<IpAddr>() {
+            Ok(IpAddr::V4(a)) => out.push(format!("dhcp-option DNS {a}")),
+            Ok(IpAddr::V6(a)) => out.push(format!("dhcp-option DNS6 {a}")),
+            Err(_) => sink.error(&at.span, format!("\"{}\" is no address", at.value), None),
+        }
+    }
+    if let Some(at) = section.optional_at(&s::domain) {
+        out.push(format!("dhcp-option DOMAIN {}", at.value));
+    }
+    if section.or(&s::redirect_gateway) {
+        out.push("redirect-gateway def1".to_owned());
+    }
+    out
+}
+
+fn not_a_network(sink: &Sink, at: &At<String>) {
+    let help = Some("write it as in \"10.0.0.0/8\" or \"fd00::/8\"".to_owned());
+    sink.error(&at.span, format!("\"{}\" is not a network", at.value), help);
+}
+
+/// Options to be pushed as they are.
+fn options(sink: &Sink, written: &[At<String>]) -> Vec<String> {
+    let mut out = Vec::new();
+    for at in written {
+        let word = at.value.split_ascii_whitespace().next().unwrap_or("");
+        let ours =
+            ["ifconfig", "ifconfig-ipv6", "peer-id", "cipher", "protocol-flags", "topology", "push-continuation"];
+        if ours.contains(&word) || ["compress", "comp-lzo", "shaper", "fragment"].contains(&word) {
+            let help =
+                Some("what the server itself negotiates, and what it does not support, is not pushed".to_owned());
+            sink.error(&at.span, format!("\"{word}\" cannot be pushed"), help);
+        } else if !push::CLIENTS_TAKE.contains(&word) {
+            let near = nearest(word, push::CLIENTS_TAKE.iter().copied());
+            let help = near.map_or_else(
+                || "OpenVPN's clients ignore it or end the connection; remove it".to_owned(),
+                |best| format!("did you mean \"{best}\"?"),
+            );
+            sink.error(&at.span, format!("\"{word}\" is not an option that clients accept from a server"), Some(help));
+        } else if push::replies(std::slice::from_ref(&at.value)).is_err() {
+            sink.error(&at.span, "an option to push has no comma, no control character, and 800 bytes at most", None);
+        } else {
+            out.push(at.value.clone());
+        }
+    }
+    out
+}
+
+fn clients(
+    section: &Section,
+    network4: Option<(IpAddr, u8)>,
+    network6: Option<(IpAddr, u8)>,
+) -> HashMap<String, TunnelClient> {
+    let sink = section.sink;
+    let (mut out, mut taken) = (HashMap::new(), HashSet::new());
+    for client in section.tables(&s::client) {
+        let name = client.required(&c::name);
+        let mut settings = TunnelClient::default();
+        for (setting, network) in [(&c::address, network4), (&c::address6, network6)] {
+            let Some(at) = client.optional_at(setting) else { continue };
+            let inside = |a: &IpAddr| {
+                network.is_some_and(|(ours, len)| {
+                    ours != *a && Prefix::new(ours, len).is_some_and(|network| network.contains(*a))
+                })
+            };
+            match at.value.parse::<IpAddr>() {
+                Ok(a) if inside(&a) && taken.insert(a) => match a {
+                    IpAddr::V4(a) => settings.address4 = Some(a),
+                    IpAddr::V6(a) => settings.address6 = Some(a),
+                },
+                _ => {
+                    let help = Some("an address of the tunnel's network that is not ours nor another's".to_owned());
+                    sink.error(&at.span, format!("\"{}\" cannot be a client's address", at.value), help);
+                }
+            }
+        }
+        for at in client.optional_at(&c::routes).map_or_else(Vec::new, |at| at.value) {
+            match at.value.parse() {
+                Ok(prefix) => settings.routes.push(prefix),
+                Err(()) => not_a_network(sink, &at),
+            }
+        }
+        settings.push = client.optional_at(&c::push).map_or_else(Vec::new, |at| options(sink, &at.value));
+        settings.disabled = client.or(&c::disabled);
+        client.finish();
+        if let Some(name) = name
+            && out.insert(name.value.clone(), settings).is_some()
+        {
+            sink.error(&name.span, format!("a second client \"{}\"", name.value), None);
+        }
+    }
+    out
+}

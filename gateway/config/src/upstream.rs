@@ -1,0 +1,460 @@
+//! `[[upstream]]`, and the servers named by a host's `to`.
+
+use super::ResolverKind;
+use super::decode::{self, At, Section};
+use super::diagnostics::{Place, Sink};
+use super::identity::Store;
+use super::plan::{self, Plan, ServerPlan};
+use super::settings::{self, Shape, upstream as s};
+use super::tls;
+use super::{balancing, decode::Node};
+use rustls::pki_types::ServerName;
+use sealane_http::h1::Tolerance;
+use sealane_proxy::server_state::ServerState;
+use sealane_proxy::snapshot::{Server, Upstream, UpstreamHttp};
+use sealane_sys::fastopen::Cookie;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+/// Versions of HTTP.
+pub(super) const HTTP: &[(&str, UpstreamHttp)] =
+    &[("1.1", UpstreamHttp::One), ("2", UpstreamHttp::Two), ("3", UpstreamHttp::Three), ("auto", UpstreamHttp::Auto)];
+/// Whether the hello goes into the SYN, and whether a cookie is needed for that.
+pub(super) const SYN_TLS: &[(&str, Option<Cookie>)] =
+    &[("off", None), ("cookie", Some(Cookie::Ask)), ("open", Some(Cookie::None))];
+
+/// One server as written.
+struct ServerUrl {
+    /// `None`: an address without a scheme.
+    https: Option<bool>,
+    /// Without brackets.
+    host: String,
+    port: u16,
+}
+
+/// Parses `http://host[:port]`, `https://host[:port]`, `tcp://host:port` or `host:port`. On failure: what is wrong, and what to write.
+fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
+    let (https, rest) = match s.split_once("://") {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (Some(false), rest),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (Some(true), rest),
+        // For what is passed through; it needs a port.
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("tcp") => (None, rest),
+        Some((scheme, rest)) => {
+            let help = format!("write \"http://{rest}\" or \"https://{rest}\"");
+            return Err((format!("servers of kind \"{scheme}\" are not supported"), Some(help)));
+        }
+        None => (None, s),
+    };
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    if let Some(end) = authority.find(['/', '?', '#']) {
+        let scheme = &s[..s.len() - rest.len()];
+        let help = format!("write \"{scheme}{}\"", &authority[..end]);
+        return Err(("a server has no path: requests keep their own".to_owned(), Some(help)));
+    }
+    if authority.contains('@') {
+        return Err(("a server has no user name or password".to_owned(), None));
+    }
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(v6) => match v6.split_once(']') {
+            Some((host, port)) if host.parse::<Ipv6Addr>().is_ok() => (host, port.strip_prefix(':').or(Some(port))),
+            _ => return Err((format!("\"{authority}\" is not an IPv6 address in brackets"), None)),
+        },
+        None => match authority.split_once(':') {
+            Some((_, more)) if more.contains(':') => {
+                let help = "put an IPv6 address into brackets: \"http://[::1]:3000\"".to_owned();
+                return Err((format!("\"{authority}\" is not a host and a port"), Some(help)));
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let port = match (port.filter(|p| !p.is_empty()), https) {
+        (Some(p), _) => match p.parse::<u16>() {
+            Ok(port) if port > 0 => port,
+            _ => return Err((format!("\"{p}\" is not a port: 1 to 65535"), None)),
+        },
+        (None, Some(true)) => 443,
+        (None, Some(false)) => 80,
+        (None, None) => {
+            let help = format!("write \"http://{authority}\", or add a port: \"{authority}:8080\"");
+            return Err(("a server without a port".to_owned(), Some(help)));
+        }
+    };
+    let good = host.parse::<IpAddr>().is_ok()
+        || (!host.is_empty()
+            && host.trim_end_matches('.').split('.').all(|label| {
+                !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            }));
+    if !good {
+        let help = "write \"http://127.0.0.1:3000\", \"https://name\" or \"name:port\"".to_owned();
+        return Err((format!("\"{host}\" is not a host name or an IP address"), Some(help)));
+    }
+    Ok(ServerUrl { https, host: host.to_ascii_lowercase(), port })
+}
+
+/// The checked servers of a group.
+struct Servers {
+    https: bool,
+    plans: Vec<ServerPlan>,
+    /// The host of each as written, for the name in the certificate.
+    hosts: Vec<At<String>>,
+}
+
+/// One of `servers`: a URL, or a table with `url`, `weight` and `backup`.
+pub(super) struct Entry {
+    url: At<String>,
+    weight: u32,
+    backup: bool,
+}
+
+/// Servers; a single one counts as a list of one. Never empty.
+pub(super) fn entries(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Entry>> {
+    use toml::de::DeValue;
+    let nodes = match node.get_ref() {
+        DeValue::Array(a) if a.is_empty() => {
+            sink.error(&node.span(), format!("\"{key}\" is empty"), None);
+            return None;
+        }
+        DeValue::Array(a) => a.iter().collect(),
+        _ => vec![node],
+    };
+    let wanted = nodes.len();
+    let read = |node: &Node| {
+        let DeValue::Table(table) = node.get_ref() else {
+            let value = decode::text(sink, key, node)?;
+            return Some(Entry {
+                url: At { value, span: node.span() },
+                weight: settings::server::weight.default() as u32,
+                backup: settings::server::backup.default(),
+            });
+        };
+        let section = Section::new(sink, &settings::server::TABLE, table, node.span());
+        let url = section.required(&settings::server::url);
+        let weight = section.or(&settings::server::weight) as u32;
+        let backup = section.or(&settings::server::backup);
+        section.finish();
+        Some(Entry { url: url?, weight, backup })
+    };
+    let got: Vec<Entry> = nodes.into_iter().filter_map(read).collect();
+    (got.len() == wanted).then_some(got)
+}
+
+/// What [`entries`] reads.
+pub(super) fn entries_shape() -> Shape {
+    Shape::List(Box::new(Shape::Either(vec![Shape::Text(None), Shape::Table(&settings::server::TABLE)])))
+}
+
+/// The servers that a planned one stands for, at these addresses. Their state is a placeholder until the gateway
+/// starts: only then is it known how many lanes there are.
+pub fn expand(plan: &ServerPlan, group: &str, addresses: &[IpAddr]) -> Vec<Server> {
+    let several = addresses.len() > 1;
+    let server = |ip: &IpAddr| {
+        let name = match several {
+            true => format!("{} ({ip})", plan.name),
+            false => plan.name.clone(),
+        };
+        let address = SocketAddr::new(*ip, plan.port);
+        // The same in every gateway with this configuration, and after every restart.
+        let digest = aws_lc_rs::digest::digest(
+            &aws_lc_rs::digest::SHA256,
+            format!("sealane sticky 1\n{group}\n{}\n{address}", plan.name).as_bytes(),
+        );
+        let mut sticky_id = [0; 16];
+        for (hex, byte) in sticky_id.chunks_exact_mut(2).zip(digest.as_ref()) {
+            const HEX: &[u8; 16] = b"0123456789abcdef";
+            hex.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+        let state = Arc::new(ServerState::new(0, plan.weight));
+        Server { name, address, backup: plan.backup, sticky_id, state }
+    };
+    addresses.iter().map(server).collect()
+}
+
+/// `tls_section`: an upstream with a TLS section whose servers have no scheme is https.
+fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context) -> Option<Servers> {
+    let mut out = Servers { https: false, plans: Vec::new(), hosts: Vec::new() };
+    let mut kind: Option<(bool, &At<String>)> = None;
+    let mut good = true;
+    for Entry { url: entry, weight, backup } in list {
+        let server = match parse_server(&entry.value) {
+            Ok(server) => server,
+            Err((message, help)) => {
+                sink.error(&entry.span, message, help);
+                good = false;
+                continue;
+            }
+        };
+        let https = server.https.unwrap_or(tls_section);
+        match kind {
+            None => kind = Some((https, entry)),
+            Some((first, at)) if first != https => {
+                let message = format!("\"{}\" and \"{}\" differ in http and https", at.value, entry.value);
+                let help = "all servers of one upstream are reached the same way; make two upstreams".to_owned();
+                sink.error(&entry.span, message, Some(help));
+                good = false;
+            }
+            Some(_) => {}
+        }
+        let mut plan = ServerPlan {
+            name: String::new(),
+            host: server.host.clone(),
+            port: server.port,
+            weight: *weight,
+            backup: *backup,
+        };
+        plan.name = plan.authority();
+        // One server may stand in the list several times; each has metrics and a state of its own.
+        let same = out.plans.iter().filter(|p| p.host == plan.host && p.port == plan.port).count();
+        if same > 0 {
+            plan.name = format!("{} #{}", plan.name, same + 1);
+        }
+        if server.host.parse::<IpAddr>().is_err() {
+            context.names.push(NamedServer { host: server.host.clone(), place: sink.place_of(&entry.span) });
+        }
+        out.plans.push(plan);
+        out.hosts.push(At { value: server.host, span: entry.span.clone() });
+    }
+    out.https = kind.is_some_and(|(https, _)| https);
+    good.then_some(out)
+}
+
+/// What the reading of upstreams needs besides the section.
+pub(super) struct Context<'c> {
+    pub store: &'c mut Store,
+    /// Who resolves names.
+    pub resolver: ResolverKind,
+    /// The servers with names, for what is said of them once they are resolved.
+    pub names: Vec<NamedServer>,
+}
+
+/// A server with a name, and where it stands.
+#[derive(Debug)]
+pub struct NamedServer {
+    /// As written.
+    pub host: String,
+    /// Where it stands.
+    pub place: Place,
+}
+
+/// Reads one `[[upstream]]`; its name is returned even when the rest is wrong, so that no host's reference to it is
+/// called unknown.
+pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String>>, Option<(Upstream, Plan)>) {
+    let sink = section.sink;
+    let name = section.required(&s::name);
+    let list = section.required(&s::servers);
+    let tls_span = section.key_span("tls");
+    let tls_section = section.table(&s::tls);
+    let group = list.as_ref().and_then(|l| servers(sink, &l.value, tls_section.is_some(), context));
+    let keepalive = section.optional_at(&s::keepalive);
+    let http = section.optional_at(&s::http);
+    let proxy_protocol = section.optional_at(&s::proxy_protocol);
+    let tolerate = section.optional_at(&s::tolerate);
+    let d = defaults();
+    let mut upstream = Upstream {
+        name: name.as_ref().map(|n| n.value.clone()).unwrap_or_default(),
+        keepalive: keepalive.as_ref().map_or(d.keepalive, |k| k.value as usize),
+        keepalive_timeout: section.or(&s::keepalive_timeout),
+        connect_timeout: section.or(&s::connect_timeout),
+        first_byte_timeout: section.or(&s::first_byte_timeout),
+        idle_timeout: section.or(&s::idle_timeout),
+        min_body_rate: section.or(&s::min_body_rate),
+        http: http.as_ref().map_or(d.http, |h| h.value),
+        proxy_protocol: proxy_protocol.as_ref().map(|p| p.value),
+        tolerance: tolerate.as_ref().map(|t| t.value).unwrap_or_default(),
+        host_header: section.optional(&s::host_header),
+        ..d
+    };
+    if let Some(at) = tolerate.filter(|_| matches!(upstream.http, UpstreamHttp::Two | UpstreamHttp::Three)) {
+        let help = "remove it, or set http = \"1.1\"".to_owned();
+        sink.error(&at.span, "\"tolerate\" is for servers that speak HTTP/1.1", Some(help));
+    }
+    balancing::read(&section, &mut upstream);
+    let syn_tls = section.optional_at(&s::syn_tls);
+    let mut plan = plan::read(&section, context.resolver);
+    if proxy_protocol.is_some() {
+        if let Some(k) = keepalive.filter(|k| k.value > 0) {
+            let help =
+                "set keepalive = 0: with \"proxy_protocol\" each client needs a connection of its own".to_owned();
+            sink.error(&k.span, "\"keepalive\" and \"proxy_protocol\" exclude each other", Some(help));
+        }
+        upstream.keepalive = 0;
+        if let Some(h) = http.filter(|h| h.value != UpstreamHttp::One) {
+            let help = "remove one of them: HTTP/2 connections carry the requests of many clients".to_owned();
+            sink.error(&h.span, "\"http\" and \"proxy_protocol\" exclude each other", Some(help));
+        }
+    }
+    let span = list.as_ref().map_or_else(|| section.span.clone(), |l| l.span.clone());
+    section.finish();
+    let Some(group) = group else {
+        // The TLS section is read all the same, for its mistakes.
+        if let Some(section) = tls_section {
+            tls::upstream(sink, Some(section), &span, context.store);
+        }
+        return (name, None);
+    };
+    if let (Some(span), false) = (tls_span, group.https) {
+        let help = "write https:// in \"servers\", or remove [upstream.tls]".to_owned();
+        sink.error(&span, "TLS settings for servers that are http://", Some(help));
+    }
+    if let Some(written) = syn_tls {
+        if written.value.is_some() && !group.https {
+            let help = "write https:// in \"servers\", or remove it: plain requests never travel in a SYN".to_owned();
+            sink.error(&written.span, "\"syn_tls\" is for upstreams with TLS", Some(help));
+        }
+        upstream.syn_tls = written.value;
+    }
+    plan.servers = group.plans.clone();
+    let upstream = finish(sink, upstream, group, tls_section, &span, context);
+    (name, upstream.map(|u| (u, plan)))
+}
+
+/// An upstream with all settings at their defaults, for a host's `to`.
+pub(super) fn anonymous(
+    sink: &Sink,
+    name: &str,
+    list: &At<Vec<Entry>>,
+    context: &mut Context,
+) -> Option<(Upstream, Plan)> {
+    let group = servers(sink, &list.value, false, context)?;
+    let upstream = Upstream { name: name.to_owned(), ..defaults() };
+    let plan = Plan { servers: group.plans.clone(), resolver: context.resolver, ..Plan::default() };
+    finish(sink, upstream, group, None, &list.span, context).map(|u| (u, plan))
+}
+
+fn defaults() -> Upstream {
+    Upstream {
+        name: String::new(),
+        servers: Vec::new(),
+        http: s::http.default(),
+        balance: s::balance.default(),
+        hash_key: s::hash_by.default(),
+        sticky: None,
+        max_connections: None,
+        queue: s::queue.default() as usize,
+        queue_timeout: s::queue_timeout.default(),
+        tries: s::tries.default() as usize,
+        retry_percent: s::retry_budget.default() as u32,
+        retry_per_second: s::retry_budget_min.default() as u32,
+        try_timeout: None,
+        group: Arc::default(),
+        tls: None,
+        syn_tls: s::syn_tls.default(),
+        // 16 HTTP/2 clients of 32 streams each need 512, and with fewer every burst would connect anew.
+        keepalive: s::keepalive.default() as usize,
+        keepalive_timeout: s::keepalive_timeout.default(),
+        connect_timeout: s::connect_timeout.default(),
+        first_byte_timeout: s::first_byte_timeout.default(),
+        idle_timeout: s::idle_timeout.default(),
+        min_body_rate: s::min_body_rate.default(),
+        proxy_protocol: None,
+        tolerance: Tolerance::default(),
+        host_header: None,
+    }
+}
+
+fn finish(
+    sink: &Sink,
+    mut upstream: Upstream,
+    group: Servers,
+    tls_section: Option<Section>,
+    span: &std::ops::Range<usize>,
+    context: &mut Context,
+) -> Option<Upstream> {
+    if !group.https && tls_section.is_none() {
+        return Some(upstream);
+    }
+    let settings = tls::upstream(sink, tls_section, span, context.store)?;
+    let server_name = match &settings.server_name {
+        Some(name) => name.clone(),
+        None => {
+            let first = group.hosts.first()?;
+            if let Some(other) = group.hosts.iter().find(|h| h.value != first.value) {
+                let message = format!("servers with different names: \"{}\" and \"{}\"", first.value, other.value);
+                let help = "set server_name in [upstream.tls] to the name that all their certificates have".to_owned();
+                sink.error(&other.span, message, Some(help));
+                return None;
+            }
+            first.clone()
+        }
+    };
+    let bare = server_name.value.trim_end_matches('.');
+    if ServerName::try_from(bare).is_err() {
+        sink.error(&server_name.span, format!("\"{bare}\" is no name that a certificate could have"), None);
+        return None;
+    }
+    let policy = settings.policy(&upstream.name, bare.to_owned(), upstream.http);
+    upstream.tls = Some(Arc::new(policy));
+    Some(upstream)
+}
+
+/// What may be tolerated of a server.
+pub(super) const TOLERANCES: &[(&str, Tolerance)] = &[
+    ("equal_content_lengths", Tolerance { equal_content_lengths: true, bare_lf: false, any_status: false }),
+    ("bare_lf", Tolerance { equal_content_lengths: false, bare_lf: true, any_status: false }),
+    ("any_status", Tolerance { equal_content_lengths: false, bare_lf: false, any_status: true }),
+];
+
+/// What is accepted of responses that break the rules.
+pub(super) fn tolerance(sink: &Sink, key: &str, node: &Node) -> Option<Tolerance> {
+    let mut all = Tolerance::default();
+    for name in decode::strings(sink, key, node)? {
+        let one = decode::choose(sink, &format!("\"{key}\""), &name.value, &name.span, TOLERANCES)?;
+        all.equal_content_lengths |= one.equal_content_lengths;
+        all.bare_lf |= one.bare_lf;
+        all.any_status |= one.any_status;
+    }
+    Some(all)
+}
+
+/// A value for `Host` (RFC 9112 §3.2: a host and perhaps a port).
+pub(super) fn host_header(sink: &Sink, key: &str, node: &decode::Node) -> Option<String> {
+    let s = decode::text(sink, key, node)?;
+    let good = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b);
+    if s.is_empty() || !s.bytes().all(good) {
+        sink.error(&node.span(), format!("\"{s}\" is not a value for Host"), Some("write \"example.com\"".to_owned()));
+        return None;
+    }
+    Some(s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(s: &str) -> Option<(Option<bool>, String)> {
+        parse_server(s).ok().map(|u| (u.https, format!("{} {}", u.host, u.port)))
+    }
+
+    #[test]
+    fn servers_are_urls_or_addresses() {
+        assert_eq!(parsed("http://127.0.0.1:3000"), Some((Some(false), "127.0.0.1 3000".into())));
+        assert_eq!(parsed("http://127.0.0.1:3000/"), Some((Some(false), "127.0.0.1 3000".into())));
+        assert_eq!(parsed("https://Example.COM"), Some((Some(true), "example.com 443".into())));
+        assert_eq!(parsed("http://[::1]"), Some((Some(false), "::1 80".into())));
+        assert_eq!(parsed("[::1]:9"), Some((None, "::1 9".into())));
+        assert_eq!(parsed("app:8080"), Some((None, "app 8080".into())));
+        for bad in [
+            "",
+            "app",
+            "http://",
+            "http://a/b",
+            "ftp://a",
+            "http://u@a",
+            "a:0",
+            "a:70000",
+            "::1:80",
+            "http://a b",
+            "[x]:1",
+        ] {
+            assert_eq!(parsed(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn messages_say_what_to_write() {
+        let help = |s| parse_server(s).err().and_then(|(_, help)| help).unwrap();
+        assert_eq!(help("http://a:1/path?q"), "write \"http://a:1\"");
+        assert_eq!(help("app"), "write \"http://app\", or add a port: \"app:8080\"");
+        assert_eq!(help("udp://a:1"), "write \"http://a:1\" or \"https://a:1\"");
+    }
+}

@@ -1,0 +1,239 @@
+//! The second stage of a configuration, between [`config`](crate::config) and the snapshots: reads the files that a
+//! configuration names, asks for users and for the addresses of servers, and finds what this machine would refuse. Nothing else
+//! opens files for a configuration, and each wait has a limit: a reload never blocks control.
+
+mod files;
+
+use crate::config::{
+    AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer, Origin, Question,
+    Reading, Severity, Unreadable, Warning, about_file, plain,
+};
+use crate::dns;
+use crate::vpn::settings::PARTS;
+use sealane_sys::privileges::{find_group, find_user};
+use std::collections::{BTreeSet, HashMap};
+use std::future::Future;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, timeout_at};
+
+/// How long all the files of a configuration may take together.
+const FILES_LIMIT: Duration = Duration::from_secs(30);
+
+/// Files that are read at a time. Where a file system does not answer, each load leaves at most this number of threads behind
+/// for each [`files::FILE_LIMIT`] in [`FILES_LIMIT`].
+const READERS: usize = 8;
+
+/// Rounds of questions. Two are enough: the second reading has an answer to everything that the first one has asked.
+const ROUNDS: usize = 4;
+
+/// What one question is answered with.
+type Enter = Box<dyn FnOnce(&mut Answers) + Send>;
+
+/// Reads and checks a configuration, and every file that it names.
+///
+/// Errors are all that are wrong with it, each with its place; displayed, they are ready to be printed.
+pub async fn load(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
+    let document = Arc::new(match origin {
+        Origin::File(path) => document(path).await?,
+        Origin::CommandLine(args) => Document::of_command_line(args),
+    });
+    let mut answers = Answers::default();
+    let deadline = Instant::now() + FILES_LIMIT;
+    for _ in 0..ROUNDS {
+        // Checking ten thousand certificates takes seconds, in which control has other things to do.
+        let parsed = document.clone();
+        let read = spawn_blocking(move || (parsed.read(&answers, Some(PARTS)), answers)).await;
+        let reading;
+        (reading, answers) = read.map_err(|e| bug(origin, &e.to_string()))?;
+        match reading {
+            Reading::Done(done) => return done.and_then(|done| with_resolver(*done)),
+            Reading::Asks(questions) => answer(questions, deadline, &mut answers).await,
+        }
+    }
+    Err(bug(origin, "a question stays without an answer"))
+}
+
+/// Refuses a resolver that this program is built without.
+fn with_resolver((config, warnings): (Config, Vec<Warning>)) -> Result<(Config, Vec<Warning>), Errors> {
+    let Some(place) = config.resolver_place.as_ref().filter(|_| !dns::has(config.resolver)) else {
+        return Ok((config, warnings));
+    };
+    let help = "build it with `cargo build --features full`, or write resolver = \"system\"".to_owned();
+    let message = "this program is built without a DNS client".to_owned();
+    let error = place.diagnostic(Severity::Error, message, Some(help));
+    Err(Errors { errors: vec![error], warnings, files: config.files })
+}
+
+fn bug(origin: &Origin, why: &str) -> Errors {
+    let path = match origin {
+        Origin::File(path) => path.as_path(),
+        Origin::CommandLine(_) => Path::new(""),
+    };
+    about_file(path, format!("cannot be checked: {why}; this is a bug"), None)
+}
+
+/// Reads a file's text, for [`load`] and for those who want no more of it.
+pub async fn document(path: &Path) -> Result<Document, Errors> {
+    match files::read(path, Instant::now() + FILES_LIMIT).await {
+        Ok(content) => Document::of_file(path, &content.bytes),
+        Err((Unreadable { why, help }, missing)) => {
+            let name = path.display();
+            let start = || format!("start with an example: sealane config example > {name}");
+            let help = if missing { Some(start()) } else { help };
+            Err(about_file(path, format!("cannot read the configuration: {why}"), help))
+        }
+    }
+}
+
+/// [`load`] for callers without a runtime.
+pub fn load_and_wait(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
+    wait(path, load(&Origin::File(path.to_path_buf())))?
+}
+
+/// [`load`] of a command line, for callers without a runtime.
+pub fn load_command_line_and_wait(args: &CommandLine) -> Result<(Config, Vec<Warning>), Errors> {
+    wait(Path::new(""), load(&Origin::CommandLine(Box::new(args.clone()))))?
+}
+
+/// [`document`] for callers without a runtime.
+pub fn document_and_wait(path: &Path) -> Result<Document, Errors> {
+    wait(path, document(path))?
+}
+
+/// [`names`] for callers without a runtime.
+pub fn names_and_wait(config: &mut Config, limit: Duration) -> Result<Vec<Warning>, Errors> {
+    wait(Path::new(""), names(config, limit))
+}
+
+fn wait<T>(path: &Path, work: impl Future<Output = T>) -> Result<T, Errors> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| about_file(path, format!("cannot be loaded: {e}"), None))?;
+    let done = runtime.block_on(work);
+    // Reads and lookups that hang are not waited for.
+    runtime.shutdown_background();
+    Ok(done)
+}
+
+/// Answers all questions. One that cannot be answered in time has an answer that says so.
+async fn answer(questions: BTreeSet<Question>, deadline: Instant, answers: &mut Answers) {
+    let readers = Arc::new(Semaphore::new(READERS));
+    let mut tasks = JoinSet::new();
+    for question in questions {
+        let readers = readers.clone();
+        tasks.spawn(async move { answer_one(question, readers, deadline).await });
+    }
+    while let Some(task) = tasks.join_next().await {
+        // A task that panics leaves its question without an answer.
+        if let Ok(enter) = task {
+            enter(answers);
+        }
+    }
+}
+
+async fn answer_one(question: Question, readers: Arc<Semaphore>, deadline: Instant) -> Enter {
+    let _reader = timeout_at(deadline, readers.acquire()).await;
+    match question {
+        Question::Content(path) => {
+            let content = files::read(&path, deadline).await.map_err(|(unreadable, _)| unreadable);
+            Box::new(move |answers| {
+                answers.contents.insert(path, content);
+            })
+        }
+        Question::Kind(path) => {
+            let kind = files::kind(&path, deadline).await;
+            Box::new(move |answers| {
+                answers.kinds.insert(path, kind);
+            })
+        }
+        Question::User(name) => {
+            let asked = name.clone();
+            let user = bounded(deadline, move || find_user(&asked).ok().flatten()).await.flatten();
+            Box::new(move |answers| {
+                answers.users.insert(name, user);
+            })
+        }
+        Question::Group(name) => {
+            let asked = name.clone();
+            let gid = bounded(deadline, move || find_group(&asked).ok().flatten()).await.flatten();
+            Box::new(move |answers| {
+                answers.groups.insert(name, gid);
+            })
+        }
+        Question::TrustedRoots => {
+            let roots = bounded(deadline, || rustls_native_certs::load_native_certs().certs).await;
+            Box::new(move |answers| answers.trusted_roots = Some(roots.unwrap_or_default()))
+        }
+        Question::Ipv6 => {
+            let there = bounded(deadline, || Path::new("/proc/net/if_inet6").exists()).await;
+            Box::new(move |answers| answers.ipv6 = Some(there.unwrap_or(false)))
+        }
+    }
+}
+
+/// Runs what may block on a thread of its own. `None`: it has not ended in time; it is left to itself.
+async fn bounded<T: Send + 'static>(deadline: Instant, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    if deadline <= Instant::now() {
+        return None;
+    }
+    timeout_at(deadline, spawn_blocking(work)).await.ok()?.ok()
+}
+
+/// Resolves the names of servers, for at most `limit`. A name that does not resolve keeps the addresses that were
+/// known last; without any its servers are down until it resolves, which is a warning, too.
+pub async fn names(config: &mut Config, limit: Duration) -> Vec<Warning> {
+    let hosts: BTreeSet<String> = config.names.iter().map(|n| n.host.clone()).collect();
+    let answers = dns::resolve_all(config.resolver, hosts, limit).await;
+    let mut warnings = Vec::new();
+    let mut kept = HashMap::new();
+    for NamedServer { host, place } in &config.names {
+        let Some(Err(e)) = answers.get(host) else { continue };
+        let why = plain(e);
+        let known = dns::last_known(host);
+        let (message, help) = match &known {
+            Some(_) => (format!("\"{host}\" does not resolve now: {why}"), "the addresses known last are used"),
+            None => (
+                format!("\"{host}\" does not resolve: {why}"),
+                "the server is down until it does; \"resolver\" says who is asked",
+            ),
+        };
+        warnings.push(place.diagnostic(Severity::Warning, message, Some(help.to_owned())));
+        if let Some(addresses) = known {
+            kept.insert(host.clone(), Found { addresses, ttl: Some(Duration::ZERO) });
+        }
+    }
+    config.resolved.extend(kept);
+    config.resolved.extend(answers.into_iter().filter_map(|(host, found)| Some((host, found.ok()?))));
+    warnings
+}
+
+/// What this machine, as it is now, would refuse when the gateway starts, and `check` says: addresses that are not
+/// its own, a file in the admin socket's place, a log that cannot be written.
+pub fn refused_here(config: &Config) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for (address, place) in &config.listens {
+        if let Err(e) = crate::sockets::has_address(*address) {
+            found.push(place.diagnostic(Severity::Error, e.to_string(), None));
+        }
+    }
+    if let Some((socket, place)) = config.admin_socket.as_ref().zip(config.admin_socket_place.as_ref())
+        && std::fs::symlink_metadata(socket).is_ok_and(|meta| !meta.file_type().is_socket())
+    {
+        let message = format!("{} is there and is no socket", socket.display());
+        let help = "remove it, or choose another path".to_owned();
+        found.push(place.diagnostic(Severity::Error, message, Some(help)));
+    }
+    // A warning: another user may serve.
+    if let (AccessLogTarget::File(log), Some(place)) = (&config.access_log, &config.access_log_place)
+        && !crate::user::may_write(log)
+    {
+        let message = format!("this user cannot write {}", log.display());
+        let help = "whoever serves must: give the file, or its folder, to that user".to_owned();
+        found.push(place.diagnostic(Severity::Warning, message, Some(help)));
+    }
+    found
+}

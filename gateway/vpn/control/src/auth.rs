@@ -1,0 +1,362 @@
+//! Names and passwords: a file of Argon2 hashes, an external command, and tokens in place of passwords.
+
+use super::throttle::Turns;
+use anyhow::{Context, Result, bail};
+use argon2::{Argon2, PasswordHash, PasswordHasher as _, PasswordVerifier as _};
+use aws_lc_rs::{constant_time, hmac};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sealane_config::PasswordFile;
+use sealane_log as log;
+use sealane_ovpn::share::Network;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
+
+/// How long an external command may take.
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
+/// A command's exit code for "not now" (EX_TEMPFAIL of sysexits.h).
+const TEMPORARY: i32 = 75;
+/// What a client is told when too many others are being checked.
+const BUSY: &str = "too many clients are being checked just now";
+/// What a token begins with, so that a password is never taken for one.
+const TOKEN: &str = "SESS_ID_AT_";
+
+/// What was decided about a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may come in, under this user name if it has one.
+    Accept(Option<String>),
+    /// Its password is wrong.
+    Wrong,
+    /// It may not; what it is told.
+    Refuse(&'static str),
+    /// It may try later.
+    Later(&'static str),
+}
+
+/// Who wants to come in.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The certificate's common name, if there was a certificate.
+    pub common_name: Option<String>,
+    /// The user name, perhaps empty.
+    pub username: String,
+    /// The password or token, perhaps empty.
+    pub password: String,
+    /// From where.
+    pub remote: SocketAddr,
+}
+
+impl Claim {
+    /// Whether a token stands in the password's place: those cannot be guessed.
+    pub fn has_token(&self) -> bool {
+        self.password.starts_with(TOKEN)
+    }
+}
+
+/// What checks of all clients share.
+#[derive(Debug)]
+pub struct Checks {
+    hashes: Turns,
+    programs: Turns,
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self { hashes: Turns::for_hashes(), programs: Turns::for_programs() }
+    }
+}
+
+/// Users and their Argon2 hashes.
+#[derive(Debug, Default)]
+pub struct Users {
+    hashes: HashMap<String, String>,
+    /// Checked for names that are not there, so that they take as long.
+    decoy: String,
+}
+
+impl Users {
+    /// Reads `name:$argon2id$…` lines; empty lines and those with `#` are skipped. The error names the line.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut users = Self { hashes: HashMap::new(), decoy: hash_password("decoy")? };
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let number = number + 1;
+            let (name, hash) = line.split_once(':').with_context(|| format!("line {number}: not `name:hash`"))?;
+            let parsed = PasswordHash::new(hash).map_err(|e| anyhow::anyhow!("line {number}: {e}"))?;
+            if !parsed.algorithm.as_str().starts_with("argon2") {
+                bail!(
+                    "line {number}: the hash is {}, not Argon2 (`sealane tunnel passwd` makes them)",
+                    parsed.algorithm
+                );
+            }
+            if name.is_empty() || users.hashes.insert(name.to_owned(), hash.to_owned()).is_some() {
+                bail!("line {number}: an empty name, or one that was there before");
+            }
+        }
+        Ok(users)
+    }
+}
+
+impl PasswordFile for Users {
+    fn knows(&self, name: &str) -> bool {
+        self.hashes.contains_key(name)
+    }
+
+    /// Not on a thread that others wait for.
+    fn verify(&self, name: &str, password: &str) -> bool {
+        let known = self.hashes.get(name);
+        let hash = known.unwrap_or(&self.decoy);
+        let Ok(hash) = PasswordHash::new(hash) else { return false };
+        Argon2::default().verify_password(password.as_bytes(), &hash).is_ok() && known.is_some()
+    }
+}
+
+/// A line's hash for a password.
+pub fn hash_password(password: &str) -> Result<String> {
+    let salt: [u8; 16] = super::session::random()?;
+    let salt = argon2::password_hash::SaltString::encode_b64(&salt).map_err(|e| anyhow::anyhow!("{e}"))?;
+    let hash = Argon2::default().hash_password(password.as_bytes(), &salt).map_err(|e| anyhow::anyhow!("{e}"))?;
+    Ok(hash.to_string())
+}
+
+/// Where the key of tokens comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum TokenSecret {
+    /// These bytes, which are random.
+    Fixed([u8; 32]),
+    /// The process': made once, or taken over from a predecessor.
+    Process,
+}
+
+static PROCESS_SECRET: OnceLock<[u8; 32]> = OnceLock::new();
+
+/// Tokens end with it, and it with the last process that it was handed over to.
+pub(super) fn process_secret() -> [u8; 32] {
+    *PROCESS_SECRET.get_or_init(|| {
+        let mut bytes = [0; 32];
+        aws_lc_rs::rand::fill(&mut bytes).expect("the system has random bytes");
+        bytes
+    })
+}
+
+/// Takes a predecessor's over: before the first client comes.
+pub(super) fn adopt_process_secret(bytes: [u8; 32]) {
+    // Taken back after a hand-over that failed, it is there already.
+    let _ = PROCESS_SECRET.set(bytes);
+}
+
+/// Decides who may come in.
+#[derive(Debug)]
+pub struct Authenticator {
+    users: Option<Arc<dyn PasswordFile>>,
+    command: Option<Vec<String>>,
+    token: Option<Duration>,
+    secret: TokenSecret,
+}
+
+impl Authenticator {
+    /// `token`: how long a token is good for; `None`: none are given.
+    pub fn new(
+        users: Option<Arc<dyn PasswordFile>>,
+        command: Option<Vec<String>>,
+        token: Option<Duration>,
+        secret: TokenSecret,
+    ) -> Self {
+        Self { users, command, token, secret }
+    }
+
+    /// Whether clients must have a name and a password.
+    pub const fn wants_password(&self) -> bool {
+        self.users.is_some() || self.command.is_some()
+    }
+
+    /// Whether a user is one of the file's, where there is one.
+    pub fn knows(&self, user: &str) -> bool {
+        self.users.as_ref().is_none_or(|users| users.knows(user))
+    }
+
+    /// Decides, when it is this client's turn. `unix` is the time in seconds.
+    pub async fn decide(&self, claim: Claim, unix: u64, checks: &Checks) -> Verdict {
+        if !self.wants_password() {
+            return Verdict::Accept(None);
+        }
+        if claim.username.is_empty() || claim.password.is_empty() {
+            return Verdict::Refuse("user name and password are required");
+        }
+        let network = Network::of(claim.remote.ip());
+        if self.token.is_some() && claim.has_token() {
+            // A user who has been removed has no use of a token.
+            return match self.knows(&claim.username) && self.check_token(&claim.username, &claim.password, unix) {
+                true => Verdict::Accept(Some(claim.username)),
+                false => Verdict::Refuse("SESSION: token expired"),
+            };
+        }
+        if let Some(users) = self.users.clone() {
+            let (name, password) = (claim.username.clone(), claim.password.clone());
+            // A task begins when it is made, and so it is made when it is its turn.
+            let check = async { tokio::task::spawn_blocking(move || users.verify(&name, &password)).await };
+            match checks.hashes.run(network, check).await.map(|good| good.unwrap_or(false)) {
+                None => return Verdict::Later(BUSY),
+                Some(false) => return Verdict::Wrong,
+                Some(true) => {}
+            }
+        }
+        match &self.command {
+            None => Verdict::Accept(Some(claim.username)),
+            Some(command) => {
+                match checks.programs.run(network, tokio::time::timeout(WAIT_LIMIT, ask(command, &claim))).await {
+                    None => Verdict::Later(BUSY),
+                    Some(Ok(Ok(Some(0)))) => Verdict::Accept(Some(claim.username)),
+                    Some(Ok(Ok(Some(TEMPORARY)))) => Verdict::Later("authentication is not possible just now"),
+                    Some(Ok(Ok(_))) => Verdict::Wrong,
+                    Some(Ok(Err(e))) => {
+                        log::warn!("tunnel: the authentication command cannot be run: {e:#}");
+                        Verdict::Later("authentication is not possible just now")
+                    }
+                    Some(Err(_)) => {
+                        log::warn!("tunnel: the authentication command took longer than {} s", WAIT_LIMIT.as_secs());
+                        Verdict::Later("authentication is not possible just now")
+                    }
+                }
+            }
+        }
+    }
+
+    /// A token for a client that was accepted, to be pushed; none if they are not given. A client that came in with a
+    /// token keeps it: only a password buys more time.
+    pub fn token_after(&self, claim: &Claim, unix: u64) -> Option<String> {
+        let lifetime = self.token?.as_secs();
+        Some(match claim.has_token() {
+            true => claim.password.clone(),
+            false => self.token_for(&claim.username, unix.saturating_add(lifetime)),
+        })
+    }
+
+    fn token_for(&self, username: &str, expires: u64) -> String {
+        let secret = match self.secret {
+            TokenSecret::Fixed(bytes) => bytes,
+            TokenSecret::Process => process_secret(),
+        };
+        let mut mac = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, &secret));
+        mac.update(&expires.to_be_bytes());
+        mac.update(username.as_bytes());
+        let bytes = [&expires.to_be_bytes()[..], &mac.sign().as_ref()[..24]].concat();
+        format!("{TOKEN}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+
+    fn check_token(&self, username: &str, token: &str, unix: u64) -> bool {
+        let bytes = token.strip_prefix(TOKEN).and_then(|t| URL_SAFE_NO_PAD.decode(t).ok());
+        let Some(expires) = bytes.as_deref().and_then(|b| b.first_chunk::<8>().copied()) else { return false };
+        let expires = u64::from_be_bytes(expires);
+        let expected = self.token_for(username, expires);
+        // A lifetime that was made shorter holds for tokens from before, too.
+        let lifetime = self.token.map_or(0, |l| l.as_secs());
+        expires > unix
+            && expires - unix <= lifetime
+            && constant_time::verify_slices_are_equal(expected.as_bytes(), token.as_bytes()).is_ok()
+    }
+}
+
+/// Runs the command: name and password on two lines of its standard input, the rest in its environment.
+async fn ask(command: &[String], claim: &Claim) -> Result<Option<i32>> {
+    let (program, arguments) = command.split_first().context("the command is empty")?;
+    if claim.username.contains('\n') || claim.password.contains('\n') {
+        return Ok(None);
+    }
+    let mut child = tokio::process::Command::new(program)
+        .args(arguments)
+        .env("username", &claim.username)
+        .env("common_name", claim.common_name.as_deref().unwrap_or(""))
+        .env("untrusted_ip", claim.remote.ip().to_string())
+        .env("untrusted_port", claim.remote.port().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| program.clone())?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A command that does not read them has its reasons.
+        let _ = stdin.write_all(format!("{}\n{}\n", claim.username, claim.password).as_bytes()).await;
+    }
+    Ok(child.wait().await?.code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(username: &str, password: &str) -> Claim {
+        Claim {
+            common_name: None,
+            username: username.to_owned(),
+            password: password.to_owned(),
+            remote: ([192, 0, 2, 1], 1).into(),
+        }
+    }
+
+    fn decide(auth: &Authenticator, claim: Claim, unix: u64) -> Verdict {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(auth.decide(claim, unix, &Checks::default()))
+    }
+
+    #[test]
+    fn a_file_of_hashes_decides() {
+        let file = format!("# users\nalice:{}\n", hash_password("right").expect("hashes"));
+        let auth = Authenticator::new(
+            Some(Arc::new(Users::parse(&file).expect("well formed"))),
+            None,
+            None,
+            TokenSecret::Fixed([1; 32]),
+        );
+        assert_eq!(decide(&auth, claim("alice", "right"), 1), Verdict::Accept(Some("alice".into())));
+        for (name, password) in [("alice", "wrong"), ("bob", "decoy")] {
+            assert_eq!(decide(&auth, claim(name, password), 1), Verdict::Wrong, "{name} {password}");
+        }
+        for (name, password) in [("", "right"), ("alice", "")] {
+            assert!(matches!(decide(&auth, claim(name, password), 1), Verdict::Refuse(_)), "{name} {password}");
+        }
+        assert!(Users::parse("alice:plain").is_err());
+        assert!(Users::parse("alice").is_err());
+    }
+
+    #[test]
+    fn a_command_decides() {
+        let script = r#"read u; read p; [ "$p" = later ] && exit 75; [ "$u/$p/$untrusted_ip" = a/b/192.0.2.1 ]"#;
+        let command = ["sh", "-c", script].map(str::to_owned).to_vec();
+        let auth = Authenticator::new(None, Some(command), None, TokenSecret::Fixed([1; 32]));
+        assert_eq!(decide(&auth, claim("a", "b"), 1), Verdict::Accept(Some("a".into())));
+        assert_eq!(decide(&auth, claim("a", "c"), 1), Verdict::Wrong);
+        assert!(matches!(decide(&auth, claim("a", "later"), 1), Verdict::Later(_)));
+        let missing = Authenticator::new(None, Some(vec!["/nonexistent".into()]), None, TokenSecret::Fixed([1; 32]));
+        assert!(matches!(decide(&missing, claim("a", "b"), 1), Verdict::Later(_)));
+    }
+
+    #[test]
+    fn a_token_stands_for_the_password_until_it_ends() {
+        let file = format!("alice:{}\n", hash_password("right").expect("hashes"));
+        let with = |file: &str, seconds| {
+            let users = Users::parse(file).expect("well formed");
+            let lifetime = Some(Duration::from_secs(seconds));
+            Authenticator::new(Some(Arc::new(users)), None, lifetime, TokenSecret::Fixed([1; 32]))
+        };
+        let auth = with(&file, 60);
+        let token = auth.token_after(&claim("alice", "right"), 1000).expect("tokens are given");
+        // It is as good after it was used as before, and no better.
+        assert_eq!(auth.token_after(&claim("alice", &token), 1059), Some(token.clone()));
+        assert!(matches!(decide(&with("", 60), claim("alice", &token), 1001), Verdict::Refuse(_)), "a removed user");
+        assert!(matches!(decide(&with(&file, 10), claim("alice", &token), 1001), Verdict::Refuse(_)), "made shorter");
+        assert!(matches!(decide(&auth, claim("alice", &token), 1059), Verdict::Accept(_)));
+        assert!(matches!(decide(&auth, claim("alice", &token), 1060), Verdict::Refuse(_)));
+        assert!(matches!(decide(&auth, claim("bob", &token), 1000), Verdict::Refuse(_)));
+        assert!(token.len() < 128, "older clients take no longer passwords");
+    }
+}

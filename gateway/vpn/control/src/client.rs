@@ -1,0 +1,561 @@
+//! The client: connects to a server, sets the interface up as the server says, renews its keys, and connects again.
+//!
+//! ```text
+//! Connecting ─ key exchange ─▶ Asking ─ PUSH_REPLY ─▶ Installing ─ KeyInstalled ─▶ Connected
+//!     ▲                                                                                │ lost, restart
+//!     └────────────────────────────── after a pause that grows ◀───────────────────────┘
+//! ```
+
+use super::profile::{Profile, Remote};
+use super::server::{Outlet, Word};
+use super::session::{Event as SessionEvent, Session, Words};
+use super::verify::in_words;
+use anyhow::{Context as _, Result, anyhow, bail};
+use sealane_log as log;
+use sealane_ovpn::command::Command as Said;
+use sealane_ovpn::data::{Format, Header, KeySlot, PeerId, magic};
+use sealane_ovpn::peer_info::{self, proto};
+use sealane_ovpn::push::{Collector, Pushed, options_string, unknown_framing};
+use sealane_ovpn::wrap::WrapKey;
+use sealane_sys::netlink::Netlink;
+use sealane_sys::netlink_route::LinkSet;
+use sealane_tunnel::plane::{Command, Event, Keepalive, KeyNew, PeerNew, Plane, SocketId, Transport};
+use sealane_tunnel::user::{Config, Role, Sockets, UserPlane};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+const TICK: Duration = Duration::from_millis(100);
+/// A server that has not been asked well enough is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Pauses between attempts, which double.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long the last word may take to leave.
+const FAREWELL: Duration = Duration::from_millis(50);
+/// The peer in the plane: the plane of a client has but one.
+const SERVER: PeerId = PeerId::UNSET;
+
+/// Why an attempt ended.
+enum End {
+    /// The user wants it.
+    Stopped,
+    /// Worth another try, perhaps after so many seconds.
+    Lost(String, Option<u32>),
+    /// Not worth one.
+    Fatal(anyhow::Error),
+}
+
+fn unix() -> u32 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as u32)
+}
+
+/// Connects, and stays connected until a signal says otherwise.
+pub fn connect(profile: Profile) -> Result<()> {
+    log::start(log::LogSettings::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(run(profile));
+    log::finish();
+    ended
+}
+
+async fn run(mut profile: Profile) -> Result<()> {
+    for what in &profile.ignored {
+        log::warn!("not done: {what}");
+    }
+    let mut stop = Stop::new()?;
+    let (sink, mut outlet) = super::server::inbox();
+    let any = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))];
+    let sockets = any.iter().find_map(|a| Sockets::open(&[*a], &[], 1).ok()).context("cannot open a UDP socket")?;
+    let config =
+        Config { role: Role::Client, interface: profile.device.clone(), mtu: profile.mtu, ..Config::default() };
+    let plane = UserPlane::start(&config, sockets, sink)
+        .with_context(|| format!("cannot make the interface {} (it takes CAP_NET_ADMIN)", profile.device))?;
+    let plane: Arc<dyn Plane> = Arc::new(plane);
+    let (mut pause, mut attempt, mut interface) = (FIRST_PAUSE, 0_u64, Interface::default());
+    loop {
+        let remote = profile.remotes[attempt as usize % profile.remotes.len()].clone();
+        attempt += 1;
+        let started = Instant::now();
+        let (why, wait) =
+            match one(&plane, &mut profile, &remote, &mut outlet, &mut interface, attempt, &mut stop).await {
+                End::Stopped => {
+                    // The lane sends what there is to say before it hears of this.
+                    let _ = plane.command(Command::PeerDel(SERVER));
+                    tokio::time::sleep(FAREWELL).await;
+                    return Ok(());
+                }
+                End::Fatal(e) => return Err(e),
+                End::Lost(why, wait) => (why, wait),
+            };
+        let _ = plane.command(Command::PeerDel(SERVER));
+        // Whoever stayed connected for a while did not fail at once.
+        if started.elapsed() > LONGEST_PAUSE {
+            pause = FIRST_PAUSE;
+        }
+        let wait = wait.map_or(pause, |s| Duration::from_secs(u64::from(s.min(3600))));
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        log::warn!("{}: {why}; again in {} s", remote.host, wait.as_secs());
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = stop.asked() => return Ok(()),
+        }
+    }
+}
+
+/// The signals by which a user ends it.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn new() -> Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Connecting,
+    Asking,
+    Installing,
+    Connected,
+}
+
+/// One attempt, and the connection that comes of it.
+struct Attempt<'a> {
+    plane: &'a Arc<dyn Plane>,
+    profile: &'a mut Profile,
+    interface: &'a mut Interface,
+    session: Session,
+    socket: SocketId,
+    transport: Transport,
+    remote: SocketAddr,
+    stage: Stage,
+    deadline: Instant,
+    ask_at: Instant,
+    collector: Collector,
+    pushed: Pushed,
+    key_since: Instant,
+    renewal: Option<(u8, Instant)>,
+    lame_duck: Option<Instant>,
+}
+
+async fn one(
+    plane: &Arc<dyn Plane>,
+    profile: &mut Profile,
+    remote: &Remote,
+    outlet: &mut Outlet,
+    interface: &mut Interface,
+    number: u64,
+    stop: &mut Stop,
+) -> End {
+    let opened = tokio::select! {
+        opened = open(plane, profile, remote, number) => opened,
+        () = stop.asked() => return End::Stopped,
+    };
+    let (session, socket, address) = match opened {
+        Ok(opened) => opened,
+        Err(e) => return End::Lost(format!("{e:#}"), None),
+    };
+    let now = Instant::now();
+    let mut attempt = Attempt {
+        plane,
+        deadline: now + profile.handshake,
+        profile,
+        interface,
+        session,
+        socket,
+        transport: remote.transport,
+        remote: address,
+        stage: Stage::Connecting,
+        ask_at: now,
+        collector: Collector::default(),
+        pushed: Pushed::default(),
+        key_since: now,
+        renewal: None,
+        lame_duck: None,
+    };
+    let ended = attempt.run(outlet, stop).await;
+    if remote.transport == Transport::Tcp {
+        let _ = plane.command(Command::SocketClose(socket));
+    }
+    match ended {
+        Ok(end) => end,
+        Err(e) => End::Lost(format!("{e:#}"), None),
+    }
+}
+
+/// A session with its socket. Each TCP connection has a number of its own.
+async fn open(
+    plane: &Arc<dyn Plane>,
+    profile: &Profile,
+    remote: &Remote,
+    number: u64,
+) -> Result<(Session, SocketId, SocketAddr)> {
+    let mut found = tokio::net::lookup_host((remote.host.as_str(), remote.port)).await?;
+    let address = found.next().with_context(|| format!("{} has no address", remote.host))?;
+    let tcp = remote.transport == Transport::Tcp;
+    let cipher = profile.ciphers[0].name();
+    let auth = matches!(profile.wrap, WrapKey::Auth { .. });
+    let bits = match profile {
+        Profile { before_2_4: true, .. } => proto::REQUEST_PUSH,
+        Profile { before_2_6: true, .. } => proto::DATA_V2 | proto::REQUEST_PUSH,
+        _ => {
+            proto::DATA_V2
+                | proto::REQUEST_PUSH
+                | proto::TLS_KEY_EXPORT
+                | proto::AUTH_PENDING_KW
+                | proto::DNS_OPTION
+                | proto::CC_EXIT_NOTIFY
+                | proto::AUTH_FAIL_TEMP
+                | proto::DYN_TLS_CRYPT
+                | proto::DATA_EPOCH
+        }
+    };
+    let (username, password) = profile.credentials.clone().unwrap_or_default();
+    let words = Words {
+        options: options_string(false, tcp, profile.mtu, cipher, auth),
+        username,
+        password,
+        peer_info: peer_info::ours(concat!("sealane-", env!("CARGO_PKG_VERSION")), &profile.ciphers, bits, profile.mtu),
+    };
+    let session =
+        Session::client(profile.endpoint.clone(), words, &profile.wrap, profile.wrap_v2.as_ref(), !tcp, unix())?;
+    let socket = if tcp {
+        let connecting = tokio::time::timeout(Duration::from_secs(10), tokio::net::TcpStream::connect(address));
+        let stream = connecting.await.context("no answer")??;
+        stream.set_nodelay(true)?;
+        let socket = SocketId::new(0, 1 << 47 | number);
+        let fd = stream.into_std()?.into();
+        plane.command(Command::SocketNew { lane: 0, socket, fd }).map_err(|e| anyhow!("{e}"))?;
+        socket
+    } else {
+        SocketId::new(0, 0)
+    };
+    Ok((session, socket, address))
+}
+
+impl Attempt<'_> {
+    async fn run(&mut self, outlet: &mut Outlet, stop: &mut Stop) -> Result<End> {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let now = Instant::now();
+            while let Some(event) = self.session.poll_event() {
+                if let Some(end) = self.session_event(event, now)? {
+                    self.transmit(now);
+                    return Ok(end);
+                }
+            }
+            self.transmit(now);
+            tokio::select! {
+                word = outlet.next() => match word.context("the data plane has ended")? {
+                    // What is forged, or of an attempt before, is dropped.
+                    Word::Packet(packet) => drop(self.session.handle(&packet.bytes)),
+                    Word::Event(event) => {
+                        if let Some(end) = self.plane_event(event, Instant::now())? {
+                            return Ok(end);
+                        }
+                    }
+                },
+                _ = tick.tick() => self.tick(Instant::now())?,
+                () = stop.asked() => {
+                    self.leave();
+                    return Ok(End::Stopped);
+                }
+            }
+        }
+    }
+
+    /// Says goodbye: on the control channel to servers that listen for it there, else on the data channel.
+    fn leave(&mut self) {
+        if self.stage != Stage::Connected {
+            return;
+        }
+        // Nobody is left to be told that it could not be said.
+        if self.pushed.flags.cc_exit {
+            let _ = self.session.send_command(b"EXIT\0");
+            self.transmit(Instant::now());
+        } else {
+            let _ = self.plane.command(Command::InbandOut(SERVER, magic::exit_message().to_vec()));
+        }
+    }
+
+    fn transmit(&mut self, now: Instant) {
+        let mut bytes = Vec::new();
+        while self.session.poll_transmit(now, &mut bytes) {
+            let (socket, remote) = (self.socket, self.remote);
+            let bytes = std::mem::take(&mut bytes);
+            let _ = self.plane.command(Command::ControlOut { socket, remote, local: None, bytes });
+        }
+    }
+
+    fn tick(&mut self, now: Instant) -> Result<()> {
+        match self.stage {
+            Stage::Connecting if now >= self.deadline => bail!("no answer, or the key exchange takes too long"),
+            Stage::Asking | Stage::Installing if now >= self.deadline => bail!("the server gives no configuration"),
+            Stage::Asking if now >= self.ask_at => {
+                self.session.send_command(b"PUSH_REQUEST\0")?;
+                self.ask_at = now + ASK_AGAIN;
+            }
+            Stage::Connected => {
+                if self.lame_duck.is_some_and(|at| at <= now) {
+                    self.lame_duck = None;
+                    let _ = self.plane.command(Command::KeyDel(SERVER, KeySlot::Secondary));
+                }
+                if let Some((key_id, deadline)) = self.renewal.filter(|(_, deadline)| *deadline <= now) {
+                    log::warn!("key {key_id} was not agreed upon within {:?}", deadline - self.key_since);
+                    self.session.abandon(key_id);
+                    self.renewal = None;
+                    self.key_since = now;
+                }
+                let renegotiate = self.profile.renegotiate;
+                if self.renewal.is_none() && !renegotiate.is_zero() && self.key_since + renegotiate <= now {
+                    self.renegotiate(now);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn renegotiate(&mut self, now: Instant) {
+        if let Some(key_id) = self.session.renegotiate() {
+            self.renewal = Some((key_id, now + self.profile.handshake));
+        }
+    }
+
+    fn session_event(&mut self, event: SessionEvent, now: Instant) -> Result<Option<End>> {
+        match event {
+            SessionEvent::Message(0) => {
+                for what in self.session.message(0).iter().flat_map(|m| unknown_framing(&m.options)) {
+                    log::warn!(
+                        "the server has {what} on, which is not supported here: it may not understand our packets, \
+                         nor we its; switch it off there"
+                    );
+                }
+                self.stage = Stage::Asking;
+                // The server mostly gives it unasked.
+                self.ask_at = now + Duration::from_secs(1);
+                self.deadline = now + self.profile.handshake;
+            }
+            SessionEvent::Message(key_id) => {
+                self.renewal.get_or_insert((key_id, now + self.profile.handshake));
+                let format = self.format();
+                self.install(KeySlot::Secondary, key_id, format)?;
+                self.lame_duck = None;
+            }
+            SessionEvent::Failed(0, e) => return Ok(Some(failed(e))),
+            SessionEvent::Failed(key_id, e) => {
+                log::warn!("the key exchange has failed: {e:#}");
+                self.session.abandon(key_id);
+                self.renewal = None;
+                self.key_since = now;
+            }
+            SessionEvent::Confirmed(_) => {}
+            SessionEvent::Command(said) => return self.said(said),
+        }
+        Ok(None)
+    }
+
+    fn said(&mut self, said: Said) -> Result<Option<End>> {
+        match said {
+            Said::PushReply(part) => {
+                let Some(options) = self.collector.take(&part).map_err(|_| anyhow!("an endless configuration"))? else {
+                    return Ok(None);
+                };
+                let pushed = Pushed::parse(&options);
+                if let (Some(token), Some((user, _))) = (&pushed.auth_token, &self.profile.credentials) {
+                    // From now on in place of the password.
+                    self.session.set_credentials(user.clone(), token.clone());
+                }
+                if self.stage == Stage::Asking {
+                    return self.configured(pushed).map(|()| None).or_else(|e| Ok(Some(End::Fatal(e))));
+                }
+            }
+            Said::AuthFailed(reason) if self.stage != Stage::Connected => {
+                return Ok(Some(End::Fatal(anyhow!("the server refuses us: {}", shown(&reason)))));
+            }
+            Said::AuthFailed(reason) => return Ok(Some(End::Lost(format!("refused: {}", shown(&reason)), None))),
+            Said::AuthFailedTemporarily(wait, reason) => {
+                return Ok(Some(End::Lost(format!("refused for now: {}", shown(&reason)), wait)));
+            }
+            Said::Halt(reason) => return Ok(Some(End::Fatal(anyhow!("the server ends it: {}", shown(&reason))))),
+            Said::Restart(reason) => return Ok(Some(End::Lost(format!("restarted {}", shown(&reason)), None))),
+            Said::Exit => return Ok(Some(End::Lost("the server has left".to_owned(), None))),
+            Said::PushRequest | Said::Unknown(_) => {}
+        }
+        Ok(None)
+    }
+
+    fn format(&self) -> Format {
+        if self.pushed.flags.aead_epoch { Format::Epoch } else { Format::Stock }
+    }
+
+    /// The server has given us our configuration.
+    fn configured(&mut self, pushed: Pushed) -> Result<()> {
+        if let Some(what) = pushed.impossible.first() {
+            bail!("the server wants `{what}`, which is not supported");
+        }
+        if let Some(cipher) = &pushed.unknown_cipher {
+            bail!("the server wants the cipher {cipher}, which is not supported");
+        }
+        let cipher = pushed.cipher.unwrap_or(self.profile.ciphers[0]);
+        if !self.profile.ciphers.contains(&cipher) {
+            bail!("the server wants the cipher {}, which the profile does not allow", cipher.name());
+        }
+        self.pushed = pushed;
+        self.pushed.cipher = Some(cipher);
+        if self.pushed.flags.dyn_tls_crypt {
+            self.session.use_dynamic_wrap(unix())?;
+        }
+        let mut peer = PeerNew::new(SERVER, self.socket, self.transport, self.remote);
+        // Without a number from the server our packets carry none.
+        peer.sent_peer = self.pushed.peer_id;
+        peer.mtu = self.pushed.mtu.unwrap_or(self.profile.mtu).clamp(576, 9000);
+        let header = Header { key_id: 0, peer_id: peer.sent_peer };
+        let outer = if self.remote.ip().to_canonical().is_ipv4() { 28 } else { 48 };
+        if self.transport == Transport::Udp {
+            peer.max_segment = 1492 - outer - self.format().overhead(header) as u16 - 40;
+        }
+        peer.keepalive = Keepalive {
+            ping: self.pushed.ping.or(self.profile.ping).unwrap_or(0),
+            ping_restart: self.pushed.ping_restart.or(self.profile.ping_restart).unwrap_or(120),
+        };
+        self.plane.command(Command::PeerNew(peer)).map_err(|e| anyhow!("{e}"))?;
+        let format = self.format();
+        self.install(KeySlot::Primary, 0, format)?;
+        self.stage = Stage::Installing;
+        Ok(())
+    }
+
+    fn install(&mut self, slot: KeySlot, key_id: u8, format: Format) -> Result<()> {
+        let cipher = self.pushed.cipher.context("there is no cipher yet")?;
+        let keys = self.session.keys(key_id, self.pushed.flags.tls_ekm)?;
+        let new = KeyNew { peer: SERVER, slot, key_id, cipher, format, keys };
+        self.plane.command(Command::KeyNew(Box::new(new))).map_err(|e| anyhow!("{e}"))
+    }
+
+    fn plane_event(&mut self, event: Event, now: Instant) -> Result<Option<End>> {
+        match event {
+            Event::KeyInstalled { key_id: 0, .. } if self.stage == Stage::Installing => {
+                self.interface.apply(self.plane.interface(), self.profile, &self.pushed, self.remote.ip())?;
+                self.stage = Stage::Connected;
+                self.key_since = now;
+                let address = |a: Option<String>| a.unwrap_or_default();
+                log::info!(
+                    "connected to {} as {} {} ({}, {}, {})",
+                    self.remote,
+                    address(self.pushed.ifconfig.map(|(a, _)| a.to_string())),
+                    address(self.pushed.ifconfig6.map(|(a, _)| a.to_string())),
+                    self.pushed.cipher.map_or("", |c| c.name()),
+                    self.session.tls_described(0),
+                    self.plane.interface(),
+                );
+            }
+            Event::KeyInstalled { key_id, .. } if self.renewal.is_some_and(|(id, _)| id == key_id) => {
+                // The server had its key before it answered: both may be used now.
+                self.plane.command(Command::KeySwap(SERVER)).map_err(|e| anyhow!("{e}"))?;
+                self.session.retire_before(key_id);
+                self.renewal = None;
+                self.key_since = now;
+                self.lame_duck = Some(now + self.profile.transition);
+            }
+            Event::KeyExhausted { .. } => self.renegotiate(now),
+            Event::PeerExpired(_) => {
+                return Ok(Some(End::Lost("nothing has come from the server for too long".to_owned(), None)));
+            }
+            Event::InbandIn(_, message) if magic::payload(&message) == magic::Payload::Exit => {
+                return Ok(Some(End::Lost("the server has left".to_owned(), None)));
+            }
+            Event::SocketClosed(socket) if socket == self.socket => {
+                return Ok(Some(End::Lost("the connection has ended".to_owned(), None)));
+            }
+            Event::Failed { why, .. } => bail!("the data plane: {why}"),
+            _ => {}
+        }
+        Ok(None)
+    }
+}
+
+/// What of a failed key exchange is worth another try: not what will be the same again.
+fn failed(e: anyhow::Error) -> End {
+    match e.downcast_ref::<rustls::Error>() {
+        Some(rustls::Error::InvalidCertificate(_)) => {
+            End::Fatal(anyhow!("the server's certificate is not accepted: {}", in_words(&e)))
+        }
+        _ => End::Lost(format!("the key exchange has failed: {}", in_words(&e)), None),
+    }
+}
+
+/// A server's words, for a terminal.
+fn shown(reason: &str) -> String {
+    let text: String = reason.chars().filter(|c| !c.is_control()).take(200).collect();
+    if text.is_empty() { "without a reason".to_owned() } else { text }
+}
+
+/// What has been done to the interface, to be undone when the server says otherwise.
+#[derive(Debug, Default)]
+struct Interface {
+    addresses: Vec<(IpAddr, u8)>,
+    routes: Vec<(IpAddr, u8)>,
+}
+
+impl Interface {
+    fn apply(&mut self, name: &str, profile: &Profile, pushed: &Pushed, server: IpAddr) -> Result<()> {
+        let mut netlink = Netlink::route()?;
+        let index = netlink.link_index(name)?;
+        let mtu = pushed.mtu.unwrap_or(profile.mtu).clamp(576, 9000);
+        netlink.link_set(index, &LinkSet { mtu: Some(u32::from(mtu)), up: Some(true), ..LinkSet::default() })?;
+        let four = pushed.ifconfig.map(|(a, n)| (IpAddr::V4(a), n));
+        let six = pushed.ifconfig6.map(|(a, n)| (IpAddr::V6(a), n));
+        let wanted: Vec<(IpAddr, u8)> = four.into_iter().chain(six).collect();
+        for (address, len) in self.addresses.extract_if(.., |a| !wanted.contains(a)) {
+            // One that somebody else has deleted is gone as well.
+            let _ = netlink.address_del(index, address, len);
+        }
+        for (address, len) in wanted {
+            if !self.addresses.contains(&(address, len)) {
+                netlink.address_add(index, address, len).with_context(|| format!("cannot set {address}/{len}"))?;
+                self.addresses.push((address, len));
+            }
+        }
+        let own: Vec<String> = profile.options.clone();
+        let own = Pushed::parse(&own);
+        let theirs = (!profile.route_nopull).then_some(pushed);
+        let mut routes: Vec<(IpAddr, u8)> = Vec::new();
+        for from in theirs.into_iter().chain([&own]) {
+            routes.extend(from.routes.iter().map(|(a, n)| (IpAddr::V4(*a), *n)));
+            routes.extend(from.routes6.iter().map(|(a, n)| (IpAddr::V6(*a), *n)));
+            if from.redirect_gateway {
+                log::info!(
+                    "the server wants all traffic (redirect-gateway); set that route yourself: a host route to \
+                     {server} by the present gateway, then 0.0.0.0/1 and 128.0.0.0/1 to {name}"
+                );
+            }
+        }
+        for (address, len) in routes {
+            if self.routes.contains(&(address, len)) {
+                continue;
+            }
+            match netlink.route_add(index, address, len, None) {
+                Ok(()) => self.routes.push((address, len)),
+                Err(e) => log::warn!("the route {address}/{len} is not set: {e}"),
+            }
+        }
+        for dns in &pushed.dns {
+            log::info!("name resolution is left as it is; the server offers: {dns}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,24 @@
+//! The VPN's control plane: OpenVPN servers and clients, certificates and users, whose data goes through a plane of
+//! `gateway/vpn/data`.
+
+pub mod auth;
+pub mod client;
+pub mod handover;
+pub mod import;
+mod log;
+pub mod ovpn_file;
+mod peer;
+pub mod pki;
+pub mod pool;
+pub mod profile;
+mod records;
+mod run;
+pub mod server;
+pub mod session;
+pub mod settings;
+pub mod status;
+mod throttle;
+pub mod tls;
+pub mod verify;
+
+pub use run::{Prepared, Vpn, VpnDoor};

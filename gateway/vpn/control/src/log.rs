@@ -1,0 +1,80 @@
+//! The tunnel's log for programs: one JSON object per line for every client that comes, is refused, renews its key,
+//! moves or goes.
+//!
+//! `unix_ms`, `event` and `client` are always there; the rest is the event's own. There are a few lines per client and
+//! hour, so they are written at once.
+
+use sealane_log as log;
+use serde_json::{Map, Value};
+use std::cell::Cell;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where lines go.
+#[derive(Debug, Default)]
+pub struct EventLog {
+    file: Option<(PathBuf, File)>,
+    /// Said once, not with every line.
+    failed: Cell<bool>,
+}
+
+impl EventLog {
+    /// Appends to a file; without one nothing is written. A file that cannot be opened is said, and done without.
+    pub fn open(path: Option<&Path>) -> Self {
+        let opened = path.and_then(|path| {
+            // Names and addresses are nobody else's business.
+            let mut options = OpenOptions::new();
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o640);
+            match options.append(true).create(true).open(path) {
+                Ok(file) => Some((path.to_owned(), file)),
+                Err(e) => {
+                    log::warn!("tunnel: the log {} cannot be opened: {e}", path.display());
+                    None
+                }
+            }
+        });
+        Self { file: opened, failed: Cell::new(false) }
+    }
+
+    /// Writes a line.
+    pub fn say(&self, event: &str, client: &str, more: &[(&str, Value)]) {
+        let Some((path, file)) = &self.file else { return };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+        let mut line = Map::new();
+        line.insert("unix_ms".to_owned(), now.into());
+        line.insert("event".to_owned(), event.into());
+        line.insert("client".to_owned(), client.into());
+        line.extend(more.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        let line = Value::Object(line).to_string() + "\n";
+        let mut file = file;
+        if let Err(e) = file.write_all(line.as_bytes())
+            && !self.failed.replace(true)
+        {
+            log::warn!("tunnel: the log {} cannot be written: {e}", path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_objects_whatever_a_name_holds() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log");
+        let log = EventLog::open(Some(&path));
+        log.say("connect", "a\"\nb", &[("address", "10.8.0.2".into()), ("keys", 3.into())]);
+        EventLog::open(Some(&path)).say("disconnect", "c", &[]);
+        let text = std::fs::read_to_string(&path).expect("it is there");
+        let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["client"], "a\"\nb");
+        assert_eq!((&lines[0]["address"], &lines[0]["keys"]), (&"10.8.0.2".into(), &3.into()));
+        assert_eq!(lines[1]["event"], "disconnect");
+        assert!(lines[1]["unix_ms"].as_u64() > Some(0));
+        EventLog::open(None).say("connect", "nobody", &[]);
+    }
+}

@@ -1,0 +1,262 @@
+//! The VPN as the gateway runs it: a data plane, and its control on a thread of its own, so that a handshake of the
+//! VPN never waits for the gateway's housekeeping, nor the other way round.
+
+use super::handover::{Estate, Fixed, Handed, SavedServer};
+use super::server::{self, Ended, Order, Start};
+use super::settings::Settings;
+use super::status::Board;
+use anyhow::{Context as _, Result, anyhow};
+use sealane_config::Tunnel;
+use sealane_log as log;
+use sealane_sys::netlink::Netlink;
+use sealane_tunnel::plane::{Feature, Plane, Prefix, Transport};
+use sealane_tunnel::user::{Config, Role, Sockets};
+use sealane_tunnel::{Prepared as PreparedPlane, Started};
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::{mpsc, oneshot};
+
+/// A running VPN server. Stopped when dropped.
+#[derive(Debug)]
+pub struct Vpn {
+    orders: mpsc::UnboundedSender<Order>,
+    thread: Option<JoinHandle<()>>,
+    board: Board,
+    fixed: Fixed,
+    /// Networks behind clients that the system routes into the interface.
+    routed: Mutex<HashSet<Prefix>>,
+    /// What is listened on, as bound.
+    pub addresses: Vec<(Transport, SocketAddr)>,
+    /// The interface.
+    pub interface: String,
+}
+
+/// A tunnel that another process has left: understood, but not begun.
+#[derive(Debug)]
+pub struct Prepared {
+    settings: Settings,
+    saved: SavedServer,
+    plane: PreparedPlane,
+}
+
+/// The way to a running VPN for another thread.
+#[derive(Clone, Debug)]
+pub struct VpnDoor(mpsc::UnboundedSender<Order>);
+
+impl VpnDoor {
+    /// Stops the tunnel and gets everything that is needed to go on with it. Blocks, for some seconds at most.
+    pub fn hand_over(&self) -> Result<Handed> {
+        let (asker, answer) = oneshot::channel();
+        self.0.send(Order::HandOver(asker)).map_err(|_| anyhow!("the tunnel has ended"))?;
+        answer.blocking_recv().context("the tunnel has ended")?
+    }
+}
+
+impl Vpn {
+    /// Makes the interface and the sockets, and serves.
+    pub fn start(settings: Settings) -> Result<Self> {
+        let of = |transport| {
+            let of: Vec<SocketAddr> =
+                settings.listen.iter().filter(|(t, _)| *t == transport).map(|(_, a)| *a).collect();
+            of
+        };
+        let sockets = Sockets::open(&of(Transport::Udp), &of(Transport::Tcp), settings.lanes)
+            .context("cannot open the tunnel's sockets")?;
+        let udp = sockets.udp_addresses().into_iter().map(|a| (Transport::Udp, a));
+        let addresses = udp.chain(sockets.tcp_addresses().into_iter().map(|a| (Transport::Tcp, a))).collect();
+        let (sink, outlet) = server::inbox();
+        let started = sealane_tunnel::start(settings.data_plane, &config(&settings), sockets, sink);
+        let Started { plane, not_kernel } = started.with_context(|| {
+            format!("cannot make the tunnel's interface {} (it takes CAP_NET_ADMIN and /dev/net/tun)", settings.device)
+        })?;
+        let notes = notes(plane.as_ref(), not_kernel, &settings);
+        let routed = behind_clients(&settings);
+        let begin = Start { plane: Arc::from(plane), notes, settings, outlet, board: Board::default(), legacy: None };
+        let mut vpn = Self::run(begin, addresses)?;
+        // The plane has begun with these.
+        vpn.routed = Mutex::new(routed);
+        Ok(vpn)
+    }
+
+    /// Reads what another process has left. Nothing has happened yet when this fails.
+    pub fn prepare(settings: Settings, estate: Estate) -> Result<Prepared> {
+        let saved = SavedServer::read(&estate.control, &settings)?;
+        let plane = PreparedPlane::read(estate.plane).context("the tunnel's data plane is not understood")?;
+        Ok(Prepared { settings, saved, plane })
+    }
+
+    fn run(begin: Start, addresses: Vec<(Transport, SocketAddr)>) -> Result<Self> {
+        let interface = begin.plane.interface().to_owned();
+        for (transport, address) in &addresses {
+            let name = if *transport == Transport::Udp { "udp" } else { "tcp" };
+            log::info!("tunnel: {interface}, OpenVPN clients at {name}://{address}");
+        }
+        for note in &begin.notes {
+            log::warn!("tunnel: {note}");
+        }
+        let (orders, orders_out) = mpsc::unbounded_channel();
+        let (board, fixed) = (begin.board.clone(), Fixed::of(&begin.settings));
+        let thread = std::thread::Builder::new().name("tunnel-control".to_owned()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let served = runtime.map_err(anyhow::Error::from).and_then(|r| r.block_on(mind(begin, orders_out)));
+            if let Err(e) = served {
+                log::warn!("tunnel: {e:#}");
+            }
+        })?;
+        Ok(Self { orders, thread: Some(thread), board, fixed, routed: Mutex::default(), addresses, interface })
+    }
+
+    /// New settings. What only a start can change stays as it is.
+    pub fn reload(&self, settings: Settings) {
+        // Here and not on the tunnel's thread, which has no rights any more once the process is another user's.
+        self.route(behind_clients(&settings));
+        // It has ended only when the process is ending.
+        let _ = self.orders.send(Order::Reload(Box::new(settings)));
+    }
+
+    /// The system routes these networks into the interface, and those of before no more. What does not succeed is said.
+    fn route(&self, networks: HashSet<Prefix>) {
+        let mut routed = self.routed.lock().unwrap_or_else(PoisonError::into_inner);
+        if *routed == networks {
+            return;
+        }
+        let interface = &self.interface;
+        let opened = Netlink::route().and_then(|mut n| Ok((n.link_index(interface)?, n)));
+        let (index, mut netlink) = match opened {
+            Ok(opened) => opened,
+            Err(e) => return log::warn!("tunnel: the routes through {interface} are not changed: {e}"),
+        };
+        // A route that could not be added is tried again with the next reload.
+        for prefix in networks.symmetric_difference(&routed.clone()) {
+            let add = networks.contains(prefix);
+            let result = match add {
+                true => netlink.route_add(index, prefix.address(), prefix.len(), None),
+                false => netlink.route_del(index, prefix.address(), prefix.len()),
+            };
+            match (&result, add) {
+                (Ok(()), true) => drop(routed.insert(*prefix)),
+                (Err(_), true) => {}
+                (_, false) => drop(routed.remove(prefix)),
+            }
+            if let Err(e) = result {
+                log::warn!(
+                    "tunnel: the route to {prefix} through {interface} is not changed: {e} (it takes CAP_NET_ADMIN)"
+                );
+            }
+        }
+    }
+
+    /// Opens its log's file anew.
+    pub fn reopen_log(&self) {
+        let _ = self.orders.send(Order::Reopen);
+    }
+
+    /// Why a successor with these settings could not go on with this tunnel.
+    pub fn obstacle(&self, settings: &Tunnel) -> Option<String> {
+        self.fixed.differs(&Fixed::of(settings))
+    }
+
+    /// Whether it is over: stopped by itself, or gone on in another process.
+    pub fn has_ended(&self) -> bool {
+        self.orders.is_closed()
+    }
+
+    /// For the thread that waits for a successor.
+    pub fn door(&self) -> VpnDoor {
+        VpnDoor(self.orders.clone())
+    }
+
+    /// What is going on.
+    pub fn board(&self) -> Board {
+        self.board.clone()
+    }
+}
+
+impl Drop for Vpn {
+    fn drop(&mut self) {
+        let _ = self.orders.send(Order::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Prepared {
+    /// Goes on.
+    pub fn start(self) -> Result<Vpn> {
+        let (addresses, networks) = (self.plane.addresses(), behind_clients(&self.settings));
+        let vpn = Vpn::run(self.begin(Board::default())?, addresses)?;
+        // Those that are there already are replaced.
+        vpn.route(networks);
+        Ok(vpn)
+    }
+
+    fn begin(self, board: Board) -> Result<Start> {
+        let (sink, outlet) = server::inbox();
+        let plane = self.plane.start(&config(&self.settings), sink).context("the tunnel's lanes do not start")?;
+        let notes = self.saved.notes.clone();
+        Ok(Start { plane: Arc::from(plane), notes, settings: self.settings, outlet, board, legacy: Some(self.saved) })
+    }
+}
+
+/// Serves to the end; or until another process goes on, and if that one fails after all, goes on itself.
+async fn mind(mut begin: Start, mut orders: mpsc::UnboundedReceiver<Order>) -> Result<()> {
+    loop {
+        let board = begin.board.clone();
+        let (estate, settings, asker) = match server::serve(begin, &mut orders).await? {
+            Ended::Stopped => return Ok(()),
+            Ended::Left(estate, settings, asker) => (estate, settings, asker),
+        };
+        let own = estate.as_ref().map_err(|e| anyhow!("{e:#}")).and_then(|e| Ok(e.try_clone()?));
+        let (outcome, heard) = oneshot::channel();
+        let given = asker.send(estate.map(|estate| Handed { estate, outcome })).is_ok();
+        if given {
+            tokio::select! {
+                outcome = heard => if outcome == Ok(true) { return Ok(()) },
+                // The end: whatever the other process makes of it.
+                order = orders.recv() => if matches!(order, None | Some(Order::Stop)) { return Ok(()) },
+            }
+        }
+        log::warn!("tunnel: nobody has taken over; this process goes on");
+        begin = Vpn::prepare(*settings, own?)?.begin(board)?;
+    }
+}
+
+/// Networks behind clients.
+fn behind_clients(settings: &Settings) -> HashSet<Prefix> {
+    settings.clients.values().flat_map(|c| c.routes.iter().copied()).collect()
+}
+
+fn config(settings: &Settings) -> Config {
+    let four = settings.network4.map(|(a, len)| (IpAddr::V4(a), len));
+    let six = settings.network6.map(|(a, len)| (IpAddr::V6(a), len));
+    Config {
+        role: Role::Server { client_to_client: settings.client_to_client },
+        interface: settings.device.clone(),
+        lanes: settings.lanes,
+        mtu: settings.mtu,
+        gather: settings.gather,
+        addresses: four.into_iter().chain(six).collect(),
+        routes: behind_clients(settings).into_iter().collect(),
+        ..Config::default()
+    }
+}
+
+/// Which plane serves and why, and what it does not do of what the settings ask.
+fn notes(plane: &dyn Plane, not_kernel: Option<String>, settings: &Settings) -> Vec<String> {
+    let not_kernel = not_kernel.map(|why| format!("data plane: user space, since {why}"));
+    let mut notes: Vec<String> = not_kernel.into_iter().collect();
+    if settings.epoch && !plane.supports(Feature::Epoch) {
+        notes.push("the kernel's data plane has no epoch format: all clients get the stock one".to_owned());
+    }
+    if settings.mssfix > 0 && !plane.supports(Feature::MaxSegment) {
+        notes.push(
+            "the kernel's data plane leaves TCP's segment size alone: instead of \"mssfix\", nft add rule … tcp flags syn \
+             tcp option maxseg size set …"
+                .to_owned(),
+        );
+    }
+    notes
+}

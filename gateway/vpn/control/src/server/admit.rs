@@ -1,0 +1,279 @@
+//! Who comes in: the decision's consequences, a first key, the next ones, and the way out of those who may not stay.
+
+use super::super::auth::Verdict as AuthVerdict;
+use super::super::log::EventLog;
+use super::super::peer::Stage;
+use super::super::pool::Addresses;
+use super::super::settings::Settings;
+use super::{About, FAREWELL, Key, Server, connection, unix};
+use sealane_log as log;
+use sealane_ovpn::data::{KeySlot as Slot, PeerId};
+use sealane_ovpn::peer_info::{PeerInfo, proto};
+use sealane_ovpn::share::Network;
+use sealane_tunnel::plane::{Command, Feature, Keepalive, KeyNew, PeerNew, PeerSet, lane_of};
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// Why a client that has proved who it is does not come in.
+pub(super) struct Denied {
+    reason: String,
+    /// It may try again: the reason is ours, and may pass.
+    temporary: bool,
+}
+
+impl Denied {
+    fn for_now(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), temporary: true }
+    }
+}
+
+impl From<String> for Denied {
+    fn from(reason: String) -> Self {
+        Self { reason, temporary: false }
+    }
+}
+
+impl From<&str> for Denied {
+    fn from(reason: &str) -> Self {
+        reason.to_owned().into()
+    }
+}
+
+impl Server {
+    /// Somebody has decided about a client.
+    pub(super) fn decided(&mut self, key: Key, key_id: u8, verdict: AuthVerdict, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        let renewal = peer.renewal.is_some_and(|r| r.key_id == key_id);
+        if !(renewal && peer.stage == Stage::Connected || key_id == 0 && peer.stage == Stage::Deciding) {
+            return;
+        }
+        self.restless.insert(key);
+        // A token says nothing about a password.
+        let guess = peer.claim(key_id).filter(|c| !c.has_token()).map(|c| (c.username, Network::of(c.remote.ip())));
+        let user = match verdict {
+            AuthVerdict::Accept(user) => {
+                if let (Some(_), Some((name, network))) = (&user, guess) {
+                    self.guesses.right(&name, network, now);
+                }
+                user
+            }
+            AuthVerdict::Wrong => {
+                if let Some((name, network)) = guess {
+                    self.guesses.wrong(&name, network, now);
+                }
+                return self.refuse(key, key_id, false, "wrong user name or password", now);
+            }
+            AuthVerdict::Refuse(reason) => return self.refuse(key, key_id, false, reason, now),
+            AuthVerdict::Later(reason) => return self.refuse(key, key_id, true, reason, now),
+        };
+        let result = if renewal { self.renew(key, key_id, user) } else { self.admit(key, user, now) };
+        if let Err(Denied { reason, temporary }) = result {
+            self.refuse(key, key_id, temporary, &reason, now);
+        }
+    }
+
+    /// Tells a client that it may not come in. It hears of it inside TLS only after our message.
+    fn refuse(&mut self, key: Key, key_id: u8, temporary: bool, reason: &str, now: Instant) {
+        self.counts.unauthorised += 1;
+        if self.may_say(About::Refused, now) {
+            log::warn!(connection = connection(key); "tunnel: {} is refused: {reason}", self.shown(key));
+            let claim = self.peers.get(&key).and_then(|p| p.claim(key_id));
+            let more = [
+                ("reason", reason.into()),
+                ("temporary", temporary.into()),
+                ("certificate", claim.as_ref().and_then(|c| c.common_name.clone()).into()),
+                ("user", claim.map(|c| c.username).filter(|u| !u.is_empty()).into()),
+            ];
+            self.say("refuse", key, &more);
+        }
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        // Who is refused has not been agreed with yet: what it knows is in its message.
+        let message = peer.session.message(key_id).map(|m| PeerInfo::parse(&m.peer_info));
+        let has_temporary =
+            [message.as_ref(), Some(&peer.info)].into_iter().flatten().any(|i| i.has(proto::AUTH_FAIL_TEMP));
+        let text = match temporary && has_temporary {
+            true => format!("AUTH_FAILED,TEMP:{reason}\0"),
+            false => format!("AUTH_FAILED,{reason}\0"),
+        };
+        let said = peer.session.send_message(key_id).and_then(|()| peer.session.send_command(text.as_bytes()));
+        if let Err(e) = said {
+            log::warn!(connection = connection(key); "tunnel: {}: {e:#}", peer.remote);
+        }
+        self.dismiss(key, now + FAREWELL, now);
+    }
+
+    /// Nothing more of a client passes. It goes at this time; until then it may hear why.
+    pub(super) fn dismiss(&mut self, key: Key, at: Instant, now: Instant) {
+        // Over TCP the plane closes the connection with its peer, so what there is to say leaves before.
+        self.transmit(key, now);
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        peer.stage = Stage::Leaving(at);
+        if let Some(id) = peer.id.take() {
+            let addresses = std::mem::take(&mut peer.addresses);
+            self.by_id.remove(&id);
+            self.drop_from_plane(id);
+            self.pool.give_back(addresses);
+        }
+        self.restless.insert(key);
+    }
+
+    pub(super) fn drop_from_plane(&self, id: PeerId) {
+        if let Err(e) = self.plane.command(Command::PeerDel(id)) {
+            log::warn!("tunnel: peer {} stays in the data plane: {e}", id.get());
+        }
+    }
+
+    /// A new client: name, addresses, cipher, key.
+    fn admit(&mut self, key: Key, user: Option<String>, now: Instant) -> Result<(), Denied> {
+        let connected = self.peers.values().filter(|p| p.id.is_some()).count();
+        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
+        let claim = peer.claim(0).ok_or("the key exchange is not complete")?;
+        let name = claim.common_name.clone().or_else(|| user.clone());
+        let name = name.ok_or("neither a certificate with a common name nor a user name")?;
+        peer.agree(&self.settings)?;
+        let client = self.settings.clients.get(&name);
+        if client.is_none() && self.settings.known_clients_only {
+            return Err("not one of this server's clients".into());
+        }
+        peer.settings = client.cloned().unwrap_or_default();
+        if peer.settings.disabled {
+            return Err("disabled".into());
+        }
+        if connected >= self.settings.max_clients {
+            return Err(Denied::for_now("the server is full"));
+        }
+        peer.token = user.as_ref().and_then(|_| self.settings.auth.token_after(&claim, unix()));
+        (peer.name, peer.user) = (name.clone(), user);
+        // The same name again: the newest stands, as the old one has mostly lost its network.
+        if !self.settings.duplicate_names {
+            let same: Vec<Key> = self
+                .peers
+                .iter()
+                .filter(|(k, p)| **k != key && p.id.is_some() && p.name == name)
+                .map(|(k, _)| *k)
+                .collect();
+            same.into_iter().for_each(|other| self.forget(other, "it has connected again"));
+        }
+        self.install_first(key, &name, now)
+    }
+
+    fn install_first(&mut self, key: Key, name: &str, now: Instant) -> Result<(), Denied> {
+        let Some(peer) = self.peers.get(&key) else { return Ok(()) };
+        let fixed = Addresses { four: peer.settings.address4, six: peer.settings.address6 };
+        let addresses = self.pool.take(name, fixed).map_err(|_| Denied::for_now("no address is left"))?;
+        let result = self.install_with(key, addresses, now);
+        if result.is_err() {
+            self.pool.give_back(addresses);
+        }
+        result
+    }
+
+    fn install_with(&mut self, key: Key, addresses: Addresses, now: Instant) -> Result<(), Denied> {
+        let lanes = self.plane.lanes();
+        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
+        let id = free_id(&self.by_id, &mut self.next_id, peer.socket.lane(), lanes);
+        let id = id.ok_or_else(|| Denied::for_now("no peer id is left"))?;
+        let mut new = PeerNew::new(id, peer.socket, peer.transport, peer.remote);
+        if !peer.info.has(proto::DATA_V2) {
+            if !self.plane.supports(Feature::Unnumbered) {
+                return Err("Data channel negotiation failed (missing DATA_V2)".into());
+            }
+            new.sent_peer = None;
+        }
+        new.local = peer.local;
+        (new.vpn_ip4, new.vpn_ip6) = (addresses.four, addresses.six);
+        new.routes = peer.settings.routes.clone();
+        (new.mtu, new.max_segment) = (self.settings.mtu, peer.max_segment(self.settings.mssfix));
+        let Keepalive { ping, ping_restart } = self.settings.keepalive;
+        // The client gives up first, and connects again: as OpenVPN's `keepalive` does it.
+        new.keepalive = Keepalive { ping, ping_restart: ping_restart.saturating_mul(2) };
+        let keys = peer.session.keys(0, peer.flags.tls_ekm).map_err(|e| format!("{e:#}"))?;
+        let first =
+            KeyNew { peer: id, slot: Slot::Primary, key_id: 0, cipher: peer.cipher, format: peer.format(), keys };
+        self.plane.command(Command::PeerNew(new)).map_err(|e| Denied::for_now(e.to_string()))?;
+        if let Err(e) = self.plane.command(Command::KeyNew(Box::new(first))) {
+            self.drop_from_plane(id);
+            return Err(Denied::for_now(e.to_string()));
+        }
+        (peer.id, peer.addresses, peer.stage) = (Some(id), addresses, Stage::Installing);
+        peer.deadline = now + self.settings.handshake;
+        self.by_id.insert(id, key);
+        Ok(())
+    }
+
+    /// A known client's next key.
+    fn renew(&mut self, key: Key, key_id: u8, user: Option<String>) -> Result<(), Denied> {
+        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
+        let claim = peer.claim(key_id).ok_or("the key exchange is not complete")?;
+        // Whoever renews is who connected.
+        let name = claim.common_name.clone().or_else(|| user.clone()).unwrap_or_default();
+        if name != peer.name || user != peer.user {
+            return Err("another certificate or user name than before".into());
+        }
+        peer.token = user.as_ref().and_then(|_| self.settings.auth.token_after(&claim, unix()));
+        let Some(id) = peer.id else { return Ok(()) };
+        let keys = peer.session.keys(key_id, peer.flags.tls_ekm).map_err(|e| format!("{e:#}"))?;
+        // The old lame duck makes room.
+        peer.lame_duck = None;
+        let new = KeyNew { peer: id, slot: Slot::Secondary, key_id, cipher: peer.cipher, format: peer.format(), keys };
+        self.plane.command(Command::KeyNew(Box::new(new))).map_err(|e| Denied::for_now(e.to_string()))
+    }
+
+    /// New settings: for new clients at once, for connected ones with what can change under them.
+    pub(super) fn reload(&mut self, mut settings: Settings) {
+        settings.tunnel.epoch &= self.plane.supports(Feature::Epoch);
+        for peer in self.peers.values_mut() {
+            peer.session.set_endpoint(settings.tls.clone());
+        }
+        self.log = EventLog::open(settings.log.as_deref());
+        self.settings = settings;
+        self.follow_settings();
+    }
+
+    /// Connected clients get what may change under them.
+    pub(super) fn follow_settings(&mut self) {
+        let gone: Vec<Key> = self
+            .peers
+            .iter()
+            .filter(|(_, p)| p.id.is_some())
+            .filter(|(_, p)| {
+                let refused = match self.settings.clients.get(&p.name) {
+                    Some(client) => client.disabled,
+                    None => self.settings.known_clients_only,
+                };
+                refused || p.user.as_ref().is_some_and(|user| !self.settings.auth.knows(user))
+            })
+            .map(|(k, _)| *k)
+            .collect();
+        gone.into_iter().for_each(|key| self.forget(key, "it is no longer allowed"));
+        for (&key, peer) in &mut self.peers {
+            let Some(id) = peer.id else { continue };
+            let routes = self.settings.clients.get(&peer.name).map(|c| c.routes.clone()).unwrap_or_default();
+            if routes != peer.settings.routes {
+                let set = PeerSet { routes: Some(routes.clone()), ..PeerSet::default() };
+                match self.plane.command(Command::PeerSet(id, set)) {
+                    Ok(()) => peer.settings.routes = routes,
+                    Err(e) => {
+                        log::warn!(connection = connection(key); "tunnel: {}: its routes are not changed: {e}", peer.name)
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A number that nobody has, of the lane where the client was heard. They are given in turn, so that a late packet of
+/// a client that has gone does not meet another.
+fn free_id(taken: &HashMap<PeerId, Key>, next: &mut u32, lane: u16, lanes: u16) -> Option<PeerId> {
+    let step = u32::from(lanes.max(1));
+    let most = (PeerId::UNSET.get() - 1) / step;
+    for _ in 0..=taken.len() {
+        let id = PeerId::new((*next % most) * step + u32::from(lane) % step)?;
+        *next = next.wrapping_add(1);
+        debug_assert_eq!(lane_of(id, lanes), lane % lanes.max(1));
+        if !taken.contains_key(&id) {
+            return Some(id);
+        }
+    }
+    None
+}

@@ -1,0 +1,152 @@
+//! What is going on, for `sealane tunnel status` and for metrics.
+
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A connected client.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ClientStatus {
+    /// Its name.
+    pub name: String,
+    /// Its user name, if it gave one.
+    pub user: Option<String>,
+    /// From where it is connected.
+    pub remote: String,
+    /// `udp` or `tcp`.
+    pub transport: Cow<'static, str>,
+    /// Its addresses inside.
+    pub addresses: Vec<String>,
+    /// The data channel's cipher.
+    pub cipher: Cow<'static, str>,
+    /// `stock` or `epoch` packets.
+    pub format: Cow<'static, str>,
+    /// TLS' version and suite.
+    pub tls: String,
+    /// Its program and platform, as it says.
+    pub version: String,
+    /// Its number in packets.
+    pub peer_id: u32,
+    /// Seconds since it connected.
+    pub connected_s: u64,
+    /// Seconds since its key was made.
+    pub key_age_s: u64,
+    /// Keys that it has had.
+    pub keys: u64,
+    /// IP bytes from it.
+    pub rx_bytes: u64,
+    /// IP bytes to it.
+    pub tx_bytes: u64,
+    /// IP packets from it.
+    pub rx_packets: u64,
+    /// IP packets to it.
+    pub tx_packets: u64,
+    /// Its data packets that were dropped.
+    pub dropped: u64,
+}
+
+/// The whole tunnel.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Which data plane serves: `user` or `kernel`.
+    pub plane: Cow<'static, str>,
+    /// Why it is this one, and what it leaves out of what the settings ask.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// The interface.
+    pub interface: String,
+    /// Connected clients.
+    pub clients: Vec<ClientStatus>,
+    /// What control has counted.
+    pub control: Vec<(Cow<'static, str>, u64)>,
+    /// What the data plane has counted.
+    pub data: Vec<(Cow<'static, str>, u64)>,
+}
+
+/// The newest status, for those who read it.
+#[derive(Clone, Debug, Default)]
+pub struct Board(Arc<Mutex<Status>>);
+
+impl Board {
+    /// Puts up a new one.
+    pub fn post(&self, status: Status) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    /// Writes it to a file, in one step for those who read it.
+    pub fn write(&self, path: &Path) -> std::io::Result<()> {
+        let text = serde_json::to_string_pretty(&self.read())?;
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".new");
+        std::fs::write(&temporary, text + "\n")?;
+        std::fs::rename(&temporary, path)
+    }
+
+    /// A copy.
+    pub fn read(&self) -> Status {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What control counts.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Control packets that came.
+    pub packets: u64,
+    /// Dropped: malformed, not authentic, of no session.
+    pub dropped: u64,
+    /// Stateless answers to first packets.
+    pub answered: u64,
+    /// First packets that were refused, cookies among them.
+    pub refused: u64,
+    /// Sessions begun.
+    pub sessions: u64,
+    /// Sessions turned away since too many were going on.
+    pub crowded: u64,
+    /// Sessions that made room for newer ones before they were through their handshake.
+    pub evicted: u64,
+    /// Key exchanges that failed.
+    pub failed: u64,
+    /// Clients whose name, password or certificate was refused.
+    pub unauthorised: u64,
+    /// Clients whose password was not looked at, after too many wrong ones.
+    pub throttled: u64,
+    /// Lines about clients that were left out, since there were too many.
+    pub lines_left_out: u64,
+    /// Moves and in-band messages of clients that newer ones replaced before they were handled.
+    pub replaced: u64,
+    /// Clients connected, ever.
+    pub connected: u64,
+    /// Keys renewed.
+    pub renewed: u64,
+    /// Clients that fell silent.
+    pub expired: u64,
+    /// Clients that moved to another address.
+    pub floated: u64,
+}
+
+impl Counts {
+    /// With names, for metrics.
+    pub fn named(&self) -> Vec<(Cow<'static, str>, u64)> {
+        let counts = [
+            ("packets", self.packets),
+            ("dropped", self.dropped),
+            ("answered", self.answered),
+            ("refused", self.refused),
+            ("sessions", self.sessions),
+            ("crowded", self.crowded),
+            ("evicted", self.evicted),
+            ("failed", self.failed),
+            ("unauthorised", self.unauthorised),
+            ("throttled", self.throttled),
+            ("lines_left_out", self.lines_left_out),
+            ("replaced", self.replaced),
+            ("connected", self.connected),
+            ("renewed", self.renewed),
+            ("expired", self.expired),
+            ("floated", self.floated),
+        ];
+        counts.map(|(name, n)| (Cow::Borrowed(name), n)).to_vec()
+    }
+}
