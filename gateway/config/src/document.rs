@@ -27,6 +27,9 @@ pub enum Origin {
     CommandLine(Box<CommandLine>),
 }
 
+/// The configuration and its warnings, or everything that is wrong with it.
+type Outcome = Result<(Config, Vec<Warning>), Errors>;
+
 /// What reading a document has led to.
 #[derive(Debug)]
 pub enum Reading {
@@ -77,11 +80,7 @@ impl Document {
         Ok(self.base.join(status))
     }
 
-    fn read_with(
-        &self,
-        answers: Option<&Answers>,
-        tunnel: Option<TunnelParts>,
-    ) -> (BTreeSet<Question>, Result<(Config, Vec<Warning>), Errors>) {
+    fn read_with(&self, answers: Option<&Answers>, tunnel: Option<TunnelParts>) -> (BTreeSet<Question>, Outcome) {
         let source = Source::new(self.name.clone(), &self.text);
         let mut sink = Sink::new(source, self.base.clone(), answers, tunnel);
         let (document, syntax) = DeTable::parse_recoverable(&self.text);
