@@ -133,7 +133,7 @@ pub struct Config {
     pub resolver_place: Option<Place>,
     /// The addresses that are listened on, and where they stand.
     pub listens: Vec<(SocketAddr, Place)>,
-    /// The addresses of those names, as far as [`Config::resolve`] has found any.
+    /// The addresses of those names, as far as the stage "resolve" has found any.
     pub resolved: HashMap<String, Found>,
     /// What hosts' rules refer to, and rates.
     pub routing: Arc<Routing>,

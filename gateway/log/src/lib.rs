@@ -1,7 +1,7 @@
 //! The log: what the gateway says on its standard error, for people or for programs.
 //!
 //! Control and everything above the lanes log through the macros [`error!`], [`warn!`], [`info!`], [`debug!`] and
-//! [`trace!`], whose events are `tracing`'s. Lanes call none of them: they write fixed-size records, which control
+//! `trace!`, whose events are `tracing`'s. Lanes call none of them: they write fixed-size records, which control
 //! formats.
 //!
 //! ```text

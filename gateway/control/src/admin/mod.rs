@@ -11,7 +11,7 @@
 //! | `GET /healthz` | 200 while serving, 503 while draining |
 //! | `GET /v1/status` | [`Status`](crate::status::Status) as JSON |
 //! | `POST /v1/server` | [`ServerChange`] as JSON: drain a server, set its weight; Unix socket only |
-//! | `POST /v1/log-level` | a level's name: [`log`](crate::log); Unix socket only |
+//! | `POST /v1/log-level` | a level's name: [`crate::log`]; Unix socket only |
 //! | `POST /v1/reload`, `/v1/upgrade`, `/v1/drain`, `/v1/reopen-logs` | Unix socket only |
 
 mod addressed;
