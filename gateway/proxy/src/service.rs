@@ -166,6 +166,9 @@ fn refresh_snapshot(proxy: &mut Proxy, cx: &mut Context) {
     proxy.pools.refresh(proxy.settings.lane());
     if was_listening {
         let _ = proxy.admission.listen(cx, &proxy.settings);
+    } else {
+        // The limit that was reached may be a higher one now.
+        proxy.admission.resume(cx, &proxy.settings);
     }
     renew_clients(&mut proxy.connections, &proxy.settings, cx);
     carry_pools(proxy, cx);
