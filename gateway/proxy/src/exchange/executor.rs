@@ -17,7 +17,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::forwarded;
 use crate::exchange::streams::{
     ClientStream, Later, client_data, client_detach, client_end, client_finish, client_head, client_is_handshaking,
-    client_reset, server_end, server_finish, server_reset,
+    client_is_read, client_reset, server_end, server_finish, server_reset,
 };
 use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
@@ -307,12 +307,16 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let now = cx.now();
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
-    x.request_body.start_draining(now);
+    x.request_body.begin(now);
     match client_stream {
         // It reads on to the next request.
         ClientStream::H1(_) if x.keep_alive => {}
         // The connection lingers as a whole.
         ClientStream::H1(_) => return drain_is_over(proxy, cx, exchange),
+        // All that is to be read of it has been.
+        ClientStream::H3(..) if client_is_read(&proxy.connections, client_stream) => {
+            return drain_is_over(proxy, cx, exchange);
+        }
         ClientStream::H2(..) | ClientStream::H3(..) => {
             x.ending = Ending::Draining(now);
             proxy.connections.look_by(cx, client_stream, now + LINGER);
@@ -329,9 +333,12 @@ pub(crate) fn drain_is_over(proxy: &mut Proxy, cx: &mut Context, exchange: Key) 
 }
 
 /// The client has gone, or has called its request off. What becomes of its connection or stream is the caller's to
-/// say.
+/// say. A client that has its whole response and leaves while the rest of its request is thrown away aborts nothing.
 pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    if x.machine.request() != Phase::Draining {
+        proxy.counters.client_aborts.inc();
+    }
     let actions = x.machine.on(Event::ClientGone);
     perform(proxy, cx, exchange, actions);
 }
