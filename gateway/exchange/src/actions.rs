@@ -1,4 +1,8 @@
 //! What an executor is to do: a set of actions and one status.
+//!
+//! The part of an executor that reports an event answers the actions that only this event can cause:
+//! [`Action::ForwardInterim`], [`Action::ForwardHead`] and [`Action::RejectResponse`] follow from a response's head,
+//! [`Action::AskRetry`] from a loss and from the end of the client's handshake. All others can follow from any event.
 
 /// One thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

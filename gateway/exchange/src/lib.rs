@@ -19,8 +19,9 @@
 //! response:  Awaiting ─────► Streaming ──► Complete
 //! upstream:  None ─► Selecting ─► Open ─► None     Selecting: a server is chosen, waited for, or connected to
 //!                        ▲          │
-//!                        ├─ Asking ◄┤              Asking: may the request be sent again?
-//!                        └ Handshake ◄┘            425 to early data: once the client's handshake is over
+//!                        └─ Asking ◄┤              Asking: may the request be sent again?
+//!                             ▲     │
+//!                             └ Handshake           425 to early data: once the client's handshake is over
 //! ```
 
 mod actions;
@@ -80,6 +81,8 @@ pub enum Loss {
     Unreachable,
     /// The server was never reached; connecting took too long.
     ConnectTimeout,
+    /// No connection could be begun: ports, descriptors or memory of the gateway's machine are used up.
+    Exhausted,
     /// The server has said, or its protocol promises, that it has not processed the request: HTTP/2's REFUSED_STREAM or a
     /// GOAWAY below the stream (RFC 9113 §8.7), HTTP/3's H3_REQUEST_REJECTED (RFC 9114 §4.1.1).
     Unprocessed,
@@ -103,7 +106,7 @@ impl Loss {
     /// Whether a request may be sent again after this, given that none of its body has been released.
     pub fn allows_retry(self, idempotent: bool) -> bool {
         match self {
-            Self::Unreachable | Self::ConnectTimeout | Self::Unprocessed => true,
+            Self::Unreachable | Self::ConnectTimeout | Self::Exhausted | Self::Unprocessed => true,
             Self::Stale | Self::Broken | Self::Limited => idempotent,
             Self::Cancelled => false,
             // Waiting as long again helps nobody, unless tries are meant to be short.
@@ -115,6 +118,7 @@ impl Loss {
     pub fn status(self) -> u16 {
         match self {
             Self::ConnectTimeout | Self::Timeout { .. } => 504,
+            Self::Exhausted => 503,
             _ => 502,
         }
     }
@@ -218,8 +222,8 @@ enum Upstream {
     Selecting,
     /// A server has the request's head.
     Open,
-    /// A server was lost, and whether to try again is being asked.
-    Asking(Loss),
+    /// Whether the request may be sent again is being asked; if not, the client gets this status.
+    Asking(u16),
     /// The request is sent again when the client's handshake is over.
     Handshake,
 }
@@ -362,7 +366,7 @@ impl Exchange {
             Event::Lost(loss) => self.lost(loss),
             Event::RetryGranted => self.retry(),
             Event::RetryDenied => match self.upstream {
-                Upstream::Asking(loss) => self.refuse(loss.status()),
+                Upstream::Asking(status) => self.refuse(status),
                 _ => Actions::NONE,
             },
             Event::HandshakeDone => self.handshake_done(),
@@ -562,8 +566,8 @@ impl Exchange {
             return Actions::NONE;
         }
         self.facts.is_early = false;
-        self.upstream = Upstream::Selecting;
-        Actions::NONE.with(Action::SelectServer)
+        self.upstream = Upstream::Asking(425);
+        Actions::NONE.with(Action::AskRetry)
     }
 
     /// The request waits for another server.
@@ -583,7 +587,7 @@ impl Exchange {
             return self.end(reset.with(Action::CutClient));
         }
         if self.released == 0 && loss.allows_retry(self.facts.is_idempotent) {
-            self.upstream = Upstream::Asking(loss);
+            self.upstream = Upstream::Asking(loss.status());
             self.rewind();
             return reset.with(Action::AskRetry);
         }

@@ -1,6 +1,6 @@
 //! The rules of an exchange, over random sequences of events. A failure prints the seed and the script of events.
 
-use sealane_exchange::{Action, Actions, Direction, Event, Exchange, Head, Kind, Loss, Phase, Request};
+use sealane_exchange::{Action, Actions, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, Phase, Request};
 
 /// Steele, Lea and Flood's SplitMix64.
 struct Random(u64);
@@ -51,6 +51,7 @@ fn loss(random: &mut Random) -> Loss {
     random.pick(&[
         Loss::Unreachable,
         Loss::ConnectTimeout,
+        Loss::Exhausted,
         Loss::Unprocessed,
         Loss::Stale,
         Loss::Broken,
@@ -103,7 +104,8 @@ struct Observer {
     connected: bool,
     released: u64,
     asking: bool,
-    interim: u32,
+    interim: u8,
+    drained: u64,
     selects: u32,
     handshake_done: bool,
 }
@@ -164,23 +166,49 @@ impl Observer {
             // What ended was the HTTP request; the tunnel begins.
             self.request_ended = false;
         }
-        self.interim += u32::from(has(ForwardInterim));
-        if has(SelectServer) {
-            self.interim = 0;
+        if has(ForwardInterim) {
+            assert_eq!(self.heads + self.responds, 0, "an interim response after the final one's head");
+            self.interim += 1;
+            assert!(self.interim <= MAX_INTERIM, "interim responses are bounded, over all tries together");
         }
-        assert!(self.interim <= 32, "interim responses are bounded");
+
+        // A head passes if it answers what was asked, and only one that switches protocols opens a tunnel.
+        if has(ForwardHead) {
+            let Event::Head(head) = event else { panic!("a head is passed on that has not come") };
+            let success = (200..300).contains(&head.status);
+            assert!(
+                match facts.kind {
+                    Kind::Message => !head.switches,
+                    Kind::Connect => head.status != 101,
+                    Kind::Upgrade => !head.switches || head.confirms,
+                    Kind::ExtendedConnect if head.switches => head.confirms,
+                    Kind::ExtendedConnect => !success,
+                    Kind::Relay => false,
+                },
+                "an answer to another question"
+            );
+            assert_eq!(after.is_tunnel(), head.switches);
+        } else if facts.kind != Kind::Relay {
+            assert_eq!(before.is_tunnel(), after.is_tunnel(), "a tunnel without a head");
+        }
 
         // A retry is safe or does not happen.
         if has(AskRetry) {
-            let Event::Lost(loss) = event else { panic!("a retry without a loss") };
+            // What came too early has not been processed (RFC 8470 §5.2).
+            let loss = match event {
+                Event::Lost(loss) => loss,
+                Event::HandshakeDone => Loss::Unprocessed,
+                _ => panic!("a retry without a loss"),
+            };
             assert_eq!(self.heads + self.responds, 0);
             assert_eq!(self.released, 0, "what has been released is not kept");
-            let provably_unprocessed = matches!(loss, Loss::Unreachable | Loss::ConnectTimeout | Loss::Unprocessed);
+            let provably_unprocessed =
+                matches!(loss, Loss::Unreachable | Loss::ConnectTimeout | Loss::Exhausted | Loss::Unprocessed);
             assert!(provably_unprocessed || facts.is_idempotent, "an unsafe retry");
             self.asking = true;
         }
         if has(SelectServer) && self.selects > 1 {
-            assert!(self.asking || event == Event::HandshakeDone, "every retry has been asked for");
+            assert!(self.asking && event == Event::RetryGranted, "every retry has been asked for");
             self.asking = false;
         }
 
@@ -201,6 +229,21 @@ impl Observer {
             if after.response() == Phase::Streaming {
                 assert!(self.connected && (self.heads == 1 || facts.kind == Kind::Relay));
             }
+        }
+        // What is thrown away is bounded.
+        if let Event::Moved { direction: Direction::Request, bytes } = event
+            && before.request() == Phase::Draining
+        {
+            self.drained += bytes;
+            assert_eq!(has(CloseClient), self.drained > facts.max_drained, "{} thrown away", self.drained);
+        }
+        // The client's side goes on only if both messages are whole, and a server's only if it has spoken HTTP throughout.
+        if has(FinishClient) {
+            assert!(self.response_ended || self.responds == 1, "a response that is not whole");
+            assert_eq!(after.request(), Phase::Complete);
+        }
+        if has(ReleaseUpstream) {
+            assert!(self.response_ended && !before.is_tunnel() && after.request() == Phase::Complete);
         }
         if has(RejectResponse) {
             assert!(self.connected && !after.is_answered(), "an answer is rejected in place of being passed on");
@@ -229,8 +272,15 @@ fn run(seed: u64) {
     let mut observer = Observer::default();
     let mut script = format!("seed {seed}: {facts:?}\n");
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // Of interim responses there may be many in a row.
+        let mut interim = 0;
         for _ in 0..60 {
-            let event = event(&mut random);
+            let event = if interim > 0 { Event::Interim } else { event(&mut random) };
+            interim = match event {
+                Event::Interim if interim > 0 => interim - 1,
+                Event::Interim if random.below(4) == 0 => 20,
+                _ => 0,
+            };
             let before = exchange;
             let actions = exchange.on(event);
             script += &format!("  {event:?} → {actions:?}\n");

@@ -81,7 +81,7 @@ fn losses_before_the_head() {
         last(facts, &[&begin[..], events, &[Event::Lost(loss)]].concat())
     };
     let asks = vec![ResetUpstream, AskRetry];
-    for loss in [Loss::Unreachable, Loss::ConnectTimeout, Loss::Unprocessed] {
+    for loss in [Loss::Unreachable, Loss::ConnectTimeout, Loss::Exhausted, Loss::Unprocessed] {
         assert_eq!(after(POST, &[], loss).0, asks, "nothing was sent: any method");
         assert!(!after(POST, &[moved(1)], loss).0.contains(&AskRetry), "a part of the body is gone");
     }
@@ -98,6 +98,8 @@ fn losses_before_the_head() {
     assert_eq!(after(PUT, &[], Loss::Cancelled).0, cut, "the client of a cancelled gRPC call gets a reset");
     let denied = [Event::Forward, Event::Lost(Loss::ConnectTimeout), Event::RetryDenied];
     assert_eq!(last(GET, &denied), (vec![Respond, FinishClient, Finish], 504));
+    let denied = [Event::Forward, Event::Lost(Loss::Exhausted), Event::RetryDenied];
+    assert_eq!(last(GET, &denied), (vec![Respond, FinishClient, Finish], 503), "the gateway's fault");
     let granted = [Event::Forward, Event::Lost(Loss::Unreachable), Event::RetryGranted];
     assert_eq!(last(GET, &granted).0, [SelectServer]);
 }
@@ -138,7 +140,11 @@ fn early_data() {
     let too_early = Event::Head(Head { status: 425, switches: false, confirms: false });
     let begin = [Event::Forward, Event::Connected, too_early];
     assert_eq!(last(early(GET), &begin).0, [ResetUpstream, AwaitHandshake]);
-    assert_eq!(last(early(GET), &[&begin[..], &[Event::HandshakeDone]].concat()).0, [SelectServer]);
+    let over = [&begin[..], &[Event::HandshakeDone]].concat();
+    assert_eq!(last(early(GET), &over).0, [AskRetry], "it is a retry like any other");
+    assert_eq!(last(early(GET), &[&over[..], &[Event::RetryGranted]].concat()).0, [SelectServer]);
+    let denied = last(early(GET), &[&over[..], &[Event::RetryDenied]].concat());
+    assert_eq!(denied, (vec![Respond, FinishClient, Finish], 425), "the client may send it again itself");
     let late = [&begin[..2], &[Event::HandshakeDone, too_early]].concat();
     assert_eq!(last(early(GET), &late).0, [ResetUpstream, AwaitHandshake], "the server got it as early");
     assert_eq!(last(GET, &begin).0, [ForwardHead], "a 425 to no early data is a response");

@@ -229,7 +229,7 @@ pub(crate) struct UpstreamConnection {
     pub answered: bool,
     /// The response allows another request on this connection.
     pub keep_alive: bool,
-    /// HTTP/2 only is wanted, or spoken: it is among its upstream's shared connections.
+    /// In the group's list of shared HTTP/2 connections, or connecting to join it.
     pub shared: bool,
     /// HTTP/1.1 only is wanted.
     pub only_h1: bool,

@@ -166,6 +166,9 @@ fn refresh_snapshot(proxy: &mut Proxy, cx: &mut Context) {
     proxy.pools.refresh(proxy.settings.lane());
     if was_listening {
         let _ = proxy.admission.listen(cx, &proxy.settings);
+    } else {
+        // The limit that was reached may be a higher one now.
+        proxy.admission.resume(cx, &proxy.settings);
     }
     renew_clients(&mut proxy.connections, &proxy.settings, cx);
     carry_pools(proxy, cx);
@@ -365,7 +368,6 @@ impl Service for Proxy {
         // Before all that was deferred: new clients, and requests that wait for it.
         refresh_snapshot(self, cx);
         serve_admission(self, cx);
-        serve_queues(self, cx);
         if self.exchanges.has_later() {
             for later in self.exchanges.take_later() {
                 resume_source(self, cx, later);
@@ -374,16 +376,15 @@ impl Service for Proxy {
         }
         settle_shared(self, cx);
         let more = quic_turn(self, cx);
+        // After all that may have freed a place at a server.
+        let served = serve_queues(self, cx);
         if let Some(deadline) = self.settings.drain_until()
             && (!self.admission.has_clients() && !self.quic.has_waiting() || cx.now() >= deadline)
         {
             self.log.flush();
             return After::Stop;
         }
-        if self.admission.is_empty() && !self.exchanges.has_later() && !self.connections.has_shared() && !more {
-            After::Sleep
-        } else {
-            After::Again
-        }
+        let more = more || served || self.exchanges.has_later() || self.connections.has_shared();
+        if self.admission.is_empty() && !more { After::Sleep } else { After::Again }
     }
 }

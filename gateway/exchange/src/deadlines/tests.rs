@@ -135,6 +135,24 @@ fn streams_and_tunnels_are_silent_only_when_both_directions_are() {
 
 /// A byte now and then is not enough, however it is timed; enough bytes are, however they are timed.
 #[test]
+fn a_stream_has_no_rate_even_while_its_sink_has_no_room() {
+    let blocked = Step::Open { blocked: true };
+    for state in [State { request: blocked, ..open() }, State { request: Step::Done, response: blocked, ..open() }] {
+        let mut both = Both::begun(0);
+        // One byte for each look, which is far below the rate.
+        for now in (100..20 * IDLE).step_by(100) {
+            both.request.note(now);
+            both.response.note(now);
+            (both.up, both.down) = (both.up + 1, both.down + 1);
+            let next = both.deadline(now, &state, Class::Stream, &limits());
+            assert!(next.is_some_and(|d| d.at > now && d.reason == Reason::Idle), "{state:?} {next:?}");
+        }
+        let passed = both.deadline(20 * IDLE, &state, Class::Message, &limits());
+        assert_eq!(passed.map(|d| d.reason), Some(Reason::Rate), "a message has one");
+    }
+}
+
+#[test]
 fn slow_bodies_are_found_and_others_are_not() {
     for seed in 0..200 {
         let mut random = Random(seed);

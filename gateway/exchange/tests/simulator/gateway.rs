@@ -76,6 +76,11 @@ impl Flow {
         }
     }
 
+    pub fn begin(&mut self, now: Millis) {
+        self.blocked = false;
+        self.progress.begin(now);
+    }
+
     pub fn block(&mut self, now: Millis) {
         if !std::mem::replace(&mut self.blocked, true) {
             self.progress.turn(now, self.source);

@@ -472,7 +472,6 @@ pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error
             client_conn.transport.stage.clear();
             client_conn.established = true;
             if let Some(exchange) = client_conn.protocol.exchange() {
-                proxy.counters.client_aborts.inc();
                 abort_exchange(proxy, cx, exchange);
             }
             h2_abort_all(proxy, cx, key);
@@ -491,7 +490,6 @@ pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error
 pub(crate) fn client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
     if let Some(exchange) = client_conn.protocol.exchange() {
-        proxy.counters.client_aborts.inc();
         abort_exchange(proxy, cx, exchange);
     }
     close_connection(proxy, cx, key);

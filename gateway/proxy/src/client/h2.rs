@@ -173,10 +173,6 @@ fn h2_client_gone(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Opt
     let found = error.is_some_and(h2::Error::is_library);
     let wasted = !found && calling_off_wastes(&proxy.exchanges, cx, exchange);
     let connection = proxy.exchanges.get(exchange).map(|x| x.client_stream.conn());
-    // One that is still sending when it has its response may stop.
-    if proxy.exchanges.get(exchange).is_some_and(|x| x.drains_since().is_none()) {
-        proxy.counters.client_aborts.inc();
-    }
     abort_exchange(proxy, cx, exchange);
     if let (true, Some(connection)) = (wasted, connection) {
         client_wasted(proxy, cx, connection, 1);

@@ -73,7 +73,7 @@ pub(crate) struct H2Client {
     pub(crate) turns: u64,
     /// Since when there is no stream.
     pub(crate) idle_since: Millis,
-    /// When the client last took something.
+    /// When data was last given to `h2`.
     pub(crate) progress: Millis,
     /// When the client was told to open no more streams.
     leaving_since: Option<Millis>,
@@ -366,7 +366,6 @@ fn h2_client_closed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: Option
 /// Calls off all that the client has asked for on this connection.
 pub(crate) fn h2_abort_all(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     for exchange in h2_exchanges(&mut proxy.connections, key) {
-        proxy.counters.client_aborts.inc();
         abort_exchange(proxy, cx, exchange);
     }
 }

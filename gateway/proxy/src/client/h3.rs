@@ -284,7 +284,6 @@ fn h3_called_off(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
     proxy.counters.h3_resets.inc();
     let wasted = exchange.map_or(!served, |exchange| calling_off_wastes(&proxy.exchanges, cx, exchange));
     if let Some(exchange) = exchange {
-        proxy.counters.client_aborts.inc();
         abort_exchange(proxy, cx, exchange);
     }
     let Some(q) = proxy.connections.quic(key) else { return };
@@ -339,7 +338,6 @@ pub(crate) fn h3_cut(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, 
     let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
     let exchange = stream.exchange.take();
     if let Some(exchange) = exchange {
-        proxy.counters.client_aborts.inc();
         abort_exchange(proxy, cx, exchange);
     }
     if let Some(q) = proxy.connections.quic(key) {

@@ -130,7 +130,6 @@ pub(crate) fn h3_client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(q) = proxy.connections.quic(key) else { return };
     q.phase = Phase::Closed;
     for exchange in q.exchanges() {
-        proxy.counters.client_aborts.inc();
         abort_exchange(proxy, cx, exchange);
     }
     let Proxy { connections, quic, admission, settings, counters, .. } = proxy;

@@ -1,4 +1,4 @@
-//! A lane's exchanges: those under way, those kept for reuse, and what to go on with when there is time.
+//! A lane's active exchanges, spare exchanges, and work postponed to a later turn.
 
 use crate::exchange::Exchange;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
@@ -19,7 +19,13 @@ impl Exchanges {
     /// An exchange as new, which is not under way yet.
     #[inline]
     pub fn fresh(&mut self, client_stream: ClientStream) -> Box<Exchange> {
-        self.spare.pop().unwrap_or_else(|| Box::new(Exchange::new(client_stream)))
+        match self.spare.pop() {
+            Some(mut x) => {
+                x.client_stream = client_stream;
+                x
+            }
+            None => Box::new(Exchange::new(client_stream)),
+        }
     }
 
     /// Puts one back that has not begun, and is as new.
@@ -104,9 +110,10 @@ mod tests {
         let place: *const Exchange = &raw const *over;
         exchanges.recycle(over);
         assert!(exchanges.get(key).is_none() && exchanges.get_mut(key).is_none());
-        let again = exchanges.fresh(stream);
+        let other = ClientStream::H2(Key::from_u64(2), 3);
+        let again = exchanges.fresh(other);
         assert_eq!(&raw const *again, place);
-        assert_eq!((again.request.target(), again.status), (&b""[..], 0));
+        assert_eq!((again.request.target(), again.status, again.client_stream), (&b""[..], 0, other));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::forwarded;
 use crate::exchange::streams::{
     ClientStream, Later, client_data, client_detach, client_end, client_finish, client_head, client_is_handshaking,
-    client_reset, server_end, server_finish, server_reset,
+    client_is_read, client_reset, server_end, server_finish, server_reset,
 };
 use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
@@ -29,7 +29,7 @@ use crate::renewal::rules_hold;
 use crate::service::{Proxy, log_exchange};
 use crate::snapshot::Action;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::selection::{Routed, add_response_headers, route_request, send_redirect};
+use crate::upstream::selection::{Routed, add_response_headers, budget_allows, route_request, send_redirect};
 use sealane_exchange::{Action as Do, Actions, Event, Phase};
 use sealane_http::{BodyLength, Known, Method};
 use sealane_lane::{Context, Key, Millis};
@@ -42,7 +42,7 @@ pub(crate) const LINGER_BYTES: usize = 512 * 1024;
 
 /// A request's head is whole: decides what is done with it.
 pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
-    // A client that has heard of a reload is judged by what the reload has brought.
+    // A request that arrives after a reload waits until this lane uses the new snapshot.
     if proxy.settings.are_outdated() {
         return proxy.exchanges.go_on_later(Later::Begin(exchange, expects));
     }
@@ -147,10 +147,13 @@ pub(crate) fn perform(proxy: &mut Proxy, cx: &mut Context, exchange: Key, action
 fn perform_some(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
-    if actions.has(Do::ResetUpstream)
-        && let Some(upstream_stream) = x.upstream_stream.take()
-    {
-        server_reset(proxy, cx, upstream_stream);
+    let others = [Do::ForwardInterim, Do::ForwardHead, Do::RejectResponse, Do::AskRetry];
+    debug_assert!(!others.iter().any(|a| actions.has(*a)), "whoever has reported the event does these: {actions:?}");
+    if actions.has(Do::ResetUpstream) {
+        x.routed.release();
+        if let Some(upstream_stream) = x.upstream_stream.take() {
+            server_reset(proxy, cx, upstream_stream);
+        }
     }
     if actions.has(Do::Respond) {
         send_error(proxy, cx, exchange, actions.status());
@@ -158,7 +161,7 @@ fn perform_some(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Act
     if actions.has(Do::ResumeRequest)
         && let Some(x) = proxy.exchanges.get_mut(exchange)
     {
-        x.request_body.progress.begin(cx.now());
+        x.request_body.begin(cx.now());
         proxy.exchanges.go_on_later(Later::Client(exchange));
     }
     if actions.has(Do::ResumeResponse) {
@@ -177,7 +180,7 @@ fn perform_some(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Act
         }
     }
     if actions.has(Do::SelectServer) {
-        dispatch_request(proxy, cx, exchange, false);
+        dispatch_request(proxy, cx, exchange);
     }
     if actions.has(Do::AwaitHandshake) {
         await_handshake(proxy, cx, exchange, client_stream);
@@ -207,7 +210,11 @@ pub(crate) fn handshake_done(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
         return;
     }
     x.request.fields.remove(Known::EarlyData);
-    proxy.counters.retries.inc();
+    let granted = budget_allows(x, &proxy.counters, cx);
+    let actions = x.machine.on(if granted { Event::RetryGranted } else { Event::RetryDenied });
+    if granted {
+        proxy.counters.retries.inc();
+    }
     perform(proxy, cx, exchange, actions);
 }
 
@@ -231,7 +238,7 @@ fn send_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
         Some(why) => format!("502 {phrase}: {why}\n"),
         None => format!("{status} {phrase}\n"),
     };
-    let close = !matches!(status, 404 | 405 | 421 | 502 | 503 | 504) || x.machine.request() != Phase::Complete;
+    let close = !matches!(status, 404 | 405 | 421 | 425 | 502 | 503 | 504) || x.machine.request() != Phase::Complete;
     send_response(proxy, cx, exchange, status, b"text/plain", body.as_bytes(), close);
 }
 
@@ -307,12 +314,16 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let now = cx.now();
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
-    x.request_body.start_draining(now);
+    x.request_body.begin(now);
     match client_stream {
         // It reads on to the next request.
         ClientStream::H1(_) if x.keep_alive => {}
         // The connection lingers as a whole.
         ClientStream::H1(_) => return drain_is_over(proxy, cx, exchange),
+        // All that is to be read of it has been.
+        ClientStream::H3(..) if client_is_read(&proxy.connections, client_stream) => {
+            return drain_is_over(proxy, cx, exchange);
+        }
         ClientStream::H2(..) | ClientStream::H3(..) => {
             x.ending = Ending::Draining(now);
             proxy.connections.look_by(cx, client_stream, now + LINGER);
@@ -329,9 +340,12 @@ pub(crate) fn drain_is_over(proxy: &mut Proxy, cx: &mut Context, exchange: Key) 
 }
 
 /// The client has gone, or has called its request off. What becomes of its connection or stream is the caller's to
-/// say.
+/// say. A client that has its whole response and leaves while the rest of its request is thrown away aborts nothing.
 pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    if x.machine.request() != Phase::Draining {
+        proxy.counters.client_aborts.inc();
+    }
     let actions = x.machine.on(Event::ClientGone);
     perform(proxy, cx, exchange, actions);
 }

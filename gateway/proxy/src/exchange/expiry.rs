@@ -112,17 +112,18 @@ pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key
 
 fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: Deadline) {
     let Some(x) = proxy.exchanges.get(exchange) else { return };
+    if passed.wait == Wait::RequestRest {
+        // It has its response: nothing has failed, whatever version it speaks.
+        return drain_is_over(proxy, cx, exchange);
+    }
     match passed.wait.party() {
         Some(Party::Client) => {
             proxy.counters.client_timeouts.inc();
             if passed.reason == Reason::Rate {
                 proxy.counters.slow_clients.inc();
             }
-            match passed.wait {
-                // It has its response.
-                Wait::RequestRest => return drain_is_over(proxy, cx, exchange),
-                _ if x.machine.is_answered() => proxy.counters.client_aborts.inc(),
-                _ => {}
+            if x.machine.is_answered() {
+                proxy.counters.client_aborts.inc();
             }
             refuse(proxy, cx, exchange, 408);
         }

@@ -110,6 +110,7 @@ impl Failure {
         match why {
             Loss::Unreachable { timeout: true } => Self::NoConnection,
             Loss::Unreachable { timeout: false } => Self::Unreachable,
+            Loss::Exhausted => Self::Exhausted,
             Loss::Timeout => Self::Silent,
             Loss::Limited => Self::TooManyFrames,
             Loss::Unprocessed | Loss::Stale | Loss::Broken | Loss::Cancelled => Self::Closed,

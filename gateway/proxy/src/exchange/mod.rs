@@ -70,6 +70,13 @@ impl Flow {
         }
     }
 
+    /// The source is read from now on, for this sink, or to be thrown away. What an earlier sink had no room for says nothing
+    /// about this one.
+    pub fn begin(&mut self, now: Millis) {
+        self.blocked = false;
+        self.progress.begin(now);
+    }
+
     /// The sink has no room: the source is resumed when it has.
     pub fn block(&mut self, now: Millis) {
         if !std::mem::replace(&mut self.blocked, true) {
@@ -82,12 +89,6 @@ impl Flow {
     #[inline]
     pub fn is_blocked(&self) -> bool {
         self.blocked
-    }
-
-    /// Nobody takes the rest: the source is read on to its end.
-    pub fn start_draining(&mut self, now: Millis) {
-        self.blocked = false;
-        self.progress.begin(now);
     }
 
     /// The sink has room again. Whether the source waits for that.

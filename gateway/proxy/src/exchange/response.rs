@@ -2,7 +2,6 @@
 
 use crate::Failure;
 use crate::connections::Connections;
-use crate::counters::Counters;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
 use crate::exchange::streams::{ClientStream, client_credit, client_data, client_head, client_interim, server_reset};
@@ -10,10 +9,9 @@ use crate::exchange::websocket;
 use crate::memory::read_within_budget;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
-use crate::upstream::connection::dispatch_request;
 use crate::upstream::selection::{account_for_loss, add_response_headers, retry_is_granted};
 use sealane_exchange as machine;
-use sealane_exchange::{Action as Do, Direction, Event, Head, Phase};
+use sealane_exchange::{Action as Do, Actions, Direction, Event, Head, Phase};
 use sealane_http::{BodyLength, ParseError};
 use sealane_lane::{Context, Key};
 
@@ -25,6 +23,8 @@ pub(crate) enum Loss {
         /// It did not say so itself.
         timeout: bool,
     },
+    /// No connection could be begun: ports, descriptors or memory of this machine are used up.
+    Exhausted,
     /// The server has said, or its protocol promises, that it has not looked at the request.
     Unprocessed,
     /// A kept connection ended before it answered: most likely it has not seen the request (RFC 9110 §9.2.2).
@@ -46,6 +46,7 @@ impl Loss {
         match self {
             Self::Unreachable { timeout: false } => machine::Loss::Unreachable,
             Self::Unreachable { timeout: true } => machine::Loss::ConnectTimeout,
+            Self::Exhausted => machine::Loss::Exhausted,
             Self::Unprocessed => machine::Loss::Unprocessed,
             Self::Stale => machine::Loss::Stale,
             Self::Broken => machine::Loss::Broken,
@@ -189,44 +190,42 @@ pub(crate) fn server_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, wh
     if let Some(upstream_stream) = x.upstream_stream.take() {
         server_reset(proxy, cx, upstream_stream);
     }
-    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    let short = x.upstream.as_ref().is_some_and(|u| u.upstream.try_timeout.is_some());
-    let mut actions = x.machine.on(Event::Lost(why.of_machine(short)));
-    if actions.is_empty() {
-        return;
-    }
-    if actions.has(Do::CutClient) {
-        x.routed.lost(why);
-    } else {
-        account_for_loss(&mut proxy.exchanges, exchange, why);
-    }
-    if matches!(why, Loss::Unreachable { .. }) {
-        proxy.counters.upstream_connect_failures.inc();
-    }
-    if actions.has(Do::AskRetry) {
-        let granted = retry_is_granted(&proxy.exchanges, &proxy.counters, cx, exchange, why);
-        let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-        if granted {
-            let _ = x.machine.on(Event::RetryGranted);
-            if why == Loss::Stale {
-                // Other kept connections may be as old.
-                x.routed.lost_at = Some(cx.now());
-            }
-            proxy.counters.retries.inc();
-            return dispatch_request(proxy, cx, exchange, why == Loss::Stale);
-        }
-        actions = x.machine.on(Event::RetryDenied);
-    }
-    if !matches!(why, Loss::Unreachable { .. }) {
-        count_loss(&proxy.counters, why);
-    }
+    let actions = try_lost(proxy, cx, exchange, why);
     perform(proxy, cx, exchange, actions);
 }
 
-/// Counts an exchange that ends early because its server's side is lost.
-fn count_loss(counters: &Counters, why: Loss) {
-    match why {
-        Loss::Limited => counters.gateway_aborts.inc(),
-        _ => counters.upstream_aborts.inc(),
+/// A try has ended without a whole answer: accounts for it, and asks for the retry if the state machine wants one. What is to
+/// be done then; the server's side itself has been given up already.
+pub(crate) fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: Loss) -> Actions {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return Actions::NONE };
+    let short = x.upstream.as_ref().is_some_and(|u| u.upstream.try_timeout.is_some());
+    let loss = why.of_machine(short);
+    let mut actions = x.machine.on(Event::Lost(loss));
+    if actions.is_empty() {
+        return actions;
     }
+    account_for_loss(x, why, !actions.has(Do::CutClient));
+    match why {
+        Loss::Unreachable { .. } => proxy.counters.upstream_connect_failures.inc(),
+        Loss::Exhausted => proxy.counters.upstream_local_errors.inc(),
+        _ => {}
+    }
+    if actions.has(Do::AskRetry) {
+        let granted = retry_is_granted(x, &proxy.counters, cx, why);
+        actions = x.machine.on(if granted { Event::RetryGranted } else { Event::RetryDenied });
+        if granted {
+            proxy.counters.retries.inc();
+            return actions;
+        }
+    }
+    if actions.has(Do::CutClient) && x.status == 0 {
+        // The client cannot be told; this is for the log and the counters.
+        x.status = loss.status();
+    }
+    match why {
+        Loss::Unreachable { .. } | Loss::Exhausted => {}
+        Loss::Limited => proxy.counters.gateway_aborts.inc(),
+        _ => proxy.counters.upstream_aborts.inc(),
+    }
+    actions
 }

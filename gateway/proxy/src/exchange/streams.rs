@@ -267,6 +267,16 @@ pub(crate) fn client_is_handshaking(connections: &Connections, side: ClientStrea
     }
 }
 
+/// Whether nothing more is read of a request, although it is not known to be complete: its head was refused.
+pub(crate) fn client_is_read(connections: &Connections, side: ClientStream) -> bool {
+    match (side, connections.get(side.conn())) {
+        (ClientStream::H3(_, stream), Some(Conn::Quic(q))) => {
+            q.streams.get(stream as usize).is_some_and(|s| s.read_done && s.rest.is_empty())
+        }
+        _ => false,
+    }
+}
+
 // The upstream's server as a sink.
 
 /// How many of `want` bytes the server has room for. 0: the sink will resume the source.
@@ -333,7 +343,7 @@ pub(crate) fn server_finish(proxy: &mut Proxy, cx: &mut Context, side: UpstreamS
 pub(crate) fn server_reset(proxy: &mut Proxy, cx: &mut Context, side: UpstreamStream) {
     match side {
         UpstreamStream::H1(key) => close_connection(proxy, cx, key),
-        // It finds out when it looks for those who wait.
+        // The connection skips this exchange when its handshake ends.
         UpstreamStream::Waiting(_) => {}
         UpstreamStream::H2(key, stream) => h2_server_reset(proxy, cx, key, stream),
         UpstreamStream::H3(key, stream) => h3_server_reset(&mut proxy.connections, key, stream),

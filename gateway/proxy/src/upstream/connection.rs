@@ -25,15 +25,16 @@ use sealane_tls::{Session, TlsError};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-/// Finds a connection for an exchange: one that is kept open, or a new one. `fresh`: a kept connection was just lost
-/// under it, and only one that was begun since will do, shared or new.
-pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, fresh: bool) {
+/// Finds a connection for an exchange: one that is kept open, or a new one. After a kept connection was lost under it, only
+/// one that was begun since will do, shared or new.
+pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     loop {
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
         let Some(upstream) = x.upstream.clone() else { return };
         x.response_body.progress.begin(cx.now());
         // A relayed connection needs one of its own.
         let relayed = x.machine.is_relay();
+        let fresh = relayed || x.routed.lost_at.is_some();
         // Auto with a request that HTTP/2 might not carry: an upgrade is HTTP/1.1's own.
         let upgrade = x.machine.asks_upgrade();
         let Some(server) = select_server(proxy, cx, exchange, &upstream) else { return };
@@ -43,7 +44,6 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
         }
         let auto = matches!(upstream.upstream.http, UpstreamHttp::Auto | UpstreamHttp::Three);
         let shared = !relayed && upstream.expects_h2(server) && !(auto && upgrade);
-        let fresh = fresh || relayed;
         if shared {
             if h2_join(proxy, cx, exchange) {
                 return;
@@ -59,8 +59,6 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
             }
             continue;
         }
-        let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-        x.attempts += 1;
         match connect_upstream(proxy, cx, exchange, &upstream, server, shared) {
             Ok(()) => return,
             Err(error) => {
@@ -275,7 +273,7 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     close_connection(proxy, cx, key);
     for exchange in waiting {
         if proxy.exchanges.waits_for(exchange, key) {
-            dispatch_request(proxy, cx, exchange, false);
+            dispatch_request(proxy, cx, exchange);
         }
     }
 }

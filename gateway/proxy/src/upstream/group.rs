@@ -205,14 +205,32 @@ impl LaneUpstream {
         self.waiting.borrow().len()
     }
 
+    /// Whether a request that comes now waits behind others. Where clients stick to servers, those of one full server must not
+    /// keep the others from theirs: with a full queue each is looked at by itself.
+    #[inline]
+    pub fn makes_wait(&self) -> bool {
+        let waiting = self.waiting.borrow().len();
+        waiting > 0 && (waiting < self.queue_share || self.upstream.sticky.is_none())
+    }
+
     /// The request that waits longest.
     pub fn first_queued(&self) -> Option<Key> {
         self.waiting.borrow().front().copied()
     }
 
     /// Takes it out of the queue.
-    pub fn unqueue_first(&self) {
-        self.waiting.borrow_mut().pop_front();
+    pub fn unqueue_first(&self) -> Option<Key> {
+        self.waiting.borrow_mut().pop_front()
+    }
+
+    /// Puts a request back where it was taken out.
+    pub fn requeue_first(&self, exchange: Key) {
+        self.waiting.borrow_mut().push_front(exchange);
+    }
+
+    /// Puts a request back that was passed over, behind those that are still to be looked at.
+    pub fn requeue_last(&self, exchange: Key) {
+        self.waiting.borrow_mut().push_back(exchange);
     }
 
     /// What is known of a server for hellos in SYNs.
@@ -283,7 +301,7 @@ mod tests {
         assert_eq!(group.queue(c, all), Err(QueueFull), "each of two lanes has half of the places");
         assert_eq!(group.queue(c, |key| key != a), Ok(()));
         assert_eq!((group.first_queued(), group.queue_len()), (Some(b), 2));
-        group.unqueue_first();
+        assert_eq!(group.unqueue_first(), Some(b));
         assert_eq!((group.first_queued(), group.queue(d, all)), (Some(c), Ok(())));
     }
 

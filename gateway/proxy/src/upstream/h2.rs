@@ -67,7 +67,7 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     if !h2.has_room() {
         // More have waited than the server takes at once.
         x.upstream_stream = None;
-        return dispatch_request(proxy, cx, exchange, false);
+        return dispatch_request(proxy, cx, exchange);
     }
     let websocket = websocket::is_asked(x);
     if websocket && !h2.requests.is_extended_connect_protocol_enabled() {

@@ -358,7 +358,7 @@ fn h3_redispatch(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: Vec<Key
         let Some(x) = proxy.exchanges.get_mut(exchange) else { continue };
         if x.upstream_stream == Some(UpstreamStream::Waiting(key)) {
             x.upstream_stream = None;
-            dispatch_request(proxy, cx, exchange, false);
+            dispatch_request(proxy, cx, exchange);
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{refuse, respond, run_action};
-use crate::exchange::response::Loss;
+use crate::exchange::executor::{perform, refuse, respond, run_action};
+use crate::exchange::response::{Loss, try_lost};
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
 use crate::rules::{Redirect, Request, RouteRef};
@@ -19,6 +19,7 @@ use crate::upstream::connection::dispatch_request;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::pools::UpstreamPools;
 use rustix::io::Errno;
+use sealane_exchange::Action as Do;
 use sealane_http::Known;
 use sealane_lane::{Context, Key, Millis};
 use sealane_route::RouteTable;
@@ -77,7 +78,7 @@ pub(crate) struct Routed {
     pub hint: Option<Failure>,
     /// Why the last try failed.
     pub failure: Option<Failure>,
-    /// The response gets more than its maker has put into it.
+    /// The gateway adds headers to this response.
     adds_headers: bool,
 }
 
@@ -114,6 +115,16 @@ impl Routed {
             x.routed.sticky = server.map_or(Sticky::New, Sticky::To);
             x.routed.adds_headers = true;
         }
+    }
+
+    /// The server has nothing more to do for this request: its place is free for another one.
+    pub fn release(&mut self) {
+        self.lease = None;
+    }
+
+    /// What the request brings to the choice of a server.
+    fn balancing(&self) -> Preference {
+        Preference { tried: self.tried, hash: self.hash, sticky: self.sticky.server() }
     }
 
     /// The server has answered as servers do.
@@ -254,8 +265,12 @@ pub(crate) fn select_server(
     let x = proxy.exchanges.get_mut(exchange)?;
     // What it had at the server before is over.
     (x.routed.lease, x.routed.failure, x.routed.hint) = (None, None, None);
-    let Routed { tried, hash, sticky, .. } = x.routed;
-    match upstream.balancer.pick(Preference { tried, hash, sticky: sticky.server() }) {
+    if x.routed.waits_until.is_none() && upstream.makes_wait() {
+        // Nobody overtakes those who wait. The queue is served at the end of the turn.
+        wait_for_room(proxy, cx, exchange, upstream);
+        return None;
+    }
+    match upstream.balancer.pick(x.routed.balancing()) {
         Pick::Server(server) => {
             x.server = server;
             x.routed.began = cx.now();
@@ -274,83 +289,61 @@ pub(crate) fn select_server(
     }
 }
 
-/// A connection could not even be tried. True if another server may be.
+/// A connection could not even be begun. True if a server is to be selected again; else the request has been answered.
 pub(crate) fn connect_failed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Errno) -> bool {
     // Ours to blame: ports, descriptors or memory are used up.
     let ours = matches!(
         error,
         Errno::ADDRNOTAVAIL | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN
     );
-    let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
-    x.routed.tried.note(x.server);
-    if ours {
-        proxy.counters.upstream_local_errors.inc();
-        x.routed.failure = Some(Failure::Exhausted);
-    } else {
-        proxy.counters.upstream_connect_failures.inc();
-        x.routed.failure = Some(Failure::Unreachable);
-        if let Some(lease) = &x.routed.lease {
-            lease.server().failed(Failure::Unreachable);
-        }
-        nudge(x);
-    }
-    if may_try_again(&proxy.exchanges, &proxy.counters, cx, exchange) {
+    let why = if ours { Loss::Exhausted } else { Loss::Unreachable { timeout: false } };
+    let actions = try_lost(proxy, cx, exchange, why);
+    if actions.has(Do::SelectServer) {
         return true;
     }
-    refuse(proxy, cx, exchange, if ours { 503 } else { 502 });
+    perform(proxy, cx, exchange, actions);
     false
 }
 
-/// A server was lost for a request before it answered: accounts for that.
-pub(crate) fn account_for_loss(exchanges: &mut Exchanges, exchange: Key, why: Loss) {
-    let Some(x) = exchanges.get_mut(exchange) else { return };
-    let failed = !matches!(why, Loss::Stale | Loss::Unprocessed | Loss::Limited | Loss::Cancelled);
+/// A try has ended: its server's place is free, and it counts, however its connection was found. `unanswered`: the client has
+/// had nothing of a response.
+pub(crate) fn account_for_loss(x: &mut Exchange, why: Loss, unanswered: bool) {
     let failure = x.routed.lost(why);
-    if failed {
+    let failed = !matches!(why, Loss::Stale | Loss::Unprocessed | Loss::Limited | Loss::Cancelled);
+    if unanswered && failed {
         x.routed.tried.note(x.server);
-        if let Some(lease) = &x.routed.lease {
-            lease.server().failed(failure);
+        if why != Loss::Exhausted {
+            if let Some(lease) = &x.routed.lease {
+                lease.server().failed(failure);
+            }
+            nudge(x);
         }
-        nudge(x);
     }
-    if why == Loss::Unprocessed {
-        // One that was not opened for this request is not counted otherwise.
-        x.attempts += 1;
-    }
+    x.routed.release();
+    // Of a stale connection the server has seen nothing: one such try per request is beside the others.
+    x.attempts += usize::from(why != Loss::Stale);
 }
 
 /// Whether a request that may be sent again is: there must be a try left, a server, and something in the budget.
-pub(crate) fn retry_is_granted(
-    exchanges: &Exchanges,
-    counters: &Counters,
-    cx: &Context,
-    exchange: Key,
-    why: Loss,
-) -> bool {
-    match why {
+pub(crate) fn retry_is_granted(x: &mut Exchange, counters: &Counters, cx: &Context, why: Loss) -> bool {
+    let Some(upstream) = &x.upstream else { return false };
+    let is_left = match why {
         // It is the connection that was old, not the server that failed: the same server may be tried, but only once
         // per request.
-        Loss::Stale => {
-            exchanges.get(exchange).is_some_and(|x| x.routed.lost_at.is_none())
-                && budget_allows(exchanges, counters, cx, exchange)
-        }
-        _ => may_try_again(exchanges, counters, cx, exchange),
+        Loss::Stale => x.routed.lost_at.is_none(),
+        _ => x.attempts < upstream.upstream.tries && upstream.balancer.has_untried(x.routed.tried),
+    };
+    let granted = is_left && budget_allows(x, counters, cx);
+    if granted && why == Loss::Stale {
+        // Other kept connections may be as old.
+        x.routed.lost_at = Some(cx.now());
     }
-}
-
-/// Whether there is a try left, a server to try, and something in the budget, which is then taken.
-fn may_try_again(exchanges: &Exchanges, counters: &Counters, cx: &Context, exchange: Key) -> bool {
-    let Some(x) = exchanges.get(exchange) else { return false };
-    let Some(upstream) = &x.upstream else { return false };
-    if x.attempts >= upstream.upstream.tries || !upstream.balancer.has_untried(x.routed.tried) {
-        return false;
-    }
-    budget_allows(exchanges, counters, cx, exchange)
+    granted
 }
 
 /// Takes a retry from the budget, if there is one.
-fn budget_allows(exchanges: &Exchanges, counters: &Counters, cx: &Context, exchange: Key) -> bool {
-    let Some(upstream) = exchanges.get(exchange).and_then(|x| x.upstream.as_ref()) else { return false };
+pub(crate) fn budget_allows(x: &Exchange, counters: &Counters, cx: &Context) -> bool {
+    let Some(upstream) = &x.upstream else { return false };
     let granted = upstream.retries.take(cx.now());
     if !granted {
         counters.retries_denied.inc();
@@ -368,12 +361,12 @@ fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &
         proxy.counters.queue_full.inc();
         return refuse(proxy, cx, exchange, 503);
     }
+    proxy.pools.mind_queue(cx, upstream, until);
     if first {
         proxy.counters.queued.inc();
+        // Another lane may have room to give.
+        upstream.upstream.group.nudge();
     }
-    proxy.pools.mind_queue(cx, upstream, until);
-    // Another lane may have room to give.
-    upstream.upstream.group.nudge();
 }
 
 /// The timer of the queues has fired; they are looked at at the end of the turn.
@@ -381,29 +374,38 @@ pub(crate) fn queues_timeout(exchanges: &Exchanges, pools: &mut UpstreamPools, c
     pools.timeout(cx, |upstream| exchanges.get(upstream.first_queued()?)?.routed.waits_until);
 }
 
-/// The end of a turn: who has waited long enough is answered, who has got room goes on.
-pub(crate) fn serve_queues(proxy: &mut Proxy, cx: &mut Context) {
+/// The end of a turn, after all that may have freed a place: queued requests that have got room go on, and those that have
+/// waited for long enough are refused. Whether there were any.
+pub(crate) fn serve_queues(proxy: &mut Proxy, cx: &mut Context) -> bool {
     proxy.pools.acknowledge();
     if !proxy.pools.has_queues() {
-        return;
+        return false;
     }
     let now = cx.now();
+    let mut served = false;
     for upstream in proxy.pools.take_queues() {
-        // Those that are put back (they stick to a server that is full) are not looked at again in this turn.
+        let mut passed_over = 0;
+        // One round, in which those that stay keep their order.
         for _ in 0..upstream.queue_len() {
-            let Some(key) = upstream.first_queued() else { break };
-            let until = proxy.exchanges.get(key).map(|x| x.routed.waits_until.unwrap_or(now));
-            let expired = until.is_some_and(|until| now >= until);
-            if until.is_some() && !expired && !upstream.balancer.may_have_room() {
-                break;
-            }
-            upstream.unqueue_first();
-            if expired {
+            let Some(key) = upstream.unqueue_first() else { break };
+            let Some(x) = proxy.exchanges.get(key) else { continue };
+            let preference = x.routed.balancing();
+            // Room first: who has waited for long enough and has got it is not refused.
+            if upstream.balancer.may_have_room(preference) {
+                dispatch_request(proxy, cx, key);
+            } else if x.routed.waits_until.is_none_or(|until| now >= until) {
                 proxy.counters.queue_timeouts.inc();
                 refuse(proxy, cx, key, 503);
-            } else if until.is_some() {
-                dispatch_request(proxy, cx, key, false);
+            } else if passed_over == 0 && preference.takes_any() {
+                // There is no room for any of them.
+                upstream.requeue_first(key);
+                break;
+            } else {
+                upstream.requeue_last(key);
+                passed_over += 1;
+                continue;
             }
+            served = true;
             flush_marked(proxy, cx);
         }
         let left = upstream.queue_len();
@@ -412,6 +414,7 @@ pub(crate) fn serve_queues(proxy: &mut Proxy, cx: &mut Context) {
             proxy.pools.note_queue(&upstream);
         }
     }
+    served
 }
 
 /// Asks control to look at a failure now rather than later.

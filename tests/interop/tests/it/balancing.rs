@@ -3,7 +3,9 @@
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
 use sealane_interop::eventually;
-use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::frames::{Frames, kind};
+use sealane_interop::gateway::{Gateway, before, configured};
+use sealane_interop::h3::{self, Client, over_quic};
 use sealane_interop::http::Wire;
 use sealane_interop::site::Site;
 use std::collections::HashSet;
@@ -225,4 +227,48 @@ fn a_full_queue_and_a_long_wait_are_503() {
     assert_eq!(full.zip(late).map(|(a, b)| a + b), Some(8.0), "{full:?} {late:?}");
     assert!(full >= Some(1.0) && late >= Some(2.0), "{full:?} {late:?}");
     assert_eq!(gateway.plain_get("/", "").status(), 200);
+}
+
+/// A request that has its answer holds no place at a server, although the rest of it is still read.
+#[test]
+fn a_request_that_drains_holds_no_place() {
+    let site = Site::new();
+    let backend = Backend::answering(|_| ok(b"done"));
+    let setup = before(&site, [backend.url()]).upstream("max_connections = 1\nqueue = 0");
+    let gateway = setup.limits("idle_timeout = \"500ms\"").plain().listener("h2c = true").start();
+    // The lane has its share of the limit soon after the start.
+    assert!(eventually(|| gateway.plain_get("/", "").status() == 200));
+    let mut frames = Frames::plain(gateway.address, &[]);
+    frames.request(1, "POST", "/", &[("content-length", "100")], false).expect("the gateway reads");
+    frames.send(kind::DATA, 0, 1, b"some").expect("the gateway reads");
+    let refused = frames.find(|f| f.kind == kind::HEADERS && f.stream == 1).expect("a 408");
+    assert_ne!(refused.payload[0], 0x88);
+    frames.request(3, "GET", "/", &[], true).expect("the gateway reads");
+    let answer = frames.find(|f| f.kind == kind::HEADERS && f.stream == 3).expect("an answer");
+    assert_eq!(answer.payload[0], 0x88, "{}", gateway.metrics());
+}
+
+/// A place that is freed late in a turn is used in that turn, however quiet the lane is after it.
+#[test]
+fn a_place_that_an_http3_client_gives_up_is_used_at_once() {
+    let site = Site::new();
+    let backend = Backend::answering(|request| {
+        if request.target() == "/slow" {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        ok(b"done")
+    });
+    let setup = before(&site, [backend.url()]).upstream("max_connections = 1\nqueue_timeout = \"10s\"");
+    let gateway = setup.listener("http3 = true").start();
+    let mut holder = Client::connect(gateway.address, &over_quic(gateway.config(), false));
+    let id = holder.open_silently(&h3::headers("GET", "/slow", &[], sealane_http::BodyLength::None));
+    holder.pump_once();
+    assert!(eventually(|| backend.requests().len() == 1));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| gateway.get("/").status());
+        assert!(eventually(|| gateway.metric("sealane_upstream_queued_total") == Some(1.0)));
+        holder.reset(id, sealane_http::h3::Code::RequestCancelled.value());
+        holder.pump_once();
+        assert_eq!(waits.join().expect("no panic"), 200, "{}", gateway.metrics());
+    });
 }

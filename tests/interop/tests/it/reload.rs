@@ -213,6 +213,41 @@ fn idle_connections_stay_when_their_group_changes() {
     assert!(other.connections() >= 1);
 }
 
+/// A lane that accepts nobody because of `max_connections` goes on when a reload allows more.
+#[test]
+fn a_raised_limit_lets_those_in_who_wait() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let file = |admin: &str, most: u32| {
+        format!("{}\n[limits]\nmax_connections = {most}\n", Operated::simple_file(&site, admin, listen, &backend.url()))
+    };
+    let gateway = Operated::start(&site, 1, |admin| file(admin, 1), listen);
+    let config = std::sync::Arc::new(client::config(&site.ca));
+    let connect = || {
+        let socket = client::tcp(listen);
+        let stream = client::handshake(socket, &config, HOST).expect("a handshake");
+        sealane_interop::http::Wire::new(stream)
+    };
+    let mut first = connect();
+    first.send(get("/")).expect("the gateway reads");
+    assert_eq!(first.response("GET").expect("a response").status(), 200);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| {
+            let mut wire = connect();
+            wire.send(get("/")).expect("the gateway reads");
+            wire.response("GET").expect("a response").status()
+        });
+        assert!(eventually(
+            || gateway.gateway.metric_with("sealane_accept_paused_total", "max_connections") >= Some(1.0)
+        ));
+        gateway.write(&file(&gateway.admin_lines, 10));
+        assert_eq!(order(&gateway.socket, "reload").expect("it is good"), "reloaded\n");
+        assert_eq!(second.join().expect("no panic"), 200);
+    });
+    drop(first);
+}
+
 #[test]
 fn changed_files_are_noticed_when_asked() {
     let site = Site::new();

@@ -1,13 +1,14 @@
 //! A connection to an upstream that many requests share is lost: one takes its place, and each retry counts.
 
 use sealane_interop::eventually;
-use sealane_interop::frames::{END_HEADERS, END_STREAM, Frames, frame, kind};
+use sealane_interop::frames::{END_HEADERS, END_STREAM, Frames, block, frame, kind};
 use sealane_interop::gateway::{Gateway, before};
 use sealane_interop::site::Site;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Requests that are under way when the connection is lost.
 const SHARED: u32 = 80;
@@ -91,4 +92,102 @@ fn retries_after_the_loss_are_within_the_budget() {
     assert_eq!(connections.load(Ordering::SeqCst), 1);
     let denied = || gateway.metric("sealane_upstream_retries_denied_total");
     assert!(eventually(|| denied() == Some(f64::from(SHARED))), "{}", gateway.metrics());
+}
+
+/// Speaks HTTP/2 by prior knowledge; each connection is served by `serve`, which gets it after the preface and SETTINGS.
+fn speaking(settings: &'static [u8], serve: impl Fn(Frames<TcpStream>) + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it has an address");
+    let serve = Arc::new(serve);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let serve = serve.clone();
+            std::thread::spawn(move || {
+                let mut preface = [0; 24];
+                if stream.read_exact(&mut preface).is_ok() {
+                    let mut frames = Frames { stream };
+                    let _ = frames.send(kind::SETTINGS, 0, 0, settings);
+                    serve(frames);
+                }
+            });
+        }
+    });
+    address
+}
+
+/// A head that the gateway does not accept ends the connection, and with it the requests beside it. Each of them has as many
+/// tries as one that has the connection for itself.
+#[test]
+fn requests_that_share_a_connection_have_so_many_tries_each() {
+    const TOGETHER: u32 = 4;
+    let site = Site::new();
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let counted = arrived.clone();
+    let address = speaking(&[], move |mut frames| {
+        let _ = frames.stream.set_read_timeout(Some(Duration::from_millis(500)));
+        let mut first = None;
+        for n in 0..TOGETHER {
+            let Some(head) = frames.find(|f| f.kind == kind::HEADERS) else { break };
+            counted.fetch_add(1, Ordering::SeqCst);
+            first.get_or_insert(head.stream);
+            if n + 1 == TOGETHER {
+                break;
+            }
+        }
+        let Some(stream) = first else { return };
+        let long = "x".repeat(8000);
+        let head = block(&[&[(":status", "200")][..], &[("x-long", &long[..]); 40]].concat());
+        let mut bytes = Vec::new();
+        for (i, piece) in head.chunks(16_000).enumerate() {
+            let end = if (i + 1) * 16_000 >= head.len() { END_HEADERS } else { 0 };
+            bytes.extend(frame(if i == 0 { kind::HEADERS } else { kind::CONTINUATION }, end, stream, piece));
+        }
+        let _ = frames.stream.write_all(&bytes);
+        let _ = std::io::copy(&mut frames.stream, &mut std::io::sink());
+    });
+    let setup = before(&site, [format!("http://{address}")]).upstream("http = \"2\"\ntries = 3");
+    let gateway = setup.upstream("retry_budget_min = 100").plain().listener("h2c = true").start();
+    let mut frames = Frames::plain(gateway.address, &[]);
+    for n in 0..TOGETHER {
+        frames.request(2 * n + 1, "GET", "/", &[], true).expect("the gateway reads");
+    }
+    for _ in 0..TOGETHER {
+        let head = frames.find(|f| f.kind == kind::HEADERS).expect("each is answered");
+        assert_ne!(head.payload[0], 0x88, "{}", gateway.metrics());
+    }
+    let arrived = arrived.load(Ordering::SeqCst);
+    assert!(arrived <= 3 * TOGETHER as usize, "{arrived} arrivals of {TOGETHER} requests with 3 tries");
+    assert!(gateway.metric("sealane_upstream_retries_total") <= Some(f64::from(2 * TOGETHER)), "{}", gateway.metrics());
+}
+
+/// An upload for which one stream had no room goes on when the next one has.
+#[test]
+fn an_upload_that_waited_for_room_goes_on_with_the_next_try() {
+    let site = Site::new();
+    // SETTINGS_INITIAL_WINDOW_SIZE: 0.
+    let address = speaking(&[0, 4, 0, 0, 0, 0], |mut frames| {
+        let mut requests = 0;
+        while let Some(f) = frames.find(|f| matches!(f.kind, kind::HEADERS | kind::DATA)) {
+            requests += u32::from(f.kind == kind::HEADERS);
+            match (requests, f.kind) {
+                // It has the body by then, and no room for it.
+                (2, _) => {
+                    std::thread::sleep(Duration::from_millis(300));
+                    let _ = frames.send(kind::RST_STREAM, 0, f.stream, &7u32.to_be_bytes());
+                }
+                (3, kind::HEADERS) => drop(frames.send(kind::WINDOW_UPDATE, 0, f.stream, &1000u32.to_be_bytes())),
+                _ if f.flags & END_STREAM != 0 => {
+                    let _ = frames.send(kind::HEADERS, END_HEADERS | END_STREAM, f.stream, &[0x88]);
+                }
+                _ => {}
+            }
+        }
+    });
+    let setup = before(&site, [format!("http://{address}")]).upstream("http = \"2\"");
+    let gateway = setup.upstream("idle_timeout = \"3s\"").plain().start();
+    assert_eq!(gateway.plain_get("/", "").status(), 200);
+    let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+    let answer = gateway.plain(post).expect("a response");
+    assert_eq!(answer.status(), 200, "{}", gateway.metrics());
+    assert_eq!(gateway.metric("sealane_upstream_retries_total"), Some(1.0));
 }

@@ -133,6 +133,10 @@ impl Gateway {
 
     pub fn up_room(&mut self, w: &World, x: usize) -> usize {
         let run = &self.xs[x];
+        if run.up.blocked {
+            // The sink has no room: it will say when it has.
+            return 0;
+        }
         let room = match (run.machine.request(), run.back) {
             (Phase::Draining, _) => return READ,
             (Phase::Streaming, Some(back)) => STAGE.saturating_sub(self.port(back).staged_bytes),

@@ -41,7 +41,7 @@ impl Gateway {
             return self.finish(w, x, actions);
         }
         if actions.has(Do::ResumeRequest) {
-            self.xs[x].up.progress.begin(w.now);
+            self.xs[x].up.begin(w.now);
             w.at(w.now, Wake::Arrived(front, Way::Up));
         }
     }
@@ -51,14 +51,16 @@ impl Gateway {
         if !actions.is_empty() {
             self.xs[x].request.fields.remove(Known::EarlyData);
             self.touch(w, x);
+            let granted = self.retries > 0;
+            self.retries -= usize::from(granted);
+            let actions = self.event(w, x, if granted { Event::RetryGranted } else { Event::RetryDenied });
             self.perform(w, x, actions);
         }
     }
 
     pub fn start_draining(&mut self, w: &mut World, x: usize) {
         let run = &mut self.xs[x];
-        run.up.blocked = false;
-        run.up.progress.begin(w.now);
+        run.up.begin(w.now);
         let front = run.front;
         let version = self.port(front).version;
         match version {

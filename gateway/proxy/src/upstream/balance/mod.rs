@@ -58,6 +58,22 @@ pub(crate) struct Preference {
     pub sticky: Option<usize>,
 }
 
+impl Preference {
+    /// Any server that takes new requests will do.
+    pub fn takes_any(self) -> bool {
+        self.tried == Tried::default() && self.sticky.is_none()
+    }
+}
+
+/// The servers among which one is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tier {
+    /// The one that the client sticks to.
+    Own(usize),
+    /// Backups or not, tried for this request or not.
+    Of { backup: bool, tried: bool },
+}
+
 /// Chooses among the servers of one group, for one lane.
 pub(crate) struct Balancer {
     policy: Balance,
@@ -127,12 +143,12 @@ impl Balancer {
         self.plain.set(plain && !standings.is_empty());
     }
 
-    /// Whether a request that waits should look again: there is room, or nothing to wait for.
-    pub fn may_have_room(&self) -> bool {
+    /// Whether a request that waits should look again: there is room for it, or nothing to wait for.
+    pub fn may_have_room(&self, preference: Preference) -> bool {
         self.refresh();
         let standings = self.standings.borrow();
-        let mut usable = standings.iter().zip(&self.servers).filter(|(s, _)| s.takes_new()).peekable();
-        usable.peek().is_none() || usable.any(|(_, server)| server.has_room())
+        let Some(tier) = self.tier(&standings, preference) else { return true };
+        (0..self.servers.len()).any(|i| self.is_in(&standings, tier, preference, i) && self.servers[i].has_room())
     }
 
     /// Whether some server could be used that has not been tried.
@@ -155,29 +171,38 @@ impl Balancer {
 
     fn pick_by_tiers(&self, preference: Preference) -> Pick {
         let standings = self.standings.borrow();
+        let Some(tier) = self.tier(&standings, preference) else { return Pick::None };
+        let with_room = |i: &usize| self.is_in(&standings, tier, preference, *i) && self.servers[*i].has_room();
+        let chosen = match tier {
+            // It waits for its own server rather than lose what that remembers of it.
+            Tier::Own(i) => Some(i).filter(with_room),
+            Tier::Of { .. } => self.select_server(&standings, preference.hash, &with_room),
+        };
+        chosen.map_or(Pick::Full, Pick::Server)
+    }
+
+    /// The first tier that has servers, whether they have room or not: backups are for when servers are down, not for when
+    /// they are busy.
+    fn tier(&self, standings: &[Standing], preference: Preference) -> Option<Tier> {
         if let Some(i) = preference.sticky
             && standings.get(i).is_some_and(|s| s.usable)
             && !preference.tried.has(i)
         {
-            // It waits for its own server rather than lose what that remembers of it.
-            return if self.servers[i].has_room() { Pick::Server(i) } else { Pick::Full };
+            return Some(Tier::Own(i));
         }
-        let mut full = false;
-        for (backup, tried) in [(false, false), (true, false), (false, true), (true, true)] {
-            let in_tier =
-                |i: &usize| standings[*i].takes_new() && self.backup[*i] == backup && preference.tried.has(*i) == tried;
-            if !(0..self.servers.len()).any(|i| in_tier(&i)) {
-                continue;
+        [(false, false), (true, false), (false, true), (true, true)]
+            .map(|(backup, tried)| Tier::Of { backup, tried })
+            .into_iter()
+            .find(|tier| (0..standings.len()).any(|i| self.is_in(standings, *tier, preference, i)))
+    }
+
+    fn is_in(&self, standings: &[Standing], tier: Tier, preference: Preference, i: usize) -> bool {
+        match tier {
+            Tier::Own(server) => i == server,
+            Tier::Of { backup, tried } => {
+                standings[i].takes_new() && self.backup[i] == backup && preference.tried.has(i) == tried
             }
-            let with_room = |i: &usize| in_tier(i) && self.servers[*i].has_room();
-            if let Some(i) = self.select_server(&standings, preference.hash, &with_room) {
-                return Pick::Server(i);
-            }
-            full = true;
-            // Backups are for when servers are down, not for when they are busy.
-            break;
         }
-        if full { Pick::Full } else { Pick::None }
     }
 
     /// By the policy, among those that `may`.
@@ -372,8 +397,19 @@ mod tests {
             })
             .collect();
         assert_eq!(g.balancer.pick(Preference::default()), Pick::Full, "the backup is not for this");
-        assert_eq!(g.balancer.pick(Preference { sticky: Some(0), ..Preference::default() }), Pick::Full);
+        let sticks = Preference { sticky: Some(0), ..Preference::default() };
+        assert_eq!(g.balancer.pick(sticks), Pick::Full);
+        let waits = |preference| !g.balancer.may_have_room(preference);
+        assert!(waits(Preference::default()) && waits(sticks), "the free backup is no room for them");
+        let mut tried = Tried::default();
+        tried.note(0);
+        tried.note(1);
+        let (again, own) = (Preference { tried, ..sticks }, g.balancer.servers()[2].clone());
+        own.set_limited(false);
+        assert!(!waits(again), "both were tried: the backup is next");
+        assert_eq!(g.balancer.pick(again), Pick::Server(2));
         drop(leases);
+        assert!(!waits(Preference::default()) && !waits(sticks));
         assert!(matches!(g.balancer.pick(Preference::default()), Pick::Server(_)));
     }
 }
