@@ -34,7 +34,7 @@ fn whatever_is_at_a_path_is_an_error_with_its_place() {
         .unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(folder.path("certs/socket")).unwrap();
     std::fs::write(folder.path("certs/secret"), "").unwrap();
-    std::fs::set_permissions(folder.path("certs/secret"), std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(folder.path("certs/secret"), std::fs::Permissions::from_mode(0o000)).unwrap();
     std::os::unix::fs::symlink("loop", folder.path("certs/loop")).unwrap();
     for (name, wanted) in [
         ("folder", "is a directory"),
