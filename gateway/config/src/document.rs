@@ -27,8 +27,8 @@ pub enum Origin {
     CommandLine(Box<CommandLine>),
 }
 
-/// The configuration and its warnings, or everything that is wrong with it.
-type Outcome = Result<(Config, Vec<Warning>), Errors>;
+/// A configuration and its warnings, or everything that is wrong with it.
+type Checked = Result<(Config, Vec<Warning>), Errors>;
 
 /// What reading a document has led to.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Document {
     }
 
     /// Reads the text alone: no file that it names, no user, no folder. The result is not to be served.
-    pub fn read_offline(&self) -> Result<(Config, Vec<Warning>), Errors> {
+    pub fn read_offline(&self) -> Checked {
         self.read_with(None, None).1
     }
 
@@ -80,7 +80,7 @@ impl Document {
         Ok(self.base.join(status))
     }
 
-    fn read_with(&self, answers: Option<&Answers>, tunnel: Option<TunnelParts>) -> (BTreeSet<Question>, Outcome) {
+    fn read_with(&self, answers: Option<&Answers>, tunnel: Option<TunnelParts>) -> (BTreeSet<Question>, Checked) {
         let source = Source::new(self.name.clone(), &self.text);
         let mut sink = Sink::new(source, self.base.clone(), answers, tunnel);
         let (document, syntax) = DeTable::parse_recoverable(&self.text);
