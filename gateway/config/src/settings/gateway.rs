@@ -146,9 +146,9 @@ table! {
     /// Clients that each lane remembers for each of the two rates.
     rate_entries: Count = Count(8..=10_000_000), default(16384);
     /// Time that a lane may spend on new clients (accepting them and all steps of their handshakes) per turn of its loop,
-    /// after the events of connected clients, so that these keep their latency. A handshake begins only if, taking as long
-    /// as the last one, it would end within the budget; at least one begins every two turns. That is several per turn with
-    /// ECDSA certificates, and one with RSA.
+    /// after the events of connected clients, so that these keep their latency. A handshake begins only if it would end
+    /// within the budget, assuming that it takes as long as the last one. At least one begins every two turns. Several
+    /// handshakes per turn fit with ECDSA certificates, one with RSA.
     handshake_budget: Time = Time::TIMEOUT, default("400us");
 }
 

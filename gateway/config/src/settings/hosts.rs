@@ -38,8 +38,8 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
     /// Host names, without a port.
     names: Strings = Strings, required(["example.com"], or ["*"] for every name), sets(["example.com", "www.example.com"]),
         aliases("server_name", "hosts", "domains");
-    /// Addresses of listeners, written as in `address`. Without it, a plain listener redirects (308) to HTTPS what requires
-    /// a client certificate on another.
+    /// Addresses of listeners, written as in `address`. If not set, a plain listener redirects (308) requests to HTTPS
+    /// when this host requires a client certificate on another listener.
     listeners: Strings = Strings, described("all"), sets([":443"]);
     /// The name of an `[[upstream]]` to which connections for these names are relayed as they are. For listeners with TLS or
     /// `mode = "tcp"`; without `listeners`, for all of those.

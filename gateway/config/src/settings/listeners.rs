@@ -39,7 +39,7 @@ table! {
     /// Allow the method TRACE (else 405). A server that answers it shows headers to scripts that should not see them.
     allow_trace: Flag = Flag, default(false);
     /// With TLS: the port by which clients reach the listener, where it is another one than the one it is bound to (port
-    /// forwarding, a container). Plain listeners redirect there what needs a client certificate, and `Alt-Svc` names it.
+    /// forwarding, a container). Plain listeners redirect requests that need a client certificate to this port, and `Alt-Svc` announces it.
     public_port: Count = Count(1..=65_535), described("the port of `address`"), example(443);
     /// Without TLS: accept HTTP/2 from clients that begin with it (prior knowledge, RFC 9113 §3.3), beside HTTP/1.1.
     h2c: Flag = Flag, default(false);
@@ -154,8 +154,8 @@ table! {
         aliases("private_key", "ssl_certificate_key");
     /// An OCSP response in DER, which is stapled.
     ocsp: File = File, example("certs/static.ocsp");
-    /// Shown to clients that ask for another name or for none. When no certificate is marked: the first of the list, and
-    /// those for the same names with another kind of key.
+    /// Shown to clients that ask for another name or for none. If no certificate is marked, the first of the list is the
+    /// default, together with those for the same names with another type of key.
     default: Flag = Flag, default(false);
 }
 

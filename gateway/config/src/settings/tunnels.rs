@@ -39,7 +39,7 @@ table! {
     cert: File = File, required("server.crt"), aliases("crt", "certificate");
     /// PEM file of its private key.
     key: File = File, described("the file of `cert`"), example("server.key"), aliases("private_key");
-    /// Revocation lists, PEM, version 2. An expired list admits nobody. After a reload, a revoked client is disconnected at its
+    /// Revocation lists, PEM, version 2. If the list has expired, all clients are refused. After a reload, a revoked client is disconnected at its
     /// next key renewal (`renegotiate`); `disabled` of `[[tunnel.client]]` takes effect immediately.
     crl: File = File, example("crl.pem");
     /// Which certificates are accepted, by name: `name:alice`, `name-prefix:client-`, `subject:C=KR, CN=alice`.
@@ -85,7 +85,7 @@ table! {
     domain: Text = Text, example("internal.example");
     /// Clients send all their traffic through the tunnel.
     redirect_gateway: Flag = Flag, default(false);
-    /// Additional options for clients, in OpenVPN's words. An option that clients accept from no server is an error.
+    /// Additional options for clients, in OpenVPN's words. An option that OpenVPN clients do not accept from a server is an error.
     push: Strings = Strings, example(["block-outside-dns"]);
     /// As `keepalive` of OpenVPN: the interval of pings, in whole seconds. `"0s"`: none.
     ping: Own<u16> = Own(read::seconds, read::seconds_shape), default("10s");

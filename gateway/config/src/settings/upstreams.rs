@@ -60,8 +60,9 @@ table! {
     /// How often names are resolved again.
     resolve_interval: Time = RESOLVE,
         described("when the answer's TTL ends: after 1 s to 5 min; 30 s where the TTL is not known"), example("30s");
-    /// Idle connections kept per server and lane: as many as there may be requests at once (a few HTTP/2 clients bring
-    /// hundreds), or some are connected anew each time. 0: a connection for each request (resumed, under TLS).
+    /// The maximum number of idle connections kept per server and lane. Set it at least to the number of concurrent requests
+    /// (a few HTTP/2 clients bring hundreds); otherwise some requests need a new connection. 0: a new connection for each
+    /// request (resumed, under TLS).
     keepalive: Count = Count(0..=65_536), default(1024);
     /// How long an idle connection is kept.
     keepalive_timeout: Time = Time::TIMEOUT, default("30s");
@@ -82,7 +83,7 @@ table! {
     /// The `Host` that is sent.
     host_header: Own<String> = Own(read::host_header, || Shape::Text(Some("^[A-Za-z0-9._:\\[\\]-]+$"))), described("the client's"),
         example("app.internal");
-    /// What is accepted of HTTP/1.1 servers that break the rules and cannot be repaired. See
+    /// Violations of HTTP to accept from HTTP/1.1 servers that cannot be repaired. See
     /// [HTTP versions](page:http-versions).
     tolerate: Own<Tolerance> = Own(read::tolerance, || Shape::List(Box::new(Shape::Choice(
         read::TOLERANCES.iter().map(|(n, _)| *n).collect())))), example(["bare_lf"]);
