@@ -244,7 +244,16 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
         // RFC 9113 §5.4.1: half a connection is of no use to HTTP/2. What was asked for is called off.
         return client_gone(proxy, cx, key);
     }
-    let Some(exchange) = client_conn.protocol.exchange() else { return close_connection(proxy, cx, key) };
+    let Some(exchange) = client_conn.protocol.exchange() else {
+        if client_conn.transport.is_flushed() {
+            return close_connection(proxy, cx, key);
+        }
+        // It has said all it wants to say, and has not read all of the answer yet.
+        client_conn.transport.finish();
+        client_conn.phase = ClientPhase::Closing { linger: false };
+        client_conn.deadline.after(cx, key, proxy.settings.limits().idle_timeout);
+        return proxy.connections.mark_for_flush(key);
+    };
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return close_connection(proxy, cx, key) };
     match x.machine.request() {
         // Half-closed: it has said all it wants to say, and waits for the answer.
