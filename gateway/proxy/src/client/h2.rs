@@ -26,7 +26,7 @@ use crate::h2::wake::StreamWaker;
 use crate::h2::window::Window;
 use crate::h2::{h2_woken, message};
 use crate::renewal::rules_hold;
-use crate::service::Proxy;
+use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
 use crate::snapshot::ClientLimits;
 use bytes::Bytes;
@@ -92,6 +92,8 @@ pub(crate) struct H2Client {
     faults: u32,
 }
 
+    /// Requests that `h2` has answered with 431 itself: their heads were too large.
+    too_large: u32,
 /// One request and its response. It lives as long as its exchange.
 pub(crate) struct Stream {
     pub exchange: Key,
@@ -158,6 +160,7 @@ impl H2Client {
         }
     }
 
+            too_large: 0,
     /// Lets `h2` read what there is and write what there is room for.
     fn poll(&mut self, stage: &mut Vec<u8>, room: usize) -> Polled {
         let before = stage.len();
@@ -188,7 +191,9 @@ impl H2Client {
         self.pipe.detach(stage);
         let wrote = stage.get(before..).unwrap_or_default();
         let all = matches!(polled, Polled::Pending) && stage.len() < room;
-        self.faults += self.window.wrote(wrote, all, self.guard.is_settled());
+        let wrote = self.window.wrote(wrote, all, self.guard.is_settled(), self.last_id);
+        self.faults += wrote.faults;
+        self.too_large += wrote.unknown_heads;
         self.fed = 0;
         polled
     }
@@ -363,6 +368,7 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         match polled {
             Polled::Request(request, respond) => h2_request(proxy, cx, key, request, respond),
             Polled::Pending => h2.apply_priority_updates(),
+        let too_large = std::mem::take(&mut h2.too_large);
             Polled::Closed(error) => {
                 h2_client_closed(proxy, cx, key, error.as_ref());
                 return false;
@@ -372,6 +378,9 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
             client_wasted(proxy, cx, key, faults);
         }
         if pending {
+        for _ in 0..too_large {
+            note_large_head(proxy, cx, key);
+        }
             return true;
         }
     }
@@ -381,6 +390,23 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
 fn h2_client_closed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: Option<&h2::Error>) {
     match error.and_then(h2::Error::reason) {
         // Ours has been counted where it was found.
+/// Counts and logs a request that `h2` has answered with 431: it does not hand out heads that are too large.
+fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let mut x = proxy.exchanges.fresh(ClientStream::H2(key, u32::MAX));
+    x.client_stream = ClientStream::H2(key, u32::MAX);
+    x.started = cx.now();
+    x.begin_unread(sealane_http::Version::Http2);
+    x.status = ParseError::HeadTooLarge.status();
+    if let Some(client_conn) = proxy.connections.client(key) {
+        x.number = client_conn.client.next_request();
+    }
+    proxy.counters.requests.inc();
+    proxy.counters.parse_errors[ParseError::HeadTooLarge.index()].inc();
+    proxy.counters.status(x.status);
+    log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
+    proxy.exchanges.recycle(x);
+}
+
         Some(Reason::ENHANCE_YOUR_CALM) if error.is_some_and(h2::Error::is_library) => proxy.counters.h2_floods.inc(),
         Some(Reason::NO_ERROR) | None => {}
         Some(_) if error.is_some_and(h2::Error::is_library) => proxy.counters.h2_errors.inc(),
