@@ -84,6 +84,8 @@ pub(crate) struct H2Client {
     pub(crate) idle_since: Millis,
     /// When the client last took something.
     pub(crate) progress: Millis,
+    /// Bytes that waited to be sent when that was last looked at.
+    waited: usize,
     /// When the client was told to open no more streams.
     leaving_since: Option<Millis>,
     /// The client does too much of something, and is told so.
@@ -154,6 +156,7 @@ impl H2Client {
             turns: 0,
             idle_since: now,
             progress: now,
+            waited: 0,
             leaving_since: None,
             flooded: false,
             faults: 0,
@@ -650,7 +653,11 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         || !flushed && over(h2.progress, limits.idle_timeout)
     {
         proxy.counters.client_timeouts.inc();
+    let waits = client_conn.transport.waiting();
         return client_gone(proxy, cx, key);
+    if flushed || waits < std::mem::replace(&mut h2.waited, waits) {
+        h2.progress = now;
+    }
     }
     let mut next = now + sweep(&limits);
     if h2.streams.is_empty() && began.is_none() {
