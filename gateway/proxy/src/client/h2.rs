@@ -8,7 +8,7 @@
 //! The connection is driven when bytes have come, and once per turn of the lane after something was given to it
 //! (`Connections::take_shared`), so that many streams' frames leave in one record.
 
-use crate::client::connection::client_gone;
+use crate::client::connection::{client_gone, handshake_failed};
 use crate::conn::{ClientPhase, Conn, EarlyData, Protocol};
 use crate::connections::Connections;
 use crate::counters::Counters;
@@ -92,10 +92,10 @@ pub(crate) struct H2Client {
     flooded: bool,
     /// Streams that `h2` has reset for the client's faults.
     faults: u32,
-}
-
     /// Requests that `h2` has answered with 431 itself: their heads were too large.
     too_large: u32,
+}
+
 /// One request and its response. It lives as long as its exchange.
 pub(crate) struct Stream {
     pub exchange: Key,
@@ -160,10 +160,10 @@ impl H2Client {
             leaving_since: None,
             flooded: false,
             faults: 0,
+            too_large: 0,
         }
     }
 
-            too_large: 0,
     /// Lets `h2` read what there is and write what there is room for.
     fn poll(&mut self, stage: &mut Vec<u8>, room: usize) -> Polled {
         let before = stage.len();
@@ -284,7 +284,8 @@ pub(crate) fn h2_client_begin(
     let limits = settings.limits().clone();
     let Some(client_conn) = connections.client(key) else { return };
     client_conn.protocol = Protocol::H2(Box::new(H2Client::new(&limits, cx.now())));
-    client_conn.deadline.after(cx, key, limits.header_timeout);
+    let at = cx.now() + limits.header_timeout.as_millis() as Millis;
+    client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
     counters.h2_connections.inc();
     connections.mark_for_flush(key);
 }
@@ -367,32 +368,28 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
         let polled = h2.poll(&mut client_conn.transport.stage, room);
         let faults = std::mem::take(&mut h2.faults);
+        let too_large = std::mem::take(&mut h2.too_large);
         let pending = matches!(polled, Polled::Pending);
         match polled {
             Polled::Request(request, respond) => h2_request(proxy, cx, key, request, respond),
             Polled::Pending => h2.apply_priority_updates(),
-        let too_large = std::mem::take(&mut h2.too_large);
             Polled::Closed(error) => {
                 h2_client_closed(proxy, cx, key, error.as_ref());
                 return false;
             }
         }
+        for _ in 0..too_large {
+            note_large_head(proxy, cx, key);
+        }
         if faults > 0 {
             client_wasted(proxy, cx, key, faults);
         }
         if pending {
-        for _ in 0..too_large {
-            note_large_head(proxy, cx, key);
-        }
             return true;
         }
     }
 }
 
-/// The connection is at its end: what `h2` has still written (GOAWAY) is sent.
-fn h2_client_closed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: Option<&h2::Error>) {
-    match error.and_then(h2::Error::reason) {
-        // Ours has been counted where it was found.
 /// Counts and logs a request that `h2` has answered with 431: it does not hand out heads that are too large.
 fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let mut x = proxy.exchanges.fresh(ClientStream::H2(key, u32::MAX));
@@ -410,6 +407,10 @@ fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     proxy.exchanges.recycle(x);
 }
 
+/// The connection is at its end: what `h2` has still written (GOAWAY) is sent.
+fn h2_client_closed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: Option<&h2::Error>) {
+    match error.and_then(h2::Error::reason) {
+        // Ours has been counted where it was found.
         Some(Reason::ENHANCE_YOUR_CALM) if error.is_some_and(h2::Error::is_library) => proxy.counters.h2_floods.inc(),
         Some(Reason::NO_ERROR) | None => {}
         Some(_) if error.is_some_and(h2::Error::is_library) => proxy.counters.h2_errors.inc(),
@@ -515,8 +516,9 @@ fn h2_request(
     h2.last_id = stream.id;
     h2.streams.insert(stream);
     if h2.streams.len() == 1 {
-        let wait = sweep(&limits);
-        client_conn.deadline.set(cx, key, cx.now() + wait);
+        let at = cx.now() + sweep(&limits);
+        let at = client_conn.before_handshake_timeout(at);
+        client_conn.deadline.set(cx, key, at);
     }
     if is_reset {
         return h2_client_gone(proxy, cx, exchange, None);
@@ -642,8 +644,20 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
     let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
     let Some(client_conn) = proxy.connections.client(key) else { return };
+    // Streams do not put the handshake off that is still to end behind early data.
+    let handshake_until = client_conn.transport.is_handshaking().then_some(client_conn.handshake_until);
+    if handshake_until.is_some_and(|at| at <= now) {
+        proxy.counters.client_timeouts.inc();
+        handshake_failed(proxy, key, "timeout");
+        return client_gone(proxy, cx, key);
+    }
+    let Some(client_conn) = proxy.connections.client(key) else { return };
     let flushed = client_conn.transport.is_flushed();
+    let waits = client_conn.transport.waiting();
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
+    if flushed || waits < std::mem::replace(&mut h2.waited, waits) {
+        h2.progress = now;
+    }
     let began = match h2.state {
         State::Handshake(_) => Some(h2.idle_since),
         State::Open(_) => h2.guard.block_since(),
@@ -653,11 +667,7 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         || !flushed && over(h2.progress, limits.idle_timeout)
     {
         proxy.counters.client_timeouts.inc();
-    let waits = client_conn.transport.waiting();
         return client_gone(proxy, cx, key);
-    if flushed || waits < std::mem::replace(&mut h2.waited, waits) {
-        h2.progress = now;
-    }
     }
     let mut next = now + sweep(&limits);
     if h2.streams.is_empty() && began.is_none() {
@@ -674,7 +684,7 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         }
     }
     if let Some(client_conn) = proxy.connections.client(key) {
-        client_conn.deadline.set(cx, key, next);
+        client_conn.deadline.set(cx, key, handshake_until.map_or(next, |at| at.min(next)));
     }
     // A GOAWAY may wait to be sent.
     proxy.connections.mark_for_flush(key);
