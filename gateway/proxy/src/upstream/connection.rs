@@ -48,6 +48,10 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
             if h2_join(proxy, cx, exchange) {
                 return;
             }
+                if upstream_conn.transport.is_ending() {
+                    close_connection(proxy, cx, key);
+                    continue;
+                }
         } else if !fresh && let Some(key) = upstream.take_idle(server) {
             if let Some(upstream_conn) = proxy.connections.upstream(key) {
                 upstream_conn.phase = UpstreamPhase::Busy;
