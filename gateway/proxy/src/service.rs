@@ -375,7 +375,10 @@ impl Service for Proxy {
         settle_shared(self, cx);
         let more = quic_turn(self, cx);
         if let Some(deadline) = self.settings.drain_until()
-            && (!self.admission.has_clients() && !self.quic.has_waiting() || cx.now() >= deadline)
+            && (cx.now() >= deadline
+                || !self.admission.has_clients()
+                    && !self.quic.has_waiting()
+                    && !self.connections.has_closing_upstream())
         {
             self.log.flush();
             return After::Stop;
