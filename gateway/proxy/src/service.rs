@@ -164,8 +164,8 @@ fn refresh_snapshot(proxy: &mut Proxy, cx: &mut Context) {
     proxy.settings.take_up(newest);
     proxy.admission.refresh(proxy.settings.lane());
     proxy.pools.refresh(proxy.settings.lane());
-    if was_listening {
-        let _ = proxy.admission.listen(cx, &proxy.settings);
+    if was_listening && proxy.admission.listen(cx, &proxy.settings).is_err() {
+        proxy.admission.accept_again(cx);
     }
     renew_clients(&mut proxy.connections, &proxy.settings, cx);
     carry_pools(proxy, cx);
