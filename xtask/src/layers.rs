@@ -1,5 +1,6 @@
 //! The layers of `ARCHITECTURE.md`, checked: a crate imports only from rows above its own, cores do no I/O, one crate
-//! alone names rustls' unbuffered API, `unsafe` stays where it is allowed, and the proxy stays a short composition of parts.
+//! alone names rustls' unbuffered API, `unsafe` stays where it is allowed, the proxy stays a short composition of parts, and
+//! its QUIC transport knows no HTTP.
 
 use crate::metadata::{Dependency, Package, Workspace};
 use anyhow::Context;
@@ -30,7 +31,7 @@ const PRODUCT: &[Row] = &[
 /// The lab's rows. It measures the gateway from outside, so of the product it sees only what [`LAB_MAY`] lists.
 const LAB: &[Row] = &[
     row("the network emulator and ports", &["lab/emulator", "lab/ports"]),
-    row("the lab's reports", &["lab/report"]),
+    row("the lab's reports and protocol clients", &["lab/report", "lab/wire"]),
     row("the lab", &["lab/load", "lab/probe", "lab/stacks", "lab/stacks/"]),
     row("the experiments' frame", &["lab/experiment"]),
     row("experiments", &["lab/experiments/"]),
@@ -67,6 +68,29 @@ const IO: &[&str] =
 /// rustls' unbuffered API changes with 0.24, so one crate alone names it.
 const UNBUFFERED: &[&str] = &["rustls::unbuffered", "UnbufferedServerConnection", "UnbufferedClientConnection"];
 
+/// Folders whose files never name some modules or crates, tests excepted, and why.
+const SEPARATE: &[(&str, &[&str], &str)] = &[
+    (
+        "gateway/proxy/src/quic/",
+        &[
+            "crate::client",
+            "crate::conn",
+            "crate::exchange",
+            "crate::h2",
+            "crate::h3",
+            "crate::service",
+            "crate::upstream",
+            "sealane_http",
+        ],
+        "the transport knows no HTTP and not what is kept with a connection",
+    ),
+    (
+        "gateway/proxy/src/h3/",
+        &["crate::client", "crate::h2", "crate::quic_driver", "crate::service", "crate::upstream::h"],
+        "what both sides of HTTP/3 share knows neither of them",
+    ),
+];
+
 /// The type that composes the parts of the proxy, and its crate's folder.
 const COMPOSITION: (&str, &str) = ("gateway/proxy", "Proxy");
 /// The most `impl` blocks that it may have, those of traits included.
@@ -96,7 +120,9 @@ pub fn check(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
         for file in sources(package)? {
             let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
             let name = workspace.relative(&file);
-            found.extend(judge_source(&folder, &text).into_iter().map(|(line, what)| format!("{name}:{line}: {what}")));
+            found.extend(
+                judge_source(&folder, &name, &text).into_iter().map(|(line, what)| format!("{name}:{line}: {what}")),
+            );
             composition.look(&text);
         }
         if folder == COMPOSITION.0 {
@@ -165,7 +191,7 @@ fn judge_import(folder: &str, other: &str, kind: Option<&str>) -> Option<String>
 }
 
 /// Lines of a source file that name what their crate may not. Tests, kept last in a file, are free to.
-fn judge_source(folder: &str, text: &str) -> Vec<(usize, String)> {
+fn judge_source(folder: &str, file: &str, text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
         if line.trim() == "#[cfg(test)]" {
@@ -185,6 +211,9 @@ fn judge_source(folder: &str, text: &str) -> Vec<(usize, String)> {
         }
         if matches!(place(folder), Some(Place::Product(_))) && folder != "gateway/sealane" {
             look(PRINTS, "what the gateway says goes to the log");
+        }
+        for (_, names, why) in SEPARATE.iter().filter(|(folder, ..)| file.starts_with(folder)) {
+            look(names, why);
         }
     }
     found
@@ -279,7 +308,12 @@ fn judge_root(root: &Path) -> anyhow::Result<Option<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{judge_source as judge_file, *};
+
+    /// What is wrong with a crate's main file.
+    fn judge_source(folder: &str, text: &str) -> Vec<(usize, String)> {
+        judge_file(folder, &format!("{folder}/src/lib.rs"), text)
+    }
 
     fn refused(from: &str, to: &str, kind: Option<&str>) -> bool {
         judge_import(from, to, kind).is_some()
@@ -341,6 +375,17 @@ mod tests {
         let text = "use rustls::unbuffered::ConnectionState;";
         assert_eq!(judge_source("gateway/proxy", text).len(), 1);
         assert!(judge_source("gateway/tls", text).is_empty());
+    }
+
+    #[test]
+    fn the_transport_of_quic_knows_no_http() {
+        let judge = |file: &str, text: &str| judge_file("gateway/proxy", file, text).len();
+        let text = "use crate::client::h3::h3_read;\nuse crate::settings::LaneSettings;\nuse sealane_http::h3::Code;\n";
+        assert_eq!(judge("gateway/proxy/src/quic/receive.rs", text), 2);
+        assert_eq!(judge("gateway/proxy/src/h3/stream.rs", text), 1, "HTTP/3 may name HTTP, but no side of it");
+        assert_eq!(judge("gateway/proxy/src/quic_driver.rs", text), 0, "the composition names both");
+        let tests = format!("#[cfg(test)]\nmod tests {{\n{text}}}\n");
+        assert_eq!(judge("gateway/proxy/src/quic/receive.rs", &tests), 0);
     }
 
     #[test]

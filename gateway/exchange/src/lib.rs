@@ -317,6 +317,12 @@ impl Exchange {
         self.facts.is_early && !self.facts.is_safe
     }
 
+    /// Whether the request asks to switch protocols, and the server that was chosen is told.
+    #[inline]
+    pub fn asks_upgrade(&self) -> bool {
+        matches!(self.facts.kind, Kind::Upgrade | Kind::ExtendedConnect)
+    }
+
     /// The wish to switch protocols is not passed on to the server that was chosen (RFC 9110 §7.8).
     pub fn ignore_upgrade(&mut self) {
         if self.facts.kind == Kind::Upgrade {

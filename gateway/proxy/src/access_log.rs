@@ -133,13 +133,13 @@ fn seconds(b: &mut Vec<u8>, millis: u64) {
 
 fn combined(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
     let Entry { x, client, .. } = entry;
-    match x.told {
+    match x.told() {
         // A vector takes all that is written to it.
         Some(ip) => drop(write!(b, "{ip}")),
         None => b.extend_from_slice(client.peer_text.as_bytes()),
     }
     b.extend_from_slice(b" - - [");
-    b.extend_from_slice(clock.log.as_bytes());
+    b.extend_from_slice(clock.log());
     b.extend_from_slice(b"] \"");
     escape(b, x.request.method_name());
     b.push(b' ');
@@ -174,7 +174,7 @@ fn combined(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
 fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
     let Entry { x, client, .. } = entry;
     b.extend_from_slice(b"{\"time\":\"");
-    b.extend_from_slice(clock.iso.as_bytes());
+    b.extend_from_slice(clock.iso());
     b.push(b'"');
     let text = |b: &mut Vec<u8>, name: &str, value: Option<&[u8]>| {
         let Some(value) = value else { return };
@@ -184,7 +184,7 @@ fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
         escape_json(b, value);
         b.push(b'"');
     };
-    let told = x.told.map(|ip| ip.to_string());
+    let told = x.told().map(|ip| ip.to_string());
     text(b, "remote", Some(told.as_ref().map_or(client.peer_text.as_bytes(), String::as_bytes)));
     text(b, "method", Some(x.request.method_name()));
     text(b, "host", Some(x.request.authority()).filter(|a| !a.is_empty()));

@@ -10,15 +10,28 @@ const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Au
 pub(crate) struct Clock {
     checked_at: u64,
     second: u64,
-    /// IMF-fixdate (RFC 9110 §5.6.7).
-    pub http: String,
-    /// As in the common log format, without brackets.
-    pub log: String,
-    /// RFC 3339, in UTC.
-    pub iso: String,
+    http: String,
+    log: String,
+    iso: String,
 }
 
 impl Clock {
+    /// IMF-fixdate (RFC 9110 §5.6.7).
+    #[inline]
+    pub fn http(&self) -> &[u8] {
+        self.http.as_bytes()
+    }
+
+    /// As in the common log format, without brackets.
+    pub fn log(&self) -> &[u8] {
+        self.log.as_bytes()
+    }
+
+    /// RFC 3339, in UTC.
+    pub fn iso(&self) -> &[u8] {
+        self.iso.as_bytes()
+    }
+
     /// Looks at the time of day, at most once per 100 ms of lane time.
     pub fn refresh(&mut self, now_ms: u64) {
         if !self.http.is_empty() && now_ms < self.checked_at + 100 {

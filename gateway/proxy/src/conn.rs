@@ -1,14 +1,14 @@
 //! What a lane keeps for a connection with a client ([`ClientConnection`]) and with an upstream ([`UpstreamConnection`]).
 
-use crate::client::h2::H2Client;
+use crate::client::h2_connection::H2Client;
 use crate::exchange::waste::WasteBudget;
+use crate::h3::connection::H3Connection;
 use crate::lane_state::LaneListener;
 use crate::limits::Counted;
-use crate::quic::conn::QuicConn;
 use crate::records::ConnectionId;
 use crate::transport::Transport;
 use crate::upstream::group::LaneUpstream;
-use crate::upstream::h2::H2Upstream;
+use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
 use sealane_lane::{Deadline, Key, Millis, Ready};
 use sealane_tls::hello::LargeHello;
@@ -19,7 +19,7 @@ use std::rc::Rc;
 pub(crate) enum Conn {
     Client(Box<ClientConnection>),
     Upstream(Box<UpstreamConnection>),
-    Quic(Box<QuicConn>),
+    Quic(Box<H3Connection>),
 }
 
 /// The life of a connection with a client:

@@ -6,7 +6,7 @@
 
 use crate::conn::{Client, ClientConnection, Conn, UpstreamConnection, UpstreamPhase};
 use crate::exchange::streams::ClientStream;
-use crate::quic::conn::QuicConn;
+use crate::h3::connection::H3Connection;
 use sealane_lane::{Context, Key, Millis, Slots};
 
 #[derive(Default)]
@@ -77,7 +77,7 @@ impl Connections {
 
     /// A connection over QUIC.
     #[inline]
-    pub fn quic(&mut self, key: Key) -> Option<&mut QuicConn> {
+    pub fn quic(&mut self, key: Key) -> Option<&mut H3Connection> {
         match self.slots.get_mut(key) {
             Some(Conn::Quic(q)) => Some(q),
             _ => None,

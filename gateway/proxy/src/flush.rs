@@ -1,6 +1,6 @@
 //! Sends staged bytes at the end of an event or of a turn, and resumes flows that waited for room.
 
-use crate::client::h2::h2_client_drive;
+use crate::client::h2_connection::h2_client_drive;
 use crate::client::h2_responses::h2_client_room;
 use crate::conn::{ClientPhase, Conn, UpstreamPhase};
 use crate::connections::Connections;
@@ -8,7 +8,8 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream, resume_source};
 use crate::lifecycle::{after_closing, close_connection, wire_failed};
 use crate::service::Proxy;
-use crate::upstream::h2::{h2_upstream_drive, h2_upstream_room};
+use crate::upstream::h2::h2_upstream_room;
+use crate::upstream::h2_connection::h2_upstream_drive;
 use sealane_lane::{Context, Key};
 
 /// How often shared connections are driven and sent per turn, while that gives them more to send.

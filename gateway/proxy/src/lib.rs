@@ -15,7 +15,8 @@
 //! | `exchange` | executes the state machine of `sealane-exchange` |
 //! | `upstream` | selects servers, pools connections; sinks of requests and sources of responses |
 //! | `relay` | connections that are passed on without being read |
-//! | `h2`, `quic` | what both sides of HTTP/2, and all of QUIC, have in common |
+//! | `h2`, `h3` | what both sides of HTTP/2 and of HTTP/3 have in common |
+//! | `quic`, `quic_driver` | the transport of HTTP/3; passes its events to the adapters |
 //! | `transport`, `flush` | a socket with its TLS session; when staged bytes leave |
 //!
 //! `exchange::streams` is the seam between the versions of HTTP and the exchange.
@@ -33,11 +34,13 @@ mod exchange;
 mod fixtures;
 mod flush;
 mod h2;
+mod h3;
 mod lane_state;
 mod lifecycle;
 pub mod limits;
 mod memory;
 mod quic;
+mod quic_driver;
 mod records;
 mod relay;
 mod renewal;

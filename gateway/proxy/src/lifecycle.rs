@@ -1,9 +1,9 @@
 //! What goes on, fails or ends, whatever a connection speaks.
 
 use crate::client::connection::{client_failed, client_ready};
-use crate::client::h2::h2_abort_all;
+use crate::client::h2_connection::h2_abort_all;
 use crate::conn::{ClientPhase, Conn, UpstreamPhase};
-use crate::quic::quic_drive;
+use crate::quic_driver::quic_drive;
 use crate::service::Proxy;
 use crate::transport::TransportError;
 use crate::upstream::connection::upstream_failed;

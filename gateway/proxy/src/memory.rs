@@ -2,14 +2,14 @@
 
 use crate::accept::admission::Admission;
 use crate::client::connection::client_gone;
+use crate::client::h3_connection::h3_client_gone;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::ClientStream;
 use crate::flush::flush_marked;
-use crate::quic::admission::quic_end;
-use crate::quic::conn::Phase;
+use crate::h3::connection::Phase;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use sealane_http::h3::Code;
@@ -64,7 +64,7 @@ pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
             Some(Conn::Client(_)) => client_gone(proxy, cx, key),
             Some(Conn::Quic(q)) if q.phase != Phase::Closed => {
                 q.close(cx.instant(), Code::ExcessiveLoad, "memory is short");
-                quic_end(proxy, cx, key);
+                h3_client_gone(proxy, cx, key);
             }
             _ => {}
         }

@@ -51,8 +51,6 @@ pub(crate) fn relay_client(proxy: &mut Proxy, cx: &mut Context, key: Key, upstre
     }
     x.started = cx.now();
     x.body = BodyLength::None;
-    x.keep_alive = false;
-    x.upgrade = false;
     x.begin_relay();
     x.upstream = Some(upstream.clone());
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };

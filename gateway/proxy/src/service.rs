@@ -8,7 +8,6 @@ use crate::accept::syn::{examine_handed_over, maybe_proven};
 use crate::accept::{LISTENER, LISTENER_BITS, accept_clients, adopt_client, own_sockets};
 use crate::access_log::{AccessLog, Entry, LOG_TIMER, LogSink};
 use crate::client::connection::{client_event, client_timeout, hello_arrived};
-use crate::client::h3::quic_timeout;
 use crate::clock::Clock;
 use crate::conn::{ClientPhase, Conn, Protocol, UpstreamPhase};
 use crate::connections::Connections;
@@ -21,7 +20,8 @@ use crate::lifecycle::close_connection;
 use crate::limits::{ClientConnections, Passed, RATES_TIMER};
 use crate::memory::{count_in, free_memory};
 use crate::quic::succession::QuicSuccessor;
-use crate::quic::{Datagram, QuicEndpoint, UDP, quic_drain, quic_forwarded, quic_ready, quic_refresh, quic_turn};
+use crate::quic::{Datagram, QuicEndpoint, UDP};
+use crate::quic_driver::{quic_drain, quic_forwarded, quic_ready, quic_refresh, quic_timeout, quic_turn};
 use crate::records::{RecordSink, Records};
 use crate::renewal::renew_clients;
 use crate::scratch::Scratch;
@@ -169,7 +169,7 @@ fn refresh_snapshot(proxy: &mut Proxy, cx: &mut Context) {
     }
     renew_clients(&mut proxy.connections, &proxy.settings, cx);
     carry_pools(proxy, cx);
-    quic_refresh(&mut proxy.connections, &mut proxy.quic, &mut proxy.admission, &proxy.settings, &proxy.counters, cx);
+    quic_refresh(proxy, cx);
     flush_marked(proxy, cx);
 }
 

@@ -1,6 +1,7 @@
 //! What control has given to a lane: its place among the lanes, the newest snapshot, and the order to drain.
 
 use crate::lane_state::{LaneListener, LaneSnapshot};
+use crate::quic::Datagram;
 use crate::service::Message;
 use crate::snapshot::{ClientLimits, Snapshot};
 use sealane_lane::{Mailbox, Millis, Subscription};
@@ -47,8 +48,13 @@ impl LaneSettings {
     }
 
     /// The mailbox of the lane that serves a socket: there may be more sockets than lanes.
-    pub fn mailbox_of_socket(&self, socket: usize) -> &Mailbox<Message> {
+    fn mailbox_of_socket(&self, socket: usize) -> &Mailbox<Message> {
         &self.mailboxes[socket % self.mailboxes.len()]
+    }
+
+    /// Mails a datagram to the lane that serves a socket. False if it does not fit: it is lost, and counted there.
+    pub fn mail_datagram(&self, socket: usize, datagram: Datagram) -> bool {
+        self.mailbox_of_socket(socket).send(Message::Datagram(Box::new(datagram))).is_ok()
     }
 
     /// The mailboxes of the other lanes, with their slots.

@@ -8,7 +8,7 @@ use sealane_lab_load::hlog;
 use sealane_lab_report::{Fact, Page, Part, Subject};
 
 use crate::cores::Cores;
-use crate::options::Options;
+use crate::options::{Method, Options};
 use crate::programs::{self, Program};
 use crate::rounds::{self, Quiet, Rounds, Sample};
 use crate::spec::{PartSpec, Spec};
@@ -66,13 +66,21 @@ impl<'a> Bench<'a> {
         if !cores.apart() {
             settings.push(Fact::new("Attention", "servers and load share CPUs on this machine"));
         }
-        settings.push(Fact::new(
-            "Void",
-            format!(
-                "a round in which others used more than {:.2} CPUs, or that failed a check; tried {} times",
-                options.max_foreign, options.tries
+        let (method, void) = match options.method {
+            Method::Turns => (
+                "one subject after the other, each alone",
+                format!(
+                    "a round in which others used more than {:.2} CPUs, or that failed a check",
+                    options.max_foreign
+                ),
             ),
-        ));
+            Method::Together => (
+                "all subjects at the same time on one CPU, started anew for each round, in another order",
+                "a round in which any subject failed a check".to_owned(),
+            ),
+        };
+        settings.push(Fact::new("Subjects measured", method));
+        settings.push(Fact::new("Void", format!("{void}; tried {} times", options.tries)));
         settings.extend(missing.into_iter().map(|m| Fact::new("Missing", m)));
         let page = Page {
             name: spec.name.clone(),

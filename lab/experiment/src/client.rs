@@ -9,9 +9,11 @@ use rustls::{ClientConnection, StreamOwned};
 use sealane_lab_load::plan::{Origin, Plan, Target};
 use sealane_lab_load::tls::{Client, TlsOptions, Verify};
 use sealane_lab_load::url::Url;
+use sealane_lab_wire::Request;
+use sealane_lab_wire::h1::{self, Reader, Sink};
 
 /// An answer is never longer than this here.
-const LONGEST: usize = 1 << 20;
+const LONGEST: u64 = 1 << 20;
 
 /// What a server answered, and over what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,53 +70,63 @@ pub fn connect(address: SocketAddr, tls: &TlsOptions) -> anyhow::Result<Connecti
 pub fn connect_with(address: SocketAddr, client: &Client) -> anyhow::Result<Connection> {
     let timeout = Duration::from_secs(10);
     let socket = TcpStream::connect_timeout(&address, timeout).with_context(|| address.to_string())?;
-    socket.set_read_timeout(Some(timeout))?;
+    over(socket, client)
+}
+
+/// The same over a socket that is connected already.
+pub fn over(socket: TcpStream, client: &Client) -> anyhow::Result<Connection> {
+    socket.set_read_timeout(Some(Duration::from_secs(10)))?;
     socket.set_nodelay(true)?;
     let session = ClientConnection::new(client.ordinary.clone(), Client::server_name("localhost")?)?;
     Ok(StreamOwned::new(session, socket))
 }
 
+/// Sends a request on a connection that stays open.
+pub fn request(connection: &mut Connection, path: &str) -> anyhow::Result<()> {
+    let get = Request { method: "GET", tls: true, authority: "localhost".into(), path, headers: &[], body: &[] };
+    connection.write_all(&h1::encode(&get, false)).context("request")
+}
+
 /// Makes one request on a connection that stays open.
 pub fn ask(connection: &mut Connection, path: &str) -> anyhow::Result<Answered> {
-    connection.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).context("request")?;
-    let mut text = Vec::new();
+    request(connection, path)?;
+    let mut reader = Reader::new(false);
+    let mut sum = Sum::default();
     let mut buffer = [0; 16 * 1024];
-    let head = loop {
-        if let Some(end) = text.windows(4).position(|w| w == b"\r\n\r\n") {
-            break end + 4;
+    while !reader.done() {
+        let n = connection.read(&mut buffer).context("answer")?;
+        if n == 0 && !reader.end() {
+            bail!("closed before the answer was complete");
         }
-        match connection.read(&mut buffer).context("answer")? {
-            0 => bail!("closed before the answer's head was complete"),
-            n => text.extend_from_slice(&buffer[..n]),
-        }
-        if text.len() > LONGEST {
-            bail!("an answer's head beyond {LONGEST} bytes");
-        }
-    };
-    let lines = String::from_utf8_lossy(&text[..head]).into_owned();
-    let status = lines.split(' ').nth(1).and_then(|s| s.parse().ok()).context("no HTTP status")?;
-    let length = lines.lines().find_map(|l| {
-        let (name, value) = l.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
-    });
-    let length = length.filter(|l| *l <= LONGEST).context("no Content-Length, or too large a one")?;
-    while text.len() < head + length {
-        match connection.read(&mut buffer).context("body")? {
-            0 => bail!("closed within the body"),
-            n => text.extend_from_slice(&buffer[..n]),
+        reader.feed_with(&buffer[..n], &mut sum).map_err(|why| anyhow::anyhow!("{why}"))?;
+        if reader.announced() > LONGEST {
+            bail!("an answer beyond {LONGEST} bytes");
         }
     }
-    let body = &text[head..head + length];
     let session = &connection.conn;
     Ok(Answered {
         version: session.protocol_version().map(|v| format!("{v:?}")).unwrap_or_default(),
         suite: session.negotiated_cipher_suite().map(|s| format!("{:?}", s.suite())).unwrap_or_default(),
         group: session.negotiated_key_exchange_group().map(|g| format!("{:?}", g.name())).unwrap_or_default(),
-        status,
-        body: body.len(),
-        // FNV-1a.
-        sum: body.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)),
+        status: reader.status(),
+        body: reader.content() as usize,
+        sum: sum.0,
     })
+}
+
+/// FNV-1a over the content.
+struct Sum(u64);
+
+impl Default for Sum {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Sink for Sum {
+    fn content(&mut self, piece: &[u8]) {
+        self.0 = piece.iter().fold(self.0, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+    }
 }
 
 /// Asks all servers for the same, and fails with the difference where two do not answer alike.

@@ -2,7 +2,7 @@
 //!
 //! An [`Experiment`] has a [`Spec`] (its `experiment.toml`: question, method, subjects, parts, how much of it in a quick
 //! and in a full run) and code that fills a page of the report. The frame gives it a [`Bench`]: programs found or named
-//! by `--peer` ([`programs`]), a room with certificates, files and a backend ([`room`]), servers configured alike
+//! by `--subject` ([`programs`]), a room with certificates, files and a backend ([`room`]), servers configured alike
 //! ([`web`]), started, pinned and stopped ([`process`]), rounds that go there and back and are void when others disturbed
 //! them ([`rounds`]). The way of the data: [`Spec`] + [`Options`] → [`Bench`] → `Experiment::run` → the page of
 //! `sealane-lab-report`.
@@ -27,7 +27,7 @@ pub mod web;
 
 pub use bench::{Bench, Stopped};
 pub use cores::Cores;
-pub use options::Options;
+pub use options::{Method, Options};
 pub use programs::Program;
 pub use rounds::{Rounds, Sample};
 pub use spec::Spec;
@@ -43,6 +43,11 @@ pub trait Experiment {
     fn obstacle(&self, options: &Options) -> Option<String> {
         let _ = options;
         None
+    }
+
+    /// The parts that can be measured with `--method together`.
+    fn together(&self) -> &[&str] {
+        &[]
     }
 
     /// Measures, and fills the parts of `bench.page`. An error in one part belongs to that part

@@ -5,6 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// How the subjects of a part share the servers' CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// One subject after the other, each alone. For the absolute figures of a quiet machine.
+    #[default]
+    Turns,
+    /// All subjects at the same time. What disturbs the machine disturbs all of them, so that their ratios stay steady
+    /// on a shared one.
+    Together,
+}
+
 /// Options of `sealane-lab run`, the same for all experiments.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -13,7 +24,11 @@ pub struct Options {
     /// Where the report goes; raw histograms go into `histograms` below it. `None`: nothing raw is kept.
     pub out: Option<PathBuf>,
     /// Programs by name: those of the experiment's own subjects, or more (`haproxy-wolfssl` is a HAProxy).
-    pub peers: Vec<(String, PathBuf)>,
+    pub subjects: Vec<(String, PathBuf)>,
+    /// Subjects that are left out.
+    pub without: Vec<String>,
+    /// How subjects share the servers' CPUs.
+    pub method: Method,
     /// Only these parts; empty for all.
     pub only: Vec<String>,
     /// Sizes that replace those of the experiment's file.
@@ -43,7 +58,9 @@ impl Default for Options {
         Self {
             quick: false,
             out: None,
-            peers: Vec::new(),
+            subjects: Vec::new(),
+            without: Vec::new(),
+            method: Method::default(),
             only: Vec::new(),
             set: Vec::new(),
             max_foreign: 0.05,
@@ -65,8 +82,8 @@ impl Options {
         self.cancel.load(Ordering::Relaxed)
     }
 
-    /// The program that `--peer` names for a subject.
-    pub fn peer(&self, name: &str) -> Option<&PathBuf> {
-        self.peers.iter().rev().find(|(n, _)| n == name).map(|(_, path)| path)
+    /// The program that `--subject` names for a subject.
+    pub fn subject(&self, name: &str) -> Option<&PathBuf> {
+        self.subjects.iter().rev().find(|(n, _)| n == name).map(|(_, path)| path)
     }
 }

@@ -8,6 +8,11 @@ pub fn real_time(priority: u8) -> bool {
     ask(&["-f", "-p", &priority.to_string()])
 }
 
+/// Takes the precedence of [`real_time`] from the calling thread and from those that it starts; whether that was allowed.
+pub fn ordinary() -> bool {
+    ask(&["-o", "-p", "0"])
+}
+
 /// Lets the calling thread run only where no other wants to; whether that was allowed.
 pub fn last_of_all() -> bool {
     ask(&["--idle", "-p", "0"])

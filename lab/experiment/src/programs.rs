@@ -24,42 +24,60 @@ pub struct Program {
 /// What was found, and a sentence for each that was not.
 pub type Found = (Vec<Program>, Vec<String>);
 
-/// Finds the experiment's subjects, and those that `--peer` adds: `haproxy-wolfssl=PATH` is one more of the kind
-/// `haproxy`. A name that is neither is an error, and so is a path where no program is.
+/// The kind of a program that `--subject` names: that of the experiment's own subject of this name; else `haproxy` for a
+/// name such as `haproxy-wolfssl`; else `sealane` for a file such as `/tmp/sealane-old/sealane`.
+pub fn kind<'a>(spec: &'a Spec, name: &str, path: &Path) -> Option<&'a str> {
+    let kinds = || spec.subjects.iter().map(|s| s.kind.as_str());
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let own = spec.subjects.iter().find(|s| s.name == name).map(|s| s.kind.as_str());
+    let prefixed = |kind: &&str| name.strip_prefix(*kind).is_some_and(|rest| rest.starts_with('-'));
+    own.or_else(|| kinds().find(prefixed)).or_else(|| kinds().find(|kind| file.starts_with(*kind)))
+}
+
+/// Finds the experiment's subjects, and those that `--subject` adds ([`kind`]), less those that `--without` names. An
+/// unknown name is an error, and so is a path where no program is.
 pub fn find(spec: &Spec, options: &Options) -> anyhow::Result<Found> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
-    for (name, path) in &options.peers {
-        let known = spec.subjects.iter().any(|s| s.name == *name || name.starts_with(&format!("{}-", s.kind)));
-        if !known {
+    for (name, path) in &options.subjects {
+        if kind(spec, name, path).is_none() {
             let kinds: Vec<&str> = spec.subjects.iter().map(|s| s.kind.as_str()).collect();
-            bail!("--peer {name}: {} compares {}; name one of them, or KIND-NAME", spec.name, kinds.join(", "));
+            bail!("--subject {name}: {} compares {}; name one of them, or KIND-NAME", spec.name, kinds.join(", "));
         }
         if !path.is_file() {
-            bail!("--peer {name}: there is no program {}", path.display());
+            bail!("--subject {name}: there is no program {}", path.display());
         }
     }
-    for subject in &spec.subjects {
-        let path = options.peer(&subject.name).cloned().or_else(|| look_up(&subject.program));
+    for name in &options.without {
+        if !spec.subjects.iter().any(|s| s.name == *name) {
+            let names: Vec<&str> = spec.subjects.iter().map(|s| s.name.as_str()).collect();
+            bail!("--without {name}: {} compares {}", spec.name, names.join(", "));
+        }
+    }
+    for subject in spec.subjects.iter().filter(|s| !options.without.contains(&s.name)) {
+        let path = options.subject(&subject.name).cloned().or_else(|| look_up(&subject.program));
         match path {
             Some(path) => found.push(program(&subject.name, &subject.kind, path)),
             None if subject.optional => {
                 missing.push(format!("{}: no program {:?} on this machine", subject.name, subject.program));
             }
             None => bail!(
-                "{} is not here: no program {:?}; name one with --peer {}=PATH",
+                "{} is not here: no program {:?}; name one with --subject {}=PATH",
                 subject.name,
                 subject.program,
                 subject.name
             ),
         }
     }
-    for (name, path) in &options.peers {
-        if found.iter().any(|p| p.name == *name) {
+    for (name, path) in &options.subjects {
+        if found.iter().any(|p| p.name == *name) || options.without.contains(name) {
             continue;
         }
-        if let Some(kind) = spec.subjects.iter().map(|s| &s.kind).find(|k| name.starts_with(&format!("{k}-"))) {
+        if let Some(kind) = kind(spec, name, path) {
             found.push(program(name, kind, path.clone()));
         }
+    }
+    if found.is_empty() {
+        bail!("{}: no subject is left to measure", spec.name);
     }
     Ok((found, missing))
 }
@@ -129,17 +147,34 @@ mod tests {
         let (found, missing) = find(&spec(), &options).unwrap();
         assert_eq!((found.len(), missing.len()), (1, 1));
         let sh = found[0].path.clone();
-        options.peers = vec![("shell-other".into(), sh.clone()), ("none".into(), sh)];
+        options.subjects = vec![("shell-other".into(), sh.clone()), ("none".into(), sh)];
         let (found, missing) = find(&spec(), &options).unwrap();
         let names: Vec<&str> = found.iter().map(|p| p.name.as_str()).collect();
         assert_eq!((names, missing.len()), (vec!["shell", "none", "shell-other"], 0));
         assert_eq!(found[2].kind, "shell");
+        options.without = vec!["shell".into()];
+        let (found, _) = find(&spec(), &options).unwrap();
+        assert_eq!(found.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["none", "shell-other"]);
+        options.subjects.clear();
+        assert!(find(&spec(), &options).is_err(), "no subject is left");
+        options.without = vec!["bash".into()];
+        assert!(find(&spec(), &options).is_err(), "an unknown name");
     }
 
     #[test]
-    fn wrong_peers_are_refused() {
+    fn the_kind_follows_from_the_name_or_from_the_file() {
+        let spec = spec();
+        let kind = |name, path: &str| kind(&spec, name, Path::new(path));
+        assert_eq!(kind("shell", "/x/y"), Some("shell"));
+        assert_eq!(kind("shell-old", "/x/y"), Some("shell"));
+        assert_eq!(kind("old", "/x/shell-1.2"), Some("shell"));
+        assert_eq!(kind("shells", "/shell/y"), None);
+    }
+
+    #[test]
+    fn wrong_subjects_are_refused() {
         for (name, path) in [("bash", "/bin/sh"), ("shell", "/nowhere/sh")] {
-            let options = Options { peers: vec![(name.into(), path.into())], ..Options::default() };
+            let options = Options { subjects: vec![(name.into(), path.into())], ..Options::default() };
             assert!(find(&spec(), &options).is_err(), "{name} {path}");
         }
     }

@@ -81,6 +81,34 @@ impl Room {
         fs::File::create(self.path().join(name))?.set_len(bytes).with_context(|| name.to_owned())
     }
 
+    /// Makes a self-signed ECDSA certificate for each of these names.
+    pub fn certificates(&self, names: &[String]) -> anyhow::Result<()> {
+        self.folder("named")?;
+        for name in names {
+            let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+            let cert = CertificateParams::new(vec![name.clone()])?.self_signed(&pair)?;
+            let (cert_file, key_file) = self.certificate_of(name);
+            fs::write(&cert_file, cert.pem()).with_context(|| cert_file.display().to_string())?;
+            fs::write(key_file, pair.serialize_pem())?;
+        }
+        Ok(())
+    }
+
+    /// The files of a name's certificate and key.
+    pub fn certificate_of(&self, name: &str) -> (PathBuf, PathBuf) {
+        let folder = self.path().join("named");
+        (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")))
+    }
+
+    /// Copies a program and returns the copy's path. The file that a linker has just written lies in small pages of the
+    /// file cache, one that was copied or installed in large ones, which makes 2 % of a TLS handshake: so all are copied.
+    pub fn copy_of(&self, name: &str, program: &Path) -> anyhow::Result<PathBuf> {
+        let copy =
+            self.folder(&format!("program-{name}"))?.join(program.file_name().context("a program without a name")?);
+        fs::copy(program, &copy).with_context(|| program.display().to_string())?;
+        Ok(copy)
+    }
+
     fn certificate(&self, key: Key) -> anyhow::Result<()> {
         let pair = match key {
             Key::Ecdsa => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sealane_lab_report::{Part, Void, stats};
+use sealane_lab_report::{Part, Round, Void, stats};
 
 use crate::foreign::{Watch, await_quiet};
 use crate::options::Options;
@@ -121,12 +121,24 @@ pub fn take(
         if options.cancelled() {
             return Err(crate::Stopped.into());
         }
+        note(part, subject, what, &sample);
         if sample.void.is_empty() {
             return Ok(Some(sample));
         }
         part.voids.push(Void { subject: subject.to_owned(), what: what.to_owned(), why: sample.void.join("; ") });
     }
     Ok(None)
+}
+
+/// Adds a sample to the part's raw data.
+pub fn note(part: &mut Part, subject: &str, what: &str, sample: &Sample) {
+    let finite = sample.values.iter().filter(|(_, value)| value.is_finite());
+    part.rounds.push(Round {
+        subject: subject.to_owned(),
+        what: what.to_owned(),
+        values: finite.map(|(name, value)| (name.clone(), *value)).collect(),
+        void: sample.void.clone(),
+    });
 }
 
 #[cfg(test)]
@@ -159,6 +171,8 @@ mod tests {
         assert_eq!(sample.unwrap().unwrap().values["v"], 3.0);
         assert_eq!(part.voids.len(), 2);
         assert!(part.voids.iter().all(|v| v.why == "two operations failed" && v.subject == "nginx"));
+        let raw: Vec<(f64, bool)> = part.rounds.iter().map(|r| (r.values["v"], r.void.is_empty())).collect();
+        assert_eq!(raw, [(1.0, false), (2.0, false), (3.0, true)], "the raw data have every attempt");
     }
 
     #[test]

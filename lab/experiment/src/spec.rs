@@ -38,7 +38,7 @@ pub struct Spec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubjectSpec {
-    /// The name in reports, and in `--peer NAME=PATH`.
+    /// The name in reports, and in `--subject NAME=PATH`.
     pub name: String,
     /// Which kind of program it is: how it is configured and asked for its version.
     pub kind: String,

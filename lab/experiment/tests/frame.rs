@@ -127,7 +127,7 @@ fn a_missing_subject_is_a_reason_and_not_a_panic() {
     let mut spec = Spec::parse(FILE).unwrap();
     spec.subjects[1].optional = false;
     let page = run(&Fake { spec, body: steady }, &options());
-    assert!(page.obstacle.unwrap().contains("--peer absent=PATH"));
+    assert!(page.obstacle.unwrap().contains("--subject absent=PATH"));
     assert!(page.parts.is_empty());
 }
 

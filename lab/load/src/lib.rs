@@ -6,16 +6,13 @@
 //! its own. The thread that called [`run()`] sleeps, samples the server's CPU time, and merges at the end.
 //!
 //! The way of an operation: [`schedule`] gives its intended moment → a free seat (a connection, or the
-//! place for one) takes it → [`tls`] and [`h1`] turn it into bytes → the response ends it → [`record`]
+//! place for one) takes it → [`tls`] and `sealane_lab_wire` turn it into bytes → the response ends it → [`record`]
 //! counts its latency twice, from the intended moment and from the actual one → [`verdict`] decides
 //! whether the run may be believed at all.
 
 pub mod accounting;
 pub mod clock;
-pub mod fields;
-pub mod h1;
-pub mod h2;
-pub mod h3;
+pub mod hellos;
 pub mod hlog;
 pub mod html;
 pub mod knee;

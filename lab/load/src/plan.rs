@@ -245,6 +245,18 @@ impl Origin {
 }
 
 impl Target {
+    /// The request as it is made to `host`.
+    pub fn request(&self, host: &str) -> sealane_lab_wire::Request<'_> {
+        sealane_lab_wire::Request {
+            method: &self.method,
+            tls: self.url.tls,
+            authority: self.url.host_field(host),
+            path: &self.url.path,
+            headers: &self.headers,
+            body: &self.body,
+        }
+    }
+
     /// A GET of `url`.
     pub fn get(url: Url) -> Self {
         Self { url, weight: 1, method: "GET".to_owned(), headers: Vec::new(), body: Arc::from([]) }

@@ -15,8 +15,8 @@ use crate::target::Target;
 use crate::tickets::TicketCount;
 use crate::timing::Timing;
 use crate::tls::{Client, Negotiated, TlsStream, since};
-use crate::trust::Witness;
 use crate::variant::{Handshake, Http, Variant};
+use sealane_lab_wire::Verifier;
 
 /// What one attempt gave.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub struct Runner<'a> {
     target: &'a Target,
     request: Request,
     client: Client,
-    witness: Arc<Witness>,
+    verifier: Arc<Verifier>,
     timeout: Duration,
     /// The protocol of the connection that gave the ticket: early data is written in it.
     http: Option<Http>,
@@ -50,7 +50,7 @@ impl<'a> Runner<'a> {
         variant: &'a Variant,
         target: &'a Target,
         request: Request,
-        witness: Arc<Witness>,
+        verifier: Arc<Verifier>,
         timeout: Duration,
     ) -> Result<Self, ProbeError> {
         // RFC 8446 §8: early data can be replayed, so only what may happen twice is sent in it.
@@ -60,8 +60,9 @@ impl<'a> Runner<'a> {
                 request.method
             )));
         }
-        let client = Client::new(variant, &witness)?;
-        Ok(Self { variant, target, request, client, witness, timeout, http: variant.http })
+        let client = Client::new(variant, &verifier)?;
+        let request = request.with_usual_fields();
+        Ok(Self { variant, target, request, client, verifier, timeout, http: variant.http })
     }
 
     /// Makes one attempt. When the variant needs a ticket and none is left, a connection that is not measured
@@ -129,7 +130,7 @@ impl<'a> Runner<'a> {
                 config: &config,
                 target: self.target,
                 peer,
-                witness: &self.witness,
+                verifier: &self.verifier,
                 request: &self.request,
                 early,
                 start,
@@ -144,14 +145,14 @@ impl<'a> Runner<'a> {
         let peer = socket.peer;
         let early_bytes = match (early, self.http) {
             (false, _) => None,
-            (true, Some(Http::H2)) => Some(h2::encode(&self.request)?),
+            (true, Some(Http::H2)) => Some(h2::ask(&self.request).out),
             (true, _) => Some(h1::encode(&self.request)),
         };
         let mut stream = TlsStream::handshake(
             config,
             self.target.server_name.clone(),
             socket,
-            &self.witness,
+            &self.verifier,
             early_bytes.as_deref(),
         )?;
         let appconnect = since(start);
@@ -161,15 +162,18 @@ impl<'a> Runner<'a> {
             return Err(ProbeError::NotOffered(format!("variant '{}': the server did not pick HTTP/2", self.variant)));
         }
         self.http = Some(http);
-        let bytes = match http {
-            Http::H2 => h2::encode(&self.request)?,
-            _ => h1::encode(&self.request),
-        };
         let done = stream.early_bytes_accepted();
-        stream.write_all(bytes.get(done..).unwrap_or_default())?;
         let response = match http {
-            Http::H2 => h2::receive(&mut stream, start)?,
-            _ => h1::receive(&mut stream, &self.request.method, start)?,
+            Http::H2 => {
+                let mut client = h2::ask(&self.request);
+                stream.write_all(client.out.get(done..).unwrap_or_default())?;
+                client.out.clear();
+                h2::receive(&mut stream, &mut client, start)?
+            }
+            _ => {
+                stream.write_all(h1::encode(&self.request).get(done..).unwrap_or_default())?;
+                h1::receive(&mut stream, &self.request, start)?
+            }
         };
         stream.close();
         let timing = moments(namelookup, connect, appconnect, &response);

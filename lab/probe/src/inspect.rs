@@ -15,8 +15,9 @@ use crate::scan::{Scan, scan};
 use crate::target::Target;
 use crate::tickets::TicketCount;
 use crate::tls::{EarlyData, Negotiated};
-use crate::trust::{Witness, unix_now};
+use crate::trust::unix_now;
 use crate::variant::{Handshake, Http, Variant, Version};
+use sealane_lab_wire::Verifier;
 
 /// One TLS version that a modern client would use.
 #[derive(Clone, Debug, Serialize)]
@@ -68,7 +69,7 @@ pub struct Inspection {
 pub fn inspect(
     target: &Target,
     request: &Request,
-    witness: &Arc<Witness>,
+    verifier: &Arc<Verifier>,
     resolver: &mut Resolver,
     timeout: Duration,
     with_scan: bool,
@@ -78,9 +79,9 @@ pub fn inspect(
     if !matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS") {
         request.method = "HEAD".into();
     }
-    let mut looker = Looker { target, request, witness, resolver, timeout };
+    let mut looker = Looker { target, request, verifier, resolver, timeout };
     let first = looker.over(&Variant::negotiated())?;
-    let shown = witness.shown().unwrap_or_default();
+    let shown = verifier.last().unwrap_or_default();
 
     // Fields are read over HTTP/1.1, where they come as text; a server may speak only HTTP/2.
     let headers = looker.over(&Variant { http: Some(Http::H1), ..Variant::negotiated() }).unwrap_or(first.clone());
@@ -91,7 +92,7 @@ pub fn inspect(
     let scan = if with_scan { Some(scan(target, looker.resolver, timeout)?) } else { None };
     Ok(Inspection {
         http2: first.negotiated.alpn.as_deref() == Some("h2"),
-        certificate_checked: witness.checks(),
+        certificate_checked: verifier.checks_the_chain(),
         certificates: shown.chain.iter().filter_map(|der| Certificate::read(der, now)).collect(),
         ocsp_staple: (!shown.ocsp.is_empty()).then(|| Staple::read(&shown.ocsp)),
         tls12,
@@ -108,7 +109,7 @@ pub fn inspect(
 struct Looker<'a> {
     target: &'a Target,
     request: Request,
-    witness: &'a Arc<Witness>,
+    verifier: &'a Arc<Verifier>,
     resolver: &'a mut Resolver,
     timeout: Duration,
 }
@@ -118,7 +119,7 @@ impl<'a> Looker<'a> {
     where
         'a: 'v,
     {
-        Runner::new(variant, self.target, self.request.clone(), self.witness.clone(), self.timeout)
+        Runner::new(variant, self.target, self.request.clone(), self.verifier.clone(), self.timeout)
     }
 
     fn over(&mut self, variant: &Variant) -> Result<Outcome, ProbeError> {

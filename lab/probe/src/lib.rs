@@ -2,7 +2,8 @@
 //! and how sure that is, what a server negotiates and accepts, and what ought to be tightened.
 //!
 //! The way of the data: a [`target`] and [`variant`]s come from the command line; [`run`] lets the variants take
-//! turns, each turn an [`attempt`] over a blocking socket ([`net`], [`tls`], [`h1`], [`h2`]; [`quic`] for HTTP/3);
+//! turns, each turn an [`attempt`] over a blocking socket ([`net`], [`tls`], [`h1`], [`h2`]; [`quic`] for HTTP/3), with the
+//! protocols of `sealane_lab_wire`;
 //! the [`timing`]s go to [`comparison`] and its [`stats`]. [`curl`] feeds the same statistics from rows that were
 //! measured elsewhere. [`inspect`] and [`scan`] look at what the server offers, [`advice`] says what to change, and all of
 //! it goes into a [`report`], which [`text`] prints.

@@ -5,16 +5,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Buf;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig};
-use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, TokioRuntime, VarInt};
+use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, SendStream, TokioRuntime, VarInt};
 
 use crate::error::ProbeError;
-use crate::h1::{Request, Response, USER_AGENT, check_size};
+use crate::h1::{Request, Response, check_size};
 use crate::net::Deadline;
 use crate::target::Target;
 use crate::tls::{EarlyData, Kind, Negotiated, since};
-use crate::trust::Witness;
+use crate::trust;
+use sealane_lab_wire::fields::{self, Coding};
+use sealane_lab_wire::{Verifier, h3};
 
 /// What one connection gave.
 pub struct Exchange {
@@ -26,9 +27,6 @@ pub struct Exchange {
     pub response: Response,
 }
 
-/// The largest header section that is accepted, in bytes.
-const MAX_HEAD: u64 = 64 << 10;
-
 /// What to do over one connection.
 pub struct Ask<'a> {
     /// The variant's configuration.
@@ -38,7 +36,7 @@ pub struct Ask<'a> {
     /// Where to.
     pub peer: SocketAddr,
     /// Who checks the certificate.
-    pub witness: &'a Witness,
+    pub verifier: &'a Verifier,
     /// The request.
     pub request: &'a Request,
     /// Whether the request goes out before the handshake is done, if there is a ticket for that.
@@ -63,19 +61,19 @@ pub fn request(ask: &Ask<'_>, deadline: Deadline) -> Result<Exchange, ProbeError
 }
 
 async fn exchange(ask: &Ask<'_>) -> Result<Exchange, ProbeError> {
-    let &Ask { config, target, peer, witness, request, early, start } = ask;
+    let &Ask { config, target, peer, verifier, request, early, start } = ask;
     let connect_error = |source| ProbeError::Connect { to: format!("{peer} (UDP)"), source };
     let local: SocketAddr = if peer.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = std::net::UdpSocket::bind(local).map_err(connect_error)?;
     let endpoint =
         Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).map_err(connect_error)?;
     let quic = QuicClientConfig::try_from(config.clone()).map_err(|e| ProbeError::Tls(e.to_string()))?;
-    let calls = witness.calls();
+    let calls = verifier.shown();
     let connecting = endpoint
         .connect_with(ClientConfig::new(Arc::new(quic)), peer, &target.host)
         .map_err(|e| ProbeError::Usage(format!("QUIC: {e}")))?;
 
-    let explain = |error: ConnectionError| explain(error, witness);
+    let explain = |error: ConnectionError| explain(error, verifier);
     let (connection, accepted) = if early {
         match connecting.into_0rtt() {
             Ok((connection, accepted)) => (connection, Some(accepted)),
@@ -86,15 +84,8 @@ async fn exchange(ask: &Ask<'_>) -> Result<Exchange, ProbeError> {
     };
     let mut handshake_done = since(start);
 
-    let (mut driver, mut sender) = h3::client::builder()
-        .max_field_section_size(MAX_HEAD)
-        .build(h3_quinn::Connection::new(connection.clone()))
-        .await
-        .map_err(|e| broken(&connection, witness, &e))?;
-    // The driver reads control streams; it ends with the connection.
-    let driving = tokio::spawn(async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await });
-
-    let sending = send(&mut sender, request, start);
+    let bytes = h3::encode(&fields::encode(Coding::Qpack, &request.to_wire()), &[]);
+    let sending = send(&connection, &bytes, start);
     let (result, early_data) = match accepted {
         None => (sending.await, None),
         Some(accepted) => {
@@ -110,19 +101,11 @@ async fn exchange(ask: &Ask<'_>) -> Result<Exchange, ProbeError> {
     };
     let result = match (result, early_data) {
         // Rejected streams are gone with their data: ask again, now under the handshake's keys.
-        (_, Some(EarlyData::Rejected)) => {
-            let (mut driver, mut sender) = h3::client::builder()
-                .max_field_section_size(MAX_HEAD)
-                .build::<_, _, bytes::Bytes>(h3_quinn::Connection::new(connection.clone()))
-                .await
-                .map_err(|e| broken(&connection, witness, &e))?;
-            tokio::spawn(async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await });
-            send(&mut sender, request, start).await
-        }
+        (_, Some(EarlyData::Rejected)) => send(&connection, &bytes, start).await,
         (result, _) => result,
     };
-    let response = result.map_err(|e| match e {
-        Failed::Stream(e) => broken(&connection, witness, &e),
+    let (response, _control) = result.map_err(|e| match e {
+        Failed::Stream(e) => broken(&connection, verifier, &e),
         Failed::Probe(e) => e,
     })?;
 
@@ -137,76 +120,79 @@ async fn exchange(ask: &Ask<'_>) -> Result<Exchange, ProbeError> {
         group: None,
         alpn,
         // Only a full handshake shows a certificate.
-        handshake: if witness.calls() == calls { Kind::Resumed } else { Kind::Full },
+        handshake: if verifier.shown() == calls { Kind::Resumed } else { Kind::Full },
         early_data,
     };
     connection.close(VarInt::from_u32(0x100), b"");
-    driving.abort();
     // Long enough for the CLOSE to leave; a peer that does not answer is not waited for.
     let _ = tokio::time::timeout(Duration::from_millis(5), endpoint.wait_idle()).await;
     Ok(Exchange { handshake_done, negotiated, response })
 }
 
-enum Failed {
-    Stream(h3::error::StreamError),
+/// Why [`send`] has no response.
+#[derive(Debug)]
+pub enum Failed {
+    /// The stream or the connection.
+    Stream(String),
+    /// The response.
     Probe(ProbeError),
 }
 
-impl From<h3::error::StreamError> for Failed {
-    fn from(error: h3::error::StreamError) -> Self {
-        Self::Stream(error)
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Stream(why) => write!(f, "HTTP/3: {why}"),
+            Self::Probe(error) => error.fmt(f),
+        }
     }
 }
 
-async fn send(
-    sender: &mut h3::client::SendRequest<h3_quinn::OpenStreams, bytes::Bytes>,
-    request: &Request,
-    start: Instant,
-) -> Result<Response, Failed> {
-    let bad = |e: http::Error| Failed::Probe(ProbeError::Usage(format!("cannot write the request: {e}")));
-    let mut head = http::Request::builder()
-        .method(request.method.as_str())
-        .uri(format!("https://{}{}", request.authority, request.path));
-    let has = |name: &str| request.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-    for (name, value) in [("user-agent", USER_AGENT), ("accept", "*/*")] {
-        if !has(name) {
-            head = head.header(name, value);
+impl std::error::Error for Failed {}
+
+/// Opens the control stream, sends a request that was encoded, and reads the response to its end. Returns the control stream
+/// too, which must stay open as long as the connection (RFC 9114 §6.2.1).
+pub async fn send(connection: &Connection, request: &[u8], start: Instant) -> Result<(Response, SendStream), Failed> {
+    fn stream(error: impl std::fmt::Display) -> Failed {
+        Failed::Stream(error.to_string())
+    }
+    let mut control = connection.open_uni().await.map_err(stream)?;
+    control.write_all(&h3::CONTROL_OPENING).await.map_err(stream)?;
+    let (mut sender, mut receiver) = connection.open_bi().await.map_err(stream)?;
+    sender.write_all(request).await.map_err(stream)?;
+    sender.finish().map_err(stream)?;
+    let mut found = h3::Response::default();
+    let mut response = Response::default();
+    while let Some(chunk) = receiver.read_chunk(usize::MAX, true).await.map_err(stream)? {
+        let now = since(start);
+        found.feed(&chunk.bytes).map_err(|h3::Broken(why)| stream(why))?;
+        if found.status() != 0 && response.first_byte == 0 {
+            response.first_byte = now;
         }
+        check_size(found.content()).map_err(Failed::Probe)?;
     }
-    for (name, value) in &request.headers {
-        let name = name.to_ascii_lowercase();
-        // RFC 9114 §4.2: fields about the connection do not exist here; Host is `:authority`.
-        if !matches!(name.as_str(), "connection" | "host" | "keep-alive" | "transfer-encoding" | "upgrade") {
-            head = head.header(name, value);
-        }
+    if !found.complete() {
+        return Err(stream("the stream ended before the response was complete"));
     }
-    let mut stream = sender.send_request(head.body(()).map_err(bad)?).await?;
-    stream.finish().await?;
-    let head = stream.recv_response().await?;
-    let mut response = Response { status: head.status().as_u16(), first_byte: since(start), ..Response::default() };
-    while let Some(chunk) = stream.recv_data().await? {
-        response.body_bytes += chunk.remaining() as u64;
-        check_size(response.body_bytes).map_err(Failed::Probe)?;
-    }
+    (response.status, response.body_bytes) = (found.status(), found.content());
     response.last_byte = since(start);
-    Ok(response)
+    Ok((response, control))
 }
 
 /// The connection's own reason says more than the stream's.
-fn broken(connection: &Connection, witness: &Witness, error: &dyn std::fmt::Display) -> ProbeError {
+fn broken(connection: &Connection, verifier: &Verifier, error: &dyn std::fmt::Display) -> ProbeError {
     match connection.close_reason() {
         Some(ConnectionError::LocallyClosed) | None => ProbeError::Http(format!("HTTP/3: {error}")),
-        Some(reason) => explain(reason, witness),
+        Some(reason) => explain(reason, verifier),
     }
 }
 
-fn explain(error: ConnectionError, witness: &Witness) -> ProbeError {
+fn explain(error: ConnectionError, verifier: &Verifier) -> ProbeError {
     match error {
         ConnectionError::TimedOut => ProbeError::Timeout("over QUIC"),
         ConnectionError::TransportError(e) => {
             // The transport's error does not carry rustls' own.
-            if let Some(refusal) = witness.take_refusal() {
-                return witness.explain(refusal);
+            if let Some(refusal) = verifier.take_refusal() {
+                return trust::explain(verifier, refusal);
             }
             ProbeError::Tls(format!("QUIC: {e}"))
         }

@@ -13,8 +13,8 @@ use crate::h1::Request;
 use crate::net::Resolver;
 use crate::target::Target;
 use crate::tls::{EarlyData, Negotiated};
-use crate::trust::Witness;
 use crate::variant::Variant;
+use sealane_lab_wire::Verifier;
 
 /// How much to measure.
 #[derive(Clone, Debug)]
@@ -76,13 +76,13 @@ pub fn measure(
     variants: &[Variant],
     target: &Target,
     request: &Request,
-    witness: &Arc<Witness>,
+    verifier: &Arc<Verifier>,
     resolver: &mut Resolver,
     plan: &Plan,
 ) -> Result<Measurement, ProbeError> {
     let mut runners = variants
         .iter()
-        .map(|variant| Runner::new(variant, target, request.clone(), witness.clone(), plan.timeout))
+        .map(|variant| Runner::new(variant, target, request.clone(), verifier.clone(), plan.timeout))
         .collect::<Result<Vec<_>, _>>()?;
     for turn in turns(variants.len(), plan.warmup) {
         runners[turn].attempt(resolver)?;

@@ -12,8 +12,9 @@ use serde::Serialize;
 use crate::error::ProbeError;
 use crate::net::Socket;
 use crate::tickets::TicketStore;
-use crate::trust::Witness;
+use crate::trust;
 use crate::variant::{Group, Handshake, Http, Variant, Version};
+use sealane_lab_wire::Verifier;
 
 /// The provider of all cryptography, with the groups in the order that browsers use.
 pub fn provider(group: Option<Group>) -> Arc<CryptoProvider> {
@@ -40,7 +41,7 @@ pub struct Client {
 
 impl Client {
     /// Builds the configuration that `variant` asks for.
-    pub fn new(variant: &Variant, witness: &Arc<Witness>) -> Result<Self, ProbeError> {
+    pub fn new(variant: &Variant, verifier: &Arc<Verifier>) -> Result<Self, ProbeError> {
         let versions: &[&rustls::SupportedProtocolVersion] = match variant.version {
             None => &[&rustls::version::TLS13, &rustls::version::TLS12],
             Some(Version::Tls12) => &[&rustls::version::TLS12],
@@ -50,7 +51,7 @@ impl Client {
             .with_protocol_versions(versions)
             .map_err(|e| ProbeError::Tls(e.to_string()))?
             .dangerous()
-            .with_custom_certificate_verifier(witness.clone())
+            .with_custom_certificate_verifier(verifier.clone())
             .with_no_client_auth();
         config.alpn_protocols = match variant.http {
             None => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
@@ -119,7 +120,7 @@ pub struct Negotiated {
 pub struct TlsStream<'w> {
     conn: ClientConnection,
     socket: Socket,
-    witness: &'w Witness,
+    verifier: &'w Verifier,
     early: Option<usize>,
 }
 
@@ -129,11 +130,11 @@ impl<'w> TlsStream<'w> {
         config: Arc<ClientConfig>,
         name: rustls::pki_types::ServerName<'static>,
         socket: Socket,
-        witness: &'w Witness,
+        verifier: &'w Verifier,
         early: Option<&[u8]>,
     ) -> Result<Self, ProbeError> {
         let conn = ClientConnection::new(config, name).map_err(|e| ProbeError::Tls(e.to_string()))?;
-        let mut stream = Self { conn, socket, witness, early: None };
+        let mut stream = Self { conn, socket, verifier, early: None };
         if let (Some(bytes), Some(mut early)) = (early, stream.conn.early_data()) {
             // As much as the ticket allows; the rest follows after the handshake.
             let sent = early.write(bytes).map_err(|e| ProbeError::from_io(e, "writing early data"))?;
@@ -204,7 +205,7 @@ impl<'w> TlsStream<'w> {
             }
             let n = self.conn.read_tls(&mut self.socket).map_err(|e| ProbeError::from_io(e, "reading the response"))?;
             if let Err(error) = self.conn.process_new_packets() {
-                return Err(self.witness.explain(error));
+                return Err(trust::explain(self.verifier, error));
             }
             if n == 0 {
                 return Ok(0);
@@ -230,7 +231,7 @@ impl<'w> TlsStream<'w> {
         if let Err(error) = self.conn.process_new_packets() {
             // The alert that tells the server why; it may be gone already.
             let _ = self.flush(during);
-            return Err(self.witness.explain(error));
+            return Err(trust::explain(self.verifier, error));
         }
         if n == 0 && self.conn.is_handshaking() {
             return Err(ProbeError::Closed(format!("{during}: end of stream")));

@@ -15,7 +15,7 @@ use sealane_lab_probe::net::{Family, Resolver};
 use sealane_lab_probe::run::{Measurement, Plan, measure};
 use sealane_lab_probe::target::{Overrides, Target};
 use sealane_lab_probe::tls::provider;
-use sealane_lab_probe::trust::{Trust, Witness};
+use sealane_lab_probe::trust::{Trust, Verifier, Verify, verifier};
 use sealane_lab_probe::variant::{Variant, parse_list};
 
 use server::{Authority, ONLY_12, RESPONSE, Setup, raw, serve, serve_h3};
@@ -26,18 +26,18 @@ const FAR: (i32, u8, u8) = (2199, 1, 1);
 struct Probe {
     target: Target,
     request: Request,
-    witness: Arc<Witness>,
+    verifier: Arc<Verifier>,
     resolver: Resolver,
     timeout: Duration,
 }
 
 impl Probe {
     /// A probe of `https://probe.test/` that is led to `address`.
-    fn new(address: SocketAddr, trust: &Trust) -> Self {
+    fn new(address: SocketAddr, trust: &(Verify, Trust)) -> Self {
         Self::of(NAME, address, trust)
     }
 
-    fn of(name: &str, address: SocketAddr, trust: &Trust) -> Self {
+    fn of(name: &str, address: SocketAddr, trust: &(Verify, Trust)) -> Self {
         let target = Target::parse(&format!("https://{name}/")).expect("URL");
         let request = Request {
             method: "GET".into(),
@@ -46,14 +46,14 @@ impl Probe {
             headers: vec![],
         };
         let overrides = Overrides::parse(&[format!("::{address}")], &[]).expect("valid");
-        let witness = Witness::new(trust, provider(None)).expect("trust");
+        let verifier = verifier(&trust.1, trust.0, &provider(None)).expect("trust");
         let resolver = Resolver::new(overrides, Family::Any);
-        Self { target, request, witness, resolver, timeout: Duration::from_secs(10) }
+        Self { target, request, verifier, resolver, timeout: Duration::from_secs(10) }
     }
 
     fn measure(&mut self, variants: &[Variant], attempts: usize) -> Result<Measurement, ProbeError> {
         let plan = Plan { attempts, warmup: 1, timeout: self.timeout, pause: Duration::ZERO, seed: 1 };
-        measure(variants, &self.target, &self.request, &self.witness, &mut self.resolver, &plan)
+        measure(variants, &self.target, &self.request, &self.verifier, &mut self.resolver, &plan)
     }
 
     fn one(&mut self, words: &str) -> Result<Measurement, ProbeError> {
@@ -61,13 +61,16 @@ impl Probe {
     }
 
     fn inspect(&mut self) -> Inspection {
-        inspect(&self.target, &self.request, &self.witness, &mut self.resolver, self.timeout, true).expect("inspected")
+        inspect(&self.target, &self.request, &self.verifier, &mut self.resolver, self.timeout, true).expect("inspected")
     }
 }
 
-fn trusting(authority: &Authority) -> Trust {
-    Trust::CaFile(authority.file())
+fn trusting(authority: &Authority) -> (Verify, Trust) {
+    (Verify::Full, Trust::CaFile(authority.file()))
 }
+
+/// Chain and name are not checked.
+const ANYONE: (Verify, Trust) = (Verify::Signature, Trust::System);
 
 #[test]
 fn every_tcp_variant_is_what_it_says() {
@@ -178,7 +181,7 @@ fn certificate_trouble_names_the_check_and_the_way_on() {
         let text = error.to_string();
         assert!(text.contains(problem) && text.contains(remedy) && text.contains("--insecure"), "{text}");
         assert_eq!((error.kind(), error.exit_code()), ("certificate", 3));
-        assert!(Probe::of(name, address, &Trust::DangerousAnyone).one("tls1.3").is_ok());
+        assert!(Probe::of(name, address, &ANYONE).one("tls1.3").is_ok());
     }
 }
 
@@ -203,7 +206,7 @@ fn every_http3_variant_is_what_it_says() {
 #[test]
 fn a_silent_udp_port_is_a_timeout() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    let mut probe = Probe::new(silent.local_addr().expect("address"), &Trust::DangerousAnyone);
+    let mut probe = Probe::new(silent.local_addr().expect("address"), &ANYONE);
     probe.timeout = Duration::from_millis(200);
     assert!(matches!(probe.one("h3"), Err(ProbeError::Timeout(_))));
 }
@@ -222,7 +225,7 @@ fn hostile_servers_before_tls_end_in_an_error() {
     for (name, address) in
         [("junk", junk), ("ssh", ssh), ("endless", endless), ("closing", closing), ("silent", silent)]
     {
-        let mut probe = Probe::new(address, &Trust::DangerousAnyone);
+        let mut probe = Probe::new(address, &ANYONE);
         probe.timeout = Duration::from_millis(300);
         for words in ["tls1.2", "tls1.3", "h2"] {
             let error = probe.one(words).expect_err(name);

@@ -15,4 +15,4 @@ mod svg;
 pub mod text;
 pub mod usl;
 
-pub use model::{Axis, Fact, Figure, Machine, Page, Part, Report, Source, Study, Subject, View, Void};
+pub use model::{Axis, Fact, Figure, Machine, Page, Part, Report, Round, Source, Study, Subject, View, Void};

@@ -126,6 +126,9 @@ pub struct Part {
     pub views: Vec<View>,
     /// Rounds that were thrown away.
     pub voids: Vec<Void>,
+    /// The raw data: what each subject gave in each round, void ones included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<Round>,
     /// What to know when reading.
     pub notes: Vec<String>,
 }
@@ -298,6 +301,20 @@ pub enum View {
         /// What x is.
         label: String,
     },
+}
+
+/// What one subject gave in one round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// The subject.
+    pub subject: String,
+    /// Which round or step. A repeated round has one entry for each attempt.
+    pub what: String,
+    /// The numbers by name.
+    pub values: std::collections::BTreeMap<String, f64>,
+    /// Why the attempt is void; empty if it holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub void: Vec<String>,
 }
 
 /// A round that was thrown away.

@@ -15,7 +15,7 @@ use sealane_lab_probe::run::{Plan, measure};
 use sealane_lab_probe::target::{Overrides, Target};
 use sealane_lab_probe::threshold::Threshold;
 use sealane_lab_probe::tls::provider;
-use sealane_lab_probe::trust::{Trust, Witness};
+use sealane_lab_probe::trust::{self, Trust, Verify};
 use sealane_lab_probe::variant::{Variant, parse_list};
 
 /// Measures the phases of an HTTPS request, compares variants of it, and lists what the server offers.
@@ -205,12 +205,10 @@ fn from_network(args: &Args, url: &str) -> Result<Report, ProbeError> {
         (None, Some(words)) => vec![words.parse()?],
         (None, None) => vec![Variant::negotiated()],
     };
-    let trust = match (&args.cacert, args.insecure) {
-        (Some(file), _) => Trust::CaFile(file.clone()),
-        (None, true) => Trust::DangerousAnyone,
-        (None, false) => Trust::System,
-    };
-    let witness = Witness::new(&trust, provider(None))?;
+    let trust = args.cacert.clone().map_or(Trust::System, Trust::CaFile);
+    // A file that is named says who is to be checked.
+    let verify = if args.insecure && args.cacert.is_none() { Verify::Signature } else { Verify::Full };
+    let verifier = trust::verifier(&trust, verify, &provider(None))?;
     let family = match (args.ipv4, args.ipv6) {
         (true, _) => Family::V4,
         (_, true) => Family::V6,
@@ -228,9 +226,9 @@ fn from_network(args: &Args, url: &str) -> Result<Report, ProbeError> {
     report.url = Some(url.to_owned());
     report.attempts = plan.attempts;
     report.warmup_rounds = plan.warmup;
-    report.add(measure(&variants, &target, &request, &witness, &mut resolver, &plan)?);
+    report.add(measure(&variants, &target, &request, &verifier, &mut resolver, &plan)?);
     if !args.no_inspect {
-        let seen = inspect(&target, &request, &witness, &mut resolver, timeout, !args.no_scan)?;
+        let seen = inspect(&target, &request, &verifier, &mut resolver, timeout, !args.no_scan)?;
         report.advice = advise(&seen);
         report.inspection = Some(seen);
     }

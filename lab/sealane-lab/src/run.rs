@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use clap::Args as ClapArgs;
-use sealane_lab_experiment::{Experiment, Options, machine};
+use sealane_lab_experiment::spec::PartSpec;
+use sealane_lab_experiment::{Experiment, Method, Options, machine, programs};
 use sealane_lab_load::verdict::time;
 use sealane_lab_report::model::{FORMAT, rfc3339};
 use sealane_lab_report::{Page, Report, csv, html, text};
@@ -31,7 +32,9 @@ fn experiments() -> anyhow::Result<Vec<Box<dyn Experiment>>> {
 EXAMPLES:
   List the experiments:             sealane-lab run list
   A short run of a few minutes:     sealane-lab run proxies --quick --out report
-  With a second HAProxy:            sealane-lab run proxies --peer haproxy-new=/opt/haproxy/sbin/haproxy --out report
+  With a second HAProxy:            sealane-lab run proxies --subject haproxy-new=/opt/haproxy/sbin/haproxy --out report
+  An old and a new gateway:         sealane-lab run proxies --method together --without nginx,haproxy \\
+                                      --subject sealane=NEW --subject sealane-old=OLD --out report
   All experiments:                  sealane-lab run all --out report")]
 pub struct Args {
     /// Name of an experiment, `all`, or `list`
@@ -44,8 +47,14 @@ pub struct Args {
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Program of a subject (`nginx=/opt/nginx`), or one more subject (`haproxy-wolfssl=/opt/haproxy`); repeatable
-    #[arg(long, value_name = "NAME=PATH")]
-    peer: Vec<String>,
+    #[arg(long, visible_alias = "peer", value_name = "NAME=PATH")]
+    subject: Vec<String>,
+    /// Leave out these subjects
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    without: Vec<String>,
+    /// Measure subjects in turn, each alone, or all together on one CPU: their ratios are then steady on a shared machine
+    #[arg(long, value_enum, default_value_t = How::Turns)]
+    method: How,
     /// Run only these parts; with `all`: EXPERIMENT.PART
     #[arg(long, value_delimiter = ',', value_name = "PARTS")]
     only: Vec<String>,
@@ -76,6 +85,15 @@ pub struct Args {
     /// Do not show progress
     #[arg(short, long)]
     quiet: bool,
+}
+
+/// `--method`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum How {
+    /// One subject after the other, each alone
+    Turns,
+    /// All subjects at the same time on one CPU
+    Together,
 }
 
 /// Options of `sealane-lab report`.
@@ -287,7 +305,12 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     Ok(Options {
         quick: args.quick,
         out: args.out.clone(),
-        peers: pairs(&args.peer, "--peer")?.into_iter().map(|(name, path)| (name, PathBuf::from(path))).collect(),
+        method: if args.method == How::Together { Method::Together } else { Method::Turns },
+        without: args.without.clone(),
+        subjects: pairs(&args.subject, "--subject")?
+            .into_iter()
+            .map(|(name, path)| (name, PathBuf::from(path)))
+            .collect(),
         only: args.only.clone(),
         set: pairs(&args.set, "--set")?,
         max_foreign: args.max_foreign,
@@ -313,8 +336,13 @@ fn choose<'a>(
     let names = || each().map(|e| e.spec().name.as_str()).collect::<Vec<_>>().join(", ");
     if name != "all" {
         let one: Vec<_> = each().filter(|e| e.spec().name == name).collect();
-        if one.is_empty() {
+        let Some(experiment) = one.first() else {
             bail!("there is no experiment {name:?}; there are {}, and `all`", names());
+        };
+        if options.method == Method::Together
+            && let Some(what) = not_together(*experiment, &options.only)
+        {
+            bail!("--method together: {what}");
         }
         return Ok(one);
     }
@@ -322,10 +350,15 @@ fn choose<'a>(
     if let Some(what) = options.only.iter().chain(keys).find(|what| !each().any(|e| within(e, what).is_some())) {
         bail!("{what:?} with `all` must say of which experiment, such as proxies.{what}; there are {}", names());
     }
-    if let Some((peer, _)) = options.peers.iter().find(|(peer, _)| !each().any(|e| takes(e, peer))) {
-        bail!("--peer {peer}: no experiment has such a subject");
+    if let Some((name, _)) = options.subjects.iter().find(|(name, path)| !each().any(|e| takes(e, name, path))) {
+        bail!("--subject {name}: no experiment has such a subject");
     }
-    Ok(each().filter(|e| options.only.is_empty() || options.only.iter().any(|o| within(*e, o).is_some())).collect())
+    if let Some(name) = options.without.iter().find(|name| !each().any(|e| has(e, name))) {
+        bail!("--without {name}: no experiment has such a subject");
+    }
+    let wanted = |e: &&dyn Experiment| options.only.is_empty() || options.only.iter().any(|o| within(*e, o).is_some());
+    let able = |e: &&dyn Experiment| options.method != Method::Together || !e.together().is_empty();
+    Ok(each().filter(wanted).filter(able).collect())
 }
 
 /// What follows the experiment's name in `EXPERIMENT.PART` or `EXPERIMENT.KEY`; nothing where it is another's.
@@ -333,21 +366,47 @@ fn within<'a>(experiment: &dyn Experiment, what: &'a str) -> Option<&'a str> {
     what.strip_prefix(experiment.spec().name.as_str())?.strip_prefix('.')
 }
 
-/// Whether a `--peer` is one of the experiment's subjects, or one more of their kinds.
-fn takes(experiment: &dyn Experiment, peer: &str) -> bool {
-    experiment.spec().subjects.iter().any(|s| s.name == peer || peer.starts_with(&format!("{}-", s.kind)))
+/// Why these parts cannot be measured with `--method together`, if so.
+fn not_together(experiment: &dyn Experiment, only: &[String]) -> Option<String> {
+    let (name, able) = (&experiment.spec().name, experiment.together());
+    if able.is_empty() {
+        return Some(format!("{name} has no part for it"));
+    }
+    let other = only.iter().find(|id| !able.contains(&id.as_str()))?;
+    Some(format!("{other} cannot be measured so; of {name} these can: {}", able.join(", ")))
+}
+
+/// Whether a subject of `--subject` is one of the experiment's, or one more of their kinds.
+fn takes(experiment: &dyn Experiment, name: &str, path: &Path) -> bool {
+    programs::kind(experiment.spec(), name, path).is_some()
+}
+
+/// Whether the experiment has this subject.
+fn has(experiment: &dyn Experiment, name: &str) -> bool {
+    experiment.spec().subjects.iter().any(|s| s.name == name)
 }
 
 /// With `all`, what concerns one experiment only is kept from the others.
 fn narrow(options: &Options, experiment: &dyn Experiment, all: bool) -> Options {
     let mut own = options.clone();
-    if !all {
-        return own;
+    if all {
+        narrow_to(&mut own, options, experiment);
     }
+    if own.method == Method::Together {
+        let asked = |id: &str| own.only.is_empty() || own.only.iter().any(|o| o == id);
+        let able = |part: &&PartSpec| experiment.together().contains(&part.id.as_str());
+        let short = |part: &&PartSpec| !own.only.is_empty() || part.quick || !own.quick;
+        let parts = experiment.spec().parts.iter().filter(able).filter(short);
+        own.only = parts.map(|part| part.id.clone()).filter(|id| asked(id)).collect();
+    }
+    own
+}
+
+fn narrow_to(own: &mut Options, options: &Options, experiment: &dyn Experiment) {
     own.only = options.only.iter().filter_map(|o| within(experiment, o).map(str::to_owned)).collect();
     own.set = options.set.iter().filter_map(|(k, v)| Some((within(experiment, k)?.to_owned(), v.clone()))).collect();
-    own.peers.retain(|(name, _)| takes(experiment, name));
-    own
+    own.subjects.retain(|(name, path)| takes(experiment, name, path));
+    own.without.retain(|name| has(experiment, name));
 }
 
 /// The command line as a shell would take it again, by the program's name alone: where it lies is nobody's business.
@@ -372,9 +431,9 @@ mod tests {
 
     #[test]
     fn commands_can_be_pasted_again() {
-        let args = ["/x/sealane-lab", "run", "proxies", "--set", "a b=1", "--peer", "n=/it's"];
+        let args = ["/x/sealane-lab", "run", "proxies", "--set", "a b=1", "--subject", "n=/it's"];
         let said = command(args.into_iter().map(str::to_owned));
-        assert_eq!(said, r"sealane-lab run proxies --set 'a b=1' --peer 'n=/it'\''s'");
+        assert_eq!(said, r"sealane-lab run proxies --set 'a b=1' --subject 'n=/it'\''s'");
     }
 
     #[test]
@@ -392,12 +451,12 @@ mod tests {
         let options = Options {
             only: vec!["proxies.bulk".into(), "tls-versions.loopback".into()],
             set: vec![("proxies.rounds".into(), "1".into())],
-            peers: vec![("haproxy-x".into(), "/x".into())],
+            subjects: vec![("haproxy-x".into(), "/x".into())],
             ..Options::default()
         };
         let own = narrow(&options, known[0].as_ref(), true);
-        assert_eq!((own.only, own.set[0].0.as_str(), own.peers.len()), (vec!["bulk".to_owned()], "rounds", 1));
-        assert!(narrow(&options, known[1].as_ref(), true).peers.is_empty());
+        assert_eq!((own.only, own.set[0].0.as_str(), own.subjects.len()), (vec!["bulk".to_owned()], "rounds", 1));
+        assert!(narrow(&options, known[1].as_ref(), true).subjects.is_empty());
         let chosen = choose(&known, "all", &options).unwrap();
         let names: Vec<&str> = chosen.iter().map(|e| e.spec().name.as_str()).collect();
         assert_eq!(names, ["proxies", "tls-versions"], "only those that have a part in it");
@@ -411,7 +470,7 @@ mod tests {
             Options { only: vec!["bulk".into()], ..Options::default() },
             Options { only: vec!["proxies".into()], ..Options::default() },
             Options { set: vec![("rounds".into(), "1".into())], ..Options::default() },
-            Options { peers: vec![("apache".into(), "/x".into())], ..Options::default() },
+            Options { subjects: vec![("apache".into(), "/x".into())], ..Options::default() },
         ] {
             assert!(choose(&known, "all", &options).is_err(), "{options:?}");
             // Of one experiment, its own checks tell.

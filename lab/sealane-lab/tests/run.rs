@@ -31,7 +31,7 @@ fn a_quick_run_writes_a_report_whose_forms_agree() {
     let mut args = vec!["run", "proxies", "--only", "keepalive,bulk", "--out", out];
     args.extend(ANYHOW);
     args.extend(sizes);
-    args.extend(peer.iter().flat_map(|p| ["--peer", p]));
+    args.extend(peer.iter().flat_map(|p| ["--subject", p]));
     let output = lab(&args);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&output.stderr));
@@ -84,7 +84,7 @@ fn page(args: &[&str], sizes: &[&str]) -> Value {
     let peer = gateway.map(|p| format!("sealane={p}"));
     let mut all = [&["run"][..], args, &ANYHOW[..], &["--json"][..]].concat();
     all.extend(sizes.iter().flat_map(|size| ["--set", size]));
-    all.extend(peer.iter().flat_map(|p| ["--peer", p]));
+    all.extend(peer.iter().flat_map(|p| ["--subject", p]));
     let output = lab(&all);
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{said}");
@@ -160,12 +160,82 @@ fn knees_storms_threads_memory_and_http3_are_measured_in_small() {
 }
 
 #[test]
+fn new_clients_slow_readers_lanes_and_certificates_are_measured_in_small() {
+    if !here("nginx") || !here("setpriv") || std::env::var_os("SEALANE_BIN").is_none() {
+        println!("skipped: no nginx, setpriv or SEALANE_BIN on this machine");
+        return;
+    }
+    let sizes =
+        ["rounds=1", "seconds=0.3", "connections=4", "storm_seconds=0.5", "slow_readers=20", "slow_seconds=0.5"];
+    let more = ["lanes_full_rate=50", "lanes_keepalive_rate=100", "certificates=5"];
+    let args = ["proxies", "--only", "overload,slow-readers,lanes,certificates", "--without", "haproxy"];
+    let json = page(&args, &[&sizes[..], &more].concat());
+    let parts = json["pages"][0]["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 4, "{json}");
+    for (part, measure, subjects) in [
+        (&parts[0], "new clients per second", &["sealane", "nginx"][..]),
+        (&parts[1], "memory per slow reader", &["sealane", "nginx"]),
+        (&parts[2], "CPU per full handshake at 50/s", &["sealane, one", "sealane, two", "nginx, one", "nginx, two"]),
+        (&parts[3], "CPU to start", &["sealane, one certificate", "sealane, many"]),
+    ] {
+        assert!(part["skipped"].is_null(), "{part}");
+        for subject in subjects {
+            let void = part["voids"].as_array().into_iter().flatten().any(|v| v["subject"] == *subject);
+            assert!(void || figures(part, measure, subject).any(|v| v >= 0.0), "{subject}: {part}");
+        }
+        assert!(!part["notes"].to_string().contains("closed the connections"), "{part}");
+    }
+}
+
+#[test]
+fn together_compares_two_builds_of_the_gateway_in_the_same_rounds() {
+    let Some(gateway) = std::env::var("SEALANE_BIN").ok().filter(|p| Path::new(p).is_file()) else {
+        println!("skipped: SEALANE_BIN does not say where the gateway is");
+        return;
+    };
+    if !here("nginx") || !here("setpriv") {
+        println!("skipped: no nginx or no setpriv on this machine");
+        return;
+    }
+    let old = format!("old={gateway}");
+    let args = ["proxies", "--method", "together", "--only", "keepalive,full-ecdsa", "--subject", &old];
+    let json = page(
+        &[&args[..], &["--without", "nginx,haproxy"]].concat(),
+        &["rounds=2", "seconds=0.5", "together_connections=4"],
+    );
+    let parts = json["pages"][0]["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 2, "{json}");
+    for part in parts {
+        assert!(part["skipped"].is_null(), "{part}");
+        // The raw data: who was measured in which round.
+        let rounds = part["rounds"].as_array().unwrap();
+        let held = |subject: &str| {
+            let own = rounds.iter().filter(|r| r["subject"] == subject && r["void"].is_null());
+            own.map(|r| r["what"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(held("sealane"), held("old"), "a round holds for all or for none: {part}");
+        assert!(rounds.iter().all(|r| ["sealane", "old"].contains(&r["subject"].as_str().unwrap())), "{part}");
+        assert!(part["voids"].as_array().unwrap().iter().all(|v| !v["why"].as_str().unwrap().contains("others used")));
+        if held("old").is_empty() {
+            println!("void: {}", part["voids"]);
+            continue;
+        }
+        // The same program under two names costs the same: both had the same CPU at the same time.
+        let ratio = figures(part, "CPU of sealane ÷ old", "sealane").next().unwrap();
+        assert!((0.5..2.0).contains(&ratio), "{ratio}: {part}");
+        let share: f64 =
+            ["sealane", "old"].map(|s| figures(part, "CPU of the servers in use", s).next().unwrap()).iter().sum();
+        assert!(share < 110.0, "they share one CPU: {share} %");
+    }
+}
+
+#[test]
 fn tunnels_carry_streams_and_datagrams_in_turns() {
     let Ok(gateway) = std::env::var("SEALANE_BIN") else {
         println!("skipped: SEALANE_BIN does not say where the gateway is");
         return;
     };
-    let only = ["run", "tunnel", "--only", "tcp-segmented,udp", "--json", "--peer"];
+    let only = ["run", "tunnel", "--only", "tcp-segmented,udp", "--json", "--subject"];
     let sizes = ["rounds=1", "seconds=1", "udp_rounds=1", "udp_seconds=1", "sizes=512"];
     let sizes: Vec<&str> = sizes.iter().flat_map(|size| ["--set", size]).collect();
     let peer = format!("sealane={gateway}");
@@ -225,7 +295,7 @@ fn all_is_one_report_in_which_what_cannot_run_says_why() {
         println!("skipped: no nginx on this machine");
         return;
     }
-    let nowhere = ["--peer", "haproxy=/nowhere/haproxy"];
+    let nowhere = ["--subject", "haproxy=/nowhere/haproxy"];
     let json = page(&[&["all", "--only", "proxies.keepalive,tls-versions.study"][..], &nowhere[..]].concat(), &[]);
     assert_eq!(json["title"], "The state of secure transport on this machine");
     let pages = json["pages"].as_array().unwrap();
@@ -239,7 +309,9 @@ fn all_is_one_report_in_which_what_cannot_run_says_why() {
 fn what_cannot_be_run_is_refused_or_said() {
     let code = |args: &[&str]| lab(args).status.code();
     assert_eq!(code(&["run", "no-such-experiment"]), Some(2));
-    assert_eq!(code(&["run", "proxies", "--peer", "nginx"]), Some(2));
+    assert_eq!(code(&["run", "proxies", "--subject", "nginx"]), Some(2));
+    assert_eq!(code(&["run", "proxies", "--method", "together", "--only", "storm"]), Some(2));
+    assert_eq!(code(&["run", "tunnel", "--method", "together"]), Some(2));
     assert_eq!(code(&["run", "proxies", "--tries", "0"]), Some(2));
     assert_eq!(code(&["run", "all", "--only", "bulk"]), Some(2));
     assert_eq!(code(&["report", "/nowhere.json", "--out", "/tmp"]), Some(2));
@@ -247,7 +319,7 @@ fn what_cannot_be_run_is_refused_or_said() {
     let text = String::from_utf8_lossy(&list.stdout).into_owned();
     assert!(list.status.success() && text.contains("tls-versions") && text.contains("knee-1.3"), "{text}");
     // An experiment that cannot run is a page that says why, and nothing was measured: 3.
-    let output = lab(&["run", "proxies", "--quick", "--quiet", "--json", "--peer", "nginx=/nowhere/nginx"]);
+    let output = lab(&["run", "proxies", "--quick", "--quiet", "--json", "--subject", "nginx=/nowhere/nginx"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert!(json["pages"][0]["obstacle"].as_str().unwrap().contains("nginx"), "{json}");

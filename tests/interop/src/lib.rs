@@ -14,7 +14,6 @@ pub mod gateway;
 pub mod h2;
 pub mod h3;
 pub mod h3_server;
-pub mod hellos;
 pub mod http;
 pub mod peers;
 pub mod ports;

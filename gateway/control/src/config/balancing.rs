@@ -61,7 +61,7 @@ pub(super) fn policy(sink: &Sink, key: &str, node: &Node) -> Option<Balance> {
     };
     if let Some(ours) = ours {
         let help = format!("write {key} = \"{ours}\"");
-        sink.error(&node.span(), format!("\"{s}\" is no value for \"{key}\""), Some(help));
+        sink.error(&node.span(), format!("\"{s}\" is not a value for \"{key}\""), Some(help));
         return None;
     }
     decode::choose(sink, &format!("\"{key}\""), &s, &node.span(), POLICIES)
@@ -76,7 +76,7 @@ pub(super) fn hash_key(sink: &Sink, key: &str, node: &Node) -> Option<HashKey> {
         Some(("cookie", name)) if super::route::is_token(name) => Some(HashKey::Cookie(name.to_owned())),
         _ => {
             let help = "allowed are \"address\", \"header:NAME\" and \"cookie:NAME\"".to_owned();
-            sink.error(&node.span(), format!("\"{s}\" is no value for \"{key}\""), Some(help));
+            sink.error(&node.span(), format!("\"{s}\" is not a value for \"{key}\""), Some(help));
             None
         }
     }

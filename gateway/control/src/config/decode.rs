@@ -380,7 +380,7 @@ pub(super) fn choose<T: Copy>(
         Some(best) => format!("did you mean \"{best}\"? Allowed are {}", listed(names())),
         None => format!("allowed are {}", listed(names())),
     };
-    sink.error(span, format!("\"{s}\" is no value for {what}"), Some(help));
+    sink.error(span, format!("\"{s}\" is not a value for {what}"), Some(help));
     None
 }
 

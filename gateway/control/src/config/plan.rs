@@ -103,7 +103,7 @@ pub(super) fn read(section: &Section, resolver: ResolverKind) -> Plan {
 pub(super) fn path(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let s = decode::text(sink, key, node)?;
     if !s.starts_with('/') || !s.bytes().all(|b| b.is_ascii_graphic()) {
-        sink.error(&node.span(), format!("\"{s}\" is no path"), Some(format!("write {key} = \"/health\"")));
+        sink.error(&node.span(), format!("\"{s}\" is not a path"), Some(format!("write {key} = \"/health\"")));
         return None;
     }
     Some(s)

@@ -108,7 +108,7 @@ pub(super) fn key(sink: &Sink, key: &str, node: &Node) -> Option<RateKey> {
         Some(("header", name)) if super::route::is_token(name) => Some(RateKey::Field(name.to_owned())),
         _ => {
             let help = "allowed are \"address\", \"sni\" and \"header:NAME\"".to_owned();
-            sink.error(&node.span(), format!("\"{s}\" is no value for \"{key}\""), Some(help));
+            sink.error(&node.span(), format!("\"{s}\" is not a value for \"{key}\""), Some(help));
             None
         }
     }

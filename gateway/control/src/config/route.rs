@@ -266,7 +266,7 @@ pub(super) fn path_text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
             None if s.starts_with(['^', '~']) => "there are no patterns: name the paths, one route each".to_owned(),
             None => format!("write {key} = \"/{s}\""),
         };
-        sink.error(&node.span(), format!("\"{s}\" is no path"), Some(help));
+        sink.error(&node.span(), format!("\"{s}\" is not a path"), Some(help));
         return None;
     }
     if s.contains(['?', '#']) {

@@ -66,7 +66,7 @@ fn cidr(section: &Section, text: &At<String>) -> Option<Cidr> {
         }
         Err(CidrError::Malformed) => {
             let help = "write \"192.0.2.0/24\", \"2001:db8::/32\" or one address".to_owned();
-            sink.error(&text.span, format!("\"{}\" is no block of addresses", text.value), Some(help));
+            sink.error(&text.span, format!("\"{}\" is not a block of addresses", text.value), Some(help));
             None
         }
     }

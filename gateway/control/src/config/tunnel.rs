@@ -500,7 +500,7 @@ fn options(sink: &Sink, written: &[At<String>]) -> Vec<String> {
                 || "OpenVPN's clients ignore it or end the connection; remove it".to_owned(),
                 |best| format!("did you mean \"{best}\"?"),
             );
-            sink.error(&at.span, format!("\"{word}\" is no option that clients take from a server"), Some(help));
+            sink.error(&at.span, format!("\"{word}\" is not an option that clients accept from a server"), Some(help));
         } else if push::replies(std::slice::from_ref(&at.value)).is_err() {
             sink.error(&at.span, "an option to push has no comma, no control character, and 800 bytes at most", None);
         } else {

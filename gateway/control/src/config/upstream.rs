@@ -410,7 +410,7 @@ pub(super) fn host_header(sink: &Sink, key: &str, node: &decode::Node) -> Option
     let s = decode::text(sink, key, node)?;
     let good = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b);
     if s.is_empty() || !s.bytes().all(good) {
-        sink.error(&node.span(), format!("\"{s}\" is no value for Host"), Some("write \"example.com\"".to_owned()));
+        sink.error(&node.span(), format!("\"{s}\" is not a value for Host"), Some("write \"example.com\"".to_owned()));
         return None;
     }
     Some(s)

@@ -83,7 +83,7 @@ fn messages() {
             "127.0.0.1:5 is already listened on (line 2)",
         ),
         (tls("versions = [\"1.1\"]") + &respond, "allowed are \"1.3\" and \"1.2\""),
-        (tls("ciphers = [\"AES128-SHA\"]") + &respond, "\"AES128-SHA\" is no value for \"ciphers\""),
+        (tls("ciphers = [\"AES128-SHA\"]") + &respond, "\"AES128-SHA\" is not a value for \"ciphers\""),
         (tls("ciphers = [\"ECDHE-ECDSA-AES128-GCM-SHA256\"]") + &respond, "\"ciphers\" has none for TLS 1.3"),
         (tls("ciphers = [\"TLS_AES_128_GCM_SHA256\"]") + &respond, "\"ciphers\" has none for TLS 1.2"),
         (tls("groups = [\"P-265\"]") + &respond, "did you mean \"P-256\"?"),
@@ -95,7 +95,7 @@ fn messages() {
         (listener("syn_tls = \"open\"") + &respond, "plain requests are never taken from a SYN"),
         (
             tls("").replace("[listener.tls]", "syn_tls = \"on\"\n[listener.tls]") + &respond,
-            "\"on\" is no value for \"syn_tls\"",
+            "\"on\" is not a value for \"syn_tls\"",
         ),
         (
             tls("").replace("[listener.tls]", "h2c = true\n[listener.tls]") + &respond,
@@ -136,7 +136,7 @@ fn messages() {
         (upstream("servers = [\"https://127.0.0.1\"]\ntls.ca = \"none.pem\"\n"), "cannot read the CA file"),
         (upstream("servers = [\"https://127.0.0.1\"]\ntls.key = \"certs/a.key\"\n"), "a \"key\" without a \"cert\""),
         (upstream("servers = [\"http://127.0.0.1\"]\nidle_timeout = \"0s\"\n"), "must be longer than zero"),
-        (upstream("servers = [\"http://127.0.0.1\"]\nhost_header = \"a b\"\n"), "\"a b\" is no value for Host"),
+        (upstream("servers = [\"http://127.0.0.1\"]\nhost_header = \"a b\"\n"), "\"a b\" is not a value for Host"),
         (
             upstream("servers = [\"http://127.0.0.1\"]\ntolerate = \"lf\"\n"),
             "\"equal_content_lengths\", \"bare_lf\" and",
@@ -146,7 +146,7 @@ fn messages() {
             "\"tolerate\" is for servers that speak HTTP/1.1",
         ),
         (listener("trusted_proxies = \"10.1.2.3/8\"") + &respond, "write \"10.0.0.0/8\""),
-        (listener("trusted_proxies = [\"balancer\"]") + &respond, "\"balancer\" is no block of addresses"),
+        (listener("trusted_proxies = [\"balancer\"]") + &respond, "\"balancer\" is not a block of addresses"),
         (listener("client_address_header = \"Forwarded\"") + &respond, "without \"trusted_proxies\""),
         (
             listener("mode = \"tcp\"\ntrusted_proxies = \"10.0.0.0/8\"")

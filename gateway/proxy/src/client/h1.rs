@@ -66,7 +66,7 @@ pub(crate) fn client_wants(connections: &Connections, exchanges: &Exchanges, key
         return client_conn.inbuf.len() < crate::transport::HIGH_WATER;
     }
     exchanges.get(exchange).is_some_and(|x| match x.machine.request() {
-        Phase::Streaming => !x.request_body.blocked,
+        Phase::Streaming => !x.request_body.is_blocked(),
         Phase::Draining => true,
         Phase::Awaiting | Phase::Complete => false,
     })
@@ -148,9 +148,8 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     x.started = cx.now();
     x.body = info.body;
     x.keep_alive = info.keep_alive;
-    x.upgrade = info.upgrade;
     x.request_body.decoder.reset(info.body);
-    x.begin(early, proxy.settings.limits());
+    x.begin(info.upgrade, early, proxy.settings.limits());
     proxy.counters.requests.inc();
     proxy.counters.active.set(proxy.exchanges.len() as u64 + 1);
     let exchange = proxy.exchanges.insert(x);

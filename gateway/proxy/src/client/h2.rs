@@ -1,100 +1,32 @@
-//! HTTP/2 towards clients: the connection, and its streams as sources of requests. `h2_responses` is the other half.
+//! HTTP/2 towards clients: streams as sources of requests. `h2_responses` is the other half, `h2_connection` has the
+//! connection.
 //!
 //! ```text
-//! plaintext ─► guard ─► pipe ─► h2 ─ poll_accept ─► request ─► exchange (begin)
-//!                                └── woken streams ─► data, trailers, resets ─► exchange (up_*)
-//! stage ◄────────────── pipe ◄─ h2 ◄─ responses (h2_responses)
+//! h2 ─ poll_accept ─► request ─► exchange (begin)
+//!   └── woken streams ─► data, trailers, resets ─► exchange (request_data, request_end)
 //! ```
-//! The connection is driven when bytes have come, and once per turn of the lane after something was given to it
-//! (`Connections::take_shared`), so that many streams' frames leave in one record.
 
-use crate::client::connection::{client_gone, handshake_failed};
-use crate::conn::{ClientPhase, Conn, EarlyData, Protocol};
+use crate::client::h2_connection::{H2Client, sweep};
+use crate::conn::{Conn, EarlyData, Protocol};
 use crate::connections::Connections;
-use crate::counters::Counters;
 use crate::exchange::executor::{abort_exchange, begin_request, refuse};
-use crate::exchange::expiry::check_deadlines;
 use crate::exchange::priority::Priority;
 use crate::exchange::request::{request_broken, request_data, request_end, request_room};
 use crate::exchange::streams::{ClientStream, Later, resume_source};
-use crate::exchange::waste;
 use crate::exchange::waste::{calling_off_wastes, client_wasted};
-use crate::h2::backlog::{self, BITE, NO_BUDGET};
-use crate::h2::guard::Guard;
-use crate::h2::pipe::Pipe;
 use crate::h2::wake::StreamWaker;
-use crate::h2::window::Window;
-use crate::h2::{h2_woken, message};
+use crate::h2::{backlog, message};
 use crate::renewal::rules_hold;
-use crate::service::{Proxy, log_exchange};
-use crate::settings::LaneSettings;
-use crate::snapshot::ClientLimits;
+use crate::service::Proxy;
 use bytes::Bytes;
-use h2::server::{self, SendResponse};
+use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::Request;
 use sealane_exchange::Phase;
 use sealane_http::ParseError;
-use sealane_lane::{Context, Key, Millis};
-use slab::Slab;
-use std::future::Future;
-use std::pin::Pin;
+use sealane_lane::{Context, Key};
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
-use std::time::Duration;
-
-/// Bytes of request bodies that a client may have under way: per stream, and on all streams of a connection together,
-/// which is how much memory it can make us hold.
-const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 512 * 1024;
-/// What `h2` may hold of a response that the client's window does not let out.
-pub(crate) const SEND_BUFFER: usize = 64 * 1024;
-/// Streams that were reset, and how long they are known: what is still on its way for them is ignored.
-const RESET_STREAMS: usize = 256;
-const RESET_KNOWN_FOR: Duration = Duration::from_secs(3);
-/// How often a connection's streams are looked at for their time, at least.
-const SWEEP: Millis = 1000;
-/// How long a client may open streams after it was told to open no more: several round trips on any path.
-const GRACE: Millis = 5000;
-/// Priorities that are kept of streams that are not open yet (RFC 9218 §7).
-const EARLY_UPDATES: usize = 64;
-
-enum State {
-    /// The client's preface and first SETTINGS are awaited.
-    Handshake(server::Handshake<Pipe, Bytes>),
-    Open(server::Connection<Pipe, Bytes>),
-}
-
-pub(crate) struct H2Client {
-    state: State,
-    pub(crate) pipe: Pipe,
-    pub(crate) guard: Guard,
-    pub(crate) streams: Slab<Stream>,
-    /// Bytes given to `h2` since it last wrote.
-    pub(crate) fed: usize,
-    /// What the client lets us send on all streams together.
-    pub(crate) window: Window,
-    /// The last stream that the client has opened.
-    last_id: u32,
-    /// How many streams wait for room on the wire or in the client's window, by urgency.
-    pub(crate) waiting: [u16; 8],
-    /// Counts turns of streams, for taking them in turn.
-    pub(crate) turns: u64,
-    /// Since when there is no stream.
-    pub(crate) idle_since: Millis,
-    /// When the client last took something.
-    pub(crate) progress: Millis,
-    /// Bytes that waited to be sent when that was last looked at.
-    waited: usize,
-    /// When the client was told to open no more streams.
-    leaving_since: Option<Millis>,
-    /// The client does too much of something, and is told so.
-    flooded: bool,
-    /// Streams that `h2` has reset for the client's faults.
-    faults: u32,
-    /// Requests that `h2` has answered with 431 itself: their heads were too large.
-    too_large: u32,
-}
 
 /// One request and its response. It lives as long as its exchange.
 pub(crate) struct Stream {
@@ -120,328 +52,6 @@ pub(crate) struct Stream {
     pub ended: bool,
 }
 
-#[expect(clippy::large_enum_variant, reason = "it lives on the stack, for one step")]
-enum Polled {
-    Request(Request<RecvStream>, SendResponse<Bytes>),
-    Pending,
-    Closed(Option<h2::Error>),
-}
-
-impl H2Client {
-    fn new(limits: &ClientLimits, now: Millis) -> Self {
-        let pipe = Pipe::default();
-        let handshake = server::Builder::new()
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_concurrent_streams(limits.max_streams)
-            .max_header_list_size(u32::try_from(limits.http.head).unwrap_or(u32::MAX))
-            .max_send_buffer_size(SEND_BUFFER)
-            .data_frame_budget(NO_BUDGET)
-            .max_concurrent_reset_streams(RESET_STREAMS)
-            .reset_stream_duration(RESET_KNOWN_FOR)
-            // `waste` has the budget for both, which time and requests that are served refill.
-            .max_pending_accept_reset_streams(waste::BURST as usize)
-            .max_local_error_reset_streams(None)
-            .enable_connect_protocol()
-            .handshake(pipe.clone());
-        Self {
-            state: State::Handshake(handshake),
-            pipe,
-            guard: Guard::new(now),
-            streams: Slab::new(),
-            fed: 0,
-            window: Window::new(),
-            last_id: 0,
-            waiting: [0; 8],
-            turns: 0,
-            idle_since: now,
-            progress: now,
-            waited: 0,
-            leaving_since: None,
-            flooded: false,
-            faults: 0,
-            too_large: 0,
-        }
-    }
-
-    /// Lets `h2` read what there is and write what there is room for.
-    fn poll(&mut self, stage: &mut Vec<u8>, room: usize) -> Polled {
-        let before = stage.len();
-        self.pipe.attach(stage, room);
-        let mut cx = task::Context::from_waker(Waker::noop());
-        let polled = loop {
-            match &mut self.state {
-                State::Handshake(handshake) => match Pin::new(handshake).poll(&mut cx) {
-                    Poll::Ready(Ok(mut connection)) => {
-                        if self.leaving_since.is_some() {
-                            connection.graceful_shutdown();
-                        }
-                        self.state = State::Open(connection);
-                    }
-                    Poll::Ready(Err(e)) => break Polled::Closed(Some(e)),
-                    Poll::Pending => break Polled::Pending,
-                },
-                State::Open(connection) => {
-                    break match connection.poll_accept(&mut cx) {
-                        Poll::Ready(Some(Ok((request, respond)))) => Polled::Request(request, respond),
-                        Poll::Ready(Some(Err(e))) => Polled::Closed(Some(e)),
-                        Poll::Ready(None) => Polled::Closed(None),
-                        Poll::Pending => Polled::Pending,
-                    };
-                }
-            }
-        };
-        self.pipe.detach(stage);
-        let wrote = stage.get(before..).unwrap_or_default();
-        let all = matches!(polled, Polled::Pending) && stage.len() < room;
-        let wrote = self.window.wrote(wrote, all, self.guard.is_settled(), self.last_id);
-        self.faults += wrote.faults;
-        self.too_large += wrote.unknown_heads;
-        self.fed = 0;
-        polled
-    }
-
-    /// Lets `h2` read the rest of the input, or a bite of it where small frames may be many.
-    fn allow_input(&mut self) {
-        self.pipe.allow(self.guard.backlog().is_full().then_some(BITE));
-    }
-
-    /// Takes small frames that nobody has room for out of `h2`. Whether there is more input to read.
-    fn relieve(&mut self) -> bool {
-        if !self.guard.backlog().is_full() {
-            return false;
-        }
-        for (_, Stream { body, rest, waker, .. }) in &mut self.streams {
-            if let Some(body) = body {
-                backlog::drain(body, rest, waker);
-            }
-        }
-        if self.pipe.is_drained() {
-            self.guard.backlog().clear();
-        }
-        self.pipe.is_bitten()
-    }
-
-    /// The client is told to open no more streams, and the connection ends with the last of them.
-    pub fn shut_down(&mut self, now: Millis) {
-        if self.leaving_since.is_none() {
-            self.leaving_since = Some(now);
-            if let State::Open(connection) = &mut self.state {
-                connection.graceful_shutdown();
-            }
-        }
-    }
-
-    /// The client goes on opening streams though it was told not to. `h2` lets it, until it answers a PING.
-    fn ignores_goaway(&self, now: Millis) -> bool {
-        self.leaving_since.is_some_and(|since| now.saturating_sub(since) > GRACE)
-    }
-
-    /// GOAWAY, and the end.
-    fn go_away(&mut self, reason: Reason) {
-        if let State::Open(connection) = &mut self.state {
-            connection.abrupt_shutdown(reason);
-        }
-    }
-
-    /// Bytes that wait here: what has come and was not read, and what was taken and not passed on.
-    pub fn holds(&self) -> usize {
-        self.pipe.waiting() + self.fed + self.streams.iter().map(|(_, s)| s.rest.len()).sum::<usize>()
-    }
-
-    /// Nothing of what the client has sent waits to be looked at.
-    pub fn is_drained(&self) -> bool {
-        self.pipe.is_drained()
-    }
-
-    fn apply_priority_updates(&mut self) {
-        let last_id = self.last_id;
-        let updates = self.guard.updates();
-        updates.retain(|&(id, priority)| {
-            if let Some((_, stream)) = self.streams.iter_mut().find(|(_, s)| s.id == id) {
-                if stream.transport_blocked {
-                    self.waiting[usize::from(stream.priority.urgency)] -= 1;
-                    self.waiting[usize::from(priority.urgency)] += 1;
-                }
-                stream.priority = priority;
-            }
-            // It may overtake its request.
-            id > last_id
-        });
-        let most = updates.len().saturating_sub(EARLY_UPDATES);
-        updates.drain(..most);
-    }
-}
-
-/// Begins HTTP/2 on a client's connection.
-pub(crate) fn h2_client_begin(
-    connections: &mut Connections,
-    settings: &LaneSettings,
-    counters: &Counters,
-    cx: &mut Context,
-    key: Key,
-) {
-    let limits = settings.limits().clone();
-    let Some(client_conn) = connections.client(key) else { return };
-    client_conn.protocol = Protocol::H2(Box::new(H2Client::new(&limits, cx.now())));
-    let at = cx.now() + limits.header_timeout.as_millis() as Millis;
-    client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
-    counters.h2_connections.inc();
-    connections.mark_for_flush(key);
-}
-
-/// Takes plaintext; `input` is a buffer to use again.
-pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
-    let now = cx.now();
-    let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
-    let mut flood = false;
-    if !input.is_empty() {
-        flood = h2.guard.observe(input, now).is_err();
-        h2.window.open(h2.guard.take_opened());
-        h2.pipe.give(input);
-    }
-    if flood {
-        if matches!(h2.state, State::Handshake(_)) {
-            // The preface may be there by now; without it nobody could read a GOAWAY.
-            h2_client_drive(proxy, cx, key);
-        }
-        // If it is gone, `h2` has found the flood too, and that was counted.
-        h2_flooded(&mut proxy.connections, &proxy.counters, key);
-        let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return input.clear() };
-        if matches!(h2.state, State::Handshake(_)) {
-            input.clear();
-            return h2_client_closed(proxy, cx, key, None);
-        }
-    }
-    h2_client_drive(proxy, cx, key);
-    proxy.connections.mark_for_flush(key);
-    let header_timeout = proxy.settings.limits().header_timeout.as_millis() as Millis;
-    if let Some(client_conn) = proxy.connections.client(key)
-        && let Some(since) = client_conn.protocol.h2().and_then(|h| h.guard.block_since())
-    {
-        // Without streams nobody would look before the connection has been idle for too long.
-        client_conn.deadline.set_no_later(cx, key, since + header_timeout);
-    }
-    match proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) {
-        Some(h2) => h2.pipe.take_back(input),
-        None => input.clear(),
-    }
-}
-
-/// The client does too much of something: it is told so (GOAWAY) when the connection is next driven, and the
-/// connection ends.
-pub(crate) fn h2_flooded(connections: &mut Connections, counters: &Counters, key: Key) {
-    let Some(h2) = connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
-    if !std::mem::replace(&mut h2.flooded, true) {
-        h2.go_away(Reason::ENHANCE_YOUR_CALM);
-        counters.h2_floods.inc();
-        connections.mark_for_flush(key);
-    }
-}
-
-/// Lets the connection get on: new requests, woken streams, frames to send.
-pub(crate) fn h2_client_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    loop {
-        if !h2_client_step(proxy, cx, key) {
-            return;
-        }
-        h2_woken(proxy, cx);
-        let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
-        if !h2.relieve() {
-            return;
-        }
-    }
-}
-
-/// Lets `h2` read and write. False if the connection is over.
-fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
-    if let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) {
-        h2.allow_input();
-    }
-    loop {
-        let Proxy { connections, scratch, .. } = proxy;
-        let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return false };
-        let (ClientPhase::Open, Protocol::H2(h2)) = (client_conn.phase, &mut client_conn.protocol) else {
-            return false;
-        };
-        scratch.pool.take_buffer(&mut client_conn.transport.stage);
-        let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
-        let polled = h2.poll(&mut client_conn.transport.stage, room);
-        let faults = std::mem::take(&mut h2.faults);
-        let too_large = std::mem::take(&mut h2.too_large);
-        let pending = matches!(polled, Polled::Pending);
-        match polled {
-            Polled::Request(request, respond) => h2_request(proxy, cx, key, request, respond),
-            Polled::Pending => h2.apply_priority_updates(),
-            Polled::Closed(error) => {
-                h2_client_closed(proxy, cx, key, error.as_ref());
-                return false;
-            }
-        }
-        for _ in 0..too_large {
-            note_large_head(proxy, cx, key);
-        }
-        if faults > 0 {
-            client_wasted(proxy, cx, key, faults);
-        }
-        if pending {
-            return true;
-        }
-    }
-}
-
-/// Counts and logs a request that `h2` has answered with 431: it does not hand out heads that are too large.
-fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    let mut x = proxy.exchanges.fresh(ClientStream::H2(key, u32::MAX));
-    x.client_stream = ClientStream::H2(key, u32::MAX);
-    x.started = cx.now();
-    x.begin_unread(sealane_http::Version::Http2);
-    x.status = ParseError::HeadTooLarge.status();
-    if let Some(client_conn) = proxy.connections.client(key) {
-        x.number = client_conn.client.next_request();
-    }
-    proxy.counters.requests.inc();
-    proxy.counters.parse_errors[ParseError::HeadTooLarge.index()].inc();
-    proxy.counters.status(x.status);
-    log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
-    proxy.exchanges.recycle(x);
-}
-
-/// The connection is at its end: what `h2` has still written (GOAWAY) is sent.
-fn h2_client_closed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: Option<&h2::Error>) {
-    match error.and_then(h2::Error::reason) {
-        // Ours has been counted where it was found.
-        Some(Reason::ENHANCE_YOUR_CALM) if error.is_some_and(h2::Error::is_library) => proxy.counters.h2_floods.inc(),
-        Some(Reason::NO_ERROR) | None => {}
-        Some(_) if error.is_some_and(h2::Error::is_library) => proxy.counters.h2_errors.inc(),
-        Some(_) => {}
-    }
-    h2_abort_all(proxy, cx, key);
-    let idle = proxy.settings.limits().idle_timeout;
-    let Some(client_conn) = proxy.connections.client(key) else { return };
-    client_conn.protocol = Protocol::Unknown;
-    client_conn.transport.finish();
-    client_conn.phase = ClientPhase::Closing { linger: true };
-    client_conn.deadline.after(cx, key, idle);
-    proxy.connections.mark_for_flush(key);
-}
-
-/// Calls off all that the client has asked for on this connection.
-pub(crate) fn h2_abort_all(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    for exchange in h2_exchanges(&mut proxy.connections, key) {
-        proxy.counters.client_aborts.inc();
-        abort_exchange(proxy, cx, exchange);
-    }
-}
-
-/// The exchanges of a client's connection.
-pub(crate) fn h2_exchanges(connections: &mut Connections, key: Key) -> Vec<Key> {
-    match connections.client(key).and_then(|f| f.protocol.h2()) {
-        Some(h2) => h2.streams.iter().map(|(_, s)| s.exchange).collect(),
-        None => Vec::new(),
-    }
-}
-
 pub(crate) fn h2_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
     match connections.get_mut(key)? {
         Conn::Client(client_conn) => client_conn.protocol.h2_mut()?.streams.get_mut(index as usize),
@@ -449,7 +59,8 @@ pub(crate) fn h2_stream(connections: &mut Connections, key: Key, index: u32) -> 
     }
 }
 
-fn h2_request(
+/// Begins an exchange with a request whose head has come.
+pub(super) fn h2_request(
     proxy: &mut Proxy,
     cx: &mut Context,
     key: Key,
@@ -497,12 +108,10 @@ fn h2_request(
     let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
     x.client_stream = ClientStream::H2(key, index);
     x.started = cx.now();
-    x.keep_alive = false;
     let early = client_conn.early == EarlyData::Taken && client_conn.transport.is_handshaking();
     if let Ok(info) = info {
         x.body = info.body;
-        x.upgrade = info.upgrade;
-        x.begin(early, &limits);
+        x.begin(info.upgrade, early, &limits);
         if info.upgrade {
             crate::exchange::websocket::add_key(&mut x);
         }
@@ -545,7 +154,7 @@ pub(crate) fn h2_client_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
         return h2_client_gone(proxy, cx, exchange, None);
     }
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    let reads = matches!(x.machine.request(), Phase::Streaming | Phase::Draining) && !x.request_body.blocked;
+    let reads = matches!(x.machine.request(), Phase::Streaming | Phase::Draining) && !x.request_body.is_blocked();
     if x.response_body.unblock(cx.now()) {
         resume_source(proxy, cx, Later::Server(exchange));
     }
@@ -636,62 +245,4 @@ pub(crate) fn h2_client_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
             return;
         }
     }
-}
-
-/// Looks at what has run out of time on a connection.
-pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    let limits = proxy.settings.limits().clone();
-    let now = cx.now();
-    let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
-    let Some(client_conn) = proxy.connections.client(key) else { return };
-    // Streams do not put the handshake off that is still to end behind early data.
-    let handshake_until = client_conn.transport.is_handshaking().then_some(client_conn.handshake_until);
-    if handshake_until.is_some_and(|at| at <= now) {
-        proxy.counters.client_timeouts.inc();
-        handshake_failed(proxy, key, "timeout");
-        return client_gone(proxy, cx, key);
-    }
-    let Some(client_conn) = proxy.connections.client(key) else { return };
-    let flushed = client_conn.transport.is_flushed();
-    let waits = client_conn.transport.waiting();
-    let Protocol::H2(h2) = &mut client_conn.protocol else { return };
-    if flushed || waits < std::mem::replace(&mut h2.waited, waits) {
-        h2.progress = now;
-    }
-    let began = match h2.state {
-        State::Handshake(_) => Some(h2.idle_since),
-        State::Open(_) => h2.guard.block_since(),
-    };
-    // A preface or a header block that does not come to its end, or a client that takes nothing.
-    if began.is_some_and(|since| over(since, limits.header_timeout))
-        || !flushed && over(h2.progress, limits.idle_timeout)
-    {
-        proxy.counters.client_timeouts.inc();
-        return client_gone(proxy, cx, key);
-    }
-    let mut next = now + sweep(&limits);
-    if h2.streams.is_empty() && began.is_none() {
-        if over(h2.idle_since, limits.keepalive_timeout) {
-            h2.go_away(Reason::NO_ERROR);
-            next = now + limits.idle_timeout.as_millis() as Millis;
-        } else {
-            next = h2.idle_since + limits.keepalive_timeout.as_millis() as Millis;
-        }
-    }
-    for exchange in h2_exchanges(&mut proxy.connections, key) {
-        if let Some(at) = check_deadlines(proxy, cx, exchange) {
-            next = next.min(at);
-        }
-    }
-    if let Some(client_conn) = proxy.connections.client(key) {
-        client_conn.deadline.set(cx, key, handshake_until.map_or(next, |at| at.min(next)));
-    }
-    // A GOAWAY may wait to be sent.
-    proxy.connections.mark_for_flush(key);
-}
-
-/// How long until a connection with streams is looked at again.
-fn sweep(limits: &ClientLimits) -> Millis {
-    let shortest = limits.idle_timeout.min(limits.header_timeout).as_millis() as Millis;
-    (shortest / 4).clamp(1, SWEEP)
 }

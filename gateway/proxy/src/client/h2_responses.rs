@@ -9,8 +9,8 @@ use crate::conn::{Conn, Protocol};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::{ClientStream, Later, resume_source};
-use crate::h2::message;
 use crate::h2::wake::StreamWaker;
+use crate::h2::{message, sink};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::transport::MIN_CREDIT;
@@ -18,8 +18,7 @@ use bytes::Bytes;
 use h2::Reason;
 use http::{Response, StatusCode};
 use sealane_http::BodyLength;
-use sealane_lane::{Context, Key};
-use std::task::{self, Poll};
+use sealane_lane::{Context, Key, Millis};
 
 /// What a head may come to in `h2`'s buffers, for reckoning room.
 const HEAD_COST: usize = 256;
@@ -54,7 +53,6 @@ pub(crate) fn h2_client_head(
     let (Some(x), Some(Conn::Client(client_conn))) = (exchanges.get_mut(exchange), connections.get_mut(key)) else {
         return;
     };
-    x.keep_alive = false;
     x.response_body.framing = BodyLength::None;
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     let Some(stream) = h2.streams.get_mut(index as usize) else { return };
@@ -94,16 +92,9 @@ pub(crate) fn h2_client_credit(connections: &mut Connections, key: Key, index: u
     let want = want.min(room);
     // No more is reserved of the connection's window than there is, and is to send: other streams want it too.
     let asked = want.min(window);
-    send.reserve_capacity(asked);
-    let capacity = match send.capacity() {
-        0 => match send.poll_capacity(&mut task::Context::from_waker(&stream.waker)) {
-            Poll::Ready(Some(Ok(capacity))) => capacity,
-            _ => 0,
-        },
-        capacity => capacity,
-    };
-    stream.narrow = capacity.min(asked) < want;
-    capacity.min(asked)
+    let taken = sink::reserve(send, &stream.waker, asked);
+    stream.narrow = taken < want;
+    taken
 }
 
 pub(crate) fn h2_client_data(
@@ -139,11 +130,7 @@ pub(crate) fn h2_client_end(connections: &mut Connections, exchanges: &Exchanges
         return;
     }
     if let Some(send) = &mut stream.send {
-        // As above.
-        let _ = match x.response_body.trailers.is_empty() {
-            true => send.send_data(Bytes::new(), true),
-            false => send.send_trailers(message::write_trailers(&x.response_body.trailers)),
-        };
+        sink::end(send, &x.response_body.trailers);
     }
     connections.mark_for_flush(key);
 }
@@ -168,7 +155,8 @@ pub(crate) fn h2_client_finish(
     StreamWaker::retire(slot);
     if h2.streams.is_empty() {
         h2.idle_since = cx.now();
-        client_conn.deadline.after(cx, key, keepalive);
+        let at = cx.now() + keepalive.as_millis() as Millis;
+        client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
     }
     connections.mark_for_flush(key);
 }

@@ -1,4 +1,5 @@
-//! HTTP/3 towards clients: streams as sources of requests. `h3_responses` is the other half.
+//! HTTP/3 towards clients: streams as sources of requests. `h3_responses` is the other half, `h3_connection`
+//! has what concerns a connection as a whole.
 //!
 //! ```text
 //! request stream ─► MessageReader ─► head ─► exchange (begin)
@@ -7,60 +8,29 @@
 //! A stream is read as far as its sink has room; what is not read is not acknowledged to the client's flow control, so
 //! that a slow upstream stalls its stream and nobody else's.
 
-use crate::client::connection::handshake_failed;
+use crate::client::h3_connection::h3_client_error;
 use crate::conn::Conn;
-use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{abort_exchange, begin_request, refuse};
-use crate::exchange::expiry::check_deadlines;
 use crate::exchange::priority::Priority;
 use crate::exchange::request::{request_broken, request_data, request_end, request_room};
 use crate::exchange::streams::{ClientStream, Later};
 use crate::exchange::waste::{calling_off_wastes, client_wasted};
 use crate::exchange::websocket;
-use crate::quic::admission::{h3_connection_error, quic_end};
-use crate::quic::conn::{Phase, Stream};
-use crate::quic::quic_close_if_done;
+use crate::h3::connection::Phase;
+use crate::h3::stream::{Read, Stream};
+use crate::h3::{READ_AHEAD, code};
 use crate::scratch::Scratch;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
-use crate::snapshot::ClientLimits;
-use crate::upstream::h3::{h3_server_leaving, h3_server_timeout};
 use bytes::Buf;
-use quinn_proto::{ReadError, StreamId};
+use quinn_proto::StreamId;
 use sealane_exchange as machine;
-use sealane_http::h3::{self, Code, ControlEvent, H3Error, MessageReader, Piece, Settings, Side};
+use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Side};
 use sealane_http::list::ListInfo;
 use sealane_http::{BodyLength, Method, ParseError, Version};
 use sealane_lane::{Context, Key, Millis};
-
-/// How often a connection's streams are looked at for their time, at least.
-const SWEEP: Millis = 1000;
-/// Bytes read of a stream before others get their turn.
-const READ_AHEAD: usize = 256 * 1024;
-
-/// What we tell clients.
-pub(crate) fn our_settings(limits: &ClientLimits) -> Settings {
-    Settings { max_field_section_size: limits.http.head as u64, connect_protocol: true }
-}
-
-/// How long until a connection is looked at again.
-pub(crate) fn sweep(limits: &ClientLimits) -> Millis {
-    let shortest = limits.idle_timeout.min(limits.header_timeout).min(limits.keepalive_timeout).as_millis() as Millis;
-    (shortest / 4).clamp(1, SWEEP)
-}
-
-/// What the protocol has of a stream.
-enum Read {
-    /// Bytes, now the stream's `rest`.
-    Data,
-    /// Nothing now.
-    Blocked,
-    End,
-    /// The client has called it off.
-    Reset,
-}
 
 /// A request's head has come, but whether anything follows is not known yet.
 struct Begun {
@@ -74,35 +44,26 @@ pub(crate) fn h3_stream_opened(proxy: &mut Proxy, cx: &mut Context, key: Key, id
     let Some(q) = proxy.connections.quic(key) else { return };
     if matches!(q.phase, Phase::Leaving | Phase::Closed) {
         // RFC 9114 §5.2: beyond what GOAWAY said; it may be sent again elsewhere.
-        let code = crate::quic::conn::code(Code::RequestRejected);
-        let _ = q.quic.recv_stream(id).stop(code);
-        let _ = q.quic.send_stream(id).reset(code);
+        q.stop(id, Code::RequestRejected);
+        let _ = q.quic.send_stream(id).reset(code(Code::RequestRejected));
         return proxy.connections.mark_for_flush(key);
     }
-    q.next_id = q.next_id.max(u64::from(id) + 4);
     let due = cx.now() + limits.header_timeout.as_millis() as Millis;
     let stream = Stream::new(id, MessageReader::new(Side::Server, limits.http.head), due);
-    let index = q.streams.insert(stream) as u32;
-    q.by_id.insert(id, index);
+    let index = q.add(stream);
     if id.index() > 0 {
-        q.allow_all_streams();
+        q.quic.allow_all_streams();
     }
     h3_read(proxy, cx, key, index);
 }
 
 /// Reads a request stream as far as there is room for it.
 pub(crate) fn h3_read(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
-    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
-    // The reader travels, since what it finds concerns all of us.
-    let mut reader = std::mem::replace(&mut stream.reader, MessageReader::new(Side::Server, 0));
-    let id = stream.id;
+    let Some((id, mut reader)) = proxy.connections.quic(key).and_then(|q| q.take_reader(index)) else { return };
     let result = h3_read_with(proxy, cx, key, index, &mut reader);
-    let same = |s: &&mut Stream| s.id == id;
-    if let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
-        stream.reader = reader;
-        if let Err(e) = result {
-            h3_stream_error(proxy, cx, key, index, e);
-        }
+    let is_there = proxy.connections.quic(key).is_some_and(|q| q.return_reader(index, id, reader));
+    if let (true, Err(e)) = (is_there, result) {
+        h3_stream_error(proxy, cx, key, index, e);
     }
     // Windows may have to be opened.
     proxy.connections.mark_for_flush(key);
@@ -141,7 +102,7 @@ fn h3_read_with(
             return Ok(());
         };
         if stream.rest.is_empty() {
-            match h3_fetch(&mut proxy.connections, key, index) {
+            match proxy.connections.quic(key).map_or(Read::Blocked, |q| q.fetch(index)) {
                 Read::Data => {}
                 Read::Blocked => {
                     return match begun {
@@ -156,7 +117,7 @@ fn h3_read_with(
                         None => h3_ended(proxy, cx, key, index),
                     };
                 }
-                Read::Reset => {
+                Read::Reset(_) => {
                     h3_called_off(proxy, cx, key, index);
                     return Ok(());
                 }
@@ -193,10 +154,7 @@ fn h3_read_with(
                     Some(h3_head(&mut proxy.exchanges, &mut proxy.scratch, &proxy.settings, cx, key, index, section)?);
             }
             Piece::Data(bytes) => {
-                if let Some(promised) = &mut stream.promised {
-                    let left = promised.checked_sub(bytes.len() as u64);
-                    *promised = left.ok_or(ParseError::LengthMismatch)?;
-                }
+                stream.count(bytes)?;
                 let Some(exchange) = exchange else { return Ok(()) };
                 if !request_data(proxy, cx, exchange, bytes, false) {
                     return Ok(());
@@ -209,30 +167,6 @@ fn h3_read_with(
             }
         }
     }
-}
-
-/// Takes the next bytes of a stream from the protocol, which lets the client send as many more.
-fn h3_fetch(connections: &mut Connections, key: Key, index: u32) -> Read {
-    let Some(q) = connections.quic(key) else { return Read::Blocked };
-    let Some(stream) = q.streams.get_mut(index as usize) else { return Read::Blocked };
-    if stream.read_done {
-        return Read::Blocked;
-    }
-    let mut recv = q.quic.recv_stream(stream.id);
-    let Ok(mut chunks) = recv.read(true) else { return Read::Blocked };
-    let read = match chunks.next(usize::MAX) {
-        Ok(Some(chunk)) => {
-            stream.rest = chunk.bytes;
-            Read::Data
-        }
-        Ok(None) => Read::End,
-        Err(ReadError::Blocked) => Read::Blocked,
-        Err(ReadError::Reset(_)) => Read::Reset,
-    };
-    // Whether there is something to send is looked at once per turn anyway.
-    let _ = chunks.finalize();
-    stream.read_done |= matches!(read, Read::End | Read::Reset);
-    read
 }
 
 /// A request's head is whole.
@@ -285,7 +219,6 @@ fn h3_begin(
     let last = client.requests >= limits.max_requests;
     let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
     x.client_stream = ClientStream::H3(key, index);
-    x.keep_alive = false;
     let priority = x.request.fields.get_named(b"priority").map(Priority::parse);
     let info = info.and_then(|mut info| {
         match info.body {
@@ -301,8 +234,7 @@ fn h3_begin(
     });
     if let Ok(info) = &info {
         x.body = info.body;
-        x.upgrade = info.upgrade;
-        x.begin(handshaking, &limits);
+        x.begin(info.upgrade, handshaking, &limits);
         if info.upgrade {
             websocket::add_key(&mut x);
         }
@@ -333,7 +265,7 @@ fn h3_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) -> Result
         return Ok(());
     };
     // RFC 9114 §4.1.2.
-    if stream.promised.is_some_and(|left| left > 0) {
+    if stream.is_short() {
         return Err(ParseError::LengthMismatch.into());
     }
     if let Some(exchange) = stream.exchange
@@ -363,14 +295,14 @@ fn h3_called_off(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
 }
 
 /// The client wants no more of a response (STOP_SENDING).
-pub(crate) fn h3_stopped(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
+pub(crate) fn h3_client_stopped(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
     h3_called_off(proxy, cx, key, index);
 }
 
 /// A stream breaks the rules: its own fault, or one that ends the connection.
 fn h3_stream_error(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, error: H3Error) {
     match error {
-        H3Error::Connection(code, why) => h3_connection_error(proxy, cx, key, code, why),
+        H3Error::Connection(code, why) => h3_client_error(proxy, cx, key, code, why),
         H3Error::Stream(code, _) => {
             proxy.counters.h3_stream_errors.inc();
             h3_cut(proxy, cx, key, index, code);
@@ -394,7 +326,8 @@ fn h3_stream_error(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, er
             {
                 stream.rest.clear();
                 stream.read_done = true;
-                let _ = q.quic.recv_stream(stream.id).stop(crate::quic::conn::code(Code::MessageError));
+                let id = stream.id;
+                q.stop(id, Code::MessageError);
             }
             let _ = h3_begin(proxy, cx, key, index, Begun { x, info: Err(e) }, false);
         }
@@ -402,7 +335,7 @@ fn h3_stream_error(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, er
 }
 
 /// A request is called off by us, in both directions.
-fn h3_cut(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, code: Code) {
+pub(crate) fn h3_cut(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, code: Code) {
     let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
     let exchange = stream.exchange.take();
     if let Some(exchange) = exchange {
@@ -413,131 +346,4 @@ fn h3_cut(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, code: Code)
         q.reset(index, code);
     }
     proxy.connections.mark_for_flush(key);
-}
-
-/// Reads one of the peer's own streams.
-pub(crate) fn h3_read_uni(proxy: &mut Proxy, cx: &mut Context, key: Key, id: StreamId) {
-    let Some(q) = proxy.connections.quic(key) else { return };
-    let Some(at) = q.uni.iter().position(|(i, _)| *i == id) else { return };
-    let mut result = Ok(());
-    let mut ended = false;
-    let mut events = Vec::new();
-    {
-        let mut recv = q.quic.recv_stream(id);
-        let Ok(mut chunks) = recv.read(true) else { return };
-        while result.is_ok() {
-            match chunks.next(usize::MAX) {
-                Ok(Some(chunk)) => {
-                    result = q.uni[at].1.feed(&mut q.peer, &chunk.bytes, |event| {
-                        events.push(event);
-                        Ok(())
-                    });
-                }
-                Err(ReadError::Blocked) => break,
-                Ok(None) | Err(ReadError::Reset(_)) => {
-                    ended = true;
-                    break;
-                }
-            }
-        }
-        let _ = chunks.finalize();
-    }
-    if ended && result.is_ok() {
-        result = q.uni[at].1.finish();
-        q.uni.swap_remove(at);
-    } else if q.uni[at].1.is_ignored() {
-        // RFC 9114 §6.2: what is not known is not read.
-        let _ = q.quic.recv_stream(id).stop(crate::quic::conn::code(Code::StreamCreationError));
-        q.uni.swap_remove(at);
-    }
-    if let Err(e) = result {
-        return h3_connection_error(proxy, cx, key, e.code(), "a stream of the peer's own breaks the rules");
-    }
-    for event in events {
-        match event {
-            ControlEvent::Settings(settings) => q.settings = settings,
-            // From a client it is about pushes, of which there are none.
-            ControlEvent::Goaway(_) if q.is_client() => {}
-            ControlEvent::Goaway(id) => return h3_server_leaving(proxy, cx, key, id),
-            ControlEvent::Priority(id, value) => {
-                if let Ok(id) = quinn_proto::VarInt::from_u64(id) {
-                    q.reprioritise(StreamId::from(id), Priority::parse(&value));
-                }
-            }
-        }
-    }
-    proxy.connections.mark_for_flush(key);
-}
-
-/// Looks at what has run out of time on a client's connection.
-pub(crate) fn quic_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    let limits = proxy.settings.limits().clone();
-    let now = cx.now();
-    let instant = cx.instant();
-    let Some(q) = proxy.connections.quic(key) else { return };
-    if !q.is_client() {
-        return h3_server_timeout(proxy, cx, key);
-    }
-    let handshake_until = q.began + limits.handshake_timeout.as_millis() as Millis;
-    match q.phase {
-        Phase::Closed => return,
-        // A request in early data has deadlines before that.
-        Phase::Handshake if now < handshake_until => {}
-        Phase::Handshake => {
-            proxy.counters.client_timeouts.inc();
-            handshake_failed(proxy, key, "timeout");
-            if let Some(q) = proxy.connections.quic(key) {
-                q.close(instant, Code::NoError, "");
-            }
-            return quic_end(proxy, cx, key);
-        }
-        Phase::Open | Phase::Leaving => {}
-    }
-    if q.phase == Phase::Open && q.leave_at.is_some_and(|at| at <= now) {
-        q.leave();
-    }
-    if q.phase == Phase::Leaving && q.may_close() {
-        return quic_close_if_done(
-            &mut proxy.connections,
-            &mut proxy.quic,
-            &mut proxy.admission,
-            &proxy.settings,
-            &proxy.counters,
-            cx,
-            key,
-        );
-    }
-    if q.streams.is_empty() && q.phase != Phase::Handshake {
-        if now.saturating_sub(q.idle_since) >= limits.keepalive_timeout.as_millis() as Millis {
-            // One that acknowledges nothing of its responses for as long has left.
-            q.close(instant, Code::NoError, "");
-            return quic_end(proxy, cx, key);
-        }
-    } else {
-        q.idle_since = now;
-    }
-    let mut next = now + sweep(&limits);
-    if q.phase == Phase::Handshake {
-        next = next.min(handshake_until);
-    }
-    let streams: Vec<(u32, Option<Key>, Millis)> =
-        q.streams.iter().map(|(i, s)| (i as u32, s.exchange, s.due)).collect();
-    for (index, exchange, due) in streams {
-        match exchange {
-            Some(exchange) => {
-                if let Some(at) = check_deadlines(proxy, cx, exchange) {
-                    next = next.min(at);
-                }
-            }
-            // A head that does not come to its end, or a response that is not taken.
-            None if due <= now => {
-                proxy.counters.client_timeouts.inc();
-                h3_cut(proxy, cx, key, index, Code::RequestCancelled);
-            }
-            None => next = next.min(due),
-        }
-    }
-    if let Some(q) = proxy.connections.quic(key) {
-        q.deadline.set(cx, key, next);
-    }
 }

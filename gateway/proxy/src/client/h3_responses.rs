@@ -1,14 +1,11 @@
-//! HTTP/3 towards clients: streams as sinks of responses.
-//!
-//! What is staged on a stream goes to the protocol once per turn (`send`), head and data in one piece. What the client's
-//! windows do not let out stays with the stream, and is its back-pressure.
+//! HTTP/3 towards clients: heads and ends of responses. `h3::sink` stages their bodies.
 
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
-use crate::quic::conn::Stream;
+use crate::h3::stream::Stream;
 use crate::settings::LaneSettings;
-use crate::transport::{HIGH_WATER, MIN_CREDIT};
+use crate::transport::HIGH_WATER;
 use sealane_http::BodyLength;
 use sealane_http::h3::{self, Code};
 use sealane_lane::{Context, Key, Millis};
@@ -52,7 +49,6 @@ pub(crate) fn h3_client_head(
 ) {
     let (Some(x), Some(Conn::Quic(q))) = (exchanges.get_mut(exchange), connections.get_mut(key)) else { return };
     let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    x.keep_alive = false;
     x.response_body.framing = BodyLength::None;
     if let BodyLength::Known(n) = body {
         // Head and a short body leave in one piece: room for both.
@@ -63,31 +59,6 @@ pub(crate) fn h3_client_head(
     if upgrade {
         // RFC 9114 §4.4: from here on there is only DATA.
         stream.reader.expect_tunnel();
-    }
-    h3_staged(connections, key, index);
-}
-
-pub(crate) fn h3_client_credit(connections: &Connections, key: Key, index: u32, want: usize) -> usize {
-    let Some(Conn::Quic(q)) = connections.get(key) else { return 0 };
-    let Some(stream) = q.streams.get(index as usize) else { return 0 };
-    let room = q.stream_limit(stream).saturating_sub(stream.waiting());
-    // Pieces stay large.
-    if room < want.min(MIN_CREDIT) { 0 } else { want.min(room) }
-}
-
-pub(crate) fn h3_client_data(connections: &mut Connections, key: Key, index: u32, data: &[u8], last: bool) {
-    let Some(stream) = h3_stream(connections, key, index) else { return };
-    h3::put_data_header(&mut stream.out, data.len());
-    stream.out.extend_from_slice(data);
-    stream.finish |= last;
-    h3_staged(connections, key, index);
-}
-
-pub(crate) fn h3_client_end(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, key: Key, index: u32) {
-    let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), connections.get_mut(key)) else { return };
-    let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    if !std::mem::replace(&mut stream.finish, true) {
-        h3::encode_trailers(&mut stream.out, &x.response_body.trailers);
     }
     h3_staged(connections, key, index);
 }
@@ -109,7 +80,8 @@ pub(crate) fn h3_client_finish(
     stream.due = cx.now() + idle;
     if !std::mem::replace(&mut stream.read_done, true) {
         // RFC 9114 §4.1: the rest of a request whose response needs none of it.
-        let _ = q.quic.recv_stream(stream.id).stop(crate::quic::conn::code(Code::NoError));
+        let id = stream.id;
+        q.stop(id, Code::NoError);
     }
     q.idle_since = cx.now();
     h3_staged(connections, key, index);

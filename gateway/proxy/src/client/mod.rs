@@ -3,6 +3,8 @@
 pub(crate) mod connection;
 pub(crate) mod h1;
 pub(crate) mod h2;
+pub(crate) mod h2_connection;
 pub(crate) mod h2_responses;
 pub(crate) mod h3;
+pub(crate) mod h3_connection;
 pub(crate) mod h3_responses;

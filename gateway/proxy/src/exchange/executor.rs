@@ -272,7 +272,7 @@ fn send_response(
     x.response.status = status;
     let head_only = x.request.method() == Method::Head;
     // None of these can be refused: they are ours, and few.
-    let _ = x.response.fields.push_known(Known::Date, clock.http.as_bytes());
+    let _ = x.response.fields.push_known(Known::Date, clock.http());
     let empty = matches!(status, 204 | 304);
     if !empty {
         let _ = x.response.fields.push_known(Known::ContentType, content_type);
@@ -307,8 +307,7 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let now = cx.now();
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
-    x.request_body.blocked = false;
-    x.request_body.progress.begin(now);
+    x.request_body.start_draining(now);
     match client_stream {
         // It reads on to the next request.
         ClientStream::H1(_) if x.keep_alive => {}
@@ -358,7 +357,7 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
     count_exchange(&proxy.exchanges, &proxy.counters, &x);
     log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
     if actions.has(Do::CutClient) {
-        client_reset(proxy, cx, x.client_stream, x.response_body.blocked);
+        client_reset(proxy, cx, x.client_stream, x.response_body.is_blocked());
     } else if actions.has(Do::DetachClient) {
         client_detach(&mut proxy.connections, &proxy.settings, cx, x.client_stream);
     } else {

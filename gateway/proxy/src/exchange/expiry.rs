@@ -88,7 +88,8 @@ pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let mut limits = limits(proxy.settings.limits(), upstream.map(|u| &*u.upstream));
     limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
     limits.rest_until = x.drains_since().map(|since| since + LINGER);
-    let state = State::of(&x.machine, x.upstream_stream.is_some(), [x.request_body.blocked, x.response_body.blocked]);
+    let blocked = [x.request_body.is_blocked(), x.response_body.is_blocked()];
+    let state = State::of(&x.machine, x.upstream_stream.is_some(), blocked);
     let class = class(x);
     let request =
         Direction { wait: state.request_wait(), bytes: x.request_body.bytes, progress: &mut x.request_body.progress };

@@ -6,7 +6,7 @@
 //! upstream is told.
 
 use crate::conn::{Client, ClientCert};
-use crate::exchange::Exchange;
+use crate::exchange::{Claims, Exchange};
 use crate::rules::RouteRef;
 use crate::snapshot::AddressHeader;
 use base64::Engine;
@@ -32,7 +32,7 @@ pub(crate) fn receive(x: &mut Exchange, client: &Client, text: &mut Vec<u8>) -> 
         x.request.fields.remove_claims();
         return Ok(());
     }
-    x.trusted = true;
+    x.claims = Claims::Kept;
     if listener.trusted_proxies.is_empty() {
         // Everybody is believed, so nobody in particular: there is no first proxy to begin at.
         return Ok(());
@@ -43,7 +43,9 @@ pub(crate) fn receive(x: &mut Exchange, client: &Client, text: &mut Vec<u8>) -> 
         }
         AddressHeader::Forwarded => from_forwarded(&mut x.request.fields, &listener.trusted_proxies, peer, text)?,
     };
-    x.told = client;
+    if let Some(ip) = client {
+        x.claims = Claims::Client(ip);
+    }
     let fields = &mut x.request.fields;
     match client {
         Some(ip) if fields.contains(Known::XRealIp) => {
@@ -206,7 +208,7 @@ pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut
     }
     text.extend_from_slice(b";proto=");
     text.extend_from_slice(proto);
-    if x.trusted {
+    if x.claims != Claims::Removed {
         fields.remove(Known::XForwardedFor);
         fields.remove(Known::Forwarded);
     }

@@ -46,10 +46,10 @@ pub(crate) struct Flow {
     /// Those that came with the end, if any did.
     pub trailers: Fields,
     /// The source has more than the sink had credit for.
-    pub blocked: bool,
+    blocked: bool,
     /// Bytes to read at once for a sink that does not tell its room before: twice as many with each read, and few again
     /// once it had no room for all.
-    pub read_size: usize,
+    read_size: usize,
     /// Whose bytes these are.
     source: Party,
     pub progress: Progress,
@@ -76,6 +76,18 @@ impl Flow {
             self.progress.turn(now, self.source);
         }
         self.read_size = FIRST_READ;
+    }
+
+    /// Whether the source waits for room.
+    #[inline]
+    pub fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Nobody takes the rest: the source is read on to its end.
+    pub fn start_draining(&mut self, now: Millis) {
+        self.blocked = false;
+        self.progress.begin(now);
     }
 
     /// The sink has room again. Whether the source waits for that.
@@ -115,6 +127,17 @@ pub(crate) enum Ending {
     Idle,
 }
 
+/// What is believed of what a request says of its client (`Forwarded` and the like).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claims {
+    /// Nothing: the connection's peer is no proxy that may say so, and the fields were removed.
+    Removed,
+    /// The fields are passed on, and name nobody in particular.
+    Kept,
+    /// The fields are passed on, and this is the client.
+    Client(IpAddr),
+}
+
 pub(crate) struct Exchange {
     /// How far it has come, and what follows from what happens.
     pub machine: machine::Exchange,
@@ -131,14 +154,10 @@ pub(crate) struct Exchange {
     pub response_body: Flow,
     /// What the request's body is like, as it came.
     pub body: BodyLength,
-    /// The connection's peer is a proxy that may say who the client is.
-    pub trusted: bool,
-    /// The client, as trusted proxies tell.
-    pub told: Option<IpAddr>,
-    /// The client lets the connection stay open.
+    /// What is believed of what the request says of its client.
+    pub claims: Claims,
+    /// Over HTTP/1.1: the client's connection stays open.
     pub keep_alive: bool,
-    /// The client asks to switch protocols.
-    pub upgrade: bool,
     /// Status sent to the client.
     pub status: u16,
     /// Connections tried.
@@ -165,10 +184,8 @@ impl Exchange {
             request_body: Flow::new(Party::Client),
             response_body: Flow::new(Party::Upstream),
             body: BodyLength::None,
-            trusted: false,
-            told: None,
+            claims: Claims::Removed,
             keep_alive: false,
-            upgrade: false,
             status: 0,
             attempts: 0,
             server: 0,
@@ -178,14 +195,15 @@ impl Exchange {
         }
     }
 
-    /// Begins with the request whose head, `body` and `upgrade` are in place. `is_early`: it came as early data.
+    /// Begins with the request whose head and `body` are in place. `upgrade`: it asks to switch protocols. `is_early`: it
+    /// came as early data.
     #[inline]
-    pub fn begin(&mut self, is_early: bool, limits: &ClientLimits) {
+    pub fn begin(&mut self, upgrade: bool, is_early: bool, limits: &ClientLimits) {
         let method = self.request.method();
         let h1 = matches!(self.client_stream, ClientStream::H1(_));
         let kind = match () {
-            () if self.upgrade && h1 => Kind::Upgrade,
-            () if self.upgrade => Kind::ExtendedConnect,
+            () if upgrade && h1 => Kind::Upgrade,
+            () if upgrade => Kind::ExtendedConnect,
             () if method == Method::Connect => Kind::Connect,
             () => Kind::Message,
         };
@@ -220,7 +238,16 @@ impl Exchange {
     /// log and what upstreams are told go by it.
     #[inline]
     pub fn client_ip(&self, client: &Client) -> IpAddr {
-        self.told.unwrap_or(client.peer.ip())
+        self.told().unwrap_or(client.peer.ip())
+    }
+
+    /// The client, as trusted proxies tell.
+    #[inline]
+    pub fn told(&self) -> Option<IpAddr> {
+        match self.claims {
+            Claims::Client(ip) => Some(ip),
+            Claims::Removed | Claims::Kept => None,
+        }
     }
 
     /// When the response had been sent, of a stream whose request is still read and thrown away.
@@ -243,9 +270,8 @@ impl Exchange {
         self.routed = Routed::default();
         self.request_body.reset();
         self.response_body.reset();
-        self.trusted = false;
-        self.told = None;
-        self.upgrade = false;
+        self.claims = Claims::Removed;
+        self.keep_alive = false;
         self.number = 0;
         self.status = 0;
         self.attempts = 0;

@@ -36,14 +36,14 @@ use crate::client::h2_responses::{
 };
 use crate::client::h3::h3_read;
 use crate::client::h3_responses::{
-    h3_client_credit, h3_client_data, h3_client_detach, h3_client_end, h3_client_finish, h3_client_head,
-    h3_client_interim, h3_client_reset,
+    h3_client_detach, h3_client_finish, h3_client_head, h3_client_interim, h3_client_reset,
 };
 use crate::conn::{Conn, Protocol, Turn};
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::begin_request;
+use crate::h3::sink::{h3_credit, h3_data, h3_end};
 use crate::lifecycle::{close_connection, continue_connection};
 use crate::scratch::Scratch;
 use crate::service::Proxy;
@@ -53,9 +53,7 @@ use crate::upstream::h1::{h1_server_data, h1_server_end};
 use crate::upstream::h2::{
     h2_server_credit, h2_server_data, h2_server_end, h2_server_finish, h2_server_read, h2_server_reset,
 };
-use crate::upstream::h3::{
-    h3_server_credit, h3_server_data, h3_server_end, h3_server_finish, h3_server_read, h3_server_reset,
-};
+use crate::upstream::h3::{h3_server_finish, h3_server_read, h3_server_reset};
 use sealane_http::{BodyLength, Known};
 use sealane_lane::{Context, Key};
 
@@ -164,7 +162,7 @@ pub(crate) fn client_credit(connections: &mut Connections, side: ClientStream, w
             _ => 0,
         },
         ClientStream::H2(key, stream) => h2_client_credit(connections, key, stream, want),
-        ClientStream::H3(key, stream) => h3_client_credit(connections, key, stream, want),
+        ClientStream::H3(key, stream) => h3_credit(connections, key, stream, want),
     }
 }
 
@@ -182,7 +180,7 @@ pub(crate) fn client_data(
     match side {
         ClientStream::H1(key) => h1_client_data(connections, scratch, key, framing, data),
         ClientStream::H2(key, stream) => h2_client_data(connections, cx, key, stream, data, last),
-        ClientStream::H3(key, stream) => h3_client_data(connections, key, stream, data, last),
+        ClientStream::H3(key, stream) => h3_data(connections, key, stream, data, last),
     }
 }
 
@@ -193,7 +191,11 @@ pub(crate) fn client_end(connections: &mut Connections, exchanges: &Exchanges, e
     match side {
         ClientStream::H1(key) => h1_client_end(connections, exchanges, exchange, key),
         ClientStream::H2(key, stream) => h2_client_end(connections, exchanges, exchange, key, stream),
-        ClientStream::H3(key, stream) => h3_client_end(connections, exchanges, exchange, key, stream),
+        ClientStream::H3(key, stream) => {
+            if let Some(x) = exchanges.get(exchange) {
+                h3_end(connections, key, stream, &x.response_body.trailers);
+            }
+        }
     }
 }
 
@@ -260,7 +262,7 @@ pub(crate) fn client_reset(proxy: &mut Proxy, cx: &mut Context, side: ClientStre
 pub(crate) fn client_is_handshaking(connections: &Connections, side: ClientStream) -> bool {
     match connections.get(side.conn()) {
         Some(Conn::Client(client_conn)) => client_conn.transport.is_handshaking(),
-        Some(Conn::Quic(q)) => q.phase == crate::quic::conn::Phase::Handshake,
+        Some(Conn::Quic(q)) => q.phase == crate::h3::connection::Phase::Handshake,
         _ => false,
     }
 }
@@ -277,7 +279,7 @@ pub(crate) fn server_credit(connections: &mut Connections, side: UpstreamStream,
         },
         UpstreamStream::Waiting(_) => 0,
         UpstreamStream::H2(key, stream) => h2_server_credit(connections, key, stream, want),
-        UpstreamStream::H3(key, stream) => h3_server_credit(connections, key, stream, want),
+        UpstreamStream::H3(key, stream) => h3_credit(connections, key, stream, want),
     }
 }
 
@@ -296,7 +298,7 @@ pub(crate) fn server_data(
         UpstreamStream::H1(key) => h1_server_data(connections, scratch, key, framing, data),
         UpstreamStream::Waiting(_) => {}
         UpstreamStream::H2(key, stream) => h2_server_data(connections, cx, key, stream, data, last),
-        UpstreamStream::H3(key, stream) => h3_server_data(connections, key, stream, data, last),
+        UpstreamStream::H3(key, stream) => h3_data(connections, key, stream, data, last),
     }
 }
 
@@ -307,7 +309,11 @@ pub(crate) fn server_end(connections: &mut Connections, exchanges: &Exchanges, e
         UpstreamStream::H1(key) => h1_server_end(connections, exchanges, exchange, key),
         UpstreamStream::Waiting(_) => {}
         UpstreamStream::H2(key, stream) => h2_server_end(connections, exchanges, exchange, key, stream),
-        UpstreamStream::H3(key, stream) => h3_server_end(connections, exchanges, exchange, key, stream),
+        UpstreamStream::H3(key, stream) => {
+            if let Some(x) = exchanges.get(exchange) {
+                h3_end(connections, key, stream, &x.request_body.trailers);
+            }
+        }
     }
 }
 

@@ -11,13 +11,13 @@
 //! | what the client sends breaks a rule, so that the stream is reset or the request fails halfway | 1 |
 //! | a request is served to its end | -1 |
 
-use crate::client::h2::h2_flooded;
+use crate::client::h2_connection::h2_flooded;
+use crate::client::h3_connection::h3_client_error;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
-use crate::quic::admission::h3_connection_error;
 use crate::service::Proxy;
 use sealane_http::h3::Code;
 use sealane_lane::{Context, Key, Millis};
@@ -85,7 +85,7 @@ pub(crate) fn client_wasted(proxy: &mut Proxy, cx: &mut Context, connection: Key
     if client.waste.wasted(requests, cx.now()).is_err() {
         match proxy.connections.get(connection) {
             Some(Conn::Quic(_)) => {
-                h3_connection_error(proxy, cx, connection, Code::ExcessiveLoad, "too many requests are wasted");
+                h3_client_error(proxy, cx, connection, Code::ExcessiveLoad, "too many requests are wasted");
             }
             _ => h2_flooded(&mut proxy.connections, &proxy.counters, connection),
         }

@@ -16,7 +16,8 @@ const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// Whether the exchange asks for WebSocket, and for nothing else.
 pub(crate) fn is_asked(x: &Exchange) -> bool {
-    x.upgrade && x.request.fields.get(Known::Upgrade).is_some_and(|v| v.eq_ignore_ascii_case(b"websocket"))
+    x.machine.asks_upgrade()
+        && x.request.fields.get(Known::Upgrade).is_some_and(|v| v.eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Gives a request that came as an extended CONNECT the key that HTTP/1.1 wants. It need not be secret, only not the
@@ -46,7 +47,7 @@ pub(crate) fn is_answered(x: &Exchange) -> bool {
 /// Whether a server that switches protocols must have answered a key: that of an extended CONNECT, which is the gateway's
 /// own, or the client's.
 pub(crate) fn is_confirmation_due(x: &Exchange) -> bool {
-    x.upgrade
+    x.machine.asks_upgrade()
         && (!matches!(x.client_stream, ClientStream::H1(_)) || is_asked(x) && x.request.fields.get_named(KEY).is_some())
 }
 
@@ -66,6 +67,7 @@ pub(crate) fn switch(x: &mut Exchange) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::limits;
     use sealane_lane::Key;
 
     #[test]
@@ -85,7 +87,7 @@ mod tests {
         let key = Key::from_u64(0);
         let due = |client_stream: ClientStream, upgrade: &[u8], sends_key: bool| {
             let mut x = Exchange::new(client_stream);
-            x.upgrade = true;
+            x.begin(true, false, &limits());
             x.request.fields.push_known(Known::Upgrade, upgrade).unwrap();
             if sends_key {
                 x.request.fields.push(KEY, b"dGhlIHNhbXBsZSBub25jZQ==").unwrap();

@@ -142,6 +142,7 @@ pub(crate) fn write_trailers(trailers: &Fields) -> HeaderMap {
 mod tests {
     use super::*;
     use crate::exchange::streams::ClientStream;
+    use crate::fixtures::limits;
     use sealane_http::h1::parse_request;
     use sealane_lane::Key;
 
@@ -149,7 +150,7 @@ mod tests {
         let mut x = Exchange::new(ClientStream::H1(Key::from_u64(0)));
         let info = parse_request(text.as_bytes(), &Limits::default(), &mut x.request).unwrap().unwrap();
         x.body = info.body;
-        x.upgrade = info.upgrade;
+        x.begin(info.upgrade, false, &limits());
         x
     }
 

@@ -13,7 +13,7 @@ use crate::snapshot::UpstreamHttp;
 use crate::transport::{Transport, TransportError};
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h1::{idle_event, send_request, upstream_go_on};
-use crate::upstream::h2::{h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout};
+use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout};
 use crate::upstream::h3::h3_dispatch;
 use crate::upstream::selection::{connect_failed, select_server};
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
@@ -34,7 +34,7 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
         x.response_body.progress.begin(cx.now());
         // A relayed connection needs one of its own.
         let relayed = x.machine.is_relay();
-        let only_h1 = needs_h1(upstream.upstream.http, x.upgrade);
+        let only_h1 = needs_h1(upstream.upstream.http, x.machine.asks_upgrade());
         let Some(server) = select_server(proxy, cx, exchange, &upstream) else { return };
         // A shared connection that was lost has left its upstream's list: what is found there is another.
         if !relayed && h3_dispatch(proxy, cx, exchange) {
@@ -173,7 +173,7 @@ fn upstream_header(
         _ => return None,
     };
     // Proxies tell of no port.
-    let source = x.told.map_or(source, |ip| SocketAddr::new(ip, 0));
+    let source = x.told().map_or(source, |ip| SocketAddr::new(ip, 0));
     let mut header = Vec::new();
     let destination = destination.unwrap_or(upstream.upstream.servers.get(server)?.address);
     proxy_protocol::encode(&mut header, version, source, destination);

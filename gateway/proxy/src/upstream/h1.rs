@@ -16,7 +16,7 @@ use crate::scratch::{HEAD_READ, READ_SIZE, Scratch, keep_rest};
 use crate::service::Proxy;
 use crate::transport::ReadResult;
 use crate::upstream::connection::{upstream_failed, upstream_handshake, upstream_lost};
-use crate::upstream::h2::{h2_upstream_lost, h2_upstream_take};
+use crate::upstream::h2_connection::{h2_upstream_lost, h2_upstream_take};
 use crate::upstream::syn::syn_heard;
 use sealane_exchange::Phase;
 use sealane_http::BodyLength;
@@ -55,7 +55,7 @@ pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
     };
     upstream_conn.exchange = Some(exchange);
     let connection = match () {
-        () if x.upgrade => ConnectionOption::Upgrade,
+        () if x.machine.asks_upgrade() => ConnectionOption::Upgrade,
         () if upstream_conn.upstream.upstream.keepalive == 0 => ConnectionOption::Close,
         () => ConnectionOption::KeepAlive,
     };
@@ -150,7 +150,7 @@ fn upstream_wants(connections: &Connections, exchanges: &Exchanges, key: Key) ->
         Some(Conn::Upstream(upstream_conn)) => {
             match (upstream_conn.phase, upstream_conn.exchange.and_then(|x| exchanges.get(x))) {
                 (UpstreamPhase::Handshake, _) => true,
-                (UpstreamPhase::Busy, Some(x)) => !x.response_body.blocked,
+                (UpstreamPhase::Busy, Some(x)) => !x.response_body.is_blocked(),
                 _ => false,
             }
         }

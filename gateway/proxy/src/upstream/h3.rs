@@ -9,32 +9,30 @@
 //! A server that could not be reached over QUIC is left alone for [`FORGET`]: UDP is blocked in many networks, and no
 //! request waits twice for that to be found out.
 
-use crate::client::h3::sweep;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Counters;
-use crate::exchange::exchanges::Exchanges;
 use crate::exchange::request::request_sent;
 use crate::exchange::response::{
     Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
 use crate::exchange::streams::{Later, UpstreamStream};
-use crate::quic::admission::{h3_connection_error, quic_insert};
-use crate::quic::conn::{Phase, QuicConn, Role, Stream};
-use crate::quic::{QuicEndpoint, config, quic_close_if_done};
+use crate::h3::connection::{H3Connection, Phase, Role};
+use crate::h3::stream::{Read, Stream};
+use crate::h3::{READ_AHEAD, sweep};
+use crate::quic::{QuicEndpoint, config};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{QuicSettings, UpstreamHttp};
-use crate::transport::{HIGH_WATER, MIN_CREDIT};
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
-use quinn_proto::{ConnectionError, Dir, ReadError, StreamId};
+use quinn_proto::{ConnectionError, Dir, StreamId};
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
 use sealane_http::{BodyLength, Method, ParseError, Scheme};
 use sealane_lane::{Context, Key, Millis};
-use sealane_tls::quic::{Handshake, QuicClient};
+use sealane_tls::quic::QuicClient;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +41,6 @@ use std::time::Duration;
 const FORGET: Millis = 60_000;
 /// Beyond all other patience: a server that has not said a word for so long is gone.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
-/// Bytes read of a response before others get their turn.
-const READ_AHEAD: usize = 256 * 1024;
 
 /// Towards upstreams: windows for bulk, no streams of theirs.
 const SETTINGS: QuicSettings = QuicSettings {
@@ -64,7 +60,7 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
     let Some(upstream) = x.upstream.clone() else { return false };
     let server = x.server;
     // An upgrade, and CONNECT, are HTTP/1.1's own: whether the server can do them here is not known in advance.
-    let plain = !x.upgrade && x.request.method() != Method::Connect;
+    let plain = !x.machine.asks_upgrade() && x.request.method() != Method::Connect;
     if upstream.upstream.http != UpstreamHttp::Three || !plain || upstream.h3_is_down(server, cx.now()) {
         return false;
     }
@@ -123,13 +119,14 @@ fn h3_connect(
     let patience = upstream.upstream.first_byte_timeout.max(upstream.upstream.idle_timeout);
     let silence = patience.saturating_add(DEAD_AFTER);
     config.transport_config(Arc::new(config::transport(&SETTINGS, Some(silence))));
-    let (index, handle, connection) = quic.connect(cx, settings, config, address, &policy.server_name)?;
+    let connection = quic.connect(cx, settings, config, address, &policy.server_name)?;
     counters.upstream_connects.inc();
-    let key =
-        quic_insert(connections, quic, index, handle, connection, Role::Server(upstream.clone(), server), cx.now());
+    let role = Role::Server(upstream.clone(), server);
+    let key = connections.insert(Conn::Quic(Box::new(H3Connection::new(connection, role, cx.now()))));
     upstream.h3_note(server, Some(key));
     let wait = upstream.upstream.connect_timeout;
     let q = connections.quic(key)?;
+    quic.note(&q.quic, key);
     q.deadline.after(cx, key, wait);
     connections.mark_for_flush(key);
     Some(key)
@@ -140,11 +137,9 @@ pub(crate) fn h3_server_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let limits = proxy.settings.limits().clone();
     let Some(q) = proxy.connections.quic(key) else { return };
     q.phase = Phase::Open;
-    q.established = true;
-    q.prepare_key_update();
     q.idle_since = cx.now();
     q.open_control(&Settings { max_field_section_size: limits.http.head as u64, connect_protocol: false });
-    let handshake = q.quic.crypto_session().handshake_data().and_then(|d| d.downcast::<Handshake>().ok());
+    let handshake = q.quic.handshake();
     q.deadline.set(cx, key, cx.now() + sweep(&limits));
     match handshake.and_then(|h| h.summary).is_some_and(|s| s.resumed) {
         true => proxy.counters.upstream_resumed.inc(),
@@ -166,7 +161,7 @@ pub(crate) fn h3_send_waiting(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         if q.phase != Phase::Open {
             return;
         }
-        let Some(id) = q.quic.streams().open(Dir::Bi) else { return };
+        let Some(id) = q.quic.open(Dir::Bi) else { return };
         q.requests_waiting.pop_front();
         h3_send_request(proxy, cx, key, exchange, id);
     }
@@ -181,30 +176,26 @@ fn h3_send_request(proxy: &mut Proxy, cx: &mut Context, key: Key, exchange: Key,
     x.request_body.framing = BodyLength::None;
     h3::encode_request(&mut stream.out, &x.request, x.body, Scheme::Https, false);
     stream.finish = x.body.is_empty();
-    let index = q.streams.insert(stream) as u32;
-    q.by_id.insert(id, index);
+    let index = q.add(stream);
     q.stage(index);
-    q.next_id = q.next_id.max(u64::from(id) + 4);
     proxy.connections.mark_for_flush(key);
     request_sent(proxy, cx, exchange, UpstreamStream::H3(key, index));
 }
 
 /// Reads a response as far as there is room for it.
 pub(crate) fn h3_server_read(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
-    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
-    let (id, Some(exchange)) = (stream.id, stream.exchange) else { return };
-    // The reader travels, since what it finds concerns all of us.
-    let mut reader = std::mem::replace(&mut stream.reader, MessageReader::new(Side::Client, 0));
+    let Some(q) = proxy.connections.quic(key) else { return };
+    let Some(exchange) = q.streams.get(index as usize).and_then(|s| s.exchange) else { return };
+    let Some((id, mut reader)) = q.take_reader(index) else { return };
     let result = h3_server_read_with(proxy, cx, key, index, exchange, &mut reader);
-    let same = |s: &&mut Stream| s.id == id;
-    if let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)).filter(same) {
-        stream.reader = reader;
+    if let Some(q) = proxy.connections.quic(key) {
+        q.return_reader(index, id, reader);
     }
     match result {
         Ok(()) => {}
         Err(H3Error::Message(e)) => response_broken(proxy, cx, exchange, e),
         Err(H3Error::Stream(..)) => response_broken(proxy, cx, exchange, ParseError::Truncated),
-        Err(H3Error::Connection(code, why)) => h3_connection_error(proxy, cx, key, code, why),
+        Err(H3Error::Connection(code, why)) => h3_server_error(proxy, cx, key, code, why),
     }
     proxy.connections.mark_for_flush(key);
 }
@@ -223,28 +214,16 @@ fn h3_server_read_with(
         let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return Ok(()) };
         let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
         if stream.rest.is_empty() {
-            if stream.read_done {
-                return Ok(());
-            }
-            let mut recv = q.quic.recv_stream(stream.id);
-            let Ok(mut chunks) = recv.read(true) else { return Ok(()) };
-            let read = chunks.next(usize::MAX);
-            // Whether there is something to send is looked at once per turn anyway.
-            let _ = chunks.finalize();
-            match read {
-                Ok(Some(chunk)) => {
-                    stream.rest = chunk.bytes;
-                    stream.answered = true;
-                }
-                Err(ReadError::Blocked) => {
+            match q.fetch(index) {
+                Read::Data => {}
+                Read::Blocked => {
                     if let Some(info) = begun {
                         response_arrived(proxy, cx, exchange, info.body, false);
                     }
                     return Ok(());
                 }
-                Ok(None) => {
-                    stream.read_done = true;
-                    let short = stream.promised.is_some_and(|left| left > 0);
+                Read::End => {
+                    let short = q.streams.get(index as usize).is_some_and(Stream::is_short);
                     reader.finish()?;
                     if let Some(mut info) = begun {
                         match info.body {
@@ -261,8 +240,7 @@ fn h3_server_read_with(
                     response_end(proxy, cx, exchange);
                     return Ok(());
                 }
-                Err(ReadError::Reset(code)) => {
-                    stream.read_done = true;
+                Read::Reset(code) => {
                     // RFC 9114 §8.1: it was not looked at, and may be sent again.
                     let rejected = code.into_inner() == u64::from(Code::RequestRejected.value());
                     server_lost(proxy, cx, exchange, if rejected { Loss::Unprocessed } else { Loss::Broken });
@@ -318,10 +296,7 @@ fn h3_server_read_with(
                 begun = Some(info);
             }
             Piece::Data(bytes) => {
-                if let Some(promised) = &mut stream.promised {
-                    let left = promised.checked_sub(bytes.len() as u64);
-                    *promised = left.ok_or(ParseError::LengthMismatch)?;
-                }
+                stream.count(bytes)?;
                 if !response_data(proxy, cx, exchange, bytes, false) {
                     return Ok(());
                 }
@@ -357,15 +332,24 @@ pub(crate) fn h3_server_leaving(proxy: &mut Proxy, cx: &mut Context, key: Key, f
         server_lost(proxy, cx, exchange, Loss::Unprocessed);
     }
     h3_redispatch(proxy, cx, key, waiting);
-    quic_close_if_done(
-        &mut proxy.connections,
-        &mut proxy.quic,
-        &mut proxy.admission,
-        &proxy.settings,
-        &proxy.counters,
-        cx,
-        key,
-    );
+    h3_server_close_if_done(&mut proxy.connections, cx, key);
+}
+
+/// Closes a connection that is leaving and has no request under way.
+pub(crate) fn h3_server_close_if_done(connections: &mut Connections, cx: &mut Context, key: Key) {
+    let Some(q) = connections.quic(key) else { return };
+    if q.is_done() {
+        q.close(cx.instant(), Code::NoError, "");
+    }
+    connections.mark_for_flush(key);
+}
+
+/// The server has broken HTTP/3's rules: the connection closes with the code that says so.
+pub(crate) fn h3_server_error(proxy: &mut Proxy, cx: &mut Context, key: Key, code: Code, why: &'static str) {
+    proxy.counters.h3_connection_errors.inc();
+    let Some(q) = proxy.connections.quic(key) else { return };
+    q.close(cx.instant(), code, why);
+    h3_server_lost(proxy, cx, key, None);
 }
 
 /// Requests that waited for this connection go elsewhere.
@@ -381,7 +365,7 @@ fn h3_redispatch(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: Vec<Key
 
 /// No new request takes this connection.
 fn h3_forget(connections: &mut Connections, key: Key) {
-    if let Some(QuicConn { role: Role::Server(upstream, server), .. }) = connections.quic(key) {
+    if let Some(H3Connection { role: Role::Server(upstream, server), .. }) = connections.quic(key) {
         let (upstream, server) = (upstream.clone(), *server);
         if upstream.h3_connection(server) == Some(key) {
             upstream.h3_note(server, None);
@@ -397,13 +381,10 @@ pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reas
     }
     q.counted_out = true;
     q.phase = Phase::Closed;
-    let established = q.established;
+    let established = q.quic.is_established();
     let under_way: Vec<(Key, bool)> =
         q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.answered))).collect();
-    q.streams.clear();
-    q.waiting = 0;
-    q.by_id.clear();
-    q.staged.clear();
+    q.forget_streams();
     let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
     if let Role::Server(upstream, server) = &q.role {
         let (upstream, server) = (upstream.clone(), *server);
@@ -448,48 +429,6 @@ pub(crate) fn h3_server_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return h3_server_lost(proxy, cx, key, None);
     }
     q.deadline.set(cx, key, now + sweep(&limits));
-}
-
-// The server as a sink: the operations of `streams`.
-
-fn h3_upstream_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
-    connections.quic(key)?.streams.get_mut(index as usize)
-}
-
-pub(crate) fn h3_server_credit(connections: &mut Connections, key: Key, index: u32, want: usize) -> usize {
-    match h3_upstream_stream(connections, key, index) {
-        // It is thrown away.
-        Some(stream) if stream.stopped => want,
-        Some(stream) => {
-            let room = HIGH_WATER.saturating_sub(stream.waiting());
-            if room < want.min(MIN_CREDIT) { 0 } else { want.min(room) }
-        }
-        None => 0,
-    }
-}
-
-pub(crate) fn h3_server_data(connections: &mut Connections, key: Key, index: u32, data: &[u8], last: bool) {
-    let Some(stream) = h3_upstream_stream(connections, key, index) else { return };
-    if stream.stopped {
-        return;
-    }
-    h3::put_data_header(&mut stream.out, data.len());
-    stream.out.extend_from_slice(data);
-    stream.finish |= last;
-    if let Some(q) = connections.quic(key) {
-        q.stage(index);
-    }
-    connections.mark_for_flush(key);
-}
-
-pub(crate) fn h3_server_end(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, key: Key, index: u32) {
-    let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), connections.get_mut(key)) else { return };
-    let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    if !stream.stopped && !std::mem::replace(&mut stream.finish, true) {
-        h3::encode_trailers(&mut stream.out, &x.request_body.trailers);
-    }
-    q.stage(index);
-    connections.mark_for_flush(key);
 }
 
 /// The exchange is over.

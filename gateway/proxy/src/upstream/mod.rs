@@ -6,6 +6,7 @@ pub(crate) mod connection;
 pub(crate) mod group;
 pub(crate) mod h1;
 pub(crate) mod h2;
+pub(crate) mod h2_connection;
 pub(crate) mod h3;
 pub(crate) mod pools;
 pub(crate) mod selection;

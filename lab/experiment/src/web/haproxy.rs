@@ -30,7 +30,7 @@ defaults
     {}
     timeout connect 5s
     timeout client 300s
-    timeout server 60s
+    timeout server {}
     timeout http-keep-alive 300s
 ",
         log("log stdout format raw local0", ""),
@@ -38,6 +38,7 @@ defaults
         log("option httplog", ""),
         // One request per connection on both sides, so that every hop shakes hands; else the field that all set.
         if chain { "option httpclose\n    http-reuse never" } else { "option forwardfor\n    http-reuse always" },
+        if site.slow_clients { "300s" } else { "60s" },
     );
     for (i, port) in d.ports.iter().enumerate() {
         let alpn = if site.http == Http::Two { "h2,http/1.1" } else { "http/1.1" };

@@ -97,6 +97,10 @@ pub struct Site {
     pub early_data: bool,
     /// Where it listens.
     pub address: IpAddr,
+    /// Whether clients may take responses as slowly as they like.
+    pub slow_clients: bool,
+    /// Names that have certificates of their own, by [`Room::certificates`]; Sealane alone is configured so.
+    pub names: Vec<String>,
     /// Added to the environment (a preload, a library path).
     pub env: Vec<(String, OsString)>,
 }
@@ -115,6 +119,8 @@ impl Site {
             http: Http::One,
             early_data: false,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            slow_clients: false,
+            names: Vec::new(),
             env: Vec::new(),
         }
     }
@@ -175,11 +181,15 @@ pub fn prepare(program: &Program, name: &str, room: &Room, site: &Site, cpus: &[
     if site.model == Model::Processes && kind != "haproxy" {
         bail!("only HAProxy is run as several processes; {} has workers of its own", program.name);
     }
+    if !site.names.is_empty() && kind != "sealane" {
+        bail!("only Sealane is configured with many certificates");
+    }
     let ports = match site.answer {
         Answer::Chain { hops, .. } => (0..hops.max(1)).map(|_| free_port()).collect::<anyhow::Result<Vec<_>>>()?,
         _ => vec![free_port()?],
     };
-    let folder = room.folder(&format!("{name}-{}", ports[0]))?;
+    let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let folder = room.folder(&format!("{plain}-{}", ports[0]))?;
     let draft = Draft { program, room, folder, site, ports, cpus };
     let written = match kind {
         "nginx" => nginx::write(&draft),

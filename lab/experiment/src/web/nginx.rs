@@ -26,11 +26,12 @@ worker_rlimit_nofile {files};
 events {{ worker_connections 8000; }}
 http {{
     access_log {log};
-    keepalive_requests 1000000000; keepalive_timeout 300s;
+    keepalive_requests 1000000000; keepalive_timeout 300s; {slow}
     client_body_temp_path {f}/t1; proxy_temp_path {f}/t2; fastcgi_temp_path {f}/t3; uwsgi_temp_path {f}/t4;
     scgi_temp_path {f}/t5;
 ",
         files = files(),
+        slow = if site.slow_clients { "send_timeout 300s; proxy_read_timeout 300s;" } else { "" },
         log = if site.logs { format!("{f}/access.log") } else { "off".to_owned() },
     )?;
     if let Answer::Proxy(port) = site.answer {

@@ -14,9 +14,15 @@ pub(super) fn write(d: &Draft<'_>) -> anyhow::Result<Written> {
 access = \"{log}\"
 [limits]
 keepalive_timeout = \"300s\"
-",
-        site.threads
+{}",
+        site.threads,
+        if site.slow_clients { "idle_timeout = \"300s\"\nmin_body_rate = 0\n" } else { "" }
     );
+    let mut named = String::new();
+    for name in &site.names {
+        let (cert, key) = d.room.certificate_of(name);
+        write!(named, ",\n {{ cert = \"{}\", key = \"{}\" }}", cert.display(), key.display())?;
+    }
     for (i, port) in d.ports.iter().enumerate() {
         let listener = format!("{}:{port}", site.address);
         let http3 = site.http == Http::Three;
@@ -26,7 +32,7 @@ keepalive_timeout = \"300s\"
 address = \"{listener}\"
 http3 = {http3}
 [listener.tls]
-certificates = [{{ cert = \"{}\", key = \"{}\" }}]
+certificates = [{{ cert = \"{}\", key = \"{}\" }}{named}]
 groups = [\"{}\"]
 tickets = {}
 ",

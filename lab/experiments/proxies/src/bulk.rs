@@ -6,7 +6,8 @@ use sealane_lab_experiment::Bench;
 use sealane_lab_experiment::Sample;
 use sealane_lab_experiment::room::Key;
 use sealane_lab_experiment::rounds::Quiet;
-use sealane_lab_experiment::web::Answer;
+use sealane_lab_experiment::web::{Answer, Http, Site};
+use sealane_lab_load::plan::Protocol;
 use sealane_lab_report::Part;
 
 use crate::{Cast, Scene, Tls, load, site};
@@ -14,20 +15,29 @@ use crate::{Cast, Scene, Tls, load, site};
 /// The size of one file: small enough for any client's bound on a body, large enough that its request does not count.
 const FILE_MIB: u64 = 32;
 
-/// CPU time per GiB, from a sparse file of the backend.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+/// CPU time per GiB, from a sparse file of the backend, over HTTP/1.1 or HTTP/3.
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, http: Http) -> anyhow::Result<()> {
     scene.room.sparse("bulk", FILE_MIB << 20)?;
-    let site = site(bench, Answer::Proxy(scene.backend.port))?;
+    let site = Site { http, ..site(bench, Answer::Proxy(scene.backend.port))? };
     let cpus = [bench.cores.server[0]];
-    let cast = Cast::start(bench, part, scene, &site, &cpus)?;
+    let mut cast = Cast::start(bench, part, scene, &site, &cpus)?;
     let tls = Tls::V13.options(Key::Ecdsa);
     cast.check(&tls)?;
+    if http == Http::Three {
+        cast.keep_able(bench, part, &tls, |mut plan| {
+            plan.protocol = Protocol::Http3;
+            plan
+        })?;
+    }
     let files = (bench.size::<u64>("bulk_mib")? / FILE_MIB).max(1);
     let names = cast.names();
     let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
         let server = &cast.servers[i];
         let mut plan = load::plan(bench, server, "/files/bulk", &tls)?;
         (plan.connections, plan.threads) = (1, 1);
+        if http == Http::Three {
+            plan.protocol = Protocol::Http3;
+        }
         (plan.requests, plan.duration) = (Some(files), None);
         (plan.warmup, plan.timeout) = (Duration::ZERO, Duration::from_secs(120));
         // The generator's own sample of the server ends when it looks next; here the few operations matter exactly.

@@ -3,19 +3,25 @@
 //! measures one kind of part.
 
 mod bulk;
+mod certificates;
 mod chain;
 mod knee;
+mod lanes;
 mod load;
 mod memory;
+mod overload;
 mod saturated;
+mod slow_readers;
 mod storm;
 mod threads;
+mod together;
 mod verdict;
 
 use anyhow::Context;
 use sealane_lab_experiment::room::{Backend, Room};
 use sealane_lab_experiment::web::{Http, Site};
 use sealane_lab_experiment::{Bench, Experiment, Options, Program, Spec, client, programs, web};
+use sealane_lab_load::plan::Plan;
 use sealane_lab_load::tls::{TlsOptions, TlsVersions};
 use sealane_lab_report::Page;
 
@@ -37,6 +43,10 @@ impl Experiment for Proxies {
         &self.spec
     }
 
+    fn together(&self) -> &[&str] {
+        TOGETHER
+    }
+
     fn obstacle(&self, _: &Options) -> Option<String> {
         programs::look_up("nginx").is_none().then(|| {
             "the backend behind all proxies is NGINX, and there is none (Debian: apt install nginx-light)".into()
@@ -45,6 +55,9 @@ impl Experiment for Proxies {
 
     fn run(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let room = Room::new()?;
+        for program in &mut bench.programs {
+            program.path = room.copy_of(&program.name, &program.path)?;
+        }
         let backend = Backend::start(&room, &bench.cores.backend)?;
         let scene = Scene { room, backend };
         measure(bench, &scene)
@@ -54,6 +67,9 @@ impl Experiment for Proxies {
         verdict::conclude(page);
     }
 }
+
+/// The parts that can be measured with `--method together`: CPU time per operation under a closed loop.
+const TOGETHER: &[&str] = &["keepalive", "full-ecdsa", "full-rsa", "resumed", "http2", "http3", "quic-handshake"];
 
 fn measure(bench: &mut Bench<'_>, scene: &Scene) -> anyhow::Result<()> {
     bench.part("keepalive", |b, p| saturated::keepalive(b, p, scene))?;
@@ -65,10 +81,16 @@ fn measure(bench: &mut Bench<'_>, scene: &Scene) -> anyhow::Result<()> {
     bench.part("threads", |b, p| threads::measure(b, p, scene))?;
     bench.part("chain", |b, p| chain::measure(b, p, scene))?;
     bench.part("storm", |b, p| storm::measure(b, p, scene))?;
-    bench.part("bulk", |b, p| bulk::measure(b, p, scene))?;
+    bench.part("bulk", |b, p| bulk::measure(b, p, scene, Http::One))?;
     bench.part("memory", |b, p| memory::measure(b, p, scene))?;
     bench.part("http2", |b, p| saturated::multiplexed(b, p, scene, Http::Two))?;
-    bench.part("http3", |b, p| saturated::multiplexed(b, p, scene, Http::Three))
+    bench.part("http3", |b, p| saturated::multiplexed(b, p, scene, Http::Three))?;
+    bench.part("quic-handshake", |b, p| saturated::quic_handshakes(b, p, scene))?;
+    bench.part("http3-bulk", |b, p| bulk::measure(b, p, scene, Http::Three))?;
+    bench.part("overload", |b, p| overload::measure(b, p, scene))?;
+    bench.part("slow-readers", |b, p| slow_readers::measure(b, p, scene))?;
+    bench.part("lanes", |b, p| lanes::measure(b, p, scene))?;
+    bench.part("certificates", |b, p| certificates::measure(b, p, scene))
 }
 
 /// What all parts share.
@@ -147,6 +169,33 @@ impl Cast {
         let all: Vec<(&str, std::net::SocketAddr)> =
             self.servers.iter().map(|s| (s.name.as_str(), s.address)).collect();
         client::check_alike(&all, "/", tls).map(drop).context("before measuring")
+    }
+
+    /// Runs a short load at each, whose figures nobody keeps: caches, pools and the first tickets come about in it. Leaves
+    /// out, with a note, those that complete nothing because they do not speak what is asked for.
+    pub fn keep_able(
+        &mut self,
+        bench: &Bench<'_>,
+        part: &mut sealane_lab_report::Part,
+        tls: &TlsOptions,
+        shape: impl Fn(Plan) -> Plan,
+    ) -> anyhow::Result<()> {
+        let mut able = Vec::new();
+        for server in self.servers.drain(..) {
+            let mut first = shape(load::plan(bench, &server, "/", tls)?);
+            first.duration = Some(std::time::Duration::from_millis(300));
+            match load::run(bench, &first) {
+                Ok(report) if report.completed > 0 => able.push(server),
+                Ok(report) => {
+                    let why = report.failures.values().find_map(|f| f.first.clone()).unwrap_or_default();
+                    part.note(format!("{} is left out: nothing completed ({why})", server.name));
+                }
+                Err(error) => part.note(format!("{} is left out: {error:#}", server.name)),
+            }
+        }
+        anyhow::ensure!(!able.is_empty(), "no subject speaks it: {}", part.notes.join("; "));
+        self.servers = able;
+        Ok(())
     }
 
     /// The names.

@@ -3,11 +3,11 @@
 use sealane_lab_experiment::room::Key;
 use sealane_lab_experiment::rounds::Quiet;
 use sealane_lab_experiment::web::{Answer, Http, Site};
-use sealane_lab_experiment::{Bench, Rounds, Sample};
+use sealane_lab_experiment::{Bench, Method, Rounds, Sample};
 use sealane_lab_load::plan::{Kind, Plan, Protocol};
 use sealane_lab_report::Part;
 
-use crate::{Cast, Scene, Tls, load, site};
+use crate::{Cast, Scene, Tls, load, site, together};
 
 /// The name of the figure that ratios are of.
 pub const CPU: &str = "CPU per operation";
@@ -43,6 +43,17 @@ pub fn multiplexed(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, http: 
     })
 }
 
+/// Full QUIC handshakes, each with one request over HTTP/3.
+pub fn quic_handshakes(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+    let site = Site { http: Http::Three, ..site(bench, Answer::Respond)? };
+    measure(bench, part, scene, &site, None, |plan| {
+        let mut plan = load::connections(plan, Kind::Full);
+        plan.protocol = Protocol::Http3;
+        plan.connections = (plan.connections / 2).max(plan.threads);
+        plan
+    })
+}
+
 fn measure(
     bench: &mut Bench<'_>,
     part: &mut Part,
@@ -56,38 +67,31 @@ fn measure(
     let mut cast = Cast::start(bench, part, scene, site, &cpus)?;
     // Over HTTP/1.1, which all speak at the same port beside what is measured.
     cast.check(&tls)?;
-    // The first run of each is thrown away: caches, pools and the first tickets come about in it. It also finds out
-    // who does not speak what is asked for.
-    let mut able = Vec::new();
-    for server in cast.servers.drain(..) {
-        let mut first = shape(load::plan(bench, &server, "/", &tls)?);
-        first.duration = Some(std::time::Duration::from_millis(300));
-        match load::run(bench, &first) {
-            Ok(report) if report.completed > 0 => able.push(server),
-            Ok(report) => {
-                let why = report.failures.values().find_map(|f| f.first.clone()).unwrap_or_default();
-                part.note(format!("{} is left out: nothing completed ({why})", server.name));
-            }
-            Err(error) => part.note(format!("{} is left out: {error:#}", server.name)),
-        }
-    }
-    anyhow::ensure!(!able.is_empty(), "nobody here speaks it: {}", part.notes.join("; "));
-    cast.servers = able;
+    cast.keep_able(bench, part, &tls, &shape)?;
     let names = cast.names();
-    let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
-        let report = load::run(bench, &shape(load::plan(bench, &cast.servers[i], "/", &tls)?))?;
-        let mut sample: Sample = load::sample(&report)?;
-        if let Some(wanted) = tickets {
-            load::check_tickets(&report, wanted, &mut sample);
+    let rounds = match bench.options.method {
+        Method::Turns => bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+            let report = load::run(bench, &shape(load::plan(bench, &cast.servers[i], "/", &tls)?))?;
+            let mut sample: Sample = load::sample(&report)?;
+            if let Some(wanted) = tickets {
+                load::check_tickets(&report, wanted, &mut sample);
+            }
+            Ok(sample)
+        })?,
+        Method::Together => {
+            // Each round starts them anew.
+            drop(cast);
+            let programs: Vec<_> = bench.programs.iter().filter(|p| names.contains(&p.name)).cloned().collect();
+            let question = together::Question { site, tls: &tls, tickets, shape };
+            together::rounds(bench, part, scene, &programs, &question)?
         }
-        Ok(sample)
-    })?;
-    report(part, &names, &rounds);
+    };
+    report(part, &names, &rounds, bench.options.method);
     Ok(())
 }
 
 /// Bars of CPU, a table of the rest, and what the ratios to the first subject are.
-pub fn report(part: &mut Part, names: &[String], rounds: &Rounds) {
+pub fn report(part: &mut Part, names: &[String], rounds: &Rounds, method: Method) {
     for name in names {
         part.rounds(name, CPU, &rounds.values(name, "cpu_us"), "µs");
         part.rounds(name, "operations per second", &rounds.values(name, "rate"), "/s");
@@ -114,6 +118,17 @@ pub fn report(part: &mut Part, names: &[String], rounds: &Rounds) {
     ];
     rows.extend(ratios.iter().map(String::as_str));
     part.table("What stands behind it, and ratios paired round by round", &rows);
+    if method == Method::Together {
+        let used: f64 = names.iter().filter_map(|n| rounds.median(n, "server_cpus")).sum();
+        if used < 0.9 {
+            part.note(format!(
+                "The servers together used {:.0} % of their CPU: it was not full, and a server that is not full wakes up more \
+                 often for the same work.",
+                used * 100.0
+            ));
+        }
+        return;
+    }
     let busy = names.iter().any(|n| rounds.median(n, "load_busy").is_some_and(|b| b > 0.97));
     let full = names.iter().all(|n| rounds.median(n, "server_cpus").is_some_and(|b| b > 0.97));
     if busy && !full {

@@ -4,13 +4,16 @@ use crate::place::NAME;
 use crate::ways::Timed;
 use anyhow::{Context, ensure};
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, TokioRuntime, VarInt};
+use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, SendStream, TokioRuntime, VarInt};
 use rustls::RootCertStore;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{default_provider, kx_group::X25519};
 use rustls::pki_types::CertificateDer;
 use rustls::version::TLS13;
+use sealane_lab_probe::quic::send;
+use sealane_lab_wire::fields::{self, Coding};
+use sealane_lab_wire::{Request, h3};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,12 +61,12 @@ impl Quic {
         let socket = UdpSocket::bind(any)?;
         let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
         let connecting = endpoint.connect_with(self.config.clone(), to, NAME)?;
-        let (connection, handshake, first_byte, early) = match self.early {
+        let (connection, handshake, response, early) = match self.early {
             false => {
                 let connection = connecting.await?;
                 let handshake = since();
-                let first_byte = request(&connection, begun).await?;
-                (connection, handshake, first_byte, false)
+                let response = request(&connection, begun).await?;
+                (connection, handshake, Some(response), false)
             }
             true => match connecting.into_0rtt() {
                 Ok((connection, accepted)) => {
@@ -72,16 +75,16 @@ impl Quic {
                         let accepted = accepted.await;
                         (accepted, since())
                     };
-                    let (first_byte, (accepted, handshake)) = tokio::join!(request(&connection, begun), watch);
+                    let (response, (accepted, handshake)) = tokio::join!(request(&connection, begun), watch);
                     // What was not taken is gone; the caller makes another connection.
-                    let first_byte = if accepted { first_byte? } else { f64::NAN };
-                    (connection, handshake, first_byte, accepted)
+                    let response = if accepted { Some(response?) } else { None };
+                    (connection, handshake, response, accepted)
                 }
                 Err(connecting) => {
                     let connection = connecting.await?;
                     let handshake = since();
-                    let first_byte = request(&connection, begun).await?;
-                    (connection, handshake, first_byte, false)
+                    let response = request(&connection, begun).await?;
+                    (connection, handshake, Some(response), false)
                 }
             },
         };
@@ -90,23 +93,17 @@ impl Quic {
         }
         connection.close(VarInt::from_u32(0x100), b"");
         let _ = tokio::time::timeout(FAREWELL, endpoint.wait_idle()).await;
+        let first_byte = response.map_or(f64::NAN, |(first_byte, _control)| first_byte);
         Ok(Timed { handshake, first_byte, embedded: false, early })
     }
 }
 
-/// A GET; returns when the response's head has come, in milliseconds since `begun`.
-async fn request(connection: &Connection, begun: Instant) -> anyhow::Result<f64> {
-    let (mut driver, mut sender) =
-        h3::client::builder().build::<_, _, bytes::Bytes>(h3_quinn::Connection::new(connection.clone())).await?;
-    // Reads the control streams; ends with the connection.
-    let driving = tokio::spawn(async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await });
-    let head = http::Request::get(format!("https://{NAME}/")).header("user-agent", "sealane-lab").body(())?;
-    let mut stream = sender.send_request(head).await?;
-    stream.finish().await?;
-    let response = stream.recv_response().await?;
-    let first_byte = begun.elapsed().as_secs_f64() * 1e3;
-    ensure!(response.status() == 200, "not the response that was meant");
-    while stream.recv_data().await?.is_some() {}
-    driving.abort();
-    Ok(first_byte)
+/// A GET. Returns when the response's head came, in milliseconds since `begun`, and the control stream, to be kept open.
+async fn request(connection: &Connection, begun: Instant) -> anyhow::Result<(f64, SendStream)> {
+    let headers = [("user-agent".to_owned(), "sealane-lab".to_owned())];
+    let get = Request { method: "GET", tls: true, authority: NAME.to_owned(), path: "/", headers: &headers, body: &[] };
+    let bytes = h3::encode(&fields::encode(Coding::Qpack, &get), &[]);
+    let (response, control) = send(connection, &bytes, begun).await?;
+    ensure!(response.status == 200, "not the response that was meant");
+    Ok((response.first_byte as f64 / 1e6, control))
 }

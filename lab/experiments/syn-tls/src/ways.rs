@@ -3,13 +3,14 @@
 use crate::place::NAME;
 use crate::quic::Quic;
 use anyhow::{Context, ensure};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::RootCertStore;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{default_provider, kx_group::X25519};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::CertificateDer;
 use rustls::version::{TLS12, TLS13};
-use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use sealane_connect::{Connector, Early, Options};
+use sealane_lab_wire::{Trust, Verifier, Verify};
 use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -80,7 +81,10 @@ impl Way {
         let mut roots = RootCertStore::empty();
         roots.add(certificate.clone())?;
         let provider = CryptoProvider { kx_groups: vec![X25519], ..default_provider() };
-        let known: Arc<dyn ServerCertVerifier> = Arc::new(Known(certificate.clone(), provider.clone()));
+        // What is left to check is the signature over the handshake.
+        let pin = Trust::Pinned(certificate.clone());
+        let known: Arc<dyn ServerCertVerifier> =
+            Arc::new(Verifier::new(Verify::Signature, &pin, &Arc::new(provider.clone()))?);
         let options = Options {
             verifier: self.known.then_some(known),
             versions: vec![if self.tls13 { &TLS13 } else { &TLS12 }],
@@ -166,46 +170,4 @@ pub fn once(connector: &Connector, to: SocketAddr, tickets: bool) -> anyhow::Res
 /// A handshake without a request, up to our Finished.
 pub fn bare(connector: &Connector, to: SocketAddr) -> anyhow::Result<sealane_connect::TlsStream> {
     Ok(connector.connect_tls(to, NAME, &[])?)
-}
-
-/// Accepts the one certificate it knows. What is left is the signature over the handshake.
-#[derive(Debug)]
-struct Known(CertificateDer<'static>, CryptoProvider);
-
-impl ServerCertVerifier for Known {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        match *end_entity == self.0 {
-            true => Ok(ServerCertVerified::assertion()),
-            false => Err(Error::General("another certificate than the known one".to_owned())),
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &self.1.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.1.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.1.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -16,7 +16,7 @@ use sealane_lab_probe::stats::Direction;
 use sealane_lab_probe::target::{Overrides, Target};
 use sealane_lab_probe::timing::{Metric, Timing};
 use sealane_lab_probe::tls::provider;
-use sealane_lab_probe::trust::{Trust, Witness};
+use sealane_lab_probe::trust::{self, Trust, Verifier, Verify};
 use sealane_lab_probe::variant::Variant;
 use sealane_lab_report::Part;
 
@@ -91,13 +91,14 @@ pub fn attempt_all(
     attempts: usize,
     somewhere: &mut Somewhere<'_>,
 ) -> anyhow::Result<Vec<Of>> {
-    let witness = Witness::new(&Trust::DangerousAnyone, provider(None)).map_err(|e| anyhow::anyhow!("{e}"))?;
+    let verifier =
+        trust::verifier(&Trust::System, Verify::Signature, &provider(None)).map_err(|e| anyhow::anyhow!("{e}"))?;
     let mut all = Vec::new();
     for (name, address) in servers {
         let mut offered = Vec::new();
         for (way, words) in WAYS {
             let variant: Variant = words.parse().map_err(|e| anyhow::anyhow!("{e}"))?;
-            match somewhere(&mut || attempt(std::slice::from_ref(&variant), *address, &witness, 1)) {
+            match somewhere(&mut || attempt(std::slice::from_ref(&variant), *address, &verifier, 1)) {
                 Ok(_) => offered.push((way, variant)),
                 Err(why) => {
                     let note = format!("{way} is left out with {name}: {why:#}");
@@ -124,7 +125,7 @@ pub fn attempt_all(
             let mut fresh = Vec::new();
             let what = format!("round {} of {rounds}", round + 1);
             let held = take(bench.options, part, name, &what, Quiet::Wanted, &mut || {
-                match somewhere(&mut || attempt(&variants, *address, &witness, attempts)) {
+                match somewhere(&mut || attempt(&variants, *address, &verifier, attempts)) {
                     Ok(timings) => fresh = timings,
                     Err(why) => return Ok(Sample::default().void(format!("{why:#}"))),
                 }
@@ -144,7 +145,7 @@ pub fn attempt_all(
 fn attempt(
     variants: &[Variant],
     address: SocketAddr,
-    witness: &Arc<Witness>,
+    verifier: &Arc<Verifier>,
     attempts: usize,
 ) -> anyhow::Result<Vec<Vec<Timing>>> {
     let target = Target::parse(&format!("https://{address}/")).map_err(|e| anyhow::anyhow!("{e}"))?;
@@ -156,7 +157,7 @@ fn attempt(
     };
     let mut resolver = Resolver::new(Overrides::default(), Family::V4);
     let plan = Plan { attempts, warmup: 1, timeout: Duration::from_secs(10), pause: Duration::ZERO, seed: 1 };
-    let measured = sealane_lab_probe::run::measure(variants, &target, &request, witness, &mut resolver, &plan)
+    let measured = sealane_lab_probe::run::measure(variants, &target, &request, verifier, &mut resolver, &plan)
         .map_err(|e| anyhow::anyhow!("{e}"))?;
     for m in &measured.variants {
         anyhow::ensure!(m.statuses.keys().all(|s| *s == 200), "{} was answered with {:?}", m.variant, m.statuses);

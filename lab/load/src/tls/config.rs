@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use rustls::client::{Resumption, Tls12Resumption, WebPkiServerVerifier};
+use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore, SupportedCipherSuite, version};
+use rustls::{ClientConfig, SupportedCipherSuite, version};
+
+use sealane_lab_wire::{Trust, TrustError, Verifier, Verify};
 
 use super::tickets::Tickets;
-use super::verify::{Verifier, Verify};
 
 /// The TLS versions that are offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +101,16 @@ impl fmt::Display for TlsError {
 
 impl std::error::Error for TlsError {}
 
+impl From<TrustError> for TlsError {
+    fn from(error: TrustError) -> Self {
+        match error {
+            TrustError::File(path, why) => Self::File(path, why),
+            TrustError::NoRoots(why) => Self::NoRoots(why),
+            TrustError::Unusable(why) => Self::Settings(why),
+        }
+    }
+}
+
 /// A thread's TLS client: its configurations and the names it asks for.
 #[derive(Debug)]
 pub struct Client {
@@ -107,28 +118,16 @@ pub struct Client {
     pub ordinary: Arc<ClientConfig>,
     /// The same with early data switched on.
     pub early: Arc<ClientConfig>,
+    verifier: Arc<Verifier>,
 }
 
 impl Client {
     /// Builds the configurations. Reads files; call it before the run starts.
     pub fn new(options: &TlsOptions, alpn: &[u8]) -> Result<Self, TlsError> {
         let provider = Arc::new(provider(options)?);
-        let mut pinned = Vec::new();
-        let chain = match options.verify {
-            Verify::Full | Verify::Chain => {
-                if let Some(path) = &options.ca {
-                    pinned = certificates(path)?;
-                }
-                let roots = Arc::new(roots(options)?);
-                let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
-                    .build()
-                    .map_err(|e| TlsError::Settings(e.to_string()))?;
-                Some(verifier)
-            }
-            Verify::Signature | Verify::None => None,
-        };
-        let algorithms = provider.signature_verification_algorithms;
-        let verifier = Verifier { mode: options.verify, chain, algorithms, pinned };
+        let trust = options.ca.clone().map_or(Trust::System, Trust::CaFile);
+        let verifier = Verifier::new(options.verify, &trust, &provider)?.accepting_named(&trust)?;
+        let verifier = Arc::new(verifier);
         let versions: &[&rustls::SupportedProtocolVersion] = match options.versions {
             TlsVersions::Both => &[&version::TLS13, &version::TLS12],
             TlsVersions::Tls12 => &[&version::TLS12],
@@ -138,7 +137,7 @@ impl Client {
             .with_protocol_versions(versions)
             .map_err(|e| TlsError::Settings(e.to_string()))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
+            .with_custom_certificate_verifier(verifier.clone());
         let mut config = match &options.identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
@@ -155,7 +154,13 @@ impl Client {
         config.resumption = Resumption::store(Arc::new(Tickets)).tls12_resumption(Tls12Resumption::SessionIdOrTickets);
         let mut early = config.clone();
         early.enable_early_data = true;
-        Ok(Self { ordinary: Arc::new(config), early: Arc::new(early) })
+        Ok(Self { ordinary: Arc::new(config), early: Arc::new(early), verifier })
+    }
+
+    /// How many certificates servers have shown: a resumed handshake has none.
+    #[inline]
+    pub fn certificates_shown(&self) -> u64 {
+        self.verifier.shown()
     }
 
     /// A name as rustls wants it.
@@ -227,23 +232,6 @@ pub fn suite_names() -> Vec<String> {
 /// The names that `--groups` knows.
 pub fn group_names() -> Vec<String> {
     aws_lc_rs::ALL_KX_GROUPS.iter().map(|g| group_name(*g)).collect()
-}
-
-fn roots(options: &TlsOptions) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    if let Some(path) = &options.ca {
-        for cert in certificates(path)? {
-            roots.add(cert).map_err(|e| TlsError::File(path.clone(), e.to_string()))?;
-        }
-    } else {
-        let found = rustls_native_certs::load_native_certs();
-        roots.add_parsable_certificates(found.certs);
-        if roots.is_empty() {
-            let why = found.errors.first().map_or_else(|| "none installed".to_owned(), ToString::to_string);
-            return Err(TlsError::NoRoots(why));
-        }
-    }
-    Ok(roots)
 }
 
 fn certificates(path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -5,9 +5,8 @@
 mod config;
 mod session;
 mod tickets;
-mod verify;
 
 pub use config::{Client, ClientIdentity, TlsError, TlsOptions, TlsVersions, group_names, suite_names};
+pub use sealane_lab_wire::Verify;
 pub use session::{OutBuf, Session, Step};
-pub use tickets::{Tickets, handshake_was_full, offer_tickets, tickets_at_hand, tickets_received};
-pub use verify::Verify;
+pub use tickets::{Tickets, offer_tickets, tickets_at_hand, tickets_received};

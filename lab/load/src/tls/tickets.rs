@@ -17,7 +17,6 @@ const KEPT: usize = 4096;
 thread_local! {
     static OFFER: Cell<bool> = const { Cell::new(false) };
     static RECEIVED: Cell<u64> = const { Cell::new(0) };
-    static VERIFIED: Cell<bool> = const { Cell::new(false) };
     static STORE: RefCell<HashMap<ServerName<'static>, Sessions>> = RefCell::default();
 }
 
@@ -44,15 +43,6 @@ pub fn tickets_received() -> u64 {
 /// How many sessions of `name` could be resumed: TLS 1.3 tickets, or one for ever with TLS 1.2.
 pub fn tickets_at_hand(name: &ServerName<'static>) -> usize {
     STORE.with_borrow(|store| store.get(name).map_or(0, |s| if s.tls12.is_some() { usize::MAX } else { s.tls13.len() }))
-}
-
-/// Whether a certificate was checked on this thread since the last call: a resumed handshake has none.
-pub fn handshake_was_full() -> bool {
-    VERIFIED.take()
-}
-
-pub(super) fn note_certificate() {
-    VERIFIED.set(true);
 }
 
 impl ClientSessionStore for Tickets {

@@ -31,14 +31,14 @@ use rustix::event::{Timespec, epoll};
 use rustls::pki_types::ServerName;
 
 use crate::clock::{Clock, NEVER, Nanos, nanos};
-use crate::fields::{self, Coding};
 use crate::plan::{Kind, Operation, Origin, Pace, Plan, Protocol, Target};
 use crate::record::{Failure, Failures, Record, histogram, note};
 use crate::schedule::{Rng, Weighted};
 use crate::tls::{self, Client, OutBuf};
-use crate::{h1, h2, h3};
 pub use pacer::{Op, Pacer, Timeline};
 use quic::Quic;
+use sealane_lab_wire::fields::{self, Coding, Sections};
+use sealane_lab_wire::{h1, h2, h3};
 use seat::Seat;
 
 /// How often timeouts are looked for.
@@ -137,11 +137,11 @@ pub(super) struct Worker<'a> {
     /// closes at once never completes the handshake, and so never gives the ticket for the next one.
     lingering: Vec<Vec<Vec<Box<[u8]>>>>,
     /// The same as field sections, for HTTP/2.
-    sections: Vec<Vec<Vec<fields::Request>>>,
+    sections: Vec<Vec<Vec<Sections>>>,
     /// QUIC's side, when HTTP/3 is spoken.
     quic: Option<Box<Quic>>,
     /// What HTTP/2 connections reported in the reading under way.
-    reported: Vec<h2::Event>,
+    reported: Vec<h2::Event<Op>>,
     /// Seats with HTTP/2 frames to send at the end of the turn.
     dirty: Vec<u32>,
     rng: Rng,
@@ -240,20 +240,20 @@ impl<'a> Worker<'a> {
         // Indexed like `names`, so that a seat's name index serves both.
         let host_of = |origin: &'a Origin, host: &'a str| if shared { host } else { origin.host.as_str() };
         let requests = by_origin(plan, &hosts, |t, origin, host| match plan.protocol {
-            Protocol::Http3 => h3::request(&fields::request(Coding::Qpack, t, host_of(origin, host)), &t.body),
-            _ => h1::request(t, host_of(origin, host), close),
+            Protocol::Http3 => h3::encode(&fields::encode(Coding::Qpack, &t.request(host_of(origin, host))), &t.body),
+            _ => h1::encode(&t.request(host_of(origin, host)), close),
         });
         let early = matches!(&plan.operation, Operation::Connection { mix, .. } if mix.iter().any(|(k, _)| *k == Kind::EarlyData));
         let lingering = match plan.protocol {
             Protocol::Http1 if early => {
-                by_origin(plan, &hosts, |t, origin, host| h1::request(t, host_of(origin, host), false))
+                by_origin(plan, &hosts, |t, origin, host| h1::encode(&t.request(host_of(origin, host)), false))
             }
             _ => Vec::new(),
         };
         let sections = match plan.protocol {
-            Protocol::Http2 => {
-                by_origin(plan, &hosts, |t, origin, host| fields::request(Coding::Hpack, t, host_of(origin, host)))
-            }
+            Protocol::Http2 => by_origin(plan, &hosts, |t, origin, host| {
+                fields::encode(Coding::Hpack, &t.request(host_of(origin, host)))
+            }),
             _ => Vec::new(),
         };
         let pacer = Pacer::new(plan, a.thread);

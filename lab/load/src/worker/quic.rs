@@ -22,8 +22,9 @@ use super::seat::Phase;
 use crate::clock::{Clock, Nanos};
 use crate::plan::{Kind, Operation, Plan};
 use crate::record::{Failure, note};
+use crate::socket;
 use crate::tls::{self, Client};
-use crate::{h3, socket};
+use sealane_lab_wire::h3;
 
 /// Marks a UDP socket's events among those of seats.
 pub(super) const UDP: u64 = 1 << 63;
@@ -387,12 +388,13 @@ impl Worker<'_> {
         match quic.owners.get_mut(handle.0) {
             Some(Owner::Seat(i)) => {
                 let i = *i as usize;
-                let _ = tls::handshake_was_full();
+                let shown = |client: &Option<Client>| client.as_ref().map_or(0, Client::certificates_shown);
+                let certificates = shown(&self.client);
                 let tickets = tls::tickets_received();
                 let seat = &mut self.seats[i];
                 if let Some(link) = &mut seat.quic {
                     link.conn.handle_event(event);
-                    link.full |= tls::handshake_was_full();
+                    link.full |= shown(&self.client) != certificates;
                     seat.tickets += tls::tickets_received() - tickets;
                 }
                 self.drive_quic(i, now);

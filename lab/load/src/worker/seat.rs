@@ -6,7 +6,7 @@ use super::pacer::Op;
 use super::quic::Link;
 use crate::clock::Nanos;
 use crate::tls::Session;
-use crate::{h1, h2};
+use sealane_lab_wire::{h1, h2};
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Seat {
     pub tls: Option<Box<Session>>,
     pub reader: h1::Reader,
     /// The HTTP/2 connection, with its requests.
-    pub h2: Option<Box<h2::Client>>,
+    pub h2: Option<Box<h2::Client<Op>>>,
     /// The QUIC connection, with its requests.
     pub quic: Option<Box<Link>>,
     /// It waits among the free seats.
@@ -106,7 +106,7 @@ impl Seat {
     /// Whether whatever it does has taken longer than `timeout`.
     pub fn overdue(&self, now: Nanos, timeout: Nanos) -> bool {
         let oldest = match (&self.h2, &self.quic) {
-            (Some(h2), _) => h2.oldest(),
+            (Some(h2), _) => h2.operations().map(|op| op.started).min(),
             (_, Some(link)) => link.oldest(),
             _ => None,
         };

@@ -5,9 +5,9 @@ use super::pacer::Op;
 use super::seat::Phase;
 use super::tcp::{Problem, tls_failed};
 use crate::clock::Nanos;
-use crate::h2;
 use crate::plan::Operation;
 use crate::record::Failure;
+use sealane_lab_wire::h2;
 
 impl Worker<'_> {
     /// Starts a request on an HTTP/2 connection.
@@ -80,14 +80,14 @@ impl Worker<'_> {
             }
             match event {
                 h2::Event::Settings if keep_alive => self.opened(i, now),
-                h2::Event::Settings => {}
+                h2::Event::Settings | h2::Event::Interim(_) => {}
                 h2::Event::Answer(_) => {
                     if let Some(op) = &mut self.seats[i].op {
                         op.first_byte = now;
                     }
                 }
-                h2::Event::Done(_, status) if !keep_alive => self.complete(i, status, now),
-                h2::Event::Done(op, status) => {
+                h2::Event::Done { status, .. } if !keep_alive => self.complete(i, status, now),
+                h2::Event::Done { op, status, .. } => {
                     self.in_flight -= 1;
                     self.completed += 1;
                     self.note_completed(&op, status, now);

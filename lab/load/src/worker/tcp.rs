@@ -11,8 +11,9 @@ use super::{Worker, quic};
 use crate::clock::Nanos;
 use crate::plan::{Kind, Operation, Protocol};
 use crate::record::{Failure, note};
+use crate::socket;
 use crate::tls::{self, Session};
-use crate::{h1, h2, socket};
+use sealane_lab_wire::{h1, h2};
 
 /// The part of a generation that fits into an event's data beside the seat and the mark of UDP sockets.
 const GENERATION: u32 = 0x7fff_ffff;

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use super::server::Authority;
 use super::{FAR, NAME, Probe, trusting};
-use sealane_lab_probe::trust::Trust;
 use sealane_lab_probe::variant::parse_list;
 
 /// A process that ends with the test.
@@ -108,7 +107,7 @@ fn openssl_with_everything_that_is_old() {
         command.arg("-cert").arg(folder.join("cert.pem")).arg("-key").arg(folder.join("key.pem"));
         command
     });
-    let mut probe = Probe::new(address, &Trust::DangerousAnyone);
+    let mut probe = Probe::new(address, &super::ANYONE);
     let seen = probe.inspect();
     assert!(!seen.certificate_checked);
     let scan = seen.scan.as_ref().expect("scanned");

@@ -6,9 +6,9 @@ use sealane_interop::backend::Backend;
 use sealane_interop::client;
 use sealane_interop::crowd::Crowd;
 use sealane_interop::gateway::before;
-use sealane_interop::hellos::Storm;
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::{eventually, raise_open_files};
+use sealane_lab_load::hellos::Hellos;
 use std::sync::Arc;
 
 /// New clients that a lane lets wait (`MAX_WAITING` in gateway/proxy/src/accept/admission.rs), and those who were accepted before their
@@ -36,7 +36,8 @@ fn those_already_served_go_on() {
     let admitted = || gateway.metric("sealane_connections_accepted_total").unwrap_or(0.0);
     let waiting = || gateway.metric("sealane_hellos_waiting").unwrap_or(0.0);
     let before = admitted();
-    let storm = Storm::start(gateway.address, &config, 2, None);
+    let name = HOST.try_into().expect("a DNS name");
+    let storm = Hellos::start(gateway.address, (&config, name), 2, None).expect("a ClientHello");
     let mut most = 0.0f64;
     let mut round = 0;
     // Until the lane was seen to be behind, and has been asked for three times what it has taken in by then.

@@ -1,7 +1,7 @@
 //! HTTP/3 from the client's side (RFC 9114), sans-IO: the bytes of a request stream out, the status and
 //! the soundness of a response in, and what a server's own streams have to say.
 
-use crate::fields::{self, Coding, Request};
+use crate::fields::{self, Coding, Sections};
 
 // RFC 9114 §7.2.
 const DATA: u64 = 0x00;
@@ -36,11 +36,11 @@ fn put_varint(out: &mut Vec<u8>, value: u64) {
 }
 
 /// The bytes of a request stream.
-pub fn request(section: &Request, body: &[u8]) -> Box<[u8]> {
-    let mut out = Vec::with_capacity(section.plain.len() + body.len() + 16);
+pub fn encode(sections: &Sections, body: &[u8]) -> Box<[u8]> {
+    let mut out = Vec::with_capacity(sections.plain.len() + body.len() + 16);
     put_varint(&mut out, HEADERS);
-    put_varint(&mut out, section.plain.len() as u64);
-    out.extend_from_slice(&section.plain);
+    put_varint(&mut out, sections.plain.len() as u64);
+    out.extend_from_slice(&sections.plain);
     if !body.is_empty() {
         put_varint(&mut out, DATA);
         put_varint(&mut out, body.len() as u64);
@@ -153,11 +153,12 @@ impl Frames {
 pub struct Response {
     frames: Frames,
     status: u16,
+    content: u64,
 }
 
 impl Default for Response {
     fn default() -> Self {
-        Self { frames: Frames::new(), status: 0 }
+        Self { frames: Frames::new(), status: 0, content: 0 }
     }
 }
 
@@ -167,16 +168,26 @@ impl Response {
         self.status
     }
 
+    /// Bytes of content, of a frame under way all of them.
+    pub fn content(&self) -> u64 {
+        self.content
+    }
+
     /// Takes in bytes of the stream.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Broken> {
         // DATA may only follow a final status (RFC 9114 §4.1); both are decided in stream order.
         let status = std::cell::Cell::new(self.status);
+        let content = &mut self.content;
         let result = self.frames.feed(
             bytes,
             |kind, len| match kind {
                 HEADERS if len > MAX_SECTION => Err(Broken("a field section beyond 64 KiB")),
                 HEADERS => Ok(true),
                 DATA if status.get() == 0 => Err(Broken("DATA before HEADERS")),
+                DATA => {
+                    *content = content.saturating_add(len);
+                    Ok(false)
+                }
                 SETTINGS | GOAWAY | PUSH_PROMISE => Err(Broken("a frame that does not belong on a request stream")),
                 _ => Ok(false),
             },
@@ -277,6 +288,9 @@ mod tests {
             [frame(HEADERS, &[0, 0, 0xd9]), frame(DATA, &[b'x'; 300]), frame(0x21, b"grease"), frame(HEADERS, &[0, 0])]
                 .concat();
         assert_eq!(read(&ok), Ok((200, true)));
+        let mut counted = Response::default();
+        counted.feed(&ok).unwrap();
+        assert_eq!(counted.content(), 300);
         assert_eq!(read(&ok[..ok.len() - 1]), Ok((200, false)));
         let interim = [frame(HEADERS, &[0, 0, 0xd8]), frame(HEADERS, &[0, 0, 0xdb])].concat();
         assert_eq!(read(&interim), Ok((404, true)));

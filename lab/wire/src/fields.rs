@@ -1,10 +1,10 @@
-//! Field sections of HTTP/2 (HPACK, RFC 7541) and HTTP/3 (QPACK, RFC 9204), no more than a load generator
-//! needs: requests are encoded once; of a response only `:status` is read.
+//! Field sections of HTTP/2 (HPACK, RFC 7541) and HTTP/3 (QPACK, RFC 9204): requests are encoded once; of a response only
+//! `:status` is read.
 //!
 //! Both are told that our dynamic table holds nothing (`SETTINGS_HEADER_TABLE_SIZE` = 0; QPACK's default),
 //! so that a response's fields stand on their own and need no state to be read.
 
-use crate::plan::Target;
+use crate::Request;
 
 /// A field section that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,12 @@ fn string<'a>(bytes: &'a [u8], at: &mut usize, n: u8) -> Result<(bool, &'a [u8])
     Ok((huffman, text))
 }
 
-/// Three digits, perhaps by the Huffman code: `0` to `2` have five bits there, `3` to `9` six.
+/// `:status`, plain or by the Huffman code (RFC 7541 Appendix B).
+fn is_status((huffman, name): (bool, &[u8])) -> bool {
+    if huffman { name == [0xb8, 0x84, 0x8d, 0x36, 0xa3] } else { name == b":status" }
+}
+
+/// Three digits, perhaps by the Huffman code: `0` to `2` have five bits there, `3` to `9` six; ones fill the last byte.
 fn digits(huffman: bool, text: &[u8]) -> Result<u16, Unreadable> {
     const BAD: Unreadable = Unreadable(":status is not three digits");
     let mut status = 0;
@@ -76,10 +81,13 @@ fn digits(huffman: bool, text: &[u8]) -> Result<u16, Unreadable> {
         for d in text {
             status = status * 10 + u16::from(d.checked_sub(b'0').filter(|d| *d < 10).ok_or(BAD)?);
         }
-        return Ok(status);
+        return if status >= 100 { Ok(status) } else { Err(BAD) };
     }
-    let all = text.iter().take(4).fold(0u32, |all, b| all << 8 | u32::from(*b));
-    let mut left = text.len().min(4) * 8;
+    if text.len() > 3 {
+        return Err(BAD);
+    }
+    let all = text.iter().fold(0u32, |all, b| all << 8 | u32::from(*b));
+    let mut left = text.len() * 8;
     let bits = |left: usize, n: usize| left.checked_sub(n).map(|rest| (all >> rest) & ((1 << n) - 1)).ok_or(BAD);
     for _ in 0..3 {
         // RFC 7541 Appendix B.
@@ -96,7 +104,8 @@ fn digits(huffman: bool, text: &[u8]) -> Result<u16, Unreadable> {
             left -= 6;
         }
     }
-    Ok(status)
+    let filled = left < 8 && bits(left, left)? == (1 << left) - 1;
+    if filled && status >= 100 { Ok(status) } else { Err(BAD) }
 }
 
 /// The `:status` of a response's field section; 0 for trailers, which have none.
@@ -132,7 +141,7 @@ fn hpack_status(section: &[u8]) -> Result<u16, Unreadable> {
             _ => {
                 let name = integer(section, &mut at, if *first >= 0x40 { 6 } else { 4 })?;
                 let named = match name {
-                    0 => string(section, &mut at, 7)? == (false, b":status"),
+                    0 => is_status(string(section, &mut at, 7)?),
                     8..=14 => true,
                     1..=61 => false,
                     _ => return Err(DYNAMIC),
@@ -186,7 +195,7 @@ fn qpack_status(section: &[u8]) -> Result<u16, Unreadable> {
             }
             // §4.5.6: literal with its name.
             0x20..0x40 => {
-                let named = string(section, &mut at, 3)? == (false, b":status");
+                let named = is_status(string(section, &mut at, 3)?);
                 let (huffman, text) = string(section, &mut at, 7)?;
                 if named {
                     status = digits(huffman, text)?;
@@ -200,7 +209,7 @@ fn qpack_status(section: &[u8]) -> Result<u16, Unreadable> {
 
 /// A request's field sections.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct Sections {
     /// Stands on its own.
     pub plain: Box<[u8]>,
     /// HTTP/2: puts what all of a connection's requests share into the server's dynamic table…
@@ -209,11 +218,10 @@ pub struct Request {
     pub next: Box<[u8]>,
 }
 
-/// Encodes a request for `host`.
-pub fn request(coding: Coding, target: &Target, host: &str) -> Request {
-    let authority = target.url.host_field(host);
-    let mut shared: Vec<(String, String)> = vec![(":authority".to_owned(), authority)];
-    for (name, value) in &target.headers {
+/// Encodes a request.
+pub fn encode(coding: Coding, request: &Request<'_>) -> Sections {
+    let mut shared: Vec<(String, String)> = vec![(":authority".to_owned(), request.authority.clone())];
+    for (name, value) in request.headers {
         let name = name.to_ascii_lowercase();
         match name.as_str() {
             "host" => value.clone_into(&mut shared[0].1),
@@ -223,14 +231,14 @@ pub fn request(coding: Coding, target: &Target, host: &str) -> Request {
         }
     }
     let mut own = vec![
-        (":method".to_owned(), target.method.clone()),
-        (":scheme".to_owned(), if target.url.tls { "https" } else { "http" }.to_owned()),
-        (":path".to_owned(), target.url.path.clone()),
+        (":method".to_owned(), request.method.to_owned()),
+        (":scheme".to_owned(), if request.tls { "https" } else { "http" }.to_owned()),
+        (":path".to_owned(), request.path.to_owned()),
     ];
     // After the pseudo-fields (RFC 9113 §8.3).
     let mut tail = Vec::new();
-    if !target.body.is_empty() && !shared.iter().any(|(name, _)| name == "content-length") {
-        tail.push(("content-length".to_owned(), target.body.len().to_string()));
+    if !request.body.is_empty() && !shared.iter().any(|(name, _)| name == "content-length") {
+        tail.push(("content-length".to_owned(), request.body.len().to_string()));
     }
     let mut plain = Vec::new();
     if coding == Coding::Qpack {
@@ -239,7 +247,7 @@ pub fn request(coding: Coding, target: &Target, host: &str) -> Request {
             qpack_field(&mut plain, name, value);
         }
         let plain = plain.into_boxed_slice();
-        return Request { first: plain.clone(), next: plain.clone(), plain };
+        return Sections { first: plain.clone(), next: plain.clone(), plain };
     }
     let (mut first, mut next) = (Vec::new(), Vec::new());
     for (name, value) in own.drain(..) {
@@ -258,7 +266,7 @@ pub fn request(coding: Coding, target: &Target, host: &str) -> Request {
             hpack_field(out, name, value, false);
         }
     }
-    Request { plain: plain.into(), first: first.into(), next: next.into() }
+    Sections { plain: plain.into(), first: first.into(), next: next.into() }
 }
 
 fn hpack_field(out: &mut Vec<u8>, name: &str, value: &str, index: bool) {
@@ -352,6 +360,18 @@ mod tests {
         // §C.6.2 has "307" as 64 0e ff.
         assert_eq!(status(Coding::Hpack, &[0x48, 0x83, 0x64, 0x0e, 0xff]), Ok(307));
         assert_eq!(status(Coding::Hpack, &[]), Ok(0));
+        assert_eq!(status(Coding::Hpack, b"\x00\x07:status\x03503"), Ok(503));
+        assert_eq!(status(Coding::Hpack, b"\x00\x85\xb8\x84\x8d\x36\xa3\x03503"), Ok(503));
+        for bad in [b"\x48\x03099".as_slice(), b"\x48\x84\x64\x02\xff\xff", b"\x48\x83\x64\x0e\x80", b"\x48\x80"] {
+            assert!(status(Coding::Hpack, bad).is_err(), "{bad:x?}");
+        }
+        // No five bytes panic.
+        for a in 0..=255 {
+            for b in 0..=255 {
+                let _ = status(Coding::Hpack, &[a, b, a ^ b, b, a]);
+                let _ = status(Coding::Qpack, &[0, 0, a, b, a ^ b, b, a]);
+            }
+        }
         for bad in [&[0xbe][..], &[0x80], &[0x08, 2, b'2', b'0'], &[0x08, 9, b'2'], &[0x3f, 0x05], &[0x48, 0x81, 0xff]]
         {
             assert!(status(Coding::Hpack, bad).is_err(), "{bad:x?}");

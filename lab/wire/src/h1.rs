@@ -1,35 +1,44 @@
-//! HTTP/1.1 from the client's side, no more of it than a load generator needs: a request made once and
-//! sent many times, and the end of a response found correctly (RFC 9112 §6.3) without keeping it.
+//! HTTP/1.1 from the client's side: a request made once and sent many times, and the end of a response found (RFC 9112
+//! §6.3) without keeping it.
 
 use std::fmt;
 
-use crate::plan::Target;
+use crate::Request;
 
 /// The longest response head (status line and fields) that is accepted.
 const MAX_HEAD: usize = 64 * 1024;
+/// The most interim responses before the final one.
+const MAX_INTERIM: u8 = 16;
 
-/// The bytes of a request for `host`; with `close`, one that asks for the connection to be closed.
-pub fn request(target: &Target, host: &str, close: bool) -> Box<[u8]> {
-    let mut out = Vec::with_capacity(256 + target.body.len());
-    out.extend_from_slice(format!("{} {} HTTP/1.1\r\n", target.method, target.url.path).as_bytes());
-    let has = |name: &str| target.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-    if !has("host") {
-        out.extend_from_slice(format!("Host: {}\r\n", target.url.host_field(host)).as_bytes());
+/// The bytes of a request; with `close`, one that asks for the connection to be closed.
+pub fn encode(request: &Request<'_>, close: bool) -> Box<[u8]> {
+    let mut out = Vec::with_capacity(256 + request.body.len());
+    out.extend_from_slice(format!("{} {} HTTP/1.1\r\n", request.method, request.path).as_bytes());
+    if !request.has("host") {
+        out.extend_from_slice(format!("Host: {}\r\n", request.authority).as_bytes());
     }
-    for (name, value) in &target.headers {
+    for (name, value) in request.headers {
         out.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
     }
     // RFC 9110 §8.6: a method that usually has content says so even when there is none.
-    let expected = matches!(target.method.as_str(), "POST" | "PUT" | "PATCH");
-    if (expected || !target.body.is_empty()) && !has("content-length") && !has("transfer-encoding") {
-        out.extend_from_slice(format!("Content-Length: {}\r\n", target.body.len()).as_bytes());
+    let expected = matches!(request.method, "POST" | "PUT" | "PATCH");
+    if (expected || !request.body.is_empty()) && !request.has("content-length") && !request.has("transfer-encoding") {
+        out.extend_from_slice(format!("Content-Length: {}\r\n", request.body.len()).as_bytes());
     }
-    if close && !has("connection") {
+    if close && !request.has("connection") {
         out.extend_from_slice(b"Connection: close\r\n");
     }
     out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(&target.body);
+    out.extend_from_slice(request.body);
     out.into_boxed_slice()
+}
+
+/// The fields of a response's head as [`Sink::head`] gets it, in order; lines without a colon are left out.
+pub fn fields(head: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    head.split(|b| *b == b'\n').skip(1).filter_map(|line| {
+        let colon = memchr::memchr(b':', line)?;
+        Some((line[..colon].trim_ascii(), line[colon + 1..].trim_ascii()))
+    })
 }
 
 /// A response that is not HTTP/1.1.
@@ -62,6 +71,17 @@ enum State {
     Done,
 }
 
+/// What sees a response while it is read.
+pub trait Sink {
+    /// The head of the final response, status line and empty line included.
+    fn head(&mut self, _head: &[u8]) {}
+    /// A piece of the content.
+    fn content(&mut self, _piece: &[u8]) {}
+}
+
+/// Sees nothing, at no cost.
+impl Sink for () {}
+
 /// Finds a response's end.
 #[derive(Debug)]
 pub struct Reader {
@@ -71,12 +91,27 @@ pub struct Reader {
     keep_alive: bool,
     /// The request was HEAD: there is no content whatever the fields say.
     bodyless: bool,
+    /// The request asked for another protocol: 101 ends the response.
+    upgrade: bool,
+    /// Interim responses so far.
+    interim: u8,
+    /// Bytes of content so far.
+    content: u64,
 }
 
 impl Reader {
     /// Ready for the response to a request; `head` says that its method was HEAD.
     pub fn new(head: bool) -> Self {
-        Self { state: State::Head, head: Vec::new(), status: 0, keep_alive: true, bodyless: head }
+        Self {
+            state: State::Head,
+            head: Vec::new(),
+            status: 0,
+            keep_alive: true,
+            bodyless: head,
+            upgrade: false,
+            interim: 0,
+            content: 0,
+        }
     }
 
     /// Ready for the next response, keeping memory.
@@ -87,6 +122,13 @@ impl Reader {
         self.status = 0;
         self.keep_alive = true;
         self.bodyless = head;
+        self.interim = 0;
+        self.content = 0;
+    }
+
+    /// Takes 101 for the end of the response, since the request asked for another protocol.
+    pub fn allow_upgrade(&mut self) {
+        self.upgrade = true;
     }
 
     /// The status code, 0 before the head has come.
@@ -107,11 +149,32 @@ impl Reader {
         self.state == State::Done
     }
 
+    /// Bytes of content so far.
+    #[inline]
+    pub fn content(&self) -> u64 {
+        self.content
+    }
+
+    /// The length of the content as far as the head, or the size of the chunk under way, says it.
+    pub fn announced(&self) -> u64 {
+        match self.state {
+            State::Length(left) => self.content.saturating_add(left),
+            State::Chunk(left) => self.content.saturating_add(left.saturating_sub(2)),
+            _ => self.content,
+        }
+    }
+
     /// Takes in bytes; how many of them belonged to this response.
+    #[inline]
     pub fn feed(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
+        self.feed_with(bytes, &mut ())
+    }
+
+    /// The same, for a caller that wants to see the response.
+    pub fn feed_with(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Result<usize, Malformed> {
         let mut at = 0;
         while at < bytes.len() && self.state != State::Done {
-            at += self.advance(&bytes[at..])?;
+            at += self.advance(&bytes[at..], sink)?;
         }
         Ok(at)
     }
@@ -124,11 +187,13 @@ impl Reader {
         self.state == State::Done
     }
 
-    fn advance(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
+    fn advance(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Result<usize, Malformed> {
         match self.state {
-            State::Head => self.read_head(bytes),
+            State::Head => self.read_head(bytes, sink),
             State::Length(left) => {
                 let n = left.min(bytes.len() as u64);
+                self.content += n;
+                sink.content(&bytes[..n as usize]);
                 self.state = if n == left { State::Done } else { State::Length(left - n) };
                 Ok(n as usize)
             }
@@ -155,6 +220,10 @@ impl Reader {
             },
             State::Chunk(left) => {
                 let n = left.min(bytes.len() as u64);
+                // Its last two bytes are CRLF.
+                let content = n.min(left.saturating_sub(2));
+                self.content += content;
+                sink.content(&bytes[..content as usize]);
                 self.state = if n == left { State::ChunkSize(0, false) } else { State::Chunk(left - n) };
                 Ok(n as usize)
             }
@@ -168,15 +237,19 @@ impl Reader {
                 }
                 Ok(1)
             }
-            State::UntilClose => Ok(bytes.len()),
+            State::UntilClose => {
+                self.content += bytes.len() as u64;
+                sink.content(bytes);
+                Ok(bytes.len())
+            }
             State::Done => Ok(0),
         }
     }
 
-    fn read_head(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
+    fn read_head(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Result<usize, Malformed> {
         if self.head.is_empty() {
             if let Some(end) = head_end(bytes) {
-                self.parse(&bytes[..end])?;
+                self.parse(&bytes[..end], sink)?;
                 return Ok(end);
             }
             self.head.extend_from_slice(bytes);
@@ -187,7 +260,7 @@ impl Reader {
             let from = before.saturating_sub(3);
             if let Some(end) = head_end(&self.head[from..]) {
                 let head = std::mem::take(&mut self.head);
-                let parsed = self.parse(&head[..from + end]);
+                let parsed = self.parse(&head[..from + end], sink);
                 self.head = head;
                 self.head.clear();
                 parsed?;
@@ -200,7 +273,7 @@ impl Reader {
         Ok(bytes.len())
     }
 
-    fn parse(&mut self, head: &[u8]) -> Result<(), Malformed> {
+    fn parse(&mut self, head: &[u8], sink: &mut impl Sink) -> Result<(), Malformed> {
         let (version, status) = status_line(head)?;
         let mut length: Option<u64> = None;
         let mut coded = false;
@@ -237,14 +310,24 @@ impl Reader {
             }
         }
         // RFC 9110 §15.2: interim responses, the final one follows.
-        if (100..200).contains(&status) {
-            if status == 101 {
-                return Err(Malformed("101 Switching Protocols, which was not asked for"));
+        if (100..200).contains(&status) && status != 101 {
+            self.interim += 1;
+            if self.interim > MAX_INTERIM {
+                return Err(Malformed("more than 16 interim responses"));
             }
             self.state = State::Head;
             return Ok(());
         }
         self.status = status;
+        sink.head(head);
+        if status == 101 {
+            if !self.upgrade {
+                return Err(Malformed("101 Switching Protocols, which was not asked for"));
+            }
+            self.keep_alive = false;
+            self.state = State::Done;
+            return Ok(());
+        }
         self.keep_alive = keep_alive;
         // RFC 9112 §6.3, in its order.
         self.state = if self.bodyless || status == 204 || status == 304 {
@@ -359,6 +442,69 @@ mod tests {
         assert_eq!(read(closing, false), Ok((503, false, closing.len(), true)));
         let interim = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx";
         assert_eq!(read(interim, false), Ok((200, true, interim.len(), true)));
+    }
+
+    #[derive(Default)]
+    struct Seen {
+        heads: Vec<Vec<u8>>,
+        content: Vec<u8>,
+    }
+
+    impl Sink for Seen {
+        fn head(&mut self, head: &[u8]) {
+            self.heads.push(head.to_vec());
+        }
+
+        fn content(&mut self, piece: &[u8]) {
+            self.content.extend_from_slice(piece);
+        }
+    }
+
+    #[test]
+    fn a_sink_sees_the_head_once_and_all_content() {
+        for (response, content) in [
+            (&b"HTTP/1.1 200 OK\r\nAlt-Svc: h3\r\nContent-Length: 5\r\n\r\nhello"[..], &b"hello"[..]),
+            (b"HTTP/1.1 103 x\r\nA: b\r\n\r\nHTTP/1.1 200 OK\r\nAlt-Svc: h3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n", b"abcd"),
+            (b"HTTP/1.0 200 OK\r\nAlt-Svc:h3\r\n\r\nabcdef", b"abcdef"),
+        ] {
+            for size in [1, response.len()] {
+                let mut seen = Seen::default();
+                let mut reader = Reader::new(false);
+                for piece in response.chunks(size) {
+                    reader.feed_with(piece, &mut seen).unwrap();
+                }
+                assert_eq!((reader.content(), &*seen.content, seen.heads.len()), (content.len() as u64, content, 1));
+                let found: Vec<_> = fields(&seen.heads[0]).filter(|(name, _)| name.eq_ignore_ascii_case(b"alt-svc")).collect();
+                assert_eq!(found, [(&b"Alt-Svc"[..], &b"h3"[..])]);
+            }
+        }
+        let mut large = Reader::new(false);
+        large.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nabc").unwrap();
+        assert_eq!((large.content(), large.announced()), (3, 1000));
+    }
+
+    #[test]
+    fn interim_responses_are_bounded_and_101_ends_an_upgrade() {
+        let interim = b"HTTP/1.1 103 x\r\n\r\n".repeat(usize::from(MAX_INTERIM));
+        let mut reader = Reader::new(false);
+        assert_eq!(reader.feed(&interim), Ok(interim.len()));
+        assert!(reader.feed(b"HTTP/1.1 103 x\r\n\r\n").is_err());
+        let mut upgrade = Reader::new(false);
+        upgrade.allow_upgrade();
+        upgrade.feed(b"HTTP/1.1 101 Switching\r\n\r\n").unwrap();
+        assert!(upgrade.done() && upgrade.status() == 101 && !upgrade.keep_alive());
+    }
+
+    #[test]
+    fn requests_carry_the_callers_fields_once() {
+        let headers = [("Host".to_owned(), "b".to_owned()), ("X".to_owned(), "y".to_owned())];
+        let request =
+            Request { method: "POST", tls: true, authority: "a:1".into(), path: "/x", headers: &headers, body: b"" };
+        let text = String::from_utf8(encode(&request, true).into()).unwrap();
+        assert_eq!(text, "POST /x HTTP/1.1\r\nHost: b\r\nX: y\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        let plain = Request { method: "GET", headers: &[], body: b"z", ..request };
+        let text = String::from_utf8(encode(&plain, false).into()).unwrap();
+        assert_eq!(text, "GET /x HTTP/1.1\r\nHost: a:1\r\nContent-Length: 1\r\n\r\nz");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! HTTP/2 from the client's side (RFC 9113), sans-IO and no more than a load generator needs.
+//! HTTP/2 from the client's side (RFC 9113), sans-IO. The caller gives each request an operation of any type `T` and gets it back
+//! with the outcome.
 //!
 //! ```text
 //!   start ──HEADERS──► Open ──DATA… as windows allow──► Sent ──END_STREAM from the server──► Done
@@ -10,9 +11,7 @@
 
 use std::sync::Arc;
 
-use crate::clock::Nanos;
-use crate::fields::{self, Coding, Request};
-use crate::worker::Op;
+use crate::fields::{self, Coding, Sections};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What we let the server send, per stream and per connection.
@@ -43,15 +42,24 @@ const PRIORITY: u8 = 0x20;
 
 /// What a connection reports.
 #[derive(Debug)]
-pub enum Event {
+pub enum Event<T> {
     /// The server's settings have come: its limits are known.
     Settings,
-    /// The first byte of an answer, for the operation in this slot.
+    /// The head of an interim response, for the operation in this slot.
+    Interim(usize),
+    /// The head of the final response, for the operation in this slot.
     Answer(usize),
     /// A response is complete.
-    Done(Op, u16),
+    Done {
+        /// The operation.
+        op: T,
+        /// The status.
+        status: u16,
+        /// Bytes of content.
+        content: u64,
+    },
     /// A request was refused or cut off.
-    Failed(Op, String),
+    Failed(T, String),
 }
 
 /// The server broke the protocol, or ended the connection with an error.
@@ -63,25 +71,28 @@ fn broken<T>(why: &str) -> Result<T, Broken> {
 }
 
 #[derive(Debug)]
-struct Stream {
+struct Stream<T> {
     id: u32,
-    op: Op,
+    op: T,
     status: u16,
     /// What the server still lets us send on it.
     window: i64,
     body: Arc<[u8]>,
     sent: usize,
+    /// Bytes since the last window update.
     received: u32,
+    /// Bytes of content.
+    content: u64,
 }
 
 /// A connection.
 #[derive(Debug)]
-pub struct Client {
+pub struct Client<T> {
     /// Bytes to be sent.
     pub out: Vec<u8>,
     /// A frame that has not come whole yet.
     partial: Vec<u8>,
-    streams: Vec<Stream>,
+    streams: Vec<Stream<T>>,
     next_id: u32,
     /// The most streams at once that we want…
     wanted: usize,
@@ -104,7 +115,7 @@ pub struct Client {
     leaving: bool,
 }
 
-impl Client {
+impl<T> Client<T> {
     /// A new connection: the preface waits in `out`.
     pub fn new(streams: usize) -> Self {
         let mut out = Vec::with_capacity(512);
@@ -156,23 +167,28 @@ impl Client {
         self.streams.len()
     }
 
-    /// When the oldest request under way was started.
-    pub fn oldest(&self) -> Option<Nanos> {
-        self.streams.iter().map(|s| s.op.started).min()
+    /// The operations under way.
+    pub fn operations(&self) -> impl Iterator<Item = &T> {
+        self.streams.iter().map(|s| &s.op)
+    }
+
+    /// Bytes of content so far of all responses under way.
+    pub fn content(&self) -> u64 {
+        self.streams.iter().map(|s| s.content).sum()
     }
 
     /// Takes the operations under way: the connection is lost.
-    pub fn abandon(&mut self) -> Vec<Op> {
+    pub fn abandon(&mut self) -> Vec<T> {
         self.streams.drain(..).map(|s| s.op).collect()
     }
 
     /// The operation in a slot, for changes.
-    pub fn op(&mut self, slot: usize) -> Option<&mut Op> {
+    pub fn op(&mut self, slot: usize) -> Option<&mut T> {
         self.streams.get_mut(slot).map(|s| &mut s.op)
     }
 
     /// Starts a request. Before the server's settings are known, `early`, its table is not used.
-    pub fn start(&mut self, request: &Request, body: &Arc<[u8]>, op: Op) {
+    pub fn start(&mut self, request: &Sections, body: &Arc<[u8]>, op: T) {
         let id = self.next_id;
         self.next_id += 2;
         let section = match (self.settled && !self.unindexed, self.indexed) {
@@ -208,6 +224,7 @@ impl Client {
             body: body.clone(),
             sent: 0,
             received: 0,
+            content: 0,
         });
         if end == 0 {
             self.send_bodies();
@@ -234,7 +251,7 @@ impl Client {
     }
 
     /// Takes in bytes from the server.
-    pub fn receive(&mut self, mut bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Broken> {
+    pub fn receive(&mut self, mut bytes: &[u8], events: &mut Vec<Event<T>>) -> Result<(), Broken> {
         if !self.partial.is_empty() {
             // Complete the frame that was cut, first its header, then its payload.
             while !bytes.is_empty() {
@@ -264,7 +281,7 @@ impl Client {
         Ok(())
     }
 
-    fn handle_frame(&mut self, frame_bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Broken> {
+    fn handle_frame(&mut self, frame_bytes: &[u8], events: &mut Vec<Event<T>>) -> Result<(), Broken> {
         let (kind, flags) = (frame_bytes[3], frame_bytes[4]);
         let id = u32::from_be_bytes([frame_bytes[5], frame_bytes[6], frame_bytes[7], frame_bytes[8]]) & 0x7fff_ffff;
         let payload = &frame_bytes[9..];
@@ -354,10 +371,10 @@ impl Client {
         }
     }
 
-    fn handle_data(&mut self, id: u32, flags: u8, payload: &[u8], events: &mut Vec<Event>) -> Result<(), Broken> {
+    fn handle_data(&mut self, id: u32, flags: u8, payload: &[u8], events: &mut Vec<Event<T>>) -> Result<(), Broken> {
         // RFC 9113 §6.9: padding counts.
         let n = payload.len() as u32;
-        unpadded(payload, flags)?;
+        let content = unpadded(payload, flags)?.len() as u64;
         self.received += n;
         if self.received >= RECEIVE_WINDOW / 2 {
             window_update(&mut self.out, 0, self.received);
@@ -368,6 +385,7 @@ impl Client {
         if s.status == 0 {
             return broken("DATA before HEADERS");
         }
+        s.content += content;
         if flags & END_STREAM != 0 {
             self.end(at, events);
             return Ok(());
@@ -380,7 +398,7 @@ impl Client {
         Ok(())
     }
 
-    fn handle_section(&mut self, id: u32, end: bool, section: &[u8], events: &mut Vec<Event>) -> Result<(), Broken> {
+    fn handle_section(&mut self, id: u32, end: bool, section: &[u8], events: &mut Vec<Event<T>>) -> Result<(), Broken> {
         let status = fields::status(Coding::Hpack, section).map_err(|e| Broken(e.0.to_owned()))?;
         let Some(at) = self.find(id) else { return Ok(()) };
         let s = &mut self.streams[at];
@@ -388,7 +406,10 @@ impl Client {
             (0, 0) => return broken("a response without :status"),
             // RFC 9113 §8.1: interim responses, the final one follows.
             (0, 100..200) if end => return broken("an interim response that ends its stream"),
-            (0, 100..200) => return Ok(()),
+            (0, 100..200) => {
+                events.push(Event::Interim(at));
+                return Ok(());
+            }
             (0, _) => {
                 s.status = status;
                 events.push(Event::Answer(at));
@@ -403,17 +424,17 @@ impl Client {
         Ok(())
     }
 
-    fn end(&mut self, at: usize, events: &mut Vec<Event>) {
+    fn end(&mut self, at: usize, events: &mut Vec<Event<T>>) {
         let s = self.streams.swap_remove(at);
         if s.sent < s.body.len() {
             // RFC 9113 §8.1: an answer before the request was all sent; what is left is given up.
             frame(&mut self.out, 4, RST_STREAM, 0, s.id);
             self.out.extend_from_slice(&8u32.to_be_bytes());
         }
-        events.push(Event::Done(s.op, s.status));
+        events.push(Event::Done { op: s.op, status: s.status, content: s.content });
     }
 
-    fn handle_settings(&mut self, flags: u8, payload: &[u8], events: &mut Vec<Event>) -> Result<(), Broken> {
+    fn handle_settings(&mut self, flags: u8, payload: &[u8], events: &mut Vec<Event<T>>) -> Result<(), Broken> {
         if flags & ACK != 0 {
             return Ok(());
         }
@@ -512,4 +533,95 @@ fn error_name(code: u32) -> String {
         "HTTP_1_1_REQUIRED",
     ];
     NAMES.get(code as usize).map_or_else(|| format!("error {code:#x}"), |name| (*name).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Request;
+
+    fn ask(client: &mut Client<u32>, op: u32, body: &[u8]) {
+        let get = Request { method: "GET", tls: true, authority: "a".into(), path: "/", headers: &[], body };
+        client.start(&fields::encode(Coding::Hpack, &get), &Arc::from(body), op);
+    }
+
+    fn server(frames: &[(u8, u8, u32, &[u8])]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (kind, flags, stream, payload) in frames {
+            frame(&mut out, payload.len(), *kind, *flags, *stream);
+            out.extend_from_slice(payload);
+        }
+        out
+    }
+
+    /// What the client reports, whether the bytes come at once or one by one.
+    fn report(frames: &[(u8, u8, u32, &[u8])]) -> Result<Vec<String>, Broken> {
+        let bytes = server(frames);
+        let mut all = Vec::new();
+        for size in [bytes.len(), 1] {
+            let mut client = Client::new(2);
+            ask(&mut client, 7, b"");
+            ask(&mut client, 8, b"");
+            let mut events = Vec::new();
+            for piece in bytes.chunks(size) {
+                client.receive(piece, &mut events)?;
+            }
+            all.push(events.iter().map(|event| format!("{event:?}")).collect::<Vec<_>>());
+        }
+        assert_eq!(all[0], all[1]);
+        Ok(all.remove(0))
+    }
+
+    #[test]
+    fn the_first_request_goes_out_with_the_preface_in_every_connection_alike() {
+        let sent = |op| {
+            let mut client = Client::new(1);
+            ask(&mut client, op, b"");
+            client.out
+        };
+        assert!(sent(1).starts_with(PREFACE));
+        assert_eq!(sent(1)[PREFACE.len()..][..9], [0, 0, 18, SETTINGS, 0, 0, 0, 0, 0]);
+        assert_eq!(sent(1), sent(2));
+    }
+
+    #[test]
+    fn responses_have_status_content_and_an_end() {
+        let said = report(&[
+            (SETTINGS, 0, 0, &[]),
+            // 103, then 200, content of 3 bytes with padding of 2, trailers.
+            (HEADERS, END_HEADERS, 1, b"\x08\x03103"),
+            (HEADERS, END_HEADERS, 1, &[0x88]),
+            (DATA, PADDED, 1, b"\x02abc\0\0"),
+            (HEADERS, END_HEADERS | END_STREAM, 3, &[0x8d]),
+            (HEADERS, END_HEADERS | END_STREAM, 1, b"\x00\x01t\x01x"),
+        ]);
+        let done = |op, status, content| format!("Done {{ op: {op}, status: {status}, content: {content} }}");
+        let said = said.unwrap();
+        assert_eq!(said[..3], ["Settings", "Interim(0)", "Answer(0)"]);
+        assert_eq!(said[4..], [done(8, 404, 0), done(7, 200, 3)]);
+    }
+
+    #[test]
+    fn resets_and_goaway_fail_what_they_concern() {
+        let said = report(&[(RST_STREAM, 0, 1, &[0, 0, 0, 7]), (GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 11])]).unwrap();
+        assert!(said[0].contains("Failed(7") && said[0].contains("REFUSED_STREAM"), "{said:?}");
+        assert!(said[1].contains("Failed(8") && said[1].contains("ENHANCE_YOUR_CALM"), "{said:?}");
+    }
+
+    #[test]
+    fn what_breaks_the_protocol_is_refused() {
+        let long = [0; MAX_FRAME + 1];
+        for frames in [
+            &[(DATA, 0, 1, &b"x"[..])][..],
+            &[(PUSH_PROMISE, 0, 1, &[0; 4])],
+            &[(CONTINUATION, END_HEADERS, 1, &[0x88])],
+            &[(HEADERS, 0, 1, &[0x88]), (DATA, 0, 1, b"x")],
+            &[(HEADERS, END_HEADERS | PADDED, 1, &[3, 7, 0])],
+            &[(HEADERS, END_HEADERS | PRIORITY, 1, &[1, 2])],
+            &[(SETTINGS, 0, 0, &[1])],
+            &[(DATA, 0, 1, &long)],
+        ] {
+            assert!(report(frames).is_err(), "{frames:?}");
+        }
+    }
 }

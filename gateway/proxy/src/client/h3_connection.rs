@@ -1,0 +1,234 @@
+//! A client's connection over HTTP/3: it is accepted, its handshake ends, it runs out of time, it is lost.
+
+use crate::accept::admission::Admission;
+use crate::client::connection::handshake_failed;
+use crate::client::h3::h3_cut;
+use crate::conn::{AddressText, Client, Conn};
+use crate::connections::Connections;
+use crate::counters::Counters;
+use crate::exchange::executor::{abort_exchange, handshake_done};
+use crate::exchange::expiry::check_deadlines;
+use crate::exchange::forwarded::client_cert;
+use crate::exchange::waste::WasteBudget;
+use crate::h3::connection::{H3Connection, Phase, Role};
+use crate::h3::sweep;
+use crate::memory::count_in;
+use crate::quic::QuicEndpoint;
+use crate::quic::admission::{Accepted, failure};
+use crate::service::Proxy;
+use crate::settings::LaneSettings;
+use crate::snapshot::ClientLimits;
+use quinn_proto::ConnectionError;
+use sealane_http::h3::{Code, Settings};
+use sealane_lane::{Context, Key, Millis};
+
+/// What we tell clients.
+fn our_settings(limits: &ClientLimits) -> Settings {
+    Settings { max_field_section_size: limits.http.head as u64, connect_protocol: true }
+}
+
+/// Takes in a connection whose handshake has begun.
+pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: Accepted) -> Key {
+    let Accepted { connection, listener, remote } = accepted;
+    let client = Client {
+        listener,
+        policy: None,
+        peer: remote,
+        id: proxy.log.next_connection(),
+        peer_text: AddressText::new(remote.ip()),
+        cert: None,
+        requests: 0,
+        waste: WasteBudget::default(),
+        // Limits by name count by the authority of requests here.
+        server_name: None,
+        counted: None,
+        held: 0,
+    };
+    let limits = proxy.settings.limits();
+    let q = Box::new(H3Connection::new(connection, Role::Client(client), cx.now()));
+    let key = proxy.connections.insert(Conn::Quic(q));
+    proxy.admission.arrived(&proxy.counters);
+    count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key);
+    if let Some(q) = proxy.connections.quic(key) {
+        proxy.quic.note(&q.quic, key);
+        q.open_control(&our_settings(limits));
+        q.deadline.after(cx, key, limits.handshake_timeout);
+    }
+    key
+}
+
+/// The hello has been read: from now on the rules for its server name apply, to early data as well.
+pub(crate) fn h3_hello_read(connections: &mut Connections, key: Key) {
+    let Some(q) = connections.quic(key) else { return };
+    let handshake = q.quic.handshake();
+    if let (Some(client), Some(handshake)) = (q.client(), handshake) {
+        client.policy = Some(handshake.policy);
+    }
+}
+
+/// The handshake is over.
+pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let draining = proxy.settings.is_draining();
+    let limits = proxy.settings.limits().clone();
+    let Some(q) = proxy.connections.quic(key) else { return };
+    if q.phase == Phase::Handshake {
+        q.phase = Phase::Open;
+    }
+    let handshake = q.quic.handshake();
+    let certificates = q.quic.peer_certificates();
+    q.open_control(&our_settings(&limits));
+    q.idle_since = cx.now();
+    proxy.quic.handshake_over();
+    let c = &proxy.counters;
+    c.quic_connections.inc();
+    if let Some(h) = &handshake {
+        match h.summary.map(|s| s.resumed) {
+            Some(true) => c.resumed_tls13.inc(),
+            _ => c.full_tls13.inc(),
+        }
+        match (h.early_offered, q.called_early) {
+            (true, true) => c.early_data_accepted.inc(),
+            (true, false) => c.early_data_rejected.inc(),
+            _ => {}
+        }
+    }
+    let Some(client) = q.client() else { return };
+    client.cert = certificates.and_then(|c| c.first().map(client_cert));
+    q.deadline.set(cx, key, cx.now() + sweep(&limits));
+    if draining {
+        q.leave_soon(cx.now());
+    }
+    for exchange in q.exchanges() {
+        handshake_done(proxy, cx, exchange);
+    }
+}
+
+/// The connection is lost: closed by the client, timed out, or broken.
+pub(crate) fn h3_client_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reason: &ConnectionError) {
+    let Some(q) = proxy.connections.quic(key) else { return };
+    if q.phase == Phase::Handshake {
+        handshake_failed(proxy, key, failure(reason));
+    }
+    match reason {
+        ConnectionError::TransportError(_) => proxy.counters.quic_transport_errors.inc(),
+        ConnectionError::TimedOut => proxy.counters.client_timeouts.inc(),
+        _ => {}
+    }
+    h3_client_gone(proxy, cx, key);
+}
+
+/// The client has broken HTTP/3's rules: the connection closes with the code that says so.
+pub(crate) fn h3_client_error(proxy: &mut Proxy, cx: &mut Context, key: Key, code: Code, why: &'static str) {
+    proxy.counters.h3_connection_errors.inc();
+    let Some(q) = proxy.connections.quic(key) else { return };
+    q.close(cx.instant(), code, why);
+    h3_client_gone(proxy, cx, key);
+}
+
+/// No request of a connection goes on; what is left of it is the transport's.
+pub(crate) fn h3_client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(q) = proxy.connections.quic(key) else { return };
+    q.phase = Phase::Closed;
+    for exchange in q.exchanges() {
+        proxy.counters.client_aborts.inc();
+        abort_exchange(proxy, cx, exchange);
+    }
+    let Proxy { connections, quic, admission, settings, counters, .. } = proxy;
+    if let Some(q) = connections.quic(key) {
+        q.forget_streams();
+    }
+    h3_client_left(connections, quic, admission, settings, counters, key);
+    connections.mark_for_flush(key);
+}
+
+/// Counts a client out, once.
+pub(crate) fn h3_client_left(
+    connections: &mut Connections,
+    quic: &mut QuicEndpoint,
+    admission: &mut Admission,
+    settings: &LaneSettings,
+    counters: &Counters,
+    key: Key,
+) {
+    let Some(q) = connections.quic(key) else { return };
+    if std::mem::replace(&mut q.counted_out, true) {
+        return;
+    }
+    let counted = q.client().and_then(|c| c.counted.take());
+    if !q.quic.is_established() {
+        quic.handshake_over();
+    }
+    admission.left(counted, settings, counters);
+}
+
+/// Closes a connection that is leaving and has no request under way.
+pub(crate) fn h3_client_close_if_done(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Proxy { connections, quic, admission, settings, counters, .. } = proxy;
+    let Some(q) = connections.quic(key) else { return };
+    if q.is_done() {
+        q.close(cx.instant(), Code::NoError, "");
+        h3_client_left(connections, quic, admission, settings, counters, key);
+    }
+    connections.mark_for_flush(key);
+}
+
+/// Looks at what has run out of time on a client's connection.
+pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let limits = proxy.settings.limits().clone();
+    let now = cx.now();
+    let instant = cx.instant();
+    let Some(q) = proxy.connections.quic(key) else { return };
+    let handshake_until = q.began + limits.handshake_timeout.as_millis() as Millis;
+    match q.phase {
+        Phase::Closed => return,
+        // A request in early data has deadlines before that.
+        Phase::Handshake if now < handshake_until => {}
+        Phase::Handshake => {
+            proxy.counters.client_timeouts.inc();
+            handshake_failed(proxy, key, "timeout");
+            let Some(q) = proxy.connections.quic(key) else { return };
+            q.close(instant, Code::NoError, "");
+            return h3_client_gone(proxy, cx, key);
+        }
+        Phase::Open | Phase::Leaving => {}
+    }
+    if q.phase == Phase::Open && q.leave_at.is_some_and(|at| at <= now) {
+        q.leave();
+    }
+    if q.is_done() {
+        return h3_client_close_if_done(proxy, cx, key);
+    }
+    if q.streams.is_empty() && q.phase != Phase::Handshake {
+        if now.saturating_sub(q.idle_since) >= limits.keepalive_timeout.as_millis() as Millis {
+            // One that acknowledges nothing of its responses for as long has left.
+            q.close(instant, Code::NoError, "");
+            return h3_client_gone(proxy, cx, key);
+        }
+    } else {
+        q.idle_since = now;
+    }
+    let mut next = now + sweep(&limits);
+    if q.phase == Phase::Handshake {
+        next = next.min(handshake_until);
+    }
+    let streams: Vec<(u32, Option<Key>, Millis)> =
+        q.streams.iter().map(|(i, s)| (i as u32, s.exchange, s.due)).collect();
+    for (index, exchange, due) in streams {
+        match exchange {
+            Some(exchange) => {
+                if let Some(at) = check_deadlines(proxy, cx, exchange) {
+                    next = next.min(at);
+                }
+            }
+            // A head that does not come to its end, or a response that is not taken.
+            None if due <= now => {
+                proxy.counters.client_timeouts.inc();
+                h3_cut(proxy, cx, key, index, Code::RequestCancelled);
+            }
+            None => next = next.min(due),
+        }
+    }
+    if let Some(q) = proxy.connections.quic(key) {
+        q.deadline.set(cx, key, next);
+    }
+}

@@ -1,0 +1,177 @@
+//! An HTTP/3 connection: the transport with what is spoken on it, whichever side of it is ours.
+
+use super::code;
+use super::stream::Stream;
+use crate::conn::{Client, Conn};
+use crate::connections::Connections;
+use crate::exchange::priority::Priority;
+use crate::quic::ConnectionTable;
+use crate::quic::connection::Connection;
+use crate::upstream::group::LaneUpstream;
+use quinn_proto::StreamId;
+use sealane_http::h3::{Code, Peer, Side, UniReader};
+use sealane_lane::{Deadline, Key, Millis};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Who is at the other end.
+pub(crate) enum Role {
+    /// A client; it opens the streams.
+    Client(Client),
+    /// An upstream's server (its index); we open the streams.
+    Server(Rc<LaneUpstream>, usize),
+}
+
+/// ```text
+/// Handshake ─► Open ─► Leaving ─► Closed ─► (drained) gone
+///      └────────┴─────────────────▲
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The handshake is not over; early data may come.
+    Handshake,
+    Open,
+    /// GOAWAY has gone out or come in: no new requests, the connection closes with the last of those there are.
+    Leaving,
+    /// CONNECTION_CLOSE has gone out or come in. What is left is the protocol's: datagrams that still come.
+    Closed,
+}
+
+pub(crate) struct H3Connection {
+    pub quic: Connection,
+    pub role: Role,
+    pub phase: Phase,
+    pub(super) peer: Peer,
+    /// The peer's own streams.
+    pub(super) uni: Vec<(StreamId, UniReader)>,
+    pub(super) control: Option<StreamId>,
+    /// What waits to go out on our control stream.
+    pub(super) control_out: Vec<u8>,
+    pub streams: Slab<Stream>,
+    /// Bytes that were left on streams when they were last flushed.
+    pub waiting: usize,
+    pub(super) by_id: HashMap<StreamId, u32>,
+    /// Priorities that came ahead of their requests.
+    pub(super) early_priorities: VecDeque<(StreamId, Priority)>,
+    /// Counts turns of streams, for taking them in turn.
+    pub(super) turns: u64,
+    /// Streams that have something to send.
+    pub staged: Vec<u32>,
+    /// In the lane's list of connections to flush.
+    pub needs_flush: bool,
+    pub deadline: Deadline,
+    /// When the handshake began.
+    pub began: Millis,
+    pub idle_since: Millis,
+    /// Requests that wait until it is made, or until the server allows more streams.
+    pub requests_waiting: VecDeque<Key>,
+    /// The stream id behind the last request that was looked at: what GOAWAY says.
+    pub(super) next_id: u64,
+    /// A request has come before the handshake was over.
+    pub called_early: bool,
+    /// The client has been told that the end is near, and this is when it comes.
+    pub leave_at: Option<Millis>,
+    /// It is no longer among the lane's clients, or its server's requests have gone elsewhere.
+    pub counted_out: bool,
+}
+
+impl H3Connection {
+    pub fn new(quic: Connection, role: Role, now: Millis) -> Self {
+        let side = if matches!(role, Role::Client(_)) { Side::Server } else { Side::Client };
+        Self {
+            quic,
+            role,
+            phase: Phase::Handshake,
+            peer: Peer::new(side),
+            uni: Vec::new(),
+            control: None,
+            control_out: Vec::new(),
+            streams: Slab::new(),
+            waiting: 0,
+            by_id: HashMap::new(),
+            early_priorities: VecDeque::new(),
+            turns: 0,
+            staged: Vec::new(),
+            needs_flush: false,
+            deadline: Deadline::default(),
+            began: now,
+            idle_since: now,
+            requests_waiting: VecDeque::new(),
+            next_id: 0,
+            called_early: false,
+            leave_at: None,
+            counted_out: false,
+        }
+    }
+
+    /// The peer has opened a stream of its own.
+    pub fn add_uni(&mut self, id: StreamId) {
+        self.uni.push((id, UniReader::default()));
+    }
+
+    /// The client at the other end.
+    pub fn client(&mut self) -> Option<&mut Client> {
+        match &mut self.role {
+            Role::Client(client) => Some(client),
+            Role::Server(..) => None,
+        }
+    }
+
+    /// The same, to look at.
+    pub fn client_ref(&self) -> Option<&Client> {
+        match &self.role {
+            Role::Client(client) => Some(client),
+            Role::Server(..) => None,
+        }
+    }
+
+    pub fn is_client(&self) -> bool {
+        matches!(self.role, Role::Client(_))
+    }
+
+    /// Exchanges whose requests are on its streams.
+    pub fn exchanges(&self) -> Vec<Key> {
+        self.streams.iter().filter_map(|(_, s)| s.exchange).collect()
+    }
+
+    /// Whether it goes away and has nothing left to do.
+    pub fn is_done(&mut self) -> bool {
+        self.phase == Phase::Leaving && self.may_close() && self.requests_waiting.is_empty()
+    }
+
+    /// Whether a client that leaves may be told so: it has all of its responses. What the protocol still holds of them, or
+    /// may have to send again, would be lost with the connection.
+    fn may_close(&mut self) -> bool {
+        let ours = usize::from(self.control.is_some());
+        self.streams.is_empty() && !(self.is_client() && self.quic.send_streams() > ours)
+    }
+
+    /// Closes the connection.
+    pub fn close(&mut self, now: Instant, why: Code, reason: &'static str) {
+        if self.phase != Phase::Closed {
+            self.phase = Phase::Closed;
+            self.quic.close(now, code(why), reason);
+        }
+    }
+}
+
+impl ConnectionTable for Connections {
+    #[inline]
+    fn transport(&self, key: Key) -> Option<&Connection> {
+        match self.get(key) {
+            Some(Conn::Quic(q)) => Some(&q.quic),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn transport_mut(&mut self, key: Key) -> Option<&mut Connection> {
+        self.quic(key).map(|q| &mut q.quic)
+    }
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+}

@@ -1,0 +1,261 @@
+//! One stream of a connection: a request and its response, whichever side of it is ours.
+
+use super::code;
+use super::connection::H3Connection;
+use crate::exchange::priority::Priority;
+use crate::memory::BUFFER_BUDGET;
+use crate::transport::HIGH_WATER;
+use bytes::Bytes;
+use quinn_proto::{ReadError, StreamId, VarInt, WriteError};
+use sealane_http::ParseError;
+use sealane_http::h3::{Code, MessageReader, Side};
+use sealane_lane::{Key, Millis};
+
+/// The most bytes that wait on a stream whose peer has no window for them.
+const HELD_LIMIT: usize = 8 * 1024;
+
+/// One request and its response.
+pub(crate) struct Stream {
+    pub id: StreamId,
+    /// `None` before the request's head has come, and after the exchange has ended.
+    pub exchange: Option<Key>,
+    pub reader: MessageReader,
+    /// Received and not taken yet.
+    pub rest: Bytes,
+    /// Nothing more is read: the peer's direction has ended, was reset, or was stopped by us.
+    pub read_done: bool,
+    /// Of a response: its final head has come.
+    pub headed: bool,
+    /// Something has come.
+    pub answered: bool,
+    /// The server wants no more of the request.
+    pub stopped: bool,
+    /// Bytes of body that `content-length` still promises.
+    pub promised: Option<u64>,
+    /// To send.
+    pub out: Vec<u8>,
+    /// Refused by the protocol so far: windows are closed.
+    pub held: Bytes,
+    /// What waited when it was last flushed, as its connection has counted it.
+    pub(super) left: usize,
+    pub staged: bool,
+    pub priority: Priority,
+    /// When it last had its turn.
+    pub(super) turn: u64,
+    /// The end follows what is to be sent.
+    pub finish: bool,
+    pub finished: bool,
+    /// Of a client's stream without an exchange: when its request's head must have come, or its response must be through.
+    pub due: Millis,
+}
+
+impl Stream {
+    pub fn new(id: StreamId, reader: MessageReader, due: Millis) -> Self {
+        Self {
+            id,
+            exchange: None,
+            reader,
+            rest: Bytes::new(),
+            read_done: false,
+            headed: false,
+            answered: false,
+            stopped: false,
+            promised: None,
+            out: Vec::new(),
+            held: Bytes::new(),
+            left: 0,
+            staged: false,
+            priority: Priority::default(),
+            turn: 0,
+            finish: false,
+            finished: false,
+            due,
+        }
+    }
+
+    /// Counts a piece of the body against `content-length` (RFC 9114 §4.1.2).
+    pub fn count(&mut self, piece: &[u8]) -> Result<(), ParseError> {
+        if let Some(promised) = &mut self.promised {
+            *promised = promised.checked_sub(piece.len() as u64).ok_or(ParseError::LengthMismatch)?;
+        }
+        Ok(())
+    }
+
+    /// Whether less of the body has come than `content-length` promised.
+    pub fn is_short(&self) -> bool {
+        self.promised.is_some_and(|left| left > 0)
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn waiting(&self) -> usize {
+        self.out.len() + self.held.len()
+    }
+}
+
+/// What the transport has of a stream.
+pub(crate) enum Read {
+    /// Bytes, now the stream's `rest`.
+    Data,
+    /// Nothing now.
+    Blocked,
+    End,
+    /// The peer has called it off, with this code.
+    Reset(VarInt),
+}
+
+impl H3Connection {
+    /// Takes a stream in.
+    pub fn add(&mut self, stream: Stream) -> u32 {
+        let id = stream.id;
+        self.next_id = self.next_id.max(u64::from(id) + 4);
+        let index = self.streams.insert(stream) as u32;
+        self.by_id.insert(id, index);
+        index
+    }
+
+    /// A stream by its id.
+    pub fn index_of(&self, id: StreamId) -> Option<u32> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Takes the next bytes of a stream from the transport, which lets the peer send as many more.
+    pub fn fetch(&mut self, index: u32) -> Read {
+        let Some(stream) = self.streams.get_mut(index as usize) else { return Read::Blocked };
+        if stream.read_done {
+            return Read::Blocked;
+        }
+        let mut recv = self.quic.recv_stream(stream.id);
+        let Ok(mut chunks) = recv.read(true) else { return Read::Blocked };
+        let read = match chunks.next(usize::MAX) {
+            Ok(Some(chunk)) => {
+                stream.rest = chunk.bytes;
+                stream.answered = true;
+                Read::Data
+            }
+            Ok(None) => Read::End,
+            Err(ReadError::Blocked) => Read::Blocked,
+            Err(ReadError::Reset(code)) => Read::Reset(code),
+        };
+        // Whether there is something to send is looked at once per turn anyway.
+        let _ = chunks.finalize();
+        stream.read_done |= matches!(read, Read::End | Read::Reset(_));
+        read
+    }
+
+    /// Lends a stream's reader: what it finds concerns all of the lane.
+    pub fn take_reader(&mut self, index: u32) -> Option<(StreamId, MessageReader)> {
+        let stream = self.streams.get_mut(index as usize)?;
+        Some((stream.id, std::mem::replace(&mut stream.reader, MessageReader::new(Side::Server, 0))))
+    }
+
+    /// Gives a stream's reader back. False if there is no such stream any more.
+    pub fn return_reader(&mut self, index: u32, id: StreamId, reader: MessageReader) -> bool {
+        match self.streams.get_mut(index as usize).filter(|s| s.id == id) {
+            Some(stream) => {
+                stream.reader = reader;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Asks the peer to send no more on a stream.
+    pub fn stop(&mut self, id: StreamId, why: Code) {
+        // It fails only where that direction is at its end already.
+        let _ = self.quic.recv_stream(id).stop(code(why));
+    }
+
+    /// How many bytes may wait on a stream. Towards a client: fewer where its window is closed, or where those of all
+    /// streams are many.
+    pub fn stream_limit(&self, stream: &Stream) -> usize {
+        let open = stream.held.is_empty() && self.waiting < BUFFER_BUDGET;
+        if open || !self.is_client() { HIGH_WATER } else { HELD_LIMIT }
+    }
+
+    /// Notes that a stream has something to send.
+    pub fn stage(&mut self, index: u32) {
+        if let Some(stream) = self.streams.get_mut(index as usize)
+            && !std::mem::replace(&mut stream.staged, true)
+        {
+            self.staged.push(index);
+        }
+    }
+
+    /// Hands the transport what waits on a stream. True if all has been taken.
+    pub fn flush_stream(&mut self, index: u32) -> bool {
+        let Some(stream) = self.streams.get_mut(index as usize) else { return true };
+        self.waiting = self.waiting.saturating_sub(std::mem::take(&mut stream.left));
+        let mut send = self.quic.send_stream(stream.id);
+        loop {
+            if stream.held.is_empty() {
+                if stream.out.is_empty() {
+                    break;
+                }
+                stream.held = Bytes::from(std::mem::take(&mut stream.out));
+            }
+            match send.write_chunks(std::slice::from_mut(&mut stream.held)) {
+                Ok(_) => {
+                    // Whoever finds the window used up has had no turn.
+                    self.turns += 1;
+                    stream.turn = self.turns;
+                }
+                Err(WriteError::Blocked) => {
+                    stream.left = stream.waiting();
+                    self.waiting += stream.left;
+                    return false;
+                }
+                // Nobody wants it any more; the event that says so decides what becomes of the request.
+                Err(_) => {
+                    stream.held.clear();
+                    stream.out = Vec::new();
+                    stream.finished = true;
+                    return true;
+                }
+            }
+        }
+        if stream.finish && !stream.finished {
+            stream.finished = true;
+            // As above.
+            let _ = send.finish();
+        }
+        true
+    }
+
+    /// Forgets a stream once both its directions are done with. The protocol finishes what it has been given.
+    pub fn reap(&mut self, index: u32) {
+        let done = |s: &Stream| s.exchange.is_none() && s.read_done && s.finished && s.waiting() == 0;
+        if self.streams.get(index as usize).is_some_and(done) {
+            self.remove(index);
+        }
+    }
+
+    /// Forgets a stream.
+    pub fn remove(&mut self, index: u32) {
+        if let Some(stream) = self.streams.try_remove(index as usize) {
+            self.by_id.remove(&stream.id);
+            self.waiting = self.waiting.saturating_sub(stream.left);
+        }
+    }
+
+    /// Ends both directions of a stream with a code, and forgets it.
+    pub fn reset(&mut self, index: u32, why: Code) {
+        let Some(stream) = self.streams.get(index as usize) else { return };
+        let (id, read_done, finished) = (stream.id, stream.read_done, stream.finished);
+        if !finished {
+            // It fails only where that direction is at its end already.
+            let _ = self.quic.send_stream(id).reset(code(why));
+        }
+        if !read_done {
+            self.stop(id, why);
+        }
+        self.remove(index);
+    }
+
+    /// Forgets all streams: the connection is closed or lost.
+    pub fn forget_streams(&mut self) {
+        self.streams.clear();
+        self.waiting = 0;
+        self.by_id.clear();
+        self.staged.clear();
+    }
+}

@@ -1,0 +1,241 @@
+//! One QUIC connection: the protocol's state (quinn-proto) and what the lane adds to it. It knows no HTTP.
+//!
+//! Whoever uses the connection asks it for events ([`Connection::poll`]), reads and writes its streams, and closes it.
+//! The endpoint gives it datagrams ([`Connection::handle`]) and takes datagrams from it (`send`).
+
+use bytes::{Bytes, BytesMut};
+use quinn_proto::{
+    ConnectionError, ConnectionEvent, ConnectionHandle, Dir, Event, RecvStream, SendStream, Side, StreamId, VarInt,
+};
+use sealane_tls::CertificateDer;
+use sealane_tls::quic::{self as tls_quic, Handshake};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// Datagrams kept of a connection whose hello is not whole yet.
+const MAX_RAW: usize = 8;
+/// How long the first packets of a hello go unacknowledged while the rest is on its way: `max_ack_delay`'s default
+/// (RFC 9000 §18.2). A client's own timer is far longer.
+const HOLD: Duration = Duration::from_millis(25);
+/// How long a connection is taken for one that is over soon.
+const BRIEF: Duration = Duration::from_millis(100);
+
+pub(crate) struct Connection {
+    pub(super) protocol: quinn_proto::Connection,
+    pub(super) handle: ConnectionHandle,
+    /// Index of its endpoint.
+    pub(super) endpoint: usize,
+    established: bool,
+    /// The peer has closed it: nothing is sent any more, whatever comes, nor the one answer that there may be
+    /// (RFC 9000 §10.2.2).
+    silent: bool,
+    /// When the protocol's timer is known to fire.
+    pub(super) armed: Option<Instant>,
+    /// The datagrams so far, as long as the hello may turn out to be another lane's; then nothing has been sent yet.
+    raw: Vec<BytesMut>,
+    /// The lane slot that the hello has turned out to be for.
+    foreign: Option<usize>,
+    /// Until when nothing is sent, so that the hello may still go to another lane.
+    hold: Option<Instant>,
+    /// Until when it is taken for one that is over soon: what only a lasting connection needs waits until then. That is
+    /// more ids for it, looking for larger datagrams (both `send`), and the keys of a key update.
+    brief_until: Option<Instant>,
+    /// How many streams the client may have open, if it has not been told of all of them.
+    all_streams: Option<u32>,
+}
+
+impl Connection {
+    /// A connection to a server.
+    pub(super) fn new(protocol: quinn_proto::Connection, handle: ConnectionHandle, endpoint: usize) -> Self {
+        Self {
+            protocol,
+            handle,
+            endpoint,
+            established: false,
+            silent: false,
+            armed: None,
+            raw: Vec::new(),
+            foreign: None,
+            hold: None,
+            brief_until: None,
+            all_streams: None,
+        }
+    }
+
+    /// Makes it a client's. `raw`: its datagrams so far, if its hello may be another lane's; `foreign`: whose it is, if that
+    /// is known.
+    pub(super) fn accepted(&mut self, now: Instant, raw: Vec<BytesMut>, foreign: Option<usize>, all: Option<u32>) {
+        self.hold = (!raw.is_empty()).then(|| now + HOLD);
+        self.raw = raw;
+        self.foreign = foreign;
+        self.brief_until = Some(now + BRIEF);
+        self.all_streams = all;
+    }
+
+    /// Takes a datagram in. `raw`: its bytes, in case that the hello goes to another lane.
+    #[inline]
+    pub(super) fn handle(&mut self, event: ConnectionEvent, raw: Option<BytesMut>) {
+        let may_move = !self.raw.is_empty();
+        if let (true, Some(raw)) = (may_move, raw) {
+            self.raw.push(raw);
+        }
+        let ((), foreign) = tls_quic::hear(may_move, || self.protocol.handle_event(event));
+        self.foreign = self.foreign.or(foreign);
+    }
+
+    /// The next thing that has happened.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Event> {
+        let event = self.protocol.poll()?;
+        match &event {
+            Event::Connected => {
+                self.established = true;
+                if self.brief_until.is_none() {
+                    self.prepare_key_update();
+                }
+            }
+            Event::ConnectionLost { reason } if self.is_accepted() => {
+                self.silent =
+                    matches!(reason, ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_));
+            }
+            _ => {}
+        }
+        Some(event)
+    }
+
+    /// Whether its hello may still go to another lane.
+    #[inline]
+    pub fn may_move(&self) -> bool {
+        !self.raw.is_empty()
+    }
+
+    /// The datagrams of a hello that has turned out to be another lane's, and the slot of that lane. It stays here from
+    /// the moment when it is clear that the hello is not.
+    pub(super) fn take_foreign_hello(&mut self) -> Option<(Vec<BytesMut>, usize)> {
+        if self.raw.is_empty() {
+            return None;
+        }
+        if let Some(owner) = self.foreign {
+            return Some((std::mem::take(&mut self.raw), owner));
+        }
+        // Past the hello, or so much of it that it is none.
+        if self.protocol.crypto_session().handshake_data().is_some()
+            || self.raw.len() > MAX_RAW
+            || self.protocol.is_closed()
+        {
+            self.stays();
+        }
+        None
+    }
+
+    /// It does not go to another lane any more, whatever its hello says.
+    fn stays(&mut self) {
+        self.raw = Vec::new();
+        self.hold = None;
+    }
+
+    /// Whether it keeps silent, because its hello may still go to another lane.
+    pub fn is_held(&mut self, now: Instant) -> bool {
+        if self.hold.is_some_and(|until| until <= now) {
+            self.stays();
+        }
+        self.hold.is_some()
+    }
+
+    /// Whether it is taken for one that is over soon.
+    pub(super) fn is_brief(&mut self, now: Instant) -> bool {
+        if self.brief_until.is_some_and(|until| until <= now) {
+            self.brief_until = None;
+            self.prepare_key_update();
+            self.allow_all_streams();
+        }
+        self.brief_until.is_some()
+    }
+
+    /// Whether the peer has closed it, so that nothing is sent any more.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent
+    }
+
+    /// When it wants to be woken.
+    pub(super) fn wakes_at(&mut self) -> Option<Instant> {
+        let own = [self.hold, self.brief_until];
+        self.protocol.poll_timeout().into_iter().chain(own.into_iter().flatten()).min()
+    }
+
+    /// Nothing that comes later shall take the time in which keys are derived; see there.
+    fn prepare_key_update(&self) {
+        if let Some(handshake) = self.handshake() {
+            handshake.prepare_key_update();
+        }
+    }
+
+    /// The client opens more than one stream, or stays: it may have as many open as are allowed.
+    pub fn allow_all_streams(&mut self) {
+        if let Some(all) = self.all_streams.take() {
+            self.protocol.set_max_concurrent_streams(Dir::Bi, VarInt::from_u32(all));
+        }
+    }
+
+    /// Whether the peer is a client.
+    pub(super) fn is_accepted(&self) -> bool {
+        self.protocol.side() == Side::Server
+    }
+
+    /// Whether the handshake is over.
+    #[inline]
+    pub fn is_established(&self) -> bool {
+        self.established
+    }
+
+    /// What TLS has found out, once the hello has been read.
+    pub fn handshake(&self) -> Option<Box<Handshake>> {
+        self.protocol.crypto_session().handshake_data().and_then(|d| d.downcast().ok())
+    }
+
+    /// The certificates that the peer has shown.
+    pub fn peer_certificates(&self) -> Option<Box<Vec<CertificateDer<'static>>>> {
+        self.protocol.crypto_session().peer_identity().and_then(|d| d.downcast().ok())
+    }
+
+    pub fn remote_address(&self) -> SocketAddr {
+        self.protocol.remote_address()
+    }
+
+    /// The address of ours that the peer uses, where the system tells.
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        self.protocol.local_ip()
+    }
+
+    /// Opens a stream, if the peer allows one.
+    pub fn open(&mut self, dir: Dir) -> Option<StreamId> {
+        self.protocol.streams().open(dir)
+    }
+
+    /// The next stream that the peer has opened.
+    pub fn accept(&mut self, dir: Dir) -> Option<StreamId> {
+        self.protocol.streams().accept(dir)
+    }
+
+    /// What the peer sends on a stream.
+    #[inline]
+    pub fn recv_stream(&mut self, id: StreamId) -> RecvStream<'_> {
+        self.protocol.recv_stream(id)
+    }
+
+    /// What goes to the peer on a stream.
+    #[inline]
+    pub fn send_stream(&mut self, id: StreamId) -> SendStream<'_> {
+        self.protocol.send_stream(id)
+    }
+
+    /// Streams with something that the peer has not acknowledged.
+    pub fn send_streams(&mut self) -> usize {
+        self.protocol.streams().send_streams()
+    }
+
+    /// Closes the connection, with a code of whoever uses it.
+    pub fn close(&mut self, now: Instant, code: VarInt, reason: &'static str) {
+        self.protocol.close(now, code, Bytes::from_static(reason.as_bytes()));
+    }
+}
