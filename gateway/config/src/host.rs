@@ -223,6 +223,9 @@ pub(super) fn reference(section: &Section, name: At<String>, upstreams: &mut Ups
     }
 }
 
+/// Most bytes of a body that the gateway answers with itself.
+const MAX_BODY: usize = 64 << 10;
+
 pub(super) fn respond(section: Section) -> Option<Action> {
     let sink = section.sink;
     let status = section.or(&r::status) as u16;
@@ -233,6 +236,11 @@ pub(super) fn respond(section: Section) -> Option<Action> {
         // RFC 9110 §15.3.5, §15.3.6, §15.4.5: these have no content.
         if matches!(status, 204 | 205 | 304) {
             sink.error(&body.span, format!("a response with status {status} has no body"), None);
+        }
+        // It is copied whole for each request.
+        if body.value.len() > MAX_BODY {
+            let help = "serve larger files from an upstream".to_owned();
+            sink.error(&body.span, format!("\"body\" has more than {} KiB", MAX_BODY >> 10), Some(help));
         }
     }
     let media_type = |s: &str| !s.is_empty() && s.bytes().all(|b| (0x20..0x7f).contains(&b));

@@ -10,7 +10,7 @@ use crate::transport::Transport;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
-use sealane_lane::{Deadline, Key, Ready};
+use sealane_lane::{Deadline, Key, Millis, Ready};
 use sealane_tls::hello::LargeHello;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -184,6 +184,8 @@ pub(crate) struct ClientConnection {
     /// Plaintext that has not been taken yet.
     pub inbuf: Vec<u8>,
     pub deadline: Deadline,
+    /// When the handshake must be over, whatever is done with early data meanwhile.
+    pub handshake_until: Millis,
     /// The handshake has been counted (or there is none).
     pub established: bool,
     /// What has come while its handshake was going on and waits for the new clients' share of the turn.
@@ -238,6 +240,14 @@ pub(crate) struct UpstreamConnection {
     pub h2: Option<Box<H2Upstream>>,
     /// There until the handshake is over, where it began in the SYN.
     pub syn: Option<Box<UpstreamSyn>>,
+}
+
+impl ClientConnection {
+    /// This time, or that of the handshake's end where it is still going on and must end before.
+    #[inline]
+    pub fn before_handshake_timeout(&self, at: Millis) -> Millis {
+        if self.established || !self.transport.is_handshaking() { at } else { at.min(self.handshake_until) }
+    }
 }
 
 impl Client {

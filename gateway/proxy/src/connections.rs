@@ -4,7 +4,7 @@
 //! it; the marks are taken at the end of the event (one exchange at a time), of the turn (shared over TCP), or with the turn's
 //! datagrams (QUIC).
 
-use crate::conn::{Client, ClientConnection, Conn, UpstreamConnection};
+use crate::conn::{Client, ClientConnection, Conn, UpstreamConnection, UpstreamPhase};
 use crate::exchange::streams::ClientStream;
 use crate::h3::connection::H3Connection;
 use sealane_lane::{Context, Key, Millis, Slots};
@@ -44,6 +44,12 @@ impl Connections {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Whether a relay that is over still has bytes for its server. Walks over everything.
+    pub fn has_closing_upstream(&self) -> bool {
+        let closes = |conn: &Conn| matches!(conn, Conn::Upstream(b) if b.phase == UpstreamPhase::Closing);
+        self.slots.keys().any(|key| self.slots.get(key).is_some_and(closes))
     }
 
     /// All keys, for rare walks over everything.

@@ -162,6 +162,7 @@ pub(crate) fn connection(listener: &Rc<LaneListener>) -> (Conn, OwnedFd) {
         phase: ClientPhase::Open,
         inbuf: Vec::new(),
         deadline: Deadline::default(),
+        handshake_until: 0,
         established: true,
         deferred: None,
         large_hello: None,

@@ -165,7 +165,9 @@ fn refresh_snapshot(proxy: &mut Proxy, cx: &mut Context) {
     proxy.admission.refresh(proxy.settings.lane());
     proxy.pools.refresh(proxy.settings.lane());
     if was_listening {
-        let _ = proxy.admission.listen(cx, &proxy.settings);
+        if proxy.admission.listen(cx, &proxy.settings).is_err() {
+            proxy.admission.accept_again(cx);
+        }
     } else {
         // The limit that was reached may be a higher one now.
         proxy.admission.resume(cx, &proxy.settings);
@@ -379,7 +381,10 @@ impl Service for Proxy {
         // After all that may have freed a place at a server.
         let served = serve_queues(self, cx);
         if let Some(deadline) = self.settings.drain_until()
-            && (!self.admission.has_clients() && !self.quic.has_waiting() || cx.now() >= deadline)
+            && (cx.now() >= deadline
+                || !self.admission.has_clients()
+                    && !self.quic.has_waiting()
+                    && !self.connections.has_closing_upstream())
         {
             self.log.flush();
             return After::Stop;

@@ -116,7 +116,7 @@ table! {
 
     /// The status.
     status: Count = Count(200..=599), default(200);
-    /// The body.
+    /// The body, of at most 64 KiB.
     body: Text = Text, default("");
     /// `Content-Type`.
     content_type: Text = Text, default("text/plain; charset=utf-8");

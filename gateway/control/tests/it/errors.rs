@@ -118,6 +118,10 @@ fn messages() {
         ),
         (listener("") + host, "[[host]] does not say what to do with requests"),
         (listener("") + host + "respond = { status = 204, body = \"x\" }\n", "a response with status 204 has no body"),
+        (
+            listener("") + host + &format!("respond = {{ body = \"{}\" }}\n", "x".repeat((64 << 10) + 1)),
+            "\"body\" has more than 64 KiB",
+        ),
         (listener("") + host + "listeners = [\":80\"]\nrespond = {}\n", "addresses of listeners are \"127.0.0.1:0\""),
         (listener("") + host + "upstream = \"http://a:1\"\n", "write to = [\"http://a:1\"]"),
         (upstream("servers = []"), "\"servers\" is empty"),

@@ -140,7 +140,11 @@ impl Admission {
     /// Watches this slot's listening sockets.
     pub fn listen(&mut self, cx: &Context, settings: &LaneSettings) -> std::io::Result<()> {
         for (token, socket) in own_sockets(settings) {
-            cx.watch_listener(socket, token)?;
+            if let Err(error) = cx.watch_listener(socket, token) {
+                // Those that are watched already would wake the lane for ever, and fail the next try.
+                self.unlisten(cx, settings);
+                return Err(error);
+            }
         }
         self.listening = true;
         settings.own_mailbox().set_closed(false);
@@ -216,8 +220,9 @@ impl Admission {
             self.lacks_descriptors = false;
         }
         if !self.is_full(settings) {
-            // It worked before; if it fails now the timer of the next pause tries again.
-            let _ = self.listen(cx, settings);
+            if self.listen(cx, settings).is_err() {
+                self.accept_again(cx);
+            }
         } else if self.clients < settings.limits().max_connections {
             self.accept_again(cx);
         }

@@ -18,7 +18,7 @@ use crate::snapshot::Relays;
 use crate::transport::Transport;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use sealane_lane::{Context, Deadline, Key};
+use sealane_lane::{Context, Deadline, Key, Millis};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -114,6 +114,7 @@ pub(crate) fn adopt_client(
     let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
     let limits = &proxy.settings.limits();
     let wait = if phase == ClientPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
+    let handshake_until = cx.now() + limits.handshake_timeout.as_millis() as Millis;
     let mut transport = Transport::new(fd);
     transport.allowance = allowance;
     let policy = listener.listener.tls.is_none().then_some(0);
@@ -135,6 +136,7 @@ pub(crate) fn adopt_client(
         phase,
         inbuf: Vec::new(),
         deadline: Deadline::default(),
+        handshake_until,
         established: false,
         deferred: None,
         large_hello: None,

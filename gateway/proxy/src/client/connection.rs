@@ -201,9 +201,10 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     if proxy.admission.counts_by_server_name() {
         client_conn.client.server_name = name.map(String::into_boxed_str);
     }
-    // Once per connection: not again by the lane that it is handed to.
+    // Once per connection: not again by the lane that it is handed to, nor when its client has proven its address.
+    let is_first = may_hand_over && client_conn.phase != ClientPhase::Hello { awaits_proof: true };
     let peer = client_conn.client.peer.ip();
-    if may_hand_over && !proxy.admission.allows_handshake(cx, peer, &proxy.counters) {
+    if is_first && !proxy.admission.allows_handshake(cx, peer, &proxy.counters) {
         return refuse_raw(proxy, cx, key, &fatal_alert(ACCESS_DENIED));
     }
     let owner = id.filter(|_| may_hand_over).and_then(|id| sessions::owner(id).elsewhere());

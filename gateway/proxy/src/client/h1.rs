@@ -18,7 +18,7 @@ use sealane_http::h1::{
     ConnectionOption, RequestInfo, What, encode_chunk_header, encode_last_chunk, encode_response, parse_request,
 };
 use sealane_http::{BodyLength, Fields, ParseError, Version};
-use sealane_lane::{Context, Key};
+use sealane_lane::{Context, Key, Millis};
 
 // The source of requests.
 
@@ -111,7 +111,8 @@ fn consume_client(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -
                     Ok(None) => {
                         if !client_conn.protocol.is_in_head() {
                             client_conn.protocol = Protocol::H1(Turn::InHead);
-                            client_conn.deadline.after(cx, key, proxy.settings.limits().header_timeout);
+                            let at = cx.now() + proxy.settings.limits().header_timeout.as_millis() as Millis;
+                            client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
                         }
                         proxy.exchanges.put_back(x);
                         return used;
@@ -155,8 +156,9 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     let wait = first_look(&proxy.settings);
     if let Some(client_conn) = proxy.connections.client(key) {
         client_conn.protocol = Protocol::H1(Turn::Exchange(exchange));
-        // What was awaited before is here.
-        client_conn.deadline.set(cx, key, cx.now() + wait);
+        // What was awaited before is here, but for the end of the handshake.
+        let at = cx.now() + wait;
+        client_conn.deadline.set(cx, key, if early { at.min(client_conn.handshake_until) } else { at });
     }
     begin_request(proxy, cx, exchange, info.expect_continue);
 }
@@ -243,7 +245,16 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
         // RFC 9113 §5.4.1: half a connection is of no use to HTTP/2. What was asked for is called off.
         return client_gone(proxy, cx, key);
     }
-    let Some(exchange) = client_conn.protocol.exchange() else { return close_connection(proxy, cx, key) };
+    let Some(exchange) = client_conn.protocol.exchange() else {
+        if client_conn.transport.is_flushed() {
+            return close_connection(proxy, cx, key);
+        }
+        // It has said all it wants to say, and has not read all of the answer yet.
+        client_conn.transport.finish();
+        client_conn.phase = ClientPhase::Closing { linger: false };
+        client_conn.deadline.after(cx, key, proxy.settings.limits().idle_timeout);
+        return proxy.connections.mark_for_flush(key);
+    };
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return close_connection(proxy, cx, key) };
     match x.machine.request() {
         // Half-closed: it has said all it wants to say, and waits for the answer.
@@ -260,10 +271,12 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
 pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let idle = proxy.settings.limits().idle_timeout;
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
-    if client_conn.transport.is_handshaking() && client_conn.protocol.exchange().is_none() {
+    if client_conn.transport.is_handshaking()
+        && (client_conn.protocol.exchange().is_none() || client_conn.handshake_until <= cx.now())
+    {
         proxy.counters.client_timeouts.inc();
         handshake_failed(proxy, key, "timeout");
-        return close_connection(proxy, cx, key);
+        return client_gone(proxy, cx, key);
     }
     let Some(exchange) = client_conn.protocol.exchange() else {
         if !client_conn.protocol.is_in_head() {
@@ -282,6 +295,7 @@ pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if let Some(next) = check_deadlines(proxy, cx, exchange)
         && let Some(client_conn) = proxy.connections.client(key).filter(|f| f.protocol.exchange() == Some(exchange))
     {
+        let next = client_conn.before_handshake_timeout(next);
         client_conn.deadline.set(cx, key, next);
     }
 }
@@ -369,7 +383,8 @@ pub(crate) fn h1_client_finish(
     let Some(client_conn) = connections.client(key) else { return };
     client_conn.protocol = Protocol::H1(Turn::Idle);
     if keep {
-        client_conn.deadline.after(cx, key, keepalive);
+        let at = cx.now() + keepalive.as_millis() as Millis;
+        client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
         if !client_conn.inbuf.is_empty() || client_conn.transport.readable {
             exchanges.go_on_later(Later::Conn(key));
         }

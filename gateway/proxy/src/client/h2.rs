@@ -125,8 +125,9 @@ pub(super) fn h2_request(
     h2.last_id = stream.id;
     h2.streams.insert(stream);
     if h2.streams.len() == 1 {
-        let wait = sweep(&limits);
-        client_conn.deadline.set(cx, key, cx.now() + wait);
+        let at = cx.now() + sweep(&limits);
+        let at = client_conn.before_handshake_timeout(at);
+        client_conn.deadline.set(cx, key, at);
     }
     if is_reset {
         return h2_client_gone(proxy, cx, exchange, None);

@@ -8,13 +8,14 @@
 //! The connection is driven when bytes have come, and once per turn of the lane after something was given to it
 //! (`Connections::take_shared`), so that many streams' frames leave in one record.
 
-use crate::client::connection::client_gone;
+use crate::client::connection::{client_gone, handshake_failed};
 use crate::client::h2::{Stream, h2_request};
 use crate::conn::{ClientPhase, Conn, Protocol};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::abort_exchange;
 use crate::exchange::expiry::check_deadlines;
+use crate::exchange::streams::ClientStream;
 use crate::exchange::waste;
 use crate::exchange::waste::client_wasted;
 use crate::h2::backlog::{self, BITE, NO_BUDGET};
@@ -22,13 +23,14 @@ use crate::h2::guard::Guard;
 use crate::h2::pipe::Pipe;
 use crate::h2::window::Window;
 use crate::h2::{SEND_BUFFER, h2_woken};
-use crate::service::Proxy;
+use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
 use crate::snapshot::ClientLimits;
 use bytes::Bytes;
 use h2::server::{self, SendResponse};
 use h2::{Reason, RecvStream};
 use http::Request;
+use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
 use std::future::Future;
@@ -75,12 +77,16 @@ pub(crate) struct H2Client {
     pub(crate) idle_since: Millis,
     /// When data was last given to `h2`.
     pub(crate) progress: Millis,
+    /// Bytes that waited to be sent when that was last looked at.
+    waited: usize,
     /// When the client was told to open no more streams.
     leaving_since: Option<Millis>,
     /// The client does too much of something, and is told so.
     flooded: bool,
     /// Streams that `h2` has reset for the client's faults.
     faults: u32,
+    /// Requests that `h2` has answered with 431 itself: their heads were too large.
+    too_large: u32,
 }
 
 #[expect(clippy::large_enum_variant, reason = "it lives on the stack, for one step")]
@@ -119,9 +125,11 @@ impl H2Client {
             turns: 0,
             idle_since: now,
             progress: now,
+            waited: 0,
             leaving_since: None,
             flooded: false,
             faults: 0,
+            too_large: 0,
         }
     }
 
@@ -155,7 +163,9 @@ impl H2Client {
         self.pipe.detach(stage);
         let wrote = stage.get(before..).unwrap_or_default();
         let all = matches!(polled, Polled::Pending) && stage.len() < room;
-        self.faults += self.window.wrote(wrote, all, self.guard.is_settled());
+        let wrote = self.window.wrote(wrote, all, self.guard.is_settled(), self.last_id);
+        self.faults += wrote.faults;
+        self.too_large += wrote.unknown_heads;
         self.fed = 0;
         polled
     }
@@ -243,7 +253,8 @@ pub(crate) fn h2_client_begin(
     let limits = settings.limits().clone();
     let Some(client_conn) = connections.client(key) else { return };
     client_conn.protocol = Protocol::H2(Box::new(H2Client::new(&limits, cx.now())));
-    client_conn.deadline.after(cx, key, limits.header_timeout);
+    let at = cx.now() + limits.header_timeout.as_millis() as Millis;
+    client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
     counters.h2_connections.inc();
     connections.mark_for_flush(key);
 }
@@ -326,6 +337,7 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
         let polled = h2.poll(&mut client_conn.transport.stage, room);
         let faults = std::mem::take(&mut h2.faults);
+        let too_large = std::mem::take(&mut h2.too_large);
         let pending = matches!(polled, Polled::Pending);
         match polled {
             Polled::Request(request, respond) => h2_request(proxy, cx, key, request, respond),
@@ -335,6 +347,9 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
                 return false;
             }
         }
+        for _ in 0..too_large {
+            note_large_head(proxy, cx, key);
+        }
         if faults > 0 {
             client_wasted(proxy, cx, key, faults);
         }
@@ -342,6 +357,23 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
             return true;
         }
     }
+}
+
+/// Counts and logs a request that `h2` has answered with 431: it does not hand out heads that are too large.
+fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let mut x = proxy.exchanges.fresh(ClientStream::H2(key, u32::MAX));
+    x.client_stream = ClientStream::H2(key, u32::MAX);
+    x.started = cx.now();
+    x.begin_unread(sealane_http::Version::Http2);
+    x.status = ParseError::HeadTooLarge.status();
+    if let Some(client_conn) = proxy.connections.client(key) {
+        x.number = client_conn.client.next_request();
+    }
+    proxy.counters.requests.inc();
+    proxy.counters.parse_errors[ParseError::HeadTooLarge.index()].inc();
+    proxy.counters.status(x.status);
+    log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
+    proxy.exchanges.recycle(x);
 }
 
 /// The connection is at its end: what `h2` has still written (GOAWAY) is sent.
@@ -384,8 +416,20 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
     let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
     let Some(client_conn) = proxy.connections.client(key) else { return };
+    // Streams do not put the handshake off that is still to end behind early data.
+    let handshake_until = client_conn.transport.is_handshaking().then_some(client_conn.handshake_until);
+    if handshake_until.is_some_and(|at| at <= now) {
+        proxy.counters.client_timeouts.inc();
+        handshake_failed(proxy, key, "timeout");
+        return client_gone(proxy, cx, key);
+    }
+    let Some(client_conn) = proxy.connections.client(key) else { return };
     let flushed = client_conn.transport.is_flushed();
+    let waits = client_conn.transport.waiting();
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
+    if flushed || waits < std::mem::replace(&mut h2.waited, waits) {
+        h2.progress = now;
+    }
     let began = match h2.state {
         State::Handshake(_) => Some(h2.idle_since),
         State::Open(_) => h2.guard.block_since(),
@@ -412,7 +456,7 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         }
     }
     if let Some(client_conn) = proxy.connections.client(key) {
-        client_conn.deadline.set(cx, key, next);
+        client_conn.deadline.set(cx, key, handshake_until.map_or(next, |at| at.min(next)));
     }
     // A GOAWAY may wait to be sent.
     proxy.connections.mark_for_flush(key);

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use h2::Reason;
 use http::{Response, StatusCode};
 use sealane_http::BodyLength;
-use sealane_lane::{Context, Key};
+use sealane_lane::{Context, Key, Millis};
 
 /// What a head may come to in `h2`'s buffers, for reckoning room.
 const HEAD_COST: usize = 256;
@@ -155,7 +155,8 @@ pub(crate) fn h2_client_finish(
     StreamWaker::retire(slot);
     if h2.streams.is_empty() {
         h2.idle_since = cx.now();
-        client_conn.deadline.after(cx, key, keepalive);
+        let at = cx.now() + keepalive.as_millis() as Millis;
+        client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
     }
     connections.mark_for_flush(key);
 }

@@ -40,11 +40,13 @@ pub enum Failure {
     Unasked,
     /// Its answer to a WebSocket handshake is none.
     NoWebSocket,
+    /// It does not take WebSocket over HTTP/2.
+    NoExtendedConnect,
 }
 
 impl Failure {
     /// All but [`Self::Nonsense`].
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Unreachable,
         Self::NoConnection,
         Self::Tls,
@@ -60,6 +62,7 @@ impl Failure {
         Self::TooManyInterim,
         Self::Unasked,
         Self::NoWebSocket,
+        Self::NoExtendedConnect,
     ];
 
     /// What is said of it.
@@ -81,6 +84,7 @@ impl Failure {
             Self::TooManyInterim => "it sent more than 16 interim responses (1xx) to one request",
             Self::Unasked => "it switched protocols (101), which the request had not asked for",
             Self::NoWebSocket => "it answered a WebSocket handshake in another way than RFC 6455 asks for",
+            Self::NoExtendedConnect => "it does not support WebSocket over HTTP/2 (RFC 8441)",
         })
     }
 
@@ -89,7 +93,7 @@ impl Failure {
         match self {
             Self::Nonsense(error) => tolerated_by(error)
                 .map(|_| format!("the upstream server's answer breaks the rules of HTTP: {error}").into()),
-            Self::TooManyInterim | Self::Unasked | Self::NoWebSocket => {
+            Self::TooManyInterim | Self::Unasked | Self::NoWebSocket | Self::NoExtendedConnect => {
                 Some(self.text().replacen("it", "the upstream server", 1).into())
             }
             _ => None,

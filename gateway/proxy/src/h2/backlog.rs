@@ -12,10 +12,9 @@
 //!                     and again until the input is read
 //! ```
 
-use super::frames::{Event, Frames, Header};
+use super::frames::Header;
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
-use std::convert::Infallible;
 use std::task::{self, Poll, Waker};
 
 /// For `data_frame_budget`: none of `h2`'s.
@@ -39,16 +38,6 @@ impl Backlog {
     /// A frame has come.
     pub fn note(&mut self, header: Header) {
         self.frames += usize::from(header.is_small_data());
-    }
-
-    /// The same for bytes that nobody else looks at.
-    pub fn observe(&mut self, scanner: &mut Frames, bytes: &[u8]) {
-        let Ok(()) = scanner.read(bytes, |event| {
-            if let Event::Begins(header) = event {
-                self.note(header);
-            }
-            Ok::<(), Infallible>(())
-        });
     }
 
     /// Whether there may be too many.
@@ -83,18 +72,25 @@ pub(crate) fn poll_joined(
     Poll::Ready(Some(Ok(all.freeze())))
 }
 
-/// Moves all data of a stream that waits in `h2` to the end of `rest`. The window bounds it.
-pub(crate) fn drain(body: &mut RecvStream, rest: &mut Bytes, waker: &Waker) {
+/// Moves all data of a stream that waits in `h2` to the end of `rest`. The window bounds it. Whether it is all of the body.
+pub(crate) fn drain(body: &mut RecvStream, rest: &mut Bytes, waker: &Waker) -> bool {
     let mut task = task::Context::from_waker(waker);
-    let Poll::Ready(Some(Ok(first))) = body.poll_data(&mut task) else { return };
+    let first = match body.poll_data(&mut task) {
+        Poll::Ready(Some(Ok(first))) => first,
+        other => return matches!(other, Poll::Ready(None)),
+    };
     // It is ours alone but for the first time, and then grows in place.
     let mut all = match std::mem::take(rest).try_into_mut() {
         Ok(all) => all,
         Err(shared) => BytesMut::from(&shared[..]),
     };
     all.extend_from_slice(&first);
-    while let Poll::Ready(Some(Ok(next))) = body.poll_data(&mut task) {
-        all.extend_from_slice(&next);
-    }
+    let ended = loop {
+        match body.poll_data(&mut task) {
+            Poll::Ready(Some(Ok(next))) => all.extend_from_slice(&next),
+            other => break matches!(other, Poll::Ready(None)),
+        }
+    };
     *rest = all.freeze();
+    ended
 }

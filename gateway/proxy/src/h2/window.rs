@@ -4,7 +4,7 @@
 //! no more than there is, and those that find nothing wait in our order (`h2_responses`). A count that is too high costs
 //! that order, no more: `h2` has the last word.
 
-use super::frames::{DATA, Event, Frames, RST_STREAM};
+use super::frames::{DATA, Event, Frames, HEADERS, RST_STREAM};
 use h2::Reason;
 use std::convert::Infallible;
 
@@ -44,11 +44,11 @@ impl Window {
     }
 
     /// What `h2` has written. `all`: it would have written more if it had had more. What is given and does not come then
-    /// was of a stream that was reset. Returns how many streams were reset for the client's faults; `refused`: streams
-    /// beyond the limit are its fault, too.
-    pub fn wrote(&mut self, bytes: &[u8], all: bool, refused: bool) -> u32 {
+    /// was of a stream that was reset. `refused`: streams beyond the limit are the client's fault, too. `last_id`: the last
+    /// stream that `h2` has handed out.
+    pub fn wrote(&mut self, bytes: &[u8], all: bool, refused: bool, last_id: u32) -> Wrote {
         let Self { left, given, frames } = self;
-        let mut faults = 0;
+        let mut wrote = Wrote { faults: 0, unknown_heads: 0 };
         let Ok(()) = frames.read(bytes, |event| {
             match event {
                 Event::Begins(header) if header.kind == DATA => {
@@ -56,8 +56,9 @@ impl Window {
                     *given = (*given - i64::from(header.length)).max(0);
                 }
                 Event::Ends(header, payload) if header.kind == RST_STREAM => {
-                    faults += u32::from(is_clients_fault(payload, refused));
+                    wrote.faults += u32::from(is_clients_fault(payload, refused));
                 }
+                Event::Begins(header) if header.kind == HEADERS && header.stream > last_id => wrote.unknown_heads += 1,
                 _ => {}
             }
             Ok::<(), Infallible>(())
@@ -65,8 +66,17 @@ impl Window {
         if all {
             self.given = 0;
         }
-        faults
+        wrote
     }
+}
+
+/// What `h2` has written by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wrote {
+    /// Streams that were reset for the client's faults.
+    pub faults: u32,
+    /// Heads of responses on streams that were not handed out.
+    pub unknown_heads: u32,
 }
 
 /// Whether a stream is reset with this code for what its client has sent. CANCEL, INTERNAL_ERROR and NO_ERROR are the
@@ -95,7 +105,7 @@ mod tests {
         window.give(1035);
         assert_eq!(window.left(), 64_500);
         for (i, piece) in bytes.chunks(7).enumerate() {
-            assert_eq!(window.wrote(piece, i == bytes.len() / 7, true), 0);
+            assert_eq!(window.wrote(piece, i == bytes.len() / 7, true, 1).faults, 0);
         }
         assert_eq!(window.left(), 64_500);
         window.open(1035);
@@ -109,9 +119,9 @@ mod tests {
         let mut window = Window::new();
         window.give(65_535);
         assert_eq!(window.left(), 0);
-        window.wrote(&frame(DATA, 30_000), false, true);
+        window.wrote(&frame(DATA, 30_000), false, true, 1);
         assert_eq!(window.left(), 0);
-        window.wrote(&[], true, true);
+        window.wrote(&[], true, true, 1);
         assert_eq!(window.left(), 35_535);
     }
 
@@ -121,12 +131,15 @@ mod tests {
         let mut window = Window::new();
         // NO_ERROR, INTERNAL_ERROR, CANCEL.
         for code in [0, 2, 8] {
-            assert_eq!(window.wrote(&reset(code), false, true), 0, "{code}");
+            assert_eq!(window.wrote(&reset(code), false, true, 1).faults, 0, "{code}");
         }
         // PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR.
         for code in [1, 3, 5, 6] {
-            assert_eq!(window.wrote(&reset(code), false, false), 1, "{code}");
+            assert_eq!(window.wrote(&reset(code), false, false, 1).faults, 1, "{code}");
         }
-        assert_eq!((window.wrote(&reset(7), false, false), window.wrote(&reset(7), false, true)), (0, 1));
+        assert_eq!(
+            (window.wrote(&reset(7), false, false, 1).faults, window.wrote(&reset(7), false, true, 1).faults),
+            (0, 1)
+        );
     }
 }

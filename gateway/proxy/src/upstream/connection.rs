@@ -35,21 +35,23 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
         // A relayed connection needs one of its own.
         let relayed = x.machine.is_relay();
         let fresh = relayed || x.routed.lost_at.is_some();
-        // Auto with a request that HTTP/2 might not carry: an upgrade is HTTP/1.1's own.
-        let upgrade = x.machine.asks_upgrade();
+        let only_h1 = needs_h1(upstream.upstream.http, x.machine.asks_upgrade());
         let Some(server) = select_server(proxy, cx, exchange, &upstream) else { return };
         // A shared connection that was lost has left its upstream's list: what is found there is another.
         if !relayed && h3_dispatch(proxy, cx, exchange) {
             return;
         }
-        let auto = matches!(upstream.upstream.http, UpstreamHttp::Auto | UpstreamHttp::Three);
-        let shared = !relayed && upstream.expects_h2(server) && !(auto && upgrade);
+        let shared = !relayed && upstream.expects_h2(server) && !only_h1;
         if shared {
             if h2_join(proxy, cx, exchange) {
                 return;
             }
         } else if !fresh && let Some(key) = upstream.take_idle(server) {
             if let Some(upstream_conn) = proxy.connections.upstream(key) {
+                if upstream_conn.transport.is_ending() {
+                    close_connection(proxy, cx, key);
+                    continue;
+                }
                 upstream_conn.phase = UpstreamPhase::Busy;
                 upstream_conn.reused = true;
                 upstream_conn.answered = false;
@@ -59,7 +61,7 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
             }
             continue;
         }
-        match connect_upstream(proxy, cx, exchange, &upstream, server, shared) {
+        match connect_upstream(proxy, cx, exchange, &upstream, server, shared, only_h1) {
             Ok(()) => return,
             Err(error) => {
                 if !connect_failed(proxy, cx, exchange, error) {
@@ -70,6 +72,13 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
     }
 }
 
+/// Whether a request must go over HTTP/1.1 where the server may choose: an upgrade is HTTP/1.1's own, and HTTP/2 might not
+/// carry it.
+#[inline]
+fn needs_h1(http: UpstreamHttp, upgrade: bool) -> bool {
+    upgrade && matches!(http, UpstreamHttp::Auto | UpstreamHttp::Three)
+}
+
 fn connect_upstream(
     proxy: &mut Proxy,
     cx: &mut Context,
@@ -77,10 +86,9 @@ fn connect_upstream(
     upstream: &std::rc::Rc<LaneUpstream>,
     server: usize,
     shared: bool,
+    only_h1: bool,
 ) -> Result<(), Errno> {
     let address = upstream.upstream.servers.get(server).ok_or(Errno::ADDRNOTAVAIL)?.address;
-    let only_h1 = upstream.upstream.http == UpstreamHttp::Auto
-        && proxy.exchanges.get(exchange).is_some_and(|x| x.machine.asks_upgrade());
     let begun = match upstream.upstream.syn_tls {
         None => None,
         Some(_) => {
@@ -406,4 +414,17 @@ pub(crate) fn upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeo
 fn open_plainly(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let opened = fastopen_open::socket(address).and_then(|fd| fastopen_open::open(fd, address));
     opened.map(|o| o.fd).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The choice of a shared connection and the offer by ALPN must agree.
+    #[test]
+    fn upgrades_need_http1_where_the_server_chooses() {
+        let all = [UpstreamHttp::One, UpstreamHttp::Two, UpstreamHttp::Auto, UpstreamHttp::Three];
+        assert_eq!(all.map(|http| needs_h1(http, true)), [false, false, true, true]);
+        assert_eq!(all.map(|http| needs_h1(http, false)), [false; 4]);
+    }
 }

@@ -33,11 +33,15 @@ pub(crate) fn idle_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Proxy { connections, scratch, .. } = proxy;
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
     let tickets = upstream_conn.transport.tls.is_some();
-    match upstream_conn.transport.read(scratch, HEAD_READ) {
-        Ok(ReadResult::Blocked) => {}
-        Ok(ReadResult::Progress) if tickets && scratch.plain.is_empty() => {}
-        _ => close_connection(proxy, cx, key),
+    // To where the socket has nothing more: what is left there no later event would tell of.
+    for _ in 0..READS {
+        match upstream_conn.transport.read(scratch, HEAD_READ) {
+            Ok(ReadResult::Blocked) => return,
+            Ok(ReadResult::Progress) if tickets && scratch.plain.is_empty() => {}
+            _ => break,
+        }
     }
+    close_connection(proxy, cx, key);
 }
 
 /// Sends the request's head on a connection that is ready for it.

@@ -4,6 +4,7 @@
 //! h2 ── woken streams ─► response, data, trailers, resets ─► exchange (response_arrived, response_data, response_end)
 //! ```
 
+use crate::Failure;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::Exchange;
@@ -17,14 +18,13 @@ use crate::exchange::streams::{ClientStream, Later, UpstreamStream, resume_sourc
 use crate::exchange::websocket;
 use crate::h2::wake::StreamWaker;
 use crate::h2::{backlog, message, sink};
-use crate::lifecycle::close_connection;
 use crate::service::Proxy;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::h2_connection::{is_limit, sweep, unprocessed};
+use crate::upstream::h2_connection::{HEAD_LIMIT, h2_upstream_close, is_limit, sweep, unprocessed};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
-use sealane_http::Known;
+use sealane_http::{Known, ParseError};
 use sealane_lane::{Context, Key};
 use std::future::Future;
 use std::pin::Pin;
@@ -39,6 +39,9 @@ pub(super) struct Stream {
     /// There from the response's head to its end.
     pub(super) body: Option<RecvStream>,
     pub(super) rest: Bytes,
+    /// The response has come whole, with these trailers, and `rest` is what is left of it; set where the connection ends
+    /// before the client has taken all.
+    pub(super) whole: Option<Option<Box<http::HeaderMap>>>,
     pub(super) slot: Arc<StreamWaker>,
     pub(super) waker: Waker,
     /// END_STREAM has been given.
@@ -77,6 +80,7 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
             return upstream_conn.waiting.push(exchange);
         }
         x.upstream_stream = None;
+        x.routed.failure = Some(Failure::NoExtendedConnect);
         proxy.counters.upstream_aborts.inc();
         return refuse(proxy, cx, exchange, 502);
     }
@@ -106,6 +110,7 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
         send,
         body: None,
         rest: Bytes::new(),
+        whole: None,
         waker: slot.waker(),
         slot,
         ended,
@@ -190,6 +195,14 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
         }
         let Some(body) = &mut stream.body else { return };
         if stream.rest.is_empty() {
+            if let Some(trailers) = stream.whole.take() {
+                stream.body = None;
+                let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.response_body.trailers));
+                return match read {
+                    Some(Err(e)) => response_broken(proxy, cx, exchange, e),
+                    _ => response_end(proxy, cx, exchange),
+                };
+            }
             match backlog::poll_joined(body, &mut task) {
                 Poll::Pending => return,
                 Poll::Ready(Some(Ok(data))) => stream.rest = data,
@@ -222,7 +235,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
         let Some(body) = &mut stream.body else { return };
         // The server may send as much again. It fails only where more is released than has come.
         let _ = body.flow_control().release_capacity(piece.len());
-        let last = stream.rest.is_empty() && body.is_end_stream();
+        let last = stream.rest.is_empty() && (body.is_end_stream() || matches!(stream.whole, Some(None)));
         proxy.connections.mark_for_flush(key);
         if !response_data(proxy, cx, exchange, &piece, last) {
             return;
@@ -230,8 +243,26 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
     }
 }
 
+/// Whether `h2` has reset an exchange's stream because its head is too large. It says no more than PROTOCOL_ERROR.
+fn is_head_too_large(connections: &Connections, exchanges: &Exchanges, exchange: Key, e: &h2::Error) -> bool {
+    if !(e.is_library() && e.is_reset() && e.reason() == Some(Reason::PROTOCOL_ERROR)) {
+        return false;
+    }
+    let Some(UpstreamStream::H2(key, index)) = exchanges.get(exchange).and_then(|x| x.upstream_stream) else {
+        return false;
+    };
+    let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return false };
+    upstream_conn.h2.as_ref().is_some_and(|h2| {
+        let stream = h2.streams.get(index as usize).filter(|s| s.response.is_some());
+        stream.is_some_and(|s| s.send.stream_id().as_u32() == h2.block.0) && h2.block.1 > HEAD_LIMIT
+    })
+}
+
 /// A stream has ended with an error.
 fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Error) {
+    if is_head_too_large(&proxy.connections, &proxy.exchanges, exchange, e) {
+        return response_broken(proxy, cx, exchange, ParseError::HeadTooLarge);
+    }
     let cancelled = e.is_remote() && e.is_reset() && e.reason() == Some(Reason::CANCEL);
     let why = match () {
         () if unprocessed(e) => Loss::Unprocessed,
@@ -246,6 +277,9 @@ fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Er
 pub(crate) fn h2_server_credit(connections: &mut Connections, key: Key, index: u32, want: usize) -> usize {
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return 0 };
     let Some(h2) = &mut upstream_conn.h2 else { return 0 };
+    if h2.over {
+        return want;
+    }
     let room = upstream_conn.transport.room(h2.fed, want);
     let Some(stream) = h2.streams.get_mut(index as usize) else { return 0 };
     if room == 0 {
@@ -301,7 +335,7 @@ pub(crate) fn h2_server_finish(proxy: &mut Proxy, cx: &mut Context, key: Key, in
     if h2.streams.is_empty() {
         h2.idle_since = cx.now();
         if h2.leaving || draining || config.upstream.keepalive == 0 {
-            return close_connection(proxy, cx, key);
+            return h2_upstream_close(proxy, cx, key);
         }
         upstream_conn.deadline.after(cx, key, config.upstream.keepalive_timeout);
     }

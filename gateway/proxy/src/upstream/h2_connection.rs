@@ -6,11 +6,13 @@
 //! plaintext ─► pipe ─► h2 ── woken streams ─► h2_server_woken
 //! ```
 
+use crate::Failure;
 use crate::conn::{Conn, UpstreamPhase};
 use crate::exchange::response::{Loss, server_lost};
-use crate::exchange::streams::UpstreamStream;
+use crate::exchange::streams::{Later, UpstreamStream};
+use crate::exchange::websocket;
 use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
-use crate::h2::frames::Frames;
+use crate::h2::frames::{ACK, CONTINUATION, Event, Frames, HEADERS, Header, SETTINGS};
 use crate::h2::pipe::Pipe;
 use crate::h2::{SEND_BUFFER, h2_woken};
 use crate::lifecycle::close_connection;
@@ -20,8 +22,10 @@ use crate::upstream::h2::{Stream, h2_send_request};
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::{self, SendRequest};
+use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::task::{self, Poll, Waker};
@@ -41,7 +45,7 @@ const MOST_STREAMS: usize = 128;
 /// Most exchanges that wait for a connection that is being made.
 const MOST_WAITING: usize = 128;
 /// Most bytes of a response's head and of its trailers.
-const HEAD_LIMIT: u32 = 64 * 1024;
+pub(super) const HEAD_LIMIT: u32 = 64 * 1024;
 /// How often a connection with streams is looked at, at least.
 const SWEEP: Millis = 1000;
 
@@ -54,16 +58,24 @@ pub(crate) struct H2Upstream {
     pub(super) streams: Slab<Stream>,
     /// Bytes given to `h2` since it last wrote.
     pub(super) fed: usize,
-    /// The server has said something: its SETTINGS came first.
+    /// The server's SETTINGS have come.
+    has_settings: bool,
+    /// They are in force.
     pub(super) greeted: bool,
+    /// The stream of the header block that came last, and its bytes.
+    pub(super) block: (u32, u32),
     /// Requests sent so far.
     pub(super) served: u64,
     /// The server takes no more requests here.
     pub(super) leaving: bool,
+    /// `h2` has ended. What is left are responses that have come whole, and that their clients have not taken yet.
+    pub(super) over: bool,
     /// Since when there is no stream.
     pub(super) idle_since: Millis,
     /// When the server last took something.
     pub(super) progress: Millis,
+    /// Bytes that waited to be sent when that was last looked at.
+    waited: usize,
     /// When it was made.
     pub(super) began: Millis,
     /// `h2` has ended it because the server sends too much of something.
@@ -97,11 +109,15 @@ impl H2Upstream {
             backlog: Backlog::default(),
             streams: Slab::new(),
             fed: 0,
+            has_settings: false,
             greeted: false,
+            block: (0, 0),
             served: 0,
             leaving: false,
+            over: false,
             idle_since: now,
             progress: now,
+            waited: 0,
             began: now,
             limited: false,
         })
@@ -117,6 +133,26 @@ impl H2Upstream {
             self.limited |= is_limit(e);
         }
         polled.is_ready()
+    }
+
+    /// Notes what `h2` does not tell of the input.
+    fn observe(&mut self, input: &[u8]) {
+        let Self { frames, backlog, has_settings, block, .. } = self;
+        let Ok(()) = frames.read(input, |event| {
+            match event {
+                Event::Begins(header) => {
+                    backlog.note(header);
+                    match header.kind {
+                        HEADERS => *block = (header.stream, header.length),
+                        CONTINUATION => block.1 = block.1.saturating_add(header.length),
+                        _ => {}
+                    }
+                }
+                Event::Ends(Header { kind: SETTINGS, flags, .. }, _) => *has_settings |= flags & ACK == 0,
+                _ => {}
+            }
+            Ok::<(), Infallible>(())
+        });
     }
 
     /// Lets `h2` read the rest of the input, or a bite of it where small frames may be many.
@@ -151,9 +187,28 @@ impl H2Upstream {
         !self.leaving && self.streams.len() < self.requests.current_max_send_streams().min(MOST_STREAMS)
     }
 
-    /// Nothing of what the server has sent waits to be looked at.
+    /// Nothing of what the server has sent waits to be looked at, and more may come.
     pub fn is_drained(&self) -> bool {
-        self.pipe.is_drained()
+        !self.over && self.pipe.is_drained()
+    }
+
+    /// Lets `h2` read all input that is left, whatever it has to say to it.
+    fn read_all(&mut self) {
+        let mut discarded = Vec::new();
+        self.pipe.allow(None);
+        self.poll(&mut discarded, usize::MAX);
+    }
+
+    /// Takes what is left of responses that have come whole out of `h2`, which forgets where they end.
+    fn keep_whole(&mut self) {
+        for (_, Stream { body, rest, waker, whole, .. }) in &mut self.streams {
+            let Some(body) = body else { continue };
+            if backlog::drain(body, rest, waker)
+                && let Poll::Ready(Ok(trailers)) = body.poll_trailers(&mut task::Context::from_waker(waker))
+            {
+                *whole = Some(trailers.map(Box::new));
+            }
+        }
     }
 }
 
@@ -162,7 +217,7 @@ impl H2Upstream {
 pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> bool {
     let Some(x) = proxy.exchanges.get(exchange) else { return true };
     let Some(upstream) = x.upstream.clone() else { return true };
-    let (server, lost_at) = (x.server, x.routed.lost_at);
+    let (server, lost_at, websocket) = (x.server, x.routed.lost_at, websocket::is_asked(x));
     let mut at = 0;
     while let Some(key) = upstream.shared(server, at) {
         at += 1;
@@ -170,6 +225,9 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> boo
         match &mut upstream_conn.h2 {
             Some(h2) => {
                 if lost_at.is_some_and(|at| h2.began < at) || !h2.has_room() {
+                    continue;
+                }
+                if websocket && !h2.greeted && upstream_conn.waiting.len() >= MOST_WAITING {
                     continue;
                 }
                 if h2.served > 0 {
@@ -223,11 +281,10 @@ pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 pub(crate) fn h2_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
     let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return input.clear() };
     if !input.is_empty() {
-        h2.backlog.observe(&mut h2.frames, input);
+        h2.observe(input);
         h2.pipe.give(input);
     }
     h2_upstream_drive(proxy, cx, key);
-    h2_greeted(proxy, cx, key);
     proxy.connections.mark_for_flush(key);
     match proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) {
         Some(h2) => h2.pipe.take_back(input),
@@ -235,13 +292,15 @@ pub(crate) fn h2_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, in
     }
 }
 
-/// Goes on with those who wanted to know the server's SETTINGS first.
+/// Goes on with those who wanted to know the server's SETTINGS first, once `h2` has applied them.
 fn h2_greeted(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let Some(h2) = &mut upstream_conn.h2 else { return };
-    if std::mem::replace(&mut h2.greeted, true) {
+    // `h2` applies them when it has written that it has got them.
+    if !h2.has_settings || !h2.pipe.is_drained() || upstream_conn.transport.frame_room() == 0 {
         return;
     }
+    h2.greeted = true;
     for exchange in std::mem::take(&mut upstream_conn.waiting) {
         if proxy.exchanges.waits_for(exchange, key) {
             h2_send_request(proxy, cx, exchange, key);
@@ -255,38 +314,66 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         let Proxy { connections, scratch, .. } = proxy;
         let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
         let Some(h2) = &mut upstream_conn.h2 else { return };
+        if h2.over {
+            return;
+        }
         h2.allow_input();
         scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
         let room = upstream_conn.transport.frame_room() + upstream_conn.transport.stage.len();
         let over = h2.poll(&mut upstream_conn.transport.stage, room);
         if over {
+            if h2.limited {
+                h2_note_limit(proxy, key);
+            }
             return h2_upstream_lost(proxy, cx, key, false);
         }
         h2_woken(proxy, cx);
         let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
         if !h2.relieve() {
+            if !h2.greeted {
+                h2_greeted(proxy, cx, key);
+            }
             return;
         }
     }
 }
 
-/// A connection is over: each of its streams is told.
+/// A connection is over: each of its streams is told, but for those whose responses have come whole. Their clients get the
+/// rest as they take it.
 pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeout: bool) {
     // What has come of responses before the end is theirs.
     h2_woken(proxy, cx);
     let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
+    if h2.over {
+        return;
+    }
+    let was_limited = h2.limited;
+    h2.read_all();
+    if h2.limited && !was_limited {
+        h2_note_limit(proxy, key);
+    }
+    h2_woken(proxy, cx);
+    let Proxy { connections, exchanges, .. } = proxy;
+    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
+    let Some(h2) = &mut upstream_conn.h2 else { return };
+    h2.keep_whole();
     h2.pipe.end();
     h2.leaving = true;
-    let mut task = task::Context::from_waker(Waker::noop());
-    let mut discarded = Vec::new();
-    h2.pipe.attach(&mut discarded, usize::MAX);
+    h2.over = true;
     // Sets the streams' ends, of which those that the server has never looked at are told apart.
-    let _ = Pin::new(&mut h2.connection).poll(&mut task);
-    h2.pipe.detach(&mut discarded);
+    h2.read_all();
+    let mut task = task::Context::from_waker(Waker::noop());
     let limited = h2.limited;
     let kept = h2.served > h2.streams.len() as u64;
     let mut lost = Vec::new();
     for (_, stream) in &mut h2.streams {
+        if stream.whole.is_some() {
+            // What is still sent to the server goes nowhere.
+            if exchanges.get_mut(stream.exchange).is_some_and(|x| x.request_body.unblock(cx.now())) {
+                exchanges.go_on_later(Later::Client(stream.exchange));
+            }
+            continue;
+        }
         let mut why = if timeout { Loss::Timeout } else { Loss::Broken };
         if let Some(response) = &mut stream.response {
             match Pin::new(response).poll(&mut task) {
@@ -300,15 +387,45 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
         }
         lost.push((stream.exchange, why));
     }
-    let waiting = proxy.connections.upstream(key).map(|b| std::mem::take(&mut b.waiting)).unwrap_or_default();
-    let waiting = waiting.into_iter().filter(|x| proxy.exchanges.waits_for(*x, key));
-    lost.extend(waiting.map(|x| (x, Loss::Broken)));
-    if limited {
-        proxy.counters.h2_upstream_limits.inc();
+    let is_empty = h2.streams.len() == lost.len();
+    // Nothing has been sent for those who wait.
+    let waiting = std::mem::take(&mut upstream_conn.waiting).into_iter();
+    lost.extend(waiting.filter(|x| exchanges.waits_for(*x, key)).map(|x| (x, Loss::Unprocessed)));
+    if is_empty {
+        close_connection(proxy, cx, key);
+    } else if std::mem::take(&mut upstream_conn.shared) {
+        upstream_conn.upstream.unshare(upstream_conn.server, key);
     }
-    close_connection(proxy, cx, key);
     for (exchange, why) in lost {
         server_lost(proxy, cx, exchange, why);
+    }
+}
+
+/// Counts a connection that `h2` ends because the server sends too much of something, and tells its requests if that is a head.
+fn h2_note_limit(proxy: &mut Proxy, key: Key) {
+    let Proxy { connections, exchanges, counters, .. } = proxy;
+    counters.h2_upstream_limits.inc();
+    let Some(h2) = connections.upstream(key).and_then(|b| b.h2.as_ref()) else { return };
+    if h2.block.1 <= HEAD_LIMIT {
+        return;
+    }
+    counters.parse_errors[ParseError::HeadTooLarge.index()].inc();
+    for (_, stream) in &h2.streams {
+        if let Some(x) = exchanges.get_mut(stream.exchange) {
+            x.routed.hint = Some(Failure::Nonsense(ParseError::HeadTooLarge));
+        }
+    }
+}
+
+/// Closes a connection without streams. Requests that wait for the server's SETTINGS go elsewhere.
+pub(super) fn h2_upstream_close(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
+    let waiting = std::mem::take(&mut upstream_conn.waiting);
+    close_connection(proxy, cx, key);
+    for exchange in waiting {
+        if proxy.exchanges.waits_for(exchange, key) {
+            server_lost(proxy, cx, exchange, Loss::Unprocessed);
+        }
     }
 }
 
@@ -318,16 +435,20 @@ pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key)
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let config = upstream_conn.upstream.clone();
     let config = &config.upstream;
-    let stuck = !upstream_conn.transport.is_flushed();
     let Some(h2) = &mut upstream_conn.h2 else { return };
+    let stuck = !h2.over && !upstream_conn.transport.is_flushed();
     let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
+    let waits = upstream_conn.transport.waiting();
+    if !stuck || waits < std::mem::replace(&mut h2.waited, waits) {
+        h2.progress = now;
+    }
     if stuck && over(h2.progress, config.idle_timeout) {
         proxy.counters.upstream_timeouts.inc();
         return h2_upstream_lost(proxy, cx, key, true);
     }
     if h2.streams.is_empty() {
         if h2.leaving || over(h2.idle_since, config.keepalive_timeout) {
-            return close_connection(proxy, cx, key);
+            return h2_upstream_close(proxy, cx, key);
         }
         let at = h2.idle_since + config.keepalive_timeout.as_millis() as Millis;
         return upstream_conn.deadline.set(cx, key, at);

@@ -3,6 +3,7 @@
 use rustls::ClientConfig;
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client::{self, get};
+use sealane_interop::frames::{END_HEADERS, END_STREAM, Frames, block, frame, kind};
 use sealane_interop::gateway::{Gateway, before};
 use sealane_interop::http::{Message, Wire};
 use sealane_interop::peers::s_client;
@@ -179,4 +180,57 @@ fn a_ticket_is_good_on_every_lane() {
     });
     assert_eq!(accepted.count(), 12);
     assert!(eventually(|| backend.requests().iter().filter(|r| r.header("early-data") == Some("1")).count() == 12));
+}
+
+/// A client whose request in early data is under way still has to end its handshake in time.
+fn never_finishes(alpn: &[u8], prime: impl Fn(Wire<client::Tls>), request: &[u8]) {
+    let site = Site::new();
+    let backend = Backend::start(|mut connection| {
+        while let Some(request) = connection.request() {
+            if request.target() == "/prime" {
+                connection.send(ok(b"hello"));
+            }
+        }
+    });
+    let gateway = before(&site, [backend.url()]).tls(ON).limits("handshake_timeout = \"1s\"").start();
+    let mut config = client::config_with(gateway.ca(), client::provider(), &[&rustls::version::TLS13]);
+    config.enable_early_data = true;
+    config.alpn_protocols = vec![alpn.to_vec()];
+    let config = Arc::new(config);
+    prime(client::connect(gateway.address, &config));
+    let mut session = client::session(&config, HOST);
+    let sent = session.early_data().expect("the ticket allows early data").write(request);
+    assert_eq!(sent.expect("there is room for a small request"), request.len());
+    let mut socket = client::tcp(gateway.address);
+    while session.wants_write() {
+        session.write_tls(&mut socket).expect("the gateway reads");
+    }
+    // What comes is not looked at, so that no Finished follows.
+    let end = std::io::copy(&mut socket, &mut std::io::sink());
+    assert!(end.is_ok() || end.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
+    assert_eq!(gateway.failed_handshakes("timeout"), 1.0, "{}", gateway.metrics());
+    assert!(backend.requests().iter().any(|r| r.target() == "/early"));
+}
+
+#[test]
+fn a_handshake_must_end_in_time_during_a_request() {
+    let prime = |mut wire: Wire<client::Tls>| {
+        wire.send(get("/prime")).expect("the gateway reads");
+        assert_eq!(wire.response("GET").expect("a first, full handshake is served").status(), 200);
+        let _ = wire.rest();
+    };
+    never_finishes(b"http/1.1", prime, &get("/early"));
+}
+
+#[test]
+fn a_handshake_must_end_in_time_during_http2_requests() {
+    let prime = |wire: Wire<client::Tls>| {
+        let mut frames = Frames::begin(wire.stream, &[]);
+        frames.request(1, "GET", "/prime", &[], true).expect("the gateway reads");
+        frames.find(|f| f.kind == kind::HEADERS).expect("a first, full handshake is served");
+    };
+    let list = [(":method", "GET"), (":scheme", "https"), (":authority", HOST), (":path", "/early")];
+    let head = frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, &block(&list));
+    let request = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(kind::SETTINGS, 0, 0, &[])[..], &head].concat();
+    never_finishes(b"h2", prime, &request);
 }

@@ -71,6 +71,24 @@ fn a_half_closed_client_gets_its_answer() {
     assert_eq!(response.text(), "hello");
 }
 
+/// The same with a client that reads slowly, so that the end of the answer still waits in the gateway when its FIN is read.
+#[test]
+fn a_half_closed_client_gets_its_answer_to_the_end() {
+    let site = Site::new();
+    let body = sealane_interop::noise(12_000_000, 4);
+    let served = body.clone();
+    let backend = Backend::answering(move |_| ok(&served));
+    let gateway = before(&site, [backend.url()]).plain().start();
+    for _ in 0..4 {
+        let mut stream = sealane_interop::client::tcp(gateway.address);
+        std::io::Write::write_all(&mut stream, &get("/")).expect("the gateway reads");
+        stream.shutdown(std::net::Shutdown::Write).expect("a socket can be shut down");
+        let mut wire = sealane_interop::http::Wire::new(stream);
+        let response = wire.response("GET").unwrap_or_else(|broken| panic!("{broken:?}"));
+        assert_eq!(response.body.len(), body.len());
+    }
+}
+
 #[test]
 fn responses_without_a_body_have_none() {
     let site = Site::new();

@@ -403,3 +403,31 @@ fn early_data_is_for_safe_methods_and_told_to_the_upstream() {
     assert_eq!(requests.len(), 2, "{requests:?}");
     assert_eq!((requests[0].header("early-data"), requests[1].header("early-data")), (None, Some("1")));
 }
+
+/// `h2` answers it by itself, without a word to the gateway.
+#[test]
+fn a_head_that_is_too_large_is_counted() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = plain(&site, &backend.url()).start();
+    let mut frames = Frames::plain(gateway.address, &[]);
+    let value = "x".repeat(900);
+    let mut list = vec![(":method", "GET"), (":scheme", "http"), (":authority", HOST), (":path", "/")];
+    list.extend((0..60).map(|_| ("x-long", value.as_str())));
+    for stream in [1, 3] {
+        let head = block(&list);
+        let (first, rest) = head.split_at(16_000);
+        frames.send(kind::HEADERS, END_STREAM, stream, first).expect("the gateway reads");
+        let pieces: Vec<&[u8]> = rest.chunks(16_000).collect();
+        for (i, piece) in pieces.iter().enumerate() {
+            let flags = if i + 1 == pieces.len() { END_HEADERS } else { 0 };
+            frames.send(kind::CONTINUATION, flags, stream, piece).expect("the gateway reads");
+        }
+        frames.find(|f| f.kind == kind::HEADERS && f.stream == stream).expect("it is answered");
+    }
+    frames.request(5, "GET", "/", &[], true).expect("the gateway reads");
+    frames.find(|f| f.kind == kind::HEADERS && f.stream == 5).expect("it is answered");
+    let metric = |name, label| gateway.metric_with(name, label);
+    assert_eq!(metric("sealane_parse_errors_total", "reason=\"head_length\""), Some(2.0), "{}", gateway.metrics());
+    assert_eq!(metric("sealane_responses_total", "class=\"4xx\""), Some(2.0));
+}

@@ -85,6 +85,7 @@ mod tunnel_world;
 mod upgrade;
 mod upgrade_from_old;
 mod upgrade_quic;
+mod upstream_h2_ends;
 mod upstream_tls;
 mod versions;
 mod websocket;
