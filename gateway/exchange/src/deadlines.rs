@@ -126,7 +126,7 @@ pub const TABLE: &[Row] = &[
     },
     Row {
         wait: Wait::RequestRest,
-        name: "the rest of a request that was answered before it had come whole",
+        name: "the rest of a request that was answered before it was complete",
         party: Some(Party::Client),
         settings: &["idle_timeout", "min_body_rate", "2 seconds where the connection or the stream ends (total)"],
         before: "",

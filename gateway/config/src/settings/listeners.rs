@@ -39,7 +39,8 @@ table! {
     /// Allow the method TRACE (else 405). A server that answers it shows headers to scripts that should not see them.
     allow_trace: Flag = Flag, default(false);
     /// With TLS: the port by which clients reach the listener, where it is another one than the one it is bound to (port
-    /// forwarding, a container). Plain listeners redirect requests that need a client certificate to this port, and `Alt-Svc` announces it.
+    /// forwarding, a container). Plain listeners redirect requests that need a client certificate to this port, and
+    /// `Alt-Svc` announces it.
     public_port: Count = Count(1..=65_535), described("the port of `address`"), example(443);
     /// Without TLS: accept HTTP/2 from clients that begin with it (prior knowledge, RFC 9113 §3.3), beside HTTP/1.1.
     h2c: Flag = Flag, default(false);
@@ -119,8 +120,8 @@ key = \"certs/example.com.key\"
     /// The listener's certificates.
     certificates: Many = Many(&certificate::TABLE), required([{ cert = "cert.pem", key = "key.pem" }]),
         aliases("ssl_certificate");
-    /// Refuse clients that ask for a name without a certificate, or for none (alert `unrecognized_name`), instead of showing
-    /// the default certificate.
+    /// Refuse clients that send a server name for which there is no certificate, or that send no name (alert
+    /// `unrecognized_name`), instead of showing the default certificate.
     strict_sni: Flag = Flag, default(false);
     /// Resume sessions: by stateless tickets, and in memory for TLS 1.2 clients without tickets.
     resumption: Flag = Flag, default(true);

@@ -39,8 +39,8 @@ table! {
     cert: File = File, required("server.crt"), aliases("crt", "certificate");
     /// PEM file of its private key.
     key: File = File, described("the file of `cert`"), example("server.key"), aliases("private_key");
-    /// Revocation lists, PEM, version 2. If the list has expired, all clients are refused. After a reload, a revoked client is disconnected at its
-    /// next key renewal (`renegotiate`); `disabled` of `[[tunnel.client]]` takes effect immediately.
+    /// Revocation lists, PEM, version 2. If the list has expired, all clients are refused. After a reload, a revoked client is
+    /// disconnected at its next key renewal (`renegotiate`); `disabled` of `[[tunnel.client]]` takes effect immediately.
     crl: File = File, example("crl.pem");
     /// Which certificates are accepted, by name: `name:alice`, `name-prefix:client-`, `subject:C=KR, CN=alice`.
     verify_x509_name: Text = Text, example("name-prefix:client-");

@@ -14,13 +14,13 @@ const RESOLVE: Time = Time(Duration::from_secs(1)..=Time::LONGEST);
 
 table! {
     /// Names are resolved at the start, on a reload, and again every `resolve_interval`. A name that does not resolve keeps
-    /// the addresses known last; a server without any is down until its name resolves. A name with several addresses is
-    /// several servers, those without a route from here left out. `localhost` is 127.0.0.1 if it has that address.
+    /// the addresses known last; a server without any is down until its name resolves. A name with several addresses counts as
+    /// several servers. Addresses to which this machine has no route are left out. `localhost` is 127.0.0.1 if it has that address.
     upstream "[[upstream]]";
 
     /// The name by which hosts refer to it.
     name: Text = Text, required("backend"), sets("app");
-    /// `"http://HOST[:PORT]"`, `"https://HOST[:PORT]"` (all the same), or `"HOST:PORT"` (https when there is
+    /// `"http://HOST[:PORT]"`, `"https://HOST[:PORT]"` (the same scheme for all servers), or `"HOST:PORT"` (https when there is
     /// `[upstream.tls]`); `"tcp://HOST:PORT"` for `passthrough`. Or tables: `url`, `weight`, `backup`.
     servers: Own<Vec<Entry>> = Own(read::entries, read::entries_shape), required(["http://127.0.0.1:3000"]),
         sets(["https://127.0.0.1:8443"]), aliases("backends", "urls");
@@ -53,7 +53,7 @@ table! {
     retry_budget_min: Count = Count(0..=100_000), default(10);
     /// Failures in a row after which a server is ejected. 0: never.
     eject_after: Count = Count(0..=1_000_000), default(5);
-    /// For how long, the first time; doubled each time after, up to 32 times.
+    /// How long the first ejection lasts. The time doubles with each further ejection in a row, to at most 32 times this value.
     eject_for: Time = Time::TIMEOUT, default("10s");
     /// A server that comes (back) gets its whole weight after this time, and a tenth of it at first.
     slow_start: Time = Time::ANY, default("0s");
