@@ -20,6 +20,9 @@ const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// What all cases start.
 pub const NEEDS: [&str; 4] = ["valgrind", "strace", "nginx", "openssl"];
 
+/// Begins the count of a thread anew when it enters the function that lanes run.
+const LANE_ONLY: &str = "--zero-before=sealane_control::lanes::lane";
+
 /// How the gateway is run.
 #[derive(Clone, Copy, Debug)]
 pub enum Tool {
@@ -158,7 +161,8 @@ http {{
         let mut command = match tool {
             Tool::Callgrind => {
                 let mut command = Command::new(program("valgrind")?);
-                command.args(["--tool=callgrind", "--separate-threads=yes"]);
+                // Valgrind gives the number of a thread that has ended to a new one, whose counts would include the old one's.
+                command.args(["--tool=callgrind", "--separate-threads=yes", LANE_ONLY]);
                 command.arg(format!("--callgrind-out-file={}", prefix.display()));
                 command
             }
