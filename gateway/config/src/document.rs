@@ -66,7 +66,7 @@ impl Document {
         }
     }
 
-    /// The path of `[tunnel] status`. Nothing else of the document matters, so whoever may read the file may ask: certificates
+    /// The path of `[tunnel] status`. Nothing else of the document matters, so every user that may read the file may ask: certificates
     /// and keys are the gateway's.
     pub fn tunnel_status_file(&self) -> anyhow::Result<PathBuf> {
         use anyhow::Context as _;

@@ -117,7 +117,7 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// Upstream groups; actions name them by index.
     pub upstreams: Vec<Arc<Upstream>>,
-    /// The VPN, if there is one; whoever starts it takes it.
+    /// The VPN, if there is one; taken when it is started.
     pub tunnel: Option<Box<Tunnel>>,
     /// What control minds for each of them, in the same order.
     pub plans: Vec<Arc<Plan>>,

@@ -249,7 +249,7 @@ impl<'a, 't> View<'a, 't> {
         reported
     }
 
-    /// The names that a `[[host]]` lists stand under the same rules at a listener: whoever is refused by one of them would
+    /// The names that a `[[host]]` lists stand under the same rules at a listener: a client that is refused under one of them would
     /// be let in by another.
     fn check_names(&self, reported: &BTreeSet<u32>) {
         let mut reported = reported.clone();
@@ -359,7 +359,7 @@ impl<'a, 't> View<'a, 't> {
         }
     }
 
-    /// A wider host must not relay to the servers of one that needs a certificate: whoever is relayed chooses the host.
+    /// A wider host must not relay to the servers of one that needs a certificate: a relayed client chooses the host.
     fn check_relays(&self, guard: usize, own: Served, name: &str, reported: &mut BTreeSet<u32>) {
         for (index, host) in (0..).zip(&self.hosts.all) {
             if !matches!(host.action, Action::Passthrough { .. }) {

@@ -508,7 +508,7 @@ pub(super) fn upstream(
                 false => "set \"ca\" to the certificate of the upstream's CA instead",
             };
             let message =
-                "the upstream's certificate is not checked: whoever is between can read and change everything";
+                "the upstream's certificate is not checked: anyone on the network path can read and change everything";
             sink.warn(&skip.span, message, Some(help.to_owned()));
         }
         let cert = section.optional_at(&u::cert);

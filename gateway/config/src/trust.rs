@@ -30,7 +30,7 @@ pub(super) fn read(section: &Section, tcp: bool) -> Trust {
     let help = || "add trusted_proxies = [\"10.0.0.0/8\"], with the addresses of your load balancers".to_owned();
     for (name, setting) in [("proxy_protocol", &proxy_protocol), ("trust_forwarded", &trust_forwarded)] {
         if let (Some(at), None) = (setting.as_ref().filter(|s| s.value), &list) {
-            let message = format!("\"{name}\" without \"trusted_proxies\": whoever connects can claim any address");
+            let message = format!("\"{name}\" without \"trusted_proxies\": every client can claim any address");
             sink.warn(&at.span, message, Some(help()));
         }
     }
@@ -54,7 +54,7 @@ fn cidr(section: &Section, text: &At<String>) -> Option<Cidr> {
     match text.value.parse::<Cidr>() {
         Ok(cidr) => {
             if cidr.is_everything() {
-                let message = format!("\"{}\" trusts everybody: whoever connects can claim any address", text.value);
+                let message = format!("\"{}\" trusts everybody: every client can claim any address", text.value);
                 sink.warn(&text.span, message, Some("name the addresses of your load balancers".to_owned()));
             }
             Some(cidr)

@@ -128,7 +128,7 @@ pub struct ClientCertificates<'a> {
     pub optional: bool,
 }
 
-/// What the VPN makes of the section's files. It is handed in by whoever loads a configuration: the configuration does not
+/// What the VPN makes of the section's files. The loader of a configuration passes it in: the configuration does not
 /// know the VPN.
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelParts {

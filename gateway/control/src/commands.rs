@@ -50,7 +50,7 @@ impl PendingCommand {
             Err(line) => log::error!("{line}"),
         }
         if let Some(to) = self.reply {
-            // Whoever asked may have left.
+            // The caller may have disconnected.
             let _ = to.send(reply);
         }
     }

@@ -52,7 +52,7 @@ pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
         } else if !may_create_beside(path) {
             let folder = folder_of(path).display().to_string();
             log::warn!(
-                "{name} cannot make files in {folder}: whoever moves the access log away must make the new one \
+                "{name} cannot make files in {folder}: the program that rotates the access log must create the new one \
                  (logrotate: `create 640 {name}`)"
             );
         }

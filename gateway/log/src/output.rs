@@ -1,4 +1,4 @@
-//! The standard error, written without waiting for whoever reads it.
+//! The standard error, written without waiting for its reader.
 //!
 //! A pipe that nobody reads and a terminal that is stopped take nothing more at some time. Control must go on: a line that cannot
 //! be written within [`WAIT`] is dropped and counted. Only a disk that does not answer can hold control up, as the kernel has no

@@ -333,7 +333,7 @@ fn main() -> ExitCode {
             match e.downcast_ref::<Errors>() {
                 // They carry their own "error:", and places.
                 Some(errors) => eprintln!("{errors}"),
-                // Whoever reads the log as JSON gets this as JSON, too.
+                // In a JSON log this is JSON, too.
                 None if log::is_started() => log::error!("{e:#}"),
                 None => eprintln!("sealane: {e:#}"),
             }

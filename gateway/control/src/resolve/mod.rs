@@ -232,7 +232,8 @@ pub fn refused_here(config: &Config) -> Vec<Diagnostic> {
         && !crate::user::may_write(log)
     {
         let message = format!("this user cannot write {}", log.display());
-        let help = "whoever serves must: give the file, or its folder, to that user".to_owned();
+        let help = "the user that runs the gateway must be able to read it: give the file, or its folder, to that user"
+            .to_owned();
         found.push(place.diagnostic(Severity::Warning, message, Some(help)));
     }
     found

@@ -232,7 +232,7 @@ fn trust_in_everybody_is_warned_of() {
     };
     for setting in ["proxy_protocol", "trust_forwarded"] {
         let text = report(&format!("{setting} = true"), "");
-        assert!(text.contains("warning: ") && text.contains("whoever connects can claim any address"), "{text}");
+        assert!(text.contains("warning: ") && text.contains("every client can claim any address"), "{text}");
         assert_eq!(report(&format!("{setting} = true\ntrusted_proxies = \"10.0.0.0/8\""), ""), "");
     }
     let text = report("trusted_proxies = [\"0.0.0.0/0\"]", "");

@@ -249,7 +249,7 @@ tls.dangerous_skip_verification = true
             "secrets of all TLS connections are written to a file (dangerous_key_log)",
             "no certificate of listener 127.0.0.1:4430 is for \"b.example\"",
             "no host uses the upstream \"u\"",
-            "the upstream's certificate is not checked: whoever is between can read and change everything",
+            "the upstream's certificate is not checked: anyone on the network path can read and change everything",
         ]
     );
     assert!(config.upstreams[0].tls.as_ref().unwrap().dangerous_skip_verification);

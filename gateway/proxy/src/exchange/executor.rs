@@ -148,7 +148,10 @@ fn perform_some(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Act
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
     let others = [Do::ForwardInterim, Do::ForwardHead, Do::RejectResponse, Do::AskRetry];
-    debug_assert!(!others.iter().any(|a| actions.has(*a)), "whoever has reported the event does these: {actions:?}");
+    debug_assert!(
+        !others.iter().any(|a| actions.has(*a)),
+        "the caller that reported the event does these: {actions:?}"
+    );
     if actions.has(Do::ResetUpstream) {
         x.routed.release();
         if let Some(upstream_stream) = x.upstream_stream.take() {

@@ -195,7 +195,7 @@ impl H3Connection {
             }
             match send.write_chunks(std::slice::from_mut(&mut stream.held)) {
                 Ok(_) => {
-                    // Whoever finds the window used up has had no turn.
+                    // A stream that finds the window used up has had no turn.
                     self.turns += 1;
                     stream.turn = self.turns;
                 }

@@ -1,6 +1,6 @@
 //! One QUIC connection: the protocol's state (quinn-proto) and what the lane adds to it. It knows no HTTP.
 //!
-//! Whoever uses the connection asks it for events ([`Connection::poll`]), reads and writes its streams, and closes it.
+//! Its owner asks the connection for events ([`Connection::poll`]), reads and writes its streams, and closes it.
 //! The endpoint gives it datagrams ([`Connection::handle`]) and takes datagrams from it (`send`).
 
 use bytes::{Bytes, BytesMut};
@@ -235,7 +235,7 @@ impl Connection {
         self.protocol.streams().send_streams()
     }
 
-    /// Closes the connection, with a code of whoever uses it.
+    /// Closes the connection, with a code of its owner.
     pub fn close(&mut self, now: Instant, code: VarInt, reason: &'static str) {
         self.protocol.close(now, code, Bytes::from_static(reason.as_bytes()));
     }

@@ -149,7 +149,7 @@ impl QuicEndpoint {
         }
     }
 
-    /// Takes a connection's datagrams from its protocol. `more`: whoever uses it has more to send than the protocol takes
+    /// Takes a connection's datagrams from its protocol. `more`: its owner has more to send than the protocol takes
     /// now.
     pub fn transmit(
         &mut self,
