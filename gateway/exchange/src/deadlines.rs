@@ -497,4 +497,5 @@ fn quoted(setting: &str) -> String {
 }
 
 #[cfg(test)]
+#[path = "deadlines_tests.rs"]
 mod tests;

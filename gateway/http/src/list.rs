@@ -363,4 +363,5 @@ impl<'a> Cookies<'a> {
 }
 
 #[cfg(test)]
+#[path = "list_tests.rs"]
 mod tests;

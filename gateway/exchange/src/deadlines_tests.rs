@@ -63,7 +63,7 @@ fn every_row_blames_the_party_that_the_function_blames() {
 
 #[test]
 fn the_documentation_has_this_table() {
-    let docs = include_str!("../../../../docs/reference/http-versions.md");
+    let docs = include_str!("../../../docs/reference/http-versions.md");
     let (_, after) =
         docs.split_once("<!-- deadlines: begin -->\n").expect("docs/reference/http-versions.md has the table");
     let (found, _) = after.split_once("<!-- deadlines: end -->").expect("the table has an end");
