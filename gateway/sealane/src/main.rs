@@ -12,7 +12,8 @@ use sealane_control::config::{
     self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, Severity, Warning, https_record,
 };
 use sealane_control::log::{self, Level};
-use sealane_control::{demo, dns, resolve, run, syn_tls};
+use sealane_control::run::{self, syn_tls};
+use sealane_control::{demo, dns, resolve};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

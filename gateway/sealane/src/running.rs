@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use sealane_control::admin::ask::{Where, ask, ask_with};
 use sealane_control::log::Level;
-use sealane_control::status::{ServerChange, ServerStatus, Status};
+use sealane_control::metrics::status::{ServerChange, ServerStatus, Status};
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;

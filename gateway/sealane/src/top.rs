@@ -1,7 +1,7 @@
 //! The terminal view of `sealane top`: two statuses in, lines out.
 
 use crate::running::{span, state};
-use sealane_control::status::{LaneStatus, ServerStatus, Status};
+use sealane_control::metrics::status::{LaneStatus, ServerStatus, Status};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::{SystemTime, UNIX_EPOCH};

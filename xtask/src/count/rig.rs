@@ -21,7 +21,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(120);
 pub const NEEDS: [&str; 4] = ["valgrind", "strace", "nginx", "openssl"];
 
 /// Begins the count of a thread anew when it enters the function that lanes run.
-const LANE_ONLY: &str = "--zero-before=sealane_control::lanes::lane";
+const LANE_ONLY: &str = "--zero-before=sealane_control::run::lanes::lane";
 
 /// How the gateway is run.
 #[derive(Clone, Copy, Debug)]

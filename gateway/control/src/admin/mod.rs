@@ -9,7 +9,7 @@
 //! | `GET /` | the status page |
 //! | `GET /metrics` | counters in the Prometheus text format |
 //! | `GET /healthz` | 200 while serving, 503 while draining |
-//! | `GET /v1/status` | [`Status`](crate::status::Status) as JSON |
+//! | `GET /v1/status` | [`Status`](crate::metrics::status::Status) as JSON |
 //! | `POST /v1/server` | [`ServerChange`] as JSON: drain a server, set its weight; Unix socket only |
 //! | `POST /v1/log-level` | a level's name: [`crate::log`]; Unix socket only |
 //! | `POST /v1/reload`, `/v1/upgrade`, `/v1/drain`, `/v1/reopen-logs` | Unix socket only |
@@ -18,12 +18,12 @@ mod addressed;
 pub mod ask;
 mod unix;
 
-use crate::commands::{Command, Commands};
 use crate::config::RunAs;
 use crate::log;
 use crate::metrics::LaneMetrics;
-use crate::prometheus::Writer;
-use crate::status::{ServerChange, StatusRegistry};
+use crate::metrics::prometheus::Writer;
+use crate::metrics::status::{ServerChange, StatusRegistry};
+use crate::run::commands::{Command, Commands};
 use anyhow::{Context as _, Result};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};

@@ -53,7 +53,7 @@ impl SocketFile {
     /// Makes it this user's, and publishes it while we may. Orders that come before they are listened to wait.
     pub fn give(&mut self, to: &RunAs) -> Result<()> {
         if let Some(waiting) = &self.waiting {
-            crate::user::give(waiting, to)?;
+            crate::run::user::give(waiting, to)?;
         }
         self.publish()
     }

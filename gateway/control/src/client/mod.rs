@@ -73,7 +73,7 @@ pub fn run(settings: &ClientSettings) -> Result<()> {
 }
 
 async fn serve(settings: &ClientSettings) -> Result<()> {
-    let mut signals = crate::signals::Signals::new()?;
+    let mut signals = crate::run::signals::Signals::new()?;
     let to = settings.to.as_deref().map(resolve).transpose()?;
     let listener = TcpListener::bind(&settings.listen)
         .await

@@ -1,7 +1,7 @@
 //! The servers' metrics.
 
 use super::LiveUpstreams;
-use crate::prometheus::Writer;
+use crate::metrics::prometheus::Writer;
 
 impl LiveUpstreams {
     /// Writes them as they are now.

@@ -216,7 +216,7 @@ pub async fn names(config: &mut Config, limit: Duration) -> Vec<Warning> {
 pub fn refused_here(config: &Config) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (address, place) in &config.listens {
-        if let Err(e) = crate::sockets::has_address(*address) {
+        if let Err(e) = crate::run::sockets::has_address(*address) {
             found.push(place.diagnostic(Severity::Error, e.to_string(), None));
         }
     }
@@ -229,7 +229,7 @@ pub fn refused_here(config: &Config) -> Vec<Diagnostic> {
     }
     // A warning: another user may serve.
     if let (AccessLogTarget::File(log), Some(place)) = (&config.access_log, &config.access_log_place)
-        && !crate::user::may_write(log)
+        && !crate::run::user::may_write(log)
     {
         let message = format!("this user cannot write {}", log.display());
         let help = "the user that runs the gateway must be able to read it: give the file, or its folder, to that user"

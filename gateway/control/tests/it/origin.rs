@@ -1,6 +1,6 @@
 //! The demo's origin over real sockets.
 
-use sealane_control::origin::Origin;
+use sealane_control::demo::origin::Origin;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 

@@ -2,12 +2,12 @@
 //!
 //! Put together when somebody asks, from what lanes count and control knows; lanes notice nothing of it.
 
-use crate::commands::Reply;
 use crate::config::{Config, Origin};
 use crate::health::LiveUpstreams;
-use crate::listeners::Listeners;
 use crate::metrics::LaneMetrics;
-use crate::prometheus::Writer;
+use crate::metrics::prometheus::Writer;
+use crate::run::commands::Reply;
+use crate::run::listeners::Listeners;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

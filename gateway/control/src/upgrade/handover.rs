@@ -16,7 +16,7 @@
 //! new one has all it needs, or opens the sockets itself.
 
 use crate::log;
-use crate::stored_tunnel;
+use crate::upgrade::stored_tunnel;
 use crate::vpn::VpnDoor;
 use crate::vpn::handover::{Estate as Tunnel, Handed};
 use anyhow::{Context, Result, bail};

@@ -1,6 +1,6 @@
 //! The rotating secret behind session tickets.
 
-use crate::handover::Tickets;
+use crate::upgrade::handover::Tickets;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use sealane_tls::policy::TicketKeys;
 use std::sync::Arc;

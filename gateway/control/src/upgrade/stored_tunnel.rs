@@ -5,9 +5,9 @@
 //! with what is to be known. Who reads them has them, and nobody can read them a second time: so no packet id is issued
 //! twice, whatever becomes of the process that has read them. An end that is not orderly keeps nothing.
 
-use crate::handover::take_descriptors;
 use crate::log;
-use crate::systemd::Notifier;
+use crate::run::systemd::Notifier;
+use crate::upgrade::handover::take_descriptors;
 use crate::vpn::handover::{Estate, Handed};
 use crate::vpn::settings::Settings;
 use crate::vpn::{Prepared, Vpn};

@@ -1,7 +1,7 @@
 //! The lanes' threads: started, told things, and waited for.
 
-use crate::access_log::LaneLog;
 use crate::log::{details as log_details, records as log_records};
+use crate::run::access_log_writer::LaneLog;
 use anyhow::{Result, bail};
 use sealane_lane::{Inbox, Mailbox, Published, mailbox};
 use sealane_proxy::counters::Counters;

@@ -1,11 +1,13 @@
 //! `sealane demo`: a gateway to look at, with everything that it needs.
 
+pub mod origin;
+
+use crate::certificates::devca::{self, DevCa};
 use crate::config::{Answer, CommandLine, https_record};
-use crate::devca::{self, DevCa};
-use crate::origin::Origin;
+use crate::demo::origin::Origin;
 use crate::resolve;
+use crate::run::sockets;
 use crate::run::{self, Ready};
-use crate::sockets;
 use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};

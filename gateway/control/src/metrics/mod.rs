@@ -1,9 +1,12 @@
 //! The lanes' counters as metrics, summed when somebody reads them.
 
-use crate::access_log::LogStats;
+pub mod prometheus;
+pub mod status;
+
 use crate::health::LiveUpstreams;
-use crate::prometheus::Writer;
-use crate::shortage::Shortages;
+use crate::metrics::prometheus::Writer;
+use crate::run::access_log_writer::LogStats;
+use crate::run::shortage::Shortages;
 use crate::vpn::status::{Board, Status};
 use sealane_http::ParseError;
 use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};

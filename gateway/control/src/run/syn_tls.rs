@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn sockets_take_every_mode_and_new_keys() {
-        let opened = crate::sockets::open("127.0.0.1:0".parse().unwrap(), 2).unwrap();
+        let opened = crate::run::sockets::open("127.0.0.1:0".parse().unwrap(), 2).unwrap();
         for mode in [SynTls::Cookie, SynTls::Open, SynTls::Off] {
             apply(&opened.sockets, mode, &keys(&[1])).unwrap();
             apply(&opened.sockets, mode, &keys(&[2, 1])).unwrap();

@@ -1,12 +1,12 @@
 //! The sockets that are listened on. They stay open as long as their address is configured, whatever else changes, and
 //! pass to a successor as they are.
 
+use crate::certificates::ticket_keys::TicketRing;
 use crate::config::{Config, snapshot_parts};
-use crate::handover::{Inherited, InheritedState};
 use crate::log;
-use crate::sockets::{self, Opened, OpenedUdp};
-use crate::syn_tls;
-use crate::ticket_keys::TicketRing;
+use crate::run::sockets::{self, Opened, OpenedUdp};
+use crate::run::syn_tls;
+use crate::upgrade::handover::{Inherited, InheritedState};
 use anyhow::Result;
 use sealane_proxy::QuicPredecessor;
 use sealane_proxy::snapshot::{Listener, Snapshot};

@@ -3,30 +3,40 @@
 //! The one place that names everything: sockets, snapshots, lanes, ticket keys, metrics, access log, admin, signals,
 //! a predecessor and a successor.
 
-use crate::access_log::AccessLog;
+pub mod access_log_writer;
+pub(crate) mod commands;
+mod lanes;
+pub(crate) mod listeners;
+mod memory;
+pub(crate) mod shortage;
+pub mod signals;
+pub mod sockets;
+pub mod syn_tls;
+pub(crate) mod systemd;
+pub(crate) mod user;
+mod watch;
+
 use crate::admin::{self, Admin};
-use crate::commands::{Command, Commands, PendingCommand, Reply};
+use crate::certificates::ticket_keys::TicketRing;
 use crate::config::{AccessLogTarget, Config, Origin, Warning};
 use crate::dns;
-use crate::handover::{self, HandoverState, InheritedState, Program, Successor};
 use crate::health::LiveUpstreams;
-use crate::lanes::{LaneEvent, Lanes};
-use crate::listeners::Listeners;
 use crate::log::{self, LogSettings};
-use crate::memory::{self, MemoryWatch};
 use crate::metrics::LaneMetrics;
+use crate::metrics::status::StatusRegistry;
 use crate::resolve;
-use crate::shortage::ShortageWatch;
-use crate::signals::{Event, Signals};
-use crate::sockets;
-use crate::status::StatusRegistry;
-use crate::stored_tunnel;
-use crate::syn_tls;
-use crate::systemd::Notifier;
-use crate::ticket_keys::TicketRing;
-use crate::user;
+use crate::run::access_log_writer::AccessLog;
+use crate::run::commands::{Command, Commands, PendingCommand, Reply};
+use crate::run::lanes::{LaneEvent, Lanes};
+use crate::run::listeners::Listeners;
+use crate::run::memory::MemoryWatch;
+use crate::run::shortage::ShortageWatch;
+use crate::run::signals::{Event, Signals};
+use crate::run::systemd::Notifier;
+use crate::run::watch::{Look, Watched};
+use crate::upgrade::handover::{self, HandoverState, InheritedState, Program, Successor};
+use crate::upgrade::stored_tunnel;
 use crate::vpn::Vpn;
-use crate::watch::{Look, Watched};
 use anyhow::{Context as _, Result, bail};
 use sealane_lane::Published;
 use sealane_proxy::snapshot::Snapshot;
