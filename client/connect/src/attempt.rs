@@ -34,7 +34,7 @@ pub(crate) fn connect(
     let (ready, skipped) = prepare(inner, address, name, first)?;
     let mut dial = match skipped {
         Some(_) => Dial::sequential(),
-        None => Dial::embedded(Instant::now(), memory(inner).patience(address.ip())),
+        None => Dial::embedded(Instant::now(), memory(inner).hedge_delay(address.ip())),
     };
     let (hello, tried_early) = (ready.hello, ready.early);
     let bytes = ready.bytes.clone();

@@ -22,7 +22,7 @@ const PROVEN_STRIKES: u32 = 5;
 /// Destinations that fail, with none succeeding between, that are taken for the network.
 const NETWORK_STRIKES: u32 = 4;
 /// The hedge is never sooner than this.
-const LEAST_PATIENCE: Duration = Duration::from_millis(250);
+const MIN_HEDGE_DELAY: Duration = Duration::from_millis(250);
 /// What is remembered without being used for this long is forgotten.
 const LIFETIME: Duration = Duration::from_secs(48 * 3600);
 
@@ -75,9 +75,9 @@ impl Memory {
 
     /// How long to wait for an answer to a SYN with data before a plain connection is begun beside it: three times the
     /// smoothed round-trip time, and at least 250 ms.
-    pub fn patience(&self, to: IpAddr) -> Duration {
+    pub fn hedge_delay(&self, to: IpAddr) -> Duration {
         let rtt = self.destinations.get(&to).and_then(|d| d.rtt);
-        rtt.map_or(LEAST_PATIENCE, |rtt| (rtt * 3).max(LEAST_PATIENCE))
+        rtt.map_or(MIN_HEDGE_DELAY, |rtt| (rtt * 3).max(MIN_HEDGE_DELAY))
     }
 
     /// A connection, of either kind, has measured the round-trip time.
@@ -198,16 +198,16 @@ mod tests {
     }
 
     #[test]
-    fn patience_follows_the_round_trip_time() {
+    fn hedge_delay_follows_the_round_trip_time() {
         let now = Instant::now();
         let mut m = Memory::new(10);
-        assert_eq!(m.patience(ip(1)), Duration::from_millis(250));
+        assert_eq!(m.hedge_delay(ip(1)), Duration::from_millis(250));
         m.note_rtt(ip(1), Duration::from_millis(10), now);
-        assert_eq!(m.patience(ip(1)), Duration::from_millis(250));
+        assert_eq!(m.hedge_delay(ip(1)), Duration::from_millis(250));
         m.note_rtt(ip(2), Duration::from_millis(200), now);
-        assert_eq!(m.patience(ip(2)), Duration::from_millis(600));
+        assert_eq!(m.hedge_delay(ip(2)), Duration::from_millis(600));
         m.note_rtt(ip(2), Duration::from_millis(280), now);
-        assert_eq!(m.patience(ip(2)), Duration::from_millis(630));
+        assert_eq!(m.hedge_delay(ip(2)), Duration::from_millis(630));
     }
 
     #[test]

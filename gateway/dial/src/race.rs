@@ -2,7 +2,7 @@
 //! success wins.
 //!
 //! ```text
-//!            Connect(Embedded)            patience is over           Connect(Plain)
+//!            Connect(Embedded)            hedge delay is over        Connect(Plain)
 //!   begin ──────────────────────▶ Alone ──────────────────────▶ Both ◀── embedded failed: Connect(Plain)
 //!     │                             │ connected                   │ either connected: Use it, Drop the other
 //!     │ sequential: Connect(Plain)  ▼                             ▼
@@ -11,7 +11,7 @@
 //!                                   └─▶ Connect(Plain), once
 //! ```
 //!
-//! So a path that swallows data-bearing SYNs costs the patience and not the kernel's second, a path that answers them
+//! So a path that swallows data-bearing SYNs costs the hedge delay and not the kernel's second, a path that answers them
 //! with a reset costs one round trip, and a path that takes the data off costs nothing.
 
 use std::collections::VecDeque;
@@ -93,11 +93,11 @@ pub struct Dial {
 }
 
 impl Dial {
-    /// Begins with data in the SYN; a plain connection follows after `patience` without an answer.
-    pub fn embedded(now: Instant, patience: Duration) -> Self {
+    /// Begins with data in the SYN; a plain connection follows after `hedge_delay` without an answer.
+    pub fn embedded(now: Instant, hedge_delay: Duration) -> Self {
         let mut dial = Self::new(How::Embedded);
         dial.embedded = State::Connecting;
-        dial.deadline = Some(now + patience);
+        dial.deadline = Some(now + hedge_delay);
         dial.actions.push_back(Action::Connect(Route::Embedded));
         dial
     }

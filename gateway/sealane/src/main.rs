@@ -363,13 +363,13 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Config(ConfigCommand::Show { config, json }) => show(&config, json)?,
         Command::Status { at, json } => print(&running::status(at, json)?)?,
         Command::Top { at, interval, rounds } => running::top(at, Duration::from_secs(interval), rounds)?,
-        Command::Reload(at) => print(&running::order(at, "reload")?)?,
-        Command::Upgrade(at) => print(&running::order(at, "upgrade")?)?,
-        Command::Drain(at) => print(&running::order(at, "drain")?)?,
+        Command::Reload(at) => print(&running::command(at, "reload")?)?,
+        Command::Upgrade(at) => print(&running::command(at, "upgrade")?)?,
+        Command::Drain(at) => print(&running::command(at, "drain")?)?,
         Command::Server { at, upstream, server, change } => {
             print(&running::server(at, upstream, server, &change)?)?;
         }
-        Command::ReopenLogs(at) => print(&running::order(at, "reopen-logs")?)?,
+        Command::ReopenLogs(at) => print(&running::command(at, "reopen-logs")?)?,
         Command::LogLevel { at, level } => print(&running::log_level(at, level)?)?,
         Command::Completions { shell } => {
             let mut out = Vec::new();

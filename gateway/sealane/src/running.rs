@@ -11,7 +11,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long the answer to a question may take, and to an order (an upgrade waits for the new process).
+/// The time limits for the response to a query, and to a command (an upgrade waits for the new process).
 const SOON: Duration = Duration::from_secs(10);
 const LATER: Duration = Duration::from_secs(180);
 
@@ -52,8 +52,8 @@ impl AtEither {
     }
 }
 
-/// Gives an order; returns what the gateway says to it.
-pub fn order(at: At, what: &str) -> Result<String> {
+/// Sends an admin command; returns the gateway's response.
+pub fn command(at: At, what: &str) -> Result<String> {
     ask(&at.place(), "POST", &format!("/v1/{what}"), LATER)
 }
 

@@ -94,7 +94,7 @@ impl Side {
     }
 
     /// Waits until somebody listens on this side, asking from this side, so that no packet crosses the link.
-    pub fn wait_for_port(&self, address: SocketAddr, patience: Duration) -> io::Result<()> {
+    pub fn wait_for_port(&self, address: SocketAddr, timeout: Duration) -> io::Result<()> {
         let start = Instant::now();
         self.run(|| {
             loop {
@@ -103,7 +103,7 @@ impl Side {
                         let _ = s.shutdown(Shutdown::Both);
                         return Ok(());
                     }
-                    Err(e) if start.elapsed() > patience => return Err(e),
+                    Err(e) if start.elapsed() > timeout => return Err(e),
                     Err(_) => std::thread::sleep(Duration::from_millis(20)),
                 }
             }

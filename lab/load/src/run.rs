@@ -76,7 +76,7 @@ pub fn run(plan: &Plan, cancel: &AtomicBool, mut watch: impl FnMut(&Live<'_>)) -
             spawn(scope, assignment, tell)?;
         }
         drop(tell);
-        let mut desk = Desk {
+        let mut coordinator = Coordinator {
             plan,
             clock,
             signals: &signals,
@@ -89,7 +89,7 @@ pub fn run(plan: &Plan, cancel: &AtomicBool, mut watch: impl FnMut(&Live<'_>)) -
             interval: histogram(),
             interval_parts: 0,
         };
-        let result = desk.see_through(negotiated, &mut watch);
+        let result = coordinator.run(negotiated, &mut watch);
         // Whatever happened, nobody goes on.
         signals.stop.store(true, Ordering::Relaxed);
         signals.start.store(1, Ordering::Release);
@@ -138,8 +138,8 @@ struct Sample {
     threads: Vec<(u64, u64, u64)>,
 }
 
-/// The main thread's side of the run.
-struct Desk<'a> {
+/// The main thread of a run: starts the generator threads' schedule, gathers what they report and samples the kernel's figures.
+struct Coordinator<'a> {
     plan: &'a Plan,
     clock: Clock,
     signals: &'a Signals,
@@ -153,8 +153,8 @@ struct Desk<'a> {
     interval_parts: usize,
 }
 
-impl Desk<'_> {
-    fn see_through(
+impl Coordinator<'_> {
+    fn run(
         &mut self,
         negotiated: Option<preflight::Negotiated>,
         watch: &mut impl FnMut(&Live<'_>),
@@ -231,8 +231,8 @@ impl Desk<'_> {
     }
 
     /// Waits for news; whether there may be more.
-    fn listen(&mut self, patience: Duration) -> bool {
-        match self.news.recv_timeout(patience) {
+    fn listen(&mut self, timeout: Duration) -> bool {
+        match self.news.recv_timeout(timeout) {
             Ok(news) => {
                 self.note(news);
                 true
@@ -258,10 +258,10 @@ impl Desk<'_> {
     /// then counts with the next interval.
     fn gather_interval(&mut self) {
         self.interval_parts = 0;
-        let patience = self.clock.now() + 20_000_000;
+        let timeout = self.clock.now() + 20_000_000;
         while self.interval_parts < self.plan.threads - self.records.len() {
             let now = self.clock.now();
-            if now >= patience || !self.listen(Duration::from_nanos(patience - now)) {
+            if now >= timeout || !self.listen(Duration::from_nanos(timeout - now)) {
                 break;
             }
         }

@@ -19,7 +19,7 @@ const MAX_ANSWER: usize = 64 << 20;
 pub enum Where {
     /// The Unix socket.
     Socket(PathBuf),
-    /// The admin listener; it takes no orders.
+    /// The admin listener; it accepts no commands.
     Address(SocketAddr),
 }
 
@@ -39,18 +39,18 @@ impl fmt::Display for Where {
     }
 }
 
-/// Asks, and returns the body of the answer. `patience` bounds the wait for it.
+/// Asks, and returns the body of the answer. `timeout` bounds the wait for it.
 ///
 /// Errors: nobody listens there, or the answer is an error, whose text is the message.
-pub fn ask(at: &Where, method: &str, path: &str, patience: Duration) -> Result<String> {
-    ask_with(at, method, path, "", patience)
+pub fn ask(at: &Where, method: &str, path: &str, timeout: Duration) -> Result<String> {
+    ask_with(at, method, path, "", timeout)
 }
 
 /// The same with a body.
-pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, patience: Duration) -> Result<String> {
+pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, timeout: Duration) -> Result<String> {
     // What may be asked by address is said where it may: commands are accepted at the socket alone.
     let other = if method == "GET" { ", or its admin address with --admin" } else { "" };
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let ask = |host: &str| {
         let length = body.len();
         format!(
@@ -58,15 +58,16 @@ pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, patience: Dura
         )
     };
     let asked = match at {
-        Where::Socket(socket) => connect(socket, patience).and_then(|s| exchange(s, &ask("localhost"), deadline)),
-        Where::Address(address) => TcpStream::connect_timeout(address, patience)
-            .and_then(|s| exchange(s, &ask(&address.to_string()), deadline)),
+        Where::Socket(socket) => connect(socket, timeout).and_then(|s| exchange(s, &ask("localhost"), deadline)),
+        Where::Address(address) => {
+            TcpStream::connect_timeout(address, timeout).and_then(|s| exchange(s, &ask(&address.to_string()), deadline))
+        }
     };
     let answer = match asked {
         Ok(answer) => answer,
         // A time limit of a socket shows as this.
         Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            let waited = patience.as_secs();
+            let waited = timeout.as_secs();
             bail!("the gateway at {at} has not answered within {waited} s: it is busy; ask again, or see its log")
         }
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
@@ -89,10 +90,10 @@ pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, patience: Dura
     Ok(body.to_owned())
 }
 
-/// Connects to a Unix socket. A gateway whose queue of connections is full is waited for, no longer than `patience`.
-fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+/// Connects to a Unix socket. A gateway whose queue of connections is full is waited for, no longer than `timeout`.
+fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket.into())
 }

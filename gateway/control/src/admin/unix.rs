@@ -50,7 +50,7 @@ impl SocketFile {
             .with_context(|| format!("cannot make the admin socket {}", self.path.display()))
     }
 
-    /// Makes it this user's, and publishes it while we may. Orders that come before they are listened to wait.
+    /// Makes it this user's, and publishes it while we may. Commands that arrive before the gateway listens wait in the queue.
     pub fn give(&mut self, to: &RunAs) -> Result<()> {
         if let Some(waiting) = &self.waiting {
             crate::run::user::give(waiting, to)?;

@@ -99,7 +99,7 @@ impl Dialer {
         let memory = self.memory.borrow();
         let fits = !hello.is_empty() && hello.len() <= budget::bytes(to.ip(), fastopen::path_mtu(to)?);
         Ok(match fits && memory.verdict(to.ip(), Instant::now()) == Verdict::Embed {
-            true => Dial::embedded(Instant::now(), memory.patience(to.ip())),
+            true => Dial::embedded(Instant::now(), memory.hedge_delay(to.ip())),
             false => Dial::sequential(),
         })
     }

@@ -30,9 +30,9 @@ use tokio::time::timeout;
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 4096;
 /// How long a program may say nothing before its connection is taken for one where the server speaks first.
-const HELLO_PATIENCE: Duration = Duration::from_millis(50);
+const HELLO_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long the rest of a hello may take once it has begun.
-const REST_PATIENCE: Duration = Duration::from_secs(5);
+const REST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes passed on at a time, each way.
 const BUFFER: usize = 32 * 1024;
 
@@ -177,15 +177,15 @@ async fn relay(mut program: TcpStream, to: SocketAddr, dialer: &Dialer) -> io::R
 /// to speak first. What was read is in `bytes`, in any case.
 async fn read_hello(program: &mut TcpStream, bytes: &mut Vec<u8>) -> io::Result<usize> {
     let mut joined = Vec::new();
-    let mut patience = HELLO_PATIENCE;
+    let mut limit = HELLO_TIMEOUT;
     loop {
-        match timeout(patience, program.read_buf(bytes)).await {
+        match timeout(limit, program.read_buf(bytes)).await {
             Err(_) | Ok(Ok(0)) => return Ok(0),
             Ok(read) => read?,
         };
         match hello::parse(bytes, &mut joined) {
             Ok(Some(_)) => return Ok(first_flight(bytes)),
-            Ok(None) => patience = REST_PATIENCE,
+            Ok(None) => limit = REST_TIMEOUT,
             Err(_) => return Ok(0),
         }
     }

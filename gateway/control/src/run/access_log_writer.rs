@@ -163,11 +163,11 @@ impl AccessLog {
         LogStats { shared: Arc::clone(&self.shared), dropped: self.dropped.clone() }
     }
 
-    /// Writes what was handed over and ends; gives up after `patience` (a pipe that nobody reads). True: all is
+    /// Writes what was handed over and ends; gives up after `timeout` (a pipe that nobody reads). True: all is
     /// written.
-    pub fn finish(self, patience: Duration) -> bool {
+    pub fn finish(self, timeout: Duration) -> bool {
         self.shared.stop.store(true, Relaxed);
-        let in_time = self.done.recv_timeout(patience).is_ok();
+        let in_time = self.done.recv_timeout(timeout).is_ok();
         // A thread that does not end is left to the end of the process.
         in_time && self.thread.join().is_ok()
     }

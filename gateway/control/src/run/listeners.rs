@@ -176,7 +176,7 @@ impl Listeners {
     }
 
     /// All that is open, to be handed over.
-    pub fn estate(&self) -> Vec<Inherited> {
+    pub fn to_hand_over(&self) -> Vec<Inherited> {
         let entry = |(configured, (_, opened)): (&SocketAddr, &(u32, Opened))| Inherited {
             configured: Some(*configured),
             bound: opened.address,
@@ -187,16 +187,16 @@ impl Listeners {
 
     /// The UDP sockets that are open: those that a successor with this configuration reads, to be handed over, and the
     /// addresses, as bound, of those that it has no use for.
-    pub fn udp_estate(&self, next: &Config) -> (Vec<Inherited>, Vec<SocketAddr>) {
-        let (mut estate, mut kept) = (Vec::new(), Vec::new());
+    pub fn udp_to_hand_over(&self, next: &Config) -> (Vec<Inherited>, Vec<SocketAddr>) {
+        let (mut passed, mut kept) = (Vec::new(), Vec::new());
         for (configured, udp) in &self.udp {
             let Some(bound) = self.bound(*configured) else { continue };
             if next.has_http3_at(*configured) {
-                estate.push(Inherited { configured: Some(*configured), bound, sockets: udp.sockets.clone() });
+                passed.push(Inherited { configured: Some(*configured), bound, sockets: udp.sockets.clone() });
             } else {
                 kept.push(bound);
             }
         }
-        (estate, kept)
+        (passed, kept)
     }
 }

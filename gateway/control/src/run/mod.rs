@@ -52,7 +52,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// How long the access log's last lines may take.
-const LOG_PATIENCE: Duration = Duration::from_secs(2);
+const LOG_TIMEOUT: Duration = Duration::from_secs(2);
 /// Processes before this one to whom a successor can pass on what is theirs; those before them end their connections.
 const MAX_PREDECESSORS: usize = 16;
 const NO_UPGRADE_NOW: &str = "not upgraded: an upgrade or the end is under way";
@@ -93,7 +93,7 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
         ready(&running.ready());
         let result = running.run().await;
         if let Some(log) = running.log.take() {
-            log.finish(LOG_PATIENCE);
+            log.finish(LOG_TIMEOUT);
         }
         running.admin.close().await;
         running.lanes.log_records();
@@ -616,13 +616,13 @@ impl Running {
             Ok(pair) => pair,
             Err(e) => return pending.reply(Err(format!("not upgraded: {e}; this process goes on"))),
         };
-        let (udp, not_read) = self.listeners.udp_estate(next);
+        let (udp, not_read) = self.listeners.udp_to_hand_over(next);
         self.successor_channel = Some((Arc::new(ours), not_read.into()));
         let generation = self.listeners.generation();
         let myself = QuicPredecessor { generation, ids_have_macs: true, channel: Arc::new(theirs) };
         let predecessors = self.listeners.predecessors();
         let state = HandoverState {
-            listeners: self.listeners.estate(),
+            listeners: self.listeners.to_hand_over(),
             admin: self.admin.descriptor(),
             tickets: self.ring.current(),
             tickets_age: self.ring.age(),

@@ -477,7 +477,7 @@ impl Predecessor {
     pub fn reads_no_more(mut self) {
         let _ = self.0.set_read_timeout(Some(LETS_GO_WITHIN));
         let mut nothing = [0; 1];
-        // It says nothing more: whatever comes is its end, or that of our patience.
+        // It says nothing more: the next event is the end of its stream or our timeout.
         let _ = self.0.read(&mut nothing);
     }
 }

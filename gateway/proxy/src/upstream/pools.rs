@@ -92,8 +92,8 @@ impl UpstreamPools {
     }
 
     /// How long the embedded connection is given before the plain one is begun.
-    pub fn patience(&mut self, address: IpAddr) -> Duration {
-        self.dialled.patience(address)
+    pub fn hedge_delay(&mut self, address: IpAddr) -> Duration {
+        self.dialled.hedge_delay(address)
     }
 
     /// Notes what a connection has shown of its path. `embedded`: data in SYNs pass, or do not.

@@ -95,7 +95,7 @@ pub(crate) fn open_with_hello(
     scratch.records.clear();
     transport.start_client(made.session, scratch);
     transport.send_raw(&data[opened.sent..]);
-    let mut dial = Dial::embedded(now, pools.patience(address.ip()));
+    let mut dial = Dial::embedded(now, pools.hedge_delay(address.ip()));
     // The connection is open already.
     let _ = dial.poll_action();
     let syn = UpstreamSyn {

@@ -10,29 +10,29 @@ use sealane_lab_harness::workspace::Key;
 use sealane_lab_load::plan::Protocol;
 use sealane_lab_report::Part;
 
-use crate::{Cast, Scene, Tls, load, site};
+use crate::{Setup, Subjects, Tls, load, site};
 
 /// The size of one file: small enough for any client's bound on a body, large enough that its request does not count.
 const FILE_MIB: u64 = 32;
 
 /// CPU time per GiB, from a sparse file of the backend, over HTTP/1.1 or HTTP/3.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, http: Http) -> anyhow::Result<()> {
-    scene.workspace.sparse("bulk", FILE_MIB << 20)?;
-    let site = Site { http, ..site(bench, Answer::Proxy(scene.backend.port))? };
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, http: Http) -> anyhow::Result<()> {
+    setup.workspace.sparse("bulk", FILE_MIB << 20)?;
+    let site = Site { http, ..site(bench, Answer::Proxy(setup.backend.port))? };
     let cpus = [bench.cores.server[0]];
-    let mut cast = Cast::start(bench, part, scene, &site, &cpus)?;
+    let mut subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
     let tls = Tls::V13.options(Key::Ecdsa);
-    cast.check(&tls)?;
+    subjects.check(&tls)?;
     if http == Http::Three {
-        cast.keep_able(bench, part, &tls, |mut plan| {
+        subjects.keep_able(bench, part, &tls, |mut plan| {
             plan.protocol = Protocol::Http3;
             plan
         })?;
     }
     let files = (bench.size::<u64>("bulk_mib")? / FILE_MIB).max(1);
-    let names = cast.names();
+    let names = subjects.names();
     let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
-        let server = &cast.servers[i];
+        let server = &subjects.servers[i];
         let mut plan = load::plan(bench, server, "/files/bulk", &tls)?;
         (plan.connections, plan.threads) = (1, 1);
         if http == Http::Three {

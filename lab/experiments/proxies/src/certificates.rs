@@ -8,16 +8,16 @@ use sealane_lab_load::accounting::CpuSample;
 use sealane_lab_load::plan::Kind;
 use sealane_lab_report::{Figure, Part};
 
-use crate::{Scene, Tls, load, site};
+use crate::{Setup, Tls, load, site};
 
 /// Names that the load asks for: more are not needed to see what looking them up costs.
 const ASKED: usize = 500;
 
 /// Every program that can be configured so, with one certificate and with many.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
     let number: usize = bench.size("certificates")?;
     let names: Vec<String> = (0..number).map(|i| format!("h{i}.example")).collect();
-    scene.workspace.certificates(&names)?;
+    setup.workspace.certificates(&names)?;
     let asked: Vec<String> = names.iter().step_by((number / ASKED).max(1)).cloned().collect();
     let cpus = [bench.cores.server[0]];
     let one = names.first().cloned().into_iter().collect::<Vec<_>>();
@@ -26,7 +26,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
         for (label, own, wanted) in [("one certificate", &one, &one), ("many", &names, &asked)] {
             let site = Site { names: own.clone(), ..site(bench, Answer::Respond)? };
             let name = format!("{}, {label}", program.name);
-            match web::start(&program, &name, &scene.workspace, &site, &cpus) {
+            match web::start(&program, &name, &setup.workspace, &site, &cpus) {
                 Ok(server) => {
                     let started = server.running.cpu().since(&CpuSample::default()) as f64 / 1e6;
                     part.push(Figure::new(&name, "CPU to start", started, "ms"));

@@ -12,13 +12,13 @@ use sealane_lab_load::plan::Kind;
 use sealane_lab_report::{Axis, Figure, Part, Source};
 use sealane_lab_stacks::builder::Builder;
 
-use crate::{Scene, Tls, load, site, threads};
+use crate::{Setup, Tls, load, site, threads};
 
 const RATE: &str = "end-to-end connections per second";
 const CPU: &str = "CPU per end-to-end connection";
 
 /// Over threads, with the usual locks and, where a library for it is given, with light ones.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
     // The load needs a tenth of what the chain does, so that the chain may have every CPU.
     let mut cpus = bench.cores.server.clone();
     cpus.extend(bench.cores.client.iter().chain(&bench.cores.backend).filter(|c| !bench.cores.server.contains(c)));
@@ -28,10 +28,10 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
     let mut points: Vec<(String, f64, f64)> = Vec::new();
     for count in threads::counts(bench, cpus.len())? {
         let own = &cpus[..count.min(cpus.len())];
-        let servers = start(bench, part, scene, hops, count, own, &light)?;
+        let servers = start(bench, part, setup, hops, count, own, &light)?;
         let names: Vec<String> = servers.iter().map(|s| s.name.clone()).collect();
         let rounds = bench
-            .rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| one(bench, scene, &servers[i], hops))?;
+            .rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| one(bench, setup, &servers[i], hops))?;
         let x = count as f64;
         for name in &names {
             for (measure, key, unit) in [(RATE, "rate", "/s"), (CPU, "cpu_us", "µs")] {
@@ -92,7 +92,7 @@ fn preloaded(server: Server, light: &[(String, OsString)]) -> anyhow::Result<Ser
 fn start(
     bench: &mut Bench<'_>,
     part: &mut Part,
-    scene: &Scene,
+    setup: &Setup,
     hops: usize,
     threads: usize,
     cpus: &[usize],
@@ -102,7 +102,7 @@ fn start(
         threads,
         // After a resumption OpenSSL sends one whatever is set.
         tickets: 1,
-        ..site(bench, Answer::Chain { hops, to: scene.backend.tls_port })?
+        ..site(bench, Answer::Chain { hops, to: setup.backend.tls_port })?
     };
     let mut servers = Vec::new();
     for program in bench.programs.clone() {
@@ -111,8 +111,8 @@ fn start(
             ways.push((format!("{}, light locks", program.name), Site { env: light.to_vec(), ..site.clone() }));
         }
         for (name, site) in ways {
-            let started = web::start(&program, &name, &scene.workspace, &site, cpus);
-            match started.and_then(|s| preloaded(s, &site.env)).and_then(|s| works(scene, s)) {
+            let started = web::start(&program, &name, &setup.workspace, &site, cpus);
+            match started.and_then(|s| preloaded(s, &site.env)).and_then(|s| works(setup, s)) {
                 Ok(server) => servers.push(server),
                 Err(error) => part.note(format!("{name} with {threads} threads is left out: {error:#}")),
             }
@@ -123,16 +123,16 @@ fn start(
 }
 
 /// A request goes through all hops, and the second arrives at the end over a resumed session.
-fn works(scene: &Scene, server: Server) -> anyhow::Result<Server> {
+fn works(setup: &Setup, server: Server) -> anyhow::Result<Server> {
     use sealane_lab_harness::client;
     let tls = Tls::V13.options(Key::Ecdsa);
-    let before = scene.backend.resumed();
+    let before = setup.backend.resumed();
     for _ in 0..8 {
         let mut connection = client::connect(server.address, &tls)?;
         let answer = client::ask(&mut connection, "/")?;
         anyhow::ensure!(answer.status == 200, "the chain answers {}", answer.status);
     }
-    let after = scene.backend.resumed();
+    let after = setup.backend.resumed();
     let (resumed, all) = (after.0 - before.0, after.1 - before.1);
     anyhow::ensure!(
         resumed > 0,
@@ -141,13 +141,13 @@ fn works(scene: &Scene, server: Server) -> anyhow::Result<Server> {
     Ok(server)
 }
 
-fn one(bench: &Bench<'_>, scene: &Scene, server: &Server, hops: usize) -> anyhow::Result<sealane_lab_harness::Sample> {
+fn one(bench: &Bench<'_>, setup: &Setup, server: &Server, hops: usize) -> anyhow::Result<sealane_lab_harness::Sample> {
     let mut plan = load::connections(load::plan(bench, server, "/", &Tls::V13.options(Key::Ecdsa))?, Kind::Resumed);
     plan.connections = bench.size("chain_connections")?;
     plan.threads = plan.threads.min(plan.connections).max(1);
-    let before = scene.backend.resumed();
+    let before = setup.backend.resumed();
     let report = load::run(bench, &plan)?;
-    let after = scene.backend.resumed();
+    let after = setup.backend.resumed();
     let mut sample = load::sample(&report)?;
     let hops = hops as f64;
     if let Some(rate) = sample.values.get_mut("rate") {

@@ -15,7 +15,7 @@ use sealane_lab_load::schedule::Arrivals;
 use sealane_lab_load::verdict::Threshold;
 use sealane_lab_report::{Figure, Part, Source, Void};
 
-use crate::{Cast, Scene, Tls, haproxies, load, site};
+use crate::{Setup, Subjects, Tls, haproxies, load, site};
 
 type Histogram = hdrhistogram::Histogram<u64>;
 
@@ -30,27 +30,27 @@ struct Knee {
 }
 
 /// All of it for one TLS version.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, tls: Tls) -> anyhow::Result<()> {
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, tls: Tls) -> anyhow::Result<()> {
     let threads = bench.cores.server.len();
     let cpus = bench.cores.server.clone();
-    let site = Site { threads, ..site(bench, Answer::Proxy(scene.backend.port))? };
-    let mut cast = Cast::start(bench, part, scene, &site, &cpus)?;
+    let site = Site { threads, ..site(bench, Answer::Proxy(setup.backend.port))? };
+    let mut subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
     if threads > 1 {
         for program in haproxies(bench) {
             let processes = Site { model: Model::Processes, ..site.clone() };
-            cast.servers.push(web::start(
+            subjects.servers.push(web::start(
                 &program,
                 &format!("{} (MP)", program.name),
-                &scene.workspace,
+                &setup.workspace,
                 &processes,
                 &cpus,
             )?);
         }
     }
     let options = tls.options(Key::Ecdsa);
-    cast.check(&options)?;
+    subjects.check(&options)?;
     let mut knees = Vec::new();
-    for server in &cast.servers {
+    for server in &subjects.servers {
         let plan = base(bench, server, &options)?;
         let knee = search(bench, part, server, plan)?;
         bench.say(&format!("   knee of {:<16} {}", server.name, told(&knee)));
@@ -65,7 +65,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, tls: Tls) 
     let best = knees.iter().filter_map(|k| k.held).reduce(f64::max).context("no subject held any rate")?;
     let first = knees
         .iter()
-        .zip(&cast.servers)
+        .zip(&subjects.servers)
         .filter_map(|(k, s)| k.broke.map(|rate| (rate, &s.name, &k.why)))
         .min_by(|a, b| a.0.total_cmp(&b.0));
     let compare = match first {
@@ -76,12 +76,12 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, tls: Tls) 
         None => best,
     };
     let total: f64 = bench.size("latency_requests")?;
-    spectrum(bench, part, &cast, &options, compare, total, "latency where the first is out of CPU")?;
+    spectrum(bench, part, &subjects, &options, compare, total, "latency where the first is out of CPU")?;
     published(part, "latency where the first is out of CPU");
     for fraction in bench.sizes::<f64>("fractions")? {
         let total: f64 = bench.size("fraction_requests")?;
         let measure = format!("latency at {:.0} % of the best knee", fraction * 100.0);
-        spectrum(bench, part, &cast, &options, best * fraction, total, &measure)?;
+        spectrum(bench, part, &subjects, &options, best * fraction, total, &measure)?;
     }
     Ok(())
 }
@@ -170,7 +170,7 @@ fn search(bench: &Bench<'_>, part: &mut Part, server: &Server, mut plan: Plan) -
 fn spectrum(
     bench: &Bench<'_>,
     part: &mut Part,
-    cast: &Cast,
+    subjects: &Subjects,
     tls: &sealane_lab_load::tls::TlsOptions,
     rate: f64,
     total: f64,
@@ -178,7 +178,7 @@ fn spectrum(
 ) -> anyhow::Result<()> {
     let rounds: usize = bench.size("latency_rounds")?;
     let seconds = (total / rate / rounds.max(1) as f64).max(0.5);
-    let names = cast.names();
+    let names = subjects.names();
     let mut merged: Vec<Histogram> = names.iter().map(|_| histogram()).collect();
     let mut kept = vec![false; names.len()];
     let mut fresh: Option<(usize, Histogram)> = None;
@@ -188,7 +188,7 @@ fn spectrum(
             let label = format!("{what}, round {}", round + 1);
             let sample =
                 sealane_lab_harness::rounds::take(bench.options, part, &names[i], &label, Quiet::Wanted, &mut || {
-                    let mut plan = base(bench, &cast.servers[i], tls)?;
+                    let mut plan = base(bench, &subjects.servers[i], tls)?;
                     plan.pace = Pace::Open { rate, arrivals: Arrivals::Uniform };
                     plan.duration = Some(Duration::from_secs_f64(seconds));
                     plan.timeout = Duration::from_secs(60);

@@ -9,10 +9,10 @@ use sealane_lab_load::plan::{Kind, Pace, Pinning};
 use sealane_lab_load::schedule::Arrivals;
 use sealane_lab_report::Part;
 
-use crate::{Scene, Tls, load, site};
+use crate::{Setup, Tls, load, site};
 
 /// Each program twice, with one thread and with two. Neither servers nor load are pinned: the load is wherever a CPU is free.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
     let cpus = sealane_lab_harness::cores::allowed()?;
     anyhow::ensure!(cpus.len() > 1, "this machine has one CPU");
     let tls = Tls::V13.options(Key::Ecdsa);
@@ -21,7 +21,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
         for (threads, name) in [(1, "one"), (2, "two")] {
             let site = Site { threads, ..site(bench, Answer::Respond)? };
             let name = format!("{}, {name}", program.name);
-            match web::start(&program, &name, &scene.workspace, &site, &cpus) {
+            match web::start(&program, &name, &setup.workspace, &site, &cpus) {
                 Ok(server) => servers.push(server),
                 Err(error) => part.note(format!("{name} is left out: {error:#}")),
             }

@@ -59,8 +59,8 @@ impl Experiment for Proxies {
             program.path = workspace.copy_of(&program.name, &program.path)?;
         }
         let backend = Backend::start(&workspace, &bench.cores.backend)?;
-        let scene = Scene { workspace, backend };
-        measure(bench, &scene)
+        let setup = Setup { workspace, backend };
+        measure(bench, &setup)
     }
 
     fn conclude(&self, page: &mut Page) {
@@ -71,30 +71,30 @@ impl Experiment for Proxies {
 /// The parts that can be measured with `--method together`: CPU time per operation under a closed loop.
 const TOGETHER: &[&str] = &["keepalive", "full-ecdsa", "full-rsa", "resumed", "http2", "http3", "quic-handshake"];
 
-fn measure(bench: &mut Bench<'_>, scene: &Scene) -> anyhow::Result<()> {
-    bench.part("keepalive", |b, p| saturated::keepalive(b, p, scene))?;
-    bench.part("knee-1.3", |b, p| knee::measure(b, p, scene, Tls::V13))?;
-    bench.part("knee-1.2", |b, p| knee::measure(b, p, scene, Tls::V12))?;
-    bench.part("full-ecdsa", |b, p| saturated::full(b, p, scene, sealane_lab_harness::workspace::Key::Ecdsa))?;
-    bench.part("full-rsa", |b, p| saturated::full(b, p, scene, sealane_lab_harness::workspace::Key::Rsa))?;
-    bench.part("resumed", |b, p| saturated::resumed(b, p, scene))?;
-    bench.part("threads", |b, p| threads::measure(b, p, scene))?;
-    bench.part("chain", |b, p| chain::measure(b, p, scene))?;
-    bench.part("storm", |b, p| storm::measure(b, p, scene))?;
-    bench.part("bulk", |b, p| bulk::measure(b, p, scene, Http::One))?;
-    bench.part("memory", |b, p| memory::measure(b, p, scene))?;
-    bench.part("http2", |b, p| saturated::multiplexed(b, p, scene, Http::Two))?;
-    bench.part("http3", |b, p| saturated::multiplexed(b, p, scene, Http::Three))?;
-    bench.part("quic-handshake", |b, p| saturated::quic_handshakes(b, p, scene))?;
-    bench.part("http3-bulk", |b, p| bulk::measure(b, p, scene, Http::Three))?;
-    bench.part("overload", |b, p| overload::measure(b, p, scene))?;
-    bench.part("slow-readers", |b, p| slow_readers::measure(b, p, scene))?;
-    bench.part("lanes", |b, p| lanes::measure(b, p, scene))?;
-    bench.part("certificates", |b, p| certificates::measure(b, p, scene))
+fn measure(bench: &mut Bench<'_>, setup: &Setup) -> anyhow::Result<()> {
+    bench.part("keepalive", |b, p| saturated::keepalive(b, p, setup))?;
+    bench.part("knee-1.3", |b, p| knee::measure(b, p, setup, Tls::V13))?;
+    bench.part("knee-1.2", |b, p| knee::measure(b, p, setup, Tls::V12))?;
+    bench.part("full-ecdsa", |b, p| saturated::full(b, p, setup, sealane_lab_harness::workspace::Key::Ecdsa))?;
+    bench.part("full-rsa", |b, p| saturated::full(b, p, setup, sealane_lab_harness::workspace::Key::Rsa))?;
+    bench.part("resumed", |b, p| saturated::resumed(b, p, setup))?;
+    bench.part("threads", |b, p| threads::measure(b, p, setup))?;
+    bench.part("chain", |b, p| chain::measure(b, p, setup))?;
+    bench.part("storm", |b, p| storm::measure(b, p, setup))?;
+    bench.part("bulk", |b, p| bulk::measure(b, p, setup, Http::One))?;
+    bench.part("memory", |b, p| memory::measure(b, p, setup))?;
+    bench.part("http2", |b, p| saturated::multiplexed(b, p, setup, Http::Two))?;
+    bench.part("http3", |b, p| saturated::multiplexed(b, p, setup, Http::Three))?;
+    bench.part("quic-handshake", |b, p| saturated::quic_handshakes(b, p, setup))?;
+    bench.part("http3-bulk", |b, p| bulk::measure(b, p, setup, Http::Three))?;
+    bench.part("overload", |b, p| overload::measure(b, p, setup))?;
+    bench.part("slow-readers", |b, p| slow_readers::measure(b, p, setup))?;
+    bench.part("lanes", |b, p| lanes::measure(b, p, setup))?;
+    bench.part("certificates", |b, p| certificates::measure(b, p, setup))
 }
 
 /// What all parts share.
-pub(crate) struct Scene {
+pub(crate) struct Setup {
     /// Certificates and files.
     pub workspace: Workspace,
     /// The server behind the proxies.
@@ -130,24 +130,24 @@ impl Tls {
 }
 
 /// The subjects of a part, running.
-pub(crate) struct Cast {
+pub(crate) struct Subjects {
     /// In the page's order.
     pub servers: Vec<web::Server>,
 }
 
-impl Cast {
+impl Subjects {
     /// Starts every program with `site` on `cpus`. One that cannot be had in this way is left out with a note; with
     /// nobody left there is no part.
     pub fn start(
         bench: &mut Bench<'_>,
         part: &mut sealane_lab_report::Part,
-        scene: &Scene,
+        setup: &Setup,
         site: &Site,
         cpus: &[usize],
     ) -> anyhow::Result<Self> {
         let mut servers = Vec::new();
         for program in bench.programs.clone() {
-            match web::start(&program, &program.name, &scene.workspace, site, cpus) {
+            match web::start(&program, &program.name, &setup.workspace, site, cpus) {
                 Ok(server) => {
                     bench.show_configuration(&program.name, &server.configuration);
                     servers.push(server);
@@ -155,8 +155,8 @@ impl Cast {
                 Err(error) => part.note(format!("{} is left out: {error:#}", program.name)),
             }
         }
-        let cast = Self { servers };
-        cast.some().map(|()| cast)
+        let subjects = Self { servers };
+        subjects.some().map(|()| subjects)
     }
 
     fn some(&self) -> anyhow::Result<()> {

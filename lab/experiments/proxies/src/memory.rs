@@ -10,19 +10,19 @@ use sealane_lab_load::preflight;
 use sealane_lab_load::tls::Client;
 use sealane_lab_report::{Figure, Part};
 
-use crate::{Cast, Scene, Tls, site};
+use crate::{Setup, Subjects, Tls, site};
 
 /// One round: allocators grow in steps, and a second would find what the first left behind.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
     let idle: usize = bench.size("idle")?;
     preflight::descriptors(idle + 200)?;
     let site = site(bench, Answer::Respond)?;
     let cpus = [bench.cores.server[0]];
-    let cast = Cast::start(bench, part, scene, &site, &cpus)?;
+    let subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
     let tls = Tls::V13.options(Key::Ecdsa);
-    cast.check(&tls)?;
+    subjects.check(&tls)?;
     let client = Client::new(&tls, b"http/1.1")?;
-    for server in &cast.servers {
+    for server in &subjects.servers {
         let sample = take(bench.options, part, &server.name, "the one round", Quiet::Indifferent, &mut || {
             one(bench, server, &client, idle)
         })?;

@@ -15,7 +15,7 @@ use sealane_lab_load::tls::Client;
 use sealane_lab_load::{Live, preflight};
 use sealane_lab_report::Part;
 
-use crate::{Cast, Scene, Tls, load, site};
+use crate::{Setup, Subjects, Tls, load, site};
 
 /// Requests per second of the calm client, and its connections.
 const RATE: f64 = 1000.0;
@@ -25,17 +25,17 @@ const FILES: usize = 4000;
 
 /// Each subject has one CPU. First its capacity is measured, then, by turns, the calm client alone and beside new clients,
 /// each of whom sends a ClientHello and never goes on.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
     preflight::descriptors(FILES)?;
     let site = Site { key: Key::Rsa, ..site(bench, Answer::Respond)? };
     let cpus = [bench.cores.server[0]];
-    let cast = Cast::start(bench, part, scene, &site, &cpus)?;
-    cast.check(&Tls::V13.options(Key::Rsa))?;
-    let names = cast.names();
+    let subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
+    subjects.check(&Tls::V13.options(Key::Rsa))?;
+    let names = subjects.names();
     let times: f64 = bench.size("overload_times")?;
-    let capacities: Vec<f64> = cast.servers.iter().map(|s| capacity(bench, s)).collect::<anyhow::Result<_>>()?;
+    let capacities: Vec<f64> = subjects.servers.iter().map(|s| capacity(bench, s)).collect::<anyhow::Result<_>>()?;
     let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |i, _| {
-        one(bench, &cast.servers[i], capacities[i] * times)
+        one(bench, &subjects.servers[i], capacities[i] * times)
     })?;
     let mut rows = vec!["full handshakes per second of its CPU"];
     for (name, capacity) in names.iter().zip(&capacities) {

@@ -7,35 +7,35 @@ use sealane_lab_harness::{Bench, Method, Rounds, Sample};
 use sealane_lab_load::plan::{Kind, Plan, Protocol};
 use sealane_lab_report::Part;
 
-use crate::{Cast, Scene, Tls, load, site, together};
+use crate::{Setup, Subjects, Tls, load, site, together};
 
 /// The name of the figure that ratios are of.
 pub const CPU: &str = "CPU per operation";
 
 /// Requests on kept connections.
-pub fn keepalive(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
-    let site = site(bench, Answer::Proxy(scene.backend.port))?;
-    measure(bench, part, scene, &site, None, |plan| plan)
+pub fn keepalive(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
+    let site = site(bench, Answer::Proxy(setup.backend.port))?;
+    measure(bench, part, setup, &site, None, |plan| plan)
 }
 
 /// Full handshakes.
-pub fn full(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, key: Key) -> anyhow::Result<()> {
+pub fn full(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, key: Key) -> anyhow::Result<()> {
     let site = Site { key, ..site(bench, Answer::Respond)? };
     published_full(part, key);
-    measure(bench, part, scene, &site, Some(site.tickets), |plan| load::connections(plan, Kind::Full))
+    measure(bench, part, setup, &site, Some(site.tickets), |plan| load::connections(plan, Kind::Full))
 }
 
 /// Resumed handshakes, one ticket each: after a resumption OpenSSL sends one whatever is set.
-pub fn resumed(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+pub fn resumed(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
     let site = Site { tickets: 1, ..site(bench, Answer::Respond)? };
-    measure(bench, part, scene, &site, Some(1), |plan| load::connections(plan, Kind::Resumed))
+    measure(bench, part, setup, &site, Some(1), |plan| load::connections(plan, Kind::Resumed))
 }
 
 /// Requests over HTTP/2 or HTTP/3. Who does not speak it is left out.
-pub fn multiplexed(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, http: Http) -> anyhow::Result<()> {
-    let site = Site { http, ..site(bench, Answer::Proxy(scene.backend.port))? };
+pub fn multiplexed(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, http: Http) -> anyhow::Result<()> {
+    let site = Site { http, ..site(bench, Answer::Proxy(setup.backend.port))? };
     let streams = bench.size("streams")?;
-    measure(bench, part, scene, &site, None, |mut plan| {
+    measure(bench, part, setup, &site, None, |mut plan| {
         plan.protocol = if http == Http::Three { Protocol::Http3 } else { Protocol::Http2 };
         plan.streams = streams;
         plan.connections = (plan.connections / 2).max(plan.threads);
@@ -44,9 +44,9 @@ pub fn multiplexed(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene, http: 
 }
 
 /// Full QUIC handshakes, each with one request over HTTP/3.
-pub fn quic_handshakes(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+pub fn quic_handshakes(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
     let site = Site { http: Http::Three, ..site(bench, Answer::Respond)? };
-    measure(bench, part, scene, &site, None, |plan| {
+    measure(bench, part, setup, &site, None, |plan| {
         let mut plan = load::connections(plan, Kind::Full);
         plan.protocol = Protocol::Http3;
         plan.connections = (plan.connections / 2).max(plan.threads);
@@ -57,21 +57,21 @@ pub fn quic_handshakes(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) ->
 fn measure(
     bench: &mut Bench<'_>,
     part: &mut Part,
-    scene: &Scene,
+    setup: &Setup,
     site: &Site,
     tickets: Option<u32>,
     shape: impl Fn(Plan) -> Plan,
 ) -> anyhow::Result<()> {
     let cpus = [bench.cores.server[0]];
     let tls = Tls::V13.options(site.key);
-    let mut cast = Cast::start(bench, part, scene, site, &cpus)?;
+    let mut subjects = Subjects::start(bench, part, setup, site, &cpus)?;
     // Over HTTP/1.1, which all speak at the same port beside what is measured.
-    cast.check(&tls)?;
-    cast.keep_able(bench, part, &tls, &shape)?;
-    let names = cast.names();
+    subjects.check(&tls)?;
+    subjects.keep_able(bench, part, &tls, &shape)?;
+    let names = subjects.names();
     let rounds = match bench.options.method {
         Method::Turns => bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
-            let report = load::run(bench, &shape(load::plan(bench, &cast.servers[i], "/", &tls)?))?;
+            let report = load::run(bench, &shape(load::plan(bench, &subjects.servers[i], "/", &tls)?))?;
             let mut sample: Sample = load::sample(&report)?;
             if let Some(wanted) = tickets {
                 load::check_tickets(&report, wanted, &mut sample);
@@ -80,10 +80,10 @@ fn measure(
         })?,
         Method::Together => {
             // Each round starts them anew.
-            drop(cast);
+            drop(subjects);
             let programs: Vec<_> = bench.programs.iter().filter(|p| names.contains(&p.name)).cloned().collect();
             let question = together::Question { site, tls: &tls, tickets, shape };
-            together::rounds(bench, part, scene, &programs, &question)?
+            together::rounds(bench, part, setup, &programs, &question)?
         }
     };
     report(part, &names, &rounds, bench.options.method);

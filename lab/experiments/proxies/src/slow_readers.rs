@@ -18,7 +18,7 @@ use sealane_lab_load::schedule::Arrivals;
 use sealane_lab_load::tls::Client;
 use sealane_lab_report::{Figure, Part};
 
-use crate::{Cast, Scene, Tls, load, site};
+use crate::{Setup, Subjects, Tls, load, site};
 
 /// What each reader asks for.
 const FILE: u64 = 10 << 20;
@@ -32,30 +32,30 @@ const OTHERS: usize = 20;
 const FILLING: Duration = Duration::from_secs(5);
 
 /// All subjects share one CPU, each with its readers for the whole part.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
-    scene.workspace.sparse("slow", FILE)?;
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
+    setup.workspace.sparse("slow", FILE)?;
     let number: usize = bench.size("slow_readers")?;
-    let site = Site { slow_clients: true, ..site(bench, Answer::Proxy(scene.backend.port))? };
+    let site = Site { slow_clients: true, ..site(bench, Answer::Proxy(setup.backend.port))? };
     let cpus = [bench.cores.server[0]];
-    let cast = Cast::start(bench, part, scene, &site, &cpus)?;
-    preflight::descriptors(number * cast.servers.len() + 200)?;
+    let subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
+    preflight::descriptors(number * subjects.servers.len() + 200)?;
     let tls = Tls::V13.options(Key::Ecdsa);
-    cast.check(&tls)?;
+    subjects.check(&tls)?;
     let client = Client::new(&tls, b"http/1.1")?;
-    let names = cast.names();
-    let before: Vec<u64> = cast.servers.iter().map(|s| s.running.memory()).collect();
+    let names = subjects.names();
+    let before: Vec<u64> = subjects.servers.iter().map(|s| s.running.memory()).collect();
     let stop = AtomicBool::new(false);
     let lost: Vec<AtomicUsize> = names.iter().map(|_| AtomicUsize::new(0)).collect();
     std::thread::scope(|scope| {
         let result = (|| {
-            for (server, lost) in cast.servers.iter().zip(&lost) {
+            for (server, lost) in subjects.servers.iter().zip(&lost) {
                 let readers = connect(bench, server, &client, number)?;
                 let stop = &stop;
                 scope.spawn(move || read_slowly(readers, stop, lost));
             }
             std::thread::sleep(FILLING);
             bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
-                let mut plan = load::plan(bench, &cast.servers[i], "/", &tls)?;
+                let mut plan = load::plan(bench, &subjects.servers[i], "/", &tls)?;
                 (plan.threads, plan.connections) = (1, OTHERS);
                 plan.pace = Pace::Open { rate: RATE, arrivals: Arrivals::Uniform };
                 plan.duration = Some(Duration::from_secs_f64(bench.size("slow_seconds")?));
@@ -71,7 +71,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
                 Ok(sample)
             })
         })();
-        let after: Vec<u64> = cast.servers.iter().map(|s| s.running.memory()).collect();
+        let after: Vec<u64> = subjects.servers.iter().map(|s| s.running.memory()).collect();
         stop.store(true, Ordering::Relaxed);
         let rounds = result?;
         for (i, name) in names.iter().enumerate() {

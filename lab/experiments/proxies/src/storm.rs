@@ -17,7 +17,7 @@ use sealane_lab_load::record::{histogram, merge, note};
 use sealane_lab_load::schedule::Arrivals;
 use sealane_lab_report::{Figure, Part};
 
-use crate::{Cast, Scene, Tls, load, site};
+use crate::{Setup, Subjects, Tls, load, site};
 
 /// The smallest rate that leaves twelve samples beyond p99.9 in twelve seconds.
 const RATE: f64 = 1000.0;
@@ -27,16 +27,16 @@ const WILD: usize = 64;
 const AROUND: Duration = Duration::from_millis(10);
 
 /// Each subject has one CPU; both loads share the others.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
     let site = Site { key: Key::Rsa, ..site(bench, Answer::Respond)? };
     let cpus = [bench.cores.server[0]];
-    let cast = Cast::start(bench, part, scene, &site, &cpus)?;
-    cast.check(&Tls::V13.options(Key::Rsa))?;
-    let names = cast.names();
+    let subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
+    subjects.check(&Tls::V13.options(Key::Rsa))?;
+    let names = subjects.names();
     let mut all: Vec<_> = names.iter().map(|_| histogram()).collect();
     let mut ordinary = true;
     let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |i, _| {
-        let (sample, calm) = storm(bench, &cast.servers[i])?;
+        let (sample, calm) = storm(bench, &subjects.servers[i])?;
         if sample.void.is_empty() {
             merge(&mut all[i], &calm);
         }

@@ -8,12 +8,12 @@ use sealane_lab_load::plan::Kind;
 use sealane_lab_report::usl::Fit;
 use sealane_lab_report::{Axis, Figure, Part};
 
-use crate::{Cast, Scene, Tls, load, site};
+use crate::{Setup, Subjects, Tls, load, site};
 
 const MEASURE: &str = "full handshakes per second";
 
 /// One, two, four … up to all CPUs of the servers.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow::Result<()> {
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
     let counts = counts(bench, bench.cores.server.len())?;
     anyhow::ensure!(
         counts.len() > 1,
@@ -25,11 +25,11 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, scene: &Scene) -> anyhow:
     for threads in counts {
         let cpus = bench.cores.server[..threads.min(bench.cores.server.len())].to_vec();
         let site = Site { threads, ..site(bench, Answer::Respond)? };
-        let cast = Cast::start(bench, part, scene, &site, &cpus)?;
-        cast.check(&tls)?;
-        let names = cast.names();
+        let subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
+        subjects.check(&tls)?;
+        let names = subjects.names();
         let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
-            let server: &web::Server = &cast.servers[i];
+            let server: &web::Server = &subjects.servers[i];
             load::sample(&load::run(bench, &load::connections(load::plan(bench, server, "/", &tls)?, Kind::Full))?)
         })?;
         for name in &names {

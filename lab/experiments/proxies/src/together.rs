@@ -13,7 +13,7 @@ use sealane_lab_load::plan::{Pinning, Plan};
 use sealane_lab_load::tls::TlsOptions;
 use sealane_lab_report::{Part, Void};
 
-use crate::{Scene, load};
+use crate::{Setup, load};
 
 /// Connections open and their handshakes over: the measured phases of all loads overlap but for some milliseconds.
 const WARMUP: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ pub struct Question<'a, F> {
 pub fn rounds<F: Fn(Plan) -> Plan>(
     bench: &Bench<'_>,
     part: &mut Part,
-    scene: &Scene,
+    setup: &Setup,
     programs: &[Program],
     question: &Question<'_, F>,
 ) -> anyhow::Result<Rounds> {
@@ -47,7 +47,7 @@ pub fn rounds<F: Fn(Plan) -> Plan>(
             if bench.options.cancelled() {
                 return Err(Stopped.into());
             }
-            let row = one_round(bench, scene, &order, question)?;
+            let row = one_round(bench, setup, &order, question)?;
             if bench.options.cancelled() {
                 return Err(Stopped.into());
             }
@@ -77,7 +77,7 @@ pub fn rounds<F: Fn(Plan) -> Plan>(
 /// Starts all programs, loads them together, and stops them.
 fn one_round<F: Fn(Plan) -> Plan>(
     bench: &Bench<'_>,
-    scene: &Scene,
+    setup: &Setup,
     order: &[&Program],
     question: &Question<'_, F>,
 ) -> anyhow::Result<Vec<(String, Sample)>> {
@@ -85,7 +85,7 @@ fn one_round<F: Fn(Plan) -> Plan>(
     let mut servers = Vec::new();
     let mut plans = Vec::new();
     for (i, program) in order.iter().enumerate() {
-        let server = web::start(program, &program.name, &scene.workspace, question.site, &cpu)?;
+        let server = web::start(program, &program.name, &setup.workspace, question.site, &cpu)?;
         plans.push(plan(bench, &server, i, question)?);
         servers.push(server);
     }

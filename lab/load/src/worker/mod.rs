@@ -48,7 +48,7 @@ const REST: Nanos = 10_000_000;
 /// How often one seat may fail before the clock starts.
 const ATTEMPTS: u32 = 3;
 /// How long an operation that is done waits for its ticket.
-const TICKET_PATIENCE: Nanos = 1_000_000_000;
+const TICKET_TIMEOUT: Nanos = 1_000_000_000;
 /// The longest that the end of a run waits for what is under way, once nothing moves any more. What does move has the
 /// operation's own time-out.
 const DRAIN: Nanos = 5_000_000_000;

@@ -2,7 +2,7 @@
 
 use super::pacer::Op;
 use super::seat::Phase;
-use super::{ATTEMPTS, REST, TICKET_PATIENCE, Worker};
+use super::{ATTEMPTS, REST, TICKET_TIMEOUT, Worker};
 use crate::clock::Nanos;
 use crate::plan::Operation;
 use crate::record::{Failure, note};
@@ -171,7 +171,7 @@ impl Worker<'_> {
     /// Whether a seat has waited for a ticket in vain.
     pub(super) fn waited_enough(&self, i: usize, now: Nanos) -> bool {
         let seat = &self.seats[i];
-        seat.phase == Phase::Closing && now.saturating_sub(seat.connected) > TICKET_PATIENCE
+        seat.phase == Phase::Closing && now.saturating_sub(seat.connected) > TICKET_TIMEOUT
     }
 
     /// The seat may take an operation.
