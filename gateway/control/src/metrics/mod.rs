@@ -7,7 +7,7 @@ use crate::health::LiveUpstreams;
 use crate::metrics::prometheus::Writer;
 use crate::run::access_log_writer::LogStats;
 use crate::run::shortage::Shortages;
-use crate::vpn::status::{Board, Status};
+use crate::vpn::status::{Status, StatusRegistry};
 use sealane_http::ParseError;
 use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};
 use sealane_sys::fastopen_counts;
@@ -22,7 +22,7 @@ pub struct LaneMetrics {
     log: Option<LogStats>,
     upstreams: Option<LiveUpstreams>,
     draining: AtomicBool,
-    tunnel: OnceLock<Board>,
+    tunnel: OnceLock<StatusRegistry>,
 }
 
 impl LaneMetrics {
@@ -47,9 +47,9 @@ impl LaneMetrics {
     }
 
     /// From now on the tunnel's counters are shown, too.
-    pub fn set_tunnel(&self, board: Board) {
+    pub fn set_tunnel(&self, registry: StatusRegistry) {
         // There is one tunnel in a process' life.
-        let _ = self.tunnel.set(board);
+        let _ = self.tunnel.set(registry);
     }
 
     fn sums(&self) -> Vec<u64> {
@@ -153,8 +153,8 @@ impl LaneMetrics {
         if let Some(upstreams) = &self.upstreams {
             upstreams.render(out);
         }
-        if let Some(board) = self.tunnel.get() {
-            render_tunnel(&board.read(), out);
+        if let Some(registry) = self.tunnel.get() {
+            render_tunnel(&registry.read(), out);
         }
         out.counter(
             "sealane_log_lines_lost_total",

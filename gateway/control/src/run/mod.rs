@@ -258,7 +258,7 @@ impl Running {
             Some(prepared) => Some(prepared.start()?),
             None => vpn,
         };
-        vpn.iter().for_each(|vpn| metrics.set_tunnel(vpn.board()));
+        vpn.iter().for_each(|vpn| metrics.set_tunnel(vpn.registry()));
         if let Some(note) = syn_tls::note(&config) {
             log::warn!("{note}");
         }

@@ -4,7 +4,7 @@
 //! old ── starts the program again, its standard input being one end of a socket pair ──▶ new
 //! old ── inventory (JSON), then the descriptors in its order (SCM_RIGHTS) ─────────────▶ new
 //! new ── where there is a tunnel, once everything else stands: "tunnel" ───────────────▶ old
-//! old ── stops the tunnel; its estate ─────────────────────────────────────────────────▶ new
+//! old ── stops the tunnel; its state ──────────────────────────────────────────────────▶ new
 //! new ── reads its configuration, takes the sockets, starts its lanes ── "ready" ──────▶ old
 //! old ── accepts no more; when no lane reads UDP any more, closes its end of the pair ─▶ new
 //! new ── reads UDP, passes on what is the old one's (sealane_proxy::Channel) ──────────▶ old
@@ -18,7 +18,7 @@
 use crate::log;
 use crate::upgrade::stored_tunnel;
 use crate::vpn::VpnDoor;
-use crate::vpn::handover::{Estate as Tunnel, Handed};
+use crate::vpn::handover::{Handed, HandoverState as Tunnel};
 use anyhow::{Context, Result, bail};
 use sealane_proxy::{Channel, QuicPredecessor};
 use sealane_sys::inherit::{MAX_DESCRIPTORS, receive_descriptors, send_descriptors};
@@ -43,7 +43,7 @@ const VERSION: u32 = 1;
 const READY: &[u8] = b"ready\n";
 /// How a successor asks for the tunnel.
 const TUNNEL: &[u8] = b"tunnel\n";
-/// Largest estate of a tunnel, either part: a client takes some 6 kB.
+/// Largest state of a tunnel, either part: a client takes some 6 kB.
 const MAX_TUNNEL: usize = 1 << 30;
 /// Descriptors of a tunnel: those of its lanes, and one per TCP client.
 const MAX_TUNNEL_DESCRIPTORS: usize = 1 << 20;
@@ -206,7 +206,7 @@ pub struct Successor {
 
 impl Successor {
     /// Starts the program's file, which may be another one by now, and hands everything over.
-    pub fn start(program: &Program, estate: &HandoverState) -> Result<Self> {
+    pub fn start(program: &Program, state: &HandoverState) -> Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let child = Command::new(&program.path)
             .args(&program.arguments)
@@ -224,7 +224,7 @@ impl Successor {
         })?;
         ours.set_write_timeout(Some(WAIT_LIMIT))?;
         ours.set_read_timeout(Some(WAIT_LIMIT))?;
-        send(&ours, estate).context("the new process does not take over the sockets")?;
+        send(&ours, state).context("the new process does not take over the sockets")?;
         Ok(Self { pid, pair: ours })
     }
 
@@ -247,7 +247,7 @@ impl Successor {
                 (_, READY) => return Ok(()),
                 (Some(door), TUNNEL) if given.is_none() => {
                     let handed = given.insert(door.hand_over()?);
-                    send_tunnel(&self.pair, &handed.estate)?;
+                    send_tunnel(&self.pair, &handed.state)?;
                 }
                 _ => bail!("the new process (pid {}) says something that is not understood", self.pid),
             }
@@ -268,31 +268,31 @@ impl Successor {
     }
 }
 
-fn send(mut pair: &UnixStream, estate: &HandoverState) -> Result<()> {
-    let tickets = &estate.tickets;
+fn send(mut pair: &UnixStream, state: &HandoverState) -> Result<()> {
+    let tickets = &state.tickets;
     let entry =
         |l: &Inherited| Entry { configured: l.configured.unwrap_or(l.bound), bound: l.bound, sockets: l.sockets.len() };
     let inventory = Zeroizing::new(serde_json::to_vec(&Inventory {
-        listeners: estate.listeners.iter().map(entry).collect(),
-        admin: estate.admin.map(|(address, _)| address),
+        listeners: state.listeners.iter().map(entry).collect(),
+        admin: state.admin.map(|(address, _)| address),
         tickets: Some(Tickets {
             epoch: tickets.epoch,
             masters: tickets.masters.clone(),
             reset: Some(tickets.reset),
-            age: estate.tickets_age.as_secs(),
+            age: state.tickets_age.as_secs(),
         }),
-        tunnel: estate.tunnel,
-        names: estate.names.clone(),
-        udp: estate.udp.iter().map(entry).collect(),
-        generations: estate.predecessors.iter().map(|e| e.generation).collect(),
-        generations_with_macs: estate.predecessors.iter().filter(|e| e.ids_have_macs).map(|e| e.generation).collect(),
+        tunnel: state.tunnel,
+        names: state.names.clone(),
+        udp: state.udp.iter().map(entry).collect(),
+        generations: state.predecessors.iter().map(|e| e.generation).collect(),
+        generations_with_macs: state.predecessors.iter().filter(|e| e.ids_have_macs).map(|e| e.generation).collect(),
     })?);
     pair.write_all(&u32::try_from(inventory.len())?.to_be_bytes())?;
     pair.write_all(&inventory)?;
-    let sockets = estate.listeners.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
-    let udp = estate.udp.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
-    let channels = estate.predecessors.iter().map(|e| e.channel.as_fd());
-    let all: Vec<BorrowedFd> = sockets.chain(estate.admin.map(|(_, fd)| fd)).chain(udp).chain(channels).collect();
+    let sockets = state.listeners.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
+    let udp = state.udp.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
+    let channels = state.predecessors.iter().map(|e| e.channel.as_fd());
+    let all: Vec<BorrowedFd> = sockets.chain(state.admin.map(|(_, fd)| fd)).chain(udp).chain(channels).collect();
     for some in all.chunks(MAX_DESCRIPTORS) {
         send_descriptors(pair, b"+", some)?;
     }
@@ -486,7 +486,7 @@ impl Predecessor {
 mod tests {
     use super::*;
 
-    fn estate(listeners: Vec<Inherited>) -> HandoverState<'static> {
+    fn state_with(listeners: Vec<Inherited>) -> HandoverState<'static> {
         let tickets = TicketKeys { epoch: 3, masters: vec![[7; 32], [8; 32]], lifetime: 60, reset: [9; 32] };
         HandoverState {
             listeners,
@@ -508,7 +508,7 @@ mod tests {
         let udp = Inherited { configured: None, bound, sockets: vec![Arc::new(socket.into())] };
         let predecessors = vec![QuicPredecessor { generation: 200, ids_have_macs: true, channel: Arc::new(theirs) }];
         let (here, there) = UnixStream::pair().unwrap();
-        send(&here, &HandoverState { udp: vec![udp], predecessors, ..estate(Vec::new()) }).unwrap();
+        send(&here, &HandoverState { udp: vec![udp], predecessors, ..state_with(Vec::new()) }).unwrap();
         let inherited_state = take(&there).unwrap();
         assert!(inherited_state.admin.is_none() && inherited_state.listeners.is_empty());
         let got = rustix::net::getsockname(&inherited_state.udp[0].sockets[0]).unwrap();
@@ -544,7 +544,7 @@ mod tests {
         });
         let inherited: Vec<Inherited> = inherited.collect();
         let (here, there) = UnixStream::pair().unwrap();
-        let sender = std::thread::spawn(move || send(&here, &estate(inherited)).unwrap());
+        let sender = std::thread::spawn(move || send(&here, &state_with(inherited)).unwrap());
         let inherited_state = take(&there).unwrap();
         sender.join().unwrap();
         assert_eq!(inherited_state.listeners.len(), 300);

@@ -8,7 +8,7 @@
 use crate::log;
 use crate::run::systemd::Notifier;
 use crate::upgrade::handover::take_descriptors;
-use crate::vpn::handover::{Estate, Handed};
+use crate::vpn::handover::{Handed, HandoverState};
 use crate::vpn::settings::Settings;
 use crate::vpn::{Prepared, Vpn};
 use anyhow::{Context as _, Result, bail};
@@ -39,8 +39,8 @@ pub fn store(vpn: &Vpn, notifier: &Notifier) {
 }
 
 fn try_to_keep(vpn: &Vpn, notifier: &Notifier) -> Result<()> {
-    let Handed { estate, outcome } = vpn.door().hand_over()?;
-    let kept = put(&estate).and_then(|end| Ok(notifier.keep(NAME, end.as_fd())?));
+    let Handed { state, outcome } = vpn.door().hand_over()?;
+    let kept = put(&state).and_then(|end| Ok(notifier.keep(NAME, end.as_fd())?));
     // Not kept: it goes on here for as long as it takes to tell its clients.
     let _ = outcome.send(kept.is_ok());
     kept
@@ -50,9 +50,9 @@ fn try_to_keep(vpn: &Vpn, notifier: &Notifier) -> Result<()> {
 pub fn start(settings: Settings, kept: Option<UnixStream>, notifier: &Notifier) -> Result<Vpn> {
     if let Some(end) = kept {
         // It is empty from now on; the next one is to have its place.
-        let estate = take(&end);
+        let state = take(&end);
         notifier.keep_no_more(NAME);
-        match estate.and_then(|estate| Vpn::prepare(settings.clone(), estate)).and_then(Prepared::start) {
+        match state.and_then(|state| Vpn::prepare(settings.clone(), state)).and_then(Prepared::start) {
             Ok(vpn) => return Ok(vpn),
             Err(e) => log::warn!("tunnel: what was kept is of no use, its clients connect again: {e:#}"),
         }
@@ -61,13 +61,13 @@ pub fn start(settings: Settings, kept: Option<UnixStream>, notifier: &Notifier) 
 }
 
 /// Puts everything into the buffer of a socket pair and returns the end to read it from.
-fn put(estate: &Estate) -> Result<OwnedFd> {
+fn put(state: &HandoverState) -> Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     // What does not fit is an error: nobody reads yet.
     ours.set_nonblocking(true)?;
-    let files = [file(&estate.control)?, file(&estate.plane.bytes)?];
+    let files = [file(&state.control)?, file(&state.plane.bytes)?];
     let all: Vec<BorrowedFd<'_>> =
-        files.iter().map(AsFd::as_fd).chain(estate.plane.descriptors.iter().map(AsFd::as_fd)).collect();
+        files.iter().map(AsFd::as_fd).chain(state.plane.descriptors.iter().map(AsFd::as_fd)).collect();
     (&ours).write_all(&u32::try_from(all.len())?.to_be_bytes())?;
     for some in all.chunks(MAX_DESCRIPTORS) {
         send_descriptors(&ours, b"+", some).context("it has too many connections")?;
@@ -76,7 +76,7 @@ fn put(estate: &Estate) -> Result<OwnedFd> {
 }
 
 /// Takes everything out again.
-fn take(mut end: &UnixStream) -> Result<Estate> {
+fn take(mut end: &UnixStream) -> Result<HandoverState> {
     // All of it is there, or will never come.
     end.set_nonblocking(true)?;
     let mut count = [0; 4];
@@ -94,7 +94,7 @@ fn take(mut end: &UnixStream) -> Result<Estate> {
         bytes.push(read);
     }
     let (plane, control) = (bytes.pop().unwrap_or_default(), bytes.pop().unwrap_or_default());
-    Ok(Estate { control, plane: HandOver { bytes: plane, descriptors: rest } })
+    Ok(HandoverState { control, plane: HandOver { bytes: plane, descriptors: rest } })
 }
 
 /// A file in memory, to be read from its beginning.
@@ -115,9 +115,9 @@ mod tests {
         let mut descriptors: Vec<OwnedFd> = (0..5).map(|_| File::open("/dev/null").unwrap().into()).collect();
         descriptors.push(there.into());
         let plane = HandOver { bytes: vec![7; 100_000], descriptors };
-        let end = put(&Estate { control: b"control".to_vec(), plane }).unwrap();
+        let end = put(&HandoverState { control: b"control".to_vec(), plane }).unwrap();
         let end = UnixStream::from(end);
-        let Estate { control, plane } = take(&end).unwrap();
+        let HandoverState { control, plane } = take(&end).unwrap();
         assert_eq!((control.as_slice(), plane.bytes.len(), plane.descriptors.len()), (&b"control"[..], 100_000, 6));
         // Each in its place.
         let mut there = UnixStream::from(plane.descriptors.into_iter().next_back().unwrap());

@@ -1,9 +1,9 @@
 //! The VPN server's control with a data plane in memory: many clients, lost packets, refusals, no interface needed.
 
 use sealane_control::vpn::profile::Profile;
-use sealane_control::vpn::server::{self, Inbox, Order, Start};
+use sealane_control::vpn::server::{self, AdminCommand, Inbox, Start};
 use sealane_control::vpn::session::{Event as SessionEvent, Session, Words};
-use sealane_control::vpn::status::Board;
+use sealane_control::vpn::status::StatusRegistry;
 use sealane_control::vpn::{auth, pki};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{KeyPair, PeerId};
@@ -127,8 +127,8 @@ impl Client {
 
 struct World {
     plane: Arc<Memory>,
-    orders: mpsc::UnboundedSender<Order>,
-    board: Board,
+    commands: mpsc::UnboundedSender<AdminCommand>,
+    registry: StatusRegistry,
     thread: Option<std::thread::JoinHandle<()>>,
     folder: tempfile::TempDir,
     packets: std::cell::Cell<usize>,
@@ -158,17 +158,17 @@ impl World {
             sealane_control::resolve::load_and_wait(&made.join("tunnel.toml")).unwrap_or_else(|e| panic!("{e}"));
         let (inbox, outlet) = server::inbox();
         let plane = Arc::new(Memory { inbox, out: Mutex::default(), keys: Mutex::default() });
-        let (orders, orders_out) = mpsc::unbounded_channel();
-        let board = Board::default();
-        let (theirs, settings, posted) = (plane.clone(), (*config.tunnel.unwrap()).into(), board.clone());
+        let (commands, command_receiver) = mpsc::unbounded_channel();
+        let registry = StatusRegistry::default();
+        let (theirs, settings, posted) = (plane.clone(), (*config.tunnel.unwrap()).into(), registry.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let start = Start { plane: theirs, notes: Vec::new(), settings, outlet, board: posted, legacy: None };
-            let mut orders = orders_out;
-            runtime.block_on(server::serve(start, &mut orders)).unwrap();
+            let start = Start { plane: theirs, notes: Vec::new(), settings, outlet, registry: posted, inherited: None };
+            let mut commands = command_receiver;
+            runtime.block_on(server::serve(start, &mut commands)).unwrap();
         });
         let packets = std::cell::Cell::new(0);
-        Self { plane, orders, board, thread: Some(thread), folder, packets }
+        Self { plane, commands, registry, thread: Some(thread), folder, packets }
     }
 
     fn profile(&self, name: &str) -> Profile {
@@ -200,7 +200,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.commands.send(AdminCommand::Stop);
         let thread = self.thread.take().expect("dropped once");
         assert!(thread.join().is_ok() || std::thread::panicking(), "the server has panicked");
     }
@@ -249,7 +249,7 @@ fn two_thousand_clients_connect_and_stay() {
     addresses.sort_unstable();
     addresses.dedup();
     assert_eq!(addresses.len(), 2 * usize::from(WAVE), "an address each");
-    let all = || world.board.read().clients.len() == 2 * usize::from(WAVE);
+    let all = || world.registry.read().clients.len() == 2 * usize::from(WAVE);
     wait(all, "all are shown");
     // Nobody is dropped by what the server does meanwhile.
     std::thread::sleep(Duration::from_millis(1500));
@@ -295,11 +295,11 @@ fn rubbish_is_dropped_and_survived() {
     }
     std::thread::sleep(Duration::from_millis(1500));
     assert!(world.plane.out.lock().unwrap().get(&stranger).is_none_or(Vec::is_empty), "strangers get no answer");
-    assert_eq!(world.board.read().clients.len(), 1);
+    assert_eq!(world.registry.read().clients.len(), 1);
     let mut more = [Client::new(&profile, 2)];
     world.run(&mut more, 0);
     assert!(more[0].pushed.is_some());
-    let counts: HashMap<_, _> = world.board.read().control.into_iter().collect();
+    let counts: HashMap<_, _> = world.registry.read().control.into_iter().collect();
     assert!(counts["refused"] > 1_000, "{counts:?}");
 }
 
@@ -313,7 +313,7 @@ fn a_client_that_is_no_longer_allowed_is_dropped_by_a_reload() {
     let toml = std::fs::read_to_string(&made).unwrap() + "[[tunnel.client]]\nname = \"alice\"\ndisabled = true\n";
     std::fs::write(&made, toml).unwrap();
     let (config, _) = sealane_control::resolve::load_and_wait(&made).unwrap_or_else(|e| panic!("{e}"));
-    world.orders.send(Order::Reload(Box::new((*config.tunnel.unwrap()).into()))).unwrap();
+    world.commands.send(AdminCommand::Reload(Box::new((*config.tunnel.unwrap()).into()))).unwrap();
     let mut again = [Client::new(&profile, 2)];
     world.run(&mut again, 0);
     assert_eq!(again[0].refused.as_deref(), Some("disabled"));
@@ -329,7 +329,7 @@ fn a_client_that_does_not_renew_its_key_is_dropped() {
     assert_eq!(world.plane.keys.lock().unwrap().len(), 1);
     // From now on it says nothing, and hears nothing.
     wait(|| world.plane.keys.lock().unwrap().is_empty(), "its keys go");
-    wait(|| world.board.read().clients.is_empty(), "it is gone");
+    wait(|| world.registry.read().clients.is_empty(), "it is gone");
 }
 
 /// First packets of clients whose control packets are not wrapped: a reset each, and then only an acknowledgement.
@@ -346,7 +346,7 @@ fn half_open(world: &World, addresses: &[SocketAddr]) {
 }
 
 fn counts(world: &World) -> HashMap<std::borrow::Cow<'static, str>, u64> {
-    world.board.read().control.into_iter().collect()
+    world.registry.read().control.into_iter().collect()
 }
 
 /// More handshakes than there are slots, from one address, none of which goes on: others connect meanwhile, from that
@@ -388,7 +388,7 @@ fn a_restless_client_fills_neither_memory_nor_the_log() {
     }
     // The last move is not lost.
     let last = format!("198.51.{}.{}:1194", ((MOVES - 1) >> 8) as u8, (MOVES - 1) as u8);
-    wait(|| world.board.read().clients.first().is_some_and(|c| c.remote == last), "where it is at last");
+    wait(|| world.registry.read().clients.first().is_some_and(|c| c.remote == last), "where it is at last");
     let log = std::fs::read_to_string(world.folder.path().join("vpn/events.json")).unwrap();
     let lines = log.lines().filter(|l| l.contains("\"move\"")).count();
     // A hundred at once, and ten each second.

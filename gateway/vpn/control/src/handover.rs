@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! asked ─▶ no new handshakes; those under way have a few seconds ─▶ the plane stops ─▶ what it said last is heard
-//!       ─▶ Estate ─▶ the other process has it and serves: the end
-//!                 └▶ it has failed: the same estate goes on here
+//!       ─▶ HandoverState ─▶ the other process has it and serves: the end
+//!                         └▶ it has failed: the same state goes on here
 //! ```
 //!
-//! The successor seals nothing before it has said that it serves, and this process takes its estate back only when that
+//! The successor seals nothing before it has said that it serves, and this process takes its state back only when that
 //! word did not come: so no packet id is issued twice. The bytes hold keys; they go through a socket pair and nowhere
 //! else.
 
@@ -21,21 +21,21 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::sync::oneshot;
 
 /// Everything of a tunnel: control's part as JSON, the plane's in its own form.
-pub struct Estate {
+pub struct HandoverState {
     /// Clients and their sessions.
     pub control: Vec<u8>,
     /// Sockets, interface, peers, keys.
     pub plane: HandOver,
 }
 
-impl std::fmt::Debug for Estate {
+impl std::fmt::Debug for HandoverState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Never the keys.
-        f.debug_struct("Estate").field("descriptors", &self.plane.descriptors.len()).finish_non_exhaustive()
+        f.debug_struct("HandoverState").field("descriptors", &self.plane.descriptors.len()).finish_non_exhaustive()
     }
 }
 
-impl Estate {
+impl HandoverState {
     /// With duplicates of the descriptors, to be taken back.
     pub fn try_clone(&self) -> std::io::Result<Self> {
         let descriptors = self.plane.descriptors.iter().map(std::os::fd::OwnedFd::try_clone);
@@ -45,11 +45,11 @@ impl Estate {
     }
 }
 
-/// An estate that is given away, until it is known whether somebody goes on with it.
+/// The state that was handed over, kept until the outcome is known.
 #[derive(Debug)]
 pub struct Handed {
     /// It.
-    pub estate: Estate,
+    pub state: HandoverState,
     /// True: another process serves. Anything else: it is taken back.
     pub outcome: oneshot::Sender<bool>,
 }

@@ -1,10 +1,10 @@
 //! The VPN as the gateway runs it: a data plane, and its control on a thread of its own, so that a handshake of the
 //! VPN never waits for the gateway's housekeeping, nor the other way round.
 
-use super::handover::{Estate, Fixed, Handed, SavedServer};
-use super::server::{self, Ended, Order, Start};
+use super::handover::{Fixed, Handed, HandoverState, SavedServer};
+use super::server::{self, AdminCommand, Ended, Start};
 use super::settings::Settings;
-use super::status::Board;
+use super::status::StatusRegistry;
 use anyhow::{Context as _, Result, anyhow};
 use sealane_config::Tunnel;
 use sealane_log as log;
@@ -21,9 +21,9 @@ use tokio::sync::{mpsc, oneshot};
 /// A running VPN server. Stopped when dropped.
 #[derive(Debug)]
 pub struct Vpn {
-    orders: mpsc::UnboundedSender<Order>,
+    commands: mpsc::UnboundedSender<AdminCommand>,
     thread: Option<JoinHandle<()>>,
-    board: Board,
+    registry: StatusRegistry,
     fixed: Fixed,
     /// Networks behind clients that the system routes into the interface.
     routed: Mutex<HashSet<Prefix>>,
@@ -43,13 +43,13 @@ pub struct Prepared {
 
 /// The way to a running VPN for another thread.
 #[derive(Clone, Debug)]
-pub struct VpnDoor(mpsc::UnboundedSender<Order>);
+pub struct VpnDoor(mpsc::UnboundedSender<AdminCommand>);
 
 impl VpnDoor {
     /// Stops the tunnel and gets everything that is needed to go on with it. Blocks, for some seconds at most.
     pub fn hand_over(&self) -> Result<Handed> {
         let (asker, answer) = oneshot::channel();
-        self.0.send(Order::HandOver(asker)).map_err(|_| anyhow!("the tunnel has ended"))?;
+        self.0.send(AdminCommand::HandOver(asker)).map_err(|_| anyhow!("the tunnel has ended"))?;
         answer.blocking_recv().context("the tunnel has ended")?
     }
 }
@@ -73,7 +73,14 @@ impl Vpn {
         })?;
         let notes = notes(plane.as_ref(), not_kernel, &settings);
         let routed = behind_clients(&settings);
-        let begin = Start { plane: Arc::from(plane), notes, settings, outlet, board: Board::default(), legacy: None };
+        let begin = Start {
+            plane: Arc::from(plane),
+            notes,
+            settings,
+            outlet,
+            registry: StatusRegistry::default(),
+            inherited: None,
+        };
         let mut vpn = Self::run(begin, addresses)?;
         // The plane has begun with these.
         vpn.routed = Mutex::new(routed);
@@ -81,9 +88,9 @@ impl Vpn {
     }
 
     /// Reads what another process has left. Nothing has happened yet when this fails.
-    pub fn prepare(settings: Settings, estate: Estate) -> Result<Prepared> {
-        let saved = SavedServer::read(&estate.control, &settings)?;
-        let plane = PreparedPlane::read(estate.plane).context("the tunnel's data plane is not understood")?;
+    pub fn prepare(settings: Settings, state: HandoverState) -> Result<Prepared> {
+        let saved = SavedServer::read(&state.control, &settings)?;
+        let plane = PreparedPlane::read(state.plane).context("the tunnel's data plane is not understood")?;
         Ok(Prepared { settings, saved, plane })
     }
 
@@ -96,16 +103,18 @@ impl Vpn {
         for note in &begin.notes {
             log::warn!("tunnel: {note}");
         }
-        let (orders, orders_out) = mpsc::unbounded_channel();
-        let (board, fixed) = (begin.board.clone(), Fixed::of(&begin.settings));
+        let (commands, command_receiver) = mpsc::unbounded_channel();
+        let (registry, fixed) = (begin.registry.clone(), Fixed::of(&begin.settings));
         let thread = std::thread::Builder::new().name("tunnel-control".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let served = runtime.map_err(anyhow::Error::from).and_then(|r| r.block_on(mind(begin, orders_out)));
+            let served = runtime
+                .map_err(anyhow::Error::from)
+                .and_then(|r| r.block_on(serve_until_stopped(begin, command_receiver)));
             if let Err(e) = served {
                 log::warn!("tunnel: {e:#}");
             }
         })?;
-        Ok(Self { orders, thread: Some(thread), board, fixed, routed: Mutex::default(), addresses, interface })
+        Ok(Self { commands, thread: Some(thread), registry, fixed, routed: Mutex::default(), addresses, interface })
     }
 
     /// New settings. What only a start can change stays as it is.
@@ -113,7 +122,7 @@ impl Vpn {
         // Here and not on the tunnel's thread, which has no rights any more once the process is another user's.
         self.route(behind_clients(&settings));
         // It has ended only when the process is ending.
-        let _ = self.orders.send(Order::Reload(Box::new(settings)));
+        let _ = self.commands.send(AdminCommand::Reload(Box::new(settings)));
     }
 
     /// The system routes these networks into the interface, and those of before no more. What does not succeed is said.
@@ -150,7 +159,7 @@ impl Vpn {
 
     /// Opens its log's file anew.
     pub fn reopen_log(&self) {
-        let _ = self.orders.send(Order::Reopen);
+        let _ = self.commands.send(AdminCommand::Reopen);
     }
 
     /// Why a successor with these settings could not go on with this tunnel.
@@ -160,23 +169,23 @@ impl Vpn {
 
     /// Whether it is over: stopped by itself, or gone on in another process.
     pub fn has_ended(&self) -> bool {
-        self.orders.is_closed()
+        self.commands.is_closed()
     }
 
     /// For the thread that waits for a successor.
     pub fn door(&self) -> VpnDoor {
-        VpnDoor(self.orders.clone())
+        VpnDoor(self.commands.clone())
     }
 
     /// What is going on.
-    pub fn board(&self) -> Board {
-        self.board.clone()
+    pub fn registry(&self) -> StatusRegistry {
+        self.registry.clone()
     }
 }
 
 impl Drop for Vpn {
     fn drop(&mut self) {
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.commands.send(AdminCommand::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -187,40 +196,47 @@ impl Prepared {
     /// Goes on.
     pub fn start(self) -> Result<Vpn> {
         let (addresses, networks) = (self.plane.addresses(), behind_clients(&self.settings));
-        let vpn = Vpn::run(self.begin(Board::default())?, addresses)?;
+        let vpn = Vpn::run(self.begin(StatusRegistry::default())?, addresses)?;
         // Those that are there already are replaced.
         vpn.route(networks);
         Ok(vpn)
     }
 
-    fn begin(self, board: Board) -> Result<Start> {
+    fn begin(self, registry: StatusRegistry) -> Result<Start> {
         let (sink, outlet) = server::inbox();
         let plane = self.plane.start(&config(&self.settings), sink).context("the tunnel's lanes do not start")?;
         let notes = self.saved.notes.clone();
-        Ok(Start { plane: Arc::from(plane), notes, settings: self.settings, outlet, board, legacy: Some(self.saved) })
+        Ok(Start {
+            plane: Arc::from(plane),
+            notes,
+            settings: self.settings,
+            outlet,
+            registry,
+            inherited: Some(self.saved),
+        })
     }
 }
 
 /// Serves to the end; or until another process goes on, and if that one fails after all, goes on itself.
-async fn mind(mut begin: Start, mut orders: mpsc::UnboundedReceiver<Order>) -> Result<()> {
+async fn serve_until_stopped(mut begin: Start, mut commands: mpsc::UnboundedReceiver<AdminCommand>) -> Result<()> {
     loop {
-        let board = begin.board.clone();
-        let (estate, settings, asker) = match server::serve(begin, &mut orders).await? {
+        let registry = begin.registry.clone();
+        let (state, settings, asker) = match server::serve(begin, &mut commands).await? {
             Ended::Stopped => return Ok(()),
-            Ended::Left(estate, settings, asker) => (estate, settings, asker),
+            Ended::Left(state, settings, asker) => (state, settings, asker),
         };
-        let own = estate.as_ref().map_err(|e| anyhow!("{e:#}")).and_then(|e| Ok(e.try_clone()?));
+        let own = state.as_ref().map_err(|e| anyhow!("{e:#}")).and_then(|e| Ok(e.try_clone()?));
         let (outcome, heard) = oneshot::channel();
-        let given = asker.send(estate.map(|estate| Handed { estate, outcome })).is_ok();
+        let given = asker.send(state.map(|state| Handed { state, outcome })).is_ok();
         if given {
             tokio::select! {
                 outcome = heard => if outcome == Ok(true) { return Ok(()) },
                 // The end: whatever the other process makes of it.
-                order = orders.recv() => if matches!(order, None | Some(Order::Stop)) { return Ok(()) },
+                command = commands.recv() => if matches!(command, None | Some(AdminCommand::Stop)) { return Ok(()) },
             }
         }
         log::warn!("tunnel: nobody has taken over; this process goes on");
-        begin = Vpn::prepare(*settings, own?)?.begin(board)?;
+        begin = Vpn::prepare(*settings, own?)?.begin(registry)?;
     }
 }
 

@@ -64,12 +64,12 @@ pub struct Status {
     pub data: Vec<(Cow<'static, str>, u64)>,
 }
 
-/// The newest status, for those who read it.
+/// Holds the newest status for its readers.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<Status>>);
+pub struct StatusRegistry(Arc<Mutex<Status>>);
 
-impl Board {
-    /// Puts up a new one.
+impl StatusRegistry {
+    /// Replaces the status.
     pub fn post(&self, status: Status) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }

@@ -17,13 +17,13 @@ pub(super) use inbox::Word;
 pub use inbox::{Inbox, Outlet, inbox};
 
 use super::auth::{self, Checks, Verdict as AuthVerdict};
-use super::handover::{Estate, Handed, SavedServer};
+use super::handover::{Handed, HandoverState, SavedServer};
 use super::log::EventLog;
 use super::peer::{Peer, Renewal, Stage, server_words};
 use super::pool::{Addresses, Pool};
 use super::session::{self, Session};
 use super::settings::Settings;
-use super::status::{Board, Counts};
+use super::status::{Counts, StatusRegistry};
 use super::throttle::{Guesses, Lines};
 use super::verify;
 use anyhow::{Result, anyhow};
@@ -58,7 +58,7 @@ const MAX_TURN: usize = 64;
 
 /// What others ask of the server.
 #[derive(Debug)]
-pub enum Order {
+pub enum AdminCommand {
     /// New settings.
     Reload(Box<Settings>),
     /// Open the log's file anew.
@@ -80,9 +80,9 @@ pub struct Start {
     /// What the plane says.
     pub outlet: Outlet,
     /// Where the status is put up.
-    pub board: Board,
+    pub registry: StatusRegistry,
     /// What another process has left; its clients are in the plane.
-    pub legacy: Option<SavedServer>,
+    pub inherited: Option<SavedServer>,
 }
 
 /// How a server has ended.
@@ -91,7 +91,7 @@ pub enum Ended {
     /// As it was told.
     Stopped,
     /// Everything is written down, for whoever asked.
-    Left(Result<Estate>, Box<Settings>, oneshot::Sender<Result<Handed>>),
+    Left(Result<HandoverState>, Box<Settings>, oneshot::Sender<Result<Handed>>),
 }
 
 type Key = u64;
@@ -142,7 +142,7 @@ pub struct Server {
     restless: HashSet<Key>,
     decisions: mpsc::UnboundedSender<(Key, u8, AuthVerdict)>,
     counts: Counts,
-    board: Board,
+    registry: StatusRegistry,
     log: EventLog,
     /// Said once, not every second.
     status_failed: std::cell::Cell<bool>,
@@ -153,10 +153,10 @@ fn unix() -> u64 {
 }
 
 /// Serves until told to stop or to leave, or until the plane is gone.
-pub async fn serve(start: Start, orders: &mut mpsc::UnboundedReceiver<Order>) -> Result<Ended> {
-    let Start { plane, notes, mut settings, mut outlet, board, legacy } = start;
+pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCommand>) -> Result<Ended> {
+    let Start { plane, notes, mut settings, mut outlet, registry, inherited } = start;
     let (decisions, mut decided) = mpsc::unbounded_channel();
-    let cookie = legacy.as_ref().map_or_else(session::random, |l| Ok(l.cookie))?;
+    let cookie = inherited.as_ref().map_or_else(session::random, |l| Ok(l.cookie))?;
     let gate = Gate::new(settings.wrap.clone(), settings.wrap_v2.clone(), &cookie);
     let reserved: Vec<_> = settings.clients.values().map(|c| (c.address4, c.address6)).collect();
     settings.tunnel.epoch &= plane.supports(Feature::Epoch);
@@ -182,12 +182,12 @@ pub async fn serve(start: Start, orders: &mut mpsc::UnboundedReceiver<Order>) ->
         restless: HashSet::new(),
         decisions,
         counts: Counts::default(),
-        board,
+        registry,
         status_failed: std::cell::Cell::new(false),
     };
-    if let Some(legacy) = legacy {
-        auth::adopt_process_secret(legacy.tokens);
-        server.inherit(legacy, Instant::now());
+    if let Some(inherited) = inherited {
+        auth::adopt_process_secret(inherited.tokens);
+        server.inherit(inherited, Instant::now());
         server.settle();
     }
     let mut tick = tokio::time::interval(TICK);
@@ -202,16 +202,16 @@ pub async fn serve(start: Start, orders: &mut mpsc::UnboundedReceiver<Order>) ->
                 None => return Err(anyhow!("the data plane has ended")),
             },
             Some((key, key_id, verdict)) = decided.recv() => server.decided(key, key_id, verdict, Instant::now()),
-            order = orders.recv() => match order {
-                Some(Order::Reload(settings)) => server.reload(*settings),
-                Some(Order::Reopen) => server.log = EventLog::open(server.settings.log.as_deref()),
-                Some(Order::HandOver(asker)) if !server.plane.supports(Feature::HandOver) => {
+            command = commands.recv() => match command {
+                Some(AdminCommand::Reload(settings)) => server.reload(*settings),
+                Some(AdminCommand::Reopen) => server.log = EventLog::open(server.settings.log.as_deref()),
+                Some(AdminCommand::HandOver(asker)) if !server.plane.supports(Feature::HandOver) => {
                     let why = anyhow!("this data plane cannot be handed over; restart, and its clients connect again");
                     // Whoever asked has gone: nobody wants it any more.
                     let _ = asker.send(Err(why));
                 }
-                Some(Order::HandOver(asker)) => server.leaving = Some((Instant::now() + LEAVING, asker)),
-                Some(Order::Stop) | None => {
+                Some(AdminCommand::HandOver(asker)) => server.leaving = Some((Instant::now() + LEAVING, asker)),
+                Some(AdminCommand::Stop) | None => {
                     server.stop();
                     return Ok(Ended::Stopped);
                 }

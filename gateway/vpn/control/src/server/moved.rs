@@ -1,6 +1,6 @@
 //! Going on elsewhere, and going on with what another process has left.
 
-use super::super::handover::{Estate, Fixed, SavedServer};
+use super::super::handover::{Fixed, HandoverState, SavedServer};
 use super::super::peer::{Peer, Stage};
 use super::{Outlet, Server, Word, connection};
 use crate::auth;
@@ -17,7 +17,7 @@ impl Server {
     }
 
     /// Stops the plane and writes everything down. Whoever is not through its handshake begins anew, elsewhere.
-    pub(super) fn leave(mut self, outlet: &mut Outlet) -> Result<Estate> {
+    pub(super) fn leave(mut self, outlet: &mut Outlet) -> Result<HandoverState> {
         let plane = self.plane.hand_over().context("the data plane cannot be handed over")?;
         // What the lanes have said last still counts; what it makes us say is said again by whoever goes on.
         let now = Instant::now();
@@ -47,7 +47,7 @@ impl Server {
             notes: self.notes,
             peers,
         })?;
-        Ok(Estate { control, plane })
+        Ok(HandoverState { control, plane })
     }
 
     /// Goes on with clients that the plane has already.

@@ -39,7 +39,7 @@ impl Server {
             })
             .collect();
         clients.sort_by(|a, b| a.name.cmp(&b.name).then(a.peer_id.cmp(&b.peer_id)));
-        self.board.post(Status {
+        self.registry.post(Status {
             plane: self.plane.kind().into(),
             notes: self.notes.clone(),
             interface: self.plane.interface().to_owned(),
@@ -48,7 +48,7 @@ impl Server {
             data: self.plane.totals().into_iter().map(|(name, n)| (name.into(), n)).collect(),
         });
         if let Some(path) = &self.settings.status
-            && let Err(e) = self.board.write(path)
+            && let Err(e) = self.registry.write(path)
             && !self.status_failed.replace(true)
         {
             log::warn!("tunnel: the status cannot be written to {}: {e}", path.display());
