@@ -37,7 +37,7 @@ pub(super) fn read(section: &Section, upstream: &mut Upstream) {
         [("queue", queue.as_ref().map(|q| &q.span)), ("queue_timeout", queue_timeout.as_ref().map(|q| &q.span))]
     {
         if let (Some(span), None) = (span, section.key_span("max_connections")) {
-            let help = "add max_connections = 100: requests wait when all servers have so many".to_owned();
+            let help = "add max_connections = 100: requests wait when every server has this many".to_owned();
             sink.error(span, format!("\"{name}\" without \"max_connections\""), Some(help));
         }
     }
@@ -87,7 +87,7 @@ pub(super) fn cookie(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let s = decode::text(sink, key, node)?;
     if !super::route::is_token(&s) {
         let help = format!("write a cookie's name: {key} = \"server\"");
-        sink.error(&node.span(), format!("\"{s}\" is no name for a cookie"), Some(help));
+        sink.error(&node.span(), format!("\"{s}\" is not a name for a cookie"), Some(help));
         return None;
     }
     Some(s)

@@ -128,7 +128,7 @@ impl<'s, 'd> Section<'s, 'd> {
         if let DeValue::Array(_) = node.get_ref() {
             let title = if setting.kind.0.title.starts_with('[') { setting.kind.0.title } else { setting.key };
             let help = format!("write [{0}] instead of [[{0}]]", title.trim_matches(['[', ']']));
-            self.sink.error(&node.span(), format!("{title} may be there only once"), Some(help));
+            self.sink.error(&node.span(), format!("{title} is allowed only once"), Some(help));
             return None;
         }
         self.section_of(setting.key, setting.kind.0, node)

@@ -129,19 +129,25 @@ pub(super) fn read(
             .find(|l| chosen.iter().any(|i| targets[*i].written == l.value && !fits(&targets[*i])));
         match (unfit, passes) {
             (Some(l), true) => {
-                let help = "names are in the hello of TLS: add [listener.tls], or mode = \"tcp\"".to_owned();
-                sink.error(&l.span, "\"passthrough\" on a listener for plain HTTP", Some(help));
+                let help = "set [listener.tls] or mode = \"tcp\" there: only a TLS ClientHello names the host of a relayed connection".to_owned();
+                sink.error(
+                    &l.span,
+                    "this listener is for plain HTTP, and \"passthrough\" needs TLS connections",
+                    Some(help),
+                );
             }
             (Some(l), false) => {
-                let help = "what it gets is not read: use \"passthrough\"".to_owned();
-                sink.error(&l.span, "a host for requests on a listener with mode = \"tcp\"", Some(help));
+                let help = "use \"passthrough\": a listener with mode = \"tcp\" reads no requests".to_owned();
+                sink.error(&l.span, "this listener has mode = \"tcp\", and the host answers requests", Some(help));
             }
             (None, _) if chosen.is_empty() && !targets.is_empty() && listeners.is_none() => {
                 let (message, help) = match passes {
                     true => {
                         ("there is no listener for \"passthrough\"", "add one with [listener.tls] or mode = \"tcp\"")
                     }
-                    false => ("there is no listener for requests", "all have mode = \"tcp\": use \"passthrough\""),
+                    false => {
+                        ("there is no listener for requests", "use \"passthrough\": all listeners have mode = \"tcp\"")
+                    }
                 };
                 sink.error(&name.span, message, Some(help.to_owned()));
             }
@@ -235,7 +241,7 @@ pub(super) fn respond(section: Section) -> Option<Action> {
     if let Some(body) = body.as_ref().filter(|b| !b.value.is_empty()) {
         // RFC 9110 §15.3.5, §15.3.6, §15.4.5: these have no content.
         if matches!(status, 204 | 205 | 304) {
-            sink.error(&body.span, format!("a response with status {status} has no body"), None);
+            sink.error(&body.span, format!("a response with status {status} must not have a body"), None);
         }
         // It is copied whole for each request.
         if body.value.len() > MAX_BODY {

@@ -54,13 +54,17 @@ pub(super) fn read(section: &Section, tls: Option<&ListenerPolicies>, proxy_prot
     let quic = section.table(&listener::quic).map(settings);
     let wanted = wanted.filter(|w| w.value)?;
     let wrong = match tls {
-        None => Some(("\"http3\" needs [listener.tls]", "HTTP/3 is always encrypted: add certificates, or remove it")),
+        None => Some((
+            "\"http3\" needs [listener.tls]",
+            "add [listener.tls] with certificates, or remove \"http3\": HTTP/3 is always encrypted",
+        )),
         Some(t) if t.policies.iter().any(|p| !p.versions.contains(&Version::Tls13)) => {
             Some(("\"http3\" needs TLS 1.3", "add \"1.3\" to \"versions\""))
         }
-        Some(_) if proxy_protocol => {
-            Some(("\"http3\" and \"proxy_protocol\" exclude each other", "there is no PROXY protocol for QUIC"))
-        }
+        Some(_) if proxy_protocol => Some((
+            "\"http3\" and \"proxy_protocol\" exclude each other",
+            "remove one of them: QUIC has no PROXY protocol",
+        )),
         Some(_) => None,
     };
     if let Some((message, help)) = wrong {
@@ -100,8 +104,8 @@ fn settings(section: Section) -> Http3 {
     let mut http3 = Http3 { settings, announce: section.or(&s::alt_svc), announced_port: None };
     let port = section.optional_at(&s::alt_svc_port);
     if let (Some(port), false) = (&port, http3.announce) {
-        let help = "remove it, or remove \"alt_svc = false\"".to_owned();
-        section.sink.error(&port.span, "\"alt_svc_port\" is of no use where \"alt_svc\" is false", Some(help));
+        let help = "remove \"alt_svc_port\", or remove \"alt_svc = false\"".to_owned();
+        section.sink.error(&port.span, "\"alt_svc_port\" has no effect if \"alt_svc\" is false", Some(help));
     }
     http3.announced_port = port.and_then(|port| u16::try_from(port.value).ok());
     section.finish();

@@ -130,7 +130,7 @@ impl Store {
         let names = dns_names(&leaf);
         if names.is_empty() {
             let message = format!("{shown}: the certificate has no DNS name (subjectAltName)");
-            let help = "it is used only as a default; browsers will not accept it for a name".to_owned();
+            let help = "renew it with a DNS name: without one it is only used as a default certificate, and browsers do not accept it".to_owned();
             sink.warn(&cert.span, message, Some(help));
         }
         let identity = Identity { chain, key: private, ocsp: response, kind, source: cert.value.clone() };
@@ -154,7 +154,7 @@ impl Store {
             let message = format!("the key {shown_key} does not belong to the certificate {shown_cert}");
             let help = match chain.iter().skip(1).position(|c| pair(c).is_ok()) {
                 Some(i) => format!(
-                    "it belongs to certificate {} of the file: put that one first, then those that signed it",
+                    "it belongs to certificate {} of the file: put that certificate first, then the certificates that signed it",
                     i + 2
                 ),
                 None => format!(
@@ -171,7 +171,7 @@ impl Store {
     fn check_dates(&self, sink: &Sink, cert: &At<PathBuf>, leaf: &X509Certificate) {
         let shown = cert.value.display();
         let (from, to) = (leaf.validity().not_before, leaf.validity().not_after);
-        let help = Some("clients will refuse it; renew it".to_owned());
+        let help = Some("renew the certificate: clients refuse it".to_owned());
         if to.timestamp() < self.now {
             let message = format!("{shown}: the certificate expired {} ago ({to})", days(self.now - to.timestamp()));
             sink.warn(&cert.span, message, help);
@@ -246,7 +246,9 @@ pub(super) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Optio
         Ok(_) => {
             let help = match () {
                 () if looks_like_der(bytes) => {
-                    format!("it looks like DER; make PEM of it: openssl x509 -inform der -in {shown} -out {shown}.pem")
+                    format!(
+                        "the file looks like DER; convert it to PEM: openssl x509 -inform der -in {shown} -out {shown}.pem"
+                    )
                 }
                 () => "a PEM file has a line \"-----BEGIN CERTIFICATE-----\"".to_owned(),
             };
@@ -269,7 +271,7 @@ pub(super) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Certi
     let mut store = rustls::RootCertStore::empty();
     for (i, c) in found.iter().enumerate() {
         if let Err(e) = store.add(c.clone()) {
-            let message = format!("{}: certificate {} is no trust anchor: {e}", file.value.display(), i + 1);
+            let message = format!("{}: certificate {} is not a trust anchor: {e}", file.value.display(), i + 1);
             sink.error(&file.span, message, None);
             return None;
         }
@@ -322,13 +324,13 @@ pub(super) fn private_key(sink: &Sink, file: &At<PathBuf>) -> Option<PrivateKeyD
                 pem::Error::NoItemsFound if looks_like_der(bytes) => (
                     format!("{shown}: no private key in PEM form in this file"),
                     Some(format!(
-                        "it looks like DER; make PEM of it: openssl pkey -inform der -in {shown} -out {shown}.pem"
+                        "the file looks like DER; convert it to PEM: openssl pkey -inform der -in {shown} -out {shown}.pem"
                     )),
                 ),
                 pem::Error::NoItemsFound => {
                     let has_certificate = pem_kinds(bytes).contains(&SectionKind::Certificate);
                     let help = has_certificate.then(|| {
-                        "it holds a certificate; set \"key\" to the file that has \"-----BEGIN PRIVATE KEY-----\""
+                        "the file contains a certificate; set \"key\" to the file that has \"-----BEGIN PRIVATE KEY-----\""
                             .to_owned()
                     });
                     (format!("{shown}: no private key in this file"), help)
@@ -361,7 +363,7 @@ fn ocsp_response(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<u8>> {
     sink.error(
         &file.span,
         message,
-        Some("get one: openssl ocsp -issuer CA -cert CERT -url URL -respout FILE".to_owned()),
+        Some("request a response: openssl ocsp -issuer CA -cert CERT -url URL -respout FILE".to_owned()),
     );
     None
 }

@@ -255,7 +255,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let only_tunnel = top.key_span("tunnel").is_some() && listeners_absent;
     if sections.is_empty() && !only_tunnel {
         let help = "add [[host]] with names = [\"*\"] and to = [\"http://127.0.0.1:3000\"]".to_owned();
-        top.missing("there is no [[host]]: every request would be refused".to_owned(), help);
+        top.missing("there is no [[host]]: the gateway would refuse every request".to_owned(), help);
     }
     for section in sections {
         host::read(section, &mut targets, &mut hosts, &mut upstreams, &mut routes, &mut context);
@@ -356,7 +356,7 @@ fn run_as(top: &Section) -> Option<RunAs> {
         sink.error(&name.span, format!("there is no {what} \"{}\" on this machine", name.value), Some(help));
     };
     let Some(found) = found? else {
-        unknown("user", &user, format!("make it: sudo useradd --system --no-create-home {}", user.value));
+        unknown("user", &user, format!("create it: sudo useradd --system --no-create-home {}", user.value));
         return None;
     };
     let gid = match gid {
@@ -364,7 +364,7 @@ fn run_as(top: &Section) -> Option<RunAs> {
         Some((group, gid)) => match gid? {
             Some(gid) => gid,
             None => {
-                unknown("group", group, format!("make it: sudo groupadd --system {}", group.value));
+                unknown("group", group, format!("create it: sudo groupadd --system {}", group.value));
                 return None;
             }
         },
@@ -386,7 +386,7 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
         let mut head = RequestHead::new();
         if head.set_authority(name.value.as_bytes()).is_err() || head.port().is_some() {
             let help = "write \"gateway.internal\", without a port".to_owned();
-            sink.error(&name.span, format!("\"{}\" is no host name", name.value), Some(help));
+            sink.error(&name.span, format!("\"{}\" is not a host name", name.value), Some(help));
             return None;
         }
         Some(head.host_name().to_owned())
@@ -395,7 +395,7 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
     let address = listen.and_then(|listen| {
         let address = *decode::listen_addresses(sink, &listen.value, &listen.span)?.first()?;
         if !address.ip().is_loopback() {
-            let message = "the admin listener can be reached from other machines, without a password";
+            let message = "the admin listener can be reached from other machines, and has no password";
             sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
         }
         addresses.take(sink, Protocol::Tcp, address, false, &listen.span);
@@ -411,7 +411,7 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
             return None;
         }
         if sink.kind(folder).is_some_and(|kind| kind != Kind::Folder) {
-            let help = format!("make it: mkdir -p {}", folder.display());
+            let help = format!("create it: mkdir -p {}", folder.display());
             sink.error(&path.span, format!("there is no folder {}", folder.display()), Some(help));
             return None;
         }

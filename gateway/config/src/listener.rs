@@ -61,7 +61,7 @@ pub(super) fn read_all(document: &Section, store: &mut Store, addresses: &mut Ad
     let sections = document.tables(&top::listener);
     if sections.is_empty() && document.key_span("tunnel").is_none() {
         let help = "add [[listener]] with address = \":443\"".to_owned();
-        document.missing("there is no [[listener]]: nothing would be served".to_owned(), help);
+        document.missing("there is no [[listener]]: the gateway would serve nothing".to_owned(), help);
     }
     let mut out: Vec<Draft> = Vec::new();
     for section in sections {
@@ -80,20 +80,21 @@ fn read(section: Section, store: &mut Store, out: &mut Vec<Draft>, addresses: &m
     let trust = trust::read(&section, tcp);
     let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
     if let (true, Some(span)) = (tcp, section.key_span("tls")) {
-        let help = "what is relayed is not decrypted: leave \"mode\" out, or [listener.tls]".to_owned();
-        sink.error(&span, "[listener.tls] with mode = \"tcp\"", Some(help));
+        let help = "remove \"mode\" or [listener.tls]: relayed connections are not decrypted".to_owned();
+        sink.error(&span, "[listener.tls] and mode = \"tcp\" exclude each other", Some(help));
     }
     // One set of policies for all addresses of a listener: a ticket got over IPv4 is good over IPv6.
     let has_tls = section.key_span("tls").is_some();
     let tls = section.table(&s::tls).and_then(|tls| tls::listener(tls, store, name));
     let syn_tls = syn_tls(&section, tls.as_ref(), has_tls);
     if let Some(h2c) = h2c.as_ref().filter(|h| h.value && tls.is_some()) {
-        let help = "remove it: with TLS, clients choose HTTP/2 by ALPN (\"alpn\" in [listener.tls])".to_owned();
+        let help = "remove \"h2c\": with TLS, clients choose HTTP/2 by ALPN (\"alpn\" in [listener.tls])".to_owned();
         sink.error(&h2c.span, "\"h2c\" is for listeners without TLS", Some(help));
     }
     let public_port = section.optional_at(&s::public_port);
     if let Some(port) = public_port.as_ref().filter(|_| !has_tls) {
-        let help = "set it where [listener.tls] is: clients are redirected there, never to here".to_owned();
+        let help = "set \"public_port\" on the listener with [listener.tls]: clients are redirected to that listener"
+            .to_owned();
         sink.error(&port.span, "\"public_port\" is for listeners with TLS", Some(help));
     }
     let public_port = public_port.and_then(|port| u16::try_from(port.value).ok());
@@ -134,7 +135,8 @@ fn syn_tls(section: &Section, tls: Option<&ListenerPolicies>, has_tls: bool) -> 
     let Some(written) = section.optional_at(&s::syn_tls) else { return s::syn_tls.default() };
     if !has_tls && written.value != SynTls::Off {
         // What comes in a SYN may come twice; plain requests are never taken from there.
-        let help = "add [listener.tls], or remove it: plain requests are never taken from a SYN".to_owned();
+        let help =
+            "add [listener.tls], or remove \"syn_tls\": the gateway accepts no plain requests from a SYN".to_owned();
         section.sink.error(&written.span, "\"syn_tls\" is for listeners with TLS", Some(help));
     }
     let cheap = |kind| matches!(kind, KeyKind::Ecdsa | KeyKind::Ed25519);
@@ -162,8 +164,8 @@ pub(super) fn warn_uncovered(sink: &Sink, listeners: &[Draft], targets: &[Target
     for (listener, target) in listeners.iter().zip(targets) {
         let Some(policy) = listener.tls.as_ref().and_then(|t| t.policies.first()) else { continue };
         let help = match policy.identities.default.is_empty() {
-            true => "with strict_sni its clients are refused",
-            false => "its clients get the default certificate, and will not accept it",
+            true => "add a certificate for this name: with strict_sni, its clients are refused",
+            false => "add a certificate for this name: its clients get the default certificate, and do not accept it",
         };
         for (pattern, host) in target.hosts.iter() {
             let ip = matches!(&pattern, NamePattern::Exact(n) if n.starts_with('[') || n.parse::<IpAddr>().is_ok());

@@ -116,7 +116,7 @@ fn health(section: Section) -> HealthCheck {
     let status = section.optional_at(&h::status);
     for (name, span) in [("host", host.as_ref().map(|h| &h.span)), ("status", status.as_ref().map(|s| &s.span))] {
         if let (Some(span), false) = (span, has_path) {
-            let help = "add path = \"/health\"; without it a connection is all that is tried".to_owned();
+            let help = "add path = \"/health\": without a path, a check only connects".to_owned();
             section.sink.error(span, format!("\"{name}\" without \"path\""), Some(help));
         }
     }
@@ -144,7 +144,7 @@ pub(super) fn statuses(sink: &Sink, key: &str, node: &Node) -> Option<(u16, u16)
         (Ok(from), Ok(to)) if (100..=599).contains(&from) && from <= to && to <= 599 => Some((from, to)),
         _ => {
             let help = format!("write {key} = 200 or {key} = \"200-399\"");
-            sink.error(&node.span(), format!("\"{text}\" is no status or range of statuses"), Some(help));
+            sink.error(&node.span(), format!("\"{text}\" is not a status or a range of statuses"), Some(help));
             None
         }
     }

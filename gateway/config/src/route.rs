@@ -102,8 +102,8 @@ pub(super) fn action(
         let span = name.span.clone();
         action = super::host::reference(section, name, upstreams).and_then(|upstream| {
             if upstreams.all[upstream].tls.is_some() {
-                let help = "bytes are passed on as they are: write the servers without https://".to_owned();
-                sink.error(&span, "\"passthrough\" to servers that are https://", Some(help));
+                let help = "write the servers without https://: bytes are passed on unchanged".to_owned();
+                sink.error(&span, "\"passthrough\" excludes servers with https://", Some(help));
                 return None;
             }
             Some(Action::Passthrough { upstream })
@@ -130,8 +130,8 @@ pub(super) fn table(
         &own,
         ["route", "request_headers", "response_headers", "hsts", "rate_limit"].iter().find_map(|k| host.key_span(k)),
     ) {
-        let help = "what is passed through is not read: leave this out".to_owned();
-        host.sink.error(&span, "settings for requests beside \"passthrough\"", Some(help));
+        let help = "remove this: the gateway does not read connections that it passes through".to_owned();
+        host.sink.error(&span, "this setting is for requests, and excludes \"passthrough\"", Some(help));
         return None;
     }
     let mut table = RouteTable::default();
@@ -173,13 +173,13 @@ fn route(
     let methods = section.optional(&r::methods);
     let fields = section.optional(&r::headers);
     if let (Some(_), Some(exact)) = (&path, &exact) {
-        let help = "\"path\" is for everything below a path, \"exact\" for one path: keep one of them".to_owned();
+        let help = "keep one of them: \"path\" matches everything below a path, \"exact\" one path".to_owned();
         sink.error(&exact.span, "\"path\" and \"exact\" exclude each other", Some(help));
     }
     let said = ["path", "exact", "methods", "headers"].iter().any(|k| section.key_span(k).is_some());
     if !said {
         let help = "add path = \"/api/\", exact = \"/health\", methods = [\"POST\"] or headers = { X-Beta = true }; \
-                    what is for every request stands in [[host]] itself";
+                    settings for every request belong in [[host]] itself";
         section.missing("[[host.route]] does not say which requests it is for".to_owned(), help.to_owned());
     }
     let own = extras(&section, routes, true);
@@ -197,7 +197,7 @@ fn route(
         sink.error(&rewrite.span, "\"rewrite_prefix\" needs \"path\"", Some(help));
     }
     if let (Some(rewrite), Some(Action::Respond { .. } | Action::Redirect(_))) = (&own.rewrite, &action) {
-        let help = "it changes the path that an upstream gets; a redirect has {rest}".to_owned();
+        let help = "remove it: it changes the path that an upstream gets (in a redirect, use {rest})".to_owned();
         sink.error(&rewrite.span, "\"rewrite_prefix\" without an upstream", Some(help));
     }
     let span = section.span.clone();
@@ -235,12 +235,17 @@ fn route(
     });
     let at = path.as_ref().or(exact.as_ref());
     if let (Err(RuleError::Path), Some(at)) = (table.insert(conditions, routes.all.len() - 1), at) {
-        let help = format!("leave out \"//\", \".\", \"..\" and what is encoded with %; at most {MAX_DEPTH} segments");
-        sink.error(&at.span, format!("\"{}\" is a path that no request has", at.value), Some(help));
+        let help = format!(
+            "write the path without \"//\", \".\", \"..\" and characters encoded with %, and with at most {MAX_DEPTH} segments"
+        );
+        sink.error(&at.span, format!("no request has the path \"{}\"", at.value), Some(help));
     } else if let Some(at) = at.filter(|at| Readings::of(at.value.as_bytes()).is_ok_and(Readings::differ)) {
-        let message =
-            format!("requests for \"{}\" are answered with 400 if another route is for another reading", at.value);
-        let help = "servers differ in what \";\", \"\\\" and \"%2F\" mean: name the path without them".to_owned();
+        let message = format!(
+            "requests for \"{}\" get 400 if a server could read this path differently and another route matches that reading",
+            at.value
+        );
+        let help =
+            "servers disagree about the meaning of \";\", \"\\\" and \"%2F\": write the path without them".to_owned();
         sink.warn(&at.span, message, Some(help));
     }
 }
@@ -251,7 +256,7 @@ pub(super) fn path(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     if s.contains('*') {
         let bare = s.trim_end_matches('*');
         let help =
-            format!("write {key} = \"{}\": it is for everything below", if bare.is_empty() { "/" } else { bare });
+            format!("write {key} = \"{}\": it matches everything below", if bare.is_empty() { "/" } else { bare });
         sink.error(&node.span(), format!("\"{s}\" has a \"*\""), Some(help));
         return None;
     }
@@ -271,8 +276,8 @@ pub(super) fn path_text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     }
     if s.contains(['?', '#']) {
         let end = s.find(['?', '#']).unwrap_or(s.len());
-        let help = format!("write {key} = \"{}\": the query is not looked at", &s[..end]);
-        sink.error(&node.span(), format!("\"{s}\" is more than a path"), Some(help));
+        let help = format!("write {key} = \"{}\": routes do not compare the query", &s[..end]);
+        sink.error(&node.span(), format!("\"{s}\" contains more than a path"), Some(help));
         return None;
     }
     Some(s)
@@ -281,7 +286,7 @@ pub(super) fn path_text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
 pub(super) fn rewrite(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let s = path_text(sink, key, node)?;
     if let Some(bad) = s.chars().find(|c| !c.is_ascii_graphic()) {
-        let help = "encode what is not ASCII with %, as in \"/caf%C3%A9\"".to_owned();
+        let help = "encode characters outside ASCII with %, as in \"/caf%C3%A9\"".to_owned();
         sink.error(&node.span(), format!("\"{key}\" has {bad:?}"), Some(help));
         return None;
     }
@@ -294,10 +299,10 @@ pub(super) fn methods(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>
     for method in list {
         let name = method.value;
         if !is_token(&name) {
-            sink.error(&method.span, format!("\"{name}\" is no method"), Some("write \"GET\"".to_owned()));
+            sink.error(&method.span, format!("\"{name}\" is not a method"), Some("write \"GET\"".to_owned()));
         } else if name.bytes().any(|b| b.is_ascii_lowercase()) {
             let help = format!("methods are in capitals: \"{}\"", name.to_ascii_uppercase());
-            sink.error(&method.span, format!("\"{name}\" is no method"), Some(help));
+            sink.error(&method.span, format!("\"{name}\" is not a method"), Some(help));
         } else {
             good.push(name);
         }
@@ -320,7 +325,7 @@ fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Option<Vec<(At<S
     for (name, value) in table.iter() {
         let at = At { value: name.get_ref().to_string(), span: name.span() };
         if !is_token(&at.value) {
-            sink.error(&at.span, format!("\"{}\" is no header name", at.value), None);
+            sink.error(&at.span, format!("\"{}\" is not a header name", at.value), None);
         } else {
             out.push((at, value));
         }
@@ -339,8 +344,13 @@ pub(super) fn field_rules(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(St
                 None => FieldRule::Exact(s.as_bytes().to_vec()),
             },
             _ => {
-                let help = "write true (it is there), false (it is not), \"text\", or \"text*\" for what begins so";
-                sink.error(&value.span(), format!("no rule for \"{}\"", name.value), Some(help.to_owned()));
+                let help =
+                    "write true (present), false (absent), \"text\" (equal to it), or \"text*\" (starts with it)";
+                sink.error(
+                    &value.span(),
+                    format!("this is not a condition on \"{}\"", name.value),
+                    Some(help.to_owned()),
+                );
                 continue;
             }
         };
@@ -355,9 +365,9 @@ fn reserved(name: &str) -> Option<&'static str> {
     match known {
         Known::Host => Some("set \"host_header\" in [[upstream]]"),
         Known::ContentLength | Known::TransferEncoding | Known::Trailer | Known::Expect => {
-            Some("it says where messages end, which is the gateway's to know")
+            Some("it says where messages end: the gateway sets it")
         }
-        k if k.is_hop_by_hop() => Some("it is for one connection only, and the gateway's to know"),
+        k if k.is_hop_by_hop() => Some("it is for one connection only: the gateway sets it"),
         _ => None,
     }
 }
@@ -384,8 +394,8 @@ pub(super) fn pairs(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, 
             sink.error(&value.span(), message, None);
         } else {
             if text.starts_with('$') {
-                let message = format!("\"{text}\" is sent as it stands");
-                sink.warn(&value.span(), message, Some("there are no variables here".to_owned()));
+                let message = format!("\"{text}\" is sent unchanged");
+                sink.warn(&value.span(), message, Some("variables are not supported here".to_owned()));
             }
             out.push((name.value, text));
         }
@@ -424,7 +434,7 @@ pub(super) fn hsts(sink: &Sink, key: &str, node: &Node) -> Option<String> {
         }
         _ => {
             let help = "write hsts = true (a year), \"180d\", or \"max-age=31536000; includeSubDomains; preload\"";
-            sink.error(&node.span(), format!("no value for \"{key}\""), Some(help.to_owned()));
+            sink.error(&node.span(), format!("this is not a value for \"{key}\""), Some(help.to_owned()));
             None
         }
     }
@@ -470,9 +480,9 @@ pub(super) fn redirect(sink: &Sink, key: &str, node: &Node) -> Option<Redirect> 
     let status = section.optional_at(&d::status);
     section.finish();
     if let Some(status) = status.as_ref().filter(|s| !STATUSES.contains(&s.value)) {
-        let help =
-            "308 and 301 are for good, 307 and 302 for now; 308 and 307 keep the method; 303 makes it GET".to_owned();
-        sink.error(&status.span, format!("{} is no redirect's status", status.value), Some(help));
+        let help = "308 and 301 are permanent, 307 and 302 temporary; 308 and 307 keep the method; 303 makes it GET"
+            .to_owned();
+        sink.error(&status.span, format!("{} is not a redirect status", status.value), Some(help));
         return None;
     }
     Some(Redirect { status: status.map_or_else(|| d::status.default(), |s| s.value) as u16, to: to?.value })
@@ -516,7 +526,7 @@ pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece>> 
         );
     }
     if s.is_empty() || !s.bytes().all(|b| b.is_ascii_graphic()) {
-        return fail(format!("\"{s}\" is no place to send a client to"), "write \"https://{host}{uri}\" or \"/new/\"");
+        return fail(format!("\"{s}\" is not a valid redirect target"), "write \"https://{host}{uri}\" or \"/new/\"");
     }
     let absolute = s.starts_with('/') || s.starts_with("http://") || s.starts_with("https://");
     if !absolute && !matches!(pieces.first(), Some(Piece::Scheme | Piece::Uri | Piece::Path | Piece::Rest)) {

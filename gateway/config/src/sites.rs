@@ -275,7 +275,7 @@ impl<'a, 't> View<'a, 't> {
                     "\"{own}\" needs a client certificate on listener {here}, but the same host is served as \"{name}\" without it"
                 ),
                 true => format!(
-                    "\"{name}\" is served on listener {here} to client certificates that are refused for \"{own}\", the same host"
+                    "listener {here} serves \"{name}\" to clients whose certificates it refuses for \"{own}\", which is the same host"
                 ),
             };
             let help = format!("give both names the same client_auth, or \"{name}\" a [[host]] of its own");
@@ -347,7 +347,7 @@ impl<'a, 't> View<'a, 't> {
                         at.value
                     ),
                     (false, Some(_)) => format!(
-                        "the host of \"{}\" is served only on listener {there}, to client certificates that are refused here",
+                        "the host of \"{}\" is served only on listener {there}, to clients whose certificates this listener refuses",
                         at.value
                     ),
                 };
@@ -403,9 +403,7 @@ impl<'a, 't> View<'a, 't> {
                 format!("set listeners = [\"{there}\"] for this host, or add the client_auth to listener {here}"),
             ),
             (Some(_), Some(_)) => (
-                format!(
-                    "\"{shown}\" is served on listener {here} to client certificates that listener {there} refuses"
-                ),
+                format!("listener {here} serves \"{shown}\" to clients whose certificates listener {there} refuses"),
                 format!(
                     "set listeners = [\"{there}\"] for this host, or give both listeners the same \"ca\" and \"crl\""
                 ),

@@ -137,8 +137,8 @@ fn protocol(section: &Section, preset: Preset) -> Option<Protocol> {
         (Version::Tls12, "1.2", "\"ECDHE-ECDSA-AES128-GCM-SHA256\", \"ECDHE-RSA-AES128-GCM-SHA256\""),
     ] {
         if chosen.contains(&version) && !usable.iter().any(|s| is_tls13(*s) == (version == Version::Tls13)) {
-            let message = format!("\"ciphers\" has none for TLS {name}, which is switched on");
-            let help = format!("add {example}, or leave TLS {name} out of \"versions\"");
+            let message = format!("\"ciphers\" has none for TLS {name}, which is enabled");
+            let help = format!("add {example}, or remove \"{name}\" from \"versions\"");
             section.sink.error(&place(), message, Some(help));
             good = false;
         }
@@ -146,7 +146,7 @@ fn protocol(section: &Section, preset: Preset) -> Option<Protocol> {
     let before = usable.len();
     usable.retain(|s| chosen.contains(if is_tls13(*s) { &Version::Tls13 } else { &Version::Tls12 }));
     if good && suites.is_some() && usable.len() < before {
-        section.sink.warn(&place(), "some of \"ciphers\" are of a TLS version that is switched off", None);
+        section.sink.warn(&place(), "some of \"ciphers\" are for a TLS version that is not enabled", None);
     }
     let mut groups_used = groups.as_ref().map_or_else(|| p::groups.default(), |g| g.value.clone());
     if !chosen.contains(&Version::Tls13) {
@@ -187,11 +187,11 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
 
     if let Some(e) = early_data.as_ref().filter(|e| e.value > 0) {
         if protocol.as_ref().is_some_and(|p| !p.versions.contains(&Version::Tls13)) {
-            sink.error(&e.span, "early data needs TLS 1.3, which is switched off", None);
+            sink.error(&e.span, "\"early_data\" needs TLS 1.3, which is not enabled", None);
         }
         if !resumption || tickets == 0 {
             let help = "set early_data = \"off\", or resumption = true and tickets above 0".to_owned();
-            sink.error(&e.span, "early data needs resumption, which is switched off", Some(help));
+            sink.error(&e.span, "\"early_data\" needs resumption, which is not enabled", Some(help));
         }
     }
     if offered.iter().any(|name| name == b"http/1.1") {
@@ -266,19 +266,18 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
 /// Early data comes before a client has shown that it holds its certificate's key, so it is off where one is asked for.
 fn warn_no_early_data(sink: &Sink, span: &Range<usize>, clients: &[ClientRule]) {
     if clients.iter().any(|c| c.names.is_empty()) {
-        let message =
-            "early data is never accepted on this listener: clients of every name are asked for a certificate";
-        return sink.warn(span, message, Some("remove it, or add for = [\"name\", …] to client_auth".to_owned()));
+        let message = "early data is never accepted on this listener: every name has client_auth";
+        return sink.warn(
+            span,
+            message,
+            Some("remove \"early_data\", or add for = [\"name\", …] to client_auth".to_owned()),
+        );
     }
     let names: Vec<String> = clients.iter().flat_map(|c| &c.names).map(|n| n.value.to_string()).collect();
     if !names.is_empty() {
         let names = decode::listed(names.iter().map(String::as_str));
-        let help = "it is for names without client_auth".to_owned();
-        sink.warn(
-            span,
-            format!("early data is not accepted for {names}: they ask for a client certificate"),
-            Some(help),
-        );
+        let help = "early data is only for names without client_auth".to_owned();
+        sink.warn(span, format!("early data is not accepted for {names}: these names have client_auth"), Some(help));
     }
 }
 
@@ -293,8 +292,8 @@ pub(super) fn alpn(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Vec<u8>>> 
     let names = decode::strings(sink, key, node)?;
     let unserved = names.iter().find(|name| !ALPN.contains(&name.value.as_str()));
     if let Some(name) = unserved {
-        let help = format!("leave it out, or write {key} = [\"h2\", \"http/1.1\"]");
-        sink.error(&name.span, format!("protocol \"{}\" is not served", name.value), Some(help));
+        let help = format!("remove it from the list, or write {key} = [\"h2\", \"http/1.1\"]");
+        sink.error(&name.span, format!("the gateway does not serve the protocol \"{}\"", name.value), Some(help));
         return None;
     }
     Some(names.into_iter().map(|name| name.value.into_bytes()).collect())
@@ -306,8 +305,8 @@ pub(super) fn early_data(sink: &Sink, key: &str, node: &Node) -> Option<u32> {
         DeValue::String(s) if s == "off" => Some(0),
         DeValue::Boolean(false) => Some(0),
         DeValue::Boolean(true) => {
-            let help = "write the most bytes that are accepted, as in early_data = \"16KiB\"".to_owned();
-            sink.error(&node.span(), "\"early_data\" is a size or \"off\"", Some(help));
+            let help = "write the largest amount that is accepted, as in early_data = \"16KiB\"".to_owned();
+            sink.error(&node.span(), "\"early_data\" must be a size or \"off\"", Some(help));
             None
         }
         _ => decode::size(&EARLY_DATA, sink, key, node).map(|n| n as u32),
@@ -351,7 +350,7 @@ fn certificates(section: &Section, store: &mut Store) -> Option<(sealane_tls::po
         let Some(loaded) = store.load(sink, &cert, key.as_ref(), ocsp.as_ref()) else { continue };
         if let Some(default) = default.filter(|d| d.value) {
             if strict_sni {
-                sink.error(&default.span, "a default certificate, but strict_sni = true refuses unknown names", None);
+                sink.error(&default.span, "\"default\" has no effect: strict_sni = true refuses unknown names", None);
             }
             marked.push(all.len() as u32);
         }
@@ -401,8 +400,8 @@ fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
         for name in written.iter().flatten() {
             match name.value.parse() {
                 Ok(NamePattern::Any) => {
-                    let help = "leave \"for\" out: the setting is then for all other names".to_owned();
-                    sink.error(&name.span, "\"*\" is no name here", Some(help));
+                    let help = "remove \"for\": the setting then applies to all other names".to_owned();
+                    sink.error(&name.span, "\"*\" is not a name in \"for\"", Some(help));
                     good = false;
                 }
                 Ok(value) => names.push(At { value, span: name.span.clone() }),
@@ -519,7 +518,7 @@ pub(super) fn upstream(
                 None => good = false,
             },
             (None, Some(key)) => {
-                sink.error(&key.span, "a \"key\" without a \"cert\"", None);
+                sink.error(&key.span, "\"key\" needs \"cert\"", None);
                 good = false;
             }
             (None, None) => {}

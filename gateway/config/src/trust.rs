@@ -35,7 +35,7 @@ pub(super) fn read(section: &Section, tcp: bool) -> Trust {
         }
     }
     if let (Some(list), true, false) = (&list, tcp, on(&proxy_protocol)) {
-        let help = "add proxy_protocol = true, or remove it: nothing else of what comes is read".to_owned();
+        let help = "add proxy_protocol = true, or remove \"trusted_proxies\": with mode = \"tcp\" only a PROXY header can name the client".to_owned();
         sink.error(&list.span, "\"trusted_proxies\" with mode = \"tcp\" and without \"proxy_protocol\"", Some(help));
     }
     if let (Some(header), None) = (&header, &list) {

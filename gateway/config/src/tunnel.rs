@@ -144,7 +144,11 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let listen = section.required(&s::listen).map(|at| addresses(sink, &at.value));
     let device = section.optional_at(&s::device);
     if let Some(d) = device.as_ref().filter(|d| d.value.is_empty() || d.value.len() > 15 || d.value.contains('/')) {
-        sink.error(&d.span, "\"device\" is no interface name", Some("up to 15 characters, as in \"tun0\"".to_owned()));
+        sink.error(
+            &d.span,
+            "\"device\" is not an interface name",
+            Some("write at most 15 characters, as in \"tun0\"".to_owned()),
+        );
     }
     let network4 = section.optional_at(&s::network).map(|at| network(sink, "network", &at));
     let network6 = section.optional_at(&s::network6).map(|at| network(sink, "network6", &at));
@@ -161,7 +165,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let token = section.optional(&s::token_lifetime);
     if optional && users.is_none() && command.is_none() && section.key_span("users").is_none() {
         let help = "add users = \"FILE\" or auth_command = [\"PROGRAM\"]".to_owned();
-        section.missing("[tunnel] lets in clients without a certificate, and asks for no password".to_owned(), help);
+        section.missing("[tunnel] accepts clients without a certificate and without a password".to_owned(), help);
     }
     let tls = tls(&section, optional);
     let ciphers = section.optional(&s::ciphers);
@@ -213,7 +217,7 @@ pub(super) fn seconds(sink: &Sink, key: &str, node: &decode::Node) -> Option<u16
     match u16::try_from(duration.as_secs()) {
         Ok(seconds) if duration.subsec_nanos() == 0 => Some(seconds),
         _ => {
-            let wrong = format!("\"{key}\" is a whole number of seconds, at most {}", u16::MAX);
+            let wrong = format!("\"{key}\" must be a whole number of seconds, at most {}", u16::MAX);
             sink.error(&node.span(), wrong, Some(format!("write {key} = \"10s\"; \"0s\" switches it off")));
             None
         }
@@ -233,7 +237,7 @@ fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)
             Some(("tcp", rest)) => (Transport::Tcp, rest),
             Some((other, _)) => {
                 let help = "write \"udp://:1194\" or \"tcp://:443\"".to_owned();
-                sink.error(&at.span, format!("\"{other}\" is no transport of a tunnel"), Some(help));
+                sink.error(&at.span, format!("\"{other}\" is not a transport of a tunnel"), Some(help));
                 continue;
             }
             None => (Transport::Udp, at.value.as_str()),
@@ -248,8 +252,8 @@ fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)
 
 /// What `sealane tunnel import` could not translate and only a person can decide. Nothing is served until then.
 fn undecided(section: &Section) {
-    let help = "decide what takes its place (docs/reference/tunnel.md, \"Coming from OpenVPN\"), then take this entry out; with the last \
-                one the setting itself";
+    let help = "decide what replaces this option (docs/reference/tunnel.md, \"Coming from OpenVPN\"), then remove this entry; with the \
+                last entry, remove \"undecided\" too";
     for at in section.optional_at(&s::undecided).map_or_else(Vec::new, |at| at.value) {
         section.sink.error(&at.span, format!("not decided yet: {}", at.value), Some(help.to_owned()));
     }
@@ -335,8 +339,10 @@ fn wraps(section: &Section) -> (WrapKey, Option<ServerKey>) {
     };
     let none = ["tls_crypt", "tls_auth", "tls_crypt_v2"].iter().all(|n| section.key_span(n).is_none());
     if none {
-        let help = "add tls_crypt_v2 = \"FILE\" (`sealane tunnel init` makes it): strangers then get no answer at all";
-        sink.warn(&section.span, "control packets are not wrapped", Some(help.to_owned()));
+        let help = "add tls_crypt_v2 = \"FILE\" (`sealane tunnel init` creates one): strangers then get no answer";
+        let message = "none of \"tls_crypt_v2\", \"tls_crypt\" and \"tls_auth\" is set: control packets have no protection \
+                       against strangers";
+        sink.warn(&section.span, message, Some(help.to_owned()));
     }
     (wrap, v2)
 }
@@ -442,7 +448,7 @@ pub(super) fn ciphers(sink: &Sink, key: &str, node: &decode::Node) -> Option<Vec
         match Cipher::from_name(&at.value) {
             Some(cipher) => out.push(cipher),
             None => {
-                let help = "AES-256-GCM, AES-128-GCM and CHACHA20-POLY1305 are all there is".to_owned();
+                let help = "allowed are AES-256-GCM, AES-128-GCM and CHACHA20-POLY1305".to_owned();
                 sink.error(&at.span, format!("\"{}\" is not supported", at.value), Some(help));
             }
         }
@@ -467,7 +473,7 @@ fn pushed(section: &Section) -> Vec<String> {
         match at.value.parse::<IpAddr>() {
             Ok(IpAddr::V4(a)) => out.push(format!("dhcp-option DNS {a}")),
             Ok(IpAddr::V6(a)) => out.push(format!("dhcp-option DNS6 {a}")),
-            Err(_) => sink.error(&at.span, format!("\"{}\" is no address", at.value), None),
+            Err(_) => sink.error(&at.span, format!("\"{}\" is not an IP address", at.value), None),
         }
     }
     if let Some(at) = section.optional_at(&s::domain) {
@@ -492,8 +498,7 @@ fn options(sink: &Sink, written: &[At<String>]) -> Vec<String> {
         let ours =
             ["ifconfig", "ifconfig-ipv6", "peer-id", "cipher", "protocol-flags", "topology", "push-continuation"];
         if ours.contains(&word) || ["compress", "comp-lzo", "shaper", "fragment"].contains(&word) {
-            let help =
-                Some("what the server itself negotiates, and what it does not support, is not pushed".to_owned());
+            let help = Some("remove it: the server negotiates this option itself, or does not support it".to_owned());
             sink.error(&at.span, format!("\"{word}\" cannot be pushed"), help);
         } else if !push::CLIENTS_TAKE.contains(&word) {
             let near = nearest(word, push::CLIENTS_TAKE.iter().copied());
@@ -503,7 +508,9 @@ fn options(sink: &Sink, written: &[At<String>]) -> Vec<String> {
             );
             sink.error(&at.span, format!("\"{word}\" is not an option that clients accept from a server"), Some(help));
         } else if push::replies(std::slice::from_ref(&at.value)).is_err() {
-            sink.error(&at.span, "an option to push has no comma, no control character, and 800 bytes at most", None);
+            let message =
+                "an option in \"push\" must not contain a comma or a control character, and must not exceed 800 bytes";
+            sink.error(&at.span, message, None);
         } else {
             out.push(at.value.clone());
         }
@@ -534,7 +541,10 @@ fn clients(
                     IpAddr::V6(a) => settings.address6 = Some(a),
                 },
                 _ => {
-                    let help = Some("an address of the tunnel's network that is not ours nor another's".to_owned());
+                    let help = Some(
+                        "write an address inside the tunnel's network that neither the gateway nor another client has"
+                            .to_owned(),
+                    );
                     sink.error(&at.span, format!("\"{}\" cannot be a client's address", at.value), help);
                 }
             }

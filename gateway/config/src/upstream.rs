@@ -49,10 +49,10 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
     if let Some(end) = authority.find(['/', '?', '#']) {
         let scheme = &s[..s.len() - rest.len()];
         let help = format!("write \"{scheme}{}\"", &authority[..end]);
-        return Err(("a server has no path: requests keep their own".to_owned(), Some(help)));
+        return Err(("a server's URL must not have a path: the path of the request is used".to_owned(), Some(help)));
     }
     if authority.contains('@') {
-        return Err(("a server has no user name or password".to_owned(), None));
+        return Err(("a server's URL must not have a user name or password".to_owned(), None));
     }
     let (host, port) = match authority.strip_prefix('[') {
         Some(v6) => match v6.split_once(']') {
@@ -77,7 +77,7 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
         (None, Some(false)) => 80,
         (None, None) => {
             let help = format!("write \"http://{authority}\", or add a port: \"{authority}:8080\"");
-            return Err(("a server without a port".to_owned(), Some(help)));
+            return Err(("this server has no port".to_owned(), Some(help)));
         }
     };
     let good = host.parse::<IpAddr>().is_ok()
@@ -279,7 +279,8 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
         }
         upstream.keepalive = 0;
         if let Some(h) = http.filter(|h| h.value != UpstreamHttp::One) {
-            let help = "remove one of them: HTTP/2 connections carry the requests of many clients".to_owned();
+            let help =
+                "remove one of them: HTTP/2 and HTTP/3 connections carry the requests of many clients".to_owned();
             sink.error(&h.span, "\"http\" and \"proxy_protocol\" exclude each other", Some(help));
         }
     }
@@ -294,11 +295,13 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
     };
     if let (Some(span), false) = (tls_span, group.https) {
         let help = "write https:// in \"servers\", or remove [upstream.tls]".to_owned();
-        sink.error(&span, "TLS settings for servers that are http://", Some(help));
+        sink.error(&span, "[upstream.tls] is for servers with https://", Some(help));
     }
     if let Some(written) = syn_tls {
         if written.value.is_some() && !group.https {
-            let help = "write https:// in \"servers\", or remove it: plain requests never travel in a SYN".to_owned();
+            let help =
+                "write https:// in \"servers\", or remove \"syn_tls\": the gateway sends no plain requests in a SYN"
+                    .to_owned();
             sink.error(&written.span, "\"syn_tls\" is for upstreams with TLS", Some(help));
         }
         upstream.syn_tls = written.value;
@@ -379,7 +382,7 @@ fn finish(
     };
     let bare = server_name.value.trim_end_matches('.');
     if ServerName::try_from(bare).is_err() {
-        sink.error(&server_name.span, format!("\"{bare}\" is no name that a certificate could have"), None);
+        sink.error(&server_name.span, format!("\"{bare}\" is not a name that a certificate can have"), None);
         return None;
     }
     let policy = settings.policy(&upstream.name, bare.to_owned(), upstream.http);

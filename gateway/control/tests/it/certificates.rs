@@ -40,7 +40,7 @@ fn a_chain_in_the_wrong_order() {
     let chain = read("certs/ca.pem") + &read("certs/a.pem");
     folder.write("certs/a.pem", chain);
     let report = load(&folder);
-    assert!(report.contains("it belongs to certificate 2 of the file: put that one first"), "{report}");
+    assert!(report.contains("it belongs to certificate 2 of the file: put that certificate first"), "{report}");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn files_that_hold_something_else() {
     let der = rcgen::CertificateParams::new(vec!["a.example".into()]).unwrap();
     let der = der.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec();
     let cases: [(&str, Vec<u8>, &str); 7] = [
-        ("certs/a.key", pem.clone().into_bytes(), "it holds a certificate; set \"key\""),
+        ("certs/a.key", pem.clone().into_bytes(), "the file contains a certificate; set \"key\""),
         ("certs/a.key", b"".to_vec(), "certs/a.key: no private key in this file"),
         (
             "certs/a.key",
@@ -109,7 +109,7 @@ fn files_that_hold_something_else() {
             "the private key is encrypted",
         ),
         ("certs/a.pem", key.clone().into_bytes(), "certs/a.pem: no certificate in this file"),
-        ("certs/a.pem", der, "it looks like DER; make PEM of it: openssl x509"),
+        ("certs/a.pem", der, "the file looks like DER; convert it to PEM: openssl x509"),
         ("certs/a.pem", pem.as_bytes()[..pem.len() / 2].to_vec(), "the file ends before"),
         ("certs/a.pem", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_vec(), "does not parse"),
     ];

@@ -24,7 +24,7 @@ fn broken_syntax_is_reported_with_what_can_be_said_of_the_rest() {
 #[test]
 fn an_empty_file_tells_what_to_begin_with() {
     let report = Folder::new().report("");
-    assert!(report.contains("there is no [[listener]]: nothing would be served"), "{report}");
+    assert!(report.contains("there is no [[listener]]: the gateway would serve nothing"), "{report}");
     assert!(report.contains("help: add [[host]] with names = [\"*\"]"), "{report}");
 }
 
@@ -89,10 +89,10 @@ fn messages() {
         (tls("groups = [\"P-265\"]") + &respond, "did you mean \"P-256\"?"),
         (tls("groups = [\"X25519MLKEM768\"]\nversions = [\"1.2\"]") + &respond, "\"groups\" has none for TLS 1.2"),
         (tls("early_data = true") + &respond, "as in early_data = \"16KiB\""),
-        (tls("early_data = \"16KiB\"\nresumption = false") + &respond, "early data needs resumption"),
-        (tls("early_data = 1\nversions = [\"1.2\"]") + &respond, "early data needs TLS 1.3"),
-        (tls("alpn = [\"h3\"]") + &respond, "protocol \"h3\" is not served"),
-        (listener("syn_tls = \"open\"") + &respond, "plain requests are never taken from a SYN"),
+        (tls("early_data = \"16KiB\"\nresumption = false") + &respond, "\"early_data\" needs resumption"),
+        (tls("early_data = 1\nversions = [\"1.2\"]") + &respond, "\"early_data\" needs TLS 1.3"),
+        (tls("alpn = [\"h3\"]") + &respond, "does not serve the protocol \"h3\""),
+        (listener("syn_tls = \"open\"") + &respond, "accepts no plain requests from a SYN"),
         (
             tls("").replace("[listener.tls]", "syn_tls = \"on\"\n[listener.tls]") + &respond,
             "\"on\" is not a value for \"syn_tls\"",
@@ -117,7 +117,10 @@ fn messages() {
             "a second host for \"[0::1]\"; the first is at",
         ),
         (listener("") + host, "[[host]] does not say what to do with requests"),
-        (listener("") + host + "respond = { status = 204, body = \"x\" }\n", "a response with status 204 has no body"),
+        (
+            listener("") + host + "respond = { status = 204, body = \"x\" }\n",
+            "a response with status 204 must not have a body",
+        ),
         (
             listener("") + host + &format!("respond = {{ body = \"{}\" }}\n", "x".repeat((64 << 10) + 1)),
             "\"body\" has more than 64 KiB",
@@ -127,14 +130,14 @@ fn messages() {
         (upstream("servers = []"), "\"servers\" is empty"),
         (upstream("servers = [\"127.0.0.1\"]"), "add a port: \"127.0.0.1:8080\""),
         (upstream("servers = [\"http://127.0.0.1\"]\nsyn_tls = \"cookie\"\n"), "\"syn_tls\" is for upstreams with TLS"),
-        (upstream("servers = [\"http://127.0.0.1\"]\n[upstream.tls]\n"), "TLS settings for servers that are http://"),
+        (upstream("servers = [\"http://127.0.0.1\"]\n[upstream.tls]\n"), "[upstream.tls] is for servers with https://"),
         (upstream("servers = [\"http://127.0.0.1\"]\nproxy_protocol = \"v1\"\nkeepalive = 5\n"), "exclude each other"),
         (
             upstream("servers = [\"https://127.0.0.1\", \"https://127.0.0.2\"]\ntls.ca = \"certs/a.pem\"\n"),
             "set server_name in",
         ),
         (upstream("servers = [\"https://127.0.0.1\"]\ntls.ca = \"none.pem\"\n"), "cannot read the CA file"),
-        (upstream("servers = [\"https://127.0.0.1\"]\ntls.key = \"certs/a.key\"\n"), "a \"key\" without a \"cert\""),
+        (upstream("servers = [\"https://127.0.0.1\"]\ntls.key = \"certs/a.key\"\n"), "\"key\" needs \"cert\""),
         (upstream("servers = [\"http://127.0.0.1\"]\nidle_timeout = \"0s\"\n"), "must be longer than zero"),
         (upstream("servers = [\"http://127.0.0.1\"]\nhost_header = \"a b\"\n"), "\"a b\" is not a value for Host"),
         (
@@ -156,21 +159,21 @@ fn messages() {
         ),
         (
             format!("[admin]\nlisten = \"127.0.0.1:0\"\nnames = [\"a:1\"]\n{}{respond}", listener("")),
-            "\"a:1\" is no host name",
+            "\"a:1\" is not a host name",
         ),
     ];
     let route = |more: &str| format!("{}{respond}[[host.route]]\n{more}\n", listener(""));
     let routing = [
-        (route("path = \"/api/*\"\nrespond = {}"), "write path = \"/api/\": it is for everything below"),
+        (route("path = \"/api/*\"\nrespond = {}"), "write path = \"/api/\": it matches everything below"),
         (route("path = \"api\"\nrespond = {}"), "write path = \"/api\""),
         (route("path = \"= /x\"\nrespond = {}"), "write exact = \"/x\""),
         (route("path = \"~ ^/x\"\nrespond = {}"), "there are no patterns"),
-        (route("path = \"/a/../b\"\nrespond = {}"), "is a path that no request has"),
+        (route("path = \"/a/../b\"\nrespond = {}"), "no request has the path"),
         (route("respond = {}"), "[[host.route]] does not say which requests it is for"),
         (route("path = \"/x\""), "[[host.route]] does not say what to do with requests"),
         (route("path = \"/x\"\nmethods = [\"get\"]\nrespond = {}"), "methods are in capitals: \"GET\""),
         (route("path = \"/x\"\nredirect = \"https://$host$request_uri\""), "{uri} for $request_uri"),
-        (route("path = \"/x\"\nredirect = { to = \"/\", status = 304 }"), "304 is no redirect's status"),
+        (route("path = \"/x\"\nredirect = { to = \"/\", status = 304 }"), "304 is not a redirect status"),
         (route("path = \"/x\"\nredirect = \"/{rset}\""), "there is no {rset}"),
         (route("path = \"/x\"\nrewrite_prefix = \"/y\"\nrespond = {}"), "\"rewrite_prefix\" without an upstream"),
         (
@@ -182,7 +185,7 @@ fn messages() {
             route("path = \"/x\"\nrespond = {}\nresponse_headers = { set = { Content-Length = \"1\" } }"),
             "\"Content-Length\" cannot be changed",
         ),
-        (route("path = \"/x\"\nrespond = {}\nheaders = { X = 1 }"), "no rule for \"X\""),
+        (route("path = \"/x\"\nrespond = {}\nheaders = { X = 1 }"), "this is not a condition on \"X\""),
         (route("path = \"/x\"\nrespond = {}\nhsts = 5"), "write hsts = true (a year)"),
         (listener("") + &respond + "[[rate_limit]]\nname = \"a\"\nrate = \"100\"\n", "\"100\" is not a rate"),
         (
@@ -198,7 +201,7 @@ fn messages() {
             tls(
                 "[[listener]]\naddress = \"127.0.0.1:9\"\nmode = \"tcp\"\n[listener.tls]\ncertificates = { cert = \"certs/a.pem\", key = \"certs/a.key\" }\n",
             ) + &respond,
-            "[listener.tls] with mode = \"tcp\"",
+            "[listener.tls] and mode = \"tcp\" exclude each other",
         ),
         (upstream("servers = [\"127.0.0.1:1\"]\nbalance = \"leastconn\""), "write balance = \"least_connections\""),
         (upstream("servers = [\"127.0.0.1:1\"]\nhash_by = \"uri\""), "\"header:NAME\" and \"cookie:NAME\""),
@@ -238,5 +241,5 @@ fn trust_in_everybody_is_warned_of() {
     let text = report("trusted_proxies = [\"0.0.0.0/0\"]", "");
     assert!(text.contains("warning: \"0.0.0.0/0\" trusts everybody"), "{text}");
     let text = report("", "[[host.route]]\npath = \"/a%2Fb\"\nrespond = { status = 200 }\n");
-    assert!(text.contains("warning: requests for \"/a%2Fb\" are answered with 400"), "{text}");
+    assert!(text.contains("warning: requests for \"/a%2Fb\" get 400"), "{text}");
 }

@@ -101,7 +101,7 @@ fn the_names_of_a_host_stand_under_the_same_rules() {
         "served as \"*\" without it",
     );
     // Another authority, or no revocation.
-    let refuses = "to client certificates that are refused for \"";
+    let refuses = "to clients whose certificates it refuses for \"";
     refused(&(rules(&[rule("require", "ca", secret), rule("require", "other", open)]) + &both), refuses);
     let revoking = rule("require", "ca", &format!(", crl = \"certs/ca.crl\"{secret}"));
     refused(&(rules(&[revoking, rule("require", "ca", open)]) + &both), refuses);
@@ -199,7 +199,7 @@ fn another_listener_must_not_require_less() {
     taken(&(tls(443, &require("")) + &tls(444, &require("")) + &hosts));
     taken(&(tls(443, &require("")) + &tls(444, "") + &narrow));
     // Other authorities, or no revocation.
-    let wanted = "is served on listener 127.0.0.1:444 to client certificates that listener 127.0.0.1:443 refuses";
+    let wanted = "to clients whose certificates listener 127.0.0.1:443 refuses";
     let others = require("").replace("ca.pem", "other.pem");
     match folder().load(&(tls(443, &require("")) + &tls(444, &others) + &hosts)) {
         Ok(_) => panic!("taken"),
@@ -249,7 +249,7 @@ fn a_required_name_is_served_where_it_is_required() {
     let others = same.replace("ca.pem", "other.pem");
     refused(
         &(secret.clone() + &tls(444, &others) + &host("\"a.example\"", &only(444)) + &other),
-        "the host of \"a.example\" is served only on listener 127.0.0.1:444, to client certificates that are refused here",
+        "the host of \"a.example\" is served only on listener 127.0.0.1:444, to clients whose certificates this listener refuses",
     );
     taken(&(secret.clone() + &tls(444, &same) + &host("\"a.example\"", &only(444)) + &other));
     let tcp = "[[listener]]\naddress = \"127.0.0.1:23\"\nmode = \"tcp\"\n";
@@ -335,8 +335,8 @@ fn early_data_beside_client_certificates_is_warned_of() {
         warnings.into_iter().map(|w| w.message).collect::<Vec<_>>()
     };
     assert!(warned("").is_empty());
-    let some = "early data is not accepted for \"secret.example\": they ask for a client certificate";
+    let some = "early data is not accepted for \"secret.example\": these names have client_auth";
     assert_eq!(warned(&require(", for = [\"secret.example\"]")), [some]);
-    let all = "early data is never accepted on this listener: clients of every name are asked for a certificate";
+    let all = "early data is never accepted on this listener: every name has client_auth";
     assert_eq!(warned(&require("")), [all]);
 }
