@@ -19,13 +19,13 @@ table! {
     lanes: Count = Count(1..=1024),
         described("the cores this process may use (affinity and cgroup quota counted)"),
         example(4), aliases("workers", "threads", "nbthread", "worker_processes");
-    /// After the first SIGTERM or Ctrl-C: how long open requests may continue. A second signal stops immediately.
+    /// How long open requests may continue after the first SIGTERM or Ctrl-C. A second signal stops immediately.
     drain_timeout: Time = Time::ANY, default("30s");
     /// How long clients may resume TLS sessions. Ticket keys are replaced as often, and the previous key is kept.
     ticket_lifetime: Time = TICKETS, default("12h");
-    /// Who resolves the names of servers. `"dns"`: the DNS servers, search domains and options of `/etc/resolv.conf`, and
+    /// What resolves the names of servers. `"dns"`: the DNS servers, search domains and options of `/etc/resolv.conf`, and
     /// the names in `/etc/hosts`. `"system"`: the system's resolver (getaddrinfo: NSS, LDAP, multicast DNS), which does not
-    /// report TTLs. Or the address of a DNS server (`"127.0.0.53"`, `"[::1]:5353"`), which alone is asked.
+    /// report TTLs. Or the address of the only DNS server to ask (`"127.0.0.53"`, `"[::1]:5353"`).
     /// A program built without the feature `full` has the system's resolver only.
     resolver: Own<ResolverKind> = Own(read_resolver, || Shape::Text(None)),
         described("`\"dns\"`, or `\"system\"` where `/etc/nsswitch.conf` has sources beyond files and DNS"),
@@ -33,7 +33,7 @@ table! {
     /// Reload when this file or one that it names (certificates, keys, CAs, CRLs, OCSP responses) changes. Without it,
     /// `sealane reload` or SIGHUP reloads.
     reload_on_change: Flag = Flag, default(false);
-    /// Started as root: the user to become once everything is open. Only the capability to bind low ports is kept (with
+    /// The user to become, if the gateway was started as root, after it has opened everything. Only the capability to bind low ports is kept (with
     /// `[tunnel]` also the one to set up interfaces and routes).
     user: Text = Text, example("sealane");
     /// The group to become.
@@ -44,7 +44,7 @@ table! {
     log: One = One(&log::TABLE), default({});
     /// Limits and timeouts of clients.
     limits: One = One(&limits::TABLE), default({});
-    /// Addresses that are listened on.
+    /// The addresses on which the gateway accepts connections.
     listener: Many = Many(&listener::TABLE), described("must be set unless there is a `[tunnel]`");
     /// Hosts, by name.
     host: Many = Many(&host::TABLE), described("must be set unless there is only a `[tunnel]`");
@@ -59,7 +59,7 @@ table! {
 table! {
     admin "[admin]";
 
-    /// Path of a Unix socket where `sealane status`, `top`, `reload`, `upgrade` and `drain` ask. Only its owner (and root)
+    /// Path of a Unix socket through which `sealane status`, `top`, `reload`, `upgrade` and `drain` reach the gateway. Only its owner (and root)
     /// may connect. At most 90 bytes.
     socket: Text = Text, example("admin.sock");
     /// Address of a status page, `/metrics` (Prometheus), `/v1/status` (JSON) and `/healthz` (200; 503 while draining), over
@@ -73,21 +73,21 @@ table! {
 table! {
     log "[log]",
         notes = "A combined line is the format that NGINX and Apache write, then: the duration in seconds, the TLS version \
-            (`-` without TLS), the bytes of the request's body, the upstream server (`-` where there was none), and the \
-            SHA-256 fingerprint of the client's certificate (`-` where it showed none). Status 499: the client left before \
-            it was answered. What clients send is escaped as `\\xHH` where it is not printable ASCII.";
+            (`-` without TLS), the bytes of the request's body, the upstream server (`-` if there was none), and the \
+            SHA-256 fingerprint of the client's certificate (`-` if it showed none). Status 499: the client left before \
+            the request was answered. Bytes from clients that are not printable ASCII are escaped as `\\xHH`.";
 
     /// Where access log lines go: `"off"`, `"stdout"`, or a file, which is appended to and is opened again on SIGUSR1. A new
     /// file has mode 0640. When the disk cannot keep up, lines are dropped and counted; requests never wait.
     access: Own<AccessLogTarget> = Own(read_access_log, || Shape::Text(None)), default("off"), sets("stdout"),
         aliases("access_log");
-    /// The format of a line. Both are described below and in [operating](page:operating).
+    /// The format of an access log line. Both formats are described below and in [operating](page:operating).
     format: Choice<LogFormat> = Choice(&[("combined", LogFormat::Combined), ("json", LogFormat::Json)]),
         default("combined");
     /// What the gateway logs on its standard error. Each level includes those before it. A reload with another level
     /// replaces what `sealane log-level` has set. See [operating](page:operating).
     level: Choice<Level> = Choice(LEVELS), default("info");
-    /// How it is written: `"text"`, or `"json"` for one object per line.
+    /// The format of the log: `"text"`, or `"json"` for one object per line.
     message_format: Choice<bool> = Choice(&[("text", false), ("json", true)]), default("text");
 }
 
@@ -95,53 +95,53 @@ table! {
     /// Limits and timeouts towards clients.
     limits "[limits]";
 
-    /// From accept to the end of the TLS handshake.
+    /// How long the TLS handshake may take, counted from accept.
     handshake_timeout: Time = Time::TIMEOUT, default("10s");
-    /// From a request's first byte to the end of its head (else 408).
+    /// How long a request's head may take, from its first byte (else 408).
     header_timeout: Time = Time::TIMEOUT, default("10s");
-    /// Between two requests.
+    /// How long a connection may be idle between two requests.
     keepalive_timeout: Time = Time::TIMEOUT, default("75s");
     /// Longest silence while a message is being transferred.
     idle_timeout: Time = Time::TIMEOUT, default("60s");
-    /// Bytes per second, averaged over `idle_timeout`. A client that sends a request's body or takes a response more slowly
-    /// is given up (408, or the response is cut off). Only time in which the gateway waits for the client counts. gRPC,
-    /// event streams, upgraded and relayed connections have no rate. 0: none. See
+    /// The lowest rate at which a client may send a request's body or take a response, in bytes per second, averaged over
+    /// `idle_timeout`. Slower requests get 408, slower responses are cut off. Only time in which the gateway waits for the client counts. gRPC,
+    /// event streams, upgraded and relayed connections have no rate. 0: no limit. See
     /// [HTTP versions](page:http-versions#deadlines).
     min_body_rate: Size = Size(0..=1 << 30), default(256);
-    /// A request's head (else 431).
+    /// The largest head of a request (else 431).
     max_header_size: Size = Size(1024..=1 << 20), default("32KiB");
-    /// A request's target (else 414); counts within `max_header_size`.
+    /// The longest target of a request (else 414). It counts within `max_header_size`.
     max_uri_size: Size = Size(256..=1 << 20), default("8KiB");
-    /// Header fields of a request (else 431).
+    /// The most header fields of a request (else 431).
     max_header_fields: Count = Count(8..=10_000), default(128);
-    /// A request's body (else 413). 0: no limit.
+    /// The largest body of a request (else 413). 0: no limit.
     max_body_size: Size = Size(0..=i64::MAX as u64), default(0), aliases("client_max_body_size");
     /// HTTP/2: requests that a client may have open at once on a connection.
     max_streams: Count = Count(1..=10_000), default(128);
-    /// Requests on one connection before it is closed. 0: no limit.
+    /// How many requests are served on a connection before it is closed. 0: no limit.
     max_requests: Count = Count(0..=i64::MAX as u64), default(0);
-    /// Connections per lane. At the limit accepting pauses, and new clients wait in the kernel's queue.
+    /// The most connections of a lane. At the limit the lane stops accepting, and new clients wait in the kernel's queue.
     max_connections: Count = Count(1..=10_000_000), default(16384), aliases("maxconn");
-    /// Connections that one client may have open, over all lanes and all versions of HTTP together. Further ones are closed,
-    /// over QUIC refused. Those of `trusted_proxies` are not counted. 0: any number.
+    /// Connections that one client may have open, over all lanes and all versions of HTTP together. Further connections are
+    /// closed, over QUIC refused. Connections of `trusted_proxies` are not counted. 0: any number.
     max_connections_per_client: Count = Count(0..=1_000_000), default(0);
-    /// Bytes that the process may hold in memory (resident). Above it new clients wait in the kernel's queue until it is
-    /// less, and the connections that hold the most are reset, if they hold 64 KiB or more. 0: nine tenths of the limit of
-    /// its control group, or three quarters of the machine's memory if that is less.
+    /// Bytes that the process may hold in memory (resident). Above this, new clients wait in the kernel's queue until the
+    /// process holds less, and the connections that hold the most are reset, if they hold 64 KiB or more. 0: nine tenths of
+    /// the limit of the process's control group, or three quarters of the machine's memory if that is less.
     max_memory: Size = Size(0..=i64::MAX as u64), default(0);
-    /// New connections per client. Further ones are closed, over QUIC refused.
+    /// New connections per client. Further connections are closed, over QUIC refused.
     connection_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), example("50/s");
     /// How many new connections of a client may come at once.
     connection_burst: Count = Count(1..=1_000_000), described("what `connection_rate` allows in a second, at least 1"),
         example(100);
-    /// New TLS sessions per client, full or resumed. Further ones get the alert `access_denied`; over QUIC they are refused.
+    /// New TLS sessions per client, full or resumed. Further handshakes get the alert `access_denied`; over QUIC they are refused.
     handshake_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), example("20/s");
     /// How many new TLS sessions of a client may come at once.
     handshake_burst: Count = Count(1..=1_000_000), described("what `handshake_rate` allows in a second, at least 1"),
         example(40);
-    /// How many bits of an IPv4 address make a client, for the two rates and for `max_connections_per_client`.
+    /// How many leading bits of an IPv4 address identify a client, for the two rates and for `max_connections_per_client`.
     rate_ipv4_prefix: Count = Count(0..=32), default(32);
-    /// The same for IPv6.
+    /// How many leading bits of an IPv6 address identify a client.
     rate_ipv6_prefix: Count = Count(0..=128), default(64);
     /// Clients that each lane remembers for each of the two rates.
     rate_entries: Count = Count(8..=10_000_000), default(16384);
@@ -153,7 +153,7 @@ table! {
 }
 
 table! {
-    /// How often clients may ask. Beyond the rate they get 429. Hosts and routes refer to a rate limit by its name.
+    /// How many requests clients may send. Beyond the rate, requests get 429. Hosts and routes refer to a rate limit by its name.
     rate_limit "[[rate_limit]]", example_is_commented = true;
 
     /// The name by which hosts and routes refer to it.
@@ -165,9 +165,9 @@ table! {
     /// What is counted: `"address"`, `"sni"` (the name in the ClientHello; the host over plain HTTP) or `"header:NAME"`
     /// (requests without it are not counted).
     key: Own<RateKey> = Own(rate::key, || Shape::Text(Some("^(address|sni|header:[^ ]+)$"))), default("address");
-    /// How many bits of an IPv4 address make a client.
+    /// How many leading bits of an IPv4 address identify a client.
     ipv4_prefix: Count = Count(0..=32), default(32);
-    /// The same for IPv6.
+    /// How many leading bits of an IPv6 address identify a client.
     ipv6_prefix: Count = Count(0..=128), default(64);
     /// Keys that each lane remembers.
     entries: Count = Count(8..=10_000_000), default(16384);

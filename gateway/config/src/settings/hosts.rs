@@ -18,11 +18,11 @@ table! {
     /// | `"**.example.com"` | names with one or more further labels: `a.example.com`, `b.a.example.com` |
     /// | `"*"` | every name |
     ///
-    /// The narrowest wins: the exact name, then the longest suffix (of two with the same suffix, `*.` before `**.`), then
+    /// The narrowest name wins: the exact name, then the longest suffix (of two with the same suffix, `*.` before `**.`), then
     /// `"*"`.
     ///
-    /// A host has one of `to`, `upstream`, `redirect`, `respond` and `passthrough`. It may have none where there are routes:
-    /// other requests then get 404.
+    /// A host has one of `to`, `upstream`, `redirect`, `respond` and `passthrough`. It may have none if it has routes:
+    /// requests that no route matches then get 404.
     host "[[host]]", includes = &[&messages::TABLE, &actions::TABLE],
         example = "\
 [[host]]
@@ -41,17 +41,17 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
     /// Addresses of listeners, written as in `address`. If not set, a plain listener redirects (308) requests to HTTPS
     /// when this host requires a client certificate on another listener.
     listeners: Strings = Strings, described("all"), sets([":443"]);
-    /// The name of an `[[upstream]]` to which connections for these names are relayed as they are. For listeners with TLS or
-    /// `mode = "tcp"`; without `listeners`, for all of those.
+    /// The name of an `[[upstream]]` to which connections for these names are relayed unchanged. For listeners with TLS or
+    /// `mode = "tcp"`; without `listeners`, for all such listeners.
     passthrough: Text = Text, example("app");
-    /// Rules for some of the host's requests. Which one wins: [routing](page:routing).
+    /// Rules for some of the host's requests. Which rule wins: [routing](page:routing).
     route: Many = Many(&route::TABLE);
 }
 
 table! {
-    /// Requests of the host for which other rules hold. It needs at least one of `path`, `exact`, `methods` and `headers`,
+    /// Other rules for some of the host's requests. A route needs at least one of `path`, `exact`, `methods` and `headers`,
     /// and exactly one of `to`, `upstream`, `respond` and `redirect`. Which route wins: [routing](page:routing). Header
-    /// changes and rate limits are applied besides those of the host.
+    /// changes and rate limits are applied in addition to those of the host.
     route "[[host.route]]", includes = &[&messages::TABLE, &actions::TABLE], example_is_commented = true;
 
     /// This path and everything below it.
@@ -81,7 +81,7 @@ table! {
     /// A URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. See [routing](page:routing).
     redirect: Own<Redirect> = Own(read::redirect, || Shape::Either(
         vec![Shape::Text(None), Shape::Table(&redirect::TABLE)])), example("https://{host}{uri}");
-    /// An answer of the gateway itself.
+    /// A fixed response of the gateway itself.
     respond: One = One(&respond::TABLE), example({ status = 404 });
 }
 
@@ -92,22 +92,22 @@ table! {
     request_headers: One = One(&edits::TABLE), example({ set = { X-Version = "2" } });
     /// Changes to responses for the client.
     response_headers: One = One(&edits::TABLE), example({ set = { X-Frame-Options = "DENY" }, remove = ["Server"] });
-    /// `true` (a year), a duration, or the whole value of `Strict-Transport-Security`. Sent over TLS only. A route without
-    /// it has the host's.
+    /// `true` (a year), a duration, or the whole value of `Strict-Transport-Security`. The header is sent over TLS only. A route without
+    /// `hsts` uses the host's.
     hsts: Own<String> = Own(read::hsts, || Shape::Either(vec![Shape::Flag, Shape::Text(None)])), example("365d");
     /// Names of `[[rate_limit]]`s that a request must pass.
     rate_limit: Strings = Strings, example("per-client");
 }
 
 table! {
-    /// Changes are made in this order.
+    /// The changes are made in the order `remove`, `set`, `add`.
     edits "header changes";
 
     /// Names of headers.
     remove: Own<Vec<String>> = Own(read::removed, || Shape::List(Box::new(Shape::Text(None))));
-    /// A table of names and values, which replace those that are there.
+    /// A table of header names and values. They replace existing headers of these names.
     set: Own<Vec<(String, String)>> = Own(read::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
-    /// A table of names and values, which stand beside those that are there.
+    /// A table of header names and values. Existing headers of these names stay.
     add: Own<Vec<(String, String)>> = Own(read::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
 }
 
@@ -125,7 +125,7 @@ table! {
 table! {
     redirect "redirect";
 
-    /// Where to: `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`, `{query}` and `{rest}` (path and query behind the
+    /// The target. `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`, `{query}` and `{rest}` (path and query behind the
     /// route's path) stand for parts of the request.
     to: Own<Vec<Piece>> = Own(read::target, || Shape::Text(None)), required("https://{host}{uri}");
     /// 301, 302, 303, 307 or 308.

@@ -7,7 +7,7 @@ use sealane_tls::policy::{ClientAuthMode, Group, Suite, Version};
 use std::time::Duration;
 
 table! {
-    /// One for each address, or for several that are served alike.
+    /// A listener serves one address, or several addresses in the same way.
     listener "[[listener]]",
         example = "# Plain HTTP on another port.\n[[listener]]\naddress = \":80\"\n";
 
@@ -18,28 +18,28 @@ table! {
     /// contact) or `"open"` (first contacts, too; needs an ECDSA certificate). See [TLS in the SYN](page:syn-tls).
     syn_tls: Choice<SynTls> =
         Choice(&[("off", SynTls::Off), ("cookie", SynTls::Cookie), ("open", SynTls::Open)]), default("cookie"), needs("tls");
-    /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of load balancers and proxies that may say who the client is.
-    /// Headers by which others say so are removed. See [behind a load balancer](page:behind-a-load-balancer).
+    /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of load balancers and proxies that may name the client.
+    /// Such headers from other clients are removed. See [behind a load balancer](page:behind-a-load-balancer).
     trusted_proxies: Strings = Strings, example(["10.0.0.0/8"]);
-    /// The header in which trusted proxies say who the client is. The other one is not believed. `"Forwarded"` carries
+    /// The header in which trusted proxies name the client. The gateway does not trust the other header. `"Forwarded"` carries
     /// scheme and host, too: `X-Forwarded-*` are removed. Needs `trusted_proxies`.
     client_address_header: Choice<AddressHeader> = Choice(&[
         ("X-Forwarded-For", AddressHeader::XForwardedFor),
         ("Forwarded", AddressHeader::Forwarded),
     ]), default("X-Forwarded-For"), needs("trusted_proxies");
-    /// Believe `Forwarded`, `X-Forwarded-*` and similar headers from trusted proxies. Without `trusted_proxies`: from
-    /// everybody, which `sealane check` warns of.
+    /// Trust `Forwarded`, `X-Forwarded-*` and similar headers from trusted proxies. Without `trusted_proxies`: from
+    /// everybody, and `sealane check` warns about it.
     trust_forwarded: Flag = Flag, described("`false`; `true` with `trusted_proxies`"), example(true);
     /// Clients start with a PROXY protocol header, version 1 or 2. A connection without one is refused, and so is one from
-    /// another address than `trusted_proxies`. Without `trusted_proxies` the header is taken from everybody, which
-    /// `sealane check` warns of.
+    /// another address than `trusted_proxies`. Without `trusted_proxies` the header is accepted from everybody, and
+    /// `sealane check` warns about it.
     proxy_protocol: Flag = Flag, default(false);
     /// Allow the method CONNECT (else 405).
     allow_connect: Flag = Flag, default(false);
-    /// Allow the method TRACE (else 405). A server that answers it shows headers to scripts that should not see them.
+    /// Allow the method TRACE (else 405). A server that answers TRACE shows headers to scripts that should not see them.
     allow_trace: Flag = Flag, default(false);
-    /// With TLS: the port by which clients reach the listener, where it is another one than the one it is bound to (port
-    /// forwarding, a container). Plain listeners redirect requests that need a client certificate to this port, and
+    /// With TLS: the port at which clients reach the listener, if it differs from the port in `address` (port forwarding, a
+    /// container). Plain listeners redirect requests that need a client certificate to this port, and
     /// `Alt-Svc` announces it.
     public_port: Count = Count(1..=65_535), described("the port of `address`"), example(443);
     /// Without TLS: accept HTTP/2 from clients that begin with it (prior knowledge, RFC 9113 §3.3), beside HTTP/1.1.
@@ -56,14 +56,14 @@ table! {
 }
 
 table! {
-    /// Of use with `http3`.
+    /// Settings of HTTP/3. They have no effect without `http3`.
     quic "[listener.quic]", example_is_commented = true;
 
     /// Requests open at once on one connection.
     max_streams: Count = Count(1..=10_000), default(100);
     /// Bytes of one request's body that may be in flight.
     stream_window: Size = Size(16 << 10..=64 << 20), default("256KiB");
-    /// The same for all requests of a connection together.
+    /// Bytes of the bodies of all requests of a connection that may be in flight together.
     connection_window: Size = Size(16 << 10..=1 << 30), default("1MiB");
     /// Bytes of responses kept per connection until the client has acknowledged them.
     send_window: Size = Size(16 << 10..=1 << 30), default("2MiB");
@@ -71,12 +71,12 @@ table! {
     retry_above: Count = Count(0..=1_000_000), default(256);
     /// Clients may change their address.
     migration: Flag = Flag, default(true);
-    /// Several datagrams per system call (UDP GSO and GRO), where the kernel supports it. It is given up automatically where
-    /// it fails.
+    /// Several datagrams per system call (UDP GSO and GRO), if the kernel supports it. If it fails, the gateway
+    /// switches it off.
     offload: Flag = Flag, default(true);
     /// Announce HTTP/3 by `Alt-Svc` in responses over TCP.
     alt_svc: Flag = Flag, default(true);
-    /// The UDP port that `Alt-Svc` names: where clients reach the listener at another port than the one it is bound to (port
+    /// The UDP port that `Alt-Svc` names, if clients reach the listener at another port than the port in `address` (port
     /// forwarding, a container).
     alt_svc_port: Count = Count(1..=65_535), described("`public_port`"), example(443);
 }
@@ -84,7 +84,7 @@ table! {
 table! {
     protocol "";
 
-    /// TLS versions. `"TLSv1.3"` is understood, too.
+    /// TLS versions. `"TLSv1.3"` is also accepted.
     versions: Own<Vec<Version>> = Own(tls::versions, || Shape::List(Box::new(Shape::Choice(
         vec!["1.3", "1.2", "TLSv1.3", "TLSv1.2"])))),
         described("`[\"1.3\", \"1.2\"]`; with `preset = \"modern\"` only `\"1.3\"`"), example(["1.3", "1.2"]),
@@ -128,8 +128,8 @@ key = \"certs/example.com.key\"
     /// Tickets sent after a full TLS 1.3 handshake. 0 switches resumption off for TLS 1.3.
     // A browser uses each once and opens two connections.
     tickets: Count = Count(0..=16), default(2);
-    /// 0-RTT data accepted for safe methods: `"off"`, or a size. Needs TLS 1.3, `resumption` and `tickets`. Tickets are then
-    /// good for one use each. Never for names with `client_auth`, in either mode.
+    /// 0-RTT data accepted for safe methods: `"off"`, or a size. Needs TLS 1.3, `resumption` and `tickets`. Each ticket can
+    /// then be used once. Names with `client_auth` accept no early data, in either mode.
     early_data: Own<u32> = Own(tls::early_data, || Shape::Either(vec![
         Shape::Choice(vec!["off"]), Shape::Size(tls::EARLY_DATA), Shape::Flag])), default("off"), aliases("0rtt", "zero_rtt");
     /// Client certificates: for all names, or for those in `for`.
@@ -143,7 +143,7 @@ key = \"certs/example.com.key\"
 
 table! {
     /// A certificate is chosen by the DNS names that are in it (subjectAltName), exact before wildcard. Certificates for the
-    /// same name with different kinds of keys stand side by side, and the client's offer decides. A key that does not belong
+    /// same name with different kinds of keys can be combined, and the client's offer decides. A key that does not belong
     /// to its certificate is an error. An expired certificate, one that expires within 14 days, a key that every user can
     /// read, and a host without a certificate are warnings.
     certificate "certificates", example_is_commented = true;
@@ -168,7 +168,7 @@ table! {
     /// [certificates](page:certificates#require-client-certificates).
     client_auth "client_auth", example_is_commented = true;
 
-    /// `"require"`: a client without a certificate is refused. `"optional"`: it is served.
+    /// `"require"`: a client without a certificate is refused. `"optional"`: such a client is served.
     mode: Choice<ClientAuthMode> =
         Choice(&[("require", ClientAuthMode::Require), ("optional", ClientAuthMode::Optional)]), required("require" or "optional"), example("require");
     /// PEM file of the CAs whose certificates are accepted.

@@ -37,7 +37,7 @@ table! {
     ca: File = File, described("must be set unless `client_certificate` is `\"optional\"` or `\"none\"`"), example("ca.crt");
     /// PEM file of the server's certificate.
     cert: File = File, required("server.crt"), aliases("crt", "certificate");
-    /// PEM file of its private key.
+    /// PEM file of the server's private key.
     key: File = File, described("the file of `cert`"), example("server.key"), aliases("private_key");
     /// Revocation lists, PEM, version 2. If the list has expired, all clients are refused. After a reload, a revoked client is
     /// disconnected at its next key renewal (`renegotiate`); `disabled` of `[[tunnel.client]]` takes effect immediately.
@@ -50,12 +50,13 @@ table! {
     /// Whether clients must have a certificate. With `"optional"` and `"none"`, `users` or `auth_command` is required.
     client_certificate: Choice<bool> = Choice(&[("require", false), ("optional", true), ("none", true)]),
         default("require");
-    /// A key file in OpenVPN's format. May be combined with `tls_crypt` or `tls_auth`.
-    tls_crypt_v2: File = File, described("none, with a warning"), example("tls-crypt-v2.key");
-    /// A key file in OpenVPN's format.
-    tls_crypt: File = File, described("none, with a warning"), example("tls-crypt.key");
-    /// A key file in OpenVPN's format. Excludes `tls_crypt`.
-    tls_auth: File = File, described("none, with a warning"), example("tls-auth.key");
+    /// The server's key for `tls-crypt-v2`, with which each client has a key of its own: a file in OpenVPN's format. May be
+    /// combined with `tls_crypt` or `tls_auth`.
+    tls_crypt_v2: File = File, described("none; a warning if `tls_crypt` and `tls_auth` are not set either"), example("tls-crypt-v2.key");
+    /// The key that protects control packets, the same for all clients: a file in OpenVPN's format.
+    tls_crypt: File = File, described("none; a warning if `tls_crypt_v2` and `tls_auth` are not set either"), example("tls-crypt.key");
+    /// The key that authenticates control packets, without encryption: a file in OpenVPN's format. Excludes `tls_crypt`.
+    tls_auth: File = File, described("none; a warning if `tls_crypt_v2` and `tls_crypt` are not set either"), example("tls-auth.key");
     /// The direction of the key of `tls_auth`.
     key_direction: Count = Count(0..=1), described("both ways"), example(0);
     /// The digest of `tls_auth`.
@@ -70,12 +71,12 @@ table! {
     epoch: Flag = Flag, default(true);
     /// A file of `name:hash` lines; `sealane tunnel passwd NAME` creates a line.
     users: File = File, example("users");
-    /// A program that checks passwords. It gets name and password on two lines of standard input, and `common_name` and
+    /// A program that checks passwords. It gets the name and the password as two lines on its standard input, and `common_name` and
     /// `untrusted_ip` in its environment. Exit code 0: accept, 75: temporarily unavailable, other: refuse. It may run for 10 s.
     auth_command: Strings = Strings, example(["/usr/local/bin/check-password"]), secret(Arguments);
     /// After the password, clients renew their keys with a token for this long. Then the password is required again. A token is
-    /// not extended, and it ends with its user's line in `users` and with the process. With `auth_command` alone, a removed
-    /// user is noticed when the token ends.
+    /// not extended. It becomes invalid when its user's line is removed from `users` and when the process ends. Without `users`
+    /// (only `auth_command`), a removed user keeps access until the token ends.
     token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
     /// Networks that clients reach through the tunnel.
     routes: Strings = Strings, example(["10.0.0.0/8"]);
@@ -89,7 +90,7 @@ table! {
     push: Strings = Strings, example(["block-outside-dns"]);
     /// As `keepalive` of OpenVPN: the interval of pings, in whole seconds. `"0s"`: none.
     ping: Own<u16> = Own(read::seconds, read::seconds_shape), default("10s");
-    /// After this long without a packet, clients connect again, in whole seconds. The server waits twice as long.
+    /// After this many whole seconds without a packet, clients connect again. The server waits twice as long.
     ping_restart: Own<u16> = Own(read::seconds, read::seconds_shape), default("60s");
     /// `reneg-sec`: how long a key is used. `"0s"`: the clients decide.
     renegotiate: Time = Time::ANY, default("1h");
@@ -97,7 +98,7 @@ table! {
     transition: Time = Time::TIMEOUT, default("1h");
     /// `hand-window`: how long a key exchange may take.
     handshake_timeout: Time = Time::TIMEOUT, default("60s");
-    /// The MTU of the tunnel.
+    /// The MTU of the tunnel's interface.
     mtu: Count = Count(576..=9000), default(1500);
     /// The size of outer packets to which TCP inside the tunnel is limited. 0: no limit.
     mssfix: Count = Count(0..=9000), default(1492);
@@ -111,9 +112,9 @@ table! {
     max_clients: Count = Count(1..=1_000_000), default(1024);
     /// Threads of the user-space data plane.
     lanes: Count = Count(1..=64), described("the gateway's"), example(2);
-    /// The longest time for which a lane of the user-space data plane waits to collect packets that arrive one by one above
-    /// 20,000 per second. This halves the CPU time and adds up to this delay. Below that rate, nothing is delayed. `"0s"`: never
-    /// wait.
+    /// How long a lane of the user-space data plane may wait to collect packets when more than 20,000 per second arrive one by
+    /// one. Waiting halves the CPU time and delays packets by at most this long. Below that rate the lane does not wait.
+    /// `"0s"`: never wait.
     gather: Time = GATHER, default("250us");
     /// `"kernel"`: Linux' `ovpn` module (6.16 and later), or refuse to start. `"user"`: user space. `"auto"`: the kernel if it
     /// supports all other settings.
