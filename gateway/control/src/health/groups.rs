@@ -498,7 +498,7 @@ fn say(group: &str, server: &str, event: &Event, why: Option<Failure>) {
         Event::Ejected { failures, rest } => {
             let seconds = rest.as_secs_f64();
             log::warn!(
-                "upstream {group}: {server} has failed {failures} times in a row: left alone for {seconds} s \
+                "upstream {group}: {server} has failed {failures} times in a row: ejected for {seconds} s \
                  ({why})"
             );
         }

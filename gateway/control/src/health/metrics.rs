@@ -32,7 +32,7 @@ impl LiveUpstreams {
         counter("sealane_server_failures_total", "Connections of a server that failed, broke or timed out.", |s| {
             s.failures
         });
-        counter("sealane_server_ejections_total", "Times that a server was left alone for its failures.", |s| {
+        counter("sealane_server_ejections_total", "Times that a server was ejected because of failed requests.", |s| {
             s.ejections
         });
         let mut family = out.counter("sealane_server_checks_total", "Active checks by their result.");

@@ -222,7 +222,7 @@ fn a_dead_server_is_left_alone() {
     assert_eq!(of("sealane_server_up"), Some(0.0));
     // Control decides within a moment; until then a few more may find out.
     assert!(of("sealane_server_failures_total") < Some(60.0), "{:?}", of("sealane_server_failures_total"));
-    assert!(gateway.server.log().contains("times in a row: left alone for 3600 s"));
+    assert!(gateway.server.log().contains("times in a row: ejected for 3600 s"));
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn no_option_is_passed_over_in_silence() {
     for option in
         ["plugin", "user", "management", "sndbuf", "ifconfig-pool-persist", "explicit-exit-notify", "persist-key"]
     {
-        assert_ne!(outcome(option), Outcome::Undecided("is not known"), "{option}");
+        assert_ne!(outcome(option), Outcome::Undecided("this option is not known"), "{option}");
     }
 }
 

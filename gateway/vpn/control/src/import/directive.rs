@@ -53,7 +53,7 @@ pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: 
         ("ping-restart", [n, ..]) => w.set("ping_restart", &quoted(&format!("{n}s"))),
         ("tun-mtu", [n, ..]) => w.set("mtu", n),
         ("mssfix", [n, ..]) => w.set("mssfix", n),
-        ("mssfix", []) => w.note(d, "is so always"),
+        ("mssfix", []) => w.note(d, ALWAYS),
         ("reneg-sec", [n, ..]) => w.set("renegotiate", &quoted(&format!("{n}s"))),
         ("tran-window", [n, ..]) => w.set("transition", &quoted(&format!("{n}s"))),
         ("hand-window", [n, ..]) => w.set("handshake_timeout", &quoted(&format!("{n}s"))),
@@ -85,7 +85,7 @@ pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: 
         ("status", [file, ..]) => {
             let file = base.join(file).to_string_lossy().into_owned() + ".json";
             w.set("status", &quoted(&file));
-            w.note(d, &format!("the status is JSON, and so in another file: {file}"));
+            w.note(d, &format!("the status is JSON, and is written to another file: {file}"));
         }
         ("verify-x509-name", _) => match name_rule(d) {
             Ok(NameRule::Name(n)) => w.set("verify_x509_name", &quoted(&format!("name:{n}"))),
@@ -118,7 +118,7 @@ pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: 
             w.set("explicit_usage", "true");
         }
         ("remote-cert-tls" | "remote-cert-eku", _) => {
-            w.decide(d, "a client's certificate must be for clients, and for nothing else in particular")
+            w.decide(d, "only explicit_usage (certificates for clients) can be required")
         }
         ("allow-compression", ["no", ..]) => w.note(d, ALWAYS),
         ("allow-compression", _) => w.note(d, COMPRESSION),

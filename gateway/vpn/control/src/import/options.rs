@@ -13,8 +13,8 @@ pub enum Outcome {
 
 use Outcome::{Noted, Translated, Undecided};
 
-pub(super) const ALWAYS: &str = "is so always";
-const LOGS: &str = "the log goes to the standard error, and is the service manager's";
+pub(super) const ALWAYS: &str = "always in effect, no setting needed";
+const LOGS: &str = "the log goes to the standard error; the service manager stores it";
 const KERNEL: &str = "the kernel's defaults are used";
 const SCRIPT: &str =
     "scripts are not run; what this one sets up (firewall, routes, who may connect) has to be done otherwise";
@@ -25,9 +25,9 @@ const SUITES: &str = "the suites and groups are ECDHE (X25519, P-256, P-384, pos
                       ChaCha20-Poly1305, and cannot be chosen; is that enough?";
 const LIMIT: &str = "there is no such limit";
 pub(super) const LAYER2: &str = "layer 2 is not supported; route instead of bridging";
-const PROCESS: &str = "the unit's sandbox stands for it (docs/how-to/operating.md)";
-const MANAGEMENT: &str = "there is none; see `sealane tunnel status` and the metrics";
-const CLIENT: &str = "is a client's option";
+const PROCESS: &str = "the systemd unit's sandbox replaces it (docs/how-to/operating.md)";
+const MANAGEMENT: &str = "there is no management interface; see `sealane tunnel status` and the metrics";
+const CLIENT: &str = "it is an option of clients";
 
 /// Every option of a server that is known, and what is to be done about it.
 pub(super) const OPTIONS: &[(&str, Outcome)] = &[
@@ -112,10 +112,10 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("route-up", Undecided(SCRIPT)),
     ("route-pre-down", Undecided(SCRIPT)),
     ("ipchange", Undecided(SCRIPT)),
-    ("verify-hash", Undecided("is not supported; ca names the only CAs that are trusted")),
-    ("peer-fingerprint", Undecided("is not supported; use a CA, or known_clients_only with [[tunnel.client]]")),
-    ("remote-cert-ku", Undecided("key usages are not looked at beyond what a client's certificate needs")),
-    ("ns-cert-type", Undecided("is not supported; certificates for clients have the extended key usage for it")),
+    ("verify-hash", Undecided("not supported; \"ca\" names the only CAs that are trusted")),
+    ("peer-fingerprint", Undecided("not supported; use a CA, or known_clients_only with [[tunnel.client]]")),
+    ("remote-cert-ku", Undecided("of key usages, only those that a client's certificate needs are checked")),
+    ("ns-cert-type", Undecided("not supported; require the extended key usage with explicit_usage")),
     ("capath", Undecided("put the certificates into one file and name it with ca, and the lists with crl")),
     ("extra-certs", Undecided("append the certificates to the file of cert")),
     ("pkcs12", Undecided(PEM)),
@@ -127,7 +127,7 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("providers", Undecided("keys are in PEM files")),
     ("management", Noted(MANAGEMENT)),
     ("management-client", Noted(MANAGEMENT)),
-    ("management-client-auth", Undecided("nobody is asked over a management interface; set auth_command")),
+    ("management-client-auth", Undecided("there is no management interface; set auth_command")),
     ("management-external-key", Undecided(PEM)),
     ("management-external-cert", Undecided(PEM)),
     ("management-client-user", Noted(MANAGEMENT)),
@@ -141,8 +141,8 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("management-signal", Noted(MANAGEMENT)),
     ("management-up-down", Noted(MANAGEMENT)),
     ("remote", Undecided("a server takes clients from everywhere; use the firewall")),
-    ("port-share", Undecided("a port is not shared; give HTTPS another one")),
-    ("disable", Undecided("the whole server is disabled by it")),
+    ("port-share", Undecided("the tunnel cannot share its port; use another port for HTTPS")),
+    ("disable", Undecided("this option disables the whole server")),
     ("config", Undecided("put the other file's lines into this one, and import it again")),
     // How.
     ("secret", Undecided("static keys have no forward secrecy; use certificates (`sealane tunnel init` makes them)")),
@@ -154,14 +154,17 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
         "auth-gen-token-secret",
         Undecided("the key of tokens is made by the process, and handed to its successors: tokens end with a restart"),
     ),
-    ("replay-persist", Noted("first packets prove their sender's address by a cookie; old ones are of no use")),
+    (
+        "replay-persist",
+        Noted("a cookie in the first packets proves the sender's address; replayed packets have no effect"),
+    ),
     ("no-replay", Noted("replayed packets are always refused")),
     ("replay-window", Noted("a window has 4,032 packets")),
     ("opt-verify", Noted("options that have to be the same are always compared")),
     ("disable-occ", Noted("options that have to be the same are always compared")),
     ("session-timeout", Undecided(LIMIT)),
     ("inactive", Undecided(LIMIT)),
-    ("connect-freq", Noted("handshakes are always shared out by address (docs/reference/tunnel.md)")),
+    ("connect-freq", Noted("the number of handshakes is limited for each network (docs/reference/tunnel.md)")),
     ("connect-freq-initial", Noted("first packets are answered without state")),
     ("max-routes-per-client", Noted("a client has at most 1,024 routes")),
     ("block-ipv6", Undecided("use the firewall")),
@@ -185,12 +188,12 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ),
     ("ifconfig-ipv6-pool", Noted("all addresses of the network are given out")),
     ("ifconfig-pool-persist", Noted("a client gets its last address again while the process and its successors run")),
-    ("ifconfig-ipv6-push", Undecided("stands in a client's file only")),
-    ("ifconfig-push", Undecided("stands in a client's file only")),
-    ("iroute", Undecided("stands in a client's file only")),
-    ("iroute-ipv6", Undecided("stands in a client's file only")),
-    ("push-reset", Undecided("stands in a client's file only")),
-    ("push-remove", Undecided("stands in a client's file only")),
+    ("ifconfig-ipv6-push", Undecided("allowed only in a client's file")),
+    ("ifconfig-push", Undecided("allowed only in a client's file")),
+    ("iroute", Undecided("allowed only in a client's file")),
+    ("iroute-ipv6", Undecided("allowed only in a client's file")),
+    ("push-reset", Undecided("allowed only in a client's file")),
+    ("push-remove", Undecided("allowed only in a client's file")),
     ("redirect-gateway", Noted(CLIENT)),
     ("redirect-private", Noted(CLIENT)),
     ("dhcp-option", Noted(CLIENT)),
@@ -223,14 +226,14 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("float", Noted(ALWAYS)),
     ("multihome", Noted(ALWAYS)),
     ("bind", Noted(ALWAYS)),
-    ("nobind", Noted("a server has its port")),
+    ("nobind", Noted("a server always binds its port")),
     ("dh", Noted("key exchange is by elliptic curves")),
     ("data-ciphers-fallback", Noted("a client that does not negotiate is taken by the cipher that it names")),
-    ("disable-dco", Noted("data_plane chooses")),
+    ("disable-dco", Noted("use data_plane")),
     ("script-security", Noted("scripts are not run")),
     ("setenv", Noted("scripts are not run")),
     ("setenv-safe", Noted("scripts are not run")),
-    ("ignore-unknown-option", Noted("every option is looked at")),
+    ("ignore-unknown-option", Noted("the import examines every option")),
     ("keying-material-exporter", Noted("plugins are not run")),
     ("x509-track", Noted("plugins are not run")),
     ("tmp-dir", Noted("scripts are not run")),
@@ -261,8 +264,8 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("status-version", Noted("the status is JSON")),
     ("nice", Noted(PROCESS)),
     ("mlock", Noted(PROCESS)),
-    ("echo", Noted("nothing listens to it")),
-    ("gremlin", Noted("is for tests")),
+    ("echo", Noted("it has no effect")),
+    ("gremlin", Noted("it is for tests")),
     ("memstats", Noted("see the metrics")),
     ("sndbuf", Noted(KERNEL)),
     ("rcvbuf", Noted(KERNEL)),
@@ -272,11 +275,11 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("bcast-buffers", Noted("there is no broadcast")),
     ("hash-size", Noted("tables grow by themselves")),
     ("fast-io", Noted(ALWAYS)),
-    ("txqueuelen", Noted("is 1,000 packets")),
+    ("txqueuelen", Noted("the queue has 1,000 packets")),
     ("passtos", Noted(KERNEL)),
     ("mark", Noted("packets are not marked; use the firewall")),
     ("mtu-disc", Noted(KERNEL)),
-    ("mtu-test", Noted("is not done")),
+    ("mtu-test", Noted("not supported")),
     ("link-mtu", Noted("set mtu, which is the tunnel's")),
     ("tun-mtu-extra", Noted("set mtu, which is the tunnel's")),
     ("max-packet-size", Noted("control packets are at most 1,250 bytes")),
@@ -287,7 +290,7 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
 /// What is to be done about an option.
 pub fn outcome(option: &str) -> Outcome {
     let known = OPTIONS.iter().find(|(name, _)| *name == option);
-    known.map_or(Undecided("is not known"), |(_, outcome)| *outcome)
+    known.map_or(Undecided("this option is not known"), |(_, outcome)| *outcome)
 }
 
 /// Options that may stand there several times; of all others the last counts.
