@@ -89,9 +89,9 @@ Example:
     },
     /// Run a local proxy that sends other programs' ClientHello in the TCP SYN
     #[command(after_help = "\
-TLS stays end to end: nothing is decrypted.
-Programs connect to --listen instead of the server. With --redirect (needs root and nftables), the system
-redirects their connections, and programs need no change.
+TLS stays end to end: nothing is decrypted. Programs connect to --listen instead of the server.
+With --redirect (needs root and nftables), the system redirects the connections of programs, and
+the programs need no change.
 
 Examples:
   sealane client --listen 127.0.0.1:7443 --to example.com:443
@@ -120,8 +120,9 @@ Examples:
   sealane config example > sealane.toml
   sealane serve -c sealane.toml
 
-While it runs: `sealane reload` (SIGHUP) reads the file again, `sealane drain` (SIGTERM, Ctrl-C) finishes open
-requests and stops, `sealane status` and `sealane top` show what the gateway is doing.")]
+While the gateway runs: `sealane reload` (SIGHUP) reads the file again, `sealane drain` (SIGTERM,
+Ctrl-C) finishes open requests and stops, `sealane status` and `sealane top` show what the
+gateway is doing.")]
     Serve {
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
@@ -228,8 +229,8 @@ enum ConfigCommand {
     Schema,
     /// Print a configuration with every default filled in and secrets masked
     #[command(after_help = "\
-Opens no file but the configuration and asks no DNS server. Exit code 0: printed. 1: the configuration has mistakes, which are
-printed as by `sealane check --offline`.
+Opens no file but the configuration and asks no DNS server. Exit code 0: printed. 1: the
+configuration has mistakes, which are printed as by `sealane check --offline`.
 
 Examples:
   sealane config show -c sealane.toml
@@ -464,6 +465,18 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// clap breaks longer lines at 100 columns, also lines that were broken by hand.
+    #[test]
+    fn help_texts_are_not_broken_twice() {
+        fn check(command: &clap::Command) {
+            for line in command.get_after_help().map(ToString::to_string).unwrap_or_default().lines() {
+                assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
     }
 
     #[test]

@@ -15,13 +15,14 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-The command runs on the client's end (10.77.0.1, fd77::1). The server's end has 10.77.0.2 and fd77::2. Each end is a
-network namespace, from which nothing else is reachable.
+The command runs on the client's end (10.77.0.1, fd77::1). The server's end has 10.77.0.2 and
+fd77::2. Each end is a network namespace, from which nothing else is reachable.
 
 Examples:
   sealane-lab link --rtt 11.6ms -- ping -c 5 10.77.0.2
-  sealane-lab link --rtt 85.5ms --server 'sealane respond --listen 10.77.0.2:8443 --cert c.pem --key k.pem' \\
-      --port 8443 -- curl -sk --tcp-fastopen -w '%{time_appconnect}\\n' https://10.77.0.2:8443/
+  sealane-lab link --rtt 85.5ms --port 8443 \\
+      --server 'sealane respond --listen 10.77.0.2:8443 --cert c.pem --key k.pem' \\
+      -- curl -sk --tcp-fastopen -w '%{time_appconnect}\\n' https://10.77.0.2:8443/
   sealane-lab link --rtt 20ms --loss 2% --seed 7 -- bash
 
 Exit code: the command's own, or 3 if the command succeeded and the run is void.")]

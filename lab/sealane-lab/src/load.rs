@@ -21,15 +21,18 @@ use crate::live::View;
 
 /// Options of `sealane-lab load`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "EXIT CODES: 0 done, 1 a threshold (--fail-if) was exceeded, 2 wrong usage, 3 void: the figures cannot be trusted.
+#[command(after_help = "EXIT CODES: 0 done, 1 a threshold (--fail-if) was exceeded, 2 wrong usage,
+3 void: the figures cannot be trusted.
 
 EXAMPLES:
-  Latency at a constant rate:              sealane-lab load --rate 2000 -c 64 https://localhost:8443/
-  Maximum throughput:                      sealane-lab load -c 64 -t 1 https://localhost:8443/
-  TLS handshakes, 20 % of them full:       sealane-lab load --handshake full=20,resumed=80 --rate 500 https://localhost:8443/
-  CPU time of the server per request:      sealane-lab load --server-pid $(pidof -s nginx) https://localhost:8443/"
-)]
+  Latency at a constant rate:
+      sealane-lab load --rate 2000 -c 64 https://localhost:8443/
+  Maximum throughput:
+      sealane-lab load -c 64 -t 1 https://localhost:8443/
+  TLS handshakes, 20 % of them full:
+      sealane-lab load --handshake full=20,resumed=80 --rate 500 https://localhost:8443/
+  CPU time of the server per request:
+      sealane-lab load --server-pid $(pidof -s nginx) https://localhost:8443/")]
 pub struct Args {
     /// URL to request; several with optional weights: 3@https://localhost/a 1@https://localhost/b
     #[arg(required = true, value_name = "[WEIGHT@]URL")]

@@ -16,7 +16,8 @@ use sealane_lab_stacks::text;
 /// Options of `sealane-lab locks`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Counts calls of pthread mutexes, read-write locks and spin locks. Locks that do not use
-pthread (in Rust, Go and Java) and atomics are not counted. Ctrl-C ends the program and prints the counts.
+pthread (in Rust, Go and Java) and atomics are not counted. Ctrl-C ends the program and prints
+the counts.
 
 EXAMPLES:
   HAProxy's locks:             sealane-lab locks -- haproxy -f haproxy.cfg

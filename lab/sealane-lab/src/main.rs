@@ -75,3 +75,19 @@ fn main() -> ExitCode {
         ExitCode::from(2)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::CommandFactory;
+
+    /// clap breaks longer lines at 100 columns, also lines that were broken by hand.
+    #[test]
+    fn help_texts_are_not_broken_twice() {
+        for command in Cli::command().get_subcommands() {
+            for line in command.get_after_help().map(ToString::to_string).unwrap_or_default().lines() {
+                assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
+            }
+        }
+    }
+}

@@ -30,12 +30,17 @@ fn experiments() -> anyhow::Result<Vec<Box<dyn Experiment>>> {
 #[command(after_help = "EXIT CODES: 0 done, 2 wrong usage, 3 nothing could be measured.
 
 EXAMPLES:
-  List the experiments:             sealane-lab run list
-  A short run of a few minutes:     sealane-lab run proxies --quick --out report
-  With a second HAProxy:            sealane-lab run proxies --subject haproxy-new=/opt/haproxy/sbin/haproxy --out report
-  An old and a new gateway:         sealane-lab run proxies --method together --without nginx,haproxy \\
-                                      --subject sealane=NEW --subject sealane-old=OLD --out report
-  All experiments:                  sealane-lab run all --out report")]
+  List the experiments:
+      sealane-lab run list
+  A short run of a few minutes:
+      sealane-lab run proxies --quick --out report
+  With a second HAProxy:
+      sealane-lab run proxies --subject haproxy-new=/opt/haproxy/sbin/haproxy --out report
+  An old and a new gateway:
+      sealane-lab run proxies --method together --without nginx,haproxy \\
+          --subject sealane=NEW --subject sealane-old=OLD --out report
+  All experiments:
+      sealane-lab run all --out report")]
 pub struct Args {
     /// Name of an experiment, `all`, or `list`
     #[arg(value_name = "EXPERIMENT")]
