@@ -144,13 +144,18 @@ impl Fields {
         if !scan::is_token(name) {
             return Err(FieldError::Name);
         }
+        self.push_token(Known::lookup_token(name), name, value)
+    }
+
+    /// Appends a field whose name is a token that has been looked up, in the spelling of `name`.
+    pub(crate) fn push_token(&mut self, known: Known, name: &[u8], value: &[u8]) -> Result<(), FieldError> {
         if !scan::is_field_value(value) {
             return Err(FieldError::Value);
         }
         let start = self.bytes.len();
         self.bytes.extend_from_slice(name);
         self.bytes.extend_from_slice(b": ");
-        self.append_value(Known::lookup(name), start, value)
+        self.append_value(known, start, value)
     }
 
     /// Appends a field under a known name, in its canonical spelling. [`Known::Other`] is refused.
@@ -173,6 +178,12 @@ impl Fields {
         }
         self.remove(known);
         self.push_known(known, value)
+    }
+
+    /// At least the length of all values together: what it takes to copy them without growing the copy.
+    #[inline]
+    pub fn text_len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Ends the line that has begun at `start` with a valid value.
