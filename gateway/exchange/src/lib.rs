@@ -17,11 +17,11 @@
 //!               │            │            ▲
 //!               └────────────┴─► Draining ┘        read and thrown away: nobody wants the rest
 //! response:  Awaiting ─────► Streaming ──► Complete
-//! upstream:  None ─► Selecting ─► Open ─► None     Selecting: a server is chosen, waited for, or connected to
-//!                        ▲          │
-//!                        └─ Asking ◄┤              Asking: may the request be sent again?
-//!                             ▲     │
-//!                             └ Handshake           425 to early data: once the client's handshake is over
+//! upstream:  Unaccepted ─► None ─► Selecting ─► Open ─► None
+//!                                      ▲          │     Selecting: a server is chosen, waited for, or connected to
+//!                                      └─ Asking ◄┤     Asking: may the request be sent again?
+//!                                           ▲     │
+//!                                           └ Handshake 425 to early data: once the client's handshake is over
 //! ```
 
 mod actions;
@@ -138,6 +138,8 @@ pub struct Head {
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// The request's host and method are allowed: from now on it may be answered or forwarded, unless it came too early.
+    Accepted,
     /// The rules send the request to an upstream group.
     Forward,
     /// The gateway answers itself, or refuses. The response is complete with this.
@@ -216,6 +218,8 @@ enum ResponseState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Upstream {
+    /// The request has not been accepted.
+    Unaccepted,
     /// None is needed, yet or any more.
     None,
     /// A server is chosen, waited for, or connected to.
@@ -252,11 +256,13 @@ impl Exchange {
     /// A request whose head is complete.
     #[inline]
     pub fn new(facts: Request) -> Self {
+        // Of a relayed connection nothing is read that could be accepted.
+        let upstream = if facts.kind == Kind::Relay { Upstream::None } else { Upstream::Unaccepted };
         Self {
             facts,
             request: if facts.has_body { RequestState::Pending } else { RequestState::Complete },
             response: ResponseState::Awaiting { interim: 0 },
-            upstream: Upstream::None,
+            upstream,
             released: 0,
             tunnel: false,
             finished: false,
@@ -314,13 +320,6 @@ impl Exchange {
         self.facts.is_early
     }
 
-    /// Whether the request must not be acted on before the handshake is over. RFC 8470 §4: early data can be replayed, and
-    /// what changes something must not be done twice.
-    #[inline]
-    pub fn is_too_early(&self) -> bool {
-        self.facts.is_early && !self.facts.is_safe
-    }
-
     /// Whether the request asks to switch protocols, and the server that was chosen is told.
     #[inline]
     pub fn asks_upgrade(&self) -> bool {
@@ -353,6 +352,7 @@ impl Exchange {
             return Actions::NONE;
         }
         match event {
+            Event::Accepted => self.accepted(),
             Event::Forward => self.forward(),
             Event::Answer { status } => self.answer(status),
             Event::Connected => self.connected(),
@@ -378,12 +378,22 @@ impl Exchange {
     }
 
     #[inline]
+    fn accepted(&mut self) -> Actions {
+        if self.upstream != Upstream::Unaccepted {
+            return Actions::NONE;
+        }
+        self.upstream = Upstream::None;
+        // RFC 8470 §4: early data can be replayed, and what changes something must not be done twice.
+        if self.facts.is_early && !self.facts.is_safe {
+            return self.answer(425);
+        }
+        Actions::NONE
+    }
+
+    #[inline]
     fn forward(&mut self) -> Actions {
         if self.upstream != Upstream::None || self.is_answered() {
             return Actions::NONE;
-        }
-        if self.is_too_early() {
-            return self.answer(425);
         }
         self.upstream = Upstream::Selecting;
         Actions::NONE.with(Action::SelectServer)

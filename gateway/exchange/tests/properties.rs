@@ -65,8 +65,9 @@ fn loss(random: &mut Random) -> Loss {
 /// Any event at any time, also those that make no sense: an executor's mistake must not break a rule.
 fn event(random: &mut Random) -> Event {
     let direction = random.pick(&[Direction::Request, Direction::Response]);
-    match random.below(18) {
+    match random.below(19) {
         0 | 1 => Event::Forward,
+        18 => Event::Accepted,
         2 => Event::Answer { status: 200 },
         3 | 4 => Event::Connected,
         5 => Event::Refuse { status: 503 },
@@ -108,6 +109,7 @@ struct Observer {
     drained: u64,
     selects: u32,
     handshake_done: bool,
+    accepted: bool,
 }
 
 impl Observer {
@@ -212,9 +214,13 @@ impl Observer {
             self.asking = false;
         }
 
-        // RFC 8470: early data carries safe requests only.
+        // Nothing is forwarded that the gateway's own rules have not accepted.
+        self.accepted |= event == Event::Accepted || facts.kind == Kind::Relay;
+        assert!(self.accepted || !has(SelectServer), "a request was forwarded that was not accepted");
+
+        // RFC 8470: early data carries safe requests only. Of a relayed connection the gateway takes none.
         self.handshake_done |= event == Event::HandshakeDone;
-        if facts.is_early && !facts.is_safe && !self.handshake_done {
+        if facts.is_early && !facts.is_safe && facts.kind != Kind::Relay && !self.handshake_done {
             assert!(!has(SelectServer), "an unsafe request in early data was forwarded");
         }
 
@@ -272,10 +278,16 @@ fn run(seed: u64) {
     let mut observer = Observer::default();
     let mut script = format!("seed {seed}: {facts:?}\n");
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // Most requests are accepted first; that nothing goes on without is a rule of its own.
+        let mut first = (random.below(8) > 0).then_some(Event::Accepted);
         // Of interim responses there may be many in a row.
         let mut interim = 0;
         for _ in 0..60 {
-            let event = if interim > 0 { Event::Interim } else { event(&mut random) };
+            let event = match first.take() {
+                Some(event) => event,
+                None if interim > 0 => Event::Interim,
+                None => event(&mut random),
+            };
             interim = match event {
                 Event::Interim if interim > 0 => interim - 1,
                 Event::Interim if random.below(4) == 0 => 20,

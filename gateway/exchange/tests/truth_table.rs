@@ -19,9 +19,16 @@ fn moved(bytes: u64) -> Event {
     Event::Moved { direction: Direction::Request, bytes }
 }
 
-/// Runs a script; what the last event led to.
-fn last(facts: Request, script: &[Event]) -> (Vec<Action>, u16) {
+/// A request that the gateway's rules have accepted, where it has a head.
+fn accepted(facts: Request) -> Exchange {
     let mut exchange = Exchange::new(facts);
+    assert!(exchange.on(Event::Accepted).is_empty());
+    exchange
+}
+
+/// Runs a script for an accepted request; what the last event led to.
+fn last(facts: Request, script: &[Event]) -> (Vec<Action>, u16) {
+    let mut exchange = accepted(facts);
     let mut last = (Vec::new(), 0);
     for event in script {
         let actions = exchange.on(*event);
@@ -32,7 +39,7 @@ fn last(facts: Request, script: &[Event]) -> (Vec<Action>, u16) {
 
 #[test]
 fn a_request_without_a_body() {
-    let mut x = Exchange::new(GET);
+    let mut x = accepted(GET);
     let steps = [
         (Event::Forward, vec![SelectServer]),
         (Event::Connected, vec![]),
@@ -47,7 +54,7 @@ fn a_request_without_a_body() {
 
 #[test]
 fn a_request_with_a_body() {
-    let mut x = Exchange::new(POST);
+    let mut x = accepted(POST);
     assert_eq!(x.request(), Phase::Awaiting);
     let steps = [
         (Event::Forward, vec![SelectServer]),
@@ -135,7 +142,11 @@ fn interim_responses_are_bounded() {
 #[test]
 fn early_data() {
     let early = |facts| Request { is_early: true, ..facts };
-    assert_eq!(last(early(POST), &[Event::Forward]).1, 425);
+    let mut x = Exchange::new(early(POST));
+    let refused = x.on(Event::Accepted);
+    assert_eq!((refused.iter().collect::<Vec<_>>(), refused.status()), (vec![Respond, StartDraining], 425));
+    assert!(x.on(Event::Forward).is_empty());
+    assert!(Exchange::new(GET).on(Event::Forward).is_empty(), "nobody has accepted it");
     assert_eq!(last(early(GET), &[Event::Forward]).0, [SelectServer]);
     let too_early = Event::Head(Head { status: 425, switches: false, confirms: false });
     let begin = [Event::Forward, Event::Connected, too_early];
@@ -165,7 +176,7 @@ fn upgrades() {
     assert_eq!(ask(Kind::Message, head(101, true, true)), rejected, "nobody asked for it");
     assert_eq!(ask(Kind::Connect, head(200, true, false)), opened);
     assert_eq!(ask(Kind::Connect, head(502, false, false)), passed);
-    let mut x = Exchange::new(Request { kind: Kind::Upgrade, ..GET });
+    let mut x = accepted(Request { kind: Kind::Upgrade, ..GET });
     x.ignore_upgrade();
     let _ = (x.on(Event::Forward), x.on(Event::Connected));
     assert_eq!(x.on(head(101, true, true)).iter().collect::<Vec<_>>(), rejected, "nobody asked this server for it");
@@ -186,7 +197,7 @@ fn the_server_ends_an_upgraded_connection() {
 #[test]
 fn tunnels_close_one_direction_at_a_time() {
     let relay = Request { kind: Kind::Relay, ..POST };
-    let mut x = Exchange::new(relay);
+    let mut x = accepted(relay);
     assert_eq!(x.on(Event::Forward).iter().collect::<Vec<_>>(), [SelectServer]);
     assert_eq!(x.on(Event::Connected).iter().collect::<Vec<_>>(), [ResumeRequest, ResumeResponse]);
     let mut y = x;

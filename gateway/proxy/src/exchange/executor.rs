@@ -78,9 +78,11 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     if matches!(x.body, BodyLength::Known(n) if n > max_body) {
         return refuse(proxy, cx, exchange, 413);
     }
-    if x.machine.is_too_early() {
+    let actions = x.machine.on(Event::Accepted);
+    if actions.has(Do::Respond) {
         proxy.counters.too_early.inc();
-        return respond(proxy, cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
+        send_response(proxy, cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
+        return perform(proxy, cx, exchange, actions.without(Do::Respond));
     }
     let Decision::Host(host) = decision else { return refuse(proxy, cx, exchange, 404) };
     let Some(action) = listener.listener.actions.get(host) else { return refuse(proxy, cx, exchange, 500) };

@@ -139,6 +139,10 @@ impl Gateway {
         if matches!(self.xs[x].body, BodyLength::Known(n) if n > self.settings.max_body) {
             return self.refuse(w, x, 413);
         }
+        let actions = self.event(w, x, Event::Accepted);
+        if !actions.is_empty() {
+            return self.perform(w, x, actions);
+        }
         match answer {
             Some(status) => self.own_answer(w, x, status),
             None => {
