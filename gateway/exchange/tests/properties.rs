@@ -1,6 +1,8 @@
 //! The rules of an exchange, over random sequences of events. A failure prints the seed and the script of events.
 
-use sealane_exchange::{Action, Actions, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, Phase, Request};
+use sealane_exchange::{
+    Action, Actions, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, Phase, Request, Switching,
+};
 
 /// Steele, Lea and Flood's SplitMix64.
 struct Random(u64);
@@ -35,6 +37,7 @@ fn request(random: &mut Random) -> Request {
             Kind::Message,
             Kind::Message,
             Kind::Connect,
+            Kind::WebSocket,
             Kind::Upgrade,
             Kind::ExtendedConnect,
             Kind::Relay,
@@ -69,7 +72,13 @@ fn event(random: &mut Random) -> Event {
         0 | 1 => Event::Forward,
         18 => Event::Accepted,
         2 => Event::Answer { status: 200 },
-        3 | 4 => Event::Connected,
+        3 | 4 => Event::Connected(random.pick(&[
+            Switching::Any,
+            Switching::Any,
+            Switching::WebSocket,
+            Switching::None,
+            Switching::Unknown,
+        ])),
         5 => Event::Refuse { status: 503 },
         6 | 7 => Event::Moved { direction, bytes: random.pick(&[1, 1000, 300_000]) },
         8 | 9 => Event::Ended(direction),
@@ -103,6 +112,7 @@ struct Observer {
     /// A server has been asked for and not given up since.
     upstream: bool,
     connected: bool,
+    asked: bool,
     released: u64,
     asking: bool,
     interim: u8,
@@ -145,8 +155,22 @@ impl Observer {
         if has(SelectServer) {
             self.request_ended = false;
         }
-        if event == Event::Connected && self.upstream {
+        if has(SendHead) {
+            let Event::Connected(switching) = event else { panic!("a head is sent without a connection") };
+            assert!(self.upstream && !self.connected, "a head without a server, or a second one");
             self.connected = true;
+            // Only what can carry WebSocket is asked for it, and nobody switches unasked.
+            self.asked = match facts.kind {
+                Kind::Message | Kind::Connect | Kind::Relay => false,
+                Kind::Upgrade => switching == Switching::Any,
+                Kind::WebSocket | Kind::ExtendedConnect => {
+                    assert!(matches!(switching, Switching::Any | Switching::WebSocket), "it would be no WebSocket");
+                    true
+                }
+            };
+        }
+        if has(AwaitSettings) {
+            assert!(event == Event::Connected(Switching::Unknown) && self.upstream && !self.connected);
         }
         if has(EndRequest) {
             assert!(self.connected && !self.request_ended, "an end of the request without a server, or a second one");
@@ -182,7 +206,7 @@ impl Observer {
                 match facts.kind {
                     Kind::Message => !head.switches,
                     Kind::Connect => head.status != 101,
-                    Kind::Upgrade => !head.switches || head.confirms,
+                    Kind::WebSocket | Kind::Upgrade => !head.switches || self.asked && head.confirms,
                     Kind::ExtendedConnect if head.switches => head.confirms,
                     Kind::ExtendedConnect => !success,
                     Kind::Relay => false,

@@ -149,7 +149,8 @@ pub(crate) fn perform(proxy: &mut Proxy, cx: &mut Context, exchange: Key, action
 fn perform_some(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
-    let others = [Do::ForwardInterim, Do::ForwardHead, Do::RejectResponse, Do::AskRetry];
+    let others =
+        [Do::SendHead, Do::AwaitSettings, Do::ForwardInterim, Do::ForwardHead, Do::RejectResponse, Do::AskRetry];
     debug_assert!(
         !others.iter().any(|a| actions.has(*a)),
         "the caller that reported the event does these: {actions:?}"

@@ -203,6 +203,7 @@ impl Exchange {
         let method = self.request.method();
         let h1 = matches!(self.client_stream, ClientStream::H1(_));
         let kind = match () {
+            () if upgrade && h1 && websocket::is_named(&self.request) => Kind::WebSocket,
             () if upgrade && h1 => Kind::Upgrade,
             () if upgrade => Kind::ExtendedConnect,
             () if method == Method::Connect => Kind::Connect,

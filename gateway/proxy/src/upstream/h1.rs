@@ -4,7 +4,7 @@ use crate::client::h1::{stage_data, stage_end};
 use crate::conn::{Conn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::request::request_sent;
+use crate::exchange::request::{connected, request_sent};
 use crate::exchange::response::{
     response_arrived, response_broken, response_data, response_end, response_read_size, response_room,
 };
@@ -18,7 +18,7 @@ use crate::transport::ReadResult;
 use crate::upstream::connection::{upstream_failed, upstream_handshake, upstream_lost};
 use crate::upstream::h2_connection::{h2_upstream_lost, h2_upstream_take};
 use crate::upstream::syn::syn_heard;
-use sealane_exchange::Phase;
+use sealane_exchange::{Phase, Switching};
 use sealane_http::BodyLength;
 use sealane_http::h1::{ConnectionOption, What, encode_request, parse_response_tolerating};
 use sealane_lane::{Context, Key};
@@ -49,20 +49,21 @@ pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
     if proxy.exchanges.get(exchange).is_some_and(|x| x.machine.is_relay()) {
         return start_relay(proxy, cx, exchange, key);
     }
+    let Some(actions) = connected(proxy, cx, exchange, Switching::Any) else { return };
     let Proxy { connections, exchanges, scratch, .. } = proxy;
     let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
         return;
     };
     upstream_conn.exchange = Some(exchange);
     let connection = match () {
-        () if x.machine.asks_upgrade() => ConnectionOption::Upgrade,
+        () if x.machine.asks_server_to_switch() => ConnectionOption::Upgrade,
         () if upstream_conn.upstream.upstream.keepalive == 0 => ConnectionOption::Close,
         () => ConnectionOption::KeepAlive,
     };
     x.request_body.framing = x.body;
     scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
     encode_request(&mut upstream_conn.transport.stage, &x.request, x.body, connection);
-    request_sent(proxy, cx, exchange, UpstreamStream::H1(key));
+    request_sent(proxy, cx, exchange, UpstreamStream::H1(key), actions);
     proxy.connections.mark_for_flush(key);
 }
 

@@ -10,7 +10,6 @@ use crate::Failure;
 use crate::conn::{Conn, UpstreamPhase};
 use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::streams::{Later, UpstreamStream};
-use crate::exchange::websocket;
 use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
 use crate::h2::frames::{ACK, CONTINUATION, Event, Frames, HEADERS, Header, SETTINGS};
 use crate::h2::pipe::Pipe;
@@ -22,6 +21,7 @@ use crate::upstream::h2::{Stream, h2_send_request};
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::{self, SendRequest};
+use sealane_exchange::Switching;
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
@@ -187,6 +187,15 @@ impl H2Upstream {
         !self.leaving && self.streams.len() < self.requests.current_max_send_streams().min(MOST_STREAMS)
     }
 
+    /// Which protocols the server can switch to on a stream. RFC 8441 §3: WebSocket, if its SETTINGS say so.
+    pub(super) fn switching(&self) -> Switching {
+        match () {
+            () if self.requests.is_extended_connect_protocol_enabled() => Switching::WebSocket,
+            () if self.greeted => Switching::None,
+            () => Switching::Unknown,
+        }
+    }
+
     /// Nothing of what the server has sent waits to be looked at, and more may come.
     pub fn is_drained(&self) -> bool {
         !self.over && self.pipe.is_drained()
@@ -217,7 +226,7 @@ impl H2Upstream {
 pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> bool {
     let Some(x) = proxy.exchanges.get(exchange) else { return true };
     let Some(upstream) = x.upstream.clone() else { return true };
-    let (server, lost_at, websocket) = (x.server, x.routed.lost_at, websocket::is_asked(x));
+    let (server, lost_at, websocket) = (x.server, x.routed.lost_at, x.machine.asks_websocket());
     let mut at = 0;
     while let Some(key) = upstream.shared(server, at) {
         at += 1;

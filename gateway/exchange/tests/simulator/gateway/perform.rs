@@ -115,7 +115,7 @@ impl Gateway {
         let id = run.request.fields.get_named(b"X-Id").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
         run.id = id;
         let kind = match () {
-            () if run.upgrade && h1 => Kind::Upgrade,
+            () if run.upgrade && h1 => Kind::WebSocket,
             () if run.upgrade => Kind::ExtendedConnect,
             () if method == sealane_http::Method::Connect => Kind::Connect,
             () => Kind::Message,
