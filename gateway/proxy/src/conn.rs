@@ -10,11 +10,13 @@ use crate::transport::Transport;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
-use sealane_lane::{Deadline, Key, Millis, Ready};
+use sealane_exchange::deadlines::{self, Wait};
+use sealane_lane::{Context, Deadline, Key, Millis, Ready};
 use sealane_tls::hello::LargeHello;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Duration;
 
 pub(crate) enum Conn {
     Client(Box<ClientConnection>),
@@ -43,7 +45,7 @@ pub(crate) enum ClientPhase {
     Closing { linger: bool },
     /// Our side is closed; what still comes is read and dropped, so that the peer gets to read our answer before it
     /// sees a reset (RFC 9112 §9.6). `read`: how many bytes so far.
-    Lingering { read: usize },
+    Lingering { read: u64 },
 }
 
 impl ClientPhase {
@@ -243,6 +245,20 @@ pub(crate) struct UpstreamConnection {
 }
 
 impl ClientConnection {
+    /// Begins to close the connection: what is staged is sent, and then the client is read for a while if `linger`.
+    /// `idle`: the client's idle limit. The caller marks the connection for flush.
+    pub fn begin_closing(&mut self, cx: &mut Context, key: Key, linger: bool, idle: Duration) {
+        self.phase = ClientPhase::Closing { linger };
+        let at = deadlines::closing(cx.now(), Wait::LastBytes, idle.as_millis() as Millis);
+        self.deadline.set(cx, key, at);
+    }
+
+    /// Begins to wait for the client's end of the connection, for a limited time and for limited bytes.
+    pub fn begin_lingering(&mut self, cx: &mut Context, key: Key) {
+        self.phase = ClientPhase::Lingering { read: 0 };
+        self.deadline.set(cx, key, deadlines::closing(cx.now(), Wait::ClientEnd, 0));
+    }
+
     /// This time, or that of the handshake's end where it is still going on and must end before.
     #[inline]
     pub fn before_handshake_timeout(&self, at: Millis) -> Millis {

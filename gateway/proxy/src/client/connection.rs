@@ -19,6 +19,7 @@ use crate::service::{HandedOver, Message, Proxy};
 use crate::settings::LaneSettings;
 use crate::snapshot::{Listener, Relays};
 use crate::transport::{ReadResult, TransportError};
+use sealane_exchange::deadlines::LINGER_BYTES;
 use sealane_lane::{Context, Key, Ready};
 use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert};
 use sealane_tls::policy::Version;
@@ -28,8 +29,6 @@ use sealane_tls::{Session, sessions};
 const UNRECOGNIZED_NAME: u8 = 112;
 const INTERNAL_ERROR: u8 = 80;
 const ACCESS_DENIED: u8 = 49;
-/// Most bytes of a refused client that are read and thrown away.
-const LINGER_BYTES: usize = 512 * 1024;
 /// Reads per event before other connections get their turn.
 const READS: usize = 4;
 
@@ -102,7 +101,7 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 client_conn.transport.unread.clear();
                 match client_conn.transport.read(scratch, READ_SIZE) {
                     Ok(ReadResult::Progress) => {
-                        let read = read + scratch.plain.len();
+                        let read = read + scratch.plain.len() as u64;
                         client_conn.phase = ClientPhase::Lingering { read };
                         if read > LINGER_BYTES {
                             return close_connection(proxy, cx, key);
@@ -467,6 +466,7 @@ pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error
         TransportError::Io => client_gone(proxy, cx, key),
         TransportError::Tls(e) => {
             handshake_failed(proxy, key, e.label());
+            let idle = proxy.settings.limits().idle_timeout;
             let Some(client_conn) = proxy.connections.client(key) else { return };
             // The alert waits to be sent.
             client_conn.transport.tls = None;
@@ -480,7 +480,7 @@ pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error
                 if client_conn.protocol.is_h2() {
                     client_conn.protocol = Protocol::Unknown;
                 }
-                client_conn.phase = ClientPhase::Closing { linger: true };
+                client_conn.begin_closing(cx, key, true, idle);
             }
             proxy.connections.mark_for_flush(key);
         }
@@ -498,12 +498,13 @@ pub(crate) fn client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// Sends bytes as they are and closes; for connections without a session.
 fn refuse_raw(proxy: &mut Proxy, cx: &mut Context, key: Key, answer: &[u8]) {
+    let idle = proxy.settings.limits().idle_timeout;
     let Some(client_conn) = proxy.connections.client(key) else { return };
     if answer.is_empty() {
         return close_connection(proxy, cx, key);
     }
     client_conn.transport.send_raw(answer);
-    client_conn.phase = ClientPhase::Closing { linger: true };
+    client_conn.begin_closing(cx, key, true, idle);
     proxy.connections.mark_for_flush(key);
 }
 

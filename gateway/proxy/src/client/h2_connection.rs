@@ -390,8 +390,7 @@ fn h2_client_closed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: Option
     let Some(client_conn) = proxy.connections.client(key) else { return };
     client_conn.protocol = Protocol::Unknown;
     client_conn.transport.finish();
-    client_conn.phase = ClientPhase::Closing { linger: true };
-    client_conn.deadline.after(cx, key, idle);
+    client_conn.begin_closing(cx, key, true, idle);
     proxy.connections.mark_for_flush(key);
 }
 

@@ -30,15 +30,12 @@ use crate::service::{Proxy, log_exchange};
 use crate::snapshot::Action;
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::selection::{Routed, add_response_headers, budget_allows, route_request, send_redirect};
+use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase};
 use sealane_http::{BodyLength, Known, Method};
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key};
 use sealane_route::Decision;
 use std::rc::Rc;
-
-/// How long, and for how many bytes, a client is read on that has been answered before its request was through.
-pub(crate) const LINGER: Millis = 2000;
-pub(crate) const LINGER_BYTES: usize = 512 * 1024;
 
 /// A request's head is whole: decides what is done with it.
 pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
