@@ -92,8 +92,7 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 Err(e) => return client_failed(proxy, cx, key, e),
             },
             ClientPhase::Open => {
-                scratch.plain.clear();
-                scratch.early.clear();
+                scratch.clear_plaintext();
                 return client_open(proxy, cx, key);
             }
             ClientPhase::Lingering { read } => {
@@ -101,7 +100,7 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 client_conn.transport.unread.clear();
                 match client_conn.transport.read(scratch, READ_SIZE) {
                     Ok(ReadResult::Progress) => {
-                        let read = read + scratch.plain.len() as u64;
+                        let read = read + scratch.plaintext_len() as u64;
                         client_conn.phase = ClientPhase::Lingering { read };
                         if read > LINGER_BYTES {
                             return close_connection(proxy, cx, key);
@@ -154,7 +153,7 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_hand_over: bool) {
     let Proxy { connections, scratch, .. } = proxy;
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-    let hello = match hello::parse(&client_conn.transport.unread, &mut scratch.joined) {
+    let hello = match hello::parse(&client_conn.transport.unread, scratch.text()) {
         Ok(None) if client_conn.transport.unread.len() <= SMALL_HELLO || client_conn.large_hello.is_some() => {
             return;
         }
@@ -301,7 +300,7 @@ fn client_open(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     for turn in 0.. {
         take_early(&mut proxy.connections, &mut proxy.scratch, key);
         note_certificate(&mut proxy.connections, key);
-        let mut input = std::mem::take(&mut proxy.scratch.plain);
+        let mut input = proxy.scratch.take_plaintext();
         let ended = match decide_version(&mut proxy.connections, &proxy.settings, &proxy.counters, cx, key, &mut input)
         {
             Speaks::Unknown => false,
@@ -312,7 +311,7 @@ fn client_open(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             }
         };
         input.clear();
-        proxy.scratch.plain = input;
+        proxy.scratch.return_plaintext(input);
         if !note_established(proxy, cx, key) || ended {
             return;
         }
@@ -389,16 +388,11 @@ fn decide_version(
 
 /// Early data is HTTP like any other, but a request that is whole before the handshake is over is marked.
 fn take_early(connections: &mut Connections, scratch: &mut Scratch, key: Key) {
-    if scratch.early.is_empty() {
-        return;
-    }
-    if let Some(Conn::Client(client_conn)) = connections.get_mut(key) {
+    if scratch.join_early_data()
+        && let Some(Conn::Client(client_conn)) = connections.get_mut(key)
+    {
         client_conn.early = EarlyData::Taken;
     }
-    let early = &mut scratch.early;
-    early.extend_from_slice(&scratch.plain);
-    std::mem::swap(early, &mut scratch.plain);
-    early.clear();
 }
 
 /// Notes the client's certificate before anything is done with what it says: both may have come in one read.

@@ -314,7 +314,7 @@ pub(crate) fn h1_client_interim(
     if x.request.version < Version::Http11 {
         return;
     }
-    scratch.pool.take_buffer(&mut client_conn.transport.stage);
+    scratch.take_buffer(&mut client_conn.transport.stage);
     let stage = &mut client_conn.transport.stage;
     encode_response(stage, &x.response, x.request.version, BodyLength::None, ConnectionOption::KeepAlive);
     connections.mark_for_flush(key);
@@ -337,7 +337,7 @@ pub(crate) fn h1_client_head(proxy: &mut Proxy, exchange: Key, key: Key, body: B
         Phase::Streaming if x.keep_alive && !x.body.is_empty() && status < 300 => ConnectionOption::KeepAlive,
         _ => ConnectionOption::Close,
     };
-    scratch.pool.take_buffer(&mut client_conn.transport.stage);
+    scratch.take_buffer(&mut client_conn.transport.stage);
     let framing = encode_response(&mut client_conn.transport.stage, &x.response, x.request.version, body, connection);
     x.response_body.framing = framing;
     x.keep_alive &= framing != BodyLength::UntilClose && connection == ConnectionOption::KeepAlive;
@@ -352,7 +352,7 @@ pub(crate) fn h1_client_data(
     data: &[u8],
 ) {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-    scratch.pool.take_buffer(&mut client_conn.transport.stage);
+    scratch.take_buffer(&mut client_conn.transport.stage);
     stage_data(&mut client_conn.transport.stage, framing, data);
     connections.mark_for_flush(key);
 }

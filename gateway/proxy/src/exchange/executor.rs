@@ -53,7 +53,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let Some(client) = connections.client_of(x.client_stream) else { return };
     let listener = client.listener.clone();
-    if forwarded::receive(x, client, &mut scratch.joined).is_err() {
+    if forwarded::receive(x, client, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
     }
     let decision = listener.listener.sites.decide(client.policy, x.request.host_name());
@@ -115,11 +115,11 @@ pub(crate) fn run_action(
             };
             let early = x.machine.is_early();
             Routed::preference(x, upstream, x.client_ip(client));
-            if forwarded::prepare(x, client, early, &mut scratch.joined).is_err() {
+            if forwarded::prepare(x, client, early, scratch.text()).is_err() {
                 return refuse(proxy, cx, exchange, 431);
             }
             if let Some(route) = &x.routed.route
-                && route.prepare(&mut x.request, &mut scratch.joined).is_err()
+                && route.prepare(&mut x.request, scratch.text()).is_err()
             {
                 return refuse(proxy, cx, exchange, 500);
             }

@@ -225,16 +225,13 @@ pub(crate) fn upstream_connected(proxy: &mut Proxy, cx: &mut Context, key: Key) 
             if let Some(exchange) = exchange {
                 send_request(proxy, cx, exchange, key);
             }
-        }
-        Ok(Some(context)) => {
-            scratch.records.clear();
-            match Session::client(&context, &mut scratch.records) {
-                Ok(session) => {
-                    upstream_conn.transport.start_client(session, scratch);
-                    upstream_conn.phase = UpstreamPhase::Handshake;
-                    proxy.connections.mark_for_flush(key);
-                }
-                Err(_) => upstream_lost(proxy, cx, key, false),
+            Err(_) => upstream_lost(proxy, cx, key, false),
+        },
+        Ok(Some(context)) => match Session::client(&context, scratch.empty_records()) {
+            Ok(session) => {
+                upstream_conn.transport.start_client(session, scratch);
+                upstream_conn.phase = UpstreamPhase::Handshake;
+                proxy.connections.mark_for_flush(key);
             }
         }
         Err(_) => upstream_lost(proxy, cx, key, false),

@@ -37,7 +37,7 @@ pub(crate) fn idle_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     for _ in 0..READS {
         match upstream_conn.transport.read(scratch, HEAD_READ) {
             Ok(ReadResult::Blocked) => return,
-            Ok(ReadResult::Progress) if tickets && scratch.plain.is_empty() => {}
+            Ok(ReadResult::Progress) if tickets && scratch.plaintext_len() == 0 => {}
             _ => break,
         }
     }
@@ -61,7 +61,7 @@ pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
         () => ConnectionOption::KeepAlive,
     };
     x.request_body.framing = x.body;
-    scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+    scratch.take_buffer(&mut upstream_conn.transport.stage);
     encode_request(&mut upstream_conn.transport.stage, &x.request, x.body, connection);
     request_sent(proxy, cx, exchange, UpstreamStream::H1(key), actions);
     proxy.connections.mark_for_flush(key);
@@ -69,14 +69,14 @@ pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
 
 /// Takes what an upstream has sent.
 pub(crate) fn upstream_go_on(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    proxy.scratch.plain.clear();
+    proxy.scratch.clear_plaintext();
     for turn in 0.. {
-        let mut input = std::mem::take(&mut proxy.scratch.plain);
+        let mut input = proxy.scratch.take_plaintext();
         match proxy.connections.upstream(key) {
             Some(upstream_conn) if upstream_conn.h2.is_some() => h2_upstream_take(proxy, cx, key, &mut input),
             _ => h1_upstream_take(proxy, cx, key, &mut input),
         }
-        proxy.scratch.plain = input;
+        proxy.scratch.return_plaintext(input);
         if !upstream_wants(&proxy.connections, &proxy.exchanges, key) {
             return;
         }
@@ -291,7 +291,7 @@ pub(crate) fn h1_server_data(
     data: &[u8],
 ) {
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-    scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+    scratch.take_buffer(&mut upstream_conn.transport.stage);
     stage_data(&mut upstream_conn.transport.stage, framing, data);
     connections.mark_for_flush(key);
 }

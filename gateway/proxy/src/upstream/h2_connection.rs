@@ -263,7 +263,7 @@ pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
     let Proxy { connections, scratch, .. } = proxy;
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-    scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+    scratch.take_buffer(&mut upstream_conn.transport.stage);
     let Some(h2) = H2Upstream::new(now, &mut upstream_conn.transport.stage) else {
         return upstream_lost(proxy, cx, key, false);
     };
@@ -327,7 +327,7 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             return;
         }
         h2.allow_input();
-        scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+        scratch.take_buffer(&mut upstream_conn.transport.stage);
         let room = upstream_conn.transport.frame_room() + upstream_conn.transport.stage.len();
         let over = h2.poll(&mut upstream_conn.transport.stage, room);
         if over {

@@ -284,7 +284,7 @@ fn h3_server_read_with(
             Piece::NeedMore => {}
             Piece::Head(section) => {
                 let method = x.request.method();
-                let info = h3::read_response(section, false, limits, method, &mut x.response, &mut scratch.qpack)?;
+                let info = h3::read_response(section, false, limits, method, &mut x.response, scratch.qpack())?;
                 if x.response.status < 200 {
                     reader.expect_another_head();
                     if !response_arrived(proxy, cx, exchange, BodyLength::None, false) {
@@ -307,7 +307,7 @@ fn h3_server_read_with(
                 }
             }
             Piece::Trailers(section) => {
-                h3::read_trailers(section, limits, &mut x.response_body.trailers, &mut scratch.qpack)?;
+                h3::read_trailers(section, limits, &mut x.response_body.trailers, scratch.qpack())?;
             }
         }
     }
