@@ -210,12 +210,25 @@ pub(crate) struct ClientCert {
 pub(crate) enum UpstreamPhase {
     Connecting,
     Handshake,
-    /// Serves an exchange.
-    Busy,
+    /// Serves an exchange over HTTP/1.1, or is relayed.
+    Busy(Answer),
+    /// HTTP/2: serves as many exchanges as have streams.
+    Shared,
     /// In the pool.
     Idle,
     /// Of a relay that is over: what is left is sent, then it closes.
     Closing,
+}
+
+/// How far the server's answer to a connection's exchange has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Nothing of it has come. `kept`: the connection has served an exchange before.
+    Awaited { kept: bool },
+    /// Something has come.
+    Begun,
+    /// A head has come, as the last one so far. `keep_alive`: it allows another request on this connection.
+    Headed { keep_alive: bool },
 }
 
 pub(crate) struct UpstreamConnection {
@@ -227,12 +240,6 @@ pub(crate) struct UpstreamConnection {
     pub exchange: Option<Key>,
     pub inbuf: Vec<u8>,
     pub deadline: Deadline,
-    /// It has served an exchange before this one.
-    pub reused: bool,
-    /// Something of the response has come.
-    pub answered: bool,
-    /// The response allows another request on this connection.
-    pub keep_alive: bool,
     /// In the group's list of shared HTTP/2 connections, or connecting to join it.
     pub shared: bool,
     /// HTTP/1.1 only is wanted.

@@ -9,7 +9,7 @@
 //!    └───── Named: hello_arrived ── passthrough_for ──────┘
 //! ```
 
-use crate::conn::{ClientPhase, Conn, Protocol, Turn, UpstreamPhase};
+use crate::conn::{Answer, ClientPhase, Conn, Protocol, Turn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
@@ -77,7 +77,7 @@ pub(crate) fn start_relay(proxy: &mut Proxy, cx: &mut Context, exchange: Key, ke
         return;
     };
     upstream_conn.exchange = Some(exchange);
-    upstream_conn.answered = true;
+    upstream_conn.phase = UpstreamPhase::Busy(Answer::Begun);
     let side = UpstreamStream::H1(key);
     x.routed.succeeded();
     x.status = 200;

@@ -1,7 +1,7 @@
 //! HTTP/1.1 towards upstreams: requests to bytes, bytes to responses.
 
 use crate::client::h1::{stage_data, stage_end};
-use crate::conn::{Conn, UpstreamPhase};
+use crate::conn::{Answer, Conn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::request::{connected, request_sent};
@@ -135,7 +135,7 @@ fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut V
 fn upstream_read_size(connections: &mut Connections, exchanges: &mut Exchanges, cx: &Context, key: Key) -> usize {
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return 0 };
     match upstream_conn.exchange {
-        Some(exchange) if upstream_conn.h2.is_none() && upstream_conn.phase == UpstreamPhase::Busy => {
+        Some(exchange) if upstream_conn.h2.is_none() && matches!(upstream_conn.phase, UpstreamPhase::Busy(_)) => {
             response_read_size(connections, exchanges, cx, exchange)
         }
         _ => READ_SIZE,
@@ -151,7 +151,7 @@ fn upstream_wants(connections: &Connections, exchanges: &Exchanges, key: Key) ->
         Some(Conn::Upstream(upstream_conn)) => {
             match (upstream_conn.phase, upstream_conn.exchange.and_then(|x| exchanges.get(x))) {
                 (UpstreamPhase::Handshake, _) => true,
-                (UpstreamPhase::Busy, Some(x)) => !x.response_body.is_blocked(),
+                (UpstreamPhase::Busy(_), Some(x)) => !x.response_body.is_blocked(),
                 _ => false,
             }
         }
@@ -165,23 +165,21 @@ fn consume_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8])
     loop {
         let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { return input.len() };
         let Some(exchange) = upstream_conn.exchange else { return used };
-        if upstream_conn.phase != UpstreamPhase::Busy {
-            return used;
-        }
+        let UpstreamPhase::Busy(answer) = &mut upstream_conn.phase else { return used };
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return input.len() };
         let rest = &input[used..];
         if !x.machine.is_answered() {
             if rest.is_empty() {
                 return used;
             }
-            upstream_conn.answered = true;
+            *answer = Answer::Begun;
             let limits = &proxy.settings.limits().http;
             let tolerance = upstream_conn.upstream.upstream.tolerance;
             match parse_response_tolerating(tolerance, rest, limits, x.request.method(), &mut x.response) {
                 Ok(None) => return used,
                 Ok(Some(info)) => {
                     used += info.consumed;
-                    upstream_conn.keep_alive = info.keep_alive;
+                    *answer = Answer::Headed { keep_alive: info.keep_alive };
                     x.response_body.decoder.reset(info.body);
                     if !response_arrived(proxy, cx, exchange, info.body, info.upgrade) {
                         return input.len();
@@ -235,7 +233,7 @@ fn consume_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key
             && let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key)
         {
             // Bytes that nobody asked for: the next response must not begin with them.
-            upstream_conn.keep_alive = false;
+            upstream_conn.phase = UpstreamPhase::Busy(Answer::Headed { keep_alive: false });
         }
         match piece.what {
             What::Data(data) => {

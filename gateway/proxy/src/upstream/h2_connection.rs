@@ -268,7 +268,7 @@ pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return upstream_lost(proxy, cx, key, false);
     };
     upstream_conn.h2 = Some(Box::new(h2));
-    upstream_conn.phase = UpstreamPhase::Busy;
+    upstream_conn.phase = UpstreamPhase::Shared;
     if !std::mem::replace(&mut upstream_conn.shared, true) {
         upstream_conn.upstream.share(upstream_conn.server, key);
     }
