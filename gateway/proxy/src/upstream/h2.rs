@@ -19,7 +19,7 @@ use crate::h2::wake::StreamWaker;
 use crate::h2::{backlog, message, sink};
 use crate::service::Proxy;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::h2_connection::{HEAD_LIMIT, h2_upstream_close, is_limit, sweep, unprocessed};
+use crate::upstream::h2_connection::{HEAD_LIMIT, Life, h2_upstream_close, is_limit, sweep, unprocessed};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
@@ -93,7 +93,7 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let (response, send) = match h2.requests.send_request(request, ended) {
         Ok(sent) => sent,
         Err(_) => {
-            h2.leaving = true;
+            h2.leave();
             x.upstream_stream = None;
             return server_lost(proxy, cx, exchange, Loss::Unprocessed);
         }
@@ -273,7 +273,7 @@ fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Er
 pub(crate) fn h2_server_credit(connections: &mut Connections, key: Key, index: u32, want: usize) -> usize {
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return 0 };
     let Some(h2) = &mut upstream_conn.h2 else { return 0 };
-    if h2.over {
+    if h2.life == Life::Over {
         return want;
     }
     let room = upstream_conn.transport.room(h2.fed, want);
@@ -330,7 +330,7 @@ pub(crate) fn h2_server_finish(proxy: &mut Proxy, cx: &mut Context, key: Key, in
     StreamWaker::retire(slot);
     if h2.streams.is_empty() {
         h2.idle_since = cx.now();
-        if h2.leaving || draining || config.upstream.keepalive == 0 {
+        if h2.life != Life::Open || draining || config.upstream.keepalive == 0 {
             return h2_upstream_close(proxy, cx, key);
         }
         upstream_conn.deadline.after(cx, key, config.upstream.keepalive_timeout);
