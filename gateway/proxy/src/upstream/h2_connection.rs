@@ -433,18 +433,22 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
     }
 }
 
-/// Counts a connection that `h2` ends because the server sends too much of something, and tells its requests if that is a head.
+/// Counts a connection that `h2` ends because the server sends too much of something. If that is the head of a response, the
+/// request of this response fails for that, and the others because of their connection.
 fn h2_note_limit(proxy: &mut Proxy, key: Key) {
     let Proxy { connections, exchanges, counters, .. } = proxy;
     counters.h2_upstream_limits.inc();
     let Some(h2) = connections.upstream(key).and_then(|b| b.h2.as_ref()) else { return };
-    if h2.block.1 <= HEAD_LIMIT {
+    let (large, bytes) = h2.block;
+    if bytes <= HEAD_LIMIT {
         return;
     }
     counters.parse_errors[ParseError::HeadTooLarge.index()].inc();
     for (_, stream) in &h2.streams {
         if let Some(x) = exchanges.get_mut(stream.exchange) {
-            x.routed.hint = Some(Failure::Nonsense(ParseError::HeadTooLarge));
+            let is_its = stream.send.stream_id().as_u32() == large;
+            let its = Failure::Nonsense(ParseError::HeadTooLarge);
+            x.routed.hint = Some(if is_its { its } else { Failure::OtherHeadTooLarge });
         }
     }
 }
