@@ -1,6 +1,7 @@
 //! What an executor is to do: a set of actions and one status.
 //!
 //! The part of an executor that reports an event answers the actions that only this event can cause:
+//! [`Action::SendHead`] and [`Action::AwaitSettings`] follow from a connection that is ready,
 //! [`Action::ForwardInterim`], [`Action::ForwardHead`] and [`Action::RejectResponse`] follow from a response's head,
 //! [`Action::AskRetry`] from a loss and from the end of the client's handshake. All others can follow from any event.
 
@@ -8,6 +9,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Action {
+    /// Send the request's head on the connection. Actions that come with this one follow it.
+    SendHead,
+    /// Report [`Connected`](crate::Event::Connected) again when the server's SETTINGS have come.
+    AwaitSettings,
     /// Give up the upstream stream or connection of this exchange: it is not usable any more.
     ResetUpstream,
     /// Pass the interim response on.
@@ -52,7 +57,9 @@ pub enum Action {
 
 impl Action {
     /// All of them, in the order in which they are done.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
+        Self::SendHead,
+        Self::AwaitSettings,
         Self::ResetUpstream,
         Self::ForwardInterim,
         Self::ForwardHead,

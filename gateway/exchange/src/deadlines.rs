@@ -18,6 +18,12 @@ use crate::{Exchange, Phase};
 /// Milliseconds, from any beginning.
 pub type Millis = u64;
 
+/// How long a client is read that was answered before its request was complete, where its stream or connection ends with
+/// that. Many clients take a reset for the loss of the response before it (RFC 9112 §9.6).
+pub const LINGER: Millis = 2000;
+/// The most bytes that are read and thrown away in that time.
+pub const LINGER_BYTES: u64 = 512 * 1024;
+
 /// Who is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Party {
@@ -71,6 +77,10 @@ pub enum Wait {
     ResponseRoom,
     /// Any byte of an upgraded or relayed connection.
     Tunnel,
+    /// Room at a client for the last bytes of a connection that closes. No exchange uses the connection any more.
+    LastBytes,
+    /// The client's end of a connection on which the gateway has sent its own.
+    ClientEnd,
 }
 
 /// One row of the table, for people.
@@ -128,7 +138,7 @@ pub const TABLE: &[Row] = &[
         wait: Wait::RequestRest,
         name: "the rest of a request that was answered before it was complete",
         party: Some(Party::Client),
-        settings: &["idle_timeout", "min_body_rate", "2 seconds where the connection or the stream ends (total)"],
+        settings: &["idle_timeout", "min_body_rate", "over HTTP/2 and HTTP/3 2 seconds and 512 KiB (total)"],
         before: "",
         after: "the connection (HTTP/1.1) or the stream ends",
     },
@@ -172,15 +182,36 @@ pub const TABLE: &[Row] = &[
         before: "",
         after: "both sides are closed",
     },
+    Row {
+        wait: Wait::LastBytes,
+        name: "a client that does not take the last bytes before its connection closes (HTTP/1.1, HTTP/2)",
+        party: Some(Party::Client),
+        settings: &["idle_timeout (total)"],
+        before: "",
+        after: "the connection is closed at once",
+    },
+    Row {
+        wait: Wait::ClientEnd,
+        name: "the client's end of a connection on which the gateway has sent its own, such as HTTP/1.1 after a response \
+               to an incomplete request",
+        party: Some(Party::Client),
+        settings: &["2 seconds and 512 KiB (total)"],
+        before: "",
+        after: "the connection is closed at once",
+    },
 ];
 
 impl Wait {
     /// Who is blamed; nobody where both sides may be silent.
     pub fn party(self) -> Option<Party> {
         match self {
-            Self::RequestHead | Self::Handshake | Self::RequestBody | Self::RequestRest | Self::ResponseRoom => {
-                Some(Party::Client)
-            }
+            Self::RequestHead
+            | Self::Handshake
+            | Self::RequestBody
+            | Self::RequestRest
+            | Self::ResponseRoom
+            | Self::LastBytes
+            | Self::ClientEnd => Some(Party::Client),
             Self::RequestRoom | Self::Connection | Self::ResponseHead | Self::ResponseBody => Some(Party::Upstream),
             Self::Tunnel => None,
         }
@@ -440,7 +471,8 @@ pub fn deadline(
             Party::Upstream => limits.upstream,
         };
         match wait {
-            Wait::RequestHead | Wait::Tunnel => {}
+            // Of these no direction of an exchange waits; `Tunnel` has nobody to blame.
+            Wait::RequestHead | Wait::LastBytes | Wait::ClientEnd | Wait::Tunnel => {}
             Wait::Handshake => consider(since + limits.handshake, wait, Reason::Total),
             Wait::Connection | Wait::ResponseHead => {
                 let own = if wait == Wait::Connection { limits.connection } else { limits.first_byte };
@@ -469,6 +501,12 @@ pub fn deadline(
         }
     }
     earliest
+}
+
+/// The deadline of a client's connection that closes, from `now` on: of [`Wait::LastBytes`] or [`Wait::ClientEnd`].
+/// `idle`: the client's idle limit.
+pub fn closing(now: Millis, wait: Wait, idle: Millis) -> Millis {
+    now + if wait == Wait::ClientEnd { LINGER } else { idle }
 }
 
 /// The table as Markdown, for the documentation.

@@ -17,11 +17,11 @@
 //!               │            │            ▲
 //!               └────────────┴─► Draining ┘        read and thrown away: nobody wants the rest
 //! response:  Awaiting ─────► Streaming ──► Complete
-//! upstream:  None ─► Selecting ─► Open ─► None     Selecting: a server is chosen, waited for, or connected to
-//!                        ▲          │
-//!                        └─ Asking ◄┤              Asking: may the request be sent again?
-//!                             ▲     │
-//!                             └ Handshake           425 to early data: once the client's handshake is over
+//! upstream:  Unaccepted ─► None ─► Selecting ─► Open ─► None
+//!                                      ▲          │     Selecting: a server is chosen, waited for, or connected to
+//!                                      └─ Asking ◄┤     Asking: may the request be sent again?
+//!                                           ▲     │
+//!                                           └ Handshake 425 to early data: once the client's handshake is over
 //! ```
 
 mod actions;
@@ -40,7 +40,9 @@ pub enum Kind {
     Message,
     /// A CONNECT request: a successful response opens a tunnel (RFC 9110 §9.3.6).
     Connect,
-    /// The client asks to switch protocols by HTTP/1.1's `Upgrade`.
+    /// The client asks for WebSocket by HTTP/1.1's `Upgrade`.
+    WebSocket,
+    /// The client asks for another protocol by HTTP/1.1's `Upgrade`.
     Upgrade,
     /// The client asks for WebSocket by an extended CONNECT over HTTP/2 or HTTP/3: every 2xx opens the tunnel for it.
     ExtendedConnect,
@@ -124,6 +126,19 @@ impl Loss {
     }
 }
 
+/// To which protocols a server can switch on the connection that has been chosen for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switching {
+    /// To any, by HTTP/1.1's `Upgrade`; and bytes of a relayed connection can pass as they are.
+    Any,
+    /// To WebSocket, by an extended CONNECT (RFC 8441, RFC 9220).
+    WebSocket,
+    /// To none.
+    None,
+    /// The server's SETTINGS have not come, which say whether it takes an extended CONNECT.
+    Unknown,
+}
+
 /// A final response's head, as far as the machine must know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -138,6 +153,8 @@ pub struct Head {
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// The request's host and method are allowed: from now on it may be answered or forwarded, unless it came too early.
+    Accepted,
     /// The rules send the request to an upstream group.
     Forward,
     /// The gateway answers itself, or refuses. The response is complete with this.
@@ -145,8 +162,8 @@ pub enum Event {
         /// The status code.
         status: u16,
     },
-    /// A server has taken the request's head.
-    Connected,
+    /// A connection to the chosen server can take the request's head.
+    Connected(Switching),
     /// Bytes have moved from the source of a direction to its sink, or were thrown away.
     Moved {
         /// Which direction.
@@ -216,12 +233,14 @@ enum ResponseState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Upstream {
+    /// The request has not been accepted.
+    Unaccepted,
     /// None is needed, yet or any more.
     None,
     /// A server is chosen, waited for, or connected to.
     Selecting,
-    /// A server has the request's head.
-    Open,
+    /// A server has the request's head. `asks`: it was asked to switch protocols.
+    Open { asks: bool },
     /// Whether the request may be sent again is being asked; if not, the client gets this status.
     Asking(u16),
     /// The request is sent again when the client's handshake is over.
@@ -252,11 +271,13 @@ impl Exchange {
     /// A request whose head is complete.
     #[inline]
     pub fn new(facts: Request) -> Self {
+        // Of a relayed connection nothing is read that could be accepted.
+        let upstream = if facts.kind == Kind::Relay { Upstream::None } else { Upstream::Unaccepted };
         Self {
             facts,
             request: if facts.has_body { RequestState::Pending } else { RequestState::Complete },
             response: ResponseState::Awaiting { interim: 0 },
-            upstream: Upstream::None,
+            upstream,
             released: 0,
             tunnel: false,
             finished: false,
@@ -299,7 +320,7 @@ impl Exchange {
     /// Whether a server has the request's head.
     #[inline]
     pub fn has_server(&self) -> bool {
-        self.upstream == Upstream::Open
+        matches!(self.upstream, Upstream::Open { .. })
     }
 
     /// Whether the request is sent again once the client's handshake is over.
@@ -314,24 +335,22 @@ impl Exchange {
         self.facts.is_early
     }
 
-    /// Whether the request must not be acted on before the handshake is over. RFC 8470 §4: early data can be replayed, and
-    /// what changes something must not be done twice.
-    #[inline]
-    pub fn is_too_early(&self) -> bool {
-        self.facts.is_early && !self.facts.is_safe
-    }
-
-    /// Whether the request asks to switch protocols, and the server that was chosen is told.
+    /// Whether the client asks to switch protocols.
     #[inline]
     pub fn asks_upgrade(&self) -> bool {
-        matches!(self.facts.kind, Kind::Upgrade | Kind::ExtendedConnect)
+        matches!(self.facts.kind, Kind::WebSocket | Kind::Upgrade | Kind::ExtendedConnect)
     }
 
-    /// The wish to switch protocols is not passed on to the server that was chosen (RFC 9110 §7.8).
-    pub fn ignore_upgrade(&mut self) {
-        if self.facts.kind == Kind::Upgrade {
-            self.facts.kind = Kind::Message;
-        }
+    /// Whether the client asks for WebSocket.
+    #[inline]
+    pub fn asks_websocket(&self) -> bool {
+        matches!(self.facts.kind, Kind::WebSocket | Kind::ExtendedConnect)
+    }
+
+    /// Whether the server that has the request's head was asked to switch protocols.
+    #[inline]
+    pub fn asks_server_to_switch(&self) -> bool {
+        self.upstream == Upstream::Open { asks: true }
     }
 
     /// It is a connection that is relayed, not a request.
@@ -353,9 +372,10 @@ impl Exchange {
             return Actions::NONE;
         }
         match event {
+            Event::Accepted => self.accepted(),
             Event::Forward => self.forward(),
             Event::Answer { status } => self.answer(status),
-            Event::Connected => self.connected(),
+            Event::Connected(switching) => self.connected(switching),
             Event::Moved { direction, bytes } => self.moved(direction, bytes),
             Event::Ended(Direction::Request) => self.request_ended(),
             Event::Ended(Direction::Response) => self.response_ended(),
@@ -378,12 +398,22 @@ impl Exchange {
     }
 
     #[inline]
+    fn accepted(&mut self) -> Actions {
+        if self.upstream != Upstream::Unaccepted {
+            return Actions::NONE;
+        }
+        self.upstream = Upstream::None;
+        // RFC 8470 §4: early data can be replayed, and what changes something must not be done twice.
+        if self.facts.is_early && !self.facts.is_safe {
+            return self.answer(425);
+        }
+        Actions::NONE
+    }
+
+    #[inline]
     fn forward(&mut self) -> Actions {
         if self.upstream != Upstream::None || self.is_answered() {
             return Actions::NONE;
-        }
-        if self.is_too_early() {
-            return self.answer(425);
         }
         self.upstream = Upstream::Selecting;
         Actions::NONE.with(Action::SelectServer)
@@ -408,21 +438,33 @@ impl Exchange {
     }
 
     #[inline]
-    fn connected(&mut self) -> Actions {
+    fn connected(&mut self, switching: Switching) -> Actions {
         if self.upstream != Upstream::Selecting {
             return Actions::NONE;
         }
-        self.upstream = Upstream::Open;
+        let asks = match (self.facts.kind, switching) {
+            (Kind::Message | Kind::Connect, _) | (Kind::Relay, Switching::Any) => false,
+            (Kind::WebSocket | Kind::ExtendedConnect, Switching::Unknown) => {
+                return Actions::NONE.with(Action::AwaitSettings);
+            }
+            // RFC 8441 §3: only servers that say so take an extended CONNECT.
+            (Kind::WebSocket | Kind::ExtendedConnect, Switching::None) | (Kind::Relay, _) => return self.refuse(502),
+            (Kind::WebSocket | Kind::ExtendedConnect, Switching::WebSocket) => true,
+            // RFC 9110 §7.8: a server may ignore the wish for another protocol, so it need not be passed on.
+            (Kind::Upgrade, _) | (_, Switching::Any) => switching == Switching::Any,
+        };
+        self.upstream = Upstream::Open { asks };
+        let actions = Actions::NONE.with(Action::SendHead);
         if self.facts.kind == Kind::Relay {
             self.open_tunnel();
-            return Actions::NONE.with(Action::ResumeRequest).with(Action::ResumeResponse);
+            return actions.with(Action::ResumeRequest).with(Action::ResumeResponse);
         }
         if self.request == RequestState::Pending {
             self.request = RequestState::Streaming;
-            return Actions::NONE.with(Action::ResumeRequest);
+            return actions.with(Action::ResumeRequest);
         }
         // The body was empty and has ended before there was a server, or while another server had the request.
-        if self.facts.has_body { Actions::NONE.with(Action::EndRequest) } else { Actions::NONE }
+        if self.facts.has_body { actions.with(Action::EndRequest) } else { actions }
     }
 
     fn open_tunnel(&mut self) {
@@ -451,7 +493,7 @@ impl Exchange {
     #[inline]
     fn request_ended(&mut self) -> Actions {
         let drained = matches!(self.request, RequestState::Draining { .. });
-        let streamed = self.request == RequestState::Streaming && self.upstream == Upstream::Open;
+        let streamed = self.request == RequestState::Streaming && self.has_server();
         if self.request == RequestState::Complete {
             return Actions::NONE;
         }
@@ -497,24 +539,25 @@ impl Exchange {
 
     fn interim(&mut self) -> Actions {
         match (&mut self.response, self.upstream) {
-            (ResponseState::Awaiting { interim }, Upstream::Open) if *interim < MAX_INTERIM => {
+            (ResponseState::Awaiting { interim }, Upstream::Open { .. }) if *interim < MAX_INTERIM => {
                 *interim += 1;
                 Actions::NONE.with(Action::ForwardInterim)
             }
-            (ResponseState::Awaiting { .. }, Upstream::Open) => Actions::NONE.with(Action::RejectResponse),
+            (ResponseState::Awaiting { .. }, Upstream::Open { .. }) => Actions::NONE.with(Action::RejectResponse),
             _ => Actions::NONE,
         }
     }
 
     #[inline]
     fn head(&mut self, head: Head) -> Actions {
-        if self.upstream != Upstream::Open || self.is_answered() {
+        let Upstream::Open { asks } = self.upstream else { return Actions::NONE };
+        if self.is_answered() {
             return Actions::NONE;
         }
         if head.status == 425 && self.facts.is_early {
             return self.too_early();
         }
-        if !self.is_acceptable(head) {
+        if !self.is_acceptable(head, asks) {
             return Actions::NONE.with(Action::RejectResponse);
         }
         let actions = Actions::NONE.with(Action::ForwardHead);
@@ -526,15 +569,14 @@ impl Exchange {
         actions
     }
 
-    /// Whether a head answers what was asked.
+    /// Whether a head answers what was asked. `asks`: the server was asked to switch protocols.
     #[inline]
-    fn is_acceptable(&self, head: Head) -> bool {
+    fn is_acceptable(&self, head: Head, asks: bool) -> bool {
         match self.facts.kind {
-            // RFC 9110 §7.8: a server must not switch to what nobody asked for.
-            Kind::Message => !head.switches,
             Kind::Connect => head.status != 101,
-            // To a key there is one right answer (RFC 6455 §4.1).
-            Kind::Upgrade => !head.switches || head.confirms,
+            // RFC 9110 §7.8: a server must not switch to what nobody asked for. To a key there is one right answer
+            // (RFC 6455 §4.1).
+            Kind::Message | Kind::WebSocket | Kind::Upgrade => !head.switches || asks && head.confirms,
             // RFC 8441 §5, RFC 9220 §3: to the client every 2xx is the beginning of WebSocket. Only an answer to our key
             // says that the server speaks it (RFC 6455 §4.1).
             Kind::ExtendedConnect => {
@@ -578,7 +620,7 @@ impl Exchange {
     }
 
     fn lost(&mut self, loss: Loss) -> Actions {
-        if !matches!(self.upstream, Upstream::Selecting | Upstream::Open) {
+        if !matches!(self.upstream, Upstream::Selecting | Upstream::Open { .. }) {
             return Actions::NONE;
         }
         let reset = Actions::NONE.with(Action::ResetUpstream);
@@ -607,7 +649,7 @@ impl Exchange {
     /// Whatever the server was doing for this exchange is not wanted any more.
     #[inline]
     fn leave_upstream(&mut self, actions: Actions) -> Actions {
-        let open = matches!(self.upstream, Upstream::Selecting | Upstream::Open);
+        let open = matches!(self.upstream, Upstream::Selecting | Upstream::Open { .. });
         self.upstream = Upstream::None;
         if open { actions.with(Action::ResetUpstream) } else { actions }
     }
@@ -619,7 +661,7 @@ impl Exchange {
         let actions = if actions.has(Action::CloseUpstream) {
             self.upstream = Upstream::None;
             actions
-        } else if self.upstream == Upstream::Open && whole && actions.has(Action::FinishClient) {
+        } else if self.has_server() && whole && actions.has(Action::FinishClient) {
             self.upstream = Upstream::None;
             actions.with(if self.tunnel { Action::CloseUpstream } else { Action::ReleaseUpstream })
         } else {

@@ -1,6 +1,8 @@
 //! The rules of an exchange, over random sequences of events. A failure prints the seed and the script of events.
 
-use sealane_exchange::{Action, Actions, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, Phase, Request};
+use sealane_exchange::{
+    Action, Actions, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, Phase, Request, Switching,
+};
 
 /// Steele, Lea and Flood's SplitMix64.
 struct Random(u64);
@@ -35,6 +37,7 @@ fn request(random: &mut Random) -> Request {
             Kind::Message,
             Kind::Message,
             Kind::Connect,
+            Kind::WebSocket,
             Kind::Upgrade,
             Kind::ExtendedConnect,
             Kind::Relay,
@@ -65,10 +68,17 @@ fn loss(random: &mut Random) -> Loss {
 /// Any event at any time, also those that make no sense: an executor's mistake must not break a rule.
 fn event(random: &mut Random) -> Event {
     let direction = random.pick(&[Direction::Request, Direction::Response]);
-    match random.below(18) {
+    match random.below(19) {
         0 | 1 => Event::Forward,
+        18 => Event::Accepted,
         2 => Event::Answer { status: 200 },
-        3 | 4 => Event::Connected,
+        3 | 4 => Event::Connected(random.pick(&[
+            Switching::Any,
+            Switching::Any,
+            Switching::WebSocket,
+            Switching::None,
+            Switching::Unknown,
+        ])),
         5 => Event::Refuse { status: 503 },
         6 | 7 => Event::Moved { direction, bytes: random.pick(&[1, 1000, 300_000]) },
         8 | 9 => Event::Ended(direction),
@@ -102,12 +112,14 @@ struct Observer {
     /// A server has been asked for and not given up since.
     upstream: bool,
     connected: bool,
+    asked: bool,
     released: u64,
     asking: bool,
     interim: u8,
     drained: u64,
     selects: u32,
     handshake_done: bool,
+    accepted: bool,
 }
 
 impl Observer {
@@ -143,8 +155,22 @@ impl Observer {
         if has(SelectServer) {
             self.request_ended = false;
         }
-        if event == Event::Connected && self.upstream {
+        if has(SendHead) {
+            let Event::Connected(switching) = event else { panic!("a head is sent without a connection") };
+            assert!(self.upstream && !self.connected, "a head without a server, or a second one");
             self.connected = true;
+            // Only what can carry WebSocket is asked for it, and nobody switches unasked.
+            self.asked = match facts.kind {
+                Kind::Message | Kind::Connect | Kind::Relay => false,
+                Kind::Upgrade => switching == Switching::Any,
+                Kind::WebSocket | Kind::ExtendedConnect => {
+                    assert!(matches!(switching, Switching::Any | Switching::WebSocket), "it would be no WebSocket");
+                    true
+                }
+            };
+        }
+        if has(AwaitSettings) {
+            assert!(event == Event::Connected(Switching::Unknown) && self.upstream && !self.connected);
         }
         if has(EndRequest) {
             assert!(self.connected && !self.request_ended, "an end of the request without a server, or a second one");
@@ -180,7 +206,7 @@ impl Observer {
                 match facts.kind {
                     Kind::Message => !head.switches,
                     Kind::Connect => head.status != 101,
-                    Kind::Upgrade => !head.switches || head.confirms,
+                    Kind::WebSocket | Kind::Upgrade => !head.switches || self.asked && head.confirms,
                     Kind::ExtendedConnect if head.switches => head.confirms,
                     Kind::ExtendedConnect => !success,
                     Kind::Relay => false,
@@ -212,9 +238,13 @@ impl Observer {
             self.asking = false;
         }
 
-        // RFC 8470: early data carries safe requests only.
+        // Nothing is forwarded that the gateway's own rules have not accepted.
+        self.accepted |= event == Event::Accepted || facts.kind == Kind::Relay;
+        assert!(self.accepted || !has(SelectServer), "a request was forwarded that was not accepted");
+
+        // RFC 8470: early data carries safe requests only. Of a relayed connection the gateway takes none.
         self.handshake_done |= event == Event::HandshakeDone;
-        if facts.is_early && !facts.is_safe && !self.handshake_done {
+        if facts.is_early && !facts.is_safe && facts.kind != Kind::Relay && !self.handshake_done {
             assert!(!has(SelectServer), "an unsafe request in early data was forwarded");
         }
 
@@ -272,10 +302,16 @@ fn run(seed: u64) {
     let mut observer = Observer::default();
     let mut script = format!("seed {seed}: {facts:?}\n");
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // Most requests are accepted first; that nothing goes on without is a rule of its own.
+        let mut first = (random.below(8) > 0).then_some(Event::Accepted);
         // Of interim responses there may be many in a row.
         let mut interim = 0;
         for _ in 0..60 {
-            let event = if interim > 0 { Event::Interim } else { event(&mut random) };
+            let event = match first.take() {
+                Some(event) => event,
+                None if interim > 0 => Event::Interim,
+                None => event(&mut random),
+            };
             interim = match event {
                 Event::Interim if interim > 0 => interim - 1,
                 Event::Interim if random.below(4) == 0 => 20,

@@ -1,6 +1,8 @@
 //! The rows of the truth table in `docs/reference/http-versions.md`, as scripts.
 
-use sealane_exchange::{Action, Action::*, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, Phase, Request};
+use sealane_exchange::{
+    Action, Action::*, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, Phase, Request, Switching,
+};
 
 const GET: Request = Request {
     kind: Kind::Message,
@@ -13,15 +15,24 @@ const GET: Request = Request {
 const POST: Request = Request { has_body: true, is_safe: false, is_idempotent: false, ..GET };
 const PUT: Request = Request { is_idempotent: true, ..POST };
 
+/// Over HTTP/1.1.
+const CONNECTED: Event = Event::Connected(Switching::Any);
 const OK: Event = Event::Head(Head { status: 200, switches: false, confirms: false });
 
 fn moved(bytes: u64) -> Event {
     Event::Moved { direction: Direction::Request, bytes }
 }
 
-/// Runs a script; what the last event led to.
-fn last(facts: Request, script: &[Event]) -> (Vec<Action>, u16) {
+/// A request that the gateway's rules have accepted, where it has a head.
+fn accepted(facts: Request) -> Exchange {
     let mut exchange = Exchange::new(facts);
+    assert!(exchange.on(Event::Accepted).is_empty());
+    exchange
+}
+
+/// Runs a script for an accepted request; what the last event led to.
+fn last(facts: Request, script: &[Event]) -> (Vec<Action>, u16) {
+    let mut exchange = accepted(facts);
     let mut last = (Vec::new(), 0);
     for event in script {
         let actions = exchange.on(*event);
@@ -32,10 +43,10 @@ fn last(facts: Request, script: &[Event]) -> (Vec<Action>, u16) {
 
 #[test]
 fn a_request_without_a_body() {
-    let mut x = Exchange::new(GET);
+    let mut x = accepted(GET);
     let steps = [
         (Event::Forward, vec![SelectServer]),
-        (Event::Connected, vec![]),
+        (CONNECTED, vec![SendHead]),
         (OK, vec![ForwardHead]),
         (Event::Ended(Direction::Response), vec![EndResponse, ReleaseUpstream, FinishClient, Finish]),
         (Event::ClientGone, vec![]),
@@ -47,11 +58,11 @@ fn a_request_without_a_body() {
 
 #[test]
 fn a_request_with_a_body() {
-    let mut x = Exchange::new(POST);
+    let mut x = accepted(POST);
     assert_eq!(x.request(), Phase::Awaiting);
     let steps = [
         (Event::Forward, vec![SelectServer]),
-        (Event::Connected, vec![ResumeRequest]),
+        (CONNECTED, vec![SendHead, ResumeRequest]),
         (moved(10), vec![]),
         (Event::Ended(Direction::Request), vec![EndRequest]),
         (OK, vec![ForwardHead]),
@@ -64,7 +75,7 @@ fn a_request_with_a_body() {
 
 #[test]
 fn a_response_before_the_requests_end() {
-    let begin = [Event::Forward, Event::Connected, moved(10), OK, Event::Ended(Direction::Response)];
+    let begin = [Event::Forward, CONNECTED, moved(10), OK, Event::Ended(Direction::Response)];
     let answered = last(POST, &begin);
     assert_eq!(answered.0, [ResetUpstream, EndResponse, StartDraining], "the rest of the request is read for a while");
     let with = |event: Event| last(POST, &[&begin[..], &[event]].concat()).0;
@@ -77,7 +88,7 @@ fn a_response_before_the_requests_end() {
 #[test]
 fn losses_before_the_head() {
     let after = |facts, events: &[Event], loss| {
-        let begin = [Event::Forward, Event::Connected];
+        let begin = [Event::Forward, CONNECTED];
         last(facts, &[&begin[..], events, &[Event::Lost(loss)]].concat())
     };
     let asks = vec![ResetUpstream, AskRetry];
@@ -107,25 +118,25 @@ fn losses_before_the_head() {
 #[test]
 fn losses_after_the_head_cut_the_client() {
     for loss in [Loss::Broken, Loss::Stale, Loss::Timeout { short: true }] {
-        let cut = last(GET, &[Event::Forward, Event::Connected, OK, Event::Lost(loss)]).0;
+        let cut = last(GET, &[Event::Forward, CONNECTED, OK, Event::Lost(loss)]).0;
         assert_eq!(cut, [ResetUpstream, CutClient, Finish]);
     }
 }
 
 #[test]
 fn clients_that_fail() {
-    let begin = [Event::Forward, Event::Connected, moved(10)];
+    let begin = [Event::Forward, CONNECTED, moved(10)];
     let with = |event: Event| last(POST, &[&begin[..], &[event]].concat());
     assert_eq!(with(Event::Refuse { status: 400 }), (vec![ResetUpstream, Respond, StartDraining], 400));
     assert_eq!(with(Event::Refuse { status: 408 }).1, 408);
     assert_eq!(with(Event::ClientGone).0, [ResetUpstream, DetachClient, Finish]);
-    let stalled = last(GET, &[Event::Forward, Event::Connected, OK, Event::Refuse { status: 408 }]).0;
+    let stalled = last(GET, &[Event::Forward, CONNECTED, OK, Event::Refuse { status: 408 }]).0;
     assert_eq!(stalled, [ResetUpstream, CutClient, Finish], "after the head no status can be told");
 }
 
 #[test]
 fn interim_responses_are_bounded() {
-    let mut script = vec![Event::Forward, Event::Connected];
+    let mut script = vec![Event::Forward, CONNECTED];
     script.extend([Event::Interim].repeat(usize::from(MAX_INTERIM)));
     assert_eq!(last(POST, &script).0, [ForwardInterim]);
     script.push(Event::Interim);
@@ -135,10 +146,14 @@ fn interim_responses_are_bounded() {
 #[test]
 fn early_data() {
     let early = |facts| Request { is_early: true, ..facts };
-    assert_eq!(last(early(POST), &[Event::Forward]).1, 425);
+    let mut x = Exchange::new(early(POST));
+    let refused = x.on(Event::Accepted);
+    assert_eq!((refused.iter().collect::<Vec<_>>(), refused.status()), (vec![Respond, StartDraining], 425));
+    assert!(x.on(Event::Forward).is_empty());
+    assert!(Exchange::new(GET).on(Event::Forward).is_empty(), "nobody has accepted it");
     assert_eq!(last(early(GET), &[Event::Forward]).0, [SelectServer]);
     let too_early = Event::Head(Head { status: 425, switches: false, confirms: false });
-    let begin = [Event::Forward, Event::Connected, too_early];
+    let begin = [Event::Forward, CONNECTED, too_early];
     assert_eq!(last(early(GET), &begin).0, [ResetUpstream, AwaitHandshake]);
     let over = [&begin[..], &[Event::HandshakeDone]].concat();
     assert_eq!(last(early(GET), &over).0, [AskRetry], "it is a retry like any other");
@@ -153,7 +168,7 @@ fn early_data() {
 #[test]
 fn upgrades() {
     let head = |status, switches, confirms| Event::Head(Head { status, switches, confirms });
-    let ask = |kind, event| last(Request { kind, ..GET }, &[Event::Forward, Event::Connected, event]).0;
+    let ask = |kind, event| last(Request { kind, ..GET }, &[Event::Forward, CONNECTED, event]).0;
     let (opened, passed, rejected) = ([ForwardHead, ResumeRequest], [ForwardHead], [RejectResponse]);
     assert_eq!(ask(Kind::Upgrade, head(101, true, true)), opened);
     assert_eq!(ask(Kind::Upgrade, head(101, true, false)), rejected, "the key has another answer");
@@ -165,10 +180,53 @@ fn upgrades() {
     assert_eq!(ask(Kind::Message, head(101, true, true)), rejected, "nobody asked for it");
     assert_eq!(ask(Kind::Connect, head(200, true, false)), opened);
     assert_eq!(ask(Kind::Connect, head(502, false, false)), passed);
-    let mut x = Exchange::new(Request { kind: Kind::Upgrade, ..GET });
-    x.ignore_upgrade();
-    let _ = (x.on(Event::Forward), x.on(Event::Connected));
-    assert_eq!(x.on(head(101, true, true)).iter().collect::<Vec<_>>(), rejected, "nobody asked this server for it");
+}
+
+#[test]
+fn what_a_connection_can_switch_to() {
+    use Switching::{Any, None, Unknown, WebSocket};
+    let on = |kind, switching| last(Request { kind, ..GET }, &[Event::Forward, Event::Connected(switching)]);
+    let refused = (vec![ResetUpstream, Respond, FinishClient, Finish], 502);
+    for kind in [Kind::WebSocket, Kind::ExtendedConnect] {
+        for switching in [Any, WebSocket] {
+            assert_eq!(on(kind, switching), (vec![SendHead], 0));
+        }
+        assert_eq!(on(kind, None), refused, "a server that does not take an extended CONNECT");
+        assert_eq!(on(kind, Unknown), (vec![AwaitSettings], 0));
+        let told = [Event::Forward, Event::Connected(Unknown), Event::Connected(WebSocket)];
+        assert_eq!(last(Request { kind, ..GET }, &told).0, [SendHead]);
+        let told = [Event::Forward, Event::Connected(Unknown), Event::Connected(None)];
+        assert_eq!(last(Request { kind, ..GET }, &told), refused);
+        let lost = [Event::Forward, Event::Connected(Unknown), Event::Lost(Loss::Unprocessed)];
+        assert_eq!(last(Request { kind, ..GET }, &lost).0, [ResetUpstream, AskRetry]);
+    }
+    for kind in [Kind::Message, Kind::Connect, Kind::Upgrade] {
+        for switching in [Any, WebSocket, None, Unknown] {
+            assert_eq!(on(kind, switching), (vec![SendHead], 0), "{kind:?} {switching:?}");
+        }
+    }
+    let switches = Event::Head(Head { status: 101, switches: true, confirms: true });
+    for (kind, switching, asks) in [
+        (Kind::WebSocket, Any, true),
+        (Kind::WebSocket, WebSocket, true),
+        (Kind::Upgrade, Any, true),
+        (Kind::Upgrade, WebSocket, false),
+        (Kind::Upgrade, None, false),
+        (Kind::Upgrade, Unknown, false),
+        (Kind::Message, Any, false),
+    ] {
+        let mut x = accepted(Request { kind, ..GET });
+        let _ = (x.on(Event::Forward), x.on(Event::Connected(switching)));
+        assert_eq!(x.asks_server_to_switch(), asks, "{kind:?} {switching:?}");
+        assert_eq!(x.on(switches).has(ForwardHead), asks, "a server switches only to what it was asked for");
+    }
+    // A wish that one server's connection could not carry is passed on to the next.
+    let mut x = accepted(Request { kind: Kind::Upgrade, ..GET });
+    for event in [Event::Forward, Event::Connected(None), Event::Lost(Loss::Unprocessed), Event::RetryGranted] {
+        let _ = x.on(event);
+    }
+    let _ = x.on(CONNECTED);
+    assert!(x.asks_server_to_switch());
 }
 
 #[test]
@@ -176,7 +234,7 @@ fn the_server_ends_an_upgraded_connection() {
     let upgrade = Request { kind: Kind::Upgrade, ..GET };
     let opened = [
         Event::Forward,
-        Event::Connected,
+        CONNECTED,
         Event::Head(Head { status: 101, switches: true, confirms: true }),
         Event::Ended(Direction::Response),
     ];
@@ -186,9 +244,9 @@ fn the_server_ends_an_upgraded_connection() {
 #[test]
 fn tunnels_close_one_direction_at_a_time() {
     let relay = Request { kind: Kind::Relay, ..POST };
-    let mut x = Exchange::new(relay);
+    let mut x = accepted(relay);
     assert_eq!(x.on(Event::Forward).iter().collect::<Vec<_>>(), [SelectServer]);
-    assert_eq!(x.on(Event::Connected).iter().collect::<Vec<_>>(), [ResumeRequest, ResumeResponse]);
+    assert_eq!(x.on(CONNECTED).iter().collect::<Vec<_>>(), [SendHead, ResumeRequest, ResumeResponse]);
     let mut y = x;
     assert_eq!(x.on(Event::Ended(Direction::Request)).iter().collect::<Vec<_>>(), [EndRequest]);
     let end = [EndResponse, CloseUpstream, FinishClient, Finish];

@@ -2,7 +2,7 @@
 //! RFC 9114 §4.3). What is read here is as strict as HTTP/1.1's parser: a message that HTTP/1.1 could not carry, or
 //! would carry as something else, is refused.
 //!
-//! Whoever decodes the list fills a [`Pseudo`] and hands the other fields over in their order. Extended CONNECT for
+//! The decoder of a list fills a [`Pseudo`] and passes the other fields on in their order. Extended CONNECT for
 //! WebSocket (RFC 8441, RFC 9220) becomes what it is in HTTP/1.1: a GET with `Upgrade: websocket`.
 
 use crate::authority::Authority;
@@ -97,7 +97,7 @@ pub fn read_request<'a>(
             Known::Te if value.eq_ignore_ascii_case(b"trailers") => head.accepts_trailers = true,
             Known::Te => return Err(ParseError::ConnectionField),
             Known::Cookie => cookies.push(value)?,
-            _ => push(&mut head.fields, name, value, limits)?,
+            _ => push(&mut head.fields, known, name, value, limits)?,
         }
     }
     cookies.finish(&mut head.fields)?;
@@ -223,7 +223,7 @@ pub fn read_response<'a>(
         if known == Known::Te {
             return Err(ParseError::ConnectionField);
         }
-        push(&mut head.fields, name, value, limits)?;
+        push(&mut head.fields, known, name, value, limits)?;
     }
     let length = content_length(&head.fields)?;
     let tunnel = method == Method::Connect && (200..300).contains(&head.status);
@@ -263,7 +263,7 @@ pub fn read_trailers<'a>(
             return Err(ParseError::TrailersTooLarge);
         }
         if known != Known::Te {
-            push(trailers, name, value, limits)?;
+            push(trailers, known, name, value, limits)?;
         }
     }
     trailers.keep_trailers_only();
@@ -280,13 +280,11 @@ fn check(name: &[u8], value: &[u8], size: &mut usize, limits: &Limits) -> Result
     if name.first() == Some(&b':') {
         return Err(ParseError::PseudoField);
     }
-    if name.iter().any(u8::is_ascii_uppercase) {
-        return Err(ParseError::FieldCase);
+    if !scan::is_lower_token(name) {
+        let is_upper = name.iter().any(u8::is_ascii_uppercase);
+        return Err(if is_upper { ParseError::FieldCase } else { ParseError::FieldName });
     }
-    if !scan::is_token(name) {
-        return Err(ParseError::FieldName);
-    }
-    let known = Known::lookup(name);
+    let known = Known::lookup_token(name);
     if known == Known::Other && lookalike(name).is_some() {
         return Err(ParseError::FieldLookalike);
     }
@@ -301,11 +299,12 @@ fn check(name: &[u8], value: &[u8], size: &mut usize, limits: &Limits) -> Result
     }
 }
 
-fn push(fields: &mut Fields, name: &[u8], value: &[u8], limits: &Limits) -> Result<(), ParseError> {
+/// Appends a field that has passed [`check`].
+fn push(fields: &mut Fields, known: Known, name: &[u8], value: &[u8], limits: &Limits) -> Result<(), ParseError> {
     if fields.len() >= limits.fields {
         return Err(ParseError::TooManyFields);
     }
-    fields.push(name, value).map_err(field_error)
+    fields.push_token(known, name, value).map_err(field_error)
 }
 
 fn field_error(e: FieldError) -> ParseError {

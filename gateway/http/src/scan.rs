@@ -5,6 +5,7 @@ use crate::known::short_word;
 const TOKEN: u8 = 1;
 const TARGET: u8 = 2;
 const HOST: u8 = 4;
+const LOWER_TOKEN: u8 = 8;
 
 /// Which classes each byte belongs to.
 static CLASS: [u8; 256] = {
@@ -21,6 +22,9 @@ static CLASS: [u8; 256] = {
             )
         {
             class[b] |= TOKEN;
+            if !c.is_ascii_uppercase() {
+                class[b] |= LOWER_TOKEN;
+            }
         }
         // RFC 9112 §3.2 would have RFC 3986's set; browsers send `|`, `{`, `"` unescaped, and these have one meaning
         // only. A fragment does not belong into a target at all.
@@ -72,6 +76,12 @@ pub(crate) fn is_host_byte(b: u8) -> bool {
 #[inline]
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && token_run(bytes) == bytes.len()
+}
+
+/// Whether the bytes are a token without upper-case letters.
+#[inline]
+pub(crate) fn is_lower_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && run_of(bytes, LOWER_TOKEN) == bytes.len()
 }
 
 /// How many bytes at the start are neither control characters nor DEL: visible characters, SP and obs-text, of which
@@ -170,9 +180,10 @@ mod tests {
         for b in 0..=255u8 {
             let delimiter = b"\"(),/:;<=>?@[\\]{}".contains(&b);
             assert_eq!(is_token(&[b]), b.is_ascii_graphic() && !delimiter, "{b:#x}");
+            assert_eq!(is_lower_token(&[b]), is_token(&[b]) && !b.is_ascii_uppercase(), "{b:#x}");
             assert_eq!(target_run(&[b]) == 1, b.is_ascii_graphic() && b != b'#', "{b:#x}");
         }
-        assert!(!is_token(b""));
+        assert!(!is_token(b"") && !is_lower_token(b""));
     }
 
     #[test]

@@ -10,11 +10,13 @@ use crate::transport::Transport;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
-use sealane_lane::{Deadline, Key, Millis, Ready};
+use sealane_exchange::deadlines::{self, Wait};
+use sealane_lane::{Context, Deadline, Key, Millis, Ready};
 use sealane_tls::hello::LargeHello;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Duration;
 
 pub(crate) enum Conn {
     Client(Box<ClientConnection>),
@@ -43,7 +45,7 @@ pub(crate) enum ClientPhase {
     Closing { linger: bool },
     /// Our side is closed; what still comes is read and dropped, so that the peer gets to read our answer before it
     /// sees a reset (RFC 9112 §9.6). `read`: how many bytes so far.
-    Lingering { read: usize },
+    Lingering { read: u64 },
 }
 
 impl ClientPhase {
@@ -208,12 +210,25 @@ pub(crate) struct ClientCert {
 pub(crate) enum UpstreamPhase {
     Connecting,
     Handshake,
-    /// Serves an exchange.
-    Busy,
+    /// Serves an exchange over HTTP/1.1, or is relayed.
+    Busy(Answer),
+    /// HTTP/2: serves as many exchanges as have streams.
+    Shared,
     /// In the pool.
     Idle,
     /// Of a relay that is over: what is left is sent, then it closes.
     Closing,
+}
+
+/// How far the server's answer to a connection's exchange has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Nothing of it has come. `kept`: the connection has served an exchange before.
+    Awaited { kept: bool },
+    /// Something has come.
+    Begun,
+    /// A head has come, as the last one so far. `keep_alive`: it allows another request on this connection.
+    Headed { keep_alive: bool },
 }
 
 pub(crate) struct UpstreamConnection {
@@ -225,12 +240,6 @@ pub(crate) struct UpstreamConnection {
     pub exchange: Option<Key>,
     pub inbuf: Vec<u8>,
     pub deadline: Deadline,
-    /// It has served an exchange before this one.
-    pub reused: bool,
-    /// Something of the response has come.
-    pub answered: bool,
-    /// The response allows another request on this connection.
-    pub keep_alive: bool,
     /// In the group's list of shared HTTP/2 connections, or connecting to join it.
     pub shared: bool,
     /// HTTP/1.1 only is wanted.
@@ -243,6 +252,20 @@ pub(crate) struct UpstreamConnection {
 }
 
 impl ClientConnection {
+    /// Begins to close the connection: what is staged is sent, and then the client is read for a while if `linger`.
+    /// `idle`: the client's idle limit. The caller marks the connection for flush.
+    pub fn begin_closing(&mut self, cx: &mut Context, key: Key, linger: bool, idle: Duration) {
+        self.phase = ClientPhase::Closing { linger };
+        let at = deadlines::closing(cx.now(), Wait::LastBytes, idle.as_millis() as Millis);
+        self.deadline.set(cx, key, at);
+    }
+
+    /// Begins to wait for the client's end of the connection, for a limited time and for limited bytes.
+    pub fn begin_lingering(&mut self, cx: &mut Context, key: Key) {
+        self.phase = ClientPhase::Lingering { read: 0 };
+        self.deadline.set(cx, key, deadlines::closing(cx.now(), Wait::ClientEnd, 0));
+    }
+
     /// This time, or that of the handshake's end where it is still going on and must end before.
     #[inline]
     pub fn before_handshake_timeout(&self, at: Millis) -> Millis {

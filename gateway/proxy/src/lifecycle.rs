@@ -2,17 +2,13 @@
 
 use crate::client::connection::{client_failed, client_ready};
 use crate::client::h2_connection::h2_abort_all;
-use crate::conn::{ClientPhase, Conn, UpstreamPhase};
+use crate::conn::{Conn, UpstreamPhase};
 use crate::quic_driver::quic_drive;
 use crate::service::Proxy;
 use crate::transport::TransportError;
 use crate::upstream::connection::upstream_failed;
 use crate::upstream::h1::upstream_go_on;
 use sealane_lane::{Context, Key};
-use std::time::Duration;
-
-/// How long a lingering connection is read.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// Lets a connection go on: it may have bytes that could not be taken before.
 pub(crate) fn continue_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
@@ -28,9 +24,8 @@ pub(crate) fn after_closing(proxy: &mut Proxy, cx: &mut Context, key: Key, linge
     match proxy.connections.client(key) {
         Some(client_conn) if linger && !client_conn.transport.ended => {
             let _ = rustix::net::shutdown(&client_conn.transport.fd, rustix::net::Shutdown::Write);
-            client_conn.phase = ClientPhase::Lingering { read: 0 };
+            client_conn.begin_lingering(cx, key);
             client_conn.transport.readable = true;
-            client_conn.deadline.after(cx, key, LINGER);
             client_ready(proxy, cx, key);
         }
         _ => close_connection(proxy, cx, key),

@@ -9,17 +9,17 @@
 //!    └───── Named: hello_arrived ── passthrough_for ──────┘
 //! ```
 
-use crate::conn::{ClientPhase, Conn, Protocol, Turn, UpstreamPhase};
+use crate::conn::{Answer, ClientPhase, Conn, Protocol, Turn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
-use crate::exchange::request::request_sent;
+use crate::exchange::request::{connected, request_sent};
 use crate::exchange::streams::{ClientStream, UpstreamStream, client_end, server_finish};
 use crate::lifecycle::close_connection;
 use crate::service::Proxy;
 use crate::snapshot::{Action, Listener};
 use crate::upstream::selection::Routed;
-use sealane_exchange::Event;
+use sealane_exchange::{Event, Switching};
 use sealane_http::BodyLength;
 use sealane_lane::{Context, Key};
 
@@ -71,18 +71,19 @@ pub(crate) fn relay_client(proxy: &mut Proxy, cx: &mut Context, key: Key, upstre
 
 /// The connection with the server is there: from now on bytes pass as they are.
 pub(crate) fn start_relay(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
+    let Some(actions) = connected(proxy, cx, exchange, Switching::Any) else { return };
     let Proxy { connections, exchanges, .. } = proxy;
     let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
         return;
     };
     upstream_conn.exchange = Some(exchange);
-    upstream_conn.answered = true;
+    upstream_conn.phase = UpstreamPhase::Busy(Answer::Begun);
     let side = UpstreamStream::H1(key);
     x.routed.succeeded();
     x.status = 200;
     x.request_body.framing = BodyLength::UntilClose;
     x.response_body.framing = BodyLength::UntilClose;
-    request_sent(proxy, cx, exchange, side);
+    request_sent(proxy, cx, exchange, side, actions);
     proxy.connections.mark_for_flush(key);
 }
 

@@ -44,8 +44,7 @@ pub(crate) fn renew_clients(connections: &mut Connections, settings: &LaneSettin
             // A request that crosses this gets no answer, and may be sent again elsewhere (RFC 9112 §9.3.1).
             _ if !rules_hold && waits && !client_conn.transport.is_handshaking() => {
                 client_conn.transport.finish();
-                client_conn.phase = ClientPhase::Closing { linger: true };
-                client_conn.deadline.after(cx, key, idle);
+                client_conn.begin_closing(cx, key, true, idle);
             }
             _ => continue,
         }

@@ -15,18 +15,30 @@ const POOLED_CAPACITY: usize = 64 * 1024;
 
 pub(crate) struct Scratch {
     /// What was read from a socket.
-    pub input: Vec<u8>,
+    input: Vec<u8>,
     /// Plaintext of the read under way.
-    pub plain: Vec<u8>,
+    plain: Vec<u8>,
     /// 0-RTT data of the read under way.
-    pub early: Vec<u8>,
+    early: Vec<u8>,
     /// Records to send.
-    pub records: Records,
-    /// For hellos that are spread over several records.
-    pub joined: Vec<u8>,
+    records: Records,
+    /// For hellos that are spread over several records, and for values of fields that are put together.
+    text: Vec<u8>,
     /// For field sections of HTTP/3.
-    pub qpack: QpackScratch,
-    pub pool: Pool,
+    qpack: QpackScratch,
+    pool: Pool,
+}
+
+/// What a read from a socket needs at once.
+pub(crate) struct ReadBuffers<'s> {
+    /// Room for what the socket has: [`READ_SIZE`] bytes.
+    pub input: &'s mut [u8],
+    /// Empty, for plaintext.
+    pub plain: &'s mut Vec<u8>,
+    /// Empty, for 0-RTT data.
+    pub early: &'s mut Vec<u8>,
+    /// Empty, for what the session answers.
+    pub records: &'s mut Records,
 }
 
 /// Bytes read at a time where nobody has asked yet for what they may turn out to be: a message's head, and what follows it.
@@ -48,20 +60,103 @@ impl Scratch {
             plain: Vec::with_capacity(READ_SIZE),
             early: Vec::new(),
             records: Records::with_capacity(READ_SIZE + 4096),
-            joined: Vec::new(),
+            text: Vec::new(),
             qpack: QpackScratch::default(),
             pool: Pool::default(),
         }
     }
-}
 
-#[derive(Default)]
-pub(crate) struct Pool(Vec<Vec<u8>>);
+    /// Lends the buffers of a read. What an earlier read has left in them is dropped.
+    #[inline]
+    pub fn read_buffers(&mut self) -> ReadBuffers<'_> {
+        let Self { input, plain, early, records, .. } = self;
+        plain.clear();
+        early.clear();
+        records.clear();
+        ReadBuffers { input, plain, early, records }
+    }
 
-impl Pool {
+    /// Drops the plaintext of an earlier read.
+    #[inline]
+    pub fn clear_plaintext(&mut self) {
+        self.plain.clear();
+        self.early.clear();
+    }
+
+    /// Bytes of plaintext that the last read has left.
+    #[inline]
+    pub fn plaintext_len(&self) -> usize {
+        self.plain.len()
+    }
+
+    /// Takes the plaintext that the last read has left. Give the buffer back with [`Scratch::return_plaintext`].
+    #[inline]
+    pub fn take_plaintext(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.plain)
+    }
+
+    /// Takes a buffer of [`Scratch::take_plaintext`] back.
+    #[inline]
+    pub fn return_plaintext(&mut self, buffer: Vec<u8>) {
+        self.plain = buffer;
+    }
+
+    /// Puts the 0-RTT data of the last read in front of its plaintext. Whether there was any.
+    #[inline]
+    pub fn join_early_data(&mut self) -> bool {
+        if self.early.is_empty() {
+            return false;
+        }
+        self.early.extend_from_slice(&self.plain);
+        std::mem::swap(&mut self.early, &mut self.plain);
+        self.early.clear();
+        true
+    }
+
+    /// Lends an empty buffer for records to send.
+    #[inline]
+    pub fn empty_records(&mut self) -> &mut Records {
+        self.records.clear();
+        &mut self.records
+    }
+
+    /// The records that were put into [`Scratch::empty_records`] last.
+    #[inline]
+    pub fn records(&self) -> &[u8] {
+        self.records.filled()
+    }
+
+    /// Lends a buffer for text. What an earlier borrower has left in it is of no use.
+    #[inline]
+    pub fn text(&mut self) -> &mut Vec<u8> {
+        &mut self.text
+    }
+
+    /// Lends what decoding a field section of HTTP/3 takes.
+    #[inline]
+    pub fn qpack(&mut self) -> &mut QpackScratch {
+        &mut self.qpack
+    }
+
     /// Makes sure that `buffer` has storage, from the pool if there is some.
     #[inline]
     pub fn take_buffer(&mut self, buffer: &mut Vec<u8>) {
+        self.pool.take_buffer(buffer);
+    }
+
+    /// Takes an empty buffer's storage back.
+    #[inline]
+    pub fn return_buffer(&mut self, buffer: &mut Vec<u8>) {
+        self.pool.return_buffer(buffer);
+    }
+}
+
+#[derive(Default)]
+struct Pool(Vec<Vec<u8>>);
+
+impl Pool {
+    #[inline]
+    fn take_buffer(&mut self, buffer: &mut Vec<u8>) {
         if buffer.capacity() == 0
             && let Some(pooled) = self.0.pop()
         {
@@ -69,9 +164,8 @@ impl Pool {
         }
     }
 
-    /// Takes an empty buffer's storage back.
     #[inline]
-    pub fn return_buffer(&mut self, buffer: &mut Vec<u8>) {
+    fn return_buffer(&mut self, buffer: &mut Vec<u8>) {
         if buffer.is_empty() && buffer.capacity() > 0 {
             let buffer = std::mem::take(buffer);
             if self.0.len() < POOLED && buffer.capacity() <= POOLED_CAPACITY {

@@ -7,7 +7,7 @@
 //! A source asks [`Transport::room`] before it reads. A socket with a lot of space takes 64 KiB at a time. One that is full, or
 //! nearly so, takes 8 KiB at a time: that is what a slow reader can make the proxy hold.
 
-use crate::scratch::Scratch;
+use crate::scratch::{ReadBuffers, Scratch};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown};
 use sealane_lane::{Ready, WriteQueue};
@@ -216,7 +216,8 @@ impl Transport {
         if !self.readable {
             return Ok(ReadResult::Blocked);
         }
-        let n = match recv(&self.fd, &mut s.input[..], RecvFlags::empty()) {
+        let ReadBuffers { input, .. } = s.read_buffers();
+        let n = match recv(&self.fd, &mut input[..], RecvFlags::empty()) {
             Ok((0, _)) => {
                 self.ended = true;
                 return Ok(ReadResult::End { clean: true });
@@ -229,8 +230,8 @@ impl Transport {
             Err(Errno::INTR) => return Ok(ReadResult::Progress),
             Err(_) => return Err(TransportError::Io),
         };
-        self.note_short_read(n, s.input.len());
-        self.unread.extend_from_slice(&s.input[..n]);
+        self.note_short_read(n, input.len());
+        self.unread.extend_from_slice(&input[..n]);
         Ok(ReadResult::Progress)
     }
 
@@ -243,10 +244,9 @@ impl Transport {
         }
     }
 
-    /// Reads once, at most `limit` bytes. Plaintext is left in `s.plain`, 0-RTT data in `s.early`.
+    /// Reads once, at most `limit` bytes. Plaintext and 0-RTT data are left in `s`.
     pub fn read(&mut self, s: &mut Scratch, limit: usize) -> Result<ReadResult, TransportError> {
-        s.plain.clear();
-        s.early.clear();
+        let ReadBuffers { input, plain, early, records } = s.read_buffers();
         if self.ended {
             return Ok(ReadResult::End { clean: true });
         }
@@ -256,12 +256,12 @@ impl Transport {
         let kept = self.unread.len();
         // A record is at most 16 KiB and some, so there is room behind half a one; a handshake message spread over
         // records may need more, and then it is longer than anything that a peer has to say.
-        if kept >= s.input.len() {
+        if kept >= input.len() {
             return Err(TransportError::Io);
         }
-        s.input[..kept].copy_from_slice(&self.unread);
-        let limit = s.input.len().min(kept.saturating_add(limit.max(1)));
-        let n = match recv(&self.fd, &mut s.input[kept..limit], RecvFlags::empty()) {
+        input[..kept].copy_from_slice(&self.unread);
+        let limit = input.len().min(kept.saturating_add(limit.max(1)));
+        let n = match recv(&self.fd, &mut input[kept..limit], RecvFlags::empty()) {
             Ok((n, _)) => n,
             Err(Errno::AGAIN) => {
                 self.readable = false;
@@ -277,38 +277,31 @@ impl Transport {
         }
         self.note_short_read(n, limit - kept);
         let Some(tls) = &mut self.tls else {
-            s.plain.extend_from_slice(&s.input[..n]);
+            plain.extend_from_slice(&input[..n]);
             return Ok(ReadResult::Progress);
         };
         let end = kept + n;
-        s.records.clear();
-        let result = tls.read(&mut s.input[..end], &mut s.plain, &mut s.early, &mut s.records);
-        self.enqueue(s.records.filled())?;
+        let result = tls.read(&mut input[..end], plain, early, records);
+        self.enqueue(records.filled())?;
         let done = result.map_err(TransportError::Tls)?;
-        self.keep_unread(done.consumed, end, s);
+        // As large as what it keeps, and no larger: a peer that stops in the middle of a record holds it.
+        self.unread = input[done.consumed..end].to_vec();
         if done.closed {
             self.ended = true;
-            if s.plain.is_empty() {
+            if plain.is_empty() {
                 return Ok(ReadResult::End { clean: true });
             }
         }
         Ok(ReadResult::Progress)
     }
 
-    fn keep_unread(&mut self, consumed: usize, end: usize, s: &mut Scratch) {
-        // As large as what it keeps, and no larger: a peer that stops in the middle of a record holds it.
-        self.unread = s.input[consumed..end].to_vec();
-    }
-
     /// Starts TLS as a server with the hello that was read raw.
     pub fn start_server(&mut self, session: Session, s: &mut Scratch) -> Result<(), TransportError> {
-        s.plain.clear();
-        s.early.clear();
+        let ReadBuffers { plain, early, records, .. } = s.read_buffers();
         let tls = self.tls.insert(Box::new(session));
         let mut hello = std::mem::take(&mut self.unread);
-        s.records.clear();
-        let result = tls.read(&mut hello, &mut s.plain, &mut s.early, &mut s.records);
-        self.enqueue(s.records.filled())?;
+        let result = tls.read(&mut hello, plain, early, records);
+        self.enqueue(records.filled())?;
         let done = result.map_err(TransportError::Tls);
         if let Ok(done) = &done {
             hello.drain(..done.consumed.min(hello.len()));
@@ -320,7 +313,7 @@ impl Transport {
     /// Starts TLS as a client; the hello waits to be sent.
     pub fn start_client(&mut self, session: Session, s: &Scratch) {
         self.tls = Some(Box::new(session));
-        self.send_raw(s.records.filled());
+        self.send_raw(s.records());
     }
 
     /// Bytes to send as they are: a PROXY header, an alert without a session.
@@ -363,14 +356,14 @@ impl Transport {
         let notify = matches!(self.sending, Sending::Ending(_));
         if let Some(tls) = &mut self.tls {
             if !self.stage.is_empty() || notify {
-                s.records.clear();
+                let records = s.empty_records();
                 // A session that cannot write (a handshake that is not over) has nothing to notify either.
                 if !(self.stage.is_empty() && tls.is_handshaking()) {
-                    tls.write(&self.stage, notify, &mut s.records).map_err(TransportError::Tls)?;
+                    tls.write(&self.stage, notify, records).map_err(TransportError::Tls)?;
                 }
                 self.stage.clear();
                 self.note_ended();
-                self.send(s.records.filled())?;
+                self.send(s.records())?;
             }
         } else {
             self.note_ended();
@@ -382,7 +375,7 @@ impl Transport {
                 sent?;
             }
         }
-        s.pool.return_buffer(&mut self.stage);
+        s.return_buffer(&mut self.stage);
         if !self.queue.is_empty() {
             self.send_queue(&[])?;
         }
@@ -493,6 +486,6 @@ impl Transport {
     /// Gives the stage's buffer back; called when the connection is let go of.
     pub fn dismantle(mut self, s: &mut Scratch) {
         self.stage.clear();
-        s.pool.return_buffer(&mut self.stage);
+        s.return_buffer(&mut self.stage);
     }
 }

@@ -3,7 +3,7 @@
 use crate::front::{end_of, framed};
 use crate::gateway::{Gateway, PortPhase, READ};
 use crate::net::{Code, Item, Wake, Way, World};
-use sealane_exchange::{Event, Loss, Phase};
+use sealane_exchange::{Action as Do, Event, Loss, Phase, Switching};
 use sealane_http::BodyLength;
 use sealane_http::h1::{ConnectionOption, Tolerance, What, encode_request, parse_response_tolerating};
 
@@ -33,7 +33,8 @@ impl Gateway {
         }
         self.xs[x].down.progress.begin(w.now);
         self.touch(w, x);
-        let actions = self.event(w, x, Event::Connected);
+        let switching = if version == 1 { Switching::Any } else { Switching::WebSocket };
+        let actions = self.event(w, x, Event::Connected(switching)).without(Do::SendHead);
         if bare && self.xs[x].body == BodyLength::Known(0) {
             self.stage(w, link, Item::End);
         }

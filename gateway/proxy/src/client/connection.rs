@@ -19,6 +19,7 @@ use crate::service::{HandedOver, Message, Proxy};
 use crate::settings::LaneSettings;
 use crate::snapshot::{Listener, Relays};
 use crate::transport::{ReadResult, TransportError};
+use sealane_exchange::deadlines::LINGER_BYTES;
 use sealane_lane::{Context, Key, Ready};
 use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert};
 use sealane_tls::policy::Version;
@@ -28,8 +29,6 @@ use sealane_tls::{Session, sessions};
 const UNRECOGNIZED_NAME: u8 = 112;
 const INTERNAL_ERROR: u8 = 80;
 const ACCESS_DENIED: u8 = 49;
-/// Most bytes of a refused client that are read and thrown away.
-const LINGER_BYTES: usize = 512 * 1024;
 /// Reads per event before other connections get their turn.
 const READS: usize = 4;
 
@@ -93,8 +92,7 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 Err(e) => return client_failed(proxy, cx, key, e),
             },
             ClientPhase::Open => {
-                scratch.plain.clear();
-                scratch.early.clear();
+                scratch.clear_plaintext();
                 return client_open(proxy, cx, key);
             }
             ClientPhase::Lingering { read } => {
@@ -102,7 +100,7 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 client_conn.transport.unread.clear();
                 match client_conn.transport.read(scratch, READ_SIZE) {
                     Ok(ReadResult::Progress) => {
-                        let read = read + scratch.plain.len();
+                        let read = read + scratch.plaintext_len() as u64;
                         client_conn.phase = ClientPhase::Lingering { read };
                         if read > LINGER_BYTES {
                             return close_connection(proxy, cx, key);
@@ -155,7 +153,7 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_hand_over: bool) {
     let Proxy { connections, scratch, .. } = proxy;
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-    let hello = match hello::parse(&client_conn.transport.unread, &mut scratch.joined) {
+    let hello = match hello::parse(&client_conn.transport.unread, scratch.text()) {
         Ok(None) if client_conn.transport.unread.len() <= SMALL_HELLO || client_conn.large_hello.is_some() => {
             return;
         }
@@ -168,7 +166,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
         }
         Ok(Some(hello)) => hello,
         Err(_) if client_conn.client.listener.listener.tls.is_none() => {
-            // No hello, so no name: for whoever takes everything.
+            // No hello, so no name: the connection is relayed like one without a name.
             return relay_all(proxy, cx, key);
         }
         Err(e) => return refuse_hello(proxy, cx, key, e),
@@ -302,7 +300,7 @@ fn client_open(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     for turn in 0.. {
         take_early(&mut proxy.connections, &mut proxy.scratch, key);
         note_certificate(&mut proxy.connections, key);
-        let mut input = std::mem::take(&mut proxy.scratch.plain);
+        let mut input = proxy.scratch.take_plaintext();
         let ended = match decide_version(&mut proxy.connections, &proxy.settings, &proxy.counters, cx, key, &mut input)
         {
             Speaks::Unknown => false,
@@ -313,7 +311,7 @@ fn client_open(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             }
         };
         input.clear();
-        proxy.scratch.plain = input;
+        proxy.scratch.return_plaintext(input);
         if !note_established(proxy, cx, key) || ended {
             return;
         }
@@ -390,16 +388,11 @@ fn decide_version(
 
 /// Early data is HTTP like any other, but a request that is whole before the handshake is over is marked.
 fn take_early(connections: &mut Connections, scratch: &mut Scratch, key: Key) {
-    if scratch.early.is_empty() {
-        return;
-    }
-    if let Some(Conn::Client(client_conn)) = connections.get_mut(key) {
+    if scratch.join_early_data()
+        && let Some(Conn::Client(client_conn)) = connections.get_mut(key)
+    {
         client_conn.early = EarlyData::Taken;
     }
-    let early = &mut scratch.early;
-    early.extend_from_slice(&scratch.plain);
-    std::mem::swap(early, &mut scratch.plain);
-    early.clear();
 }
 
 /// Notes the client's certificate before anything is done with what it says: both may have come in one read.
@@ -467,6 +460,7 @@ pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error
         TransportError::Io => client_gone(proxy, cx, key),
         TransportError::Tls(e) => {
             handshake_failed(proxy, key, e.label());
+            let idle = proxy.settings.limits().idle_timeout;
             let Some(client_conn) = proxy.connections.client(key) else { return };
             // The alert waits to be sent.
             client_conn.transport.tls = None;
@@ -480,7 +474,7 @@ pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error
                 if client_conn.protocol.is_h2() {
                     client_conn.protocol = Protocol::Unknown;
                 }
-                client_conn.phase = ClientPhase::Closing { linger: true };
+                client_conn.begin_closing(cx, key, true, idle);
             }
             proxy.connections.mark_for_flush(key);
         }
@@ -498,12 +492,13 @@ pub(crate) fn client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// Sends bytes as they are and closes; for connections without a session.
 fn refuse_raw(proxy: &mut Proxy, cx: &mut Context, key: Key, answer: &[u8]) {
+    let idle = proxy.settings.limits().idle_timeout;
     let Some(client_conn) = proxy.connections.client(key) else { return };
     if answer.is_empty() {
         return close_connection(proxy, cx, key);
     }
     client_conn.transport.send_raw(answer);
-    client_conn.phase = ClientPhase::Closing { linger: true };
+    client_conn.begin_closing(cx, key, true, idle);
     proxy.connections.mark_for_flush(key);
 }
 

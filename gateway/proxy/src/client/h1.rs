@@ -251,8 +251,7 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
         }
         // It has said all it wants to say, and has not read all of the answer yet.
         client_conn.transport.finish();
-        client_conn.phase = ClientPhase::Closing { linger: false };
-        client_conn.deadline.after(cx, key, proxy.settings.limits().idle_timeout);
+        client_conn.begin_closing(cx, key, false, proxy.settings.limits().idle_timeout);
         return proxy.connections.mark_for_flush(key);
     };
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return close_connection(proxy, cx, key) };
@@ -282,8 +281,7 @@ pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         if !client_conn.protocol.is_in_head() {
             // Idle between requests: nobody is kept waiting.
             client_conn.transport.finish();
-            client_conn.phase = ClientPhase::Closing { linger: false };
-            client_conn.deadline.after(cx, key, idle);
+            client_conn.begin_closing(cx, key, false, idle);
             proxy.connections.mark_for_flush(key);
             return;
         }
@@ -316,7 +314,7 @@ pub(crate) fn h1_client_interim(
     if x.request.version < Version::Http11 {
         return;
     }
-    scratch.pool.take_buffer(&mut client_conn.transport.stage);
+    scratch.take_buffer(&mut client_conn.transport.stage);
     let stage = &mut client_conn.transport.stage;
     encode_response(stage, &x.response, x.request.version, BodyLength::None, ConnectionOption::KeepAlive);
     connections.mark_for_flush(key);
@@ -339,7 +337,7 @@ pub(crate) fn h1_client_head(proxy: &mut Proxy, exchange: Key, key: Key, body: B
         Phase::Streaming if x.keep_alive && !x.body.is_empty() && status < 300 => ConnectionOption::KeepAlive,
         _ => ConnectionOption::Close,
     };
-    scratch.pool.take_buffer(&mut client_conn.transport.stage);
+    scratch.take_buffer(&mut client_conn.transport.stage);
     let framing = encode_response(&mut client_conn.transport.stage, &x.response, x.request.version, body, connection);
     x.response_body.framing = framing;
     x.keep_alive &= framing != BodyLength::UntilClose && connection == ConnectionOption::KeepAlive;
@@ -354,7 +352,7 @@ pub(crate) fn h1_client_data(
     data: &[u8],
 ) {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-    scratch.pool.take_buffer(&mut client_conn.transport.stage);
+    scratch.take_buffer(&mut client_conn.transport.stage);
     stage_data(&mut client_conn.transport.stage, framing, data);
     connections.mark_for_flush(key);
 }
@@ -390,8 +388,8 @@ pub(crate) fn h1_client_finish(
         }
     } else {
         client_conn.transport.finish();
-        client_conn.phase = ClientPhase::Closing { linger: !complete || !client_conn.inbuf.is_empty() };
-        client_conn.deadline.after(cx, key, idle);
+        let linger = !complete || !client_conn.inbuf.is_empty();
+        client_conn.begin_closing(cx, key, linger, idle);
     }
     connections.mark_for_flush(key);
 }

@@ -333,7 +333,7 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         let (ClientPhase::Open, Protocol::H2(h2)) = (client_conn.phase, &mut client_conn.protocol) else {
             return false;
         };
-        scratch.pool.take_buffer(&mut client_conn.transport.stage);
+        scratch.take_buffer(&mut client_conn.transport.stage);
         let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
         let polled = h2.poll(&mut client_conn.transport.stage, room);
         let faults = std::mem::take(&mut h2.faults);
@@ -390,8 +390,7 @@ fn h2_client_closed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: Option
     let Some(client_conn) = proxy.connections.client(key) else { return };
     client_conn.protocol = Protocol::Unknown;
     client_conn.transport.finish();
-    client_conn.phase = ClientPhase::Closing { linger: true };
-    client_conn.deadline.after(cx, key, idle);
+    client_conn.begin_closing(cx, key, true, idle);
     proxy.connections.mark_for_flush(key);
 }
 

@@ -163,7 +163,7 @@ fn h3_read_with(
             Piece::Trailers(section) => {
                 let Proxy { exchanges, scratch, settings, .. } = proxy;
                 let Some(x) = exchange.and_then(|x| exchanges.get_mut(x)) else { return Ok(()) };
-                h3::read_trailers(section, &settings.limits().http, &mut x.request_body.trailers, &mut scratch.qpack)?;
+                h3::read_trailers(section, &settings.limits().http, &mut x.request_body.trailers, scratch.qpack())?;
             }
         }
     }
@@ -181,7 +181,7 @@ fn h3_head(
 ) -> Result<Begun, H3Error> {
     let mut x = exchanges.fresh(ClientStream::H3(key, index));
     let limits = settings.limits();
-    let read = h3::read_request(section, false, &limits.http, &mut x.request, &mut scratch.qpack);
+    let read = h3::read_request(section, false, &limits.http, &mut x.request, scratch.qpack());
     let info = match read {
         Ok(info) => Ok(info),
         Err(H3Error::Message(e)) => {

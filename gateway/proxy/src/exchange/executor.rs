@@ -30,15 +30,12 @@ use crate::service::{Proxy, log_exchange};
 use crate::snapshot::Action;
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::selection::{Routed, add_response_headers, budget_allows, route_request, send_redirect};
+use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase};
 use sealane_http::{BodyLength, Known, Method};
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key};
 use sealane_route::Decision;
 use std::rc::Rc;
-
-/// How long, and for how many bytes, a client is read on that has been answered before its request was through.
-pub(crate) const LINGER: Millis = 2000;
-pub(crate) const LINGER_BYTES: usize = 512 * 1024;
 
 /// A request's head is whole: decides what is done with it.
 pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
@@ -56,7 +53,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let Some(client) = connections.client_of(x.client_stream) else { return };
     let listener = client.listener.clone();
-    if forwarded::receive(x, client, &mut scratch.joined).is_err() {
+    if forwarded::receive(x, client, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
     }
     let decision = listener.listener.sites.decide(client.policy, x.request.host_name());
@@ -67,7 +64,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     }
     let refused = match x.request.method() {
         Method::Connect if !listener.listener.allow_connect => Some(&proxy.counters.connects_refused),
-        // RFC 9110 §9.3.8: it shows whoever made a browser send it what the browser has added.
+        // RFC 9110 §9.3.8: a page that makes a browser send TRACE would see what the browser has added.
         Method::Trace if !listener.listener.allow_trace => Some(&proxy.counters.traces_refused),
         _ => None,
     };
@@ -78,9 +75,11 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     if matches!(x.body, BodyLength::Known(n) if n > max_body) {
         return refuse(proxy, cx, exchange, 413);
     }
-    if x.machine.is_too_early() {
+    let actions = x.machine.on(Event::Accepted);
+    if actions.has(Do::Respond) {
         proxy.counters.too_early.inc();
-        return respond(proxy, cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
+        send_response(proxy, cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
+        return perform(proxy, cx, exchange, actions.without(Do::Respond));
     }
     let Decision::Host(host) = decision else { return refuse(proxy, cx, exchange, 404) };
     let Some(action) = listener.listener.actions.get(host) else { return refuse(proxy, cx, exchange, 500) };
@@ -116,11 +115,11 @@ pub(crate) fn run_action(
             };
             let early = x.machine.is_early();
             Routed::preference(x, upstream, x.client_ip(client));
-            if forwarded::prepare(x, client, early, &mut scratch.joined).is_err() {
+            if forwarded::prepare(x, client, early, scratch.text()).is_err() {
                 return refuse(proxy, cx, exchange, 431);
             }
             if let Some(route) = &x.routed.route
-                && route.prepare(&mut x.request, &mut scratch.joined).is_err()
+                && route.prepare(&mut x.request, scratch.text()).is_err()
             {
                 return refuse(proxy, cx, exchange, 500);
             }
@@ -137,17 +136,19 @@ pub(crate) fn run_action(
 }
 
 /// Does what the state machine says.
-#[inline]
+#[inline(always)]
 pub(crate) fn perform(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     if !actions.is_empty() {
         perform_some(proxy, cx, exchange, actions);
     }
 }
 
+#[inline(never)]
 fn perform_some(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
-    let others = [Do::ForwardInterim, Do::ForwardHead, Do::RejectResponse, Do::AskRetry];
+    let others =
+        [Do::SendHead, Do::AwaitSettings, Do::ForwardInterim, Do::ForwardHead, Do::RejectResponse, Do::AskRetry];
     debug_assert!(
         !others.iter().any(|a| actions.has(*a)),
         "the caller that reported the event does these: {actions:?}"

@@ -6,14 +6,14 @@
 
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{LINGER, drain_is_over, refuse};
+use crate::exchange::executor::{drain_is_over, refuse};
 use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::{Ending, Exchange};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{ClientLimits, Upstream};
 use sealane_exchange::deadlines::{
-    BodyLimits, Class, Deadline, Direction, Limits, Party, Reason, State, Wait, deadline,
+    BodyLimits, Class, Deadline, Direction, LINGER, Limits, Party, Reason, State, Wait, deadline,
 };
 use sealane_http::Known;
 use sealane_lane::{Context, Key, Millis};

@@ -34,6 +34,8 @@ pub enum Failure {
     Exhausted,
     /// It sent too many frames that carry nothing.
     TooManyFrames,
+    /// The head of another response on the shared connection is too large, and the gateway closed the connection for that.
+    OtherHeadTooLarge,
     /// It sent one interim response after the other.
     TooManyInterim,
     /// It switched protocols (101), which nobody had asked for.
@@ -46,7 +48,7 @@ pub enum Failure {
 
 impl Failure {
     /// All but [`Self::Nonsense`].
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Unreachable,
         Self::NoConnection,
         Self::Tls,
@@ -59,6 +61,7 @@ impl Failure {
         Self::Silent,
         Self::Exhausted,
         Self::TooManyFrames,
+        Self::OtherHeadTooLarge,
         Self::TooManyInterim,
         Self::Unasked,
         Self::NoWebSocket,
@@ -81,6 +84,9 @@ impl Failure {
             Self::Silent => "no answer in time",
             Self::Exhausted => "ports, descriptors or memory of this machine are used up",
             Self::TooManyFrames => "the gateway closed the connection: too many HTTP/2 frames that carry nothing",
+            Self::OtherHeadTooLarge => {
+                "the gateway closed the connection: the head of another response on it is too large"
+            }
             Self::TooManyInterim => "it sent more than 16 interim responses (1xx) to one request",
             Self::Unasked => "it switched protocols (101), which the request had not asked for",
             Self::NoWebSocket => "it answered a WebSocket handshake in another way than RFC 6455 asks for",

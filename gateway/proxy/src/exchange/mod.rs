@@ -17,7 +17,6 @@ pub(crate) mod waste;
 pub(crate) mod websocket;
 
 use crate::conn::Client;
-use crate::exchange::executor::LINGER_BYTES;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
 use crate::scratch::READ_SIZE;
 use crate::snapshot::ClientLimits;
@@ -25,7 +24,7 @@ use crate::upstream::group::LaneUpstream;
 use crate::upstream::selection::Routed;
 use sealane_exchange as machine;
 use sealane_exchange::Kind;
-use sealane_exchange::deadlines::{Party, Progress};
+use sealane_exchange::deadlines::{LINGER_BYTES, Party, Progress};
 use sealane_http::h1::{BodyDecoder, Limits};
 use sealane_http::{BodyLength, Fields, Method, RequestHead, ResponseHead, Version};
 use sealane_lane::Millis;
@@ -34,9 +33,6 @@ use std::rc::Rc;
 
 /// See [`Flow::read_size`].
 const FIRST_READ: usize = 8 * 1024;
-
-/// How many bytes of a request are read and thrown away after its response, where requests have streams.
-const MAX_DRAINED: u64 = LINGER_BYTES as u64;
 
 pub(crate) struct Flow {
     /// An HTTP/1.1 source's; other versions frame bodies themselves.
@@ -203,6 +199,7 @@ impl Exchange {
         let method = self.request.method();
         let h1 = matches!(self.client_stream, ClientStream::H1(_));
         let kind = match () {
+            () if upgrade && h1 && websocket::is_named(&self.request) => Kind::WebSocket,
             () if upgrade && h1 => Kind::Upgrade,
             () if upgrade => Kind::ExtendedConnect,
             () if method == Method::Connect => Kind::Connect,
@@ -215,7 +212,7 @@ impl Exchange {
             is_idempotent: method.is_idempotent(),
             is_early,
             // What a connection goes on with lies behind the whole of this request.
-            max_drained: if h1 { limits.max_body } else { MAX_DRAINED },
+            max_drained: if h1 { limits.max_body } else { LINGER_BYTES },
         });
     }
 
@@ -225,8 +222,11 @@ impl Exchange {
         self.request.clear();
         self.request.version = version;
         let _ = self.request.set_target(b"-");
-        self.machine =
-            machine::Exchange::new(machine::Request { has_body: true, max_drained: MAX_DRAINED, ..Default::default() });
+        self.machine = machine::Exchange::new(machine::Request {
+            has_body: true,
+            max_drained: LINGER_BYTES,
+            ..Default::default()
+        });
     }
 
     /// Begins with a connection that is relayed.

@@ -81,7 +81,7 @@ pub(crate) fn response_arrived(
     let confirms = !upgrade || !websocket::is_confirmation_due(x) || websocket::is_answered(x);
     let actions = x.machine.on(Event::Head(Head { status, switches: upgrade, confirms }));
     if actions.has(Do::RejectResponse) {
-        x.routed.hint = Some(if x.machine.asks_upgrade() { Failure::NoWebSocket } else { Failure::Unasked });
+        x.routed.hint = Some(if x.machine.asks_server_to_switch() { Failure::NoWebSocket } else { Failure::Unasked });
         server_lost(proxy, cx, exchange, Loss::Broken);
         return false;
     }

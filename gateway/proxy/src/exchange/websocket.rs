@@ -6,7 +6,7 @@ use crate::exchange::streams::ClientStream;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use sealane_http::{Known, ResponseHead};
+use sealane_http::{Known, RequestHead, ResponseHead};
 use std::hash::{BuildHasher, RandomState};
 
 const KEY: &[u8] = b"Sec-WebSocket-Key";
@@ -14,10 +14,9 @@ const ACCEPT: &[u8] = b"Sec-WebSocket-Accept";
 /// RFC 6455 §1.3.
 const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Whether the exchange asks for WebSocket, and for nothing else.
-pub(crate) fn is_asked(x: &Exchange) -> bool {
-    x.machine.asks_upgrade()
-        && x.request.fields.get(Known::Upgrade).is_some_and(|v| v.eq_ignore_ascii_case(b"websocket"))
+/// Whether `Upgrade` names WebSocket, and nothing else.
+pub(crate) fn is_named(request: &RequestHead) -> bool {
+    request.fields.get(Known::Upgrade).is_some_and(|v| v.eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Gives a request that came as an extended CONNECT the key that HTTP/1.1 wants. It need not be secret, only not the
@@ -47,8 +46,8 @@ pub(crate) fn is_answered(x: &Exchange) -> bool {
 /// Whether a server that switches protocols must have answered a key: that of an extended CONNECT, which is the gateway's
 /// own, or the client's.
 pub(crate) fn is_confirmation_due(x: &Exchange) -> bool {
-    x.machine.asks_upgrade()
-        && (!matches!(x.client_stream, ClientStream::H1(_)) || is_asked(x) && x.request.fields.get_named(KEY).is_some())
+    let has_key = || x.machine.asks_websocket() && x.request.fields.get_named(KEY).is_some();
+    x.machine.asks_server_to_switch() && (!matches!(x.client_stream, ClientStream::H1(_)) || has_key())
 }
 
 /// Makes a server's 200 to an extended CONNECT the 101 that an HTTP/1.1 server would have answered with.
@@ -68,6 +67,7 @@ pub(crate) fn switch(x: &mut Exchange) {
 mod tests {
     use super::*;
     use crate::fixtures::limits;
+    use sealane_exchange::{Event, Switching};
     use sealane_lane::Key;
 
     #[test]
@@ -87,8 +87,11 @@ mod tests {
         let key = Key::from_u64(0);
         let due = |client_stream: ClientStream, upgrade: &[u8], sends_key: bool| {
             let mut x = Exchange::new(client_stream);
-            x.begin(true, false, &limits());
             x.request.fields.push_known(Known::Upgrade, upgrade).unwrap();
+            x.begin(true, false, &limits());
+            for event in [Event::Accepted, Event::Forward, Event::Connected(Switching::Any)] {
+                let _ = x.machine.on(event);
+            }
             if sends_key {
                 x.request.fields.push(KEY, b"dGhlIHNhbXBsZSBub25jZQ==").unwrap();
             }

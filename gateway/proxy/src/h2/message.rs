@@ -4,7 +4,7 @@
 use crate::exchange::Exchange;
 use bytes::{Bytes, BytesMut};
 use h2::ext::Protocol;
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TE};
+use http::header::{self, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TE};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, Request, Response, StatusCode};
 use sealane_http::h1::Limits;
@@ -61,17 +61,58 @@ pub(crate) fn read_trailers(trailers: &HeaderMap, limits: &Limits, into: &mut Fi
     list::read_trailers(pairs(trailers), limits, into)
 }
 
-/// Fields in the form of the `http` crate. All values lie in one allocation.
+/// The `http` crate's form of a name. Known names that are common are not parsed again.
+#[inline]
+fn header_name(known: Known, name: &[u8]) -> Result<HeaderName, Unfit> {
+    Ok(match known {
+        Known::Accept => header::ACCEPT,
+        Known::AcceptEncoding => header::ACCEPT_ENCODING,
+        Known::AcceptLanguage => header::ACCEPT_LANGUAGE,
+        Known::Age => header::AGE,
+        Known::AltSvc => header::ALT_SVC,
+        Known::Authorization => header::AUTHORIZATION,
+        Known::CacheControl => header::CACHE_CONTROL,
+        Known::ContentEncoding => header::CONTENT_ENCODING,
+        Known::ContentRange => header::CONTENT_RANGE,
+        Known::ContentType => header::CONTENT_TYPE,
+        Known::Cookie => header::COOKIE,
+        Known::Date => header::DATE,
+        Known::Etag => header::ETAG,
+        Known::Expires => header::EXPIRES,
+        Known::Forwarded => header::FORWARDED,
+        Known::IfModifiedSince => header::IF_MODIFIED_SINCE,
+        Known::IfNoneMatch => header::IF_NONE_MATCH,
+        Known::LastModified => header::LAST_MODIFIED,
+        Known::Location => header::LOCATION,
+        Known::Origin => header::ORIGIN,
+        Known::Range => header::RANGE,
+        Known::Referer => header::REFERER,
+        Known::Server => header::SERVER,
+        Known::SetCookie => header::SET_COOKIE,
+        Known::StrictTransportSecurity => header::STRICT_TRANSPORT_SECURITY,
+        Known::UserAgent => header::USER_AGENT,
+        Known::Vary => header::VARY,
+        Known::Via => header::VIA,
+        // The gateway adds these to every request.
+        Known::XForwardedFor => const { HeaderName::from_static("x-forwarded-for") },
+        Known::XForwardedHost => const { HeaderName::from_static("x-forwarded-host") },
+        Known::XForwardedProto => const { HeaderName::from_static("x-forwarded-proto") },
+        _ => HeaderName::from_bytes(name).map_err(|_| Unfit)?,
+    })
+}
+
+/// Fields in the form of the `http` crate. All values lie in one allocation of `room` bytes, which they fit into.
 fn write_fields<'a>(
     fields: impl Iterator<Item = (Known, &'a [u8], &'a [u8])> + Clone,
     most: usize,
+    room: usize,
 ) -> Result<HeaderMap, Unfit> {
-    let mut text = BytesMut::with_capacity(fields.clone().map(|(_, _, value)| value.len()).sum());
+    let mut text = BytesMut::with_capacity(room);
     fields.clone().for_each(|(_, _, value)| text.extend_from_slice(value));
     let mut text: Bytes = text.freeze();
     let mut map = HeaderMap::with_capacity(most);
-    for (_, name, value) in fields {
-        let name = HeaderName::from_bytes(name).map_err(|_| Unfit)?;
+    for (known, name, value) in fields {
+        let name = header_name(known, name)?;
         let value = HeaderValue::from_maybe_shared(text.split_to(value.len())).map_err(|_| Unfit)?;
         map.append(name, value);
     }
@@ -86,7 +127,7 @@ pub(crate) fn write_request(x: &Exchange, secure: bool, websocket: bool) -> Resu
         !(matches!(known, Known::ContentLength | Known::Host)
             || websocket && *known == Known::Other && name.eq_ignore_ascii_case(b"sec-websocket-key"))
     });
-    let mut map = write_fields(fields, head.fields.len() + 2)?;
+    let mut map = write_fields(fields, head.fields.len() + 2, head.fields.text_len())?;
     if let BodyLength::Known(n) = x.body {
         map.insert(CONTENT_LENGTH, HeaderValue::from(n));
     }
@@ -123,7 +164,7 @@ pub(crate) fn write_response(head: &ResponseHead, body: BodyLength) -> Result<Re
             || switched && *known == Known::Other && name.eq_ignore_ascii_case(b"sec-websocket-accept"))
     });
     let mut response = Response::new(());
-    *response.headers_mut() = write_fields(fields, head.fields.len() + 1)?;
+    *response.headers_mut() = write_fields(fields, head.fields.len() + 1, head.fields.text_len())?;
     if let BodyLength::Known(n) = body {
         response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(n));
     }
@@ -135,7 +176,7 @@ pub(crate) fn write_response(head: &ResponseHead, body: BodyLength) -> Result<Re
 /// Trailers. They have been judged; if one does not fit after all, none is sent.
 pub(crate) fn write_trailers(trailers: &Fields) -> HeaderMap {
     let fields = trailers.end_to_end().filter(|(known, ..)| known.may_be_trailer());
-    write_fields(fields, trailers.len()).unwrap_or_default()
+    write_fields(fields, trailers.len(), trailers.text_len()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -152,6 +193,14 @@ mod tests {
         x.body = info.body;
         x.begin(info.upgrade, false, &limits());
         x
+    }
+
+    #[test]
+    fn known_names_are_what_the_http_crate_reads() {
+        for known in Known::ALL.iter().skip(1) {
+            let name = known.name().as_bytes();
+            assert_eq!(header_name(*known, name), Ok(HeaderName::from_bytes(name).unwrap()), "{known:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use crate::accept::proxy_protocol;
-use crate::conn::{Conn, UpstreamConnection, UpstreamPhase};
+use crate::conn::{Answer, Conn, UpstreamConnection, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::response::{Loss, server_lost};
@@ -52,9 +52,7 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
                     close_connection(proxy, cx, key);
                     continue;
                 }
-                upstream_conn.phase = UpstreamPhase::Busy;
-                upstream_conn.reused = true;
-                upstream_conn.answered = false;
+                upstream_conn.phase = UpstreamPhase::Busy(Answer::Awaited { kept: true });
                 proxy.counters.pooled.dec();
                 proxy.counters.upstream_reused.inc();
                 return send_request(proxy, cx, exchange, key);
@@ -114,9 +112,6 @@ fn connect_upstream(
         exchange: (!shared).then_some(exchange),
         inbuf: Vec::new(),
         deadline: Deadline::default(),
-        reused: false,
-        answered: false,
-        keep_alive: false,
         shared,
         only_h1,
         waiting: if shared { vec![exchange] } else { Vec::new() },
@@ -195,7 +190,7 @@ pub(crate) fn upstream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, read
                 idle_event(proxy, cx, key);
             }
         }
-        UpstreamPhase::Handshake | UpstreamPhase::Busy => upstream_go_on(proxy, cx, key),
+        UpstreamPhase::Handshake | UpstreamPhase::Busy(_) | UpstreamPhase::Shared => upstream_go_on(proxy, cx, key),
         UpstreamPhase::Closing => {
             if ready.error {
                 close_connection(proxy, cx, key);
@@ -221,22 +216,19 @@ pub(crate) fn upstream_connected(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     match context {
         Ok(None) if upstream.upstream.http == UpstreamHttp::Two => h2_upstream_begin(proxy, cx, key),
         Ok(None) => {
-            upstream_conn.phase = UpstreamPhase::Busy;
+            upstream_conn.phase = UpstreamPhase::Busy(Answer::Awaited { kept: false });
             if let Some(exchange) = exchange {
                 send_request(proxy, cx, exchange, key);
             }
         }
-        Ok(Some(context)) => {
-            scratch.records.clear();
-            match Session::client(&context, &mut scratch.records) {
-                Ok(session) => {
-                    upstream_conn.transport.start_client(session, scratch);
-                    upstream_conn.phase = UpstreamPhase::Handshake;
-                    proxy.connections.mark_for_flush(key);
-                }
-                Err(_) => upstream_lost(proxy, cx, key, false),
+        Ok(Some(context)) => match Session::client(&context, scratch.empty_records()) {
+            Ok(session) => {
+                upstream_conn.transport.start_client(session, scratch);
+                upstream_conn.phase = UpstreamPhase::Handshake;
+                proxy.connections.mark_for_flush(key);
             }
-        }
+            Err(_) => upstream_lost(proxy, cx, key, false),
+        },
         Err(_) => upstream_lost(proxy, cx, key, false),
     }
 }
@@ -272,7 +264,7 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
         return upstream_lost(proxy, cx, key, false);
     }
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    upstream_conn.phase = UpstreamPhase::Busy;
+    upstream_conn.phase = UpstreamPhase::Busy(Answer::Awaited { kept: false });
     let waiting = std::mem::take(&mut upstream_conn.waiting);
     if let Some(exchange) = exchange {
         return send_request(proxy, cx, exchange, key);
@@ -298,7 +290,7 @@ pub(crate) fn release_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let config = &upstream.upstream;
     let room = upstream.keeps_another(server);
-    let clean = upstream_conn.keep_alive
+    let clean = upstream_conn.phase == UpstreamPhase::Busy(Answer::Headed { keep_alive: true })
         && upstream_conn.inbuf.is_empty()
         && upstream_conn.transport.is_flushed()
         && !upstream_conn.transport.is_ending();
@@ -329,7 +321,7 @@ pub(crate) fn carry_pools(proxy: &mut Proxy, cx: &mut Context) {
         old.forget_idle(server, key);
         proxy.counters.pooled.dec();
         if let Some(upstream_conn) = proxy.connections.upstream(key) {
-            upstream_conn.phase = UpstreamPhase::Busy;
+            upstream_conn.phase = UpstreamPhase::Busy(Answer::Headed { keep_alive: true });
         }
         release_upstream(proxy, cx, key, true);
     }
@@ -372,7 +364,7 @@ pub(crate) fn upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return;
     }
     // Of one that is busy the exchange has the deadlines.
-    if proxy.connections.upstream(key).is_none_or(|b| b.phase == UpstreamPhase::Busy) {
+    if proxy.connections.upstream(key).is_none_or(|b| matches!(b.phase, UpstreamPhase::Busy(_))) {
         return;
     }
     proxy.counters.upstream_timeouts.inc();
@@ -393,7 +385,7 @@ pub(crate) fn upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeo
     let why = match upstream_conn.phase {
         UpstreamPhase::Connecting | UpstreamPhase::Handshake => Loss::Unreachable { timeout },
         _ if timeout => Loss::Timeout,
-        _ if upstream_conn.reused && !upstream_conn.answered => Loss::Stale,
+        UpstreamPhase::Busy(Answer::Awaited { kept: true }) => Loss::Stale,
         _ => Loss::Broken,
     };
     match upstream_conn.exchange.take() {

@@ -1,10 +1,10 @@
 //! HTTP/1.1 towards upstreams: requests to bytes, bytes to responses.
 
 use crate::client::h1::{stage_data, stage_end};
-use crate::conn::{Conn, UpstreamPhase};
+use crate::conn::{Answer, Conn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::request::request_sent;
+use crate::exchange::request::{connected, request_sent};
 use crate::exchange::response::{
     response_arrived, response_broken, response_data, response_end, response_read_size, response_room,
 };
@@ -18,7 +18,7 @@ use crate::transport::ReadResult;
 use crate::upstream::connection::{upstream_failed, upstream_handshake, upstream_lost};
 use crate::upstream::h2_connection::{h2_upstream_lost, h2_upstream_take};
 use crate::upstream::syn::syn_heard;
-use sealane_exchange::Phase;
+use sealane_exchange::{Phase, Switching};
 use sealane_http::BodyLength;
 use sealane_http::h1::{ConnectionOption, What, encode_request, parse_response_tolerating};
 use sealane_lane::{Context, Key};
@@ -37,7 +37,7 @@ pub(crate) fn idle_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     for _ in 0..READS {
         match upstream_conn.transport.read(scratch, HEAD_READ) {
             Ok(ReadResult::Blocked) => return,
-            Ok(ReadResult::Progress) if tickets && scratch.plain.is_empty() => {}
+            Ok(ReadResult::Progress) if tickets && scratch.plaintext_len() == 0 => {}
             _ => break,
         }
     }
@@ -49,33 +49,34 @@ pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
     if proxy.exchanges.get(exchange).is_some_and(|x| x.machine.is_relay()) {
         return start_relay(proxy, cx, exchange, key);
     }
+    let Some(actions) = connected(proxy, cx, exchange, Switching::Any) else { return };
     let Proxy { connections, exchanges, scratch, .. } = proxy;
     let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
         return;
     };
     upstream_conn.exchange = Some(exchange);
     let connection = match () {
-        () if x.machine.asks_upgrade() => ConnectionOption::Upgrade,
+        () if x.machine.asks_server_to_switch() => ConnectionOption::Upgrade,
         () if upstream_conn.upstream.upstream.keepalive == 0 => ConnectionOption::Close,
         () => ConnectionOption::KeepAlive,
     };
     x.request_body.framing = x.body;
-    scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+    scratch.take_buffer(&mut upstream_conn.transport.stage);
     encode_request(&mut upstream_conn.transport.stage, &x.request, x.body, connection);
-    request_sent(proxy, cx, exchange, UpstreamStream::H1(key));
+    request_sent(proxy, cx, exchange, UpstreamStream::H1(key), actions);
     proxy.connections.mark_for_flush(key);
 }
 
 /// Takes what an upstream has sent.
 pub(crate) fn upstream_go_on(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    proxy.scratch.plain.clear();
+    proxy.scratch.clear_plaintext();
     for turn in 0.. {
-        let mut input = std::mem::take(&mut proxy.scratch.plain);
+        let mut input = proxy.scratch.take_plaintext();
         match proxy.connections.upstream(key) {
             Some(upstream_conn) if upstream_conn.h2.is_some() => h2_upstream_take(proxy, cx, key, &mut input),
             _ => h1_upstream_take(proxy, cx, key, &mut input),
         }
-        proxy.scratch.plain = input;
+        proxy.scratch.return_plaintext(input);
         if !upstream_wants(&proxy.connections, &proxy.exchanges, key) {
             return;
         }
@@ -134,7 +135,7 @@ fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut V
 fn upstream_read_size(connections: &mut Connections, exchanges: &mut Exchanges, cx: &Context, key: Key) -> usize {
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return 0 };
     match upstream_conn.exchange {
-        Some(exchange) if upstream_conn.h2.is_none() && upstream_conn.phase == UpstreamPhase::Busy => {
+        Some(exchange) if upstream_conn.h2.is_none() && matches!(upstream_conn.phase, UpstreamPhase::Busy(_)) => {
             response_read_size(connections, exchanges, cx, exchange)
         }
         _ => READ_SIZE,
@@ -150,7 +151,7 @@ fn upstream_wants(connections: &Connections, exchanges: &Exchanges, key: Key) ->
         Some(Conn::Upstream(upstream_conn)) => {
             match (upstream_conn.phase, upstream_conn.exchange.and_then(|x| exchanges.get(x))) {
                 (UpstreamPhase::Handshake, _) => true,
-                (UpstreamPhase::Busy, Some(x)) => !x.response_body.is_blocked(),
+                (UpstreamPhase::Busy(_), Some(x)) => !x.response_body.is_blocked(),
                 _ => false,
             }
         }
@@ -164,23 +165,21 @@ fn consume_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8])
     loop {
         let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { return input.len() };
         let Some(exchange) = upstream_conn.exchange else { return used };
-        if upstream_conn.phase != UpstreamPhase::Busy {
-            return used;
-        }
+        let UpstreamPhase::Busy(answer) = &mut upstream_conn.phase else { return used };
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return input.len() };
         let rest = &input[used..];
         if !x.machine.is_answered() {
             if rest.is_empty() {
                 return used;
             }
-            upstream_conn.answered = true;
+            *answer = Answer::Begun;
             let limits = &proxy.settings.limits().http;
             let tolerance = upstream_conn.upstream.upstream.tolerance;
             match parse_response_tolerating(tolerance, rest, limits, x.request.method(), &mut x.response) {
                 Ok(None) => return used,
                 Ok(Some(info)) => {
                     used += info.consumed;
-                    upstream_conn.keep_alive = info.keep_alive;
+                    *answer = Answer::Headed { keep_alive: info.keep_alive };
                     x.response_body.decoder.reset(info.body);
                     if !response_arrived(proxy, cx, exchange, info.body, info.upgrade) {
                         return input.len();
@@ -234,7 +233,7 @@ fn consume_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key
             && let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key)
         {
             // Bytes that nobody asked for: the next response must not begin with them.
-            upstream_conn.keep_alive = false;
+            upstream_conn.phase = UpstreamPhase::Busy(Answer::Headed { keep_alive: false });
         }
         match piece.what {
             What::Data(data) => {
@@ -290,7 +289,7 @@ pub(crate) fn h1_server_data(
     data: &[u8],
 ) {
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-    scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+    scratch.take_buffer(&mut upstream_conn.transport.stage);
     stage_data(&mut upstream_conn.transport.stage, framing, data);
     connections.mark_for_flush(key);
 }

@@ -4,13 +4,12 @@
 //! h2 ── woken streams ─► response, data, trailers, resets ─► exchange (response_arrived, response_data, response_end)
 //! ```
 
-use crate::Failure;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::refuse;
-use crate::exchange::request::request_sent;
+use crate::exchange::request::{connected, request_sent};
 use crate::exchange::response::{
     Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
@@ -20,10 +19,11 @@ use crate::h2::wake::StreamWaker;
 use crate::h2::{backlog, message, sink};
 use crate::service::Proxy;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::h2_connection::{HEAD_LIMIT, h2_upstream_close, is_limit, sweep, unprocessed};
+use crate::upstream::h2_connection::{HEAD_LIMIT, Life, h2_upstream_close, is_limit, sweep, unprocessed};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
+use sealane_exchange::Action as Do;
 use sealane_http::{Known, ParseError};
 use sealane_lane::{Context, Key};
 use std::future::Future;
@@ -72,22 +72,18 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
         x.upstream_stream = None;
         return dispatch_request(proxy, cx, exchange);
     }
-    let websocket = websocket::is_asked(x);
-    if websocket && !h2.requests.is_extended_connect_protocol_enabled() {
-        // RFC 8441 §3: only to those who say that they take it.
-        if !h2.greeted {
-            x.upstream_stream = Some(UpstreamStream::Waiting(key));
-            return upstream_conn.waiting.push(exchange);
-        }
-        x.upstream_stream = None;
-        x.routed.failure = Some(Failure::NoExtendedConnect);
-        proxy.counters.upstream_aborts.inc();
-        return refuse(proxy, cx, exchange, 502);
+    let switching = h2.switching();
+    let Some(actions) = connected(proxy, cx, exchange, switching) else { return };
+    let Proxy { connections, exchanges, .. } = proxy;
+    let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
+        return;
+    };
+    if actions.has(Do::AwaitSettings) {
+        x.upstream_stream = Some(UpstreamStream::Waiting(key));
+        return upstream_conn.waiting.push(exchange);
     }
-    // Another protocol than WebSocket cannot be switched to here; a server may ignore the wish (RFC 9110 §7.8).
-    if !websocket {
-        x.machine.ignore_upgrade();
-    }
+    let Some(h2) = &mut upstream_conn.h2 else { return };
+    let websocket = x.machine.asks_server_to_switch();
     let tunnel = websocket || x.request.method() == sealane_http::Method::Connect;
     let Ok(request) = message::write_request(x, secure, websocket) else {
         x.upstream_stream = None;
@@ -97,7 +93,7 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let (response, send) = match h2.requests.send_request(request, ended) {
         Ok(sent) => sent,
         Err(_) => {
-            h2.leaving = true;
+            h2.leave();
             x.upstream_stream = None;
             return server_lost(proxy, cx, exchange, Loss::Unprocessed);
         }
@@ -123,7 +119,7 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
         upstream_conn.deadline.set(cx, key, cx.now() + sweep(&upstream.upstream));
     }
     let side = UpstreamStream::H2(key, index);
-    request_sent(proxy, cx, exchange, side);
+    request_sent(proxy, cx, exchange, side, actions);
     // From now on its response wakes it.
     h2_server_read(proxy, cx, exchange, key, index);
     proxy.connections.mark_for_flush(key);
@@ -181,7 +177,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
                 Ok(info) => info,
                 Err(e) => return response_broken(proxy, cx, exchange, e),
             };
-            if info.upgrade && x.machine.asks_upgrade() {
+            if info.upgrade && x.machine.asks_server_to_switch() {
                 websocket::switch(x);
             }
             let done = info.body.is_empty() && !info.upgrade && x.response.status >= 200;
@@ -277,7 +273,7 @@ fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Er
 pub(crate) fn h2_server_credit(connections: &mut Connections, key: Key, index: u32, want: usize) -> usize {
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return 0 };
     let Some(h2) = &mut upstream_conn.h2 else { return 0 };
-    if h2.over {
+    if h2.life == Life::Over {
         return want;
     }
     let room = upstream_conn.transport.room(h2.fed, want);
@@ -334,7 +330,7 @@ pub(crate) fn h2_server_finish(proxy: &mut Proxy, cx: &mut Context, key: Key, in
     StreamWaker::retire(slot);
     if h2.streams.is_empty() {
         h2.idle_since = cx.now();
-        if h2.leaving || draining || config.upstream.keepalive == 0 {
+        if h2.life != Life::Open || draining || config.upstream.keepalive == 0 {
             return h2_upstream_close(proxy, cx, key);
         }
         upstream_conn.deadline.after(cx, key, config.upstream.keepalive_timeout);

@@ -10,7 +10,6 @@ use crate::Failure;
 use crate::conn::{Conn, UpstreamPhase};
 use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::streams::{Later, UpstreamStream};
-use crate::exchange::websocket;
 use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
 use crate::h2::frames::{ACK, CONTINUATION, Event, Frames, HEADERS, Header, SETTINGS};
 use crate::h2::pipe::Pipe;
@@ -22,6 +21,7 @@ use crate::upstream::h2::{Stream, h2_send_request};
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::{self, SendRequest};
+use sealane_exchange::Switching;
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
@@ -49,6 +49,26 @@ pub(super) const HEAD_LIMIT: u32 = 64 * 1024;
 /// How often a connection with streams is looked at, at least.
 const SWEEP: Millis = 1000;
 
+/// What is known of the server's SETTINGS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ServerSettings {
+    /// They have not come.
+    Awaited,
+    /// They have come, and `h2` has not applied them.
+    Received,
+    Applied,
+}
+
+/// Whether a connection takes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    Open,
+    /// The server takes no more requests here.
+    Leaving,
+    /// `h2` has ended. What is left are responses that have come whole, and that their clients have not taken yet.
+    Over,
+}
+
 pub(crate) struct H2Upstream {
     pub(super) requests: SendRequest<Bytes>,
     pub(super) connection: client::Connection<Pipe, Bytes>,
@@ -58,18 +78,12 @@ pub(crate) struct H2Upstream {
     pub(super) streams: Slab<Stream>,
     /// Bytes given to `h2` since it last wrote.
     pub(super) fed: usize,
-    /// The server's SETTINGS have come.
-    has_settings: bool,
-    /// They are in force.
-    pub(super) greeted: bool,
+    settings: ServerSettings,
     /// The stream of the header block that came last, and its bytes.
     pub(super) block: (u32, u32),
     /// Requests sent so far.
     pub(super) served: u64,
-    /// The server takes no more requests here.
-    pub(super) leaving: bool,
-    /// `h2` has ended. What is left are responses that have come whole, and that their clients have not taken yet.
-    pub(super) over: bool,
+    pub(super) life: Life,
     /// Since when there is no stream.
     pub(super) idle_since: Millis,
     /// When the server last took something.
@@ -109,12 +123,10 @@ impl H2Upstream {
             backlog: Backlog::default(),
             streams: Slab::new(),
             fed: 0,
-            has_settings: false,
-            greeted: false,
+            settings: ServerSettings::Awaited,
             block: (0, 0),
             served: 0,
-            leaving: false,
-            over: false,
+            life: Life::Open,
             idle_since: now,
             progress: now,
             waited: 0,
@@ -137,7 +149,7 @@ impl H2Upstream {
 
     /// Notes what `h2` does not tell of the input.
     fn observe(&mut self, input: &[u8]) {
-        let Self { frames, backlog, has_settings, block, .. } = self;
+        let Self { frames, backlog, settings, block, .. } = self;
         let Ok(()) = frames.read(input, |event| {
             match event {
                 Event::Begins(header) => {
@@ -148,7 +160,11 @@ impl H2Upstream {
                         _ => {}
                     }
                 }
-                Event::Ends(Header { kind: SETTINGS, flags, .. }, _) => *has_settings |= flags & ACK == 0,
+                Event::Ends(Header { kind: SETTINGS, flags, .. }, _)
+                    if flags & ACK == 0 && *settings == ServerSettings::Awaited =>
+                {
+                    *settings = ServerSettings::Received;
+                }
                 _ => {}
             }
             Ok::<(), Infallible>(())
@@ -181,15 +197,31 @@ impl H2Upstream {
         let mut task = task::Context::from_waker(Waker::noop());
         match self.requests.poll_ready(&mut task) {
             Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(_)) => self.leaving = true,
+            Poll::Ready(Err(_)) => self.leave(),
             Poll::Pending => return false,
         }
-        !self.leaving && self.streams.len() < self.requests.current_max_send_streams().min(MOST_STREAMS)
+        self.life == Life::Open && self.streams.len() < self.requests.current_max_send_streams().min(MOST_STREAMS)
+    }
+
+    /// The server takes no more requests here.
+    pub(super) fn leave(&mut self) {
+        if self.life == Life::Open {
+            self.life = Life::Leaving;
+        }
+    }
+
+    /// Which protocols the server can switch to on a stream. RFC 8441 §3: WebSocket, if its SETTINGS say so.
+    pub(super) fn switching(&self) -> Switching {
+        match () {
+            () if self.requests.is_extended_connect_protocol_enabled() => Switching::WebSocket,
+            () if self.settings == ServerSettings::Applied => Switching::None,
+            () => Switching::Unknown,
+        }
     }
 
     /// Nothing of what the server has sent waits to be looked at, and more may come.
     pub fn is_drained(&self) -> bool {
-        !self.over && self.pipe.is_drained()
+        self.life != Life::Over && self.pipe.is_drained()
     }
 
     /// Lets `h2` read all input that is left, whatever it has to say to it.
@@ -217,7 +249,7 @@ impl H2Upstream {
 pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> bool {
     let Some(x) = proxy.exchanges.get(exchange) else { return true };
     let Some(upstream) = x.upstream.clone() else { return true };
-    let (server, lost_at, websocket) = (x.server, x.routed.lost_at, websocket::is_asked(x));
+    let (server, lost_at, websocket) = (x.server, x.routed.lost_at, x.machine.asks_websocket());
     let mut at = 0;
     while let Some(key) = upstream.shared(server, at) {
         at += 1;
@@ -227,7 +259,8 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> boo
                 if lost_at.is_some_and(|at| h2.began < at) || !h2.has_room() {
                     continue;
                 }
-                if websocket && !h2.greeted && upstream_conn.waiting.len() >= MOST_WAITING {
+                let unknown = websocket && h2.switching() == Switching::Unknown;
+                if unknown && upstream_conn.waiting.len() >= MOST_WAITING {
                     continue;
                 }
                 if h2.served > 0 {
@@ -254,12 +287,12 @@ pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
     let Proxy { connections, scratch, .. } = proxy;
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-    scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+    scratch.take_buffer(&mut upstream_conn.transport.stage);
     let Some(h2) = H2Upstream::new(now, &mut upstream_conn.transport.stage) else {
         return upstream_lost(proxy, cx, key, false);
     };
     upstream_conn.h2 = Some(Box::new(h2));
-    upstream_conn.phase = UpstreamPhase::Busy;
+    upstream_conn.phase = UpstreamPhase::Shared;
     if !std::mem::replace(&mut upstream_conn.shared, true) {
         upstream_conn.upstream.share(upstream_conn.server, key);
     }
@@ -292,15 +325,15 @@ pub(crate) fn h2_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, in
     }
 }
 
-/// Goes on with those who wanted to know the server's SETTINGS first, once `h2` has applied them.
-fn h2_greeted(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+/// Goes on with the requests that wait for the server's SETTINGS, once `h2` has applied them.
+fn h2_settings_applied(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let Some(h2) = &mut upstream_conn.h2 else { return };
     // `h2` applies them when it has written that it has got them.
-    if !h2.has_settings || !h2.pipe.is_drained() || upstream_conn.transport.frame_room() == 0 {
+    if h2.settings != ServerSettings::Received || !h2.pipe.is_drained() || upstream_conn.transport.frame_room() == 0 {
         return;
     }
-    h2.greeted = true;
+    h2.settings = ServerSettings::Applied;
     for exchange in std::mem::take(&mut upstream_conn.waiting) {
         if proxy.exchanges.waits_for(exchange, key) {
             h2_send_request(proxy, cx, exchange, key);
@@ -314,11 +347,11 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         let Proxy { connections, scratch, .. } = proxy;
         let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
         let Some(h2) = &mut upstream_conn.h2 else { return };
-        if h2.over {
+        if h2.life == Life::Over {
             return;
         }
         h2.allow_input();
-        scratch.pool.take_buffer(&mut upstream_conn.transport.stage);
+        scratch.take_buffer(&mut upstream_conn.transport.stage);
         let room = upstream_conn.transport.frame_room() + upstream_conn.transport.stage.len();
         let over = h2.poll(&mut upstream_conn.transport.stage, room);
         if over {
@@ -330,8 +363,8 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         h2_woken(proxy, cx);
         let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
         if !h2.relieve() {
-            if !h2.greeted {
-                h2_greeted(proxy, cx, key);
+            if h2.settings == ServerSettings::Received {
+                h2_settings_applied(proxy, cx, key);
             }
             return;
         }
@@ -344,7 +377,7 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
     // What has come of responses before the end is theirs.
     h2_woken(proxy, cx);
     let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
-    if h2.over {
+    if h2.life == Life::Over {
         return;
     }
     let was_limited = h2.limited;
@@ -358,8 +391,7 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
     let Some(h2) = &mut upstream_conn.h2 else { return };
     h2.keep_whole();
     h2.pipe.end();
-    h2.leaving = true;
-    h2.over = true;
+    h2.life = Life::Over;
     // Sets the streams' ends, of which those that the server has never looked at are told apart.
     h2.read_all();
     let mut task = task::Context::from_waker(Waker::noop());
@@ -401,18 +433,22 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
     }
 }
 
-/// Counts a connection that `h2` ends because the server sends too much of something, and tells its requests if that is a head.
+/// Counts a connection that `h2` ends because the server sends too much of something. If that is the head of a response, the
+/// request of this response fails for that, and the others because of their connection.
 fn h2_note_limit(proxy: &mut Proxy, key: Key) {
     let Proxy { connections, exchanges, counters, .. } = proxy;
     counters.h2_upstream_limits.inc();
     let Some(h2) = connections.upstream(key).and_then(|b| b.h2.as_ref()) else { return };
-    if h2.block.1 <= HEAD_LIMIT {
+    let (large, bytes) = h2.block;
+    if bytes <= HEAD_LIMIT {
         return;
     }
     counters.parse_errors[ParseError::HeadTooLarge.index()].inc();
     for (_, stream) in &h2.streams {
         if let Some(x) = exchanges.get_mut(stream.exchange) {
-            x.routed.hint = Some(Failure::Nonsense(ParseError::HeadTooLarge));
+            let is_its = stream.send.stream_id().as_u32() == large;
+            let its = Failure::Nonsense(ParseError::HeadTooLarge);
+            x.routed.hint = Some(if is_its { its } else { Failure::OtherHeadTooLarge });
         }
     }
 }
@@ -436,7 +472,7 @@ pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key)
     let config = upstream_conn.upstream.clone();
     let config = &config.upstream;
     let Some(h2) = &mut upstream_conn.h2 else { return };
-    let stuck = !h2.over && !upstream_conn.transport.is_flushed();
+    let stuck = h2.life != Life::Over && !upstream_conn.transport.is_flushed();
     let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
     let waits = upstream_conn.transport.waiting();
     if !stuck || waits < std::mem::replace(&mut h2.waited, waits) {
@@ -447,7 +483,7 @@ pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key)
         return h2_upstream_lost(proxy, cx, key, true);
     }
     if h2.streams.is_empty() {
-        if h2.leaving || over(h2.idle_since, config.keepalive_timeout) {
+        if h2.life != Life::Open || over(h2.idle_since, config.keepalive_timeout) {
             return h2_upstream_close(proxy, cx, key);
         }
         let at = h2.idle_since + config.keepalive_timeout.as_millis() as Millis;

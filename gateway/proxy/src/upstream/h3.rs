@@ -12,7 +12,7 @@
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Counters;
-use crate::exchange::request::request_sent;
+use crate::exchange::request::{connected, request_sent};
 use crate::exchange::response::{
     Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
@@ -28,6 +28,7 @@ use crate::upstream::connection::dispatch_request;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{ConnectionError, Dir, StreamId};
+use sealane_exchange::Switching;
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
 use sealane_http::{BodyLength, Method, ParseError, Scheme};
@@ -169,17 +170,21 @@ pub(crate) fn h3_send_waiting(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 fn h3_send_request(proxy: &mut Proxy, cx: &mut Context, key: Key, exchange: Key, id: StreamId) {
     let max = proxy.settings.limits().http.head;
+    let Some(q) = proxy.connections.quic(key) else { return };
+    let index = q.add(Stream::new(id, MessageReader::new(Side::Client, max), Millis::MAX));
+    let Some(actions) = connected(proxy, cx, exchange, Switching::None) else {
+        return h3_server_reset(&mut proxy.connections, key, index);
+    };
     let Proxy { connections, exchanges, .. } = proxy;
     let (Some(Conn::Quic(q)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else { return };
-    let mut stream = Stream::new(id, MessageReader::new(Side::Client, max), Millis::MAX);
+    let Some(stream) = q.streams.get_mut(index as usize) else { return };
     stream.exchange = Some(exchange);
     x.request_body.framing = BodyLength::None;
     h3::encode_request(&mut stream.out, &x.request, x.body, Scheme::Https, false);
     stream.finish = x.body.is_empty();
-    let index = q.add(stream);
     q.stage(index);
     proxy.connections.mark_for_flush(key);
-    request_sent(proxy, cx, exchange, UpstreamStream::H3(key, index));
+    request_sent(proxy, cx, exchange, UpstreamStream::H3(key, index), actions);
 }
 
 /// Reads a response as far as there is room for it.
@@ -279,7 +284,7 @@ fn h3_server_read_with(
             Piece::NeedMore => {}
             Piece::Head(section) => {
                 let method = x.request.method();
-                let info = h3::read_response(section, false, limits, method, &mut x.response, &mut scratch.qpack)?;
+                let info = h3::read_response(section, false, limits, method, &mut x.response, scratch.qpack())?;
                 if x.response.status < 200 {
                     reader.expect_another_head();
                     if !response_arrived(proxy, cx, exchange, BodyLength::None, false) {
@@ -302,7 +307,7 @@ fn h3_server_read_with(
                 }
             }
             Piece::Trailers(section) => {
-                h3::read_trailers(section, limits, &mut x.response_body.trailers, &mut scratch.qpack)?;
+                h3::read_trailers(section, limits, &mut x.response_body.trailers, scratch.qpack())?;
             }
         }
     }

@@ -71,13 +71,13 @@ pub(crate) fn open_with_hello(
     let context = upstream.context(only_h1).ok()??;
     let budget = upstream.syn_budget(server, address, cx.now())?;
     let Proxy { scratch, counters, pools, .. } = proxy;
-    scratch.records.clear();
-    let Some(made) = Session::client_for_syn(&context, upstream.wants_whole(server), &mut scratch.records).ok()? else {
+    let Some(made) = Session::client_for_syn(&context, upstream.wants_whole(server), scratch.empty_records()).ok()?
+    else {
         counters.upstream_syn_whole.inc();
         return None;
     };
     let mut data = header.to_vec();
-    data.extend_from_slice(scratch.records.filled());
+    data.extend_from_slice(scratch.records());
     if data.len() > budget {
         counters.upstream_syn_too_large.inc();
         return None;
@@ -92,7 +92,7 @@ pub(crate) fn open_with_hello(
         })
         .ok()?;
     let mut transport = Transport::new(opened.fd);
-    scratch.records.clear();
+    scratch.empty_records();
     transport.start_client(made.session, scratch);
     transport.send_raw(&data[opened.sent..]);
     let mut dial = Dial::embedded(now, pools.hedge_delay(address.ip()));

@@ -115,7 +115,7 @@ impl Gateway {
         let id = run.request.fields.get_named(b"X-Id").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
         run.id = id;
         let kind = match () {
-            () if run.upgrade && h1 => Kind::Upgrade,
+            () if run.upgrade && h1 => Kind::WebSocket,
             () if run.upgrade => Kind::ExtendedConnect,
             () if method == sealane_http::Method::Connect => Kind::Connect,
             () => Kind::Message,
@@ -138,6 +138,10 @@ impl Gateway {
         let answer = w.record.asked[id].ask.answer;
         if matches!(self.xs[x].body, BodyLength::Known(n) if n > self.settings.max_body) {
             return self.refuse(w, x, 413);
+        }
+        let actions = self.event(w, x, Event::Accepted);
+        if !actions.is_empty() {
+            return self.perform(w, x, actions);
         }
         match answer {
             Some(status) => self.own_answer(w, x, status),
