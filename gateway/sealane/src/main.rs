@@ -3,6 +3,7 @@
 mod running;
 mod top;
 mod tunnel;
+mod version;
 
 use anyhow::{Context, Result};
 use clap::error::ErrorKind;
@@ -12,8 +13,12 @@ use sealane_control::config::{
     self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, Severity, Warning, https_record,
 };
 use sealane_control::log::{self, Level};
+<<<<<<< HEAD
 use sealane_control::run::{self, syn_tls};
 use sealane_control::{demo, dns, resolve};
+=======
+use sealane_control::{demo, dns, resolve, run, self_check, syn_tls};
+>>>>>>> e5afc26 (Command line: what a program was built from, what the system offers)
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,10 +40,16 @@ Exit codes: 0 success; 1 failure, with the reason on standard error; 2 wrong usa
 
 /// A TLS and QUIC gateway for HTTP servers, with an OpenVPN-compatible tunnel.
 #[derive(Parser)]
-#[command(name = "sealane", version, after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(name = "sealane", after_help = EXAMPLES, arg_required_else_help = true, args_conflicts_with_subcommands = true)]
 struct Cli {
+    /// Print the version
+    #[arg(short = 'V', long)]
+    version: bool,
+    /// With --version: print commit, profile, features and libraries as JSON
+    #[arg(long, requires = "version")]
+    json: bool,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -202,6 +213,9 @@ Example:
         /// The new level: error, warn, info, debug or trace
         level: Option<Level>,
     },
+    /// Look at what this system offers
+    #[command(subcommand, name = "self")]
+    Itself(SelfCommand),
     /// Print shell completions
     #[command(after_help = "\
 Example:
@@ -217,6 +231,23 @@ Example:
     Man {
         /// The folder; created if it does not exist
         folder: PathBuf,
+    },
+}
+
+#[derive(Subcommand)]
+enum SelfCommand {
+    /// Print which features and limits of this system the gateway can use, and how to change the others
+    #[command(after_help = "\
+Run it as the user that the gateway runs as. It changes nothing. A feature that is off is no failure: the gateway works without
+it. Exit code 0: printed.
+
+Examples:
+  sealane self check
+  sudo systemd-run --pipe --wait -p User=sealane sealane self check --json")]
+    Check {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -328,7 +359,12 @@ fn main() -> ExitCode {
             };
         }
     };
-    match execute(cli.command) {
+    let done = match cli.command {
+        Some(command) => execute(command),
+        // Without a command and without --version, the parser has printed the help.
+        None => print_version(cli.json),
+    };
+    match done {
         Ok(code) => code,
         Err(e) => {
             match e.downcast_ref::<Errors>() {
@@ -341,6 +377,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn print_version(json: bool) -> Result<ExitCode> {
+    print(&if json { version::json()? } else { version::line() })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn execute(command: Command) -> Result<ExitCode> {
@@ -371,6 +412,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         }
         Command::ReopenLogs(at) => print(&running::command(at, "reopen-logs")?)?,
         Command::LogLevel { at, level } => print(&running::log_level(at, level)?)?,
+        Command::Itself(SelfCommand::Check { json }) => print(&self_check(json)?)?,
         Command::Completions { shell } => {
             let mut out = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "sealane", &mut out);
@@ -434,6 +476,14 @@ fn check(path: &Path, offline: bool, json: bool) -> Result<ExitCode> {
         }
     }
     Ok(if config.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn self_check(json: bool) -> Result<String> {
+    let findings = self_check::run();
+    Ok(match json {
+        true => serde_json::to_string_pretty(&findings)? + "\n",
+        false => findings.iter().map(|finding| format!("{finding}\n")).collect(),
+    })
 }
 
 fn show(path: &Path, json: bool) -> Result<()> {
