@@ -17,6 +17,9 @@ const PACKAGES: &[(&str, Option<&str>)] =
 /// dpkg's and rpm's.
 const FORMATS: &[&str] = &["deb", "rpm"];
 
+/// Debian 12 and 13.
+const SUITES: &[&str] = &["bookworm", "trixie"];
+
 /// What is asked for.
 #[derive(clap::Args)]
 pub struct Options {
@@ -29,6 +32,10 @@ pub struct Options {
     /// The packages' version [default: the workspace's]
     #[arg(long, value_name = "VERSION")]
     package_version: Option<String>,
+    /// Afterwards try the packages in fresh Debian 12 and 13 roots: installation, first start, upgrade, removal (needs root and
+    /// debootstrap)
+    #[arg(long)]
+    check: bool,
 }
 
 /// Builds the packages and prints their paths.
@@ -54,28 +61,101 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     let nfpm = nfpm(workspace)?;
     let library = PACKAGES.iter().filter_map(|(_, program)| *program).map(|program| stage.join("bin").join(program));
     let library = newest_glibc(library)?;
+    let variables = Variables { glibc: &library, time: &commit_time(workspace)? };
     for (package, _) in PACKAGES {
         for format in FORMATS {
-            let mut command = Command::new(&nfpm);
-            command.args([
-                "package",
-                "--packager",
-                format,
-                "--config",
-                &format!("packaging/{package}.yaml"),
-                "--target",
-            ]);
-            command.arg(&out).current_dir(workspace.root());
-            command.envs([("VERSION", version.as_str()), ("GLIBC", &library), ("ARCH", architecture()?)]);
-            // Files in packages carry the time of the commit: the same commit gives the same package.
-            command.env("SOURCE_DATE_EPOCH", commit_time(workspace)?);
-            let status = command.status().with_context(|| nfpm.display().to_string())?;
-            ensure!(status.success(), "nfpm could not build the {format} package {package}");
+            variables.build(workspace, &nfpm, package, format, &version, &out)?;
+        }
+    }
+    let newer = out.join("newer");
+    if options.check {
+        fs::create_dir_all(&newer)?;
+        for (package, _) in PACKAGES {
+            variables.build(workspace, &nfpm, package, "deb", &format!("{version}+1"), &newer)?;
         }
     }
     fs::remove_dir_all(&stage)?;
+    if options.check {
+        for suite in SUITES {
+            life_cycle(workspace, &out, suite)?;
+        }
+        fs::remove_dir_all(&newer)?;
+    }
     checksums(&out)?;
     Ok(0)
+}
+
+/// What the descriptions of all packages take from the environment.
+struct Variables<'a> {
+    glibc: &'a str,
+    time: &'a str,
+}
+
+impl Variables<'_> {
+    fn build(
+        &self,
+        workspace: &Workspace,
+        nfpm: &Path,
+        package: &str,
+        format: &str,
+        version: &str,
+        out: &Path,
+    ) -> anyhow::Result<()> {
+        let mut command = Command::new(nfpm);
+        command.args(["package", "--packager", format, "--config", &format!("packaging/{package}.yaml"), "--target"]);
+        command.arg(out).current_dir(workspace.root());
+        command.envs([("VERSION", version), ("GLIBC", self.glibc), ("ARCH", architecture()?)]);
+        // Files in packages carry the time of the commit: the same commit gives the same package.
+        command.env("SOURCE_DATE_EPOCH", self.time);
+        let output = command.output().with_context(|| nfpm.display().to_string())?;
+        ensure!(
+            output.status.success(),
+            "nfpm could not build the {format} package {package}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+}
+
+/// Runs `packaging/tests/life-cycle.sh` in a fresh root of a Debian suite. The root is made once and kept in target/roots.
+fn life_cycle(workspace: &Workspace, packages: &Path, suite: &str) -> anyhow::Result<()> {
+    for program in ["debootstrap", "unshare", "ip"] {
+        ensure!(setup::find(program).is_some(), "`{program}` is missing; --check needs it");
+    }
+    let kept = workspace.target().join("roots").join(suite);
+    if !kept.join("etc/debian_version").exists() || !kept.join("usr/bin/curl").exists() {
+        println!("{suite}: making a root");
+        fs::create_dir_all(&kept)?;
+        let mirror = crate::ovpn_vm::mirror()?;
+        let wanted = "--include=ca-certificates,systemd,init-system-helpers,curl,util-linux";
+        let mut command = Command::new("debootstrap");
+        quiet(command.args(["--variant=minbase", wanted, suite]).arg(&kept).arg(mirror))?;
+    }
+    let root = packages.join(format!("root-{suite}"));
+    checked(Command::new("cp").arg("-a").arg(&kept).arg(&root))?;
+    fs::create_dir(root.join("packages"))?;
+    checked(Command::new("cp").arg("-a").arg(packages.join("newer")).arg(root.join("packages/newer")))?;
+    for entry in fs::read_dir(packages)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "deb") {
+            fs::copy(&file, root.join("packages").join(file.file_name().unwrap_or_default()))?;
+        }
+    }
+    fs::copy(workspace.root().join("packaging/tests/life-cycle.sh"), root.join("packages/life-cycle.sh"))?;
+    println!("{suite}:");
+    let inside = "ip link set lo up && mount -t proc proc \"$0/proc\" && exec chroot \"$0\" sh /packages/life-cycle.sh";
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", inside]).arg(&root);
+    checked(&mut command).with_context(|| format!("the packages fail in {suite}; see {}", root.display()))?;
+    fs::remove_dir_all(&root)?;
+    Ok(())
+}
+
+/// Runs a command that has much to say, and shows it only when it fails.
+fn quiet(command: &mut Command) -> anyhow::Result<()> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stdout));
+    Ok(())
 }
 
 fn build(workspace: &Workspace, profile: &str) -> anyhow::Result<PathBuf> {

@@ -13,12 +13,8 @@ use sealane_control::config::{
     self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, Severity, Warning, https_record,
 };
 use sealane_control::log::{self, Level};
-<<<<<<< HEAD
 use sealane_control::run::{self, syn_tls};
-use sealane_control::{demo, dns, resolve};
-=======
-use sealane_control::{demo, dns, resolve, run, self_check, syn_tls};
->>>>>>> e5afc26 (Command line: what a program was built from, what the system offers)
+use sealane_control::{demo, dns, resolve, self_check};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
