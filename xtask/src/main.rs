@@ -9,6 +9,7 @@ mod deny;
 mod layers;
 mod metadata;
 mod ovpn_vm;
+mod package;
 mod report;
 mod setup;
 mod steps;
@@ -83,6 +84,8 @@ enum Command {
         #[arg(long)]
         open: bool,
     },
+    /// Build packages for dpkg and rpm in target/package
+    Package(package::Options),
     /// Install the programs that tests talk to (curl, NGINX, HAProxy…)
     Setup {
         /// Do not ask
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
         Command::Docs { open } => Workspace::load().and_then(|w| book::build(&w, open)),
+        Command::Package(options) => Workspace::load().and_then(|w| package::run(&w, &options)),
         Command::Setup { yes } => setup::run(yes).map(|()| 0),
     };
     match done {

@@ -22,6 +22,8 @@ pub struct Package {
     id: String,
     /// Where its `Cargo.toml` is.
     pub manifest_path: PathBuf,
+    /// Its version.
+    pub version: String,
     /// The oldest compiler that it is meant for.
     pub rust_version: Option<String>,
     /// As declared, not resolved.
@@ -62,6 +64,11 @@ impl Workspace {
     /// Our own packages.
     pub fn members(&self) -> impl Iterator<Item = &Package> {
         self.packages.iter().filter(|package| self.workspace_members.contains(&package.id))
+    }
+
+    /// The version of our own packages, which all have the same.
+    pub fn version(&self) -> anyhow::Result<String> {
+        self.members().next().map(|package| package.version.clone()).context("the workspace has no package")
     }
 
     /// A path as seen from the root, with forward slashes, and nothing else where it lies outside.

@@ -12,6 +12,7 @@ pub mod health;
 pub mod metrics;
 pub mod resolve;
 pub mod run;
+pub mod self_check;
 mod upgrade;
 
 pub use sealane_config as config;

@@ -3,6 +3,7 @@
 mod running;
 mod top;
 mod tunnel;
+mod version;
 
 use anyhow::{Context, Result};
 use clap::error::ErrorKind;
@@ -13,7 +14,7 @@ use sealane_control::config::{
 };
 use sealane_control::log::{self, Level};
 use sealane_control::run::{self, syn_tls};
-use sealane_control::{demo, dns, resolve};
+use sealane_control::{demo, dns, resolve, self_check};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,10 +36,16 @@ Exit codes: 0 success; 1 failure, with the reason on standard error; 2 wrong usa
 
 /// A TLS and QUIC gateway for HTTP servers, with an OpenVPN-compatible tunnel.
 #[derive(Parser)]
-#[command(name = "sealane", version, after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(name = "sealane", after_help = EXAMPLES, arg_required_else_help = true, args_conflicts_with_subcommands = true)]
 struct Cli {
+    /// Print the version
+    #[arg(short = 'V', long)]
+    version: bool,
+    /// With --version: print commit, profile, features and libraries as JSON
+    #[arg(long, requires = "version")]
+    json: bool,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -203,6 +210,9 @@ Example:
         /// The new level: error, warn, info, debug or trace
         level: Option<Level>,
     },
+    /// Look at what this system offers
+    #[command(subcommand, name = "self")]
+    Itself(SelfCommand),
     /// Print shell completions
     #[command(after_help = "\
 Example:
@@ -218,6 +228,23 @@ Example:
     Man {
         /// The folder; created if it does not exist
         folder: PathBuf,
+    },
+}
+
+#[derive(Subcommand)]
+enum SelfCommand {
+    /// Print which features and limits of this system the gateway can use, and how to change the others
+    #[command(after_help = "\
+Run it as the user that the gateway runs as. It changes nothing. A feature that is off is no failure: the gateway works without
+it. Exit code 0: printed.
+
+Examples:
+  sealane self check
+  sudo systemd-run --pipe --wait -p User=sealane sealane self check --json")]
+    Check {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -329,7 +356,12 @@ fn main() -> ExitCode {
             };
         }
     };
-    match execute(cli.command) {
+    let done = match cli.command {
+        Some(command) => execute(command),
+        // Without a command and without --version, the parser has printed the help.
+        None => print_version(cli.json),
+    };
+    match done {
         Ok(code) => code,
         Err(e) => {
             match e.downcast_ref::<Errors>() {
@@ -342,6 +374,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn print_version(json: bool) -> Result<ExitCode> {
+    print(&if json { version::json()? } else { version::line() })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn execute(command: Command) -> Result<ExitCode> {
@@ -372,6 +409,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         }
         Command::ReopenLogs(at) => print(&running::command(at, "reopen-logs")?)?,
         Command::LogLevel { at, level } => print(&running::log_level(at, level)?)?,
+        Command::Itself(SelfCommand::Check { json }) => print(&self_check(json)?)?,
         Command::Completions { shell } => {
             let mut out = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "sealane", &mut out);
@@ -435,6 +473,14 @@ fn check(path: &Path, offline: bool, json: bool) -> Result<ExitCode> {
         }
     }
     Ok(if config.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn self_check(json: bool) -> Result<String> {
+    let findings = self_check::run();
+    Ok(match json {
+        true => serde_json::to_string_pretty(&findings)? + "\n",
+        false => findings.iter().map(|finding| format!("{finding}\n")).collect(),
+    })
 }
 
 fn show(path: &Path, json: bool) -> Result<()> {

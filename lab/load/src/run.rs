@@ -329,8 +329,11 @@ impl Coordinator<'_> {
                 waited_for_cpu_ns: waited,
                 busiest,
             };
-            around.pressure =
-                first.pressure.zip(last.pressure).map(|(a, b)| b.saturating_sub(a) as f64 * 1e3 / wall as f64 * 100.0);
+            // The kernel's clock and ours are read one after the other, so the quotient can exceed 100 %.
+            around.pressure = first
+                .pressure
+                .zip(last.pressure)
+                .map(|(a, b)| (b.saturating_sub(a) as f64 * 1e3 / wall as f64 * 100.0).min(100.0));
             if !self.plan.servers.is_empty() {
                 if last.server.is_empty() {
                     around.notes.push("the server's process was gone at the end".to_owned());

@@ -26,9 +26,12 @@ mod probe;
 mod run;
 mod stacks;
 
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use anyhow::Context;
+use clap::{CommandFactory, Parser, Subcommand};
 
 // rustls allocates twice per record; an allocator without locks between threads keeps that cheap.
 #[global_allocator]
@@ -58,6 +61,38 @@ enum Command {
     Stacks(Box<stacks::Args>),
     /// Run a program and count its lock calls, contention and waiting time.
     Locks(Box<locks::Args>),
+    /// Print shell completions.
+    #[command(after_help = "\
+Example:
+  sealane-lab completions bash > /etc/bash_completion.d/sealane-lab")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages to a folder.
+    #[command(after_help = "\
+Example:
+  sealane-lab man /usr/local/share/man/man1")]
+    Man {
+        /// The folder; created if it does not exist.
+        folder: PathBuf,
+    },
+}
+
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
+    let mut out = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "sealane-lab", &mut out);
+    match std::io::stdout().write_all(&out) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e).context("cannot print"),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn manual(folder: &Path) -> anyhow::Result<ExitCode> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    clap_mangen::generate_to(Cli::command(), folder)
+        .with_context(|| format!("cannot write into {}", folder.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn main() -> ExitCode {
@@ -69,6 +104,8 @@ fn main() -> ExitCode {
         Command::Report(args) => run::render(&args),
         Command::Stacks(args) => stacks::run(*args),
         Command::Locks(args) => locks::run(&args),
+        Command::Completions { shell } => completions(shell),
+        Command::Man { folder } => manual(&folder),
     };
     result.unwrap_or_else(|error| {
         eprintln!("sealane-lab: {error:#}");

@@ -9,6 +9,8 @@
 
 mod suite;
 
+pub(crate) use suite::mirror;
+
 use self::suite::Suite;
 use crate::metadata::{Workspace, cargo};
 use anyhow::{Context, bail, ensure};

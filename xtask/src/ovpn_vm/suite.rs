@@ -14,17 +14,23 @@ pub(super) struct Suite {
     root: PathBuf,
 }
 
+/// The mirror of Debian that this machine's apt uses.
+pub(crate) fn mirror() -> anyhow::Result<String> {
+    let targets = output(Command::new("apt-get").args([
+        "indextargets",
+        "--format",
+        "$(REPO_URI)",
+        "Created-By: Packages",
+        "Origin: Debian",
+    ]))?;
+    let mirror = targets.lines().find(|uri| !uri.contains("security")).context("apt knows no Debian mirror")?;
+    Ok(mirror.to_owned())
+}
+
 impl Suite {
     /// Reads what the suite has.
     pub(super) fn open(folder: &Path, name: &str) -> anyhow::Result<Self> {
-        let targets = output(Command::new("apt-get").args([
-            "indextargets",
-            "--format",
-            "$(REPO_URI)",
-            "Created-By: Packages",
-            "Origin: Debian",
-        ]))?;
-        let mirror = targets.lines().find(|uri| !uri.contains("security")).context("apt knows no Debian mirror")?;
+        let mirror = mirror()?;
         let suite = Self { root: folder.join(format!("apt-{name}")) };
         let root = suite.root.display();
         fs::create_dir_all(suite.root.join("lists/partial"))?;

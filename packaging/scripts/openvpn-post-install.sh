@@ -1,0 +1,11 @@
+#!/bin/sh
+# After the installation of sealane-openvpn: its system settings and the drop-in take effect.
+set -e
+
+if [ -d /run/systemd/system ]; then
+	systemctl daemon-reload || true
+	sysctl -q -p /usr/lib/sysctl.d/60-sealane-openvpn.conf || true
+	if systemctl is-active --quiet sealane.service; then
+		echo "sealane-openvpn: before the first use of [tunnel], restart the gateway: systemctl restart sealane" >&2
+	fi
+fi
