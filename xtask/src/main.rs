@@ -40,7 +40,7 @@ enum Command {
         /// Only the interop tests, against the program as it is shipped (profile `dist`)
         #[arg(long, conflicts_with_all = ["only", "skip"])]
         dist: bool,
-        /// Fail when a test or step is skipped that xtask/expected-skips.txt does not list
+        /// Fail when a test or step is skipped that xtask/expected-skips.txt does not list (always on in CI, where `CI` is `true`)
         #[arg(long, conflicts_with_all = ["fast", "dist"])]
         strict: bool,
         /// Only these steps
@@ -134,6 +134,7 @@ fn test(yes: bool, strict: bool, only: &[Step], skip: &[Step]) -> anyhow::Result
     if chosen.contains(&Step::Test) {
         prepare(yes);
     }
+    let strict = strict || setup::in_ci();
     steps::run_all(&Workspace::load()?, &Plan { steps: chosen, fast: false, strict })
 }
 

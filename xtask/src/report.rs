@@ -89,6 +89,24 @@ mod tests {
     }
 
     #[test]
+    fn the_list_accepts_what_ci_lacks_and_nothing_else() {
+        let expected = Expected::load(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).unwrap();
+        assert!(expected.has(&skip(
+            "upgrade_from_old::an_older_build_hands_everything_over",
+            "SEALANE_OLD names no older binary to start from"
+        )));
+        assert!(expected.has(&skip("every_stack_does_every_handshake_on_each_side", "s2n is not built")));
+        for program in ["curl", "nginx", "openvpn", "python3"] {
+            assert!(
+                !expected.has(&skip("upgrade::a_test", &format!("`{program}` is not installed (cargo xtask setup)")))
+            );
+        }
+        assert!(!expected.has(&skip("every_stack_does_every_handshake_on_each_side", "openssl-3.0 is not built")));
+        // A line that names all tests and any reason would switch the rule off.
+        assert!(expected.0.iter().all(|(name, why)| (name.len() > 3 || why.len() > 10) && why.len() > 3));
+    }
+
+    #[test]
     fn the_closing_lines_count_and_name() {
         let mut report = Report { retries: 2, retried: vec!["flaky: a".into()], ..Report::default() };
         report.skips = vec![skip("b", "no curl"), skip("b", "no curl")];

@@ -24,7 +24,7 @@ mod run;
 pub mod schedule;
 pub mod socket;
 pub mod tls;
-pub mod url;
+pub use sealane_lab_wire::url;
 pub mod verdict;
 pub mod worker;
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use rustls::pki_types::ServerName;
+use sealane_lab_wire::url::Url;
 
 use crate::error::ProbeError;
 
@@ -24,67 +25,21 @@ pub struct Target {
 impl Target {
     /// Parses `url`; without a scheme it is taken as `https://`.
     pub fn parse(url: &str) -> Result<Self, ProbeError> {
-        let bad = |problem: &str| ProbeError::Usage(format!("bad URL '{url}': {problem}"));
-        if url.chars().any(|c| c.is_control() || c == ' ') {
-            return Err(bad("it contains spaces or control characters; write them as %20 and so on"));
+        let bad = |why: &str| ProbeError::Usage(format!("bad URL {url:?}: {why}"));
+        let absolute = if url.contains("://") { url.to_owned() } else { format!("https://{url}") };
+        let read = Url::parse(&absolute).map_err(|e| bad(e.why))?;
+        if !read.tls {
+            return Err(bad("a probe times TLS, so it must begin with https://"));
         }
-        let rest = match url.split_once("://") {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => rest,
-            Some((scheme, _)) if scheme.eq_ignore_ascii_case("http") => {
-                return Err(bad("a probe times TLS, so the URL must begin with https://"));
-            }
-            Some((scheme, _)) => return Err(bad(&format!("unknown scheme '{scheme}'; use https://"))),
-            None => url,
-        };
-        let rest = rest.split('#').next().unwrap_or_default();
-        let end = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (authority, path) = rest.split_at(end);
-        if authority.contains('@') {
-            return Err(bad("user:password@ is not sent; use -H 'Authorization: …'"));
-        }
-        let (host, port) = split_host_port(authority).ok_or_else(|| bad("the host or the port cannot be read"))?;
-        if host.is_empty() {
-            return Err(bad("there is no host"));
-        }
-        if !host.is_ascii() {
-            return Err(bad("write international names in their xn-- form"));
-        }
-        let port = match port {
-            None => 443,
-            Some(port) => port
-                .parse()
-                .ok()
-                .filter(|&p| p != 0)
-                .ok_or_else(|| bad(&format!("'{port}' is not a port between 1 and 65535")))?,
-        };
-        let server_name = ServerName::try_from(host.to_owned())
-            .map_err(|_| bad(&format!("'{host}' is neither a host name nor an address")))?;
-        if !path.is_ascii() {
-            return Err(bad("percent-encode characters outside ASCII"));
-        }
+        let server_name = ServerName::try_from(read.host.clone())
+            .map_err(|_| bad(&format!("'{}' is neither a host name nor an address", read.host)))?;
         Ok(Self {
-            host: host.to_owned(),
-            port,
-            authority: authority.to_owned(),
-            path: if path.starts_with('/') { path.to_owned() } else { format!("/{path}") },
+            authority: read.host_field(&read.host),
+            host: read.host,
+            port: read.port,
+            path: read.path,
             server_name,
         })
-    }
-}
-
-/// Splits `host`, `host:port`, `[v6]` or `[v6]:port`.
-fn split_host_port(text: &str) -> Option<(&str, Option<&str>)> {
-    if let Some(rest) = text.strip_prefix('[') {
-        let (host, after) = rest.split_once(']')?;
-        return match after {
-            "" => Some((host, None)),
-            _ => Some((host, Some(after.strip_prefix(':')?))),
-        };
-    }
-    match text.split_once(':') {
-        None => Some((text, None)),
-        Some((_, port)) if port.contains(':') => None,
-        Some((host, port)) => Some((host, Some(port))),
     }
 }
 
@@ -232,14 +187,14 @@ mod tests {
     fn bad_urls_say_why() {
         for (url, why) in [
             ("http://example.org", "https://"),
-            ("ftp://example.org", "unknown scheme"),
+            ("ftp://example.org", "https://"),
             ("https://", "no host"),
-            ("https://a:0/", "not a port"),
-            ("https://a:99999/", "not a port"),
-            ("https://a:b:c/", "cannot be read"),
-            ("https://[::1/", "cannot be read"),
+            ("https://a:0/", "from 1 to 65535"),
+            ("https://a:99999/", "from 1 to 65535"),
+            ("https://a:b:c/", "in brackets"),
+            ("https://[::1/", "lacks its ]"),
             ("https://u:p@a/", "Authorization"),
-            ("https://exa mple/", "spaces"),
+            ("https://exa mple/", "space"),
             ("https://a/\r\nX: y", "control"),
             ("https://bücher.example/", "xn--"),
             ("https://-_-..-/", "neither"),

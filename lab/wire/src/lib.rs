@@ -6,13 +6,14 @@
 //! [`h3::Response`] take in what the server sends and find the status, the length of the content and the end. They keep no
 //! content and allocate nothing for a response in the steady state: the load generator's rate is what they cost.
 //!
-//! [`Verifier`] checks certificates, as strictly as [`Verify`] says, and records what the server showed if asked to.
+//! [`url::Url`] is the lab's only reader of URLs. [`Verifier`] checks certificates, as strictly as [`Verify`] says, and records what the server showed if asked to.
 
 pub mod fields;
 pub mod h1;
 pub mod h2;
 pub mod h3;
 mod request;
+pub mod url;
 mod verify;
 
 pub use request::Request;

@@ -29,8 +29,14 @@ pub struct World {
 
 /// Runs `ip`; whether it did what it was told.
 fn ip(arguments: &str) -> bool {
-    let Some(program) = peers::find("ip") else { return false };
-    process::run(Command::new(program).args(arguments.split_whitespace()), b"").status.success()
+    try_ip(arguments).is_ok()
+}
+
+/// The error is what `ip` printed.
+fn try_ip(arguments: &str) -> Result<(), String> {
+    let Some(program) = peers::find("ip") else { return Err("`ip` is not installed".to_owned()) };
+    let output = process::run(Command::new(program).args(arguments.split_whitespace()), b"");
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
 }
 
 impl World {
@@ -48,6 +54,10 @@ impl World {
         let world = Self { folder: tempfile::tempdir().map_err(|e| e.to_string())?, names };
         let [a, b] = &world.names;
         let veth = format!("tc{tag}");
+        // A killed run leaves its namespaces; our process id belongs to no other process now.
+        for name in world.names.iter().filter(|name| Path::new("/run/netns").join(name).exists()) {
+            ip(&format!("netns del {name}"));
+        }
         let steps = [
             format!("netns add {a}"),
             format!("netns add {b}"),
@@ -60,10 +70,11 @@ impl World {
             format!("-n {a} link set {veth} up"),
             format!("-n {b} link set {veth} up"),
         ];
-        match steps.iter().find(|step| !ip(step)) {
-            Some(step) => Err(format!("network namespaces cannot be made (ip {step}): it takes root")),
-            None => Ok(world),
+        for step in &steps {
+            try_ip(step)
+                .map_err(|why| format!("network namespaces cannot be made, which takes root (ip {step}): {why}"))?;
         }
+        Ok(world)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -1,4 +1,4 @@
-//! The part of a URL that a load generator needs: scheme, host, port, path with query.
+//! The part of a URL that a client needs: scheme, host, port, path with query.
 
 use std::fmt;
 
@@ -37,14 +37,13 @@ impl Url {
     pub fn parse(text: &str) -> Result<Self, BadUrl> {
         let bad = |why| BadUrl { text: text.to_owned(), why };
         if text.bytes().any(|b| b <= b' ' || b == 0x7f) {
-            return Err(bad("it holds a space or a control character"));
+            return Err(bad("it contains a space or a control character; write %20 and so on"));
         }
-        let (tls, rest) = if let Some(rest) = text.strip_prefix("https://") {
-            (true, rest)
-        } else if let Some(rest) = text.strip_prefix("http://") {
-            (false, rest)
-        } else {
-            return Err(bad("it must start with https:// or http://"));
+        // RFC 3986 §3.1: schemes are case-insensitive.
+        let (tls, rest) = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+            _ => return Err(bad("it must begin with https:// or http://")),
         };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
@@ -73,14 +72,15 @@ impl Url {
         if host.contains(':') && !authority.starts_with('[') {
             return Err(bad("an IPv6 address goes in brackets: https://[::1]/"));
         }
+        if !host.is_ascii() {
+            return Err(bad("write international names in their xn-- form"));
+        }
+        if !path.is_ascii() {
+            return Err(bad("percent-encode characters outside ASCII"));
+        }
         let port = match port {
-            None => {
-                if tls {
-                    443
-                } else {
-                    80
-                }
-            }
+            None if tls => 443,
+            None => 80,
             Some(port) => port
                 .parse::<u16>()
                 .ok()
