@@ -287,6 +287,15 @@ pub fn options_string(server: bool, tcp: bool, mtu: u16, cipher: &str, tls_auth:
     )
 }
 
+/// Our options string with `comp-lzo` in it where the client's has it. The client is told to leave the framing out by a
+/// pushed option, and would warn of a difference that is none any more.
+pub fn with_compression_of(ours: &str, theirs: &str) -> String {
+    match theirs.split(',').any(|option| option == "comp-lzo") {
+        true => ours.replacen(",cipher ", ",comp-lzo,cipher ", 1),
+        false => ours.to_owned(),
+    }
+}
+
 /// What of a peer's options string frames packets in a way that we do not have.
 pub fn unknown_framing(options: &str) -> impl Iterator<Item = &'static str> {
     let names = [("comp-lzo", "compression (compress, comp-lzo)"), ("mtu-dynamic", "fragment")];
@@ -303,7 +312,10 @@ mod tests {
         let stock =
             "V4,dev-type tun,link-mtu 1550,tun-mtu 1500,proto UDPv4,comp-lzo,mtu-dynamic,key-method 2,tls-server";
         assert_eq!(seen(stock), ["compression (compress, comp-lzo)", "fragment"]);
-        assert!(seen(&options_string(true, false, 1500, "AES-256-GCM", true)).is_empty());
+        let ours = options_string(true, false, 1500, "AES-256-GCM", true);
+        assert!(seen(&ours).is_empty());
+        assert_eq!(with_compression_of(&ours, &ours), ours);
+        assert_eq!(seen(&with_compression_of(&ours, stock)), ["compression (compress, comp-lzo)"]);
     }
 
     #[test]
