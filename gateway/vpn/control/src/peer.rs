@@ -287,7 +287,9 @@ impl Peer {
     /// The options of its PUSH_REPLY.
     pub fn push_options(&self, settings: &Settings) -> Vec<String> {
         let mut out = settings.push.clone();
-        out.extend(self.settings.push.iter().cloned());
+        // The newest settings, which a session that was handed over or that has seen a reload does not hold.
+        let own = settings.clients.get(&self.name).map_or(&settings.push_unlisted, |client| &client.push);
+        out.extend(own.iter().cloned());
         if let (Some((gateway, len)), Some(four)) = (settings.network4, self.addresses.four) {
             out.push(format!("route-gateway {gateway}"));
             out.push("topology subnet".to_owned());
