@@ -6,16 +6,16 @@
 //!     └────────────────────────────── after a pause that grows ◀───────────────────────┘
 //! ```
 
-use super::profile::{Profile, Remote};
+use super::profile::{Profile, Rejected, Remote};
 use super::server::{Outlet, Word};
-use super::session::{Event as SessionEvent, Session, Words};
+use super::session::{Event as SessionEvent, Session, Words, random};
 use super::verify::in_words;
 use anyhow::{Context as _, Result, anyhow, bail};
 use sealane_log as log;
 use sealane_ovpn::command::Command as Said;
-use sealane_ovpn::data::{Format, Header, KeySlot, PeerId, magic};
+use sealane_ovpn::data::{Cipher, Format, Header, KeySlot, PeerId, magic};
 use sealane_ovpn::peer_info::{self, proto};
-use sealane_ovpn::push::{Collector, Pushed, options_string, unknown_framing};
+use sealane_ovpn::push::{COMPRESSION, Collector, Pushed, options_string, unknown_framing};
 use sealane_ovpn::wrap::WrapKey;
 use sealane_sys::netlink::Netlink;
 use sealane_sys::netlink_route::LinkSet;
@@ -32,6 +32,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Pauses between attempts, which double.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long a TCP connection may take to be made.
+const TCP_CONNECT: Duration = Duration::from_secs(10);
 /// How long the last word may take to leave.
 const FAREWELL: Duration = Duration::from_millis(50);
 /// The peer in the plane: the plane of a client has but one.
@@ -74,8 +76,10 @@ async fn run(mut profile: Profile) -> Result<()> {
         .with_context(|| format!("cannot make the interface {} (it takes CAP_NET_ADMIN)", profile.device))?;
     let plane: Arc<dyn Plane> = Arc::new(plane);
     let (mut pause, mut attempt, mut interface) = (FIRST_PAUSE, 0_u64, Interface::default());
+    let remotes = in_order(&profile)?;
+    let round = remotes.len() as u64;
     loop {
-        let remote = profile.remotes[attempt as usize % profile.remotes.len()].clone();
+        let remote = remotes[(attempt % round) as usize].clone();
         attempt += 1;
         let started = Instant::now();
         let (why, wait) =
@@ -95,13 +99,28 @@ async fn run(mut profile: Profile) -> Result<()> {
             pause = FIRST_PAUSE;
         }
         let wait = wait.map_or(pause, |s| Duration::from_secs(u64::from(s.min(3600))));
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        // The next server is no busier for what this one has said.
+        if attempt.is_multiple_of(round) {
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
         log::warn!("{}: {why}; again in {} s", remote.host, wait.as_secs());
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = stop.asked() => return Ok(()),
         }
     }
+}
+
+/// The places to connect to, in the order of the profile or, with `remote-random`, in another.
+fn in_order(profile: &Profile) -> Result<Vec<Remote>> {
+    let mut remotes = profile.remotes.clone();
+    if profile.remote_random {
+        for last in (1..remotes.len()).rev() {
+            let at = u64::from_be_bytes(random()?) % (last as u64 + 1);
+            remotes.swap(last, at as usize);
+        }
+    }
+    Ok(remotes)
 }
 
 /// The signals by which a user ends it.
@@ -142,6 +161,8 @@ struct Attempt<'a> {
     remote: SocketAddr,
     stage: Stage,
     deadline: Instant,
+    /// The server has to have answered by then.
+    answer_by: Instant,
     ask_at: Instant,
     collector: Collector,
     pushed: Pushed,
@@ -171,6 +192,7 @@ async fn one(
     let mut attempt = Attempt {
         plane,
         deadline: now + profile.handshake,
+        answer_by: now + profile.connect_timeout,
         profile,
         interface,
         session,
@@ -202,8 +224,12 @@ async fn open(
     remote: &Remote,
     number: u64,
 ) -> Result<(Session, SocketId, SocketAddr)> {
-    let mut found = tokio::net::lookup_host((remote.host.as_str(), remote.port)).await?;
-    let address = found.next().with_context(|| format!("{} has no address", remote.host))?;
+    let found = tokio::net::lookup_host((remote.host.as_str(), remote.port)).await?;
+    let found: Vec<SocketAddr> = found.filter(|address| remote.family.takes(address)).collect();
+    // In each round through the places another address of a host that has several.
+    let round = (number - 1) / profile.remotes.len() as u64;
+    let address = found.get((round % found.len().max(1) as u64) as usize);
+    let address = *address.with_context(|| format!("{} has no address", remote.host))?;
     let tcp = remote.transport == Transport::Tcp;
     let cipher = profile.ciphers[0].name();
     let auth = matches!(profile.wrap, WrapKey::Auth { .. });
@@ -232,7 +258,8 @@ async fn open(
     let session =
         Session::client(profile.endpoint.clone(), words, &profile.wrap, profile.wrap_v2.as_ref(), !tcp, unix())?;
     let socket = if tcp {
-        let connecting = tokio::time::timeout(Duration::from_secs(10), tokio::net::TcpStream::connect(address));
+        let limit = profile.connect_timeout.min(TCP_CONNECT);
+        let connecting = tokio::time::timeout(limit, tokio::net::TcpStream::connect(address));
         let stream = connecting.await.context("no answer")??;
         stream.set_nodelay(true)?;
         let socket = SocketId::new(0, 1 << 47 | number);
@@ -302,6 +329,7 @@ impl Attempt<'_> {
 
     fn tick(&mut self, now: Instant) -> Result<()> {
         match self.stage {
+            Stage::Connecting if now >= self.answer_by && self.session.remote().is_none() => bail!("no answer"),
             Stage::Connecting if now >= self.deadline => bail!("no answer, or the key exchange takes too long"),
             Stage::Asking | Stage::Installing if now >= self.deadline => bail!("the server gives no configuration"),
             Stage::Asking if now >= self.ask_at => {
@@ -338,12 +366,6 @@ impl Attempt<'_> {
     fn session_event(&mut self, event: SessionEvent, now: Instant) -> Result<Option<End>> {
         match event {
             SessionEvent::Message(0) => {
-                for what in self.session.message(0).iter().flat_map(|m| unknown_framing(&m.options)) {
-                    log::warn!(
-                        "the server has {what} on, which is not supported here: it may not understand our packets, \
-                         nor we its; switch it off there"
-                    );
-                }
                 self.stage = Stage::Asking;
                 // The server mostly gives it unasked.
                 self.ask_at = now + Duration::from_secs(1);
@@ -373,6 +395,13 @@ impl Attempt<'_> {
             Said::PushReply(part) => {
                 let Some(options) = self.collector.take(&part).map_err(|_| anyhow!("an endless configuration"))? else {
                     return Ok(None);
+                };
+                let options = match self.profile.pull_filter.apply(options) {
+                    Ok(options) => options,
+                    Err(Rejected(option)) => {
+                        let why = format!("the server's option `{}` is rejected by pull-filter", shown(&option));
+                        return Ok(Some(End::Lost(why, None)));
+                    }
                 };
                 let pushed = Pushed::parse(&options);
                 if let (Some(token), Some((user, _))) = (&pushed.auth_token, &self.profile.credentials) {
@@ -410,9 +439,16 @@ impl Attempt<'_> {
         if let Some(cipher) = &pushed.unknown_cipher {
             bail!("the server wants the cipher {cipher}, which is not supported");
         }
-        let cipher = pushed.cipher.unwrap_or(self.profile.ciphers[0]);
-        if !self.profile.ciphers.contains(&cipher) {
-            bail!("the server wants the cipher {}, which the profile does not allow", cipher.name());
+        let options = self.session.message(0).map_or("", |m| &m.options);
+        for what in unknown_framing(options).filter(|what| !(pushed.stub && *what == COMPRESSION)) {
+            log::warn!(
+                "the server has {what} on, which is not supported here: it may not understand our packets, nor we its; \
+                 switch it off there"
+            );
+        }
+        let cipher = agreed_cipher(pushed.cipher, options, &self.profile.ciphers, self.profile.cipher_fallback)?;
+        for what in &pushed.ignored {
+            log::info!("the server says `{}`, which is left", shown(what));
         }
         self.pushed = pushed;
         self.pushed.cipher = Some(cipher);
@@ -488,6 +524,23 @@ impl Attempt<'_> {
     }
 }
 
+/// The data channel's cipher: the server's choice of `ours`. A server from before negotiation makes none; it has the cipher
+/// of its options string, as OpenVPN's clients read it.
+fn agreed_cipher(pushed: Option<Cipher>, options: &str, ours: &[Cipher], fallback: Option<Cipher>) -> Result<Cipher> {
+    if let Some(cipher) = pushed {
+        if !ours.contains(&cipher) {
+            bail!("the server wants the cipher {}, which the profile does not allow", cipher.name());
+        }
+        return Ok(cipher);
+    }
+    let said = options.split(',').find_map(|option| option.strip_prefix("cipher "));
+    let known = said.and_then(Cipher::from_name).filter(|cipher| ours.contains(cipher));
+    known.or(fallback).with_context(|| {
+        let said = said.unwrap_or("none");
+        format!("the server negotiates no cipher, and its own ({said}) is not one of the profile's")
+    })
+}
+
 /// What of a failed key exchange is worth another try: not what will be the same again.
 fn failed(e: anyhow::Error) -> End {
     match e.downcast_ref::<rustls::Error>() {
@@ -533,7 +586,8 @@ impl Interface {
         let own: Vec<String> = profile.options.clone();
         let own = Pushed::parse(&own);
         let theirs = (!profile.route_nopull).then_some(pushed);
-        let mut routes: Vec<(IpAddr, u8)> = Vec::new();
+        // The other end of a tunnel between two addresses is there whatever routes are taken.
+        let mut routes: Vec<(IpAddr, u8)> = pushed.other_end.map(|a| (IpAddr::V4(a), 32)).into_iter().collect();
         for from in theirs.into_iter().chain([&own]) {
             routes.extend(from.routes.iter().map(|(a, n)| (IpAddr::V4(*a), *n)));
             routes.extend(from.routes6.iter().map(|(a, n)| (IpAddr::V6(*a), *n)));
@@ -557,5 +611,21 @@ impl Interface {
             log::info!("name resolution is left as it is; the server offers: {dns}");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cipher_is_the_servers_or_none() {
+        use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
+        let agreed = |pushed, options, fallback| agreed_cipher(pushed, options, &[Aes256Gcm, Aes128Gcm], fallback).ok();
+        assert_eq!(agreed(Some(Aes128Gcm), "V4,cipher AES-256-GCM", None), Some(Aes128Gcm));
+        assert_eq!(agreed(Some(ChaCha20Poly1305), "V4", Some(Aes256Gcm)), None);
+        assert_eq!(agreed(None, "V4,cipher AES-128-GCM,auth x", None), Some(Aes128Gcm), "not our first");
+        assert_eq!(agreed(None, "V4,cipher BF-CBC", None), None);
+        assert_eq!(agreed(None, "V4,cipher BF-CBC", Some(Aes256Gcm)), Some(Aes256Gcm));
     }
 }

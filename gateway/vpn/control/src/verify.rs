@@ -40,6 +40,27 @@ pub struct Demands {
     pub key_usages: Vec<u8>,
     /// `peer-fingerprint`: its SHA-256 must be one of these; empty: any.
     pub fingerprints: Vec<[u8; 32]>,
+    /// `verify-hash`: the SHA-1 or SHA-256 of the certificate that signed it must be one of these; empty: any.
+    pub issuer_fingerprints: Vec<Fingerprint>,
+}
+
+/// A certificate's fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fingerprint {
+    /// SHA-1, which `verify-hash` has from its first days.
+    Sha1([u8; 20]),
+    /// SHA-256.
+    Sha256([u8; 32]),
+}
+
+impl Fingerprint {
+    fn is_of(&self, cert: &[u8]) -> bool {
+        use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
+        match self {
+            Self::Sha1(expected) => digest(&SHA1_FOR_LEGACY_USE_ONLY, cert).as_ref() == expected,
+            Self::Sha256(expected) => digest(&SHA256, cert).as_ref() == expected,
+        }
+    }
 }
 
 /// The object identifier of an extended key usage that is named as OpenSSL does; a dotted number stands for itself.
@@ -63,8 +84,7 @@ impl Demands {
     /// What a certificate lacks, in words.
     fn lacks(&self, cert: &[u8]) -> Option<&'static str> {
         if !self.fingerprints.is_empty() {
-            let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, cert);
-            if !self.fingerprints.iter().any(|f| f == digest.as_ref()) {
+            if !self.fingerprints.iter().any(|f| Fingerprint::Sha256(*f).is_of(cert)) {
                 return Some("its fingerprint is not one of those that are expected");
             }
         }
@@ -122,6 +142,8 @@ const MIN_RSA_BITS: usize = 2048;
 #[derive(Debug)]
 pub struct Verifier {
     roots: Vec<TrustAnchor<'static>>,
+    /// The certificates of `roots`, in the same order, where `verify-hash` asks for their fingerprints.
+    root_certificates: Vec<CertificateDer<'static>>,
     hints: Vec<DistinguishedName>,
     crls: Vec<CertRevocationList<'static>>,
     demands: Demands,
@@ -147,9 +169,14 @@ impl Verifier {
             hints.push(DistinguishedName::in_sequence(&anchor.subject));
             roots.push(anchor);
         }
-        if roots.is_empty() && !optional {
+        // A fingerprint names the certificate itself, whoever signed it.
+        if roots.is_empty() && !optional && demands.fingerprints.is_empty() {
             bail!("there is no certificate in the CA's file");
         }
+        let root_certificates = match demands.issuer_fingerprints.is_empty() {
+            true => Vec::new(),
+            false => ca.iter().map(|cert| cert.clone().into_owned()).collect(),
+        };
         let crls = crls.iter().map(|der| {
             let crl = OwnedCertRevocationList::from_der(der).context(
                 "a revocation list cannot be used (it must be of version 2, with a number: `crl_extensions` in \
@@ -158,7 +185,8 @@ impl Verifier {
             Ok(CertRevocationList::from(crl))
         });
         let crls = crls.collect::<Result<_>>()?;
-        Ok(Self { roots, hints, crls, demands, optional, algorithms: provider.signature_verification_algorithms })
+        let algorithms = provider.signature_verification_algorithms;
+        Ok(Self { roots, root_certificates, hints, crls, demands, optional, algorithms })
     }
 
     fn check(
@@ -169,6 +197,9 @@ impl Verifier {
         usage: KeyUsage,
     ) -> Result<(), Error> {
         let end = EndEntityCert::try_from(cert).map_err(bad)?;
+        if self.roots.is_empty() && !self.demands.fingerprints.is_empty() {
+            return self.demanded(cert);
+        }
         let crls: Vec<&CertRevocationList<'_>> = self.crls.iter().collect();
         let revocation = (!crls.is_empty())
             .then(|| {
@@ -182,8 +213,32 @@ impl Verifier {
             })
             .transpose()
             .map_err(|_| Error::General("no revocation lists".to_owned()))?;
-        end.verify_for_usage(self.algorithms.all, &self.roots, intermediates, now, usage, revocation, None)
+        let path = end
+            .verify_for_usage(self.algorithms.all, &self.roots, intermediates, now, usage, revocation, None)
             .map_err(bad)?;
+        let expected = &self.demands.issuer_fingerprints;
+        if !expected.is_empty() {
+            let is_expected = |cert: &[u8]| expected.iter().any(|f| f.is_of(cert));
+            let good = match path.intermediate_certificates().next() {
+                Some(issuer) => is_expected(&issuer.der()),
+                None => self.certificates_of(path.anchor()).any(|cert| is_expected(cert)),
+            };
+            if !good {
+                let why = "its issuer's fingerprint is not one of those that are expected (verify-hash)";
+                return Err(Error::InvalidCertificate(lacking(why)));
+            }
+        }
+        self.demanded(cert)
+    }
+
+    /// The CA's certificates that are this anchor: a CA that was certified again has several.
+    fn certificates_of<'a>(&'a self, anchor: &'a TrustAnchor<'_>) -> impl Iterator<Item = &'a CertificateDer<'static>> {
+        let all = self.roots.iter().zip(&self.root_certificates);
+        all.filter(move |(root, _)| *root == anchor).map(|(_, cert)| cert)
+    }
+
+    /// What is asked of the certificate itself.
+    fn demanded(&self, cert: &CertificateDer<'_>) -> Result<(), Error> {
         if self.demands.name.as_ref().is_some_and(|rule| !rule.admits(cert)) {
             return Err(Error::InvalidCertificate(CertificateError::NotValidForName));
         }

@@ -162,7 +162,9 @@ pub struct Pushed {
     pub unknown_cipher: Option<String>,
     /// What both sides can do.
     pub flags: Flags,
-    /// Our address and the netmask.
+    /// The other address of a tunnel between two (`topology net30` and `p2p`).
+    pub other_end: Option<Ipv4Addr>,
+    /// Our address and the length of its network: 32 in a tunnel between two addresses.
     pub ifconfig: Option<(Ipv4Addr, u8)>,
     /// Our IPv6 address and the prefix' length.
     pub ifconfig6: Option<(Ipv6Addr, u8)>,
@@ -186,7 +188,9 @@ pub struct Pushed {
     pub auth_token: Option<String>,
     /// In place of the user name, in base64.
     pub auth_token_user: Option<String>,
-    /// `topology net30` or `p2p`, `comp-lzo` and others that this client cannot do.
+    /// `compress stub-v2`: whatever the server says of compression, its packets are those without.
+    pub stub: bool,
+    /// `comp-lzo` and others that this client cannot do.
     pub impossible: Vec<String>,
     /// What was not understood, and is left.
     pub ignored: Vec<String>,
@@ -196,19 +200,44 @@ impl Pushed {
     /// Reads options.
     pub fn parse(options: &[String]) -> Self {
         let mut out = Self::default();
-        let mut topology = None;
+        let (mut topology, mut ifconfig) = (None, None);
         for option in options {
             let words: Vec<&str> = option.split_ascii_whitespace().collect();
-            if words.first() == Some(&"topology") {
-                topology = words.get(1).copied();
-            } else if out.read(&words).is_none() {
-                out.ignored.push(option.clone());
+            match *words {
+                ["topology", name] => topology = Some(name),
+                ["ifconfig", address, second] => ifconfig = Some((option, address, second)),
+                _ if out.read(&words).is_none() => out.ignored.push(option.clone()),
+                _ => {}
             }
         }
-        if let Some(other) = topology.filter(|t| *t != "subnet") {
+        if let Some(other) = topology.filter(|t| !["subnet", "net30", "p2p"].contains(t)) {
             out.impossible.push(format!("topology {other}"));
         }
+        // What the second word means, the topology says, which may come later.
+        if let Some((option, address, second)) = ifconfig
+            && out.address(topology, address, second).is_none()
+        {
+            out.ignored.push(option.clone());
+        }
         out
+    }
+
+    /// Reads `ifconfig`. Without a topology the second word is a netmask if it can be one.
+    fn address(&mut self, topology: Option<&str>, address: &str, second: &str) -> Option<()> {
+        let (address, second) = (address.parse().ok()?, second.parse::<Ipv4Addr>().ok()?);
+        let mask = length(second);
+        let between_two = match topology {
+            Some(name) => name != "subnet",
+            None => mask.is_none(),
+        };
+        self.ifconfig = match between_two {
+            false => Some((address, mask?)),
+            true => {
+                self.other_end = Some(second);
+                Some((address, 32))
+            }
+        };
+        Some(())
     }
 
     /// Reads one option; `None` when it is not understood.
@@ -232,11 +261,12 @@ impl Pushed {
                 }
             }
             ["key-derivation", "tls-ekm"] => self.flags.tls_ekm = true,
-            ["ifconfig", address, mask] => self.ifconfig = Some((address.parse().ok()?, length(mask.parse().ok()?)?)),
             ["ifconfig-ipv6", address, ..] => {
                 let (address, len) = address.split_once('/')?;
                 self.ifconfig6 = Some((address.parse().ok()?, len.parse().ok().filter(|n| *n <= 128)?));
             }
+            // Not through the tunnel: as the routes outside are left as they are, it needs nothing done.
+            ["route", _, _, "net_gateway", ..] | ["route-ipv6", _, "net_gateway_ipv6", ..] => return None,
             ["route", address, ref rest @ ..] => {
                 let mask = rest.first().filter(|m| **m != "default").map_or(Some(32), |m| length(m.parse().ok()?))?;
                 self.routes.push((address.parse().ok()?, mask));
@@ -253,8 +283,9 @@ impl Pushed {
             ["tun-mtu", n] => self.mtu = Some(n.parse().ok()?),
             ["auth-token", token] => self.auth_token = Some(token.to_owned()),
             ["auth-token-user", user] => self.auth_token_user = Some(user.to_owned()),
-            // Said, and needs nothing done: stubs that compress nothing.
-            ["compress", "stub-v2" | "migrate"] | ["comp-lzo", "no"] => self.impossible.push(words.join(" ")),
+            // Its packets are those without compression, except packets that begin with 0x50, which is no version of IP.
+            ["compress", "stub-v2"] => self.stub = true,
+            ["compress", "migrate"] => {}
             ["compress" | "comp-lzo" | "fragment" | "shaper", ..] => self.impossible.push(words.join(" ")),
             _ => return None,
         }
@@ -296,9 +327,12 @@ pub fn with_compression_of(ours: &str, theirs: &str) -> String {
     }
 }
 
+/// What [`unknown_framing`] calls the framing of compression.
+pub const COMPRESSION: &str = "compression (compress, comp-lzo)";
+
 /// What of a peer's options string frames packets in a way that we do not have.
 pub fn unknown_framing(options: &str) -> impl Iterator<Item = &'static str> {
-    let names = [("comp-lzo", "compression (compress, comp-lzo)"), ("mtu-dynamic", "fragment")];
+    let names = [("comp-lzo", COMPRESSION), ("mtu-dynamic", "fragment")];
     names.into_iter().filter(|(word, _)| options.split(',').any(|o| o.trim() == *word)).map(|(_, name)| name)
 }
 
@@ -356,8 +390,25 @@ mod tests {
         assert_eq!((p.ping, p.ping_restart, p.mtu), (Some(10), Some(60), Some(1500)));
         assert_eq!((p.ignored, p.impossible), (vec!["odd".to_owned()], vec![]));
         assert_eq!(p.dns, ["DNS 10.8.0.1"]);
-        let bad = ["topology net30", "comp-lzo yes", "protocol-flags new"].map(str::to_owned);
+        let bad = ["topology mesh", "comp-lzo yes", "protocol-flags new"].map(str::to_owned);
         assert_eq!(Pushed::parse(&bad).impossible.len(), 3);
+        assert!(Pushed::parse(&["compress stub-v2".to_owned()]).stub);
+    }
+
+    #[test]
+    fn a_tunnel_between_two_addresses_has_another_end() {
+        for topology in ["topology net30,", "topology p2p,", ""] {
+            let text = format!("ifconfig 10.8.0.6 10.8.0.5,{topology}route 10.8.0.1");
+            let options: Vec<String> = text.split(',').map(str::to_owned).collect();
+            let p = Pushed::parse(&options);
+            assert_eq!(p.ifconfig, Some(([10, 8, 0, 6].into(), 32)), "{topology}");
+            assert_eq!(p.other_end, Some([10, 8, 0, 5].into()), "{topology}");
+            assert_eq!(p.routes, [([10, 8, 0, 1].into(), 32)], "{topology}");
+            assert!(p.impossible.is_empty() && p.ignored.is_empty(), "{topology}");
+        }
+        // A netmask where an address has to be, and the other way round.
+        let wrong = ["topology subnet".to_owned(), "ifconfig 10.8.0.6 10.8.0.5".to_owned()];
+        assert_eq!(Pushed::parse(&wrong).ifconfig, None);
     }
 
     #[test]

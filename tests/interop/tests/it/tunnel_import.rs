@@ -159,14 +159,14 @@ fn a_profile_that_restricts_is_obeyed() {
         Server::start(command, &world.path(""))
     };
     for (more, why) in [
-        ("verify-hash 00:11:22", "peer-fingerprint"),
+        ("verify-hash 00:11:22", "no SHA-1 or SHA-256 fingerprint"),
         ("tls-verify /bin/true", "scripts are not run"),
         ("ns-cert-type server", "remote-cert-tls"),
         ("tls-cipher TLS-RSA-WITH-AES-128-CBC-SHA", "none is supported"),
         ("tls-cipher DEFAULT:!kRSA", "only names"),
         ("tls-groups secp521r1", "none is supported"),
         ("remote-cert-tls client", "must be a server's"),
-        ("pull-filter ignore route", "not filtered"),
+        ("pull-filter drop route", "accept|ignore|reject"),
         ("an-option-of-the-future", "is not understood"),
         (&format!("peer-fingerprint {other}"), "is not accepted"),
         ("remote-cert-eku \"Code Signing\"", "is not accepted"),
