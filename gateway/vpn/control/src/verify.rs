@@ -15,6 +15,7 @@ use webpki::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
+use x509_parser::x509::X509Name;
 
 /// `verify-x509-name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,7 +241,7 @@ impl Verifier {
     /// What is asked of the certificate itself.
     fn demanded(&self, cert: &CertificateDer<'_>) -> Result<(), Error> {
         if self.demands.name.as_ref().is_some_and(|rule| !rule.admits(cert)) {
-            return Err(Error::InvalidCertificate(CertificateError::NotValidForName));
+            return Err(Error::InvalidCertificate(lacking("its name is not the expected one (verify-x509-name)")));
         }
         match self.demands.lacks(cert) {
             Some(what) => Err(Error::InvalidCertificate(lacking(what))),
@@ -299,11 +300,66 @@ impl NameRule {
         match self {
             Self::Name(name) => common_name(cert).is_some_and(|cn| cn == *name),
             Self::Prefix(prefix) => common_name(cert).is_some_and(|cn| cn.starts_with(prefix.as_str())),
-            Self::Subject(subject) => {
-                X509Certificate::from_der(cert).is_ok_and(|(_, c)| c.subject().to_string() == *subject)
+            Self::Subject(expected) => {
+                X509Certificate::from_der(cert).is_ok_and(|(_, c)| subject(c.subject()).is_some_and(|s| s == *expected))
             }
         }
     }
+}
+
+/// Attributes of a subject, as OpenSSL abbreviates them (`SN` of `openssl asn1parse`'s table).
+const ATTRIBUTES: &[(&str, &str)] = &[
+    ("2.5.4.3", "CN"),
+    ("2.5.4.4", "SN"),
+    ("2.5.4.5", "serialNumber"),
+    ("2.5.4.6", "C"),
+    ("2.5.4.7", "L"),
+    ("2.5.4.8", "ST"),
+    ("2.5.4.9", "street"),
+    ("2.5.4.10", "O"),
+    ("2.5.4.11", "OU"),
+    ("2.5.4.12", "title"),
+    ("2.5.4.13", "description"),
+    ("2.5.4.15", "businessCategory"),
+    ("2.5.4.17", "postalCode"),
+    ("2.5.4.41", "name"),
+    ("2.5.4.42", "GN"),
+    ("2.5.4.43", "initials"),
+    ("2.5.4.44", "generationQualifier"),
+    ("2.5.4.45", "x500UniqueIdentifier"),
+    ("2.5.4.46", "dnQualifier"),
+    ("2.5.4.65", "pseudonym"),
+    ("1.2.840.113549.1.9.1", "emailAddress"),
+    ("1.2.840.113549.1.9.2", "unstructuredName"),
+    ("0.9.2342.19200300.100.1.1", "UID"),
+    ("0.9.2342.19200300.100.1.25", "DC"),
+];
+
+/// A subject as OpenVPN writes it: `C=KR, O=Example, Inc., CN=vpn, emailAddress=a@example.com`. `None` for text in an encoding
+/// that is not UTF-8 or ASCII: such a name is equal to none.
+fn subject(name: &X509Name<'_>) -> Option<String> {
+    let mut out = String::new();
+    for (n, rdn) in name.iter_rdn().enumerate() {
+        for (m, attribute) in rdn.iter().enumerate() {
+            out.push_str(match (n, m) {
+                (0, 0) => "",
+                (_, 0) => ", ",
+                _ => " + ",
+            });
+            let oid = attribute.attr_type().to_id_string();
+            let known = ATTRIBUTES.iter().find(|(id, _)| *id == oid);
+            out.push_str(known.map_or(oid.as_str(), |(_, short)| short));
+            out.push('=');
+            for c in attribute.as_str().ok()?.chars() {
+                match c {
+                    '\\' => out.push_str("\\\\"),
+                    c if c.is_ascii_control() => out.push_str(&format!("\\{:02X}", c as u32)),
+                    c => out.push(c),
+                }
+            }
+        }
+    }
+    Some(out)
 }
 
 /// A certificate's common name: what a client is known by. `None` when it has none, or one that is not for printing.

@@ -163,7 +163,7 @@ fn a_profile_that_restricts_is_obeyed() {
         ("tls-verify /bin/true", "scripts are not run"),
         ("ns-cert-type server", "remote-cert-tls"),
         ("tls-cipher TLS-RSA-WITH-AES-128-CBC-SHA", "none is supported"),
-        ("tls-cipher DEFAULT:!kRSA", "only names"),
+        ("tls-cipher DEFAULT:!ECDHE", "only names"),
         ("tls-groups secp521r1", "none is supported"),
         ("remote-cert-tls client", "must be a server's"),
         ("pull-filter drop route", "accept|ignore|reject"),
@@ -186,6 +186,7 @@ fn a_profile_that_restricts_is_obeyed() {
     for more in [
         format!("peer-fingerprint {fingerprint}"),
         "remote-cert-eku \"TLS Web Server Authentication\"\nremote-cert-ku 80 20".to_owned(),
+        "tls-cipher DEFAULT:!EXP:!LOW:!PSK:!SRP:!kRSA".to_owned(),
         "tls-cipher TLS-ECDHE-ECDSA-WITH-AES-256-GCM-SHA384\ntls-groups X25519:secp521r1".to_owned(),
         "setenv opt an-option-of-the-future\nignore-unknown-option an-option-of-the-future".to_owned(),
     ] {

@@ -196,11 +196,56 @@ fn fingerprints_decide_as_they_do_for_openvpn() {
         assert!(said(&stock, "certificate verify failed"), "{more}: {}", stock.log());
     }
     // Without a CA there is nobody whose fingerprint or list counts.
-    for more in
-        ["", &format!("peer-fingerprint {own}\nverify-hash {ca1}"), &format!("peer-fingerprint {own}\ncrl-verify vpn/ca.crt")]
-    {
+    for more in [
+        "",
+        &format!("peer-fingerprint {own}\nverify-hash {ca1}"),
+        &format!("peer-fingerprint {own}\ncrl-verify vpn/ca.crt"),
+    ] {
         let mut ours = client(&world, &format!("{without_ca}{more}\n"));
         assert!(!ours.wait().success() && ours.log().contains("`ca`"), "{more}: {}", ours.log());
+    }
+}
+
+/// The server's name, in each way to write it, for names that have what needs care; a stock client decides the same.
+#[test]
+fn names_are_compared_as_openvpn_compares_them() {
+    let world = world!();
+    let profile = alice(&world).replace("verify-x509-name server name\n", "");
+    let subject = "C=KR, ST=Seoul, L=Jung gu, O=Example, Inc., OU=\u{bcf4}\u{c548} + \u{fc}, CN=vpn 1, \
+                   emailAddress=a@example.com";
+    let key = "req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout own.key -out own.csr -utf8 -config own.cnf";
+    world.write(
+        "own.cnf",
+        "[req]\nprompt=no\nstring_mask=utf8only\ndistinguished_name=dn\n[dn]\nC=KR\nST=Seoul\nL=Jung gu\nO=Example, Inc.\n\
+         OU=\u{bcf4}\u{c548} + \u{fc}\nCN=vpn 1\nemailAddress=a@example.com\n[leaf]\nextendedKeyUsage=serverAuth\n\
+         keyUsage=digitalSignature\n",
+    );
+    openssl(&world, key);
+    openssl(
+        &world,
+        "x509 -req -in own.csr -CA vpn/ca.crt -CAkey vpn/ca.key -CAcreateserial -days 10 -extfile own.cnf -extensions leaf \
+         -out own.crt",
+    );
+    let server = stock_server(&world, "topology subnet\ncert own.crt\nkey own.key\n");
+    for (rule, is_good) in [
+        (format!("\"{subject}\" subject"), true),
+        (format!("\"{subject}\""), true),
+        ("\"vpn 1\" name".to_owned(), true),
+        ("vpn name-prefix".to_owned(), true),
+        ("vpn name".to_owned(), false),
+        ("\"CN=vpn 1\" subject".to_owned(), false),
+        ("\"VPN 1\" name".to_owned(), false),
+    ] {
+        let text = format!("{profile}verify-x509-name {rule}\n");
+        if is_good {
+            drop(connected(&world, &text, &server));
+            drop(world.connected(&world.write("stock.ovpn", &text), &[]));
+            continue;
+        }
+        let mut ours = client(&world, &text);
+        assert!(!ours.wait().success() && ours.log().contains("is not accepted"), "{rule}: {}", ours.log());
+        let stock = world.openvpn(End::Client, &world.write("stock.ovpn", &text), &[]);
+        assert!(said(&stock, "VERIFY X509NAME ERROR"), "{rule}: {}", stock.log());
     }
 }
 

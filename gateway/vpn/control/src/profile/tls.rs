@@ -75,7 +75,11 @@ fn fingerprints(d: &Directive) -> Option<Vec<Fingerprint>> {
 
 /// 20 or 32 pairs of hexadecimal digits with colons between them.
 fn fingerprint(text: &str) -> Option<Fingerprint> {
-    let bytes: Vec<u8> = text.split(':').map(|pair| u8::from_str_radix(pair, 16).ok()).collect::<Option<_>>()?;
+    let pair = |pair: &str| {
+        let digits = pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit());
+        digits.then(|| u8::from_str_radix(pair, 16).ok()).flatten()
+    };
+    let bytes: Vec<u8> = text.split(':').map(pair).collect::<Option<_>>()?;
     if let Ok(bytes) = bytes.as_slice().try_into() {
         return Some(Fingerprint::Sha1(bytes));
     }
@@ -128,6 +132,9 @@ fn restricted(files: &Files<'_>) -> Result<(CryptoProvider, Vec<&'static Support
     let last = |name: &str| files.directives.iter().rfind(|d| d.name() == name);
     for (option, tls13) in [("tls-cipher", false), ("tls-ciphersuites", true)] {
         let Some(d) = last(option) else { continue };
+        if !tls13 && keeps_all(d.words.get(1).map_or("", String::as_str)) {
+            continue;
+        }
         let wanted = list(d)?;
         let is_wanted = |suite: &SupportedCipherSuite| {
             let name = format!("{:?}", suite.suite());
@@ -174,6 +181,22 @@ fn restricted(files: &Files<'_>) -> Result<(CryptoProvider, Vec<&'static Support
         bail!("tls-version-min and tls-version-max leave no version: TLS 1.2 and 1.3 are supported");
     }
     Ok((provider, versions))
+}
+
+/// Classes of OpenSSL's cipher lists that have none of our suites, so that nothing is lost when they are excluded.
+const ABSENT: &[&str] = &[
+    "3DES", "ADH", "AECDH", "ARIA", "CAMELLIA", "DES", "DH", "DHE", "DSS", "EDH", "EXP", "EXPORT", "IDEA", "KRB5",
+    "LOW", "MD5", "MEDIUM", "NULL", "PSK", "RC2", "RC4", "SEED", "SHA", "SHA1", "SRP", "SSLv2", "aDSS", "aNULL",
+    "aPSK", "aSRP", "eNULL", "kDHE", "kEDH", "kPSK", "kRSA", "kSRP",
+];
+
+/// Whether an expression of OpenSSL keeps all suites that there are here: `DEFAULT:!EXP:!PSK`, `DEFAULT:@SECLEVEL=1`.
+fn keeps_all(text: &str) -> bool {
+    let mut words = text.split(':');
+    let whole = words.next().is_some_and(|first| ["DEFAULT", "ALL", "HIGH"].contains(&first));
+    // Up to level 2, security levels demand what is demanded here of every certificate and suite.
+    let level = |word: &str| ["@SECLEVEL=0", "@SECLEVEL=1", "@SECLEVEL=2", "@STRENGTH"].contains(&word);
+    whole && words.all(|word| level(word) || word.strip_prefix(['!', '-']).is_some_and(|class| ABSENT.contains(&class)))
 }
 
 /// A list with colons in it, in capitals. OpenSSL's expressions are not understood.
@@ -250,4 +273,32 @@ pub fn name_rule(directive: &Directive) -> Result<NameRule> {
         None | Some("subject") => NameRule::Subject(name),
         Some(other) => bail!("line {}: verify-x509-name … {other} is not supported", directive.line),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_no_suite_away_is_no_restriction() {
+        for all in ["DEFAULT", "DEFAULT:!EXP:!LOW:!PSK:!SRP:!kRSA", "DEFAULT:@SECLEVEL=0", "HIGH:-aNULL:@STRENGTH"] {
+            assert!(keeps_all(all), "{all}");
+        }
+        for some in ["", "ECDHE", "DEFAULT:!ECDHE", "DEFAULT:!AESGCM", "DEFAULT:@SECLEVEL=3", "!PSK", "DEFAULT:ECDHE"] {
+            assert!(!keeps_all(some), "{some}");
+        }
+    }
+
+    #[test]
+    fn fingerprints_are_of_their_length() {
+        let sha1 = ["AB"; 20].join(":");
+        let sha256 = ["0c"; 32].join(":");
+        assert_eq!(fingerprint(&sha1), Some(Fingerprint::Sha1([0xab; 20])));
+        assert_eq!(fingerprint(&sha256), Some(Fingerprint::Sha256([0x0c; 32])));
+        for wrong in
+            ["", "00", &sha1[3..], &format!("{sha256}:00"), &sha1.replace("AB", "+B"), &sha1.replace("AB", "0AB")]
+        {
+            assert_eq!(fingerprint(wrong), None, "{wrong}");
+        }
+    }
 }
