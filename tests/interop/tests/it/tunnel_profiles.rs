@@ -2,7 +2,7 @@
 
 use crate::tunnel_world::{End, INSIDE, World, said};
 use sealane_interop::process::Server;
-use sealane_interop::{binary, eventually, peers, process, skip};
+use sealane_interop::{binary, eventually, need, peers, process, skip};
 
 macro_rules! world {
     () => {
@@ -247,6 +247,54 @@ fn names_are_compared_as_openvpn_compares_them() {
         let stock = world.openvpn(End::Client, &world.write("stock.ovpn", &text), &[]);
         assert!(said(&stock, "VERIFY X509NAME ERROR"), "{rule}: {}", stock.log());
     }
+}
+
+/// A profile may leave name, password and a second answer to its user: they are lines of the standard input, or are asked on
+/// the terminal, which does not show the password.
+#[test]
+fn what_a_profile_leaves_open_is_asked() {
+    let world = world!();
+    let script = need!("script");
+    let program = world.write(
+        "decide",
+        "#!/bin/sh\nread -r name; read -r password\necho \"$name $password\" >> asked\ncase \"$name $password\" in\n\
+         'al right'|'al SCRV1:cmlnaHQ=:MTIz') exit 0;;\nesac\nexit 1\n",
+    );
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("it is ours");
+    world.init(&format!("auth_command = [\"{}\"]", program.display()));
+    world.profile("alice");
+    let profile = world.read("alice.ovpn");
+    let server = world.serve();
+    world.write("name", "al\n");
+    let sh = peers::find("sh").expect("every system has one");
+    for (more, answers) in [
+        ("auth-user-pass", "al\\nright\\n"),
+        ("auth-user-pass name", "right\\n"),
+        ("auth-user-pass\nstatic-challenge \"Code?\" 1", "al\\nright\\n123\\n"),
+    ] {
+        world.write("asking.ovpn", &format!("{profile}{more}\n"));
+        let connect = format!("{} tunnel connect asking.ovpn", binary::sealane().display());
+        // Without a terminal.
+        let mut command = world.command(End::Client, &peers::find("setsid").expect("util-linux has it"));
+        command.arg("--wait").arg(&sh).args(["-c", &format!("printf '{answers}' | exec {connect}")]);
+        let client = Server::start(command, &world.path(""));
+        assert!(said(&client, "connected to"), "{more}: {}\n{}", client.log(), server.log());
+        drop(client);
+        // With one: `script` makes it and prints what it shows.
+        let mut command = world.command(End::Client, &sh);
+        let typed =
+            format!("(sleep 1; printf '{answers}'; sleep 1000) | {} -qec '{connect}' /dev/null", script.display());
+        command.args(["-c", &typed]);
+        let client = Server::start(command, &world.path(""));
+        assert!(said(&client, "connected to"), "{more}: {}\n{}", client.log(), server.log());
+        assert!(client.log().contains("Password:") && !client.log().contains("right"), "{more}: {}", client.log());
+    }
+    // No answer is no password.
+    world.write("asking.ovpn", &format!("{profile}auth-user-pass\n"));
+    let mut command = world.command(End::Client, &peers::find("setsid").expect("util-linux has it"));
+    command.arg("--wait").arg(binary::sealane()).args(["tunnel", "connect", "asking.ovpn"]);
+    let said: peers::Said = process::run(&mut command, b"al\n").into();
+    assert!(said.code == Some(1) && said.all().contains("no answer to \"Password:\""), "{}", said.all());
 }
 
 /// What a profile's key is, if it cannot be read.
