@@ -355,6 +355,8 @@ fn a_reload_changes_the_routes_of_connected_clients() {
             let none = || ["10.66.0.0/16", "10.67.0.0/16", "10.68.0.0/16"].into_iter().all(|n| !has(n));
             assert!(eventually(none), "{}\n{}", client.log(), server.log());
         }
+        // OpenVPN opens its interface anew for each change, which takes it a second.
+        assert!(eventually(|| has("10.88.0.0/24")), "{}", client.log());
         assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3, "{}", client.log());
         let connections = |log: &str| log.matches("is connected from").count();
         assert_eq!(connections(&server.log()), usize::from(stock) + 1, "nobody connects anew: {}", server.log());
