@@ -67,6 +67,8 @@ pub struct Tunnel {
     pub handshake: Duration,
     /// Options for all clients.
     pub push: Vec<String>,
+    /// Options for clients that are not among `clients`.
+    pub push_unlisted: Vec<String>,
     /// Users with their passwords.
     pub users: Option<Arc<dyn PasswordFile>>,
     /// A program that checks passwords, with its arguments.
@@ -173,6 +175,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let ping_restart = section.or(&s::ping_restart);
     let mut push = pushed(&section);
     push.extend(section.optional_at(&s::push).map_or_else(Vec::new, |at| options(sink, &at.value)));
+    let push_unlisted = section.optional_at(&s::push_unlisted).map_or_else(Vec::new, |at| options(sink, &at.value));
     let clients = clients(&section, network4.flatten(), network6.flatten());
     let settings = Tunnel {
         listen: listen?,
@@ -196,6 +199,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         transition: section.or(&s::transition),
         handshake: section.or(&s::handshake_timeout),
         push,
+        push_unlisted,
         users,
         auth_command: command.flatten(),
         token_lifetime: token,

@@ -88,6 +88,8 @@ table! {
     redirect_gateway: Flag = Flag, default(false);
     /// Additional options for clients, in OpenVPN's words. An option that OpenVPN clients do not accept from a server is an error.
     push: Strings = Strings, example(["block-outside-dns"]);
+    /// Additional options for clients that have no `[[tunnel.client]]` (`client-config-dir/DEFAULT` of OpenVPN).
+    push_unlisted: Strings = Strings, example(["setenv-safe group guests"]);
     /// As `keepalive` of OpenVPN: the interval of pings, in whole seconds. `"0s"`: none.
     ping: Own<u16> = Own(read::seconds, read::seconds_shape), default("10s");
     /// After this many whole seconds without a packet, clients connect again. The server waits twice as long.

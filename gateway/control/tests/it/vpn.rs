@@ -7,13 +7,17 @@ use sealane_control::vpn::status::StatusRegistry;
 use sealane_control::vpn::{auth, pki};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{KeyPair, PeerId};
+use sealane_ovpn::link::LinkError;
+use sealane_ovpn::packet::{Body, Opcode, PacketError, SessionId};
 use sealane_ovpn::peer_info::{self, proto};
 use sealane_ovpn::push::Pushed;
+use sealane_ovpn::wrap::{Digest, StaticKey, Wrap, WrapKey};
 use sealane_tunnel::plane::{
     Command, ControlIn, Event, Feature, PeerCounters, Plane, Refused, Sink as _, SocketId, Transport,
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -27,6 +31,8 @@ struct Memory {
     /// What control has sent, by where to.
     out: Mutex<HashMap<SocketAddr, Vec<Vec<u8>>>>,
     keys: Mutex<HashMap<PeerId, Vec<(u8, KeyPair)>>>,
+    /// So many control packets more find no room.
+    full: AtomicUsize,
 }
 
 impl Plane for Memory {
@@ -44,6 +50,11 @@ impl Plane for Memory {
 
     fn command(&self, command: Command) -> Result<(), Refused> {
         match command {
+            Command::ControlOut { .. }
+                if self.full.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() =>
+            {
+                return Err(Refused::Full);
+            }
             Command::ControlOut { remote, bytes, .. } => {
                 self.out.lock().unwrap().entry(remote).or_default().push(bytes);
             }
@@ -78,6 +89,8 @@ struct Client {
     pushed: Option<Pushed>,
     refused: Option<String>,
     keys: Option<KeyPair>,
+    /// Packets whose ids it had seen before.
+    replayed: usize,
 }
 
 impl Client {
@@ -94,14 +107,15 @@ impl Client {
         let v2 = profile.wrap_v2.as_ref();
         let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as u32;
         let session = Session::client(profile.endpoint.clone(), words, &profile.wrap, v2, true, unix).unwrap();
-        Self { session, address, pushed: None, refused: None, keys: None }
+        Self { session, address, pushed: None, refused: None, keys: None, replayed: 0 }
     }
 
     /// Takes what came, and sends what there is; every `lose`th packet of either direction is lost.
     fn turn(&mut self, world: &World, lose: usize) {
         let came = world.plane.out.lock().unwrap().remove(&self.address).unwrap_or_default();
         for packet in came.iter().filter(|_| world.survives(lose)) {
-            let _ = self.session.handle(packet);
+            let handled = self.session.handle(packet);
+            self.replayed += usize::from(handled == Err(LinkError::Packet(PacketError::Replayed)));
         }
         while let Some(event) = self.session.poll_event() {
             match event {
@@ -150,6 +164,7 @@ impl World {
         pki::init(&made, "192.0.2.1:1194", "10.0.0.0/16").unwrap();
         let hash = |name| format!("{name}:{}\n", auth::hash_password("right").unwrap());
         std::fs::write(made.join("users"), hash("al") + &hash("bo")).unwrap();
+        std::fs::write(made.join("static.key"), static_key().to_text()).unwrap();
         let toml = std::fs::read_to_string(made.join("tunnel.toml")).unwrap();
         let toml: String = toml.lines().filter(|line| keep(line)).map(|line| format!("{line}\n")).collect();
         let toml = toml + more;
@@ -157,7 +172,8 @@ impl World {
         let (config, _) =
             sealane_control::resolve::load_and_wait(&made.join("tunnel.toml")).unwrap_or_else(|e| panic!("{e}"));
         let (inbox, outlet) = server::inbox();
-        let plane = Arc::new(Memory { inbox, out: Mutex::default(), keys: Mutex::default() });
+        let plane =
+            Arc::new(Memory { inbox, out: Mutex::default(), keys: Mutex::default(), full: AtomicUsize::default() });
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let registry = StatusRegistry::default();
         let (theirs, settings, posted) = (plane.clone(), (*config.tunnel.unwrap()).into(), registry.clone());
@@ -196,6 +212,11 @@ impl World {
             assert!(start.elapsed() < WAIT_LIMIT, "clients wait for ever");
         }
     }
+}
+
+/// The key of `tls_auth` and `tls_crypt` in tests that set one.
+fn static_key() -> StaticKey {
+    StaticKey::new(std::array::from_fn(|i| i as u8))
 }
 
 impl Drop for World {
@@ -436,4 +457,66 @@ fn guesses_are_few_and_their_work_is_bounded() {
     let mut clients = [Client::with(&profile, ([192, 0, 2, 9], 1).into(), "bo", "right")];
     world.run(&mut clients, 0);
     assert!(clients[0].pushed.is_some(), "{:?}", clients[0].refused);
+}
+
+/// A first packet under a key.
+fn reset(key: &WrapKey, number: u8) -> Vec<u8> {
+    let (mut body, mut packet) = (Vec::new(), Vec::new());
+    Body { acks: vec![], acked_session: None, message: Some((0, b"")) }.write(&mut body);
+    let session = SessionId::new([number; 8]).expect("not zero");
+    let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as u32;
+    Wrap::new(key, false, unix).wrap(Opcode::HardResetClientV2, 0, session, &body, &mut packet);
+    packet
+}
+
+/// Who has the key of tls-auth or tls-crypt, and repeats a first packet without end: each gets an answer, nothing is kept,
+/// and another client that connects meanwhile hears of no packet id twice. Who has no such key hears nothing.
+#[test]
+fn resets_that_are_repeated_without_end_harm_nobody() {
+    let auth = |key| WrapKey::Auth { key, direction: None, digest: Digest::Sha1 };
+    for (setting, key, other) in [
+        ("tls_auth", auth(static_key()), auth(StaticKey::new([9; 256]))),
+        ("tls_crypt", WrapKey::Crypt(static_key()), WrapKey::Crypt(StaticKey::new([9; 256]))),
+    ] {
+        let world = World::made(&format!("{setting} = \"static.key\"\n"), |line| !line.starts_with("tls_crypt_v2"));
+        let mut profile = world.profile("alice");
+        (profile.wrap, profile.wrap_v2) = (key.clone(), None);
+        let flood: SocketAddr = ([203, 0, 113, 1], 5).into();
+        let stranger: SocketAddr = ([203, 0, 113, 2], 5).into();
+        let (repeated, forged) = (reset(&key, 1), reset(&other, 2));
+        let mut answers = 0;
+        for number in 1..=5 {
+            let mut client = Client::new(&profile, number);
+            let start = Instant::now();
+            while client.pushed.is_none() {
+                for _ in 0..20 {
+                    world.send(flood, repeated.clone());
+                    world.send(stranger, forged.clone());
+                }
+                client.turn(&world, 0);
+                std::thread::sleep(Duration::from_millis(2));
+                answers += world.plane.out.lock().unwrap().remove(&flood).map_or(0, |a| a.len());
+                assert!(client.refused.is_none() && start.elapsed() < WAIT_LIMIT, "{:?}", client.refused);
+            }
+            assert_eq!(client.replayed, 0, "{setting}");
+        }
+        assert!(answers > 0, "whoever repeats is answered: the answer may have been lost");
+        assert!(!world.plane.out.lock().unwrap().contains_key(&stranger), "{setting}: strangers hear nothing");
+        wait(|| counts(&world)["sessions"] == 5, "the repeated reset has made no session");
+    }
+}
+
+/// The queue to the lane has no room for the first packets: the client repeats its own, and connects.
+#[test]
+fn a_full_queue_delays_and_loses_nothing() {
+    let world = World::made("tls_auth = \"static.key\"\n", |line| !line.starts_with("tls_crypt_v2"));
+    let mut profile = world.profile("alice");
+    let key = WrapKey::Auth { key: static_key(), direction: None, digest: Digest::Sha1 };
+    (profile.wrap, profile.wrap_v2) = (key, None);
+    world.plane.full.store(4, Ordering::Relaxed);
+    let mut clients = [Client::new(&profile, 1)];
+    world.run(&mut clients, 0);
+    assert!(clients[0].pushed.is_some(), "{:?}", clients[0].refused);
+    assert_eq!(clients[0].replayed, 0);
+    assert_eq!(world.plane.full.load(Ordering::Relaxed), 0);
 }

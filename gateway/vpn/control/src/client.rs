@@ -6,16 +6,18 @@
 //!     └────────────────────────────── after a pause that grows ◀───────────────────────┘
 //! ```
 
-use super::profile::{Profile, Remote};
+use super::profile::{Profile, Rejected, Remote};
+use super::prompt;
 use super::server::{Outlet, Word};
-use super::session::{Event as SessionEvent, Session, Words};
+use super::session::{Event as SessionEvent, Session, Words, random};
 use super::verify::in_words;
 use anyhow::{Context as _, Result, anyhow, bail};
 use sealane_log as log;
 use sealane_ovpn::command::Command as Said;
-use sealane_ovpn::data::{Format, Header, KeySlot, PeerId, magic};
+use sealane_ovpn::data::{Cipher, Format, Header, KeySlot, PeerId, magic};
 use sealane_ovpn::peer_info::{self, proto};
-use sealane_ovpn::push::{Collector, Pushed, options_string, unknown_framing};
+use sealane_ovpn::push::{COMPRESSION, Collector, Pushed, options_string, unknown_framing};
+use sealane_ovpn::update::{self, NotUpdatable};
 use sealane_ovpn::wrap::WrapKey;
 use sealane_sys::netlink::Netlink;
 use sealane_sys::netlink_route::LinkSet;
@@ -32,6 +34,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Pauses between attempts, which double.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long a TCP connection may take to be made.
+const TCP_CONNECT: Duration = Duration::from_secs(10);
 /// How long the last word may take to leave.
 const FAREWELL: Duration = Duration::from_millis(50);
 /// The peer in the plane: the plane of a client has but one.
@@ -52,7 +56,8 @@ fn unix() -> u32 {
 }
 
 /// Connects, and stays connected until a signal says otherwise.
-pub fn connect(profile: Profile) -> Result<()> {
+pub fn connect(mut profile: Profile) -> Result<()> {
+    prompt::complete(&mut profile)?;
     log::start(log::LogSettings::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(run(profile));
@@ -74,8 +79,10 @@ async fn run(mut profile: Profile) -> Result<()> {
         .with_context(|| format!("cannot make the interface {} (it takes CAP_NET_ADMIN)", profile.device))?;
     let plane: Arc<dyn Plane> = Arc::new(plane);
     let (mut pause, mut attempt, mut interface) = (FIRST_PAUSE, 0_u64, Interface::default());
+    let remotes = in_order(&profile)?;
+    let round = remotes.len() as u64;
     loop {
-        let remote = profile.remotes[attempt as usize % profile.remotes.len()].clone();
+        let remote = remotes[(attempt % round) as usize].clone();
         attempt += 1;
         let started = Instant::now();
         let (why, wait) =
@@ -95,13 +102,28 @@ async fn run(mut profile: Profile) -> Result<()> {
             pause = FIRST_PAUSE;
         }
         let wait = wait.map_or(pause, |s| Duration::from_secs(u64::from(s.min(3600))));
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        // The next server is no busier for what this one has said.
+        if attempt.is_multiple_of(round) {
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
         log::warn!("{}: {why}; again in {} s", remote.host, wait.as_secs());
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = stop.asked() => return Ok(()),
         }
     }
+}
+
+/// The places to connect to, in the order of the profile or, with `remote-random`, in another.
+fn in_order(profile: &Profile) -> Result<Vec<Remote>> {
+    let mut remotes = profile.remotes.clone();
+    if profile.remote_random {
+        for last in (1..remotes.len()).rev() {
+            let at = u64::from_be_bytes(random()?) % (last as u64 + 1);
+            remotes.swap(last, at as usize);
+        }
+    }
+    Ok(remotes)
 }
 
 /// The signals by which a user ends it.
@@ -142,8 +164,14 @@ struct Attempt<'a> {
     remote: SocketAddr,
     stage: Stage,
     deadline: Instant,
+    /// The server has to have answered by then.
+    answer_by: Instant,
     ask_at: Instant,
     collector: Collector,
+    /// Collects changes of options.
+    changes: Collector,
+    /// What the server has said, as far as the profile takes it.
+    options: Vec<String>,
     pushed: Pushed,
     key_since: Instant,
     renewal: Option<(u8, Instant)>,
@@ -167,10 +195,13 @@ async fn one(
         Ok(opened) => opened,
         Err(e) => return End::Lost(format!("{e:#}"), None),
     };
+    let how = if remote.transport == Transport::Tcp { "TCP" } else { "UDP" };
+    log::info!("connecting to {} ({address}) over {how}", remote.host);
     let now = Instant::now();
     let mut attempt = Attempt {
         plane,
         deadline: now + profile.handshake,
+        answer_by: now + profile.connect_timeout,
         profile,
         interface,
         session,
@@ -180,6 +211,8 @@ async fn one(
         stage: Stage::Connecting,
         ask_at: now,
         collector: Collector::default(),
+        changes: Collector::default(),
+        options: Vec::new(),
         pushed: Pushed::default(),
         key_since: now,
         renewal: None,
@@ -202,8 +235,12 @@ async fn open(
     remote: &Remote,
     number: u64,
 ) -> Result<(Session, SocketId, SocketAddr)> {
-    let mut found = tokio::net::lookup_host((remote.host.as_str(), remote.port)).await?;
-    let address = found.next().with_context(|| format!("{} has no address", remote.host))?;
+    let found = tokio::net::lookup_host((remote.host.as_str(), remote.port)).await?;
+    let found: Vec<SocketAddr> = found.filter(|address| remote.family.takes(address)).collect();
+    // In each round through the places another address of a host that has several.
+    let round = (number - 1) / profile.remotes.len() as u64;
+    let address = found.get((round % found.len().max(1) as u64) as usize);
+    let address = *address.with_context(|| format!("{} has no address", remote.host))?;
     let tcp = remote.transport == Transport::Tcp;
     let cipher = profile.ciphers[0].name();
     let auth = matches!(profile.wrap, WrapKey::Auth { .. });
@@ -220,6 +257,7 @@ async fn open(
                 | proto::AUTH_FAIL_TEMP
                 | proto::DYN_TLS_CRYPT
                 | proto::DATA_EPOCH
+                | proto::PUSH_UPDATE
         }
     };
     let (username, password) = profile.credentials.clone().unwrap_or_default();
@@ -232,7 +270,8 @@ async fn open(
     let session =
         Session::client(profile.endpoint.clone(), words, &profile.wrap, profile.wrap_v2.as_ref(), !tcp, unix())?;
     let socket = if tcp {
-        let connecting = tokio::time::timeout(Duration::from_secs(10), tokio::net::TcpStream::connect(address));
+        let limit = profile.connect_timeout.min(TCP_CONNECT);
+        let connecting = tokio::time::timeout(limit, tokio::net::TcpStream::connect(address));
         let stream = connecting.await.context("no answer")??;
         stream.set_nodelay(true)?;
         let socket = SocketId::new(0, 1 << 47 | number);
@@ -302,6 +341,7 @@ impl Attempt<'_> {
 
     fn tick(&mut self, now: Instant) -> Result<()> {
         match self.stage {
+            Stage::Connecting if now >= self.answer_by && self.session.remote().is_none() => bail!("no answer"),
             Stage::Connecting if now >= self.deadline => bail!("no answer, or the key exchange takes too long"),
             Stage::Asking | Stage::Installing if now >= self.deadline => bail!("the server gives no configuration"),
             Stage::Asking if now >= self.ask_at => {
@@ -338,12 +378,6 @@ impl Attempt<'_> {
     fn session_event(&mut self, event: SessionEvent, now: Instant) -> Result<Option<End>> {
         match event {
             SessionEvent::Message(0) => {
-                for what in self.session.message(0).iter().flat_map(|m| unknown_framing(&m.options)) {
-                    log::warn!(
-                        "the server has {what} on, which is not supported here: it may not understand our packets, \
-                         nor we its; switch it off there"
-                    );
-                }
                 self.stage = Stage::Asking;
                 // The server mostly gives it unasked.
                 self.ask_at = now + Duration::from_secs(1);
@@ -374,14 +408,25 @@ impl Attempt<'_> {
                 let Some(options) = self.collector.take(&part).map_err(|_| anyhow!("an endless configuration"))? else {
                     return Ok(None);
                 };
+                let options = match self.profile.pull_filter.apply(options) {
+                    Ok(options) => options,
+                    Err(rejected) => return Ok(Some(self::rejected(&rejected))),
+                };
                 let pushed = Pushed::parse(&options);
                 if let (Some(token), Some((user, _))) = (&pushed.auth_token, &self.profile.credentials) {
                     // From now on in place of the password.
                     self.session.set_credentials(user.clone(), token.clone());
                 }
                 if self.stage == Stage::Asking {
+                    self.options = options;
                     return self.configured(pushed).map(|()| None).or_else(|e| Ok(Some(End::Fatal(e))));
                 }
+            }
+            Said::PushUpdate(part) if self.stage == Stage::Connected => {
+                let Some(changes) = self.changes.take(&part).map_err(|_| anyhow!("an endless configuration"))? else {
+                    return Ok(None);
+                };
+                return self.change(&changes);
             }
             Said::AuthFailed(reason) if self.stage != Stage::Connected => {
                 return Ok(Some(End::Fatal(anyhow!("the server refuses us: {}", shown(&reason)))));
@@ -393,8 +438,28 @@ impl Attempt<'_> {
             Said::Halt(reason) => return Ok(Some(End::Fatal(anyhow!("the server ends it: {}", shown(&reason))))),
             Said::Restart(reason) => return Ok(Some(End::Lost(format!("restarted {}", shown(&reason)), None))),
             Said::Exit => return Ok(Some(End::Lost("the server has left".to_owned(), None))),
-            Said::PushRequest | Said::Unknown(_) => {}
+            Said::PushRequest | Said::PushUpdate(_) | Said::Unknown(_) => {}
         }
+        Ok(None)
+    }
+
+    /// The server changes options while we are connected.
+    fn change(&mut self, changes: &[String]) -> Result<Option<End>> {
+        let changes = match self.profile.pull_filter.apply(changes.to_vec()) {
+            Ok(changes) => changes,
+            Err(rejected) => return Ok(Some(self::rejected(&rejected))),
+        };
+        let options = match update::updated(self.options.clone(), &changes) {
+            Ok(options) => options,
+            Err(NotUpdatable(change)) => {
+                let why = format!("the server changes `{}`, which takes a new connection", shown(&change));
+                return Ok(Some(End::Lost(why, None)));
+            }
+        };
+        self.options = options;
+        let changed = Pushed::parse(&self.options);
+        self.interface.apply(self.plane.interface(), self.profile, &changed, self.remote.ip())?;
+        log::info!("the server has changed routes or name servers");
         Ok(None)
     }
 
@@ -410,9 +475,16 @@ impl Attempt<'_> {
         if let Some(cipher) = &pushed.unknown_cipher {
             bail!("the server wants the cipher {cipher}, which is not supported");
         }
-        let cipher = pushed.cipher.unwrap_or(self.profile.ciphers[0]);
-        if !self.profile.ciphers.contains(&cipher) {
-            bail!("the server wants the cipher {}, which the profile does not allow", cipher.name());
+        let options = self.session.message(0).map_or("", |m| &m.options);
+        for what in unknown_framing(options).filter(|what| !(pushed.stub && *what == COMPRESSION)) {
+            log::warn!(
+                "the server has {what} on, which is not supported here: it may not understand our packets, nor we its; \
+                 switch it off there"
+            );
+        }
+        let cipher = agreed_cipher(pushed.cipher, options, &self.profile.ciphers, self.profile.cipher_fallback)?;
+        for what in &pushed.ignored {
+            log::info!("the server says `{}`, which is left", shown(what));
         }
         self.pushed = pushed;
         self.pushed.cipher = Some(cipher);
@@ -488,6 +560,23 @@ impl Attempt<'_> {
     }
 }
 
+/// The data channel's cipher: the server's choice of `ours`. A server from before negotiation makes none; it has the cipher
+/// of its options string, as OpenVPN's clients read it.
+fn agreed_cipher(pushed: Option<Cipher>, options: &str, ours: &[Cipher], fallback: Option<Cipher>) -> Result<Cipher> {
+    if let Some(cipher) = pushed {
+        if !ours.contains(&cipher) {
+            bail!("the server wants the cipher {}, which the profile does not allow", cipher.name());
+        }
+        return Ok(cipher);
+    }
+    let said = options.split(',').find_map(|option| option.strip_prefix("cipher "));
+    let known = said.and_then(Cipher::from_name).filter(|cipher| ours.contains(cipher));
+    known.or(fallback).with_context(|| {
+        let said = said.unwrap_or("none");
+        format!("the server negotiates no cipher, and its own ({said}) is not one of the profile's")
+    })
+}
+
 /// What of a failed key exchange is worth another try: not what will be the same again.
 fn failed(e: anyhow::Error) -> End {
     match e.downcast_ref::<rustls::Error>() {
@@ -496,6 +585,11 @@ fn failed(e: anyhow::Error) -> End {
         }
         _ => End::Lost(format!("the key exchange has failed: {}", in_words(&e)), None),
     }
+}
+
+/// How an attempt ends when the profile rejects an option of the server.
+fn rejected(Rejected(option): &Rejected) -> End {
+    End::Lost(format!("the server's option `{}` is rejected by pull-filter", shown(option)), None)
 }
 
 /// A server's words, for a terminal.
@@ -533,7 +627,8 @@ impl Interface {
         let own: Vec<String> = profile.options.clone();
         let own = Pushed::parse(&own);
         let theirs = (!profile.route_nopull).then_some(pushed);
-        let mut routes: Vec<(IpAddr, u8)> = Vec::new();
+        // The other end of a tunnel between two addresses is there whatever routes are taken.
+        let mut routes: Vec<(IpAddr, u8)> = pushed.other_end.map(|a| (IpAddr::V4(a), 32)).into_iter().collect();
         for from in theirs.into_iter().chain([&own]) {
             routes.extend(from.routes.iter().map(|(a, n)| (IpAddr::V4(*a), *n)));
             routes.extend(from.routes6.iter().map(|(a, n)| (IpAddr::V6(*a), *n)));
@@ -543,6 +638,10 @@ impl Interface {
                      {server} by the present gateway, then 0.0.0.0/1 and 128.0.0.0/1 to {name}"
                 );
             }
+        }
+        for (address, len) in self.routes.extract_if(.., |route| !routes.contains(route)) {
+            // One that somebody else has deleted is gone as well.
+            let _ = netlink.route_del(index, address, len);
         }
         for (address, len) in routes {
             if self.routes.contains(&(address, len)) {
@@ -557,5 +656,21 @@ impl Interface {
             log::info!("name resolution is left as it is; the server offers: {dns}");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cipher_is_the_servers_or_none() {
+        use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
+        let agreed = |pushed, options, fallback| agreed_cipher(pushed, options, &[Aes256Gcm, Aes128Gcm], fallback).ok();
+        assert_eq!(agreed(Some(Aes128Gcm), "V4,cipher AES-256-GCM", None), Some(Aes128Gcm));
+        assert_eq!(agreed(Some(ChaCha20Poly1305), "V4", Some(Aes256Gcm)), None);
+        assert_eq!(agreed(None, "V4,cipher AES-128-GCM,auth x", None), Some(Aes128Gcm), "not our first");
+        assert_eq!(agreed(None, "V4,cipher BF-CBC", None), None);
+        assert_eq!(agreed(None, "V4,cipher BF-CBC", Some(Aes256Gcm)), Some(Aes256Gcm));
     }
 }

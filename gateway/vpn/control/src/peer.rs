@@ -67,6 +67,8 @@ pub(super) struct SavedPeer {
     cc_exit: bool,
     dyn_tls_crypt: bool,
     aead_epoch: bool,
+    #[serde(default)]
+    takes_stub: bool,
     key_id: u8,
     keys: u64,
     key_age: u64,
@@ -101,6 +103,8 @@ pub(super) struct Peer {
     pub settings: TunnelClient,
     pub cipher: Cipher,
     pub flags: Flags,
+    /// Its configuration has compression, which it is told to leave out.
+    pub takes_stub: bool,
     pub renewal: Option<Renewal>,
     /// Under the plane's primary slot.
     pub key_id: u8,
@@ -115,6 +119,8 @@ pub(super) struct Peer {
     pub push_requested: bool,
     /// When it was last given its configuration, by this process.
     pub pushed_at: Option<Instant>,
+    /// It has its configuration, from this process or from the one before.
+    pub configured: bool,
     /// In place of the password, to be pushed.
     pub token: Option<String>,
 }
@@ -146,6 +152,7 @@ impl Peer {
             settings: TunnelClient::default(),
             cipher: Cipher::Aes256Gcm,
             flags: Flags::default(),
+            takes_stub: false,
             renewal: None,
             key_id: 0,
             keys: 0,
@@ -155,6 +162,7 @@ impl Peer {
             lame_duck: None,
             push_requested: false,
             pushed_at: None,
+            configured: false,
             token: None,
         }
     }
@@ -183,6 +191,7 @@ impl Peer {
             cc_exit: self.flags.cc_exit,
             dyn_tls_crypt: self.flags.dyn_tls_crypt,
             aead_epoch: self.flags.aead_epoch,
+            takes_stub: self.takes_stub,
             key_id: self.key_id,
             keys: self.keys,
             key_age: ms(now.saturating_duration_since(self.key_since)),
@@ -215,6 +224,7 @@ impl Peer {
             dyn_tls_crypt: saved.dyn_tls_crypt,
             aead_epoch: saved.aead_epoch,
         };
+        (peer.takes_stub, peer.configured) = (saved.takes_stub, true);
         (peer.key_id, peer.keys) = (saved.key_id, saved.keys);
         (peer.key_since, peer.connected_at) = (before(saved.key_age), before(saved.connected_for));
         peer.key_made = before(saved.key_made_age);
@@ -236,10 +246,11 @@ impl Peer {
     /// Agrees on cipher and features; the reason when there is no common cipher, or packets that are not ours.
     pub fn agree(&mut self, settings: &Settings) -> Result<(), &'static str> {
         let message = self.session.message(0).ok_or("the key exchange is not complete")?;
-        if let Some(why) = peer_info::impossible(&message.options) {
+        self.info = PeerInfo::parse(&message.peer_info);
+        self.takes_stub = self.info.takes_stub(&message.options);
+        if let Some(why) = peer_info::impossible(&message.options, self.takes_stub) {
             return Err(why);
         }
-        self.info = PeerInfo::parse(&message.peer_info);
         self.cipher = self
             .info
             .choose(&settings.ciphers, &message.options)
@@ -279,7 +290,9 @@ impl Peer {
     /// The options of its PUSH_REPLY.
     pub fn push_options(&self, settings: &Settings) -> Vec<String> {
         let mut out = settings.push.clone();
-        out.extend(self.settings.push.iter().cloned());
+        // The newest settings, which a session that was handed over or that has seen a reload does not hold.
+        let own = settings.clients.get(&self.name).map_or(&settings.push_unlisted, |client| &client.push);
+        out.extend(own.iter().cloned());
         if let (Some((gateway, len)), Some(four)) = (settings.network4, self.addresses.four) {
             out.push(format!("route-gateway {gateway}"));
             out.push("topology subnet".to_owned());
@@ -300,6 +313,9 @@ impl Peer {
         }
         if self.info.negotiates {
             out.push(format!("cipher {}", self.cipher.name()));
+        }
+        if self.takes_stub {
+            out.push("compress stub-v2".to_owned());
         }
         out.extend(self.flags.options());
         if self.info.mtu.is_some() {

@@ -84,7 +84,7 @@ pub fn client_config(folder: &Path, name: &str) -> Result<String> {
     Ok(format!(
         "# {name}, made by `sealane tunnel client-config`. It holds a private key: treat it as one.\n\
          client\ndev tun\nproto udp\nremote {} {port}\nnobind\npersist-tun\npersist-key\nremote-cert-tls server\n\
-         verify-x509-name server name\nverb 3\n<ca>\n{}</ca>\n<cert>\n{}</cert>\n<key>\n{}</key>\n\
+         verify-x509-name server name\nexplicit-exit-notify 1\nverb 3\n<ca>\n{}</ca>\n<cert>\n{}</cert>\n<key>\n{}</key>\n\
          <tls-crypt-v2>\n{}</tls-crypt-v2>\n",
         host.trim_matches(['[', ']']),
         lined(&ca),

@@ -1,21 +1,22 @@
 //! A client's `.ovpn`: where to connect, with what, and what of it cannot be done here.
 
 use super::ovpn_file::{self, Directive, MAX_FILE};
+use super::prompt::Challenge;
 use super::tls::Endpoint;
-use super::verify::{Demands, NameRule, Verifier, usage_oid};
 use anyhow::{Context as _, Result, bail};
-use rustls::client::Resumption;
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 use sealane_ovpn::data::Cipher;
 use sealane_ovpn::wrap::v2::ClientKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
-use sealane_tunnel::plane::Transport;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
+
+mod filter;
+mod remotes;
+mod tls;
+
+pub use filter::{PullFilter, Rejected};
+pub use remotes::{Family, Remote};
+pub use tls::name_rule;
 
 /// Options that make the tunnel another one than we can do, or that restrict it in a way that we cannot: why, or what
 /// instead.
@@ -30,14 +31,9 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("pkcs11-providers", "hardware tokens are not supported"),
     ("management-external-key", "give the key in PEM"),
     ("management-external-cert", "give the certificate in PEM"),
-    ("static-challenge", "challenges are not supported"),
-    ("comp-lzo", "compression is not supported"),
-    ("compress", "compression is not supported"),
-    ("verify-hash", "use peer-fingerprint with the SHA-256 of the server's certificate"),
     ("ns-cert-type", "use remote-cert-tls server"),
     ("tls-verify", "scripts are not run; use verify-x509-name or peer-fingerprint"),
     ("plugin", "plugins are not run"),
-    ("pull-filter", "what the server pushes is not filtered; use route-nopull to take no routes"),
     ("tls-cert-profile", "only the profiles \"legacy\" and \"insecure\" ask for no more than what is checked anyway"),
     ("askpass", "encrypted keys are not supported (openssl pkey -in FILE -out FILE.pem decrypts one)"),
     ("capath", "put the certificates into one file and name it with ca"),
@@ -63,11 +59,8 @@ const IDLE: &[&str] = &[
     "dev-type",
     "script-security",
     "auth",
-    "remote-random",
     "float",
     "explicit-exit-notify",
-    "data-ciphers-fallback",
-    "ncp-ciphers",
     "sndbuf",
     "rcvbuf",
     "daemon",
@@ -77,9 +70,7 @@ const IDLE: &[&str] = &[
     "topology",
     "key-direction",
     "auth-retry",
-    "server-poll-timeout",
     "connect-retry",
-    "connect-timeout",
     "tun-mtu-max",
     "fast-io",
     "ignore-unknown-option",
@@ -158,24 +149,21 @@ const LEFT: &[&str] = &[
     "single-session",
     "key-method",
     "no-replay",
+    // Nothing is compressed; a server whose packets have compression's framing is named.
+    "comp-lzo",
+    "comp-noadapt",
+    "compress",
 ];
-
-/// One place to connect to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remote {
-    /// A name or an address.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-    /// How.
-    pub transport: Transport,
-}
 
 /// A client's settings.
 #[derive(Debug)]
 pub struct Profile {
     /// Tried in turn.
     pub remotes: Vec<Remote>,
+    /// `remote-random`: in another order with each start.
+    pub remote_random: bool,
+    /// A server that has not answered after so long is left for the next.
+    pub connect_timeout: Duration,
     /// The interface's name.
     pub device: String,
     /// TLS.
@@ -186,8 +174,12 @@ pub struct Profile {
     pub wrap_v2: Option<ClientKey>,
     /// Ciphers that we take.
     pub ciphers: Vec<Cipher>,
+    /// The cipher with a server that negotiates none and says none.
+    pub cipher_fallback: Option<Cipher>,
     /// Name and password.
     pub credentials: Option<(String, String)>,
+    /// What the user has to be asked before.
+    pub questions: Option<Questions>,
     /// New keys after so long; zero: when the server wants them.
     pub renegotiate: Duration,
     /// Old keys live so long.
@@ -200,6 +192,8 @@ pub struct Profile {
     pub mtu: u16,
     /// Routes from the server are not set.
     pub route_nopull: bool,
+    /// Which of the server's options are taken.
+    pub pull_filter: PullFilter,
     /// Pings of our own choosing.
     pub ping: Option<u16>,
     /// The same for giving up.
@@ -210,6 +204,15 @@ pub struct Profile {
     pub before_2_4: bool,
     /// What is not done, with its line.
     pub ignored: Vec<String>,
+}
+
+/// What a profile leaves to its user.
+#[derive(Debug, Default)]
+pub struct Questions {
+    /// Name and password, as far as the profile has them.
+    pub known: (Option<String>, Option<String>),
+    /// `static-challenge`.
+    pub challenge: Option<Challenge>,
 }
 
 /// Files named in the profile, or inside it.
@@ -264,6 +267,16 @@ impl Profile {
                 || LEFT.contains(&name)
                 || [
                     "remote",
+                    "remote-random",
+                    "connection",
+                    "server-poll-timeout",
+                    "connect-timeout",
+                    "pull-filter",
+                    "verify-hash",
+                    "extra-certs",
+                    "static-challenge",
+                    "data-ciphers-fallback",
+                    "ncp-ciphers",
                     "proto",
                     "port",
                     "rport",
@@ -317,39 +330,39 @@ impl Profile {
                 d.words.first().map_or("", String::as_str)
             );
         }
-        let left = |name: &str| LEFT.contains(&name) || !known(name);
+        let blocks = directives.iter().any(remotes::is_block);
+        let left = |name: &str| LEFT.contains(&name) || !known(name) || blocks && name == "remote";
         let ignored =
             directives.iter().filter(|d| left(d.name())).map(|d| format!("line {}: {}", d.line, d.words.join(" ")));
         let keepalive = last("keepalive").map(Directive::arguments).unwrap_or_default();
         let number = |text: Option<&str>| text.and_then(|t| t.parse::<u16>().ok());
-        let cipher_names = argument("data-ciphers").or_else(|| argument("cipher"));
-        let ciphers: Vec<Cipher> = match cipher_names {
-            Some(names) => names.split(':').filter_map(Cipher::from_name).collect(),
-            None => Cipher::ALL.to_vec(),
-        };
-        if ciphers.is_empty() {
-            bail!(
-                "of the ciphers {} none is supported (AES-GCM and ChaCha20-Poly1305 are)",
-                cipher_names.unwrap_or("")
-            );
-        }
+        let before_2_6 = argument("compat-mode").is_some_and(|v| before(v, [2, 6]));
+        let names = argument("data-ciphers").or_else(|| argument("ncp-ciphers"));
+        let ciphers = ciphers(names, argument("cipher").filter(|_| before_2_6))?;
         let (wrap, wrap_v2) = wraps(&files, last("tls-auth"), argument("key-direction"), argument("auth"))?;
+        let (credentials, questions) = credentials(&files, last("auth-user-pass"), last("static-challenge"))?;
         let options = directives.iter().filter(|d| matches!(d.name(), "route" | "route-ipv6" | "redirect-gateway"));
         Ok(Self {
-            remotes: remotes(&directives)?,
+            remotes: remotes::remotes(&directives)?,
+            remote_random: last("remote-random").is_some(),
+            connect_timeout: seconds("server-poll-timeout", 120)?.min(seconds("connect-timeout", 120)?),
             device: device(argument("dev").unwrap_or("tun"))?,
-            endpoint: endpoint(&files)?,
+            endpoint: tls::endpoint(&files)?,
             wrap,
             wrap_v2,
             ciphers,
-            credentials: credentials(&files, last("auth-user-pass"))?,
+            // An old server's CBC cipher is of no use, and is named when such a server is met.
+            cipher_fallback: argument("data-ciphers-fallback").and_then(Cipher::from_name),
+            credentials,
+            questions,
             renegotiate: seconds("reneg-sec", 3600)?,
             transition: seconds("tran-window", 3600)?,
             handshake: seconds("hand-window", 60)?,
             options: options.map(|d| d.words.join(" ")).collect(),
             mtu: number(argument("tun-mtu")).unwrap_or(1500).clamp(576, 9000),
             route_nopull: last("route-nopull").is_some(),
-            before_2_6: argument("compat-mode").is_some_and(|v| before(v, [2, 6])),
+            pull_filter: PullFilter::read(&directives)?,
+            before_2_6,
             before_2_4: argument("compat-mode").is_some_and(|v| before(v, [2, 4])),
             ping: number(argument("ping")).or_else(|| number(keepalive.first().copied())),
             ping_restart: number(argument("ping-restart")).or_else(|| number(keepalive.get(1).copied())),
@@ -372,12 +385,7 @@ fn refuse(directives: &[Directive]) -> Result<()> {
     for d in directives {
         let arguments = d.arguments();
         if let Some((name, why)) = IMPOSSIBLE.iter().find(|(name, _)| *name == d.name()) {
-            let harmless = matches!(
-                (*name, arguments.first()),
-                ("comp-lzo", Some(&"no"))
-                    | ("compress", Some(&"migrate"))
-                    | ("tls-cert-profile", Some(&("legacy" | "insecure")))
-            );
+            let harmless = matches!((*name, arguments.first()), ("tls-cert-profile", Some(&("legacy" | "insecure"))));
             if !harmless {
                 bail!("line {}: `{name}` is not supported: {why}", d.line);
             }
@@ -394,6 +402,30 @@ fn refuse(directives: &[Directive]) -> Result<()> {
     Ok(())
 }
 
+/// `data-ciphers`, where `DEFAULT` stands for all and `?` is before one that is left out where there is no such cipher. What
+/// is not supported is not offered. `old`: the `cipher` of a profile of before 2.6, which is offered, too. A newer profile's
+/// `cipher` is not: OpenVPN 2.6 does not offer it either.
+fn ciphers(names: Option<&str>, old: Option<&str>) -> Result<Vec<Cipher>> {
+    let mut out: Vec<Cipher> = Vec::new();
+    for name in names.unwrap_or("DEFAULT").split(':').chain(old) {
+        let named = match name {
+            "DEFAULT" => Cipher::ALL.to_vec(),
+            name => Cipher::from_name(name.trim_start_matches('?')).into_iter().collect(),
+        };
+        for cipher in named {
+            if !out.contains(&cipher) {
+                out.push(cipher);
+            }
+        }
+    }
+    match out.is_empty() {
+        false => Ok(out),
+        true => {
+            bail!("of the ciphers {} none is supported (AES-GCM and ChaCha20-Poly1305 are)", names.unwrap_or_default())
+        }
+    }
+}
+
 /// Whether a version, as in `2.5.0`, is before another.
 fn before(version: &str, other: [u32; 2]) -> bool {
     let mut parts = version.split('.').map(|p| p.parse().unwrap_or(0));
@@ -406,42 +438,6 @@ fn device(name: &str) -> Result<String> {
         name if name.len() <= 15 && !name.contains('/') => Ok(name.to_owned()),
         _ => bail!("dev {name}: no interface's name"),
     }
-}
-
-fn transport(name: &str) -> Option<Transport> {
-    match name {
-        "udp" | "udp4" | "udp6" => Some(Transport::Udp),
-        "tcp" | "tcp4" | "tcp6" | "tcp-client" | "tcp4-client" | "tcp6-client" => Some(Transport::Tcp),
-        _ => None,
-    }
-}
-
-fn remotes(directives: &[Directive]) -> Result<Vec<Remote>> {
-    let last = |name: &str| directives.iter().rfind(|d| d.name() == name).and_then(|d| d.words.get(1));
-    let default = match last("proto") {
-        None => Transport::Udp,
-        Some(name) => transport(name).with_context(|| format!("proto {name}: not supported"))?,
-    };
-    let port =
-        last("rport").or_else(|| last("port")).map_or(Ok(1194), |p| p.parse()).context("the port is no number")?;
-    let mut out = Vec::new();
-    for d in directives.iter().filter(|d| d.name() == "remote") {
-        let arguments = d.arguments();
-        let host = arguments.first().with_context(|| format!("line {}: remote without a host", d.line))?;
-        let port = match arguments.get(1) {
-            Some(port) => port.parse().with_context(|| format!("line {}: {port} is no port", d.line))?,
-            None => port,
-        };
-        let transport = match arguments.get(2) {
-            Some(name) => transport(name).with_context(|| format!("line {}: {name} is not supported", d.line))?,
-            None => default,
-        };
-        out.push(Remote { host: (*host).to_owned(), port, transport });
-    }
-    if out.is_empty() {
-        bail!("there is no `remote` in it");
-    }
-    Ok(out)
 }
 
 fn wraps(
@@ -470,215 +466,39 @@ fn wraps(
     Ok((WrapKey::Auth { key, direction, digest }, None))
 }
 
-/// What the profile wants of the server's certificate.
-fn demands(files: &Files<'_>) -> Result<Demands> {
-    let mut demands = Demands::default();
-    for d in files.directives {
-        let arguments = d.arguments();
-        let wrong = |what: &str| anyhow::anyhow!("line {}: {}: {what}", d.line, d.words.join(" "));
-        match d.name() {
-            "remote-cert-tls" => match arguments.first() {
-                Some(&"server") => demands.explicit_usage = true,
-                _ => return Err(wrong("the server's certificate must be a server's")),
-            },
-            "remote-cert-eku" => {
-                let name = arguments.join(" ");
-                demands.extended_usages.push(usage_oid(&name).ok_or_else(|| wrong("no extended key usage"))?);
-            }
-            "remote-cert-ku" => {
-                for value in &arguments {
-                    let digits = value.trim_start_matches("0x");
-                    let bits = u8::from_str_radix(digits, 16).map_err(|_| wrong("not two hexadecimal digits"))?;
-                    demands.key_usages.push(bits);
-                }
-                if arguments.is_empty() {
-                    demands.explicit_usage = true;
-                }
-            }
-            "peer-fingerprint" => {
-                let text = d.inline.clone().unwrap_or_else(|| arguments.join("\n"));
-                let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with(['#', ';']));
-                for line in lines {
-                    demands.fingerprints.push(fingerprint(line).ok_or_else(|| wrong("no SHA-256 fingerprint"))?);
-                }
-                if demands.fingerprints.is_empty() {
-                    return Err(wrong("there is no fingerprint in it"));
-                }
-            }
-            "verify-x509-name" => demands.name = Some(name_rule(d)?),
-            _ => {}
-        }
-    }
-    Ok(demands)
-}
-
-/// 32 pairs of hexadecimal digits with colons between them.
-fn fingerprint(text: &str) -> Option<[u8; 32]> {
-    let bytes: Vec<u8> = text.split(':').map(|pair| u8::from_str_radix(pair, 16).ok()).collect::<Option<_>>()?;
-    bytes.try_into().ok()
-}
-
-/// Cipher suites of `tls-cipher` and `tls-ciphersuites`, as OpenVPN, OpenSSL and rustls name them.
-const SUITES: &[[&str; 3]] = &[
-    [
-        "TLS-ECDHE-ECDSA-WITH-AES-256-GCM-SHA384",
-        "ECDHE-ECDSA-AES256-GCM-SHA384",
-        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-    ],
-    [
-        "TLS-ECDHE-ECDSA-WITH-AES-128-GCM-SHA256",
-        "ECDHE-ECDSA-AES128-GCM-SHA256",
-        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
-    ],
-    [
-        "TLS-ECDHE-ECDSA-WITH-CHACHA20-POLY1305-SHA256",
-        "ECDHE-ECDSA-CHACHA20-POLY1305",
-        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
-    ],
-    ["TLS-ECDHE-RSA-WITH-AES-256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"],
-    ["TLS-ECDHE-RSA-WITH-AES-128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
-    [
-        "TLS-ECDHE-RSA-WITH-CHACHA20-POLY1305-SHA256",
-        "ECDHE-RSA-CHACHA20-POLY1305",
-        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
-    ],
-    ["TLS_AES_256_GCM_SHA384", "TLS-AES-256-GCM-SHA384", "TLS13_AES_256_GCM_SHA384"],
-    ["TLS_AES_128_GCM_SHA256", "TLS-AES-128-GCM-SHA256", "TLS13_AES_128_GCM_SHA256"],
-    ["TLS_CHACHA20_POLY1305_SHA256", "TLS-CHACHA20-POLY1305-SHA256", "TLS13_CHACHA20_POLY1305_SHA256"],
-];
-
-/// Groups of `tls-groups` and `ecdh-curve`, and rustls' names of them.
-const GROUPS: &[(&str, &str)] = &[
-    ("X25519", "X25519"),
-    ("SECP256R1", "secp256r1"),
-    ("PRIME256V1", "secp256r1"),
-    ("P-256", "secp256r1"),
-    ("SECP384R1", "secp384r1"),
-    ("P-384", "secp384r1"),
-    ("X25519MLKEM768", "X25519MLKEM768"),
-];
-
-/// TLS as the profile restricts it: suites, groups and versions.
-fn restricted(files: &Files<'_>) -> Result<(CryptoProvider, Vec<&'static SupportedProtocolVersion>)> {
-    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
-    let last = |name: &str| files.directives.iter().rfind(|d| d.name() == name);
-    for (option, tls13) in [("tls-cipher", false), ("tls-ciphersuites", true)] {
-        let Some(d) = last(option) else { continue };
-        let wanted = list(d)?;
-        let is_wanted = |suite: &SupportedCipherSuite| {
-            let name = format!("{:?}", suite.suite());
-            SUITES
-                .iter()
-                .any(|names| names[2] == name && names.iter().any(|n| wanted.contains(&n.to_ascii_uppercase())))
+/// Name and password, or what has to be asked: `auth-user-pass` may name no file, and its file may lack the password.
+fn credentials(
+    files: &Files<'_>,
+    directive: Option<&Directive>,
+    challenge: Option<&Directive>,
+) -> Result<(Option<(String, String)>, Option<Questions>)> {
+    let challenge = challenge.map(self::challenge).transpose()?;
+    let Some(directive) = directive else {
+        return match challenge {
+            None => Ok((None, None)),
+            Some(_) => bail!("static-challenge: there is no `auth-user-pass` in it"),
         };
-        provider.cipher_suites.retain(|suite| suite.tls13().is_some() != tls13 || is_wanted(suite));
-        if !provider.cipher_suites.iter().any(|s| s.tls13().is_some() == tls13) {
-            bail!(
-                "line {}: of the suites in {option} none is supported (ECDHE with AES-GCM and ChaCha20-Poly1305 are)",
-                d.line
-            );
-        }
-    }
-    if let Some(d) = last("tls-groups").or_else(|| last("ecdh-curve")) {
-        let wanted = list(d)?;
-        provider.kx_groups.retain(|group| {
-            let name = format!("{:?}", group.name());
-            GROUPS.iter().any(|(theirs, ours)| *ours == name && wanted.contains(&(*theirs).to_owned()))
-        });
-        if provider.kx_groups.is_empty() {
-            bail!(
-                "line {}: of the groups in {} none is supported (X25519, secp256r1 and secp384r1 are)",
-                d.line,
-                d.name()
-            );
-        }
-    }
-    let version = |name: &str, default: u8| -> Result<u8> {
-        let Some(d) = last(name) else { return Ok(default) };
-        match d.arguments().first().copied() {
-            Some("1.0") => Ok(0),
-            Some("1.1") => Ok(1),
-            Some("1.2") => Ok(2),
-            Some("1.3") => Ok(3),
-            other => bail!("line {}: {name} {}: not a version of TLS", d.line, other.unwrap_or("")),
-        }
     };
-    let (least, most) = (version("tls-version-min", 2)?, version("tls-version-max", 3)?);
-    let all = [(3, &rustls::version::TLS13), (2, &rustls::version::TLS12)];
-    let versions: Vec<_> = all.into_iter().filter(|(n, _)| (least..=most).contains(n)).map(|(_, v)| v).collect();
-    if versions.is_empty() {
-        bail!("tls-version-min and tls-version-max leave no version: TLS 1.2 and 1.3 are supported");
-    }
-    Ok((provider, versions))
-}
-
-/// A list with colons in it, in capitals. OpenSSL's expressions are not understood.
-fn list(d: &Directive) -> Result<Vec<String>> {
-    let text = d.words.get(1).map_or("", String::as_str);
-    let named = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
-    match text.split(':').all(|name| named(&name) && !["DEFAULT", "HIGH", "ALL"].contains(&name)) {
-        true => Ok(text.split(':').map(str::to_ascii_uppercase).collect()),
-        false => bail!("line {}: {} {text}: only names with colons between them are understood", d.line, d.name()),
-    }
-}
-
-fn endpoint(files: &Files<'_>) -> Result<Endpoint> {
-    let (provider, versions) = restricted(files)?;
-    let provider = Arc::new(provider);
-    let ca = files.text("ca")?.context("there is no `ca` in it")?;
-    let ca: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_slice_iter(ca.as_bytes()).collect::<Result<_, _>>().context("ca")?;
-    let crls = match files.text("crl-verify")? {
-        Some(text) => CertificateRevocationListDer::pem_slice_iter(text.as_bytes())
-            .map(|l| l.map(|l| l.to_vec()))
-            .collect::<Result<Vec<_>, _>>()
-            .context("crl-verify")?,
-        None => Vec::new(),
+    let text = match directive.inline.is_some() || directive.words.len() > 1 {
+        true => files.text("auth-user-pass")?.unwrap_or_default(),
+        false => String::new(),
     };
-    let verifier = Arc::new(Verifier::new(&provider, &ca, &crls, demands(files)?, false)?);
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&versions)
-        .context("no cipher suite of the profile is for a version of TLS that it allows")?
-        .dangerous()
-        .with_custom_certificate_verifier(verifier);
-    let mut config = match (files.text("cert")?, files.text("key")?) {
-        (Some(cert), Some(key)) => {
-            let chain: Vec<CertificateDer<'static>> =
-                CertificateDer::pem_slice_iter(cert.as_bytes()).collect::<Result<_, _>>().context("cert")?;
-            let key =
-                PrivateKeyDer::from_pem_slice(key.as_bytes()).context("key (encrypted ones are not supported)")?;
-            builder.with_client_auth_cert(chain, key).context("cert and key")?
-        }
-        (None, None) => builder.with_no_client_auth(),
-        _ => bail!("of `cert` and `key` there is only one"),
-    };
-    config.enable_sni = false;
-    config.resumption = Resumption::disabled();
-    Ok(Endpoint::Client(Arc::new(config)))
-}
-
-/// `verify-x509-name NAME [subject|name|name-prefix]`.
-pub fn name_rule(directive: &Directive) -> Result<NameRule> {
-    let arguments = directive.arguments();
-    let name = arguments.first().map(|n| (*n).to_owned());
-    let name = name.with_context(|| format!("line {}: verify-x509-name without a name", directive.line))?;
-    Ok(match arguments.get(1).copied() {
-        Some("name") => NameRule::Name(name),
-        Some("name-prefix") => NameRule::Prefix(name),
-        None | Some("subject") => NameRule::Subject(name),
-        Some(other) => bail!("line {}: verify-x509-name … {other} is not supported", directive.line),
-    })
-}
-
-fn credentials(files: &Files<'_>, directive: Option<&Directive>) -> Result<Option<(String, String)>> {
-    let Some(directive) = directive else { return Ok(None) };
-    if directive.inline.is_none() && directive.words.len() < 2 {
-        bail!("line {}: auth-user-pass names no file with user name and password (two lines)", directive.line);
-    }
-    let text = files.text("auth-user-pass")?.unwrap_or_default();
-    let mut lines = text.lines().map(str::trim_end);
+    let mut lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).map(str::to_owned);
     match (lines.next(), lines.next()) {
-        (Some(user), Some(password)) if !user.is_empty() => Ok(Some((user.to_owned(), password.to_owned()))),
-        _ => bail!("auth-user-pass: the file has not two lines"),
+        (Some(user), Some(password)) if challenge.is_none() => Ok((Some((user, password)), None)),
+        known => Ok((None, Some(Questions { known, challenge }))),
     }
+}
+
+/// `static-challenge TEXT ECHO [FORMAT]`.
+fn challenge(d: &Directive) -> Result<Challenge> {
+    let (text, echo, format) = match d.arguments().as_slice() {
+        [text, echo] => ((*text).to_owned(), *echo, "scrv1"),
+        [text, echo, format] => ((*text).to_owned(), *echo, *format),
+        _ => bail!("line {}: write static-challenge \"TEXT\" 0|1", d.line),
+    };
+    if !["0", "1"].contains(&echo) || !["scrv1", "concat"].contains(&format) {
+        bail!("line {}: static-challenge: {echo} {format} is not understood", d.line);
+    }
+    Ok(Challenge { text, echo: echo == "1", concatenate: format == "concat" })
 }

@@ -16,6 +16,7 @@ use sealane_ovpn::gate::Accepted;
 use sealane_ovpn::key_method::{EXPORT_DATA_KEYS, EXPORT_DYNAMIC_WRAP, KeySource, Message, prf_keys};
 use sealane_ovpn::link::{Link, LinkError};
 use sealane_ovpn::packet::SessionId;
+use sealane_ovpn::push::with_compression_of;
 use sealane_ovpn::saved::SavedLink;
 use sealane_ovpn::wrap::WrapKey;
 use sealane_ovpn::wrap::v2::ClientKey;
@@ -303,6 +304,8 @@ impl Session {
         if exchange.stage != Stage::Held {
             bail!("the exchange is not at the point to answer");
         }
+        let theirs = exchange.theirs.as_ref().map_or("", |theirs| &theirs.options);
+        exchange.ours.options = with_compression_of(&exchange.ours.options, theirs);
         let bytes = exchange.ours.to_bytes(!server);
         exchange.tls.as_mut().context("TLS has not begun")?.write(&bytes)?;
         exchange.stage = Stage::ExpectConfirmation;

@@ -15,6 +15,7 @@ use webpki::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
+use x509_parser::x509::X509Name;
 
 /// `verify-x509-name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,27 @@ pub struct Demands {
     pub key_usages: Vec<u8>,
     /// `peer-fingerprint`: its SHA-256 must be one of these; empty: any.
     pub fingerprints: Vec<[u8; 32]>,
+    /// `verify-hash`: the SHA-1 or SHA-256 of the certificate that signed it must be one of these; empty: any.
+    pub issuer_fingerprints: Vec<Fingerprint>,
+}
+
+/// A certificate's fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fingerprint {
+    /// SHA-1, which `verify-hash` has from its first days.
+    Sha1([u8; 20]),
+    /// SHA-256.
+    Sha256([u8; 32]),
+}
+
+impl Fingerprint {
+    fn is_of(&self, cert: &[u8]) -> bool {
+        use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
+        match self {
+            Self::Sha1(expected) => digest(&SHA1_FOR_LEGACY_USE_ONLY, cert).as_ref() == expected,
+            Self::Sha256(expected) => digest(&SHA256, cert).as_ref() == expected,
+        }
+    }
 }
 
 /// The object identifier of an extended key usage that is named as OpenSSL does; a dotted number stands for itself.
@@ -63,8 +85,7 @@ impl Demands {
     /// What a certificate lacks, in words.
     fn lacks(&self, cert: &[u8]) -> Option<&'static str> {
         if !self.fingerprints.is_empty() {
-            let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, cert);
-            if !self.fingerprints.iter().any(|f| f == digest.as_ref()) {
+            if !self.fingerprints.iter().any(|f| Fingerprint::Sha256(*f).is_of(cert)) {
                 return Some("its fingerprint is not one of those that are expected");
             }
         }
@@ -122,6 +143,8 @@ const MIN_RSA_BITS: usize = 2048;
 #[derive(Debug)]
 pub struct Verifier {
     roots: Vec<TrustAnchor<'static>>,
+    /// The certificates of `roots`, in the same order, where `verify-hash` asks for their fingerprints.
+    root_certificates: Vec<CertificateDer<'static>>,
     hints: Vec<DistinguishedName>,
     crls: Vec<CertRevocationList<'static>>,
     demands: Demands,
@@ -147,9 +170,14 @@ impl Verifier {
             hints.push(DistinguishedName::in_sequence(&anchor.subject));
             roots.push(anchor);
         }
-        if roots.is_empty() && !optional {
+        // A fingerprint names the certificate itself, whoever signed it.
+        if roots.is_empty() && !optional && demands.fingerprints.is_empty() {
             bail!("there is no certificate in the CA's file");
         }
+        let root_certificates = match demands.issuer_fingerprints.is_empty() {
+            true => Vec::new(),
+            false => ca.iter().map(|cert| cert.clone().into_owned()).collect(),
+        };
         let crls = crls.iter().map(|der| {
             let crl = OwnedCertRevocationList::from_der(der).context(
                 "a revocation list cannot be used (it must be of version 2, with a number: `crl_extensions` in \
@@ -158,7 +186,8 @@ impl Verifier {
             Ok(CertRevocationList::from(crl))
         });
         let crls = crls.collect::<Result<_>>()?;
-        Ok(Self { roots, hints, crls, demands, optional, algorithms: provider.signature_verification_algorithms })
+        let algorithms = provider.signature_verification_algorithms;
+        Ok(Self { roots, root_certificates, hints, crls, demands, optional, algorithms })
     }
 
     fn check(
@@ -169,6 +198,9 @@ impl Verifier {
         usage: KeyUsage,
     ) -> Result<(), Error> {
         let end = EndEntityCert::try_from(cert).map_err(bad)?;
+        if self.roots.is_empty() && !self.demands.fingerprints.is_empty() {
+            return self.demanded(cert);
+        }
         let crls: Vec<&CertRevocationList<'_>> = self.crls.iter().collect();
         let revocation = (!crls.is_empty())
             .then(|| {
@@ -182,10 +214,34 @@ impl Verifier {
             })
             .transpose()
             .map_err(|_| Error::General("no revocation lists".to_owned()))?;
-        end.verify_for_usage(self.algorithms.all, &self.roots, intermediates, now, usage, revocation, None)
+        let path = end
+            .verify_for_usage(self.algorithms.all, &self.roots, intermediates, now, usage, revocation, None)
             .map_err(bad)?;
+        let expected = &self.demands.issuer_fingerprints;
+        if !expected.is_empty() {
+            let is_expected = |cert: &[u8]| expected.iter().any(|f| f.is_of(cert));
+            let good = match path.intermediate_certificates().next() {
+                Some(issuer) => is_expected(&issuer.der()),
+                None => self.certificates_of(path.anchor()).any(|cert| is_expected(cert)),
+            };
+            if !good {
+                let why = "its issuer's fingerprint is not one of those that are expected (verify-hash)";
+                return Err(Error::InvalidCertificate(lacking(why)));
+            }
+        }
+        self.demanded(cert)
+    }
+
+    /// The CA's certificates that are this anchor: a CA that was certified again has several.
+    fn certificates_of<'a>(&'a self, anchor: &'a TrustAnchor<'_>) -> impl Iterator<Item = &'a CertificateDer<'static>> {
+        let all = self.roots.iter().zip(&self.root_certificates);
+        all.filter(move |(root, _)| *root == anchor).map(|(_, cert)| cert)
+    }
+
+    /// What is asked of the certificate itself.
+    fn demanded(&self, cert: &CertificateDer<'_>) -> Result<(), Error> {
         if self.demands.name.as_ref().is_some_and(|rule| !rule.admits(cert)) {
-            return Err(Error::InvalidCertificate(CertificateError::NotValidForName));
+            return Err(Error::InvalidCertificate(lacking("its name is not the expected one (verify-x509-name)")));
         }
         match self.demands.lacks(cert) {
             Some(what) => Err(Error::InvalidCertificate(lacking(what))),
@@ -244,11 +300,66 @@ impl NameRule {
         match self {
             Self::Name(name) => common_name(cert).is_some_and(|cn| cn == *name),
             Self::Prefix(prefix) => common_name(cert).is_some_and(|cn| cn.starts_with(prefix.as_str())),
-            Self::Subject(subject) => {
-                X509Certificate::from_der(cert).is_ok_and(|(_, c)| c.subject().to_string() == *subject)
+            Self::Subject(expected) => {
+                X509Certificate::from_der(cert).is_ok_and(|(_, c)| subject(c.subject()).is_some_and(|s| s == *expected))
             }
         }
     }
+}
+
+/// Attributes of a subject, as OpenSSL abbreviates them (`SN` of `openssl asn1parse`'s table).
+const ATTRIBUTES: &[(&str, &str)] = &[
+    ("2.5.4.3", "CN"),
+    ("2.5.4.4", "SN"),
+    ("2.5.4.5", "serialNumber"),
+    ("2.5.4.6", "C"),
+    ("2.5.4.7", "L"),
+    ("2.5.4.8", "ST"),
+    ("2.5.4.9", "street"),
+    ("2.5.4.10", "O"),
+    ("2.5.4.11", "OU"),
+    ("2.5.4.12", "title"),
+    ("2.5.4.13", "description"),
+    ("2.5.4.15", "businessCategory"),
+    ("2.5.4.17", "postalCode"),
+    ("2.5.4.41", "name"),
+    ("2.5.4.42", "GN"),
+    ("2.5.4.43", "initials"),
+    ("2.5.4.44", "generationQualifier"),
+    ("2.5.4.45", "x500UniqueIdentifier"),
+    ("2.5.4.46", "dnQualifier"),
+    ("2.5.4.65", "pseudonym"),
+    ("1.2.840.113549.1.9.1", "emailAddress"),
+    ("1.2.840.113549.1.9.2", "unstructuredName"),
+    ("0.9.2342.19200300.100.1.1", "UID"),
+    ("0.9.2342.19200300.100.1.25", "DC"),
+];
+
+/// A subject as OpenVPN writes it: `C=KR, O=Example, Inc., CN=vpn, emailAddress=a@example.com`. `None` for text in an encoding
+/// that is not UTF-8 or ASCII: such a name is equal to none.
+fn subject(name: &X509Name<'_>) -> Option<String> {
+    let mut out = String::new();
+    for (n, rdn) in name.iter_rdn().enumerate() {
+        for (m, attribute) in rdn.iter().enumerate() {
+            out.push_str(match (n, m) {
+                (0, 0) => "",
+                (_, 0) => ", ",
+                _ => " + ",
+            });
+            let oid = attribute.attr_type().to_id_string();
+            let known = ATTRIBUTES.iter().find(|(id, _)| *id == oid);
+            out.push_str(known.map_or(oid.as_str(), |(_, short)| short));
+            out.push('=');
+            for c in attribute.as_str().ok()?.chars() {
+                match c {
+                    '\\' => out.push_str("\\\\"),
+                    c if c.is_ascii_control() => out.push_str(&format!("\\{:02X}", c as u32)),
+                    c => out.push(c),
+                }
+            }
+        }
+    }
+    Some(out)
 }
 
 /// A certificate's common name: what a client is known by. `None` when it has none, or one that is not for printing.

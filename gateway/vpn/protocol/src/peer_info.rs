@@ -24,6 +24,8 @@ pub mod proto {
     pub const DATA_EPOCH: u32 = 1 << 10;
     /// `dns` options, in the form of 2.7.
     pub const DNS_OPTION_V2: u32 = 1 << 11;
+    /// `PUSH_UPDATE`.
+    pub const PUSH_UPDATE: u32 = 1 << 12;
 }
 
 /// A peer's lines, as far as they matter.
@@ -41,6 +43,8 @@ pub struct PeerInfo {
     pub platform: String,
     /// `IV_MTU`, the largest it takes.
     pub mtu: Option<u16>,
+    /// `IV_COMP_STUBv2`: it knows `compress stub-v2`, whose packets are those without compression.
+    pub stub_v2: bool,
 }
 
 impl PeerInfo {
@@ -65,6 +69,7 @@ impl PeerInfo {
                 "IV_VER" => info.version = shown(value),
                 "IV_PLAT" => info.platform = shown(value),
                 "IV_MTU" => info.mtu = value.parse().ok(),
+                "IV_COMP_STUBv2" => info.stub_v2 = value == "1",
                 _ => {}
             }
         }
@@ -82,6 +87,12 @@ impl PeerInfo {
         self.has(proto::REQUEST_PUSH) && !self.version.starts_with("3.")
     }
 
+    /// Whether the peer's options string says that its packets have the framing of compression, and the peer can be told to
+    /// leave it out (`compress migrate` of OpenVPN).
+    pub fn takes_stub(&self, options: &str) -> bool {
+        self.stub_v2 && says_compression(options)
+    }
+
     /// The first of `ours` that the peer has. A peer that does not negotiate is taken by the `cipher` of its options
     /// string.
     pub fn choose(&self, ours: &[Cipher], options: &str) -> Option<Cipher> {
@@ -93,12 +104,17 @@ impl PeerInfo {
     }
 }
 
+/// Whether an options string says `comp-lzo`: peers say it of every kind of compression, and of its framing alone.
+fn says_compression(options: &str) -> bool {
+    options.split(',').any(|option| option == "comp-lzo")
+}
+
 /// What an options string says of the peer's configuration that makes its packets others than ours: the reason to refuse
-/// it, which names the option.
-pub fn impossible(options: &str) -> Option<&'static str> {
+/// it, which names the option. The framing of compression is no reason for a peer that [`PeerInfo::takes_stub`].
+pub fn impossible(options: &str, takes_stub: bool) -> Option<&'static str> {
     options.split(',').find_map(|option| match option {
         "dev-type tap" => Some("layer 2 (`dev tap`) is not supported"),
-        // Said of every kind of compression, and of its framing alone.
+        "comp-lzo" if takes_stub => None,
         "comp-lzo" => Some("compression is not supported: take `comp-lzo` and `compress` out of the configuration"),
         "mtu-dynamic" => Some("`fragment` is not supported: take it out of the configuration"),
         _ => None,
@@ -145,10 +161,16 @@ mod tests {
     #[test]
     fn what_cannot_be_served_is_named() {
         let string = |more: &str| format!("V4,dev-type tun,link-mtu 1549,tun-mtu 1500{more},key-method 2,tls-client");
-        assert_eq!(impossible(&string("")), None);
-        assert!(impossible(&string(",comp-lzo")).is_some_and(|why| why.contains("compress")));
-        assert!(impossible(&string(",mtu-dynamic")).is_some_and(|why| why.contains("fragment")));
-        assert!(impossible(&string("").replace("tun,", "tap,")).is_some_and(|why| why.contains("tap")));
+        assert_eq!(impossible(&string(""), false), None);
+        assert!(impossible(&string(",comp-lzo"), false).is_some_and(|why| why.contains("compress")));
+        assert!(impossible(&string(",mtu-dynamic"), true).is_some_and(|why| why.contains("fragment")));
+        assert!(impossible(&string("").replace("tun,", "tap,"), true).is_some_and(|why| why.contains("tap")));
+        // A client that can be told to leave the framing out.
+        let old = PeerInfo::parse("IV_COMP_STUB=1\n");
+        let new = PeerInfo::parse("IV_COMP_STUB=1\nIV_COMP_STUBv2=1\n");
+        assert!(!old.takes_stub(&string(",comp-lzo")) && new.takes_stub(&string(",comp-lzo")));
+        assert!(!new.takes_stub(&string("")), "nothing has to be left out");
+        assert_eq!(impossible(&string(",comp-lzo"), true), None);
     }
 
     #[test]

@@ -63,15 +63,20 @@ pub const CLIENTS_TAKE: &[&str] = &[
 /// Makes the messages of a reply, each with its NUL. An option with a comma, a control character, or longer than a
 /// message cannot be sent; it is returned.
 pub fn replies(options: &[String]) -> Result<Vec<Vec<u8>>, String> {
+    messages("PUSH_REPLY", options)
+}
+
+/// Makes the messages of a command with options, as [`replies`] does.
+pub(crate) fn messages(command: &str, options: &[String]) -> Result<Vec<Vec<u8>>, String> {
     let mut messages: Vec<String> = Vec::new();
-    let mut current = String::from("PUSH_REPLY");
+    let mut current = command.to_owned();
     for option in options {
         if option.contains(',') || option.chars().any(char::is_control) || option.len() + 64 > MAX_BUNDLE - RESERVE {
             return Err(option.clone());
         }
         if current.len() + 1 + option.len() >= MAX_BUNDLE - RESERVE {
             current.push_str(",push-continuation 2");
-            messages.push(std::mem::replace(&mut current, String::from("PUSH_REPLY")));
+            messages.push(std::mem::replace(&mut current, command.to_owned()));
         }
         current.push(',');
         current.push_str(option);
@@ -162,7 +167,9 @@ pub struct Pushed {
     pub unknown_cipher: Option<String>,
     /// What both sides can do.
     pub flags: Flags,
-    /// Our address and the netmask.
+    /// The other address of a tunnel between two (`topology net30` and `p2p`).
+    pub other_end: Option<Ipv4Addr>,
+    /// Our address and the length of its network: 32 in a tunnel between two addresses.
     pub ifconfig: Option<(Ipv4Addr, u8)>,
     /// Our IPv6 address and the prefix' length.
     pub ifconfig6: Option<(Ipv6Addr, u8)>,
@@ -186,7 +193,9 @@ pub struct Pushed {
     pub auth_token: Option<String>,
     /// In place of the user name, in base64.
     pub auth_token_user: Option<String>,
-    /// `topology net30` or `p2p`, `comp-lzo` and others that this client cannot do.
+    /// `compress stub-v2`: whatever the server says of compression, its packets are those without.
+    pub stub: bool,
+    /// `comp-lzo` and others that this client cannot do.
     pub impossible: Vec<String>,
     /// What was not understood, and is left.
     pub ignored: Vec<String>,
@@ -196,19 +205,44 @@ impl Pushed {
     /// Reads options.
     pub fn parse(options: &[String]) -> Self {
         let mut out = Self::default();
-        let mut topology = None;
+        let (mut topology, mut ifconfig) = (None, None);
         for option in options {
             let words: Vec<&str> = option.split_ascii_whitespace().collect();
-            if words.first() == Some(&"topology") {
-                topology = words.get(1).copied();
-            } else if out.read(&words).is_none() {
-                out.ignored.push(option.clone());
+            match *words {
+                ["topology", name] => topology = Some(name),
+                ["ifconfig", address, second] => ifconfig = Some((option, address, second)),
+                _ if out.read(&words).is_none() => out.ignored.push(option.clone()),
+                _ => {}
             }
         }
-        if let Some(other) = topology.filter(|t| *t != "subnet") {
+        if let Some(other) = topology.filter(|t| !["subnet", "net30", "p2p"].contains(t)) {
             out.impossible.push(format!("topology {other}"));
         }
+        // What the second word means, the topology says, which may come later.
+        if let Some((option, address, second)) = ifconfig
+            && out.address(topology, address, second).is_none()
+        {
+            out.ignored.push(option.clone());
+        }
         out
+    }
+
+    /// Reads `ifconfig`. Without a topology the second word is a netmask if it can be one.
+    fn address(&mut self, topology: Option<&str>, address: &str, second: &str) -> Option<()> {
+        let (address, second) = (address.parse().ok()?, second.parse::<Ipv4Addr>().ok()?);
+        let mask = length(second);
+        let between_two = match topology {
+            Some(name) => name != "subnet",
+            None => mask.is_none(),
+        };
+        self.ifconfig = match between_two {
+            false => Some((address, mask?)),
+            true => {
+                self.other_end = Some(second);
+                Some((address, 32))
+            }
+        };
+        Some(())
     }
 
     /// Reads one option; `None` when it is not understood.
@@ -232,11 +266,12 @@ impl Pushed {
                 }
             }
             ["key-derivation", "tls-ekm"] => self.flags.tls_ekm = true,
-            ["ifconfig", address, mask] => self.ifconfig = Some((address.parse().ok()?, length(mask.parse().ok()?)?)),
             ["ifconfig-ipv6", address, ..] => {
                 let (address, len) = address.split_once('/')?;
                 self.ifconfig6 = Some((address.parse().ok()?, len.parse().ok().filter(|n| *n <= 128)?));
             }
+            // Not through the tunnel: as the routes outside are left as they are, it needs nothing done.
+            ["route", _, _, "net_gateway", ..] | ["route-ipv6", _, "net_gateway_ipv6", ..] => return None,
             ["route", address, ref rest @ ..] => {
                 let mask = rest.first().filter(|m| **m != "default").map_or(Some(32), |m| length(m.parse().ok()?))?;
                 self.routes.push((address.parse().ok()?, mask));
@@ -253,8 +288,9 @@ impl Pushed {
             ["tun-mtu", n] => self.mtu = Some(n.parse().ok()?),
             ["auth-token", token] => self.auth_token = Some(token.to_owned()),
             ["auth-token-user", user] => self.auth_token_user = Some(user.to_owned()),
-            // Said, and needs nothing done: stubs that compress nothing.
-            ["compress", "stub-v2" | "migrate"] | ["comp-lzo", "no"] => self.impossible.push(words.join(" ")),
+            // Its packets are those without compression, except packets that begin with 0x50, which is no version of IP.
+            ["compress", "stub-v2"] => self.stub = true,
+            ["compress", "migrate"] => {}
             ["compress" | "comp-lzo" | "fragment" | "shaper", ..] => self.impossible.push(words.join(" ")),
             _ => return None,
         }
@@ -287,9 +323,21 @@ pub fn options_string(server: bool, tcp: bool, mtu: u16, cipher: &str, tls_auth:
     )
 }
 
+/// Our options string with `comp-lzo` in it where the client's has it. The client is told to leave the framing out by a
+/// pushed option, and would warn of a difference that is none any more.
+pub fn with_compression_of(ours: &str, theirs: &str) -> String {
+    match theirs.split(',').any(|option| option == "comp-lzo") {
+        true => ours.replacen(",cipher ", ",comp-lzo,cipher ", 1),
+        false => ours.to_owned(),
+    }
+}
+
+/// What [`unknown_framing`] calls the framing of compression.
+pub const COMPRESSION: &str = "compression (compress, comp-lzo)";
+
 /// What of a peer's options string frames packets in a way that we do not have.
 pub fn unknown_framing(options: &str) -> impl Iterator<Item = &'static str> {
-    let names = [("comp-lzo", "compression (compress, comp-lzo)"), ("mtu-dynamic", "fragment")];
+    let names = [("comp-lzo", COMPRESSION), ("mtu-dynamic", "fragment")];
     names.into_iter().filter(|(word, _)| options.split(',').any(|o| o.trim() == *word)).map(|(_, name)| name)
 }
 
@@ -303,7 +351,10 @@ mod tests {
         let stock =
             "V4,dev-type tun,link-mtu 1550,tun-mtu 1500,proto UDPv4,comp-lzo,mtu-dynamic,key-method 2,tls-server";
         assert_eq!(seen(stock), ["compression (compress, comp-lzo)", "fragment"]);
-        assert!(seen(&options_string(true, false, 1500, "AES-256-GCM", true)).is_empty());
+        let ours = options_string(true, false, 1500, "AES-256-GCM", true);
+        assert!(seen(&ours).is_empty());
+        assert_eq!(with_compression_of(&ours, &ours), ours);
+        assert_eq!(seen(&with_compression_of(&ours, stock)), ["compression (compress, comp-lzo)"]);
     }
 
     #[test]
@@ -344,8 +395,25 @@ mod tests {
         assert_eq!((p.ping, p.ping_restart, p.mtu), (Some(10), Some(60), Some(1500)));
         assert_eq!((p.ignored, p.impossible), (vec!["odd".to_owned()], vec![]));
         assert_eq!(p.dns, ["DNS 10.8.0.1"]);
-        let bad = ["topology net30", "comp-lzo yes", "protocol-flags new"].map(str::to_owned);
+        let bad = ["topology mesh", "comp-lzo yes", "protocol-flags new"].map(str::to_owned);
         assert_eq!(Pushed::parse(&bad).impossible.len(), 3);
+        assert!(Pushed::parse(&["compress stub-v2".to_owned()]).stub);
+    }
+
+    #[test]
+    fn a_tunnel_between_two_addresses_has_another_end() {
+        for topology in ["topology net30,", "topology p2p,", ""] {
+            let text = format!("ifconfig 10.8.0.6 10.8.0.5,{topology}route 10.8.0.1");
+            let options: Vec<String> = text.split(',').map(str::to_owned).collect();
+            let p = Pushed::parse(&options);
+            assert_eq!(p.ifconfig, Some(([10, 8, 0, 6].into(), 32)), "{topology}");
+            assert_eq!(p.other_end, Some([10, 8, 0, 5].into()), "{topology}");
+            assert_eq!(p.routes, [([10, 8, 0, 1].into(), 32)], "{topology}");
+            assert!(p.impossible.is_empty() && p.ignored.is_empty(), "{topology}");
+        }
+        // A netmask where an address has to be, and the other way round.
+        let wrong = ["topology subnet".to_owned(), "ifconfig 10.8.0.6 10.8.0.5".to_owned()];
+        assert_eq!(Pushed::parse(&wrong).ifconfig, None);
     }
 
     #[test]

@@ -77,6 +77,7 @@ mod tunnel_floods;
 mod tunnel_import;
 mod tunnel_kernel;
 mod tunnel_peers;
+mod tunnel_profiles;
 mod tunnel_restart;
 mod tunnel_unit;
 mod tunnel_upgrade;

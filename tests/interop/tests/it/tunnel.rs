@@ -156,9 +156,15 @@ fn a_client_that_leaves_is_gone_at_once() {
     world.init("");
     let profile = world.profile("alice");
     let server = world.serve();
-    let client = world.connected(&profile, &["--explicit-exit-notify", "1"]);
+    // The profile says explicit-exit-notify.
+    let client = world.connected(&profile, &[]);
     client.terminate();
     assert!(said(&server, "is gone: it has left"), "{}", server.log());
+    drop(client);
+    // Over TCP a stock client leaves that option out, and the connection ends.
+    let client = world.connected(&profile, &["--proto", "tcp-client"]);
+    client.terminate();
+    assert!(eventually(|| server.log().matches(" is gone: ").count() >= 2), "{}", server.log());
 }
 
 /// Debian's server, our client.

@@ -95,9 +95,9 @@ fn only_those_with_the_right_name_come_in() {
         rule(text);
         server.hang_up();
         assert!(eventually(|| server.log().matches("sealane: reloaded").count() > before), "{}", server.log());
-        let before = server.log().matches("NotValidForName").count();
+        let before = server.log().matches("its name is not the expected one").count();
         let refused = world.openvpn(End::Client, &profiles[1 - good], &[]);
-        let told = || server.log().matches("NotValidForName").count() > before;
+        let told = || server.log().matches("its name is not the expected one").count() > before;
         assert!(eventually(told), "{text}: {}\n{}", refused.log(), server.log());
         assert!(!refused.log().contains("Initialization Sequence Completed"), "{text}: {}", refused.log());
         drop(refused);

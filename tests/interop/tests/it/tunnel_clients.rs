@@ -80,6 +80,42 @@ fn a_reload_routes_a_network_behind_a_client() {
     assert!(eventually(|| !routed()), "{}", server.log());
 }
 
+/// The same where the gateway has given root up: it keeps the right to set routes, and no other but that to bind low ports.
+#[test]
+fn a_reload_routes_a_network_without_root() {
+    let world = world!();
+    world.init("");
+    world.has_behind_client("10.126.0.5");
+    let profile = world.profile("alice");
+    let toml = format!("user = \"nobody\"\n{}", world.read("vpn/tunnel.toml"));
+    let write = |text: &str| {
+        let path = world.write("vpn/tunnel.toml", text);
+        std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("this is root");
+    };
+    write(&toml);
+    for path in ["", "vpn", "vpn/ca.crt", "vpn/server.crt", "vpn/server.key", "vpn/tls-crypt-v2.key"] {
+        std::os::unix::fs::chown(world.path(path), Some(65_534), Some(65_534)).expect("this is root");
+    }
+    let server = world.serve();
+    let _client = world.connected(&profile, &[]);
+    let pid = *world.serving().first().expect("it serves");
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = |name: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default();
+        line.split_whitespace().next().unwrap_or_default().to_owned()
+    };
+    // CAP_NET_BIND_SERVICE and CAP_NET_ADMIN (capabilities(7)).
+    assert_eq!((line("Uid").as_str(), line("CapEff").as_str()), ("65534", "0000000000001400"), "{status}");
+    assert_eq!((line("CapBnd").as_str(), line("NoNewPrivs").as_str()), ("0000000000000000", "1"), "{status}");
+    write(&format!("{toml}[[tunnel.client]]\nname = \"alice\"\nroutes = [\"10.126.0.0/24\"]\n"));
+    server.hang_up();
+    assert!(eventually(|| world.has_route("10.126.0.0/24")), "{}", server.log());
+    assert!(eventually(|| world.pings(End::Server, "10.126.0.5", 1, "0.05", 56) == 1), "{}", server.log());
+    write(&toml);
+    server.hang_up();
+    assert!(eventually(|| !world.has_route("10.126.0.0/24")), "{}", server.log());
+}
+
 /// Packets dropped for their source, as the status says.
 fn dropped(world: &World) -> u64 {
     let status: String = world.read("vpn/status.json").split_whitespace().collect();

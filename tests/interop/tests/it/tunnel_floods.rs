@@ -126,11 +126,15 @@ fn a_first_answer_acknowledges_and_no_packet_id_is_sent_twice() {
         let profile = world.write("alice.ovpn", &format!("{before}{after}\n{option} static.key\n"));
         let _server = world.serve();
         for _ in 0..3 {
-            let client = world.connected(&profile, &["--verb", "4"]);
+            let client = world.connected(&profile, &["--verb", "6"]);
             let log = client.log();
             for wrong in ["bad packet ID", "packet authentication failed"] {
                 assert!(!log.contains(wrong), "{option}: {log}");
             }
+            // The reset is not repeated once there is an answer: the answer acknowledges it.
+            let (before, after) = log.split_once("P_CONTROL_HARD_RESET_SERVER_V2").expect("an answer");
+            assert!(before.contains("P_CONTROL_HARD_RESET_CLIENT_V2"), "{option}: {log}");
+            assert!(!after.contains("P_CONTROL_HARD_RESET_CLIENT_V2"), "{option}: {log}");
         }
     }
 }

@@ -103,7 +103,7 @@ fn leftovers_and_defaults_are_told_apart() {
     world.write("ccd/alice", "ifconfig-push 10.88.0.50 255.255.255.0\niroute 10.1.0.0 255.255.0.0\n");
     world.write("ccd/alice~", "ifconfig-push 10.88.0.51 255.255.255.0\n");
     world.write("ccd/.bob.swp", "\u{1}\u{2}");
-    world.write("ccd/DEFAULT", "disable\n");
+    world.write("ccd/DEFAULT", "disable\npush \"setenv-safe group guests\"\npush \"comp-lzo no\"\n");
     let more = "client-config-dir ccd\nroute 10.1.0.0 255.255.0.0\nroute 10.2.0.0 255.255.0.0\nlocal 127.0.0.1\nlocal \
                 10.99.0.1\nmax-clients 5\nmax-clients 6\n";
     world.write("server.conf", &format!("{SERVER}{more}"));
@@ -113,16 +113,30 @@ fn leftovers_and_defaults_are_told_apart() {
     for line in [
         "listen = [\"udp://127.0.0.1:1194\", \"udp://10.99.0.1:1194\"]",
         "known_clients_only = true",
+        "push_unlisted = [\"setenv-safe group guests\"]",
         "max_clients = 6",
         "name = \"alice\"",
     ] {
         assert!(toml.lines().any(|l| l == line), "{line}: {toml}");
     }
     assert_eq!(toml.matches("[[tunnel.client]]").count(), 1, "{toml}");
-    for word in ["alice~", ".bob.swp", "route 10.2.0.0/16", "max-clients 5: line"] {
+    for word in
+        ["alice~", ".bob.swp", "route 10.2.0.0/16", "max-clients 5: line", "ccd/DEFAULT, line 3: push comp-lzo no"]
+    {
         assert!(said.all().contains(word), "{word}: {}", said.all());
     }
     assert!(!said.all().contains("route 10.1.0.0/16"), "it is alice's: {}", said.all());
+    // A default for those without a file, and for no others.
+    world.write("vpn/tunnel.toml", &toml.replace("known_clients_only = true\n", ""));
+    let (alice, bob) = (world.profile("alice"), world.profile("bob"));
+    let _server = world.serve_udp();
+    assert!(world.connected(&bob, &[]).log().contains("setenv-safe group guests"));
+    assert!(!world.connected(&alice, &[]).log().contains("setenv-safe group guests"));
+    // A mask that is none is no single address.
+    world.write("ccd/alice", "iroute 10.1.0.0 255.0.255.0\niroute-ipv6 10.1.0.0/16/2\n");
+    let said = world.sealane(End::Server, &["tunnel", "import", "server.conf", "--out", "vpn/masks.toml"], b"");
+    assert_eq!(said.code, Some(1), "{}", said.all());
+    assert_eq!(said.all().matches("ccd/alice, line").count(), 2, "{}", said.all());
 }
 
 /// Our client refuses what its profile forbids, as a stock client does.
@@ -145,14 +159,14 @@ fn a_profile_that_restricts_is_obeyed() {
         Server::start(command, &world.path(""))
     };
     for (more, why) in [
-        ("verify-hash 00:11:22", "peer-fingerprint"),
+        ("verify-hash 00:11:22", "no SHA-1 or SHA-256 fingerprint"),
         ("tls-verify /bin/true", "scripts are not run"),
         ("ns-cert-type server", "remote-cert-tls"),
         ("tls-cipher TLS-RSA-WITH-AES-128-CBC-SHA", "none is supported"),
-        ("tls-cipher DEFAULT:!kRSA", "only names"),
+        ("tls-cipher DEFAULT:!ECDHE", "only names"),
         ("tls-groups secp521r1", "none is supported"),
         ("remote-cert-tls client", "must be a server's"),
-        ("pull-filter ignore route", "not filtered"),
+        ("pull-filter drop route", "accept|ignore|reject"),
         ("an-option-of-the-future", "is not understood"),
         (&format!("peer-fingerprint {other}"), "is not accepted"),
         ("remote-cert-eku \"Code Signing\"", "is not accepted"),
@@ -172,6 +186,7 @@ fn a_profile_that_restricts_is_obeyed() {
     for more in [
         format!("peer-fingerprint {fingerprint}"),
         "remote-cert-eku \"TLS Web Server Authentication\"\nremote-cert-ku 80 20".to_owned(),
+        "tls-cipher DEFAULT:!EXP:!LOW:!PSK:!SRP:!kRSA".to_owned(),
         "tls-cipher TLS-ECDHE-ECDSA-WITH-AES-256-GCM-SHA384\ntls-groups X25519:secp521r1".to_owned(),
         "setenv opt an-option-of-the-future\nignore-unknown-option an-option-of-the-future".to_owned(),
     ] {

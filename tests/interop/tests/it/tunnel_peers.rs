@@ -106,14 +106,42 @@ fn what_is_not_supported_is_refused_by_name() {
     let profile = world.profile("alice");
     let _server = world.serve();
     for (arguments, reason) in [
-        (&["--comp-lzo", "no"][..], "take `comp-lzo` and `compress` out of the configuration"),
-        (&["--fragment", "1300"], "`fragment` is not supported"),
+        (&["--fragment", "1300"][..], "`fragment` is not supported"),
         (&["--dev", "tap", "--dev-type", "tap"], "layer 2 (`dev tap`) is not supported"),
     ] {
         let client = world.openvpn(End::Client, &profile, arguments);
         assert!(said(&client, reason), "{}", client.log());
         assert!(client.log().contains("AUTH_FAILED"), "{}", client.log());
     }
+}
+
+/// Clients with compression in their configuration are told to leave it out, as by `compress migrate`, and packets pass in
+/// both directions, also those that compress well and those of a renewed key.
+#[test]
+fn clients_with_compression_are_served_without_it() {
+    let world = world!();
+    world.init("");
+    let profile = world.profile("alice");
+    let _server = world.serve();
+    for arguments in [
+        &["--comp-lzo", "no"][..],
+        &["--comp-lzo", "yes", "--allow-compression", "yes"],
+        &["--compress"],
+        &["--compress", "stub-v2"],
+        &["--compress", "lz4", "--allow-compression", "yes"],
+        &["--compress", "lz4-v2", "--proto", "tcp-client"],
+    ] {
+        let client = world.connected(&profile, &[&["--reneg-sec", "2"], arguments].concat());
+        assert!(client.log().contains(",compress stub-v2,"), "{arguments:?}: {}", client.log());
+        assert_eq!(world.pings(End::Client, INSIDE, 50, "0.05", 1200), 50, "{arguments:?}");
+        assert_eq!(world.pings(End::Server, "10.88.0.2", 3, "0.05", 56), 3, "{arguments:?}");
+        assert!(said(&client, "TLS: soft reset"), "{arguments:?}: {}", client.log());
+        let log = client.log();
+        assert!(!log.contains("present in local config but missing in remote"), "{arguments:?}: {log}");
+    }
+    // A client without compression is told nothing.
+    let client = world.connected(&profile, &[]);
+    assert!(!client.log().contains("compress"), "{}", client.log());
 }
 
 /// A client that is dead is missed, and a dead server is; the log for programs says what became of whom.

@@ -264,10 +264,19 @@ impl World {
 
     /// Whether the server's end has a route.
     pub fn has_route(&self, network: &str) -> bool {
+        !self.route(End::Server, network).is_empty()
+    }
+
+    /// The client's route to a network, as `ip` prints it; empty if there is none.
+    pub fn client_route(&self, network: &str) -> String {
+        self.route(End::Client, network)
+    }
+
+    fn route(&self, end: End, network: &str) -> String {
         let mut command = Command::new(peers::find("ip").expect("looked for before"));
-        command.args(["-n", &self.names[0], "route", "show", network]);
+        command.args(["-n", &self.names[end as usize], "route", "show", network]);
         let said: peers::Said = process::run(&mut command, b"").into();
-        !said.text().trim().is_empty()
+        said.text().trim().to_owned()
     }
 
     /// The client's end has an address more, as of a network behind it.

@@ -2,10 +2,9 @@
 
 use super::super::ovpn_file::{self, Directive};
 use super::super::profile::read;
+use super::directive::{NO_NETWORK, network_of, not_pushed};
 use super::{Writer, counting, list, quoted};
-use sealane_ovpn::push::length;
 use sealane_tunnel::plane::Prefix;
-use std::net::Ipv4Addr;
 use std::path::Path;
 
 /// What editors and packages leave in a folder.
@@ -41,20 +40,28 @@ pub(super) fn clients(folder: Option<&Path>, w: &mut Writer) -> (String, Vec<Pre
                 continue;
             }
         };
-        let decide = |w: &mut Writer, d: &Directive, why: &str| {
-            w.out.undecided.push(format!("{}, line {}: {}: {why}", path.display(), d.line, d.words.join(" ")));
-        };
+        let at =
+            |d: &Directive, why: &str| format!("{}, line {}: {}: {why}", path.display(), d.line, d.words.join(" "));
+        let decide = |w: &mut Writer, d: &Directive, why: &str| w.out.undecided.push(at(d, why));
+        let directives = counting(directives, &mut w.out.notes);
         // For clients without a file of their own.
         if name == "DEFAULT" {
+            let mut push = Vec::new();
             for d in &directives {
-                match d.name() {
-                    "disable" => w.set("known_clients_only", "true"),
-                    _ => decide(w, d, "there are no settings for clients that have none of their own"),
+                match (d.name(), d.arguments().as_slice()) {
+                    ("disable", _) => w.set("known_clients_only", "true"),
+                    ("push", [option, ..]) => match not_pushed(option) {
+                        Some(why) => w.out.notes.push(at(d, why)),
+                        None => push.push((*option).to_owned()),
+                    },
+                    _ => decide(w, d, "is for one client, and cannot be given to all that have no file of their own"),
                 }
+            }
+            if !push.is_empty() {
+                w.set("push_unlisted", &list(&push));
             }
             continue;
         }
-        let directives = counting(directives, &mut w.out.notes);
         text.push_str(&format!("\n[[tunnel.client]]\nname = {}\n", quoted(&name)));
         let (mut routes, mut push) = (Vec::new(), Vec::new());
         for d in &directives {
@@ -65,11 +72,20 @@ pub(super) fn clients(folder: Option<&Path>, w: &mut Writer) -> (String, Vec<Pre
                     text.push_str(&format!("address6 = {}\n", quoted(address)));
                 }
                 ("iroute", [network, rest @ ..]) => {
-                    let mask = rest.first().and_then(|m| m.parse().ok()).unwrap_or(Ipv4Addr::BROADCAST);
-                    routes.push(format!("{network}/{}", length(mask).unwrap_or(32)));
+                    let network = network_of(network, rest.first().copied());
+                    match network.filter(|network| network.parse::<Prefix>().is_ok()) {
+                        Some(network) => routes.push(network),
+                        None => decide(w, d, NO_NETWORK),
+                    }
                 }
-                ("iroute-ipv6", [network, ..]) => routes.push((*network).to_owned()),
-                ("push", [option, ..]) => push.push((*option).to_owned()),
+                ("iroute-ipv6", [network, ..]) if network.parse::<Prefix>().is_ok() => {
+                    routes.push((*network).to_owned());
+                }
+                ("iroute-ipv6", _) => decide(w, d, NO_NETWORK),
+                ("push", [option, ..]) => match not_pushed(option) {
+                    Some(why) => w.out.notes.push(at(d, why)),
+                    None => push.push((*option).to_owned()),
+                },
                 ("disable", _) => text.push_str("disabled = true\n"),
                 _ => decide(w, d, "is not understood"),
             }

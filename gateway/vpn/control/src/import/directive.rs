@@ -10,6 +10,29 @@ use sealane_ovpn::push::length;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+pub(super) const NO_NETWORK: &str = "is not a network: write its address and its mask";
+
+/// `NETWORK [MASK]` as `NETWORK/LENGTH`; without a mask, or with `default`, it is one address. `None`: the mask is none.
+pub(super) fn network_of(network: &str, mask: Option<&str>) -> Option<String> {
+    let mask = match mask {
+        None | Some("default") => Ipv4Addr::BROADCAST,
+        Some(mask) => mask.parse().ok()?,
+    };
+    Some(format!("{network}/{}", length(mask)?))
+}
+
+/// Why an option is not pushed, if it is not.
+pub(super) fn not_pushed(option: &str) -> Option<&'static str> {
+    match option.split_ascii_whitespace().next().unwrap_or("") {
+        "comp-lzo" | "compress" => Some(COMPRESSION),
+        "shaper" | "fragment" => Some("cannot be pushed"),
+        "topology" | "ping" | "ping-restart" | "peer-id" | "cipher" | "route-gateway" | "tun-mtu" => {
+            Some("the server says it by itself")
+        }
+        _ => None,
+    }
+}
+
 /// One directive that is translated where it stands.
 pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: bool, base: &Path) {
     let arguments = d.arguments();
@@ -93,23 +116,19 @@ pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: 
             Ok(NameRule::Subject(n)) => w.set("verify_x509_name", &quoted(&format!("subject:{n}"))),
             Err(e) => w.decide(d, &e.to_string()),
         },
-        ("push", [option, ..]) => match option.split_ascii_whitespace().next().unwrap_or("") {
-            "comp-lzo" | "compress" | "shaper" | "fragment" => w.note(d, "cannot be pushed"),
-            "topology" | "ping" | "ping-restart" | "peer-id" | "cipher" | "route-gateway" | "tun-mtu" => {
-                w.note(d, "the server says it by itself")
-            }
-            _ => w.push.push((*option).to_owned()),
+        ("push", [option, ..]) => match not_pushed(option) {
+            Some(why) => w.note(d, why),
+            None => w.push.push((*option).to_owned()),
         },
         ("route", [network, rest @ ..]) => {
-            let mask = rest.first().and_then(|m| m.parse::<Ipv4Addr>().ok()).unwrap_or(Ipv4Addr::BROADCAST);
-            match format!("{network}/{}", length(mask).unwrap_or(32)).parse() {
-                Ok(prefix) => w.routes.push((d.line, prefix)),
-                Err(()) => w.decide(d, "not a network"),
+            match network_of(network, rest.first().copied()).and_then(|network| network.parse().ok()) {
+                Some(prefix) => w.routes.push((d.line, prefix)),
+                None => w.decide(d, NO_NETWORK),
             }
         }
         ("route-ipv6", [network, ..]) => match network.parse() {
             Ok(prefix) => w.routes.push((d.line, prefix)),
-            Err(()) => w.decide(d, "not a network"),
+            Err(()) => w.decide(d, NO_NETWORK),
         },
         ("user", [name, ..]) => w.top.push(format!("user = {}", quoted(name))),
         ("group", [name, ..]) => w.top.push(format!("group = {}", quoted(name))),

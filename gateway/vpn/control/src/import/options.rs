@@ -18,8 +18,8 @@ const LOGS: &str = "the log goes to the standard error; the service manager stor
 const KERNEL: &str = "the kernel's defaults are used";
 const SCRIPT: &str =
     "scripts are not run; what this one sets up (firewall, routes, who may connect) has to be done otherwise";
-pub(super) const COMPRESSION: &str = "compression is not supported: it lets an attacker read what is compressed with his own data; clients \
-                           must take it out of their configuration, too";
+pub(super) const COMPRESSION: &str = "nothing is compressed: that lets an attacker read what is compressed with his own data. Clients that have \
+                           it in their configuration are told to leave it out (as by `compress migrate`), from OpenVPN 2.4 on";
 const PEM: &str = "give ca, cert and key in PEM";
 const SUITES: &str = "the suites and groups are ECDHE (X25519, P-256, P-384, post-quantum X25519MLKEM768) with AES-GCM and \
                       ChaCha20-Poly1305, and cannot be chosen; is that enough?";

@@ -1,0 +1,304 @@
+//! What a profile wants of the server's certificate and of TLS.
+
+use super::Files;
+use crate::ovpn_file::Directive;
+use crate::tls::Endpoint;
+use crate::verify::{Demands, Fingerprint, NameRule, Verifier, usage_oid};
+use anyhow::{Context as _, Result, bail};
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
+use std::sync::Arc;
+
+/// What the profile wants of the server's certificate.
+fn demands(files: &Files<'_>) -> Result<Demands> {
+    let mut demands = Demands::default();
+    for d in files.directives {
+        let arguments = d.arguments();
+        let wrong = |what: &str| anyhow::anyhow!("line {}: {}: {what}", d.line, d.words.join(" "));
+        match d.name() {
+            "remote-cert-tls" => match arguments.first() {
+                Some(&"server") => demands.explicit_usage = true,
+                _ => return Err(wrong("the server's certificate must be a server's")),
+            },
+            "remote-cert-eku" => {
+                let name = arguments.join(" ");
+                demands.extended_usages.push(usage_oid(&name).ok_or_else(|| wrong("no extended key usage"))?);
+            }
+            "remote-cert-ku" => {
+                for value in &arguments {
+                    let digits = value.trim_start_matches("0x");
+                    let bits = u8::from_str_radix(digits, 16).map_err(|_| wrong("not two hexadecimal digits"))?;
+                    demands.key_usages.push(bits);
+                }
+                if arguments.is_empty() {
+                    demands.explicit_usage = true;
+                }
+            }
+            "peer-fingerprint" => {
+                for fingerprint in fingerprints(d).ok_or_else(|| wrong("no SHA-256 fingerprint"))? {
+                    match fingerprint {
+                        Fingerprint::Sha256(f) => demands.fingerprints.push(f),
+                        Fingerprint::Sha1(_) => return Err(wrong("a SHA-1 fingerprint; write the SHA-256")),
+                    }
+                }
+            }
+            "verify-hash" => {
+                let found = fingerprints(d).ok_or_else(|| wrong("no SHA-1 or SHA-256 fingerprint"))?;
+                let named = match arguments.get(1) {
+                    None => true,
+                    Some(&"SHA1") => found.iter().all(|f| matches!(f, Fingerprint::Sha1(_))),
+                    Some(&"SHA256") => found.iter().all(|f| matches!(f, Fingerprint::Sha256(_))),
+                    Some(_) => false,
+                };
+                if !named {
+                    return Err(wrong("the fingerprint is not of the digest that is named"));
+                }
+                demands.issuer_fingerprints.extend(found);
+            }
+            "verify-x509-name" => demands.name = Some(name_rule(d)?),
+            _ => {}
+        }
+    }
+    Ok(demands)
+}
+
+/// The fingerprints of an option or of its block, which has one on each line. `None`: there is none, or something else.
+fn fingerprints(d: &Directive) -> Option<Vec<Fingerprint>> {
+    let text = d.inline.as_deref().or_else(|| d.words.get(1).map(String::as_str))?;
+    let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with(['#', ';']));
+    let found: Vec<Fingerprint> = lines.map(fingerprint).collect::<Option<_>>()?;
+    (!found.is_empty()).then_some(found)
+}
+
+/// 20 or 32 pairs of hexadecimal digits with colons between them.
+fn fingerprint(text: &str) -> Option<Fingerprint> {
+    let pair = |pair: &str| {
+        let digits = pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit());
+        digits.then(|| u8::from_str_radix(pair, 16).ok()).flatten()
+    };
+    let bytes: Vec<u8> = text.split(':').map(pair).collect::<Option<_>>()?;
+    if let Ok(bytes) = bytes.as_slice().try_into() {
+        return Some(Fingerprint::Sha1(bytes));
+    }
+    bytes.as_slice().try_into().ok().map(Fingerprint::Sha256)
+}
+
+/// Cipher suites of `tls-cipher` and `tls-ciphersuites`, as OpenVPN, OpenSSL and rustls name them.
+const SUITES: &[[&str; 3]] = &[
+    [
+        "TLS-ECDHE-ECDSA-WITH-AES-256-GCM-SHA384",
+        "ECDHE-ECDSA-AES256-GCM-SHA384",
+        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    ],
+    [
+        "TLS-ECDHE-ECDSA-WITH-AES-128-GCM-SHA256",
+        "ECDHE-ECDSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    ],
+    [
+        "TLS-ECDHE-ECDSA-WITH-CHACHA20-POLY1305-SHA256",
+        "ECDHE-ECDSA-CHACHA20-POLY1305",
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    ],
+    ["TLS-ECDHE-RSA-WITH-AES-256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"],
+    ["TLS-ECDHE-RSA-WITH-AES-128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
+    [
+        "TLS-ECDHE-RSA-WITH-CHACHA20-POLY1305-SHA256",
+        "ECDHE-RSA-CHACHA20-POLY1305",
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+    ],
+    ["TLS_AES_256_GCM_SHA384", "TLS-AES-256-GCM-SHA384", "TLS13_AES_256_GCM_SHA384"],
+    ["TLS_AES_128_GCM_SHA256", "TLS-AES-128-GCM-SHA256", "TLS13_AES_128_GCM_SHA256"],
+    ["TLS_CHACHA20_POLY1305_SHA256", "TLS-CHACHA20-POLY1305-SHA256", "TLS13_CHACHA20_POLY1305_SHA256"],
+];
+
+/// Groups of `tls-groups` and `ecdh-curve`, and rustls' names of them.
+const GROUPS: &[(&str, &str)] = &[
+    ("X25519", "X25519"),
+    ("SECP256R1", "secp256r1"),
+    ("PRIME256V1", "secp256r1"),
+    ("P-256", "secp256r1"),
+    ("SECP384R1", "secp384r1"),
+    ("P-384", "secp384r1"),
+    ("X25519MLKEM768", "X25519MLKEM768"),
+];
+
+/// TLS as the profile restricts it: suites, groups and versions.
+fn restricted(files: &Files<'_>) -> Result<(CryptoProvider, Vec<&'static SupportedProtocolVersion>)> {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    let last = |name: &str| files.directives.iter().rfind(|d| d.name() == name);
+    for (option, tls13) in [("tls-cipher", false), ("tls-ciphersuites", true)] {
+        let Some(d) = last(option) else { continue };
+        if !tls13 && keeps_all(d.words.get(1).map_or("", String::as_str)) {
+            continue;
+        }
+        let wanted = list(d)?;
+        let is_wanted = |suite: &SupportedCipherSuite| {
+            let name = format!("{:?}", suite.suite());
+            SUITES
+                .iter()
+                .any(|names| names[2] == name && names.iter().any(|n| wanted.contains(&n.to_ascii_uppercase())))
+        };
+        provider.cipher_suites.retain(|suite| suite.tls13().is_some() != tls13 || is_wanted(suite));
+        if !provider.cipher_suites.iter().any(|s| s.tls13().is_some() == tls13) {
+            bail!(
+                "line {}: of the suites in {option} none is supported (ECDHE with AES-GCM and ChaCha20-Poly1305 are)",
+                d.line
+            );
+        }
+    }
+    if let Some(d) = last("tls-groups").or_else(|| last("ecdh-curve")) {
+        let wanted = list(d)?;
+        provider.kx_groups.retain(|group| {
+            let name = format!("{:?}", group.name());
+            GROUPS.iter().any(|(theirs, ours)| *ours == name && wanted.contains(&(*theirs).to_owned()))
+        });
+        if provider.kx_groups.is_empty() {
+            bail!(
+                "line {}: of the groups in {} none is supported (X25519, secp256r1 and secp384r1 are)",
+                d.line,
+                d.name()
+            );
+        }
+    }
+    let version = |name: &str, default: u8| -> Result<u8> {
+        let Some(d) = last(name) else { return Ok(default) };
+        match d.arguments().first().copied() {
+            Some("1.0") => Ok(0),
+            Some("1.1") => Ok(1),
+            Some("1.2") => Ok(2),
+            Some("1.3") => Ok(3),
+            other => bail!("line {}: {name} {}: not a version of TLS", d.line, other.unwrap_or("")),
+        }
+    };
+    let (least, most) = (version("tls-version-min", 2)?, version("tls-version-max", 3)?);
+    let all = [(3, &rustls::version::TLS13), (2, &rustls::version::TLS12)];
+    let versions: Vec<_> = all.into_iter().filter(|(n, _)| (least..=most).contains(n)).map(|(_, v)| v).collect();
+    if versions.is_empty() {
+        bail!("tls-version-min and tls-version-max leave no version: TLS 1.2 and 1.3 are supported");
+    }
+    Ok((provider, versions))
+}
+
+/// Classes of OpenSSL's cipher lists that have none of our suites, so that nothing is lost when they are excluded.
+const ABSENT: &[&str] = &[
+    "3DES", "ADH", "AECDH", "ARIA", "CAMELLIA", "DES", "DH", "DHE", "DSS", "EDH", "EXP", "EXPORT", "IDEA", "KRB5",
+    "LOW", "MD5", "MEDIUM", "NULL", "PSK", "RC2", "RC4", "SEED", "SHA", "SHA1", "SRP", "SSLv2", "aDSS", "aNULL",
+    "aPSK", "aSRP", "eNULL", "kDHE", "kEDH", "kPSK", "kRSA", "kSRP",
+];
+
+/// Whether an expression of OpenSSL keeps all suites that there are here: `DEFAULT:!EXP:!PSK`, `DEFAULT:@SECLEVEL=1`.
+fn keeps_all(text: &str) -> bool {
+    let mut words = text.split(':');
+    let whole = words.next().is_some_and(|first| ["DEFAULT", "ALL", "HIGH"].contains(&first));
+    // Up to level 2, security levels demand what is demanded here of every certificate and suite.
+    let level = |word: &str| ["@SECLEVEL=0", "@SECLEVEL=1", "@SECLEVEL=2", "@STRENGTH"].contains(&word);
+    whole && words.all(|word| level(word) || word.strip_prefix(['!', '-']).is_some_and(|class| ABSENT.contains(&class)))
+}
+
+/// A list with colons in it, in capitals. OpenSSL's expressions are not understood.
+fn list(d: &Directive) -> Result<Vec<String>> {
+    let text = d.words.get(1).map_or("", String::as_str);
+    let named = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    match text.split(':').all(|name| named(&name) && !["DEFAULT", "HIGH", "ALL"].contains(&name)) {
+        true => Ok(text.split(':').map(str::to_ascii_uppercase).collect()),
+        false => bail!("line {}: {} {text}: only names with colons between them are understood", d.line, d.name()),
+    }
+}
+
+pub(super) fn endpoint(files: &Files<'_>) -> Result<Endpoint> {
+    let (provider, versions) = restricted(files)?;
+    let provider = Arc::new(provider);
+    let demands = demands(files)?;
+    let ca: Vec<CertificateDer<'static>> = match files.text("ca")? {
+        Some(ca) => CertificateDer::pem_slice_iter(ca.as_bytes()).collect::<Result<_, _>>().context("ca")?,
+        // A fingerprint names the server's certificate itself.
+        None if demands.fingerprints.is_empty() => bail!("there is no `ca` in it, and no `peer-fingerprint`"),
+        None if !demands.issuer_fingerprints.is_empty() => bail!("verify-hash: there is no `ca` in it"),
+        None if files.text("crl-verify")?.is_some() => bail!("crl-verify: there is no `ca` in it"),
+        None => Vec::new(),
+    };
+    if ca.is_empty() && files.text("ca")?.is_some() {
+        bail!("ca: there is no certificate in it");
+    }
+    let crls = match files.text("crl-verify")? {
+        Some(text) => CertificateRevocationListDer::pem_slice_iter(text.as_bytes())
+            .map(|l| l.map(|l| l.to_vec()))
+            .collect::<Result<Vec<_>, _>>()
+            .context("crl-verify")?,
+        None => Vec::new(),
+    };
+    let verifier = Arc::new(Verifier::new(&provider, &ca, &crls, demands, false)?);
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&versions)
+        .context("no cipher suite of the profile is for a version of TLS that it allows")?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match (files.text("cert")?, files.text("key")?) {
+        (Some(cert), Some(key)) => {
+            let mut chain: Vec<CertificateDer<'static>> =
+                CertificateDer::pem_slice_iter(cert.as_bytes()).collect::<Result<_, _>>().context("cert")?;
+            if let Some(extra) = files.text("extra-certs")? {
+                let extra = CertificateDer::pem_slice_iter(extra.as_bytes());
+                chain.extend(extra.collect::<Result<Vec<_>, _>>().context("extra-certs")?);
+            }
+            let encrypted = key.contains("ENCRYPTED");
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|e| match encrypted {
+                true => anyhow::anyhow!(
+                    "key: it is encrypted, which is not supported (openssl pkey -in FILE -out FILE.pem decrypts it)"
+                ),
+                false => anyhow::Error::from(e).context("key"),
+            })?;
+            builder.with_client_auth_cert(chain, key).context("cert and key")?
+        }
+        (None, None) => builder.with_no_client_auth(),
+        _ => bail!("of `cert` and `key` there is only one"),
+    };
+    config.enable_sni = false;
+    config.resumption = Resumption::disabled();
+    Ok(Endpoint::Client(Arc::new(config)))
+}
+
+/// `verify-x509-name NAME [subject|name|name-prefix]`.
+pub fn name_rule(directive: &Directive) -> Result<NameRule> {
+    let arguments = directive.arguments();
+    let name = arguments.first().map(|n| (*n).to_owned());
+    let name = name.with_context(|| format!("line {}: verify-x509-name without a name", directive.line))?;
+    Ok(match arguments.get(1).copied() {
+        Some("name") => NameRule::Name(name),
+        Some("name-prefix") => NameRule::Prefix(name),
+        None | Some("subject") => NameRule::Subject(name),
+        Some(other) => bail!("line {}: verify-x509-name … {other} is not supported", directive.line),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_no_suite_away_is_no_restriction() {
+        for all in ["DEFAULT", "DEFAULT:!EXP:!LOW:!PSK:!SRP:!kRSA", "DEFAULT:@SECLEVEL=0", "HIGH:-aNULL:@STRENGTH"] {
+            assert!(keeps_all(all), "{all}");
+        }
+        for some in ["", "ECDHE", "DEFAULT:!ECDHE", "DEFAULT:!AESGCM", "DEFAULT:@SECLEVEL=3", "!PSK", "DEFAULT:ECDHE"] {
+            assert!(!keeps_all(some), "{some}");
+        }
+    }
+
+    #[test]
+    fn fingerprints_are_of_their_length() {
+        let sha1 = ["AB"; 20].join(":");
+        let sha256 = ["0c"; 32].join(":");
+        assert_eq!(fingerprint(&sha1), Some(Fingerprint::Sha1([0xab; 20])));
+        assert_eq!(fingerprint(&sha256), Some(Fingerprint::Sha256([0x0c; 32])));
+        for wrong in
+            ["", "00", &sha1[3..], &format!("{sha256}:00"), &sha1.replace("AB", "+B"), &sha1.replace("AB", "0AB")]
+        {
+            assert_eq!(fingerprint(wrong), None, "{wrong}");
+        }
+    }
+}
