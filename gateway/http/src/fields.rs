@@ -49,6 +49,29 @@ pub enum FieldError {
     Length,
 }
 
+/// A field's value that was checked when the program was compiled.
+#[derive(Clone, Copy, Debug)]
+pub struct LiteralValue(&'static [u8]);
+
+impl LiteralValue {
+    /// Use it in a `const` block: a value that is not valid does not compile then.
+    pub const fn new(value: &'static str) -> Self {
+        let bytes = value.as_bytes();
+        let mut at = 0;
+        while at < bytes.len() {
+            assert!(bytes[at] > b' ' && bytes[at] < 0x7f || bytes[at] == b' ' && at > 0 && at + 1 < bytes.len());
+            at += 1;
+        }
+        Self(bytes)
+    }
+
+    /// The value.
+    #[inline]
+    pub const fn as_bytes(self) -> &'static [u8] {
+        self.0
+    }
+}
+
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -166,6 +189,19 @@ impl Fields {
         if !scan::is_field_value(value) {
             return Err(FieldError::Value);
         }
+        self.append_known(known, value)
+    }
+
+    /// Appends a field under a known name, with a value that needs no check. [`Known::Other`] is refused.
+    pub fn push_literal(&mut self, known: Known, value: LiteralValue) -> Result<(), FieldError> {
+        if known == Known::Other {
+            return Err(FieldError::Name);
+        }
+        self.append_known(known, value.0)
+    }
+
+    #[inline(always)]
+    fn append_known(&mut self, known: Known, value: &[u8]) -> Result<(), FieldError> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(known.line_start().as_bytes());
         self.append_value(known, start, value)
@@ -394,6 +430,7 @@ mod tests {
             assert_eq!(f.set(Known::Date, value), Err(FieldError::Value));
         }
         assert_eq!(f.push_known(Known::Other, b"v"), Err(FieldError::Name));
+        assert_eq!(f.push_literal(Known::Other, const { LiteralValue::new("v") }), Err(FieldError::Name));
         assert!(f.is_empty());
     }
 

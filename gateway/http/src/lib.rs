@@ -25,6 +25,6 @@ mod scan;
 
 pub use authority::is_authority;
 pub use error::ParseError;
-pub use fields::{FieldError, Fields};
+pub use fields::{FieldError, Fields, LiteralValue};
 pub use known::Known;
 pub use message::{BodyLength, Method, RequestHead, ResponseHead, Scheme, Version};

@@ -136,13 +136,14 @@ pub(crate) fn run_action(
 }
 
 /// Does what the state machine says.
-#[inline]
+#[inline(always)]
 pub(crate) fn perform(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     if !actions.is_empty() {
         perform_some(proxy, cx, exchange, actions);
     }
 }
 
+#[inline(never)]
 fn perform_some(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;

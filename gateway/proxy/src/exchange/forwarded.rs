@@ -11,7 +11,7 @@ use crate::rules::RouteRef;
 use crate::snapshot::AddressHeader;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use sealane_http::{FieldError, Fields, Known, Version, is_authority};
+use sealane_http::{FieldError, Fields, Known, LiteralValue, Version, is_authority};
 use sealane_route::proxies::{self, TrustedProxies};
 use sealane_tls::CertificateDer;
 use std::io::Write;
@@ -178,7 +178,8 @@ pub(crate) fn clean_trailers(trailers: &mut Fields, route: Option<&RouteRef>) {
 /// Changes a request's fields for the upstream.
 pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut Vec<u8>) -> Result<(), FieldError> {
     let peer = client.peer_text.as_bytes();
-    let proto: &[u8] = if client.is_secure() { b"https" } else { b"http" };
+    let (https, http) = const { (LiteralValue::new("https"), LiteralValue::new("http")) };
+    let proto = if client.is_secure() { https } else { http };
     text.clear();
     text.extend_from_slice(x.request.authority());
     let host = text.len();
@@ -207,27 +208,27 @@ pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut
         text.push(b'"');
     }
     text.extend_from_slice(b";proto=");
-    text.extend_from_slice(proto);
+    text.extend_from_slice(proto.as_bytes());
     if x.claims != Claims::Removed {
         fields.remove(Known::XForwardedFor);
         fields.remove(Known::Forwarded);
     }
     fields.push_known(Known::XForwardedFor, &text[host..chain])?;
     if !fields.contains(Known::XForwardedProto) {
-        fields.push_known(Known::XForwardedProto, proto)?;
+        fields.push_literal(Known::XForwardedProto, proto)?;
     }
     if host > 0 && !fields.contains(Known::XForwardedHost) {
         fields.push_known(Known::XForwardedHost, &text[..host])?;
     }
     fields.push_known(Known::Forwarded, &text[chain..])?;
     // RFC 9110 §7.6.3: the version that it came in.
-    let via: &[u8] = match x.request.version {
-        Version::Http10 => b"1.0 sealane",
-        Version::Http11 => b"1.1 sealane",
-        Version::Http2 => b"2.0 sealane",
-        Version::Http3 => b"3.0 sealane",
+    let via = match x.request.version {
+        Version::Http10 => const { LiteralValue::new("1.0 sealane") },
+        Version::Http11 => const { LiteralValue::new("1.1 sealane") },
+        Version::Http2 => const { LiteralValue::new("2.0 sealane") },
+        Version::Http3 => const { LiteralValue::new("3.0 sealane") },
     };
-    fields.push_known(Known::Via, via)?;
+    fields.push_literal(Known::Via, via)?;
     if let Some(certificate) = &client.cert {
         fields.set(Known::ClientCert, &certificate.field)?;
     }
