@@ -1,8 +1,7 @@
 //! Fields in which a proxy tells servers about its client: who it is, how it came, what it asked for before the proxy
 //! changed that, and which certificate it has shown.
 //!
-//! A server that believes them believes whoever wrote them, so they are taken only from proxies that the operator
-//! trusts. There is one table, for heads and trailers of every HTTP version ([`Fields::remove_claims`]); the page
+//! A server that believes them believes their sender, so they are taken only from proxies that the operator trusts. There is one table, for heads and trailers of every HTTP version ([`Fields::remove_claims`]); the page
 //! `docs/how-to/behind-a-load-balancer.md` lists it.
 //!
 //! Names are compared as servers that follow CGI (RFC 3875 §4.1.18) tell them apart, who see `X_Real_IP` and

@@ -1,7 +1,7 @@
 //! What can be wrong with a message: one enum for the whole codec, and the one place that maps it to a status.
 //!
-//! Every variant is the peer's fault. After any of them the byte stream has no known position any more, so whoever
-//! receives one answers (when it is the server) and closes the connection.
+//! Every variant is the peer's fault. After any of them the byte stream has no known position any more, so the caller
+//! answers (if it is the server) and closes the connection.
 
 use std::fmt;
 

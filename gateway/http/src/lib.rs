@@ -2,7 +2,7 @@
 //!
 //! Bytes come in, heads and pieces of bodies go out, and the other way round; sockets, buffers and time are the
 //! caller's. Everything is checked here, once and strictly ([`h1`] says what), and messages are written anew rather
-//! than relayed, so that whoever comes behind reads what was checked.
+//! than relayed, so that the next recipient reads what was checked.
 //!
 //! - [`message`]: request and response heads, shared by HTTP/1.1, HTTP/2 and HTTP/3;
 //! - [`fields`] and [`known`]: their fields, and the names that code asks for;

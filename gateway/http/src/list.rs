@@ -2,7 +2,7 @@
 //! RFC 9114 §4.3). What is read here is as strict as HTTP/1.1's parser: a message that HTTP/1.1 could not carry, or
 //! would carry as something else, is refused.
 //!
-//! Whoever decodes the list fills a [`Pseudo`] and hands the other fields over in their order. Extended CONNECT for
+//! The decoder of a list fills a [`Pseudo`] and passes the other fields on in their order. Extended CONNECT for
 //! WebSocket (RFC 8441, RFC 9220) becomes what it is in HTTP/1.1: a GET with `Upgrade: websocket`.
 
 use crate::authority::Authority;

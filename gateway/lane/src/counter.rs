@@ -1,7 +1,7 @@
 //! Counters of one lane: written by that lane alone, read by anybody.
 //!
 //! A plain load and store, no read-modify-write: the owner is the only writer, so nothing is lost and no LOCK prefix
-//! is needed. Whoever reads sums over the lanes.
+//! is needed. The reader sums over the lanes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -122,7 +122,7 @@ impl<M> Mailbox<M> {
         self.shared.closed.store(closed, Ordering::Relaxed);
     }
 
-    /// How many messages of a kind did not fit so far, whoever sent them.
+    /// How many messages of a kind did not fit so far, of all senders.
     pub fn refused(&self, kind: usize) -> u64 {
         self.shared.kinds.get(kind).map_or(0, |k| k.refused.load(Ordering::Relaxed))
     }

@@ -1,7 +1,7 @@
 //! The loop of a lane.
 //!
 //! One turn: wait for events → hand each to the service → pick up mail, within a budget → fire timers → let the service do
-//! what it has put off (admitted handshakes, sends). The service owns everything; the loop only says what is ready.
+//! what it has deferred (admitted handshakes, sends). The service owns everything; the loop only says what is ready.
 
 use crate::mailbox::{Inbox, Mail};
 use crate::timers::{Millis, Timers};
@@ -58,7 +58,7 @@ pub trait Service {
 pub enum After {
     /// Nothing is left to do: wait for events.
     Sleep,
-    /// Work has been put off: look for events without waiting.
+    /// Work was deferred: look for events without waiting.
     Again,
     /// The lane is done.
     Stop,

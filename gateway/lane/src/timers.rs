@@ -1,6 +1,6 @@
 //! The timers of one lane: a hashed wheel of coarse deadlines.
 //!
-//! Deadlines are pushed back far more often than they fire, so the wheel is lazy: whoever is woken looks at its real
+//! Deadlines are pushed back far more often than they fire, so the wheel is lazy: a connection that is woken looks at its real
 //! deadline and, if it is later, arms again. An entry costs 16 bytes; moving a deadline back costs nothing. Moving it
 //! forward leaves an entry behind, which is stale: [`Deadline`] knows which of its entries counts and ignores the others
 //! when they fire, so that they do not multiply, and [`Timers::retain`] removes them where too many have gathered.

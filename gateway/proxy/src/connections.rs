@@ -1,8 +1,8 @@
 //! A lane's connections, and which of them have something to send.
 //!
-//! Every connection, over TCP and over QUIC, with clients and with upstreams, has one key here. Whoever stages bytes on one marks
-//! it; the marks are taken at the end of the event (one exchange at a time), of the turn (shared over TCP), or with the turn's
-//! datagrams (QUIC).
+//! Every connection, over TCP and over QUIC, with clients and with upstreams, has one key here. Code that stages bytes on a
+//! connection marks it. The marks are taken at the end of the event (one exchange at a time), of the turn (shared over TCP),
+//! or with the datagrams of the turn (QUIC).
 
 use crate::conn::{Client, ClientConnection, Conn, UpstreamConnection, UpstreamPhase};
 use crate::exchange::streams::ClientStream;

@@ -75,7 +75,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
 }
 
 /// Drives the connections that many exchanges share, and sends what they have.
-pub(crate) fn settle_shared(proxy: &mut Proxy, cx: &mut Context) {
+pub(crate) fn flush_shared(proxy: &mut Proxy, cx: &mut Context) {
     for _ in 0..ROUNDS {
         let mut batch = proxy.connections.take_shared();
         for key in batch.drain(..) {

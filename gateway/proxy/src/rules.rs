@@ -1,7 +1,7 @@
 //! What a host's rules do with a request and its response: fields, redirects, paths, HSTS.
 //!
 //! Control fills [`Route`]s; a request that came by one keeps a reference to it, so that its response gets what the
-//! route says, whoever makes the response.
+//! route says, whether a server or the gateway makes the response.
 
 use crate::lane_state::LaneListener;
 use crate::snapshot::Action;

@@ -15,7 +15,7 @@ use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::resume_source;
-use crate::flush::{flush_marked, settle_shared};
+use crate::flush::{flush_marked, flush_shared};
 use crate::lifecycle::close_connection;
 use crate::limits::{ClientConnections, Passed, RATES_TIMER};
 use crate::memory::{count_in, free_memory};
@@ -102,7 +102,7 @@ pub struct Setup {
     pub sessions: SessionStore,
     /// Where snapshots come from.
     pub snapshots: Subscription<Snapshot>,
-    /// The lane's counters, also held by whoever reads them.
+    /// The lane's counters, which control reads.
     pub counters: Arc<Counters>,
     /// Set by control while the process holds more memory than it should: nobody new is accepted then.
     pub short_of_memory: Arc<AtomicBool>,
@@ -211,7 +211,7 @@ fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: O
     cx.timers.arm(LISTENER, deadline);
     // Connections without a request under way end now, the others with their response. With a successor there is
     // no hurry: a client whose request is on its way already gets its answer here, with the word that it is the
-    // last; whoever says nothing is let go at the deadline.
+    // last; a connection without a request is closed at the deadline.
     let idle = proxy.settings.limits().idle_timeout;
     for key in proxy.connections.keys() {
         match proxy.connections.get_mut(key) {
@@ -377,7 +377,7 @@ impl Service for Proxy {
                 flush_marked(self, cx);
             }
         }
-        settle_shared(self, cx);
+        flush_shared(self, cx);
         let more = quic_turn(self, cx);
         // After all that may have freed a place at a server.
         let served = serve_queues(self, cx);

@@ -147,7 +147,7 @@ thread_local! {
     static KNOCKED: RefCell<VecDeque<Initial>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// A client's first packets' keys. Whoever knows the connection id, which is in the clear, can derive them.
+/// The keys of a client's first packets. They can be derived from the connection ID, which is not encrypted.
 pub(crate) fn initial_keys(suite: &Suite, dst_cid: &ConnectionId, side: Side) -> Keys {
     if side.is_client() {
         return keys(suite.keys(dst_cid, rustls::Side::Client, quic::Version::V1));

@@ -1,7 +1,7 @@
 //! Takes the padding off the end of a QUIC packet's frames (RFC 9000 §19.1).
 //!
 //! Zeroes at the end are padding only where no frame reaches into them, so the frames before are walked. A frame that is
-//! not known here, or is broken, leaves the packet as it came: whoever reads it will judge it.
+//! not known here, or is broken, leaves the packet as it came: quinn-proto judges it.
 
 /// Fewer bytes of padding are not worth the walk.
 const WORTH: usize = 32;

@@ -170,7 +170,7 @@ mod tests {
         UnparsedPublicKey::new(algorithm, public).verify(message, signature).is_ok()
     }
 
-    /// Whoever signs, in every scheme, the signature is good for the message and for no other.
+    /// With every signer and in every scheme, a signature is valid for its message and for no other.
     #[test]
     fn all_sign_what_verifies() {
         for size in [aws::KeySize::Rsa2048, aws::KeySize::Rsa3072] {

@@ -59,7 +59,7 @@ pub fn encode_request(out: &mut Vec<u8>, head: &RequestHead, body: BodyLength, c
 }
 
 /// Appends a response's head for a client of version `to`, and says how the body must be framed: what has no length is
-/// sent in chunks to HTTP/1.1 clients, whoever it came from, and until the connection closes to HTTP/1.0 ones.
+/// sent in chunks to HTTP/1.1 clients, and until the connection closes to HTTP/1.0 ones.
 ///
 /// Where the result is [`BodyLength::UntilClose`], `Connection: close` is written whatever `connection` says, and the
 /// caller closes. With [`BodyLength::None`] a Content-Length among the fields is passed on (it tells what a GET would

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// Connections accepted before other new clients get their turn.
 const ACCEPTS: usize = 4;
-/// Newcomers that may wait before accepting pauses.
+/// New clients that may wait before accepting pauses.
 const MAX_WAITING: usize = 512;
 /// Clients that a lane takes even while memory is short: it may be so for reasons that have nothing to do with them.
 const ALWAYS: usize = 64;
@@ -395,7 +395,7 @@ pub(crate) fn serve_admission(proxy: &mut Proxy, cx: &mut Context) {
                     proxy.admission.listener_ready(token);
                 }
             }
-            Step::Event(key) => put_off_event(proxy, cx, key),
+            Step::Event(key) => deferred_event(proxy, cx, key),
         }
         flush_marked(proxy, cx);
         now = cx.instant();
@@ -415,7 +415,7 @@ pub(crate) fn serve_admission(proxy: &mut Proxy, cx: &mut Context) {
     proxy.counters.hellos_waiting.set(proxy.admission.hellos.len() as u64);
 }
 
-fn put_off_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+fn deferred_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     // It may have timed out meanwhile.
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
     if let Some(ready) = client_conn.deferred.take() {

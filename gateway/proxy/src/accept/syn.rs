@@ -57,7 +57,7 @@ impl Signatures {
 
 /// Whether the client's third packet has not come yet.
 fn is_unproven(socket: impl AsFd) -> bool {
-    // A socket that tells nothing is closing: whoever reads it next finds out.
+    // A socket that tells nothing is closing: the next read finds that out.
     fastopen::info(socket).is_ok_and(|i| i.state == State::SynReceived)
 }
 

@@ -166,7 +166,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
         }
         Ok(Some(hello)) => hello,
         Err(_) if client_conn.client.listener.listener.tls.is_none() => {
-            // No hello, so no name: for whoever takes everything.
+            // No hello, so no name: the connection is relayed like one without a name.
             return relay_all(proxy, cx, key);
         }
         Err(e) => return refuse_hello(proxy, cx, key, e),

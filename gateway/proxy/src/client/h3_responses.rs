@@ -87,7 +87,7 @@ pub(crate) fn h3_client_finish(
     h3_staged(connections, key, index);
 }
 
-/// The exchange is called off; whoever does so ends the stream, if there still is one.
+/// The exchange is called off. The caller ends the stream, if there still is one.
 pub(crate) fn h3_client_detach(connections: &mut Connections, key: Key, index: u32) {
     if let Some(stream) = h3_stream(connections, key, index) {
         stream.exchange = None;

@@ -64,7 +64,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     }
     let refused = match x.request.method() {
         Method::Connect if !listener.listener.allow_connect => Some(&proxy.counters.connects_refused),
-        // RFC 9110 §9.3.8: it shows whoever made a browser send it what the browser has added.
+        // RFC 9110 §9.3.8: a page that makes a browser send TRACE would see what the browser has added.
         Method::Trace if !listener.listener.allow_trace => Some(&proxy.counters.traces_refused),
         _ => None,
     };

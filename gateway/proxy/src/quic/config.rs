@@ -151,7 +151,7 @@ pub(crate) fn transport(settings: &QuicSettings, silence: Option<Duration>) -> T
     config.receive_window(window(settings.connection_window));
     config.send_window(settings.send_window);
     config.max_idle_timeout(silence.and_then(|s| IdleTimeout::try_from(s).ok()));
-    // RFC 9114 §5.1: whoever waits for an answer keeps the connection from being ended for its silence.
+    // RFC 9114 §5.1: a client that waits for a response keeps the connection from being closed for its silence.
     config.keep_alive_interval(silence.map(|_| PING_AFTER));
     config.datagram_receive_buffer_size(None);
     // Where the peer can be asked for fewer acknowledgements, it is.

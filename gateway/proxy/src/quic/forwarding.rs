@@ -234,7 +234,7 @@ mod tests {
         let (here, there) = ("192.0.2.1:5".parse().unwrap(), "192.0.2.2:5".parse().unwrap());
         moved.note(0, here, &first(7), 1, 1000);
         moved.note(0, there, &first(7), 0, 1000);
-        assert_eq!(moved.owner(1, here, &first(7)), Some(1), "whoever was first");
+        assert_eq!(moved.owner(1, here, &first(7)), Some(1), "the first datagram decides");
         assert_eq!(moved.owner(1, there, &first(7)), None);
         assert_eq!(moved.owner(1, here, &first(8)), None);
         for id in 0..10_000 {

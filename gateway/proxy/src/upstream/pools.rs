@@ -49,13 +49,13 @@ impl UpstreamPools {
         }
     }
 
-    /// Requests wait for a group: its queue is looked at in each turn, and at this time at the latest.
-    pub fn mind_queue(&mut self, cx: &mut Context, upstream: &Rc<LaneUpstream>, until: Millis) {
+    /// Schedules a group's queue: it is served in each turn, and at this time at the latest.
+    pub fn schedule_queue(&mut self, cx: &mut Context, upstream: &Rc<LaneUpstream>, until: Millis) {
         self.note_queue(upstream);
         self.timer.set_no_later(cx, QUEUES_TIMER, until);
     }
 
-    /// Requests wait for a group still.
+    /// Notes that requests still wait for a group.
     pub fn note_queue(&mut self, upstream: &Rc<LaneUpstream>) {
         if !self.queued.iter().any(|u| Rc::ptr_eq(u, upstream)) {
             self.queued.push(upstream.clone());
@@ -120,8 +120,8 @@ mod tests {
         let (mut pools, mut cx) = (UpstreamPools::default(), Context::new().unwrap());
         let group = group(settings.lane());
         assert!(!pools.has_queues());
-        pools.mind_queue(&mut cx, &group, 1000);
-        pools.mind_queue(&mut cx, &group, 2000);
+        pools.schedule_queue(&mut cx, &group, 1000);
+        pools.schedule_queue(&mut cx, &group, 2000);
         assert_eq!(cx.timers.len(), 1, "it wakes for the first");
         assert_eq!(pools.take_queues().len(), 1);
         assert!(!pools.has_queues());

@@ -361,7 +361,7 @@ fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &
         proxy.counters.queue_full.inc();
         return refuse(proxy, cx, exchange, 503);
     }
-    proxy.pools.mind_queue(cx, upstream, until);
+    proxy.pools.schedule_queue(cx, upstream, until);
     if first {
         proxy.counters.queued.inc();
         // Another lane may have room to give.

@@ -130,7 +130,7 @@ impl ServerState {
     pub fn grant(&self, slot: usize) -> u32 {
         let (Some(grant), Some(cell)) = (self.grants.get(slot), self.lanes.get(slot)) else { return u32::MAX };
         let grant = grant.0.load(Ordering::Relaxed);
-        // Release: whoever sees this sees the count of what is under way as it was before.
+        // Release: a thread that sees this number also sees the count of requests under way as it was before.
         cell.seen.store(grant, Ordering::Release);
         grant
     }

@@ -58,7 +58,7 @@ pub(super) fn owed_most(owed: &mut [i64], servers: impl Iterator<Item = (usize, 
     for (i, weight) in servers {
         let weight = i64::from(weight);
         sum += weight;
-        // Whoever was away does not come back with a debt or a claim beyond a round.
+        // A server that was not usable for a while does not return with a debt or a claim of more than one round.
         owed[i] = (owed[i] + weight).clamp(-(1 << 40), 1 << 40);
         if best.is_none_or(|b: usize| owed[i] > owed[b]) {
             best = Some(i);
