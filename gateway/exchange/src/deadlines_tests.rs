@@ -62,6 +62,13 @@ fn every_row_blames_the_party_that_the_function_blames() {
 }
 
 #[test]
+fn a_connection_that_closes_is_let_go_of_in_time() {
+    assert_eq!(closing(100, Wait::LastBytes, IDLE), 100 + IDLE);
+    assert_eq!(closing(100, Wait::ClientEnd, IDLE), 100 + LINGER, "whatever the idle limit is");
+    assert!(TABLE.iter().any(|row| row.wait == Wait::LastBytes) && TABLE.iter().any(|row| row.wait == Wait::ClientEnd));
+}
+
+#[test]
 fn the_documentation_has_this_table() {
     let docs = include_str!("../../../docs/reference/http-versions.md");
     let (_, after) =

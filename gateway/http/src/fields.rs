@@ -200,7 +200,7 @@ impl Fields {
         self.append_known(known, value.0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn append_known(&mut self, known: Known, value: &[u8]) -> Result<(), FieldError> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(known.line_start().as_bytes());

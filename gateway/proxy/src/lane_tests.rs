@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sealane_exchange as machine;
 use sealane_exchange::{Event, Head, Kind};
-use sealane_http::{BodyLength, Known, Version};
+use sealane_http::{BodyLength, Version};
 use sealane_lane::{After, Context, Deadline, Key, Published, Ready, Service, mailbox};
 use sealane_tls::policy::TicketKeys;
 use sealane_tls::{ClientContext, ServerContext, Session, sessions};
@@ -105,6 +105,7 @@ impl Lane {
         x.request.set_authority(b"a.example").unwrap();
         x.body = if facts.has_body { BodyLength::Known(1 << 20) } else { BodyLength::None };
         x.machine = machine::Exchange::new(facts);
+        assert!(x.machine.on(Event::Accepted).is_empty(), "the gateway's rules accept it");
         x.upstream = proxy.settings.lane().upstreams.first().cloned();
         let exchange = proxy.exchanges.insert(x);
         let Some(client) = proxy.connections.client(client) else { unreachable!() };
@@ -475,9 +476,7 @@ fn a_pooled_connection_that_is_ending_is_not_used_again() {
 fn no_more_websockets_wait_for_settings_than_may() {
     let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
     let mut lane = Lane::new(snapshot(limits(), vec![group]));
-    let request = lane.request(machine::Request { kind: Kind::Upgrade, ..GET });
-    let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
-    x.request.fields.push_known(Known::Upgrade, b"websocket").unwrap();
+    let request = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
     let (socket, _peer) = socket_pair();
     let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);

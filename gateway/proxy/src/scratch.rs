@@ -174,3 +174,50 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn early_data_comes_before_the_plaintext_of_the_same_read() {
+        let mut scratch = Scratch::new();
+        scratch.read_buffers().plain.extend_from_slice(b"later");
+        assert!(!scratch.join_early_data(), "there is none");
+        let ReadBuffers { plain, early, .. } = scratch.read_buffers();
+        plain.extend_from_slice(b"later");
+        early.extend_from_slice(b"early ");
+        assert!(scratch.join_early_data() && !scratch.join_early_data());
+        assert_eq!(scratch.plaintext_len(), 11);
+        let taken = scratch.take_plaintext();
+        assert_eq!((&taken[..], scratch.plaintext_len()), (&b"early later"[..], 0));
+        scratch.return_plaintext(taken);
+        scratch.clear_plaintext();
+        assert_eq!(scratch.plaintext_len(), 0);
+    }
+
+    #[test]
+    fn a_read_begins_with_empty_buffers() {
+        let mut scratch = Scratch::new();
+        let ReadBuffers { input, plain, early, .. } = scratch.read_buffers();
+        assert_eq!(input.len(), READ_SIZE);
+        plain.push(1);
+        early.push(2);
+        let ReadBuffers { plain, early, records, .. } = scratch.read_buffers();
+        assert!(plain.is_empty() && early.is_empty() && records.filled().is_empty());
+    }
+
+    #[test]
+    fn storage_is_lent_and_comes_back() {
+        let mut scratch = Scratch::new();
+        let mut buffer = Vec::with_capacity(100);
+        let storage = buffer.as_ptr();
+        scratch.return_buffer(&mut buffer);
+        assert_eq!(buffer.capacity(), 0);
+        scratch.take_buffer(&mut buffer);
+        assert_eq!(buffer.as_ptr(), storage);
+        buffer.push(1);
+        scratch.return_buffer(&mut buffer);
+        assert_eq!(buffer, [1], "it is not empty");
+    }
+}

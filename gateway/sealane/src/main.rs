@@ -235,8 +235,8 @@ Example:
 enum SelfCommand {
     /// Print which features and limits of this system the gateway can use, and how to change the others
     #[command(after_help = "\
-Run it as the user that the gateway runs as. It changes nothing. A feature that is off is no failure: the gateway works without
-it. Exit code 0: printed.
+Run it as the user that the gateway runs as. It changes nothing. A feature that is off is no
+failure: the gateway works without it. Exit code 0: printed.
 
 Examples:
   sealane self check

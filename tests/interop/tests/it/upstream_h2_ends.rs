@@ -2,11 +2,12 @@
 //! or forgotten.
 
 use sealane_interop::frames::{END_HEADERS, END_STREAM, Frames, block, kind};
-use sealane_interop::gateway::{Gateway, Setup, before};
-use sealane_interop::noise;
+use sealane_interop::gateway::{Gateway, Setup, before, launch};
 use sealane_interop::site::{HOST, Site};
+use sealane_interop::{binary, eventually, noise, ports};
 use std::io::Read;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 
 /// Speaks HTTP/2 by prior knowledge: `serve` gets each connection after the client's preface, with its number from 0.
 fn upstream(serve: impl Fn(Frames<TcpStream>, usize) + Clone + Send + 'static) -> SocketAddr {
@@ -134,4 +135,64 @@ fn a_head_that_is_too_large_is_called_that() {
     let metric = |name, label| gateway.metric_with(name, label);
     assert_eq!(metric("sealane_parse_errors_total", "reason=\"head_length\""), Some(1.0), "{}", gateway.metrics());
     assert_eq!(gateway.metric("sealane_http2_upstream_limits_total"), Some(1.0));
+}
+
+/// Two requests share the connection that ends because of one response: the access log blames each for its own part.
+#[test]
+fn a_head_that_is_too_large_is_the_fault_of_one_response() {
+    let site = Site::new();
+    let server = upstream(|mut frames, _| {
+        let _ = frames.send(kind::SETTINGS, 0, 0, &[]);
+        let Some(first) = frames.find(|f| f.kind == kind::HEADERS) else { return };
+        let Some(_) = frames.find(|f| f.kind == kind::HEADERS) else { return };
+        let head = block(&[("x-long", &"x".repeat(1000))]).repeat(300);
+        let _ = frames.send(kind::HEADERS, 0, first.stream, &[0x88]);
+        for piece in head.chunks(16_000) {
+            let _ = frames.send(kind::CONTINUATION, 0, first.stream, piece);
+        }
+        let _ = frames.find(|_| false);
+    });
+    let (address, admin) = (ports::free(), ports::free());
+    let log = site.path().join("access.json");
+    let text = setup(&site, server).upstream("tries = 1").file(address, admin);
+    let text = format!("{text}\n[log]\naccess = \"{}\"\nformat = \"json\"\n", log.display());
+    let mut command = Command::new(binary::sealane());
+    command.arg("serve").arg("-c").arg(site.file("logged.toml", text));
+    let gateway = launch(&site, command, address, admin);
+    std::thread::scope(|scope| {
+        for path in ["/one", "/two"] {
+            let gateway = &gateway;
+            scope.spawn(move || assert_eq!(gateway.plain_get(path, "").status(), 502, "{path}"));
+        }
+    });
+    let written = || std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(eventually(|| written().lines().count() == 2), "{}", written());
+    let error = |line| serde_json::from_str::<serde_json::Value>(line).expect("a line is an object")["error"].clone();
+    let mut errors: Vec<String> = written().lines().map(|l| error(l).as_str().unwrap_or_default().to_owned()).collect();
+    errors.sort();
+    assert!(errors[0].starts_with("its answer breaks the rules of HTTP: the message head is longer"), "{errors:?}");
+    assert_eq!(errors[1], "the gateway closed the connection: the head of another response on it is too large");
+    let large = gateway.metric_with("sealane_parse_errors_total", "reason=\"head_length\"");
+    assert_eq!(large, Some(1.0), "{}", gateway.metrics());
+}
+
+/// RFC 8441 §3: a server that does not say that it takes an extended CONNECT gets none. Another protocol than WebSocket
+/// cannot be asked for over HTTP/2, and need not be (RFC 9110 §7.8).
+#[test]
+fn a_server_without_extended_connect_is_asked_for_no_websocket() {
+    let site = Site::new();
+    let server = upstream(|mut frames, _| {
+        let _ = frames.send(kind::SETTINGS, 0, 0, &[]);
+        while let Some(request) = frames.find(|f| f.kind == kind::HEADERS) {
+            let _ = frames.send(kind::HEADERS, END_HEADERS | END_STREAM, request.stream, &[0x88]);
+        }
+    });
+    let gateway = setup(&site, server).start();
+    assert_eq!(switch(&gateway), 502);
+    assert_eq!(gateway.metric_with("sealane_aborted_exchanges_total", "by=\"upstream\""), Some(1.0));
+    let other = format!("GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n");
+    assert_eq!(gateway.plain(other).expect("an answer comes").status(), 200);
+    // The connection that could not carry it still serves.
+    assert_eq!(gateway.plain_get("/", "").status(), 200);
+    assert_eq!(gateway.metric_with("sealane_http2_connections_total", "side=\"upstream\""), Some(1.0));
 }
