@@ -238,8 +238,7 @@ fn route(
         let help = format!("leave out \"//\", \".\", \"..\" and what is encoded with %; at most {MAX_DEPTH} segments");
         sink.error(&at.span, format!("\"{}\" is a path that no request has", at.value), Some(help));
     } else if let Some(at) = at.filter(|at| Readings::of(at.value.as_bytes()).is_ok_and(Readings::differ)) {
-        let message =
-            format!("requests for \"{}\" are answered with 400 if another route is for another reading", at.value);
+        let message = format!("requests for \"{}\" get 400 if another route is for another reading", at.value);
         let help = "servers differ in what \";\", \"\\\" and \"%2F\" mean: name the path without them".to_owned();
         sink.warn(&at.span, message, Some(help));
     }

@@ -335,7 +335,8 @@ fn wraps(section: &Section) -> (WrapKey, Option<ServerKey>) {
     };
     let none = ["tls_crypt", "tls_auth", "tls_crypt_v2"].iter().all(|n| section.key_span(n).is_none());
     if none {
-        let help = "add tls_crypt_v2 = \"FILE\" (`sealane tunnel init` makes it): strangers then get no answer at all";
+        let help =
+            "add tls_crypt_v2 = \"FILE\" (`sealane tunnel init` makes it): strangers then get no response at all";
         sink.warn(&section.span, "control packets are not wrapped", Some(help.to_owned()));
     }
     (wrap, v2)

@@ -81,7 +81,7 @@ table! {
     /// A URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. See [routing](page:routing).
     redirect: Own<Redirect> = Own(read::redirect, || Shape::Either(
         vec![Shape::Text(None), Shape::Table(&redirect::TABLE)])), example("https://{host}{uri}");
-    /// An answer of the gateway itself.
+    /// A response from the gateway itself.
     respond: One = One(&respond::TABLE), example({ status = 404 });
 }
 
@@ -125,7 +125,7 @@ table! {
 table! {
     redirect "redirect";
 
-    /// Where to: `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`, `{query}` and `{rest}` (path and query behind the
+    /// Where to: `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`, `{query}` and `{rest}` (path and query after the
     /// route's path) stand for parts of the request.
     to: Own<Vec<Piece>> = Own(read::target, || Shape::Text(None)), required("https://{host}{uri}");
     /// 301, 302, 303, 307 or 308.

@@ -36,7 +36,7 @@ table! {
     proxy_protocol: Flag = Flag, default(false);
     /// Allow the method CONNECT (else 405).
     allow_connect: Flag = Flag, default(false);
-    /// Allow the method TRACE (else 405). A server that answers it shows headers to scripts that should not see them.
+    /// Allow the method TRACE (else 405). A server that responds to it shows headers to scripts that should not see them.
     allow_trace: Flag = Flag, default(false);
     /// With TLS: the port by which clients reach the listener, where it is another one than the one it is bound to (port
     /// forwarding, a container). Plain listeners redirect requests that need a client certificate to this port, and

@@ -238,5 +238,5 @@ fn trust_in_everybody_is_warned_of() {
     let text = report("trusted_proxies = [\"0.0.0.0/0\"]", "");
     assert!(text.contains("warning: \"0.0.0.0/0\" trusts everybody"), "{text}");
     let text = report("", "[[host.route]]\npath = \"/a%2Fb\"\nrespond = { status = 200 }\n");
-    assert!(text.contains("warning: requests for \"/a%2Fb\" are answered with 400"), "{text}");
+    assert!(text.contains("warning: requests for \"/a%2Fb\" get 400"), "{text}");
 }

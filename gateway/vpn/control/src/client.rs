@@ -233,7 +233,7 @@ async fn open(
         Session::client(profile.endpoint.clone(), words, &profile.wrap, profile.wrap_v2.as_ref(), !tcp, unix())?;
     let socket = if tcp {
         let connecting = tokio::time::timeout(Duration::from_secs(10), tokio::net::TcpStream::connect(address));
-        let stream = connecting.await.context("no answer")??;
+        let stream = connecting.await.context("no response")??;
         stream.set_nodelay(true)?;
         let socket = SocketId::new(0, 1 << 47 | number);
         let fd = stream.into_std()?.into();
@@ -302,7 +302,7 @@ impl Attempt<'_> {
 
     fn tick(&mut self, now: Instant) -> Result<()> {
         match self.stage {
-            Stage::Connecting if now >= self.deadline => bail!("no answer, or the key exchange takes too long"),
+            Stage::Connecting if now >= self.deadline => bail!("no response, or the key exchange takes too long"),
             Stage::Asking | Stage::Installing if now >= self.deadline => bail!("the server gives no configuration"),
             Stage::Asking if now >= self.ask_at => {
                 self.session.send_command(b"PUSH_REQUEST\0")?;
