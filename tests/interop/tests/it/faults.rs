@@ -173,7 +173,7 @@ fn its_certificate_is_anothers() {
     });
 }
 
-/// The same for a whole group: with nobody left to try, clients are told at once; whoever comes back first serves.
+/// The same for a whole group: with nobody left to try, clients are told at once; the first server that comes back serves.
 #[test]
 fn all_of_them_refuse() {
     let site = Site::new();
