@@ -253,7 +253,7 @@ test result: ok. 3 passed; 0 failed; 0 ignored
         const PASSES: (&str, u8) = ("running 1 test\ntest b::breaks ... ok\n\ntest result: ok. 1 passed; 0 failed;", 0);
         const FAILS: (&str, u8) = (ONE, 101);
         let result = |runs: &[(&'static str, u8)]| {
-            // Not to the standard output, where whoever runs this test would read it as results.
+            // Not to the standard output, where the run of this test would read it as results.
             run(outcomes(runs), &mut Report::default(), &mut Vec::new()).unwrap()
         };
         assert_eq!(result(&[PASSES]), 0);

@@ -122,7 +122,7 @@ fn prepare(
 fn make(config: &Arc<rustls::ClientConfig>, name: &ServerName<'static>, first: &[u8]) -> Result<Ready, ConnectError> {
     let mut tls = ClientConnection::new(config.clone(), name.clone()).map_err(ConnectError::Tls)?;
     let mut early = false;
-    // All of it or nothing: whoever reads must not get half a request twice.
+    // All of it or nothing: the server must not get half a request twice.
     if let Some(mut writer) = tls.early_data().filter(|w| !first.is_empty() && w.bytes_left() >= first.len()) {
         early = writer.write(first).is_ok_and(|n| n == first.len());
     }

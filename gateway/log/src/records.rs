@@ -36,7 +36,7 @@ fn line(record: &Record) {
         Occurrence::Abandoned(request) => {
             debug!(
                 connection = connection, request = display(request), client = client;
-                "a client left before its request was answered"
+                "a client left before it had its response"
             );
         }
         Occurrence::ServerFailed { request, upstream, server, failure, status } => {

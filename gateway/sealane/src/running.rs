@@ -98,7 +98,7 @@ pub fn log_level(at: At, level: Option<Level>) -> Result<String> {
 
 fn fetch(at: &Where) -> Result<(Status, String)> {
     let text = ask(at, "GET", "/v1/status", SOON)?;
-    let status = serde_json::from_str(&text).context("the answer is not a gateway's status")?;
+    let status = serde_json::from_str(&text).context("the response is not a gateway's status")?;
     Ok((status, text))
 }
 

@@ -1,7 +1,7 @@
 //! Steering QUIC's datagrams to the socket of the lane that their connection id names: an eBPF program over a
 //! REUSEPORT_SOCKARRAY, loaded by control before privileges are dropped.
 //!
-//! The array's index is the lane slot, whoever binds or closes in between: the numbers of a SO_REUSEPORT group, which a
+//! The array's index is the lane slot, even if other sockets are bound or closed in between: the numbers of a SO_REUSEPORT group, which a
 //! classic program would have to use, shift when a socket closes. Datagrams that name no slot (a client's first ones)
 //! are left to the kernel's hash of addresses. Where the system does not allow it ([`attach`] fails), lanes pass
 //! datagrams on to each other.

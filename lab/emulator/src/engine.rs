@@ -132,7 +132,7 @@ impl Engine {
     }
 
     fn order(&self, order: Order) {
-        // A thread that has ended takes no orders; whoever waits for an answer notices.
+        // A thread that has ended takes no commands; the waiting caller notices.
         let _ = self.orders.send(order);
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
@@ -226,7 +226,7 @@ impl Loop {
                 self.late = Late::default();
                 self.ways.iter_mut().for_each(|way| way.counts = Counts::default());
             }
-            // Whoever asked may have gone.
+            // The caller may have gone.
             Order::Report(reply) => {
                 let (to_server, to_client) = (self.ways[0].counts, self.ways[1].counts);
                 let _ = reply.send(EngineReport { to_server, to_client, lateness: self.late.summary() });

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! A namespace belongs to a thread: sockets that are opened within [`Side::run`] stay on their side of the link, and
-//! programs started by [`Side::spawn`] run there. Root may do this, and whoever may make user namespaces
+//! programs started by [`Side::spawn`] run there. Root may do this, and users who may make user namespaces
 //! ([`gain_privileges`]).
 
 mod config;

@@ -1,7 +1,7 @@
 //! CPUs kept from halting while latencies are measured.
 //!
 //! A virtual CPU that halts wakes only when the hypervisor gets round to it, which can take milliseconds; that is then in
-//! the latency of whoever answered a client on it. Latency tests on real machines forbid deep sleep for the same reason.
+//! the latency of the server that responded on it. Latency tests on real machines forbid deep sleep for the same reason.
 
 use crate::precedence::last_of_all;
 use std::sync::Arc;

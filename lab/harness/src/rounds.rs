@@ -92,7 +92,7 @@ pub fn order(subjects: usize, round: usize) -> Vec<usize> {
 pub enum Quiet {
     /// Times and rates: void when others used too much.
     Wanted,
-    /// Memory, counts: whoever else computes does not matter.
+    /// Memory, counts: other programs' load does not matter.
     Indifferent,
 }
 

@@ -50,7 +50,7 @@ pub fn reachable(addresses: &[SocketAddr], timeout: Duration) -> Result<(SocketA
 fn plain(e: &io::Error) -> String {
     match e.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused: no server listens there".to_owned(),
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "no answer in time".to_owned(),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "no response in time".to_owned(),
         _ => e.to_string(),
     }
 }

@@ -238,7 +238,7 @@ fn fields(seen: &Inspection, advice: &mut Vec<Advice>) {
             id: "hsts",
             severity: Severity::Medium,
             finding,
-            why: "without it a visit that begins with http:// can be kept there by whoever sits in between; once sent, \
+            why: "without it a visit that begins with http:// can be kept there by a party in between; once sent, \
                   clients insist on https:// for that long, so begin small if some host under this name still needs http://",
             nginx: "add_header Strict-Transport-Security \"max-age=63072000\" always;",
             haproxy: "http-response set-header Strict-Transport-Security max-age=63072000",

@@ -173,7 +173,7 @@ fn judge(name: &str, offer: &Offer<'_>, asked: Asked) -> Finding {
         Asked::Answer(Answer::Nonsense) => (None, "not TLS".into()),
         // Some servers hang up without an alert; that is a refusal in all but name, and told as what it is.
         Asked::Closed => (Some(false), "closed without an alert".into()),
-        Asked::Silence => (None, "no answer in time".into()),
+        Asked::Silence => (None, "no response in time".into()),
     };
     Finding { name: name.into(), accepted, answer }
 }

@@ -67,7 +67,7 @@ pub fn explain(verifier: &Verifier, error: Error) -> ProbeError {
     };
     ProbeError::Certificate {
         problem,
-        remedy: format!("{remedy}\nto measure without checking who answers: --insecure"),
+        remedy: format!("{remedy}\nto measure without checking the server's identity: --insecure"),
     }
 }
 
@@ -92,7 +92,7 @@ fn explain_tls(error: &Error) -> String {
             "the server wants a client certificate, which a probe does not have".into()
         }
         Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType) => {
-            "the answer is not TLS; is this an http:// port?".into()
+            "the response is not TLS; is this an http:// port?".into()
         }
         other => other.to_string(),
     }

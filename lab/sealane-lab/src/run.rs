@@ -81,7 +81,7 @@ pub struct Args {
     /// CPUs for the servers [default: half of them]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     server_cpus: Vec<usize>,
-    /// CPUs for the load generator; the last one of several is for the backend [default: the others]
+    /// CPUs for the load generator; the last one of several is for the upstream server [default: the others]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     client_cpus: Vec<usize>,
     /// Print the report as one JSON document on standard output

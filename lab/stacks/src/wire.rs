@@ -1,6 +1,6 @@
 //! The lines that workers print, one JSON object each, and the command lines that they take.
 //!
-//! The other side is `workers/frame`; `docs/reference/tls-stacks.md` describes the format for whoever writes a worker.
+//! The other side is `workers/frame`; `docs/reference/tls-stacks.md` describes the format for authors of workers.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

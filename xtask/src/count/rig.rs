@@ -113,7 +113,7 @@ impl Rig {
         bulk.set_len(BULK).context("bulk")?;
         let backend = sealane_lab_ports::reserve()?;
         let here = folder.display();
-        // One process, so that it reads the files as whoever runs this.
+        // One process, so that it reads the files as the user that runs this.
         let text = format!(
             "daemon off; master_process off; pid {here}/nginx.pid; error_log {here}/nginx.log warn;
 events {{ worker_connections 512; }}

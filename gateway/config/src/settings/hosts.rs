@@ -125,7 +125,7 @@ table! {
 table! {
     redirect "redirect";
 
-    /// The target. `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`, `{query}` and `{rest}` (path and query behind the
+    /// The target. `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`, `{query}` and `{rest}` (path and query after the
     /// route's path) stand for parts of the request.
     to: Own<Vec<Piece>> = Own(read::target, || Shape::Text(None)), required("https://{host}{uri}");
     /// 301, 302, 303, 307 or 308.

@@ -36,7 +36,7 @@ table! {
     proxy_protocol: Flag = Flag, default(false);
     /// Allow the method CONNECT (else 405).
     allow_connect: Flag = Flag, default(false);
-    /// Allow the method TRACE (else 405). A server that answers TRACE shows headers to scripts that should not see them.
+    /// Allow the method TRACE (else 405). A server that responds to TRACE shows headers to scripts that should not see them.
     allow_trace: Flag = Flag, default(false);
     /// With TLS: the port at which clients reach the listener, if it differs from the port in `address` (port forwarding, a
     /// container). Plain listeners redirect requests that need a client certificate to this port, and

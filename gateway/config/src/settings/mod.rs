@@ -41,9 +41,9 @@ pub(crate) struct Table {
     pub includes: &'static [&'static Table],
     /// Names that OpenVPN has and this table does not, with what to do instead.
     pub refused: &'static [(&'static str, &'static str)],
-    /// Text of the reference behind the table's settings.
+    /// Text of the reference after the table's settings.
     pub notes: &'static str,
-    /// Text of the example behind the table's settings.
+    /// Text of the example after the table's settings.
     pub example: &'static str,
     /// The example shows the whole table behind `#`.
     pub example_is_commented: bool,
@@ -121,7 +121,7 @@ pub(crate) enum Secret {
     Nothing,
     /// Every string in it.
     Values,
-    /// The elements of a list behind the first: a program's arguments.
+    /// The elements of a list after the first: a program's arguments.
     Arguments,
 }
 

@@ -39,9 +39,9 @@ impl fmt::Display for Where {
     }
 }
 
-/// Asks, and returns the body of the answer. `timeout` bounds the wait for it.
+/// Asks, and returns the body of the response. `timeout` bounds the wait for it.
 ///
-/// Errors: nobody listens there, or the answer is an error, whose text is the message.
+/// Errors: nobody listens there, or the response is an error, whose text is the message.
 pub fn ask(at: &Where, method: &str, path: &str, timeout: Duration) -> Result<String> {
     ask_with(at, method, path, "", timeout)
 }
@@ -68,21 +68,21 @@ pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, timeout: Durat
         // A time limit of a socket shows as this.
         Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             let waited = timeout.as_secs();
-            bail!("the gateway at {at} has not answered within {waited} s: it is busy; ask again, or see its log")
+            bail!("the gateway at {at} has not responded within {waited} s: it is busy; try again, or see its log")
         }
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
             bail!("permission denied: {at} is for the gateway's user and root")
         }
         Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
-            bail!("the gateway at {at} closed the connection before it answered; is it ending? ask again")
+            bail!("the gateway at {at} closed the connection before it responded; it may be stopping: try again")
         }
         Err(e) => {
-            let message = format!("no gateway answers at {at}; name its admin socket with --socket{other}");
+            let message = format!("no gateway listens at {at}; name its admin socket with --socket{other}");
             return Err(e).context(message);
         }
     };
-    let answer = String::from_utf8(answer).context("the answer is not text")?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("the gateway ended before it answered")?;
+    let answer = String::from_utf8(answer).context("the response is not text")?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("the gateway ended before it responded")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
     if status != "200" {
         bail!("{}", body.trim_end());

@@ -351,7 +351,7 @@ async fn connection(
 
 const NOT_FOUND: &str = "not found; there are / /metrics /healthz /v1/status\n";
 
-const NOT_ADDRESSED: &str = "this listener answers under its IP address and \"localhost\" only, lest web pages read it \
+const NOT_ADDRESSED: &str = "this listener serves its IP address and \"localhost\" only, lest web pages read it \
                              through a name of theirs; for another name, add names = [\"that.name\"] to [admin]\n";
 
 async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>> {

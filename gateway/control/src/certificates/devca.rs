@@ -175,7 +175,7 @@ fn new_leaf(issuer: &Issuer<'static, KeyPair>, files: &DevCa) -> Result<()> {
     write_file(&files.cert, &certificate.pem(), 0o644)
 }
 
-/// Replaces a file as a whole: whoever reads it gets the old or the new one.
+/// Replaces a file as a whole: a reader gets the old file or the new one.
 fn write_file(path: &Path, text: &str, mode: u32) -> Result<()> {
     let fresh = path.with_extension("new");
     // One left behind by a crash may have other permissions.

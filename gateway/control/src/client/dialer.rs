@@ -86,7 +86,7 @@ impl Dialer {
             How::Embedded => (&self.embedded, "hello in the SYN"),
             How::NotTaken => (&self.others, "in sequence: data in the SYN was not taken"),
             How::NoCookie => (&self.others, "in sequence: a cookie was asked for"),
-            How::Hedged => (&self.hedged, "in sequence: the SYN with data had no answer"),
+            How::Hedged => (&self.hedged, "in sequence: the SYN with data was not acknowledged"),
             How::Refused => (&self.hedged, "in sequence: the SYN with data was refused"),
             How::Sequential => (&self.others, "in sequence"),
         };

@@ -46,7 +46,7 @@ struct Shared {
 
 impl Shared {
     fn groups(&self) -> MutexGuard<'_, Groups> {
-        // Whoever panicked with it did so between two whole states, or the process is ending.
+        // A thread that panicked with the lock did so between two whole states, or the process is ending.
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

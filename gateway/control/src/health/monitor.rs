@@ -78,7 +78,7 @@ fn start_checks(shared: &Arc<Shared>, groups: &mut Groups, contexts: &Rc<Context
                 let asked = ask(&check, &upstream, &host, address, &contexts);
                 let result = match tokio::time::timeout(check.timeout, asked).await {
                     Ok(result) => result,
-                    Err(_) => Err("no answer in time".to_owned()),
+                    Err(_) => Err("no response in time".to_owned()),
                 };
                 let Some(shared) = weak.upgrade() else { return };
                 let stands = {

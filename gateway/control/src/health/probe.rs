@@ -99,7 +99,7 @@ pub(super) async fn ask(
             Ok(None) if answer.len() > MAX_HEAD => return Err("an endless head".to_owned()),
             Ok(None) => {
                 if !wire.read(&mut answer).await? {
-                    return Err("closed without an answer".to_owned());
+                    return Err("closed without a response".to_owned());
                 }
             }
             Err(e) => return Err(format!("no HTTP: {e}")),

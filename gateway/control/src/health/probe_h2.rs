@@ -34,7 +34,7 @@ async fn exchange(pipe: DuplexStream, url: &str) -> Result<u16, String> {
         status = answer => status,
         ended = &mut connection => Err(match ended {
             Err(e) => failed(e),
-            Ok(()) => "closed without an answer".to_owned(),
+            Ok(()) => "closed without a response".to_owned(),
         }),
     }
 }
@@ -46,7 +46,7 @@ async fn pump(wire: &mut Wire, mut pipe: DuplexStream) -> String {
         // Reading is given up for writing only where nothing has come: what has come stays in the connection.
         tokio::select! {
             sent = pipe.read(&mut out) => match sent {
-                Ok(0) => return "closed without an answer".to_owned(),
+                Ok(0) => return "closed without a response".to_owned(),
                 Ok(n) => {
                     if let Err(error) = wire.write(&out[..n]).await {
                         return error;
@@ -61,7 +61,7 @@ async fn pump(wire: &mut Wire, mut pipe: DuplexStream) -> String {
                     }
                     incoming.clear();
                 }
-                Ok(false) => return "closed without an answer".to_owned(),
+                Ok(false) => return "closed without a response".to_owned(),
                 Err(error) => return error,
             },
         }

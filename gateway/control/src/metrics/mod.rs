@@ -162,8 +162,11 @@ impl LaneMetrics {
         )
         .sample(&[], crate::log::lost_lines());
         if let Some(log) = &self.log {
-            out.counter("sealane_access_log_dropped_total", "Access log lines dropped because the writer was behind.")
-                .sample(&[], log.dropped());
+            out.counter(
+                "sealane_access_log_dropped_total",
+                "Access log lines dropped because the writer was too slow.",
+            )
+            .sample(&[], log.dropped());
             out.counter("sealane_access_log_errors_total", "Writes to the access log that failed.")
                 .sample(&[], log.write_errors());
         }

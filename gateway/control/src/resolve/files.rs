@@ -45,7 +45,7 @@ pub(super) async fn kind(path: &Path, deadline: Instant) -> Kind {
     bounded(path, deadline, look).await.unwrap_or(Kind::Missing)
 }
 
-/// Paths whose file system has not answered, as long as it does not: they are not asked for a second time, so that each reload
+/// Paths whose file system has not responded, as long as it does not: they are not asked for a second time, so that each reload
 /// does not leave another thread behind.
 static HANGING: Mutex<Option<HashMap<PathBuf, Weak<()>>>> = Mutex::new(None);
 
@@ -68,7 +68,7 @@ async fn bounded<T: Send + 'static>(
     };
     let limit = deadline.min(Instant::now() + FILE_LIMIT);
     if hangs(path) {
-        return Err(late("its file system has not answered an earlier attempt yet".to_owned()));
+        return Err(late("its file system has not responded to an earlier attempt yet".to_owned()));
     }
     if limit <= Instant::now() {
         return Err(late("the configuration's other files took all the time".to_owned()));
@@ -86,7 +86,7 @@ async fn bounded<T: Send + 'static>(
         Err(_) => {
             let mut hanging = HANGING.lock().unwrap_or_else(PoisonError::into_inner);
             hanging.get_or_insert_default().insert(path.to_path_buf(), mark);
-            Err(late("its file system has not answered in time".to_owned()))
+            Err(late("its file system has not responded in time".to_owned()))
         }
     }
 }
@@ -242,7 +242,7 @@ mod tests {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let soon = Instant::now() + Duration::from_millis(20);
         let first = bounded(path, soon, move || ended.recv().is_ok()).await;
-        assert!(first.unwrap_err().why.contains("has not answered"));
+        assert!(first.unwrap_err().why.contains("has not responded"));
         let deadline = Instant::now() + Duration::from_secs(3600);
         let second = bounded(path, deadline, || true).await;
         assert!(second.unwrap_err().why.contains("an earlier attempt"));

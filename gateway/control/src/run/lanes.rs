@@ -29,7 +29,7 @@ pub enum LaneEvent {
 #[derive(Debug)]
 pub struct Lanes {
     mailboxes: Vec<Mailbox<Message>>,
-    /// By slot; shared with whoever reads them.
+    /// By slot; shared with the readers of metrics.
     pub counters: Vec<Arc<Counters>>,
     threads: Vec<JoinHandle<()>>,
     /// What the threads tell.

@@ -542,7 +542,7 @@ impl Running {
         self.config.files.iter().chain(&self.wanted).cloned().collect()
     }
 
-    /// Returns what of it takes effect later, for whoever has asked.
+    /// Returns the settings that take effect later, for the response to the command.
     fn try_reload(&mut self, mut config: Config, warnings: Vec<Warning>) -> Result<Vec<String>> {
         for warning in warnings {
             log::warn!("{warning}");

@@ -176,7 +176,7 @@ pub fn next_free(address: SocketAddr) -> Result<SocketAddr, SocketError> {
     Err(SocketError { address, errno: last, holder: None, udp: false })
 }
 
-/// Whether this machine has an address at all, whoever has its port.
+/// Whether this machine has an address at all, even if another process has the port.
 pub fn has_address(address: SocketAddr) -> Result<(), SocketError> {
     match bound(SocketAddr::new(address.ip(), 0), false) {
         Err(errno @ (Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT | Errno::INVAL)) => {

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 /// How long anything may take. Only a hang takes that long, also on a machine that has much else to do.
 const WAIT_LIMIT: Duration = Duration::from_secs(300);
 
-/// Installs keys at once, and hands control packets to whoever has their address.
+/// Installs keys at once, and hands control packets to the test client with their address.
 struct Memory {
     inbox: Arc<Inbox>,
     /// What control has sent, by where to.
@@ -422,7 +422,7 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Passwords are looked at by few threads at a time; whoever guesses has to wait, and nobody else.
+/// Few threads check passwords at a time; a client that guesses has to wait, and no other client.
 #[test]
 fn guesses_are_few_and_their_work_is_bounded() {
     let world = World::new("users = \"users\"\nduplicate_names = true\n");

@@ -79,9 +79,11 @@ impl Failure {
             Self::Expired => "its certificate has expired",
             Self::Revoked => "its certificate is revoked",
             Self::NoHttp2 => "it does not speak HTTP/2",
-            Self::Closed => "it closed the connection before its answer was whole",
-            Self::Nonsense(error) => return Cow::Owned(format!("its answer breaks the rules of HTTP: {}", why(error))),
-            Self::Silent => "no answer in time",
+            Self::Closed => "it closed the connection before its response was complete",
+            Self::Nonsense(error) => {
+                return Cow::Owned(format!("its response breaks the rules of HTTP: {}", why(error)));
+            }
+            Self::Silent => "no response in time",
             Self::Exhausted => "ports, descriptors or memory of this machine are used up",
             Self::TooManyFrames => "the gateway closed the connection: too many HTTP/2 frames that carry nothing",
             Self::OtherHeadTooLarge => {
@@ -89,7 +91,7 @@ impl Failure {
             }
             Self::TooManyInterim => "it sent more than 16 interim responses (1xx) to one request",
             Self::Unasked => "it switched protocols (101), which the request had not asked for",
-            Self::NoWebSocket => "it answered a WebSocket handshake in another way than RFC 6455 asks for",
+            Self::NoWebSocket => "its response to a WebSocket handshake is not one of RFC 6455",
             Self::NoExtendedConnect => "it does not support WebSocket over HTTP/2 (RFC 8441)",
         })
     }
@@ -98,7 +100,7 @@ impl Failure {
     pub(crate) fn told(self) -> Option<Cow<'static, str>> {
         match self {
             Self::Nonsense(error) => tolerated_by(error)
-                .map(|_| format!("the upstream server's answer breaks the rules of HTTP: {error}").into()),
+                .map(|_| format!("the upstream server's response breaks the rules of HTTP: {error}").into()),
             Self::TooManyInterim | Self::Unasked | Self::NoWebSocket | Self::NoExtendedConnect => {
                 Some(self.text().replacen("it", "the upstream server", 1).into())
             }

@@ -14,7 +14,7 @@
 //!   matching prefix. A peer may send only from its VPN addresses and the prefixes routed to it.
 //!
 //! The interface is versioned and made to grow: structures are built from `new` and fields, enumerations are not
-//! exhaustive, and whoever meets something newer than itself ignores it.
+//! exhaustive, and a reader ignores a variant that is newer than itself.
 
 pub use sealane_ovpn::data::{Cipher, Format, KeyPair, KeySlot, PeerId};
 
@@ -406,7 +406,7 @@ pub trait Sink: Send + Sync {
     fn control_in(&self, packet: ControlIn) -> bool;
 
     /// Takes an event. Most are answers to commands, or happen once in a peer's life, so none may be lost. Clients cause
-    /// [`Event::FloatTo`], [`Event::InbandIn`] and [`Event::SocketOpened`] as often as they like: whoever keeps events
+    /// [`Event::FloatTo`], [`Event::InbandIn`] and [`Event::SocketOpened`] as often as they like: a sink that keeps events
     /// merges or drops these.
     fn event(&self, event: Event);
 }

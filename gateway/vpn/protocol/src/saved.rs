@@ -1,6 +1,6 @@
 //! A session's control channel as plain data, to go on with in another process.
 //!
-//! The form is the caller's (these are serde's structures); whoever reads one that is newer ignores what it does not
+//! The form is the caller's (these are serde's structures); a reader of a newer one ignores what it does not
 //! know. It holds keys: it belongs into a pipe between two processes, never into a file.
 
 use crate::packet::{Opcode, SessionId};

@@ -140,7 +140,7 @@ fn search(bench: &Bench<'_>, part: &mut Part, server: &Server, mut plan: Plan) -
             void.push(format!("others used {foreign:.2} CPUs"));
         }
         Ok(match (void.first(), broken.is_empty()) {
-            // Whoever is out of CPU is so whatever else happened meanwhile.
+            // A server that is out of CPU is so, whatever else happened meanwhile.
             (_, false) if broken.iter().any(|b| b.starts_with("its CPUs")) => {
                 why_broke = "its CPUs were spent".to_owned();
                 Step::Broken(broken.join("; "))

@@ -66,7 +66,7 @@ fn first_out(page: &Page) -> Option<String> {
     ))
 }
 
-/// Advice for whoever runs a proxy; each sentence only if this run shows it.
+/// Advice for operators of a proxy; each sentence only if this run shows it.
 fn advice(page: &Page) -> Vec<String> {
     let mut list = Vec::new();
     let value = |id: &str, measure: &str, name: &str| page.part(id).and_then(|p| p.value(name, measure));

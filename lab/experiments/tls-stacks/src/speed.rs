@@ -34,7 +34,7 @@ fn sample(stacks: &Stacks, built: &Built, case: &Case, seconds: f64, light: bool
     }
     Ok(match measure::void(&Limits::default(), run.queued, run.pressure) {
         Some(why) => {
-            // Whoever disturbed may be gone when it is tried again.
+            // The disturbance may be over when it is tried again.
             std::thread::sleep(Duration::from_millis(300));
             sample.void(why)
         }

@@ -35,7 +35,7 @@ fn start(mut command: impl FnMut(u16) -> Command) -> (Peer, SocketAddr) {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(90) {
-            // A peer that could not bind is gone, and whoever answers on its port is somebody else.
+            // A peer that could not bind is gone, and another program listens on its port.
             if peer.0.try_wait().expect("waited").is_some() {
                 break;
             }

@@ -219,7 +219,7 @@ fn a_busy_gateway_is_said_to_be_busy() {
     let asked = process::run(command.args(["status", "--socket"]).arg(&socket), b"");
     assert_eq!(asked.status.code(), Some(1));
     let words = said(&asked);
-    assert!(words.contains("has not answered within") && words.contains("busy"), "{words}");
+    assert!(words.contains("has not responded within") && words.contains("busy"), "{words}");
     assert!(!words.contains("os error"), "{words}");
     assert!(WAIT_LIMIT.as_secs() > 10, "longer than is waited for an answer");
 }

@@ -1,4 +1,4 @@
-//! Nothing waits for ever: whoever stalls is found, whatever version is spoken, and nobody else is blamed.
+//! Nothing waits for ever: the party that stalls is found in every HTTP version, and no other is blamed.
 
 use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};

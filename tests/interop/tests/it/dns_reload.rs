@@ -124,7 +124,7 @@ fn a_reload_with_silent_names_stops_no_heartbeat() {
     gateway.write(&text);
     let socket = gateway.socket.clone();
     let reload = std::thread::spawn(move || order(&socket, "reload").map_err(|e| format!("{e:#}")));
-    // What it tells between the reload's start and its end: signs of life, and answers to whoever asks.
+    // What it tells between the reload's start and its end: signs of life, and answers to queries.
     let (mut begun, mut beats, mut answers) = (false, 0, 0);
     loop {
         let word = manager.hear();
@@ -215,7 +215,7 @@ fn each_to_has_its_own_answers_and_series() {
     let once: BTreeSet<&str> = all.iter().copied().collect();
     assert_eq!(all.len(), once.len(), "a series is there twice:\n{metrics}");
     assert!(metrics.contains("upstream=\"host a.example /slow\""), "{metrics}");
-    // Every group takes in its own answer, whoever's came first; a second after the last one, as the TTL says.
+    // Every group takes in its own answer, whichever came first; a second after the last one, as the TTL says.
     dns.say("quick.example.test", ips[2], quick);
     dns.say("slow.example.test", ips[3], slow);
     assert!(eventually(|| who("/") == ips[2].to_string()));

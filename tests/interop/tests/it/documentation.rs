@@ -31,15 +31,18 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository is there")
 }
 
-/// Every page for readers: the ones at the root, in `docs` and in `examples`.
+/// Every page for readers: the ones at the root, in `docs`, in `examples`, and beside the lab and the fuzz targets.
 fn pages() -> Vec<Page> {
     let root = root();
-    let mut files: Vec<PathBuf> = ["README.md", "README.ko.md", "ARCHITECTURE.md"].map(|name| root.join(name)).to_vec();
-    let mut folders = vec![root.join("docs"), root.join("examples")];
+    const AT_THE_ROOT: [&str; 6] =
+        ["README.md", "README.ko.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"];
+    let mut files: Vec<PathBuf> = AT_THE_ROOT.map(|name| root.join(name)).to_vec();
+    let mut folders = ["docs", "examples", "lab", "fuzz"].map(|name| root.join(name)).to_vec();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("the folder is there") {
             let path = entry.expect("it can be read").path();
             match path.extension() {
+                _ if path.is_dir() && path.file_name().is_some_and(|name| name == "target") => {}
                 _ if path.is_dir() => folders.push(path),
                 Some(extension) if extension == "md" => files.push(path),
                 _ => {}
@@ -167,6 +170,75 @@ fn the_summary_has_every_page() {
     let wanted = written.iter().filter(|path| path.starts_with("docs/") && *path != "docs/SUMMARY.md");
     let missing: Vec<&String> = wanted.filter(|path| !listed.contains(*path)).collect();
     assert_eq!(missing, Vec::<&String>::new(), "pages that the book's summary does not list");
+}
+
+/// A page's folder says what kind of page it is, and the book's summary has it under the heading of that kind.
+#[test]
+fn every_page_is_in_its_part() {
+    const PARTS: [(&str, &str); 6] = [
+        ("docs/tutorial/", "Tutorials"),
+        ("docs/how-to/", "How-to guides"),
+        ("docs/reference/", "Reference"),
+        ("docs/explanation/", "Explanation"),
+        ("docs/decisions/", "Explanation"),
+        ("docs/measurements/", "Measurements"),
+    ];
+    // Other files and sites link to these pages where they are.
+    const AT_THE_TOP: [(&str, &str); 6] = [
+        ("docs/index.md", "Summary"),
+        ("docs/security.md", "Explanation"),
+        ("docs/stability.md", "Explanation"),
+        ("docs/counting.md", "Contributing"),
+        ("docs/debugging.md", "Contributing"),
+        ("docs/releasing.md", "Contributing"),
+    ];
+    let pages = pages();
+    let summary = pages.iter().find(|page| page.path == "docs/SUMMARY.md").expect("docs/SUMMARY.md is there");
+    let (mut part, mut wrong, mut checked) = ("", Vec::new(), 0);
+    for line in summary.text.lines() {
+        part = line.strip_prefix("# ").unwrap_or(part);
+        for target in links(line) {
+            let path = normal(&Path::new("docs").join(target));
+            let of_folder = PARTS.iter().find(|(folder, _)| path.starts_with(folder));
+            let wanted = AT_THE_TOP.iter().find(|(page, _)| *page == path).or(of_folder);
+            checked += 1;
+            if wanted.is_none_or(|(_, wanted)| *wanted != part) {
+                wrong.push(format!("{path} is under {part}, and belongs to {wanted:?}"));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+    assert!(checked > 50, "{checked}");
+}
+
+/// The files that ARCHITECTURE.md, CONTRIBUTING.md and the decisions name are there.
+#[test]
+fn every_named_file_exists() {
+    const FOLDERS: [&str; 10] =
+        ["gateway/", "client/", "lab/", "tests/", "fuzz/", "xtask/", "docs/", "examples/", "packaging/", ".ci/"];
+    // ARCHITECTURE.md says in which folder the files of a section are, and names them without it.
+    const SHORT: [&str; 4] =
+        ["gateway/proxy/src", "gateway/proxy/src/exchange", "gateway/vpn", "gateway/vpn/data/src/user"];
+    let (root, pages) = (root(), pages());
+    let current = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "README.ko.md", "SECURITY.md"];
+    let (mut missing, mut checked) = (Vec::new(), 0);
+    for page in pages.iter().filter(|p| current.contains(&p.path.as_str()) || p.path.starts_with("docs/decisions/")) {
+        let text = prose(page);
+        for quoted in text.split('`').skip(1).step_by(2) {
+            // A pattern, or a word that stands for many.
+            let plain = quoted.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
+            let short = page.path == "ARCHITECTURE.md" && quoted.ends_with(".rs");
+            if plain && (short || FOLDERS.iter().any(|folder| quoted.starts_with(folder))) {
+                checked += 1;
+                let shortened = || short && SHORT.iter().any(|folder| root.join(folder).join(quoted).exists());
+                if !root.join(quoted).exists() && !shortened() {
+                    missing.push(format!("{}: {quoted}", page.path));
+                }
+            }
+        }
+    }
+    assert_eq!(missing, Vec::<String>::new());
+    assert!(checked > 80, "{checked}");
 }
 
 /// A part of a configuration, with what must stand around it: the table that it belongs to, a listener, a host, and the

@@ -85,7 +85,7 @@ fn memory() {
     let most = gateway.gateway.server.resident().expect("it was said before");
     assert!(most < now + (256 << 20), "{most} bytes are held");
     ask();
-    // Whoever comes now waits outside.
+    // New clients wait in the listening queue now.
     let mut waiting = Wire::new(client::tcp(listen));
     waiting.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the kernel takes it");
     assert!(gateway.gateway.server.running());

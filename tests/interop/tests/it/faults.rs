@@ -124,7 +124,7 @@ fn it_does_not_even_refuse() {
 
 #[test]
 fn it_hangs() {
-    let seen = Seen { status: 504, counter: "sealane_upstream_timeouts_total", why: "no answer in time" };
+    let seen = Seen { status: 504, counter: "sealane_upstream_timeouts_total", why: "no response in time" };
     ill(&seen, "first_byte_timeout = \"300ms\"", |mut connection| {
         connection.request();
         // Until the gateway leaves.
@@ -134,7 +134,7 @@ fn it_hangs() {
 
 #[test]
 fn it_resets() {
-    let why = "it closed the connection before its answer was whole";
+    let why = "it closed the connection before its response was complete";
     let seen = Seen { status: 502, counter: "sealane_aborted_exchanges_total", why };
     ill(&seen, "", |mut connection| {
         connection.request();
@@ -144,7 +144,7 @@ fn it_resets() {
 
 #[test]
 fn it_answers_garbage() {
-    let why = "its answer breaks the rules of HTTP: the status line is malformed";
+    let why = "its response breaks the rules of HTTP: the status line is malformed";
     let seen = Seen { status: 502, counter: "sealane_parse_errors_total", why };
     ill(&seen, "", |mut connection| {
         connection.request();
@@ -173,7 +173,7 @@ fn its_certificate_is_anothers() {
     });
 }
 
-/// The same for a whole group: with nobody left to try, clients are told at once; whoever comes back first serves.
+/// The same for a whole group: with nobody left to try, clients are told at once; the first server that comes back serves.
 #[test]
 fn all_of_them_refuse() {
     let site = Site::new();

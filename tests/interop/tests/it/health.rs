@@ -57,7 +57,7 @@ fn checks_take_servers_out_and_back() {
     assert!(log.contains(&format!("upstream u: {} is up", a.address)), "{log}");
 }
 
-/// Control asks, once for all lanes; and whoever comes back starts slowly where that is set.
+/// Control asks, once for all lanes; and a server that comes back starts slowly where that is set.
 #[test]
 fn lanes_do_not_check_and_a_server_that_comes_back_starts_slowly() {
     let site = Site::new();

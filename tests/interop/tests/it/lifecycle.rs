@@ -51,7 +51,7 @@ fn sigterm_drains() {
     assert_eq!(status.code(), Some(0), "{}", gateway.server.log());
 }
 
-/// What is not finished by the deadline is cut off, and a second signal does not wait for it. Meanwhile whoever asks for
+/// What is not finished by the deadline is cut off, and a second signal does not wait for it. Meanwhile a client that asks for
 /// its health is told to go elsewhere.
 #[test]
 fn a_drain_ends_at_its_deadline_or_at_the_second_signal() {

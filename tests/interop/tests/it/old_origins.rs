@@ -88,7 +88,7 @@ fn what_breaks_the_rules_is_refused_with_the_reason() {
     // The hint for who can do something about it is in the log.
     let log = std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
     assert!(log.contains("bare_lf") && log.contains("tolerate"), "{log}");
-    assert!(eventually(|| gateway.server.log().contains("fails requests: its answer breaks the rules of HTTP")));
+    assert!(eventually(|| gateway.server.log().contains("fails requests: its response breaks the rules of HTTP")));
     assert_eq!(every.get("/").map(|(status, _)| status), [200; 3]);
 }
 

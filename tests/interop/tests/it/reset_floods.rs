@@ -1,5 +1,5 @@
 //! Requests that a client wastes, one after the other on one connection: reset by it, or by the gateway for what it
-//! sends. One budget holds for HTTP/2 and HTTP/3, whoever resets; clients that also let requests be served keep within it.
+//! sends. One budget holds for HTTP/2 and HTTP/3, whichever side resets; clients that also let requests be served keep within it.
 
 use sealane_http::BodyLength;
 use sealane_http::h3::Code;

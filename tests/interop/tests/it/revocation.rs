@@ -165,7 +165,7 @@ fn a_revoked_client_that_ignores_goaway_is_not_served_on() {
     assert!(refused() >= Some(1.0), "{}", gateway.gateway.metrics());
 }
 
-/// Whoever is connected already is judged by the list of a reload from its answer on: on every lane, over HTTP/1.1, 2 and 3.
+/// Connected clients are judged by the list of a reload as soon as the reload has reported success: on every lane, over HTTP/1.1, 2 and 3.
 #[test]
 fn revoked_clients_that_are_connected_are_not_served_after_the_reload() {
     let site = Site::new();
@@ -202,7 +202,7 @@ fn revoked_clients_that_are_connected_are_not_served_after_the_reload() {
     site.revocations("clients.crl", &[12]);
     let served = backend.requests().len();
     assert_eq!(order(&gateway.socket, "reload").expect("the file is good"), "reloaded\n");
-    // Whoever waits is told to come again before it has asked for anything.
+    // A waiting client is told to connect again before it has sent a request.
     let (said, end) = idle.rest();
     assert!(said.is_empty() && end.is_ok(), "{end:?}");
     for wire in &mut first {

@@ -115,7 +115,7 @@ fn a_user_that_may_read_and_write_can_go_on_with_everything() {
     assert_eq!(gateway.get("/").text(), "hello");
     assert!(eventually(|| lines() == 1));
 
-    // A low port that a reload adds is bound by whoever it is now.
+    // A low port that a reload adds is bound by the user that the gateway is now.
     gateway.write(&config(&gateway.admin_lines, &ports));
     std::fs::set_permissions(site.path().join("sealane.toml"), std::fs::Permissions::from_mode(0o644)).expect("ours");
     assert_eq!(order(&gateway.socket, "reload").expect("it may bind"), "reloaded\n");

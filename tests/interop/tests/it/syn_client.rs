@@ -85,7 +85,8 @@ fn unmodified_programs_are_redirected_and_reach_where_they_meant_to_go() {
 fn the_client_survives_paths_that_dislike_data_in_syns_and_remembers_them() {
     let curl = need!("curl");
     let site = Site::new();
-    let paths = [(SynData::Drop, "had no answer"), (SynData::Reset, "was refused"), (SynData::Strip, "was not taken")];
+    let paths =
+        [(SynData::Drop, "was not acknowledged"), (SynData::Reset, "was refused"), (SynData::Strip, "was not taken")];
     for (path, said) in paths {
         let link = need_link!(|c| c.syn_data = path);
         let (_backend, gateway) = gateway(&link, &site, both(&link)[0], |s| s.listener("syn_tls = \"open\""));

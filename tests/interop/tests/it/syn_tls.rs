@@ -365,7 +365,7 @@ fn a_forged_address_gets_three_times_what_it_sent_and_a_full_queue_falls_back() 
     assert_eq!(sent, 3 * hello.len(), "the flight is longer, and is cut there");
     let count = |name| link.server().run(|| gateway.metric(name)).expect("a namespace");
     assert_eq!(count("sealane_syn_capped_total"), Some(1.0));
-    // The queue holds 128 of them; whoever comes then is served in sequence.
+    // The queue holds 128 of them; further clients are served in sequence.
     spoof(&link, gateway.address, 3000..3400, &hello);
     let hellos = || count("sealane_syn_hellos_total");
     assert!(eventually(|| hellos() >= Some(128.0)), "{:?}", hellos());

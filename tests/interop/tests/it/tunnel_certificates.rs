@@ -53,7 +53,7 @@ fn revoke(world: &World, openssl: &Path, certificate: Option<&Path>) {
     world.write("vpn/crl.pem", &list.pem().expect("it can be written as PEM"));
 }
 
-/// Whoever is revoked is connected no longer than to the next renewal of its key, and does not come back.
+/// A revoked client is connected no longer than to the next renewal of its key, and does not come back.
 #[test]
 fn a_revoked_client_is_out_with_its_next_key() {
     let openssl = need!("openssl");

@@ -5,7 +5,7 @@ use sealane_interop::process::Server;
 use sealane_interop::{binary, eventually, need, skip};
 
 /// What systemd does with descriptors that it is given to keep: it passes them to the next process, in the names that they
-/// were given under. Whoever ends without leaving one is not started again.
+/// were given under. A gateway that ends without leaving one is not resumed.
 const MANAGER: &str = r#"
 import fcntl, os, socket, sys
 path, program = sys.argv[1], sys.argv[2:]

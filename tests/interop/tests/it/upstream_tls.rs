@@ -123,7 +123,7 @@ fn our_own_certificate_where_it_is_asked_for() {
 #[test]
 fn an_upstream_that_closes_inside_tls_is_no_whole_response() {
     let site = Site::new();
-    // Close-delimited, and then TCP's end without TLS' close_notify: whoever is between could have cut it.
+    // Close-delimited, and then TCP's end without TLS' close_notify: a party in between could have cut it.
     let backend = Backend::start_tls(backend::tls(&site.ecdsa), |mut connection| {
         if connection.request().is_some() {
             connection.send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\npart of it");

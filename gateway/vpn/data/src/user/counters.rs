@@ -6,7 +6,7 @@ use sealane_ovpn::data::OpenError;
 
 macro_rules! lane_counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// One lane's counters: written by it alone, summed by whoever reads.
+        /// One lane's counters: written by the lane alone, summed by readers.
         #[derive(Debug, Default)]
         pub(super) struct LaneCounters {
             $($(#[$doc])* pub $name: Counter,)*

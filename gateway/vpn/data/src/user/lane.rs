@@ -433,7 +433,7 @@ impl Service for Lane {
     type Message = Message;
 
     fn ready(&mut self, cx: &mut Context, token: u64, ready: Ready) {
-        // What comes now waits in the kernel for whoever goes on.
+        // Packets that arrive now wait in the kernel for the successor.
         if self.stopping.is_some() {
             return;
         }

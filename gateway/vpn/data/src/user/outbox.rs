@@ -45,7 +45,7 @@ pub(super) enum Refusal<E> {
     Full,
     /// Longer than any datagram.
     TooLong,
-    /// Whoever was to write it did not.
+    /// The writer did not write it.
     Other(E),
 }
 
