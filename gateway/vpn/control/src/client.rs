@@ -16,6 +16,7 @@ use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{Cipher, Format, Header, KeySlot, PeerId, magic};
 use sealane_ovpn::peer_info::{self, proto};
 use sealane_ovpn::push::{COMPRESSION, Collector, Pushed, options_string, unknown_framing};
+use sealane_ovpn::update::{self, NotUpdatable};
 use sealane_ovpn::wrap::WrapKey;
 use sealane_sys::netlink::Netlink;
 use sealane_sys::netlink_route::LinkSet;
@@ -165,6 +166,10 @@ struct Attempt<'a> {
     answer_by: Instant,
     ask_at: Instant,
     collector: Collector,
+    /// Collects changes of options.
+    changes: Collector,
+    /// What the server has said, as far as the profile takes it.
+    options: Vec<String>,
     pushed: Pushed,
     key_since: Instant,
     renewal: Option<(u8, Instant)>,
@@ -188,6 +193,8 @@ async fn one(
         Ok(opened) => opened,
         Err(e) => return End::Lost(format!("{e:#}"), None),
     };
+    let how = if remote.transport == Transport::Tcp { "TCP" } else { "UDP" };
+    log::info!("connecting to {} ({address}) over {how}", remote.host);
     let now = Instant::now();
     let mut attempt = Attempt {
         plane,
@@ -202,6 +209,8 @@ async fn one(
         stage: Stage::Connecting,
         ask_at: now,
         collector: Collector::default(),
+        changes: Collector::default(),
+        options: Vec::new(),
         pushed: Pushed::default(),
         key_since: now,
         renewal: None,
@@ -246,6 +255,7 @@ async fn open(
                 | proto::AUTH_FAIL_TEMP
                 | proto::DYN_TLS_CRYPT
                 | proto::DATA_EPOCH
+                | proto::PUSH_UPDATE
         }
     };
     let (username, password) = profile.credentials.clone().unwrap_or_default();
@@ -398,10 +408,7 @@ impl Attempt<'_> {
                 };
                 let options = match self.profile.pull_filter.apply(options) {
                     Ok(options) => options,
-                    Err(Rejected(option)) => {
-                        let why = format!("the server's option `{}` is rejected by pull-filter", shown(&option));
-                        return Ok(Some(End::Lost(why, None)));
-                    }
+                    Err(rejected) => return Ok(Some(self::rejected(&rejected))),
                 };
                 let pushed = Pushed::parse(&options);
                 if let (Some(token), Some((user, _))) = (&pushed.auth_token, &self.profile.credentials) {
@@ -409,8 +416,15 @@ impl Attempt<'_> {
                     self.session.set_credentials(user.clone(), token.clone());
                 }
                 if self.stage == Stage::Asking {
+                    self.options = options;
                     return self.configured(pushed).map(|()| None).or_else(|e| Ok(Some(End::Fatal(e))));
                 }
+            }
+            Said::PushUpdate(part) if self.stage == Stage::Connected => {
+                let Some(changes) = self.changes.take(&part).map_err(|_| anyhow!("an endless configuration"))? else {
+                    return Ok(None);
+                };
+                return self.change(&changes);
             }
             Said::AuthFailed(reason) if self.stage != Stage::Connected => {
                 return Ok(Some(End::Fatal(anyhow!("the server refuses us: {}", shown(&reason)))));
@@ -422,8 +436,28 @@ impl Attempt<'_> {
             Said::Halt(reason) => return Ok(Some(End::Fatal(anyhow!("the server ends it: {}", shown(&reason))))),
             Said::Restart(reason) => return Ok(Some(End::Lost(format!("restarted {}", shown(&reason)), None))),
             Said::Exit => return Ok(Some(End::Lost("the server has left".to_owned(), None))),
-            Said::PushRequest | Said::Unknown(_) => {}
+            Said::PushRequest | Said::PushUpdate(_) | Said::Unknown(_) => {}
         }
+        Ok(None)
+    }
+
+    /// The server changes options while we are connected.
+    fn change(&mut self, changes: &[String]) -> Result<Option<End>> {
+        let changes = match self.profile.pull_filter.apply(changes.to_vec()) {
+            Ok(changes) => changes,
+            Err(rejected) => return Ok(Some(self::rejected(&rejected))),
+        };
+        let options = match update::updated(self.options.clone(), &changes) {
+            Ok(options) => options,
+            Err(NotUpdatable(change)) => {
+                let why = format!("the server changes `{}`, which takes a new connection", shown(&change));
+                return Ok(Some(End::Lost(why, None)));
+            }
+        };
+        self.options = options;
+        let changed = Pushed::parse(&self.options);
+        self.interface.apply(self.plane.interface(), self.profile, &changed, self.remote.ip())?;
+        log::info!("the server has changed routes or name servers");
         Ok(None)
     }
 
@@ -551,6 +585,11 @@ fn failed(e: anyhow::Error) -> End {
     }
 }
 
+/// How an attempt ends when the profile rejects an option of the server.
+fn rejected(Rejected(option): &Rejected) -> End {
+    End::Lost(format!("the server's option `{}` is rejected by pull-filter", shown(option)), None)
+}
+
 /// A server's words, for a terminal.
 fn shown(reason: &str) -> String {
     let text: String = reason.chars().filter(|c| !c.is_control()).take(200).collect();
@@ -597,6 +636,10 @@ impl Interface {
                      {server} by the present gateway, then 0.0.0.0/1 and 128.0.0.0/1 to {name}"
                 );
             }
+        }
+        for (address, len) in self.routes.extract_if(.., |route| !routes.contains(route)) {
+            // One that somebody else has deleted is gone as well.
+            let _ = netlink.route_del(index, address, len);
         }
         for (address, len) in routes {
             if self.routes.contains(&(address, len)) {

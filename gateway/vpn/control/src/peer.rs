@@ -119,6 +119,8 @@ pub(super) struct Peer {
     pub push_requested: bool,
     /// When it was last given its configuration, by this process.
     pub pushed_at: Option<Instant>,
+    /// It has its configuration, from this process or from the one before.
+    pub configured: bool,
     /// In place of the password, to be pushed.
     pub token: Option<String>,
 }
@@ -160,6 +162,7 @@ impl Peer {
             lame_duck: None,
             push_requested: false,
             pushed_at: None,
+            configured: false,
             token: None,
         }
     }
@@ -221,7 +224,7 @@ impl Peer {
             dyn_tls_crypt: saved.dyn_tls_crypt,
             aead_epoch: saved.aead_epoch,
         };
-        peer.takes_stub = saved.takes_stub;
+        (peer.takes_stub, peer.configured) = (saved.takes_stub, true);
         (peer.key_id, peer.keys) = (saved.key_id, saved.keys);
         (peer.key_since, peer.connected_at) = (before(saved.key_age), before(saved.connected_for));
         peer.key_made = before(saved.key_made_age);

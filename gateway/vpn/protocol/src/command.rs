@@ -9,6 +9,8 @@ pub enum Command {
     PushRequest,
     /// The configuration, or a part of it: the options.
     PushReply(String),
+    /// Options that change, or a part of them: see [`crate::update`].
+    PushUpdate(String),
     /// The server will not have this client; the reason, if it says one.
     AuthFailed(String),
     /// It will, but later: seconds to wait, where it says so, and the rest of what it says.
@@ -34,6 +36,7 @@ impl Command {
         Some(match word {
             "PUSH_REQUEST" => Self::PushRequest,
             "PUSH_REPLY" => Self::PushReply(rest.to_owned()),
+            "PUSH_UPDATE" => Self::PushUpdate(rest.to_owned()),
             "AUTH_FAILED" => match rest.strip_prefix("TEMP") {
                 Some(more) if more.is_empty() || more.starts_with(['[', ':']) => {
                     let (flags, reason) = more.split_once(':').unwrap_or((more, ""));
@@ -83,6 +86,7 @@ mod tests {
         let parse = |t: &str| Command::parse(t.as_bytes()).expect("text");
         assert_eq!(parse("PUSH_REQUEST"), Command::PushRequest);
         assert_eq!(parse("PUSH_REPLY,ping 10,topology subnet"), Command::PushReply("ping 10,topology subnet".into()));
+        assert_eq!(parse("PUSH_UPDATE,-dns"), Command::PushUpdate("-dns".into()));
         assert_eq!(parse("AUTH_FAILED"), Command::AuthFailed(String::new()));
         assert_eq!(parse("AUTH_FAILED,no"), Command::AuthFailed("no".into()));
         assert_eq!(parse("AUTH_FAILED,TEMPORARY"), Command::AuthFailed("TEMPORARY".into()));

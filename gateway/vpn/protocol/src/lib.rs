@@ -3,7 +3,7 @@
 //! - [`data`]: the data channel: packet layouts, AEAD keys, epochs, replay window. The planes in `tunnel` use it.
 //! - [`gate`]: first packets, answered without state; [`link`]: a session's reliable streams for TLS, over wrapped
 //!   ([`wrap`]) control packets ([`packet`]) that are repeated and put in order ([`reliable`]).
-//! - Inside TLS: [`key_method`] and [`prf`] for the data keys, [`peer_info`], [`command`] and [`push`].
+//! - Inside TLS: [`key_method`] and [`prf`] for the data keys, [`peer_info`], [`command`], [`push`] and [`update`].
 //! - [`saved`]: a session as plain data, for another process to go on with.
 //! - [`share`]: what anybody may take before authentication, with a share for each client network.
 //!
@@ -24,4 +24,5 @@ pub mod push;
 pub mod reliable;
 pub mod saved;
 pub mod share;
+pub mod update;
 pub mod wrap;

@@ -24,6 +24,8 @@ pub mod proto {
     pub const DATA_EPOCH: u32 = 1 << 10;
     /// `dns` options, in the form of 2.7.
     pub const DNS_OPTION_V2: u32 = 1 << 11;
+    /// `PUSH_UPDATE`.
+    pub const PUSH_UPDATE: u32 = 1 << 12;
 }
 
 /// A peer's lines, as far as they matter.

@@ -63,15 +63,20 @@ pub const CLIENTS_TAKE: &[&str] = &[
 /// Makes the messages of a reply, each with its NUL. An option with a comma, a control character, or longer than a
 /// message cannot be sent; it is returned.
 pub fn replies(options: &[String]) -> Result<Vec<Vec<u8>>, String> {
+    messages("PUSH_REPLY", options)
+}
+
+/// Makes the messages of a command with options, as [`replies`] does.
+pub(crate) fn messages(command: &str, options: &[String]) -> Result<Vec<Vec<u8>>, String> {
     let mut messages: Vec<String> = Vec::new();
-    let mut current = String::from("PUSH_REPLY");
+    let mut current = command.to_owned();
     for option in options {
         if option.contains(',') || option.chars().any(char::is_control) || option.len() + 64 > MAX_BUNDLE - RESERVE {
             return Err(option.clone());
         }
         if current.len() + 1 + option.len() >= MAX_BUNDLE - RESERVE {
             current.push_str(",push-continuation 2");
-            messages.push(std::mem::replace(&mut current, String::from("PUSH_REPLY")));
+            messages.push(std::mem::replace(&mut current, command.to_owned()));
         }
         current.push(',');
         current.push_str(option);

@@ -2,7 +2,7 @@
 
 use crate::tunnel_world::{End, INSIDE, World, said};
 use sealane_interop::process::Server;
-use sealane_interop::{binary, peers, process, skip};
+use sealane_interop::{binary, eventually, peers, process, skip};
 
 macro_rules! world {
     () => {
@@ -267,4 +267,53 @@ fn an_encrypted_key_is_named() {
     world.write("vpn/tunnel.toml", &toml);
     let said = world.sealane(End::Server, &["check", "-c", "vpn/tunnel.toml"], b"");
     assert!(said.code == Some(1) && said.all().contains("the private key is encrypted"), "{}", said.all());
+}
+
+/// A reload changes what clients are given. Those that know PUSH_UPDATE (OpenVPN 2.7, and ours) have it at once; others, with
+/// their next connection.
+#[test]
+fn a_reload_changes_the_routes_of_connected_clients() {
+    let world = world!();
+    world.init("");
+    let profile = world.profile("alice");
+    let toml = world.read("vpn/tunnel.toml");
+    let with = |more: &str| world.write("vpn/tunnel.toml", &format!("{toml}{more}\n"));
+    with("routes = [\"10.66.0.0/16\", \"10.67.0.0/16\"]");
+    let server = world.serve();
+    let openvpn = peers::find("openvpn").expect("looked for before");
+    let version: peers::Said = process::run(world.command(End::Client, &openvpn).arg("--version"), b"").into();
+    let is_newer = !version.text().starts_with("OpenVPN 2.6");
+    let reload = |more: &str| {
+        let before = server.log().matches("sealane: reloaded").count();
+        with(more);
+        server.hang_up();
+        let reloaded = || server.log().matches("sealane: reloaded").count() > before;
+        assert!(eventually(reloaded), "{}", server.log());
+    };
+    for stock in [false, true] {
+        reload("routes = [\"10.66.0.0/16\", \"10.67.0.0/16\"]");
+        let client = match stock {
+            false => connected(&world, &world.read("alice.ovpn"), &server),
+            true => world.connected(&profile, &[]),
+        };
+        let has = |network: &str| world.client_route(network).contains("dev");
+        assert!(has("10.66.0.0/16") && has("10.67.0.0/16"), "{}", client.log());
+        reload("routes = [\"10.67.0.0/16\", \"10.68.0.0/16\"]");
+        if !stock || is_newer {
+            let changed = || !has("10.66.0.0/16") && has("10.67.0.0/16") && has("10.68.0.0/16");
+            assert!(eventually(changed), "{}\n{}", client.log(), server.log());
+            // And none at all.
+            reload("");
+            let none = || ["10.66.0.0/16", "10.67.0.0/16", "10.68.0.0/16"].into_iter().all(|n| !has(n));
+            assert!(eventually(none), "{}\n{}", client.log(), server.log());
+        }
+        // OpenVPN opens its interface anew for each change, which takes it a second.
+        assert!(eventually(|| has("10.88.0.0/24")), "{}", client.log());
+        assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3, "{}", client.log());
+        let connections = |log: &str| log.matches("is connected from").count();
+        assert_eq!(connections(&server.log()), usize::from(stock) + 1, "nobody connects anew: {}", server.log());
+        client.terminate();
+        let left = || server.log().matches(" is gone: it has left").count() > usize::from(stock);
+        assert!(eventually(left), "{}", server.log());
+    }
 }

@@ -34,11 +34,13 @@ impl PullFilter {
         Ok(Self(filters))
     }
 
-    /// The options that are taken. A filter fits an option that begins with its text.
+    /// The options that are taken. A filter fits an option that begins with its text; the signs before a changed option
+    /// (`-` and `?`) do not count.
     pub fn apply(&self, options: Vec<String>) -> Result<Vec<String>, Rejected> {
         let mut out = Vec::with_capacity(options.len());
         for option in options {
-            match self.0.iter().find(|(_, text)| option.starts_with(text.as_str())) {
+            let named = option.trim_start_matches(['-', '?']);
+            match self.0.iter().find(|(_, text)| named.starts_with(text.as_str())) {
                 None | Some((Action::Accept, _)) => out.push(option),
                 Some((Action::Ignore, _)) => {}
                 Some((Action::Reject, _)) => return Err(Rejected(option)),
@@ -60,6 +62,7 @@ mod tests {
             "pull-filter accept \"route 10.1.\"\npull-filter ignore route\npull-filter reject \"dhcp-option DNS\"\n";
         let filter = read(text).expect("good");
         let options = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(filter.apply(options("-route,-?ping,?dns x")), Ok(options("-?ping,?dns x")));
         let taken =
             filter.apply(options("route 10.1.0.0 255.255.0.0,route 10.2.0.0 255.255.0.0,route-ipv6 fd00::/8,ping 1"));
         assert_eq!(taken, Ok(options("route 10.1.0.0 255.255.0.0,ping 1")));

@@ -10,6 +10,7 @@ use sealane_log as log;
 use sealane_ovpn::data::{KeySlot as Slot, PeerId};
 use sealane_ovpn::peer_info::{PeerInfo, proto};
 use sealane_ovpn::share::Network;
+use sealane_ovpn::update;
 use sealane_tunnel::plane::{Command, Feature, Keepalive, KeyNew, PeerNew, PeerSet, lane_of};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -226,8 +227,27 @@ impl Server {
             peer.session.set_endpoint(settings.tls.clone());
         }
         self.log = EventLog::open(settings.log.as_deref());
-        self.settings = settings;
+        let before = std::mem::replace(&mut self.settings, settings);
         self.follow_settings();
+        self.update_options(&before);
+    }
+
+    /// Clients that can change their options while they are connected are told of those that the reload has changed.
+    fn update_options(&mut self, before: &Settings) {
+        for (&key, peer) in &mut self.peers {
+            if peer.stage != Stage::Connected || !peer.configured || !peer.info.has(proto::PUSH_UPDATE) {
+                continue;
+            }
+            let messages = update::updates(&peer.push_options(before), &peer.push_options(&self.settings));
+            let sent = match messages {
+                Ok(messages) => messages.iter().try_for_each(|message| peer.session.send_command(message)),
+                Err(option) => Err(anyhow::anyhow!("the option cannot be pushed: {option}")),
+            };
+            if let Err(e) = sent {
+                log::warn!(connection = connection(key); "tunnel: {}: its options are not changed: {e:#}", peer.name);
+            }
+            self.restless.insert(key);
+        }
     }
 
     /// Connected clients get what may change under them.

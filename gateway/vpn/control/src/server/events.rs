@@ -144,7 +144,7 @@ impl Server {
                         log::warn!(connection = connection(key); "tunnel: {}: {e:#}", peer.remote);
                     }
                 }
-                peer.pushed_at = Some(now);
+                (peer.pushed_at, peer.configured) = (Some(now), true);
             }
             Err(option) => {
                 log::warn!(connection = connection(key); "tunnel: {}: the option cannot be pushed: {option}", peer.name)
