@@ -7,6 +7,7 @@
 //! ```
 
 use super::profile::{Profile, Rejected, Remote};
+use super::prompt;
 use super::server::{Outlet, Word};
 use super::session::{Event as SessionEvent, Session, Words, random};
 use super::verify::in_words;
@@ -55,7 +56,8 @@ fn unix() -> u32 {
 }
 
 /// Connects, and stays connected until a signal says otherwise.
-pub fn connect(profile: Profile) -> Result<()> {
+pub fn connect(mut profile: Profile) -> Result<()> {
+    prompt::complete(&mut profile)?;
     log::start(log::LogSettings::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(run(profile));

@@ -11,6 +11,7 @@ mod peer;
 pub mod pki;
 pub mod pool;
 pub mod profile;
+mod prompt;
 mod records;
 mod run;
 pub mod server;

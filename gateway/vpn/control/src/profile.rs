@@ -1,6 +1,7 @@
 //! A client's `.ovpn`: where to connect, with what, and what of it cannot be done here.
 
 use super::ovpn_file::{self, Directive, MAX_FILE};
+use super::prompt::Challenge;
 use super::tls::Endpoint;
 use anyhow::{Context as _, Result, bail};
 use sealane_ovpn::data::Cipher;
@@ -30,7 +31,6 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("pkcs11-providers", "hardware tokens are not supported"),
     ("management-external-key", "give the key in PEM"),
     ("management-external-cert", "give the certificate in PEM"),
-    ("static-challenge", "challenges are not supported"),
     ("ns-cert-type", "use remote-cert-tls server"),
     ("tls-verify", "scripts are not run; use verify-x509-name or peer-fingerprint"),
     ("plugin", "plugins are not run"),
@@ -178,6 +178,8 @@ pub struct Profile {
     pub cipher_fallback: Option<Cipher>,
     /// Name and password.
     pub credentials: Option<(String, String)>,
+    /// What the user has to be asked before.
+    pub questions: Option<Questions>,
     /// New keys after so long; zero: when the server wants them.
     pub renegotiate: Duration,
     /// Old keys live so long.
@@ -202,6 +204,15 @@ pub struct Profile {
     pub before_2_4: bool,
     /// What is not done, with its line.
     pub ignored: Vec<String>,
+}
+
+/// What a profile leaves to its user.
+#[derive(Debug, Default)]
+pub struct Questions {
+    /// Name and password, as far as the profile has them.
+    pub known: (Option<String>, Option<String>),
+    /// `static-challenge`.
+    pub challenge: Option<Challenge>,
 }
 
 /// Files named in the profile, or inside it.
@@ -263,6 +274,7 @@ impl Profile {
                     "pull-filter",
                     "verify-hash",
                     "extra-certs",
+                    "static-challenge",
                     "data-ciphers-fallback",
                     "ncp-ciphers",
                     "proto",
@@ -328,6 +340,7 @@ impl Profile {
         let names = argument("data-ciphers").or_else(|| argument("ncp-ciphers"));
         let ciphers = ciphers(names, argument("cipher").filter(|_| before_2_6))?;
         let (wrap, wrap_v2) = wraps(&files, last("tls-auth"), argument("key-direction"), argument("auth"))?;
+        let (credentials, questions) = credentials(&files, last("auth-user-pass"), last("static-challenge"))?;
         let options = directives.iter().filter(|d| matches!(d.name(), "route" | "route-ipv6" | "redirect-gateway"));
         Ok(Self {
             remotes: remotes::remotes(&directives)?,
@@ -340,7 +353,8 @@ impl Profile {
             ciphers,
             // An old server's CBC cipher is of no use, and is named when such a server is met.
             cipher_fallback: argument("data-ciphers-fallback").and_then(Cipher::from_name),
-            credentials: credentials(&files, last("auth-user-pass"))?,
+            credentials,
+            questions,
             renegotiate: seconds("reneg-sec", 3600)?,
             transition: seconds("tran-window", 3600)?,
             handshake: seconds("hand-window", 60)?,
@@ -452,15 +466,39 @@ fn wraps(
     Ok((WrapKey::Auth { key, direction, digest }, None))
 }
 
-fn credentials(files: &Files<'_>, directive: Option<&Directive>) -> Result<Option<(String, String)>> {
-    let Some(directive) = directive else { return Ok(None) };
-    if directive.inline.is_none() && directive.words.len() < 2 {
-        bail!("line {}: auth-user-pass names no file with user name and password (two lines)", directive.line);
-    }
-    let text = files.text("auth-user-pass")?.unwrap_or_default();
-    let mut lines = text.lines().map(str::trim_end);
+/// Name and password, or what has to be asked: `auth-user-pass` may name no file, and its file may lack the password.
+fn credentials(
+    files: &Files<'_>,
+    directive: Option<&Directive>,
+    challenge: Option<&Directive>,
+) -> Result<(Option<(String, String)>, Option<Questions>)> {
+    let challenge = challenge.map(self::challenge).transpose()?;
+    let Some(directive) = directive else {
+        return match challenge {
+            None => Ok((None, None)),
+            Some(_) => bail!("static-challenge: there is no `auth-user-pass` in it"),
+        };
+    };
+    let text = match directive.inline.is_some() || directive.words.len() > 1 {
+        true => files.text("auth-user-pass")?.unwrap_or_default(),
+        false => String::new(),
+    };
+    let mut lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).map(str::to_owned);
     match (lines.next(), lines.next()) {
-        (Some(user), Some(password)) if !user.is_empty() => Ok(Some((user.to_owned(), password.to_owned()))),
-        _ => bail!("auth-user-pass: the file has not two lines"),
+        (Some(user), Some(password)) if challenge.is_none() => Ok((Some((user, password)), None)),
+        known => Ok((None, Some(Questions { known, challenge }))),
     }
+}
+
+/// `static-challenge TEXT ECHO [FORMAT]`.
+fn challenge(d: &Directive) -> Result<Challenge> {
+    let (text, echo, format) = match d.arguments().as_slice() {
+        [text, echo] => ((*text).to_owned(), *echo, "scrv1"),
+        [text, echo, format] => ((*text).to_owned(), *echo, *format),
+        _ => bail!("line {}: write static-challenge \"TEXT\" 0|1", d.line),
+    };
+    if !["0", "1"].contains(&echo) || !["scrv1", "concat"].contains(&format) {
+        bail!("line {}: static-challenge: {echo} {format} is not understood", d.line);
+    }
+    Ok(Challenge { text, echo: echo == "1", concatenate: format == "concat" })
 }

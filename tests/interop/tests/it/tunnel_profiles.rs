@@ -2,7 +2,8 @@
 
 use crate::tunnel_world::{End, INSIDE, World, said};
 use sealane_interop::process::Server;
-use sealane_interop::{binary, eventually, peers, process, skip};
+use sealane_interop::{binary, eventually, need, peers, process, skip};
+use std::io::Write as _;
 
 macro_rules! world {
     () => {
@@ -247,6 +248,66 @@ fn names_are_compared_as_openvpn_compares_them() {
         let stock = world.openvpn(End::Client, &world.write("stock.ovpn", &text), &[]);
         assert!(said(&stock, "VERIFY X509NAME ERROR"), "{rule}: {}", stock.log());
     }
+}
+
+/// A profile may leave name, password and a second answer to its user: they are lines of the standard input, or are asked on
+/// the terminal, which does not show the password.
+#[test]
+fn what_a_profile_leaves_open_is_asked() {
+    let world = world!();
+    let script = need!("script");
+    let program = world.write(
+        "decide",
+        "#!/bin/sh\nread -r name; read -r password\necho \"$name $password\" >> asked\ncase \"$name $password\" in\n\
+         'al right'|'al SCRV1:cmlnaHQ=:MTIz') exit 0;;\nesac\nexit 1\n",
+    );
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("it is ours");
+    world.init(&format!("auth_command = [\"{}\"]", program.display()));
+    world.profile("alice");
+    let profile = world.read("alice.ovpn");
+    let server = world.serve();
+    world.write("name", "al\n");
+    let sh = peers::find("sh").expect("every system has one");
+    let mkfifo = peers::find("mkfifo").expect("every system has one");
+    for (more, answers) in [
+        ("auth-user-pass", &[("User name:", "al"), ("Password:", "right")][..]),
+        ("auth-user-pass name", &[("Password:", "right")]),
+        (
+            "auth-user-pass\nstatic-challenge \"Code?\" 1",
+            &[("User name:", "al"), ("Password:", "right"), ("Code?", "123")],
+        ),
+    ] {
+        world.write("asking.ovpn", &format!("{profile}{more}\n"));
+        let connect = format!("{} tunnel connect asking.ovpn", binary::sealane().display());
+        // Without a terminal.
+        let lines: String = answers.iter().map(|(_, answer)| format!("{answer}\\n")).collect();
+        let mut command = world.command(End::Client, &peers::find("setsid").expect("util-linux has it"));
+        command.arg("--wait").arg(&sh).args(["-c", &format!("printf '{lines}' | exec {connect}")]);
+        let client = Server::start(command, &world.path(""));
+        assert!(said(&client, "connected to"), "{more}: {}\n{}", client.log(), server.log());
+        drop(client);
+        // With one: `script` makes it and prints what it shows. Each answer is typed once it is asked for.
+        let _ = std::fs::remove_file(world.path("typed"));
+        assert!(process::run(world.command(End::Client, &mkfifo).arg("typed"), b"").status.success());
+        let mut command = world.command(End::Client, &sh);
+        command.args(["-c", &format!("exec {} -qec '{connect}' /dev/null < typed", script.display())]);
+        let client = Server::start(command, &world.path(""));
+        let mut keyboard = std::fs::File::options().write(true).open(world.path("typed")).expect("it is read");
+        for (question, answer) in answers {
+            assert!(said(&client, question), "{more}: {}", client.log());
+            writeln!(keyboard, "{answer}").expect("it is read");
+        }
+        assert!(said(&client, "connected to"), "{more}: {}\n{}", client.log(), server.log());
+        let log = client.log();
+        assert!(!log.contains("right"), "{more}: the password is shown: {log}");
+        assert_eq!(log.contains("123"), more.contains("static-challenge"), "{more}: {log}");
+    }
+    // No answer is no password.
+    world.write("asking.ovpn", &format!("{profile}auth-user-pass\n"));
+    let mut command = world.command(End::Client, &peers::find("setsid").expect("util-linux has it"));
+    command.arg("--wait").arg(binary::sealane()).args(["tunnel", "connect", "asking.ovpn"]);
+    let said: peers::Said = process::run(&mut command, b"al\n").into();
+    assert!(said.code == Some(1) && said.all().contains("no answer to \"Password:\""), "{}", said.all());
 }
 
 /// What a profile's key is, if it cannot be read.
