@@ -1,5 +1,5 @@
-//! Questions to the user of `sealane tunnel connect`: name, password, and the answer to a challenge. They are asked on the
-//! terminal; without one, the answers are lines of the standard input.
+//! Asks the user of `sealane tunnel connect` for a name, a password and the answer to a challenge: on the terminal, or
+//! without one by reading lines from standard input.
 
 use super::profile::Profile;
 use anyhow::{Context as _, Result, bail};
@@ -73,7 +73,7 @@ impl<'t> Hidden<'t> {
 
 impl Drop for Hidden<'_> {
     fn drop(&mut self) {
-        // A terminal that has gone shows nothing anyway.
+        // The terminal may be gone.
         let _ = tcsetattr(self.0, OptionalActions::Now, &self.1);
     }
 }
@@ -91,12 +91,12 @@ impl Source {
         };
         let shown: String = question.chars().filter(|c| !c.is_control()).collect();
         let file = terminal.get_ref().try_clone().context("cannot use the terminal")?;
-        // Before the question, so that nothing is shown of an answer that comes at once.
+        // Before the question: an answer that is typed immediately must not be shown.
         let hidden = if echo { None } else { Some(Hidden::new(&file).context("cannot use the terminal")?) };
         terminal.get_mut().write_all(shown.as_bytes()).context("cannot write to the terminal")?;
         let answer = line(terminal, question);
         if hidden.is_some() {
-            // The line's end was not shown either.
+            // The user's line break was not shown.
             let _ = terminal.get_mut().write_all(b"\n");
         }
         answer
