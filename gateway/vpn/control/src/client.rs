@@ -102,7 +102,7 @@ async fn run(mut profile: Profile) -> Result<()> {
             pause = FIRST_PAUSE;
         }
         let wait = wait.map_or(pause, |s| Duration::from_secs(u64::from(s.min(3600))));
-        // The next server is no busier for what this one has said.
+        // Another server is tried without a longer pause; a whole round without success doubles it.
         if attempt.is_multiple_of(round) {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -114,7 +114,7 @@ async fn run(mut profile: Profile) -> Result<()> {
     }
 }
 
-/// The places to connect to, in the order of the profile or, with `remote-random`, in another.
+/// The servers to try: in the profile's order, or with `remote-random` in random order.
 fn in_order(profile: &Profile) -> Result<Vec<Remote>> {
     let mut remotes = profile.remotes.clone();
     if profile.remote_random {
@@ -164,13 +164,13 @@ struct Attempt<'a> {
     remote: SocketAddr,
     stage: Stage,
     deadline: Instant,
-    /// The server has to have answered by then.
+    /// The deadline for the server's first answer.
     answer_by: Instant,
     ask_at: Instant,
     collector: Collector,
-    /// Collects changes of options.
+    /// Collects the parts of a PUSH_UPDATE.
     changes: Collector,
-    /// What the server has said, as far as the profile takes it.
+    /// The server's options that the profile accepts.
     options: Vec<String>,
     pushed: Pushed,
     key_since: Instant,
@@ -237,7 +237,7 @@ async fn open(
 ) -> Result<(Session, SocketId, SocketAddr)> {
     let found = tokio::net::lookup_host((remote.host.as_str(), remote.port)).await?;
     let found: Vec<SocketAddr> = found.filter(|address| remote.family.takes(address)).collect();
-    // In each round through the places another address of a host that has several.
+    // Each round through the servers uses the host's next address.
     let round = (number - 1) / profile.remotes.len() as u64;
     let address = found.get((round % found.len().max(1) as u64) as usize);
     let address = *address.with_context(|| format!("{} has no address", remote.host))?;
@@ -443,7 +443,7 @@ impl Attempt<'_> {
         Ok(None)
     }
 
-    /// The server changes options while we are connected.
+    /// Applies a PUSH_UPDATE.
     fn change(&mut self, changes: &[String]) -> Result<Option<End>> {
         let changes = match self.profile.pull_filter.apply(changes.to_vec()) {
             Ok(changes) => changes,
@@ -484,7 +484,7 @@ impl Attempt<'_> {
         }
         let cipher = agreed_cipher(pushed.cipher, options, &self.profile.ciphers, self.profile.cipher_fallback)?;
         for what in &pushed.ignored {
-            log::info!("the server says `{}`, which is left", shown(what));
+            log::info!("ignored from the server: {}", shown(what));
         }
         self.pushed = pushed;
         self.pushed.cipher = Some(cipher);
@@ -560,8 +560,8 @@ impl Attempt<'_> {
     }
 }
 
-/// The data channel's cipher: the server's choice of `ours`. A server from before negotiation makes none; it has the cipher
-/// of its options string, as OpenVPN's clients read it.
+/// Returns the data channel's cipher: the pushed one if it is in `ours`. A server that does not negotiate has the cipher of its
+/// options string; OpenVPN's clients use it, too.
 fn agreed_cipher(pushed: Option<Cipher>, options: &str, ours: &[Cipher], fallback: Option<Cipher>) -> Result<Cipher> {
     if let Some(cipher) = pushed {
         if !ours.contains(&cipher) {
@@ -627,7 +627,7 @@ impl Interface {
         let own: Vec<String> = profile.options.clone();
         let own = Pushed::parse(&own);
         let theirs = (!profile.route_nopull).then_some(pushed);
-        // The other end of a tunnel between two addresses is there whatever routes are taken.
+        // `route-nopull` does not affect the other end of a point-to-point tunnel.
         let mut routes: Vec<(IpAddr, u8)> = pushed.other_end.map(|a| (IpAddr::V4(a), 32)).into_iter().collect();
         for from in theirs.into_iter().chain([&own]) {
             routes.extend(from.routes.iter().map(|(a, n)| (IpAddr::V4(*a), *n)));

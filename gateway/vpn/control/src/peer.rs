@@ -103,7 +103,7 @@ pub(super) struct Peer {
     pub settings: TunnelClient,
     pub cipher: Cipher,
     pub flags: Flags,
-    /// Its configuration has compression, which it is told to leave out.
+    /// Its configuration enables compression; the server pushes `compress stub-v2`.
     pub takes_stub: bool,
     pub renewal: Option<Renewal>,
     /// Under the plane's primary slot.
@@ -119,7 +119,7 @@ pub(super) struct Peer {
     pub push_requested: bool,
     /// When it was last given its configuration, by this process.
     pub pushed_at: Option<Instant>,
-    /// It has its configuration, from this process or from the one before.
+    /// It has received its configuration, from this process or from its predecessor.
     pub configured: bool,
     /// In place of the password, to be pushed.
     pub token: Option<String>,
@@ -290,7 +290,7 @@ impl Peer {
     /// The options of its PUSH_REPLY.
     pub fn push_options(&self, settings: &Settings) -> Vec<String> {
         let mut out = settings.push.clone();
-        // The newest settings, which a session that was handed over or that has seen a reload does not hold.
+        // From the current settings: the session's own copy is older than a reload, and a restored session has none.
         let own = settings.clients.get(&self.name).map_or(&settings.push_unlisted, |client| &client.push);
         out.extend(own.iter().cloned());
         if let (Some((gateway, len)), Some(four)) = (settings.network4, self.addresses.four) {

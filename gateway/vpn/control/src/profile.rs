@@ -149,7 +149,7 @@ const LEFT: &[&str] = &[
     "single-session",
     "key-method",
     "no-replay",
-    // Nothing is compressed; a server whose packets have compression's framing is named.
+    // The client never compresses. A server that requires compression framing is refused by name.
     "comp-lzo",
     "comp-noadapt",
     "compress",
@@ -160,9 +160,9 @@ const LEFT: &[&str] = &[
 pub struct Profile {
     /// Tried in turn.
     pub remotes: Vec<Remote>,
-    /// `remote-random`: in another order with each start.
+    /// `remote-random`: the order is random.
     pub remote_random: bool,
-    /// A server that has not answered after so long is left for the next.
+    /// After this long without an answer, the next server is tried.
     pub connect_timeout: Duration,
     /// The interface's name.
     pub device: String,
@@ -174,11 +174,11 @@ pub struct Profile {
     pub wrap_v2: Option<ClientKey>,
     /// Ciphers that we take.
     pub ciphers: Vec<Cipher>,
-    /// The cipher with a server that negotiates none and says none.
+    /// `data-ciphers-fallback`: for a server that does not negotiate.
     pub cipher_fallback: Option<Cipher>,
     /// Name and password.
     pub credentials: Option<(String, String)>,
-    /// What the user has to be asked before.
+    /// What the user must be asked before connecting.
     pub questions: Option<Questions>,
     /// New keys after so long; zero: when the server wants them.
     pub renegotiate: Duration,
@@ -192,7 +192,7 @@ pub struct Profile {
     pub mtu: u16,
     /// Routes from the server are not set.
     pub route_nopull: bool,
-    /// Which of the server's options are taken.
+    /// Selects the server's options.
     pub pull_filter: PullFilter,
     /// Pings of our own choosing.
     pub ping: Option<u16>,
@@ -206,10 +206,10 @@ pub struct Profile {
     pub ignored: Vec<String>,
 }
 
-/// What a profile leaves to its user.
+/// Credentials that the profile does not contain.
 #[derive(Debug, Default)]
 pub struct Questions {
-    /// Name and password, as far as the profile has them.
+    /// Name and password, if the profile contains them.
     pub known: (Option<String>, Option<String>),
     /// `static-challenge`.
     pub challenge: Option<Challenge>,
@@ -351,7 +351,7 @@ impl Profile {
             wrap,
             wrap_v2,
             ciphers,
-            // An old server's CBC cipher is of no use, and is named when such a server is met.
+            // An unsupported cipher is reported when a server needs it.
             cipher_fallback: argument("data-ciphers-fallback").and_then(Cipher::from_name),
             credentials,
             questions,
@@ -402,9 +402,9 @@ fn refuse(directives: &[Directive]) -> Result<()> {
     Ok(())
 }
 
-/// `data-ciphers`, where `DEFAULT` stands for all and `?` is before one that is left out where there is no such cipher. What
-/// is not supported is not offered. `old`: the `cipher` of a profile of before 2.6, which is offered, too. A newer profile's
-/// `cipher` is not: OpenVPN 2.6 does not offer it either.
+/// Reads `data-ciphers`. `DEFAULT` stands for all supported ciphers; unsupported ones, with or without `?`, are not offered.
+/// `old` is the `cipher` of a profile with `compat-mode` before 2.6, which is offered, too. Otherwise `cipher` is not offered, as
+/// in OpenVPN 2.6.
 fn ciphers(names: Option<&str>, old: Option<&str>) -> Result<Vec<Cipher>> {
     let mut out: Vec<Cipher> = Vec::new();
     for name in names.unwrap_or("DEFAULT").split(':').chain(old) {
@@ -466,7 +466,7 @@ fn wraps(
     Ok((WrapKey::Auth { key, direction, digest }, None))
 }
 
-/// Name and password, or what has to be asked: `auth-user-pass` may name no file, and its file may lack the password.
+/// Reads name and password, or returns what must be asked: `auth-user-pass` may have no file, or a file without a password.
 fn credentials(
     files: &Files<'_>,
     directive: Option<&Directive>,

@@ -1,5 +1,5 @@
-//! Questions to the user of `sealane tunnel connect`: name, password, and the answer to a challenge. They are asked on the
-//! terminal; without one, the answers are lines of the standard input.
+//! Asks the user of `sealane tunnel connect` for a name, a password and the answer to a challenge: on the terminal, or
+//! without one by reading lines from standard input.
 
 use super::profile::Profile;
 use anyhow::{Context as _, Result, bail};
@@ -58,12 +58,22 @@ enum Source {
     Input,
 }
 
-/// Shows again what is typed, also after an error.
+/// A terminal that does not show what is typed, until this is dropped.
 struct Hidden<'t>(&'t File, Termios);
+
+impl<'t> Hidden<'t> {
+    fn new(terminal: &'t File) -> Result<Self> {
+        let before = tcgetattr(terminal)?;
+        let mut quiet = before.clone();
+        quiet.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(terminal, OptionalActions::Now, &quiet)?;
+        Ok(Self(terminal, before))
+    }
+}
 
 impl Drop for Hidden<'_> {
     fn drop(&mut self) {
-        // A terminal that has gone shows nothing anyway.
+        // The terminal may be gone.
         let _ = tcsetattr(self.0, OptionalActions::Now, &self.1);
     }
 }
@@ -80,20 +90,15 @@ impl Source {
             Self::Terminal(terminal) => terminal,
         };
         let shown: String = question.chars().filter(|c| !c.is_control()).collect();
-        terminal.get_mut().write_all(shown.as_bytes()).context("cannot write to the terminal")?;
-        if echo {
-            return line(terminal, question);
-        }
         let file = terminal.get_ref().try_clone().context("cannot use the terminal")?;
-        let before = tcgetattr(&file).context("cannot use the terminal")?;
-        let mut quiet = before.clone();
-        quiet.local_modes.remove(LocalModes::ECHO);
-        tcsetattr(&file, OptionalActions::Now, &quiet).context("cannot use the terminal")?;
-        let hidden = Hidden(&file, before);
+        // Before the question: an answer that is typed immediately must not be shown.
+        let hidden = if echo { None } else { Some(Hidden::new(&file).context("cannot use the terminal")?) };
+        terminal.get_mut().write_all(shown.as_bytes()).context("cannot write to the terminal")?;
         let answer = line(terminal, question);
-        drop(hidden);
-        // The line's end was not shown either.
-        let _ = terminal.get_mut().write_all(b"\n");
+        if hidden.is_some() {
+            // The user's line break was not shown.
+            let _ = terminal.get_mut().write_all(b"\n");
+        }
         answer
     }
 }

@@ -41,14 +41,14 @@ pub struct Demands {
     pub key_usages: Vec<u8>,
     /// `peer-fingerprint`: its SHA-256 must be one of these; empty: any.
     pub fingerprints: Vec<[u8; 32]>,
-    /// `verify-hash`: the SHA-1 or SHA-256 of the certificate that signed it must be one of these; empty: any.
+    /// `verify-hash`: the issuer's certificate must have one of these fingerprints; empty: any.
     pub issuer_fingerprints: Vec<Fingerprint>,
 }
 
 /// A certificate's fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fingerprint {
-    /// SHA-1, which `verify-hash` has from its first days.
+    /// SHA-1, the default of `verify-hash`.
     Sha1([u8; 20]),
     /// SHA-256.
     Sha256([u8; 32]),
@@ -143,7 +143,7 @@ const MIN_RSA_BITS: usize = 2048;
 #[derive(Debug)]
 pub struct Verifier {
     roots: Vec<TrustAnchor<'static>>,
-    /// The certificates of `roots`, in the same order, where `verify-hash` asks for their fingerprints.
+    /// The certificates of `roots`, in the same order; empty without `verify-hash`.
     root_certificates: Vec<CertificateDer<'static>>,
     hints: Vec<DistinguishedName>,
     crls: Vec<CertRevocationList<'static>>,
@@ -170,7 +170,7 @@ impl Verifier {
             hints.push(DistinguishedName::in_sequence(&anchor.subject));
             roots.push(anchor);
         }
-        // A fingerprint names the certificate itself, whoever signed it.
+        // A fingerprint pins the certificate, whoever signed it.
         if roots.is_empty() && !optional && demands.fingerprints.is_empty() {
             bail!("there is no certificate in the CA's file");
         }
@@ -232,13 +232,13 @@ impl Verifier {
         self.demanded(cert)
     }
 
-    /// The CA's certificates that are this anchor: a CA that was certified again has several.
+    /// The CA certificates of a trust anchor. A renewed CA may have several.
     fn certificates_of<'a>(&'a self, anchor: &'a TrustAnchor<'_>) -> impl Iterator<Item = &'a CertificateDer<'static>> {
         let all = self.roots.iter().zip(&self.root_certificates);
         all.filter(move |(root, _)| *root == anchor).map(|(_, cert)| cert)
     }
 
-    /// What is asked of the certificate itself.
+    /// Checks what the demands require of the certificate itself.
     fn demanded(&self, cert: &CertificateDer<'_>) -> Result<(), Error> {
         if self.demands.name.as_ref().is_some_and(|rule| !rule.admits(cert)) {
             return Err(Error::InvalidCertificate(lacking("its name is not the expected one (verify-x509-name)")));
@@ -335,8 +335,8 @@ const ATTRIBUTES: &[(&str, &str)] = &[
     ("0.9.2342.19200300.100.1.25", "DC"),
 ];
 
-/// A subject as OpenVPN writes it: `C=KR, O=Example, Inc., CN=vpn, emailAddress=a@example.com`. `None` for text in an encoding
-/// that is not UTF-8 or ASCII: such a name is equal to none.
+/// Formats a subject as OpenVPN does: `C=KR, O=Example, Inc., CN=vpn, emailAddress=a@example.com`. `None` if a value is in
+/// neither UTF-8 nor ASCII.
 fn subject(name: &X509Name<'_>) -> Option<String> {
     let mut out = String::new();
     for (n, rdn) in name.iter_rdn().enumerate() {

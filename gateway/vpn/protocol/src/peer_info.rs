@@ -43,7 +43,7 @@ pub struct PeerInfo {
     pub platform: String,
     /// `IV_MTU`, the largest it takes.
     pub mtu: Option<u16>,
-    /// `IV_COMP_STUBv2`: it knows `compress stub-v2`, whose packets are those without compression.
+    /// `IV_COMP_STUBv2`: it supports `compress stub-v2`, which adds no framing to IP packets.
     pub stub_v2: bool,
 }
 
@@ -87,8 +87,7 @@ impl PeerInfo {
         self.has(proto::REQUEST_PUSH) && !self.version.starts_with("3.")
     }
 
-    /// Whether the peer's options string says that its packets have the framing of compression, and the peer can be told to
-    /// leave it out (`compress migrate` of OpenVPN).
+    /// Whether the peer uses compression framing and can be told to stop (`compress migrate` of OpenVPN).
     pub fn takes_stub(&self, options: &str) -> bool {
         self.stub_v2 && says_compression(options)
     }
@@ -104,7 +103,7 @@ impl PeerInfo {
     }
 }
 
-/// Whether an options string says `comp-lzo`: peers say it of every kind of compression, and of its framing alone.
+/// Whether an options string contains `comp-lzo`. Peers say so for every kind of compression, and for its framing alone.
 fn says_compression(options: &str) -> bool {
     options.split(',').any(|option| option == "comp-lzo")
 }

@@ -193,7 +193,7 @@ pub struct Pushed {
     pub auth_token: Option<String>,
     /// In place of the user name, in base64.
     pub auth_token_user: Option<String>,
-    /// `compress stub-v2`: whatever the server says of compression, its packets are those without.
+    /// `compress stub-v2`: the server's packets have no compression framing.
     pub stub: bool,
     /// `comp-lzo` and others that this client cannot do.
     pub impossible: Vec<String>,
@@ -218,7 +218,7 @@ impl Pushed {
         if let Some(other) = topology.filter(|t| !["subnet", "net30", "p2p"].contains(t)) {
             out.impossible.push(format!("topology {other}"));
         }
-        // What the second word means, the topology says, which may come later.
+        // The meaning of the second word depends on the topology, which may come later.
         if let Some((option, address, second)) = ifconfig
             && out.address(topology, address, second).is_none()
         {
@@ -270,7 +270,7 @@ impl Pushed {
                 let (address, len) = address.split_once('/')?;
                 self.ifconfig6 = Some((address.parse().ok()?, len.parse().ok().filter(|n| *n <= 128)?));
             }
-            // Not through the tunnel: as the routes outside are left as they are, it needs nothing done.
+            // A route outside the tunnel. The client does not change those.
             ["route", _, _, "net_gateway", ..] | ["route-ipv6", _, "net_gateway_ipv6", ..] => return None,
             ["route", address, ref rest @ ..] => {
                 let mask = rest.first().filter(|m| **m != "default").map_or(Some(32), |m| length(m.parse().ok()?))?;
@@ -288,7 +288,7 @@ impl Pushed {
             ["tun-mtu", n] => self.mtu = Some(n.parse().ok()?),
             ["auth-token", token] => self.auth_token = Some(token.to_owned()),
             ["auth-token-user", user] => self.auth_token_user = Some(user.to_owned()),
-            // Its packets are those without compression, except packets that begin with 0x50, which is no version of IP.
+            // It adds framing only to packets that begin with 0x50. IP packets do not.
             ["compress", "stub-v2"] => self.stub = true,
             ["compress", "migrate"] => {}
             ["compress" | "comp-lzo" | "fragment" | "shaper", ..] => self.impossible.push(words.join(" ")),
@@ -323,8 +323,8 @@ pub fn options_string(server: bool, tcp: bool, mtu: u16, cipher: &str, tls_auth:
     )
 }
 
-/// Our options string with `comp-lzo` in it where the client's has it. The client is told to leave the framing out by a
-/// pushed option, and would warn of a difference that is none any more.
+/// Adds `comp-lzo` to our options string if the client's contains it. The client stops compression because of a pushed
+/// option, and would otherwise warn about the difference.
 pub fn with_compression_of(ours: &str, theirs: &str) -> String {
     match theirs.split(',').any(|option| option == "comp-lzo") {
         true => ours.replacen(",cipher ", ",comp-lzo,cipher ", 1),

@@ -1,8 +1,8 @@
 //! PUSH_UPDATE: a server changes options of a client that is connected (OpenVPN 2.7).
 //!
-//! A message names kinds of options. `route …` replaces all routes that the client has from the server: the first of a kind
-//! takes away those from before, and those after it are added. `-route` takes them all away. A `?` says that a client which
-//! cannot change an option may leave it; without it such a client connects anew.
+//! The first option of a kind in a message, such as `route`, removes all options of that kind that the client has from the
+//! server; further ones are added. `-route` removes all. With the prefix `?`, a client that cannot change the option ignores
+//! it; without the prefix, such a client reconnects.
 
 use crate::push::messages;
 
@@ -27,8 +27,8 @@ fn of_kind<'o>(options: &'o [String], name: &str) -> impl Iterator<Item = &'o St
     options.iter().filter(move |option| kind(option) == name)
 }
 
-/// The messages that make a client with the options `before` one with `after`, each with its NUL; none if none of the kinds
-/// differs. An option that cannot be sent is returned.
+/// Returns the messages that change a client's options from `before` to `after`, each with its NUL; none if nothing that can be
+/// changed differs. The error is an option that cannot be sent.
 pub fn updates(before: &[String], after: &[String]) -> Result<Vec<Vec<u8>>, String> {
     let mut changes: Vec<String> = Vec::new();
     for name in KINDS {
@@ -47,11 +47,11 @@ pub fn updates(before: &[String], after: &[String]) -> Result<Vec<Vec<u8>>, Stri
     }
 }
 
-/// A change that a client does not understand, and that its server does not let it leave.
+/// A change that the client does not support and that is not optional.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotUpdatable(pub String);
 
-/// A client's options after changes, which [`crate::push::Collector`] has collected.
+/// Applies changes, collected by [`crate::push::Collector`], to a client's options.
 pub fn updated(mut options: Vec<String>, changes: &[String]) -> Result<Vec<String>, NotUpdatable> {
     let mut seen: Vec<&str> = Vec::new();
     for change in changes {

@@ -3,6 +3,7 @@
 use crate::tunnel_world::{End, INSIDE, World, said};
 use sealane_interop::process::Server;
 use sealane_interop::{binary, eventually, need, peers, process, skip};
+use std::io::Write as _;
 
 macro_rules! world {
     () => {
@@ -267,27 +268,39 @@ fn what_a_profile_leaves_open_is_asked() {
     let server = world.serve();
     world.write("name", "al\n");
     let sh = peers::find("sh").expect("every system has one");
+    let mkfifo = peers::find("mkfifo").expect("every system has one");
     for (more, answers) in [
-        ("auth-user-pass", "al\\nright\\n"),
-        ("auth-user-pass name", "right\\n"),
-        ("auth-user-pass\nstatic-challenge \"Code?\" 1", "al\\nright\\n123\\n"),
+        ("auth-user-pass", &[("User name:", "al"), ("Password:", "right")][..]),
+        ("auth-user-pass name", &[("Password:", "right")]),
+        (
+            "auth-user-pass\nstatic-challenge \"Code?\" 1",
+            &[("User name:", "al"), ("Password:", "right"), ("Code?", "123")],
+        ),
     ] {
         world.write("asking.ovpn", &format!("{profile}{more}\n"));
         let connect = format!("{} tunnel connect asking.ovpn", binary::sealane().display());
         // Without a terminal.
+        let lines: String = answers.iter().map(|(_, answer)| format!("{answer}\\n")).collect();
         let mut command = world.command(End::Client, &peers::find("setsid").expect("util-linux has it"));
-        command.arg("--wait").arg(&sh).args(["-c", &format!("printf '{answers}' | exec {connect}")]);
+        command.arg("--wait").arg(&sh).args(["-c", &format!("printf '{lines}' | exec {connect}")]);
         let client = Server::start(command, &world.path(""));
         assert!(said(&client, "connected to"), "{more}: {}\n{}", client.log(), server.log());
         drop(client);
-        // With one: `script` makes it and prints what it shows.
+        // With one: `script` makes it and prints what it shows. Each answer is typed once it is asked for.
+        let _ = std::fs::remove_file(world.path("typed"));
+        assert!(process::run(world.command(End::Client, &mkfifo).arg("typed"), b"").status.success());
         let mut command = world.command(End::Client, &sh);
-        let typed =
-            format!("(sleep 1; printf '{answers}'; sleep 1000) | {} -qec '{connect}' /dev/null", script.display());
-        command.args(["-c", &typed]);
+        command.args(["-c", &format!("exec {} -qec '{connect}' /dev/null < typed", script.display())]);
         let client = Server::start(command, &world.path(""));
+        let mut keyboard = std::fs::File::options().write(true).open(world.path("typed")).expect("it is read");
+        for (question, answer) in answers {
+            assert!(said(&client, question), "{more}: {}", client.log());
+            writeln!(keyboard, "{answer}").expect("it is read");
+        }
         assert!(said(&client, "connected to"), "{more}: {}\n{}", client.log(), server.log());
-        assert!(client.log().contains("Password:") && !client.log().contains("right"), "{more}: {}", client.log());
+        let log = client.log();
+        assert!(!log.contains("right"), "{more}: the password is shown: {log}");
+        assert_eq!(log.contains("123"), more.contains("static-challenge"), "{more}: {log}");
     }
     // No answer is no password.
     world.write("asking.ovpn", &format!("{profile}auth-user-pass\n"));

@@ -12,7 +12,8 @@ use std::path::Path;
 
 pub(super) const NO_NETWORK: &str = "is not a network: write its address and its mask";
 
-/// `NETWORK [MASK]` as `NETWORK/LENGTH`; without a mask, or with `default`, it is one address. `None`: the mask is none.
+/// Converts `NETWORK [MASK]` to `NETWORK/LENGTH`. Without a mask, or with `default`, it is a single address. `None`: the mask
+/// is invalid.
 pub(super) fn network_of(network: &str, mask: Option<&str>) -> Option<String> {
     let mask = match mask {
         None | Some("default") => Ipv4Addr::BROADCAST,
@@ -21,7 +22,7 @@ pub(super) fn network_of(network: &str, mask: Option<&str>) -> Option<String> {
     Some(format!("{network}/{}", length(mask)?))
 }
 
-/// Why an option is not pushed, if it is not.
+/// Returns why an option is not pushed, or `None` if it is.
 pub(super) fn not_pushed(option: &str) -> Option<&'static str> {
     match option.split_ascii_whitespace().next().unwrap_or("") {
         "comp-lzo" | "compress" => Some(COMPRESSION),

@@ -1,4 +1,4 @@
-//! `pull-filter`: which of the server's options a client takes.
+//! `pull-filter`: selects the server's options that a client accepts.
 
 use crate::ovpn_file::Directive;
 use anyhow::{Result, bail};
@@ -11,7 +11,7 @@ enum Action {
     Reject,
 }
 
-/// The filters of a profile, in their order: the first that fits decides, and an option that none fits is taken.
+/// The filters of a profile. The first one that matches decides; an option without a match is accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PullFilter(Vec<(Action, String)>);
 
@@ -34,8 +34,8 @@ impl PullFilter {
         Ok(Self(filters))
     }
 
-    /// The options that are taken. A filter fits an option that begins with its text; the signs before a changed option
-    /// (`-` and `?`) do not count.
+    /// Returns the accepted options. A filter matches options that begin with its text; the prefixes `-` and `?` of a
+    /// PUSH_UPDATE do not count.
     pub fn apply(&self, options: Vec<String>) -> Result<Vec<String>, Rejected> {
         let mut out = Vec::with_capacity(options.len());
         for option in options {

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, bail};
 use sealane_tunnel::plane::Transport;
 use std::net::SocketAddr;
 
-/// One place to connect to.
+/// A server to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// A name or an address.
@@ -73,7 +73,7 @@ fn transport(name: &str) -> Option<(Transport, Family)> {
     ))
 }
 
-/// What a `remote` line without a port or a transport has.
+/// Port and transport of a `remote` line that does not have its own.
 #[derive(Clone, Copy)]
 struct Defaults {
     port: u16,
@@ -83,7 +83,7 @@ struct Defaults {
 impl Defaults {
     const OPENVPN: Self = Self { port: 1194, transport: (Transport::Udp, Family::Any) };
 
-    /// As these options change them.
+    /// Applies `proto`, `port` and `rport`.
     fn with<'d>(mut self, directives: impl Iterator<Item = &'d Directive>) -> Result<Self> {
         for d in directives {
             let argument = d.words.get(1).map_or("", String::as_str);
@@ -116,7 +116,8 @@ impl Defaults {
     }
 }
 
-/// The places in the profile's order. With `<connection>` blocks, `remote` lines outside do not count, as in OpenVPN.
+/// Returns the servers in the profile's order. If there are `<connection>` blocks, `remote` lines outside are ignored, as in
+/// OpenVPN.
 pub(super) fn remotes(directives: &[Directive]) -> Result<Vec<Remote>> {
     let mut out = Vec::new();
     let blocks: Vec<&Directive> = directives.iter().filter(|d| is_block(d)).collect();
@@ -140,7 +141,7 @@ pub(super) fn is_block(d: &Directive) -> bool {
     d.name() == "connection" && d.inline.is_some()
 }
 
-/// A block's place. What stands before the block in the profile is its default.
+/// Reads a block. Options before the block in the profile are its defaults, as in OpenVPN.
 fn connection(block: &Directive, directives: &[Directive]) -> Result<Remote> {
     let mut inside = ovpn_file::parse(block.inline.as_deref().unwrap_or_default())?;
     inside.iter_mut().for_each(|d| d.line += block.line);

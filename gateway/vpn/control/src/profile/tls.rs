@@ -65,7 +65,7 @@ fn demands(files: &Files<'_>) -> Result<Demands> {
     Ok(demands)
 }
 
-/// The fingerprints of an option or of its block, which has one on each line. `None`: there is none, or something else.
+/// Reads the fingerprints of an option or of its block, one per line. `None`: there are none, or one is invalid.
 fn fingerprints(d: &Directive) -> Option<Vec<Fingerprint>> {
     let text = d.inline.as_deref().or_else(|| d.words.get(1).map(String::as_str))?;
     let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with(['#', ';']));
@@ -183,18 +183,18 @@ fn restricted(files: &Files<'_>) -> Result<(CryptoProvider, Vec<&'static Support
     Ok((provider, versions))
 }
 
-/// Classes of OpenSSL's cipher lists that have none of our suites, so that nothing is lost when they are excluded.
+/// OpenSSL's cipher classes that contain none of our suites: excluding them restricts nothing.
 const ABSENT: &[&str] = &[
     "3DES", "ADH", "AECDH", "ARIA", "CAMELLIA", "DES", "DH", "DHE", "DSS", "EDH", "EXP", "EXPORT", "IDEA", "KRB5",
     "LOW", "MD5", "MEDIUM", "NULL", "PSK", "RC2", "RC4", "SEED", "SHA", "SHA1", "SRP", "SSLv2", "aDSS", "aNULL",
     "aPSK", "aSRP", "eNULL", "kDHE", "kEDH", "kPSK", "kRSA", "kSRP",
 ];
 
-/// Whether an expression of OpenSSL keeps all suites that there are here: `DEFAULT:!EXP:!PSK`, `DEFAULT:@SECLEVEL=1`.
+/// Whether an OpenSSL cipher expression keeps all our suites: `DEFAULT:!EXP:!PSK`, `DEFAULT:@SECLEVEL=1`.
 fn keeps_all(text: &str) -> bool {
     let mut words = text.split(':');
     let whole = words.next().is_some_and(|first| ["DEFAULT", "ALL", "HIGH"].contains(&first));
-    // Up to level 2, security levels demand what is demanded here of every certificate and suite.
+    // Our own minimum is that of level 2.
     let level = |word: &str| ["@SECLEVEL=0", "@SECLEVEL=1", "@SECLEVEL=2", "@STRENGTH"].contains(&word);
     whole && words.all(|word| level(word) || word.strip_prefix(['!', '-']).is_some_and(|class| ABSENT.contains(&class)))
 }
@@ -215,7 +215,7 @@ pub(super) fn endpoint(files: &Files<'_>) -> Result<Endpoint> {
     let demands = demands(files)?;
     let ca: Vec<CertificateDer<'static>> = match files.text("ca")? {
         Some(ca) => CertificateDer::pem_slice_iter(ca.as_bytes()).collect::<Result<_, _>>().context("ca")?,
-        // A fingerprint names the server's certificate itself.
+        // The fingerprint pins the server's certificate.
         None if demands.fingerprints.is_empty() => bail!("there is no `ca` in it, and no `peer-fingerprint`"),
         None if !demands.issuer_fingerprints.is_empty() => bail!("verify-hash: there is no `ca` in it"),
         None if files.text("crl-verify")?.is_some() => bail!("crl-verify: there is no `ca` in it"),

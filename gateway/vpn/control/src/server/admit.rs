@@ -232,7 +232,7 @@ impl Server {
         self.update_options(&before);
     }
 
-    /// Clients that can change their options while they are connected are told of those that the reload has changed.
+    /// Sends changed options to connected clients that support PUSH_UPDATE.
     fn update_options(&mut self, before: &Settings) {
         for (&key, peer) in &mut self.peers {
             if peer.stage != Stage::Connected || !peer.configured || !peer.info.has(proto::PUSH_UPDATE) {
