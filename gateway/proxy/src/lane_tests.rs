@@ -477,6 +477,7 @@ fn no_more_websockets_wait_for_settings_than_may() {
     let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
     let mut lane = Lane::new(snapshot(limits(), vec![group]));
     let request = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
+    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
     let (socket, _peer) = socket_pair();
     let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
