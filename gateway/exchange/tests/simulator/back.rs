@@ -13,6 +13,14 @@ impl Gateway {
         let port = self.port(link);
         (port.phase, port.exchange, port.answered) = (PortPhase::Open, Some(x), false);
         let version = port.version;
+        if port.relay {
+            self.xs[x].down.progress.begin(w.now);
+            self.touch(w, x);
+            let actions = self.event(w, x, Event::Connected);
+            self.perform(w, x, actions);
+            let shortest = self.limits(x).shortest();
+            return self.look_by(w, x, w.now + shortest);
+        }
         let run = &mut self.xs[x];
         let item = if version == 1 {
             let option = if run.upgrade { ConnectionOption::Upgrade } else { ConnectionOption::KeepAlive };
@@ -83,6 +91,15 @@ impl Gateway {
         }
         (port.phase, port.used) = (PortPhase::Idle, true);
         w.at(w.now, Wake::Arrived(link, Way::Down));
+    }
+
+    /// Both directions of a relayed connection have ended; what the server has not taken yet is still sent.
+    pub fn relay_done(&mut self, w: &mut World, link: usize) {
+        let port = self.port(link);
+        (port.exchange, port.phase) = (None, PortPhase::Closing);
+        let idle = self.settings.idle[1];
+        self.set_timer(w, link, idle);
+        self.flush(w, link);
     }
 
     /// Takes what a server has sent, as far as it can be used.
@@ -211,12 +228,28 @@ impl Gateway {
                     run.response.fields.push(b"Upgrade", b"websocket").unwrap();
                 }
                 if status >= 200 {
-                    port.left = if let BodyLength::Known(n) = length { Some(n) } else { None };
+                    port.left = match length {
+                        BodyLength::Known(n) => Some(n),
+                        BodyLength::None if !opens => Some(0),
+                        _ => None,
+                    };
                 }
-                return self.response_arrived(w, x, length, opens);
+                let bodiless = port.version == 2 && status >= 200 && !opens && length == BodyLength::None;
+                let goes_on = self.response_arrived(w, x, length, opens);
+                if goes_on && bodiless {
+                    // Whatever comes behind it is not looked at.
+                    self.down_end(w, x);
+                    return false;
+                }
+                return goes_on;
             }
             Item::Bytes(data) => {
                 if let Some(left) = &mut port.left {
+                    if *left == 0 {
+                        // Content where there can be none (RFC 9114 §4.1.2).
+                        self.lost(w, x, Loss::Broken);
+                        return false;
+                    }
                     *left = left.saturating_sub(data.len() as u64);
                 }
                 return self.down_data(w, x, &data, false);
@@ -232,6 +265,7 @@ impl Gateway {
                 self.down_end(w, x);
             }
             Item::Reset(Code::Refused) => self.lost(w, x, Loss::Unprocessed),
+            Item::Reset(Code::Cancel) if self.xs[x].call => self.lost(w, x, Loss::Cancelled),
             Item::Reset(_) => self.lost(w, x, Loss::Broken),
             // It wants no more of the request; its response goes on.
             Item::Stop => return true,

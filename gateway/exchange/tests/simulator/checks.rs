@@ -22,6 +22,7 @@ pub fn check_blame(w: &World, settings: &Settings, x: &X, passed: &Deadline) {
         Wait::Handshake => settings.handshake,
         Wait::Connection => settings.connect + settings.first_byte,
         Wait::ResponseHead => settings.first_byte,
+        Wait::RequestBody if x.call => settings.idle[1],
         _ => settings.idle[whose],
     };
     let from = match passed.reason {
@@ -33,6 +34,10 @@ pub fn check_blame(w: &World, settings: &Settings, x: &X, passed: &Deadline) {
     if passed.wait == Wait::Tunnel {
         // Neither side has sent anything.
         slow = slow.max(w.slowness(x.front, from, w.now));
+    }
+    if x.call && passed.wait == Wait::RequestBody {
+        // Both sides of a call are silent; the one whose turn it is may be the server.
+        slow = slow.max(x.back.map_or(0, |back| w.slowness(back, from, w.now)));
     }
     let of_try = settings.try_timeout.is_some() && passed.reason == Reason::Total;
     if of_try && x.up.bytes > 1500 {
@@ -46,14 +51,15 @@ pub fn check_blame(w: &World, settings: &Settings, x: &X, passed: &Deadline) {
 
 /// An exchange is over: with rates in force it cannot have taken longer than all its deadlines together.
 pub fn check_duration(w: &World, settings: &Settings, x: &X) {
-    if settings.rate.contains(&0) || x.machine.is_tunnel() {
+    if settings.rate.contains(&0) || x.machine.is_tunnel() || x.call {
         return;
     }
     let [a, b] = settings.idle;
-    let tries = x.attempts as u64 + 1;
+    let tries = x.dispatched as u64 + 1;
     let bytes = (x.up.bytes + x.down.bytes + x.drained) * 1000;
     let bodies = 4 * (a + b) + 2 * (bytes / settings.rate[0] + bytes / settings.rate[1]);
-    let heads = tries * (settings.connect + 2 * settings.first_byte) + settings.handshake + LINGER;
+    let heads =
+        tries * (settings.connect + 2 * settings.first_byte) + settings.handshake + LINGER + settings.queue_timeout;
     let took = w.now - x.began;
     assert!(took <= heads + bodies, "request {:?}: it took {took} ms", x.id);
 }
@@ -82,8 +88,7 @@ pub fn check_end(w: &World, gateway: &Gateway) {
     }
     for (a, attempt) in w.record.attempts.iter().enumerate() {
         let asked = &w.record.asked[attempt.request];
-        let safe = matches!(asked.ask.wish, Wish::Get | Wish::WebSocket);
-        assert!(!attempt.early || safe, "attempt {a}: an unsafe request in early data");
+        assert!(!attempt.early || asked.ask.is_safe(), "attempt {a}: an unsafe request in early data");
     }
 }
 
@@ -109,21 +114,28 @@ fn check_request(w: &World, gateway: &Gateway, id: usize, asked: &Asked) {
         Some(Outcome::Left) => {}
         Some(Outcome::Cut) => {
             let too_much = asked.ask.body as u64 > gateway.settings.max_body.min(gateway.settings.max_drained);
-            let why = !asked.first || trouble(front) || server_failed || too_much || !asked.sent_whole;
+            let refused = asked.ask.wish == Wish::Relay && gateway.settings.places != usize::MAX;
+            let why = !asked.first || trouble(front) || server_failed || too_much || !asked.sent_whole || refused;
             assert!(why, "request {id} was cut without a reason");
         }
         Some(Outcome::Complete) => {
             let (status, attempt) = asked.finals[0];
-            if attempt.is_some() {
+            if let Some(a) = attempt {
+                let got = w.record.attempts[a].got;
+                // What a client has sent before it ended its direction arrives also after the server has ended its own.
+                let relayed = asked.ask.wish == Wish::Relay && asked.ask.ends && asked.sent_whole;
+                let undisturbed = !server_failed && asked.ask.course.fault.is_none() && !trouble(front);
+                assert!(!(relayed && undisturbed) || got == asked.sent, "request {id}: relayed bytes are lost");
                 return;
             }
             let why = match status {
                 400 => asked.ask.course.fault.is_some_and(|f| f.1 == Fault::Broken || f.1 == Fault::End),
                 404 => asked.ask.answer.is_some(),
-                408 => slow(front),
+                408 => slow(front) || asked.ask.wish == Wish::Call && server_slow,
                 413 => asked.ask.body as u64 > gateway.settings.max_body,
                 425 => gateway.settings.early_until > 0,
                 502 => server_failed,
+                503 => gateway.settings.places != usize::MAX,
                 // The try's time goes by in many round trips, too.
                 504 => server_slow || gateway.settings.try_timeout.is_some() && asked.ask.body > 1500,
                 _ => false,

@@ -3,7 +3,9 @@
 //! `gateway` is the executor, a miniature of the proxy: it reports events to [`sealane_exchange::Exchange`], does the
 //! actions, and asks [`sealane_exchange::deadlines`] who is late. `client` and `upstream` are its peers. `net` connects
 //! them: byte pipes with the real codec for HTTP/1.1, frames for HTTP/2 and HTTP/3 (scripted adapters), with bounded
-//! buffers, delays, resets and losses. There is no TLS and no QUIC. `script` draws from the seed what everybody does.
+//! buffers, delays, resets and losses; the streams of a connection share its flow-control windows. There is no TLS and no
+//! QUIC. `script` draws from the seed what everybody does: requests with and without content, HEAD, gRPC calls, CONNECT,
+//! WebSocket, and, on links of their own beside them, connections that are relayed.
 //!
 //! The checks (`record`, `checks`) compare what the peers did with what the peers saw:
 //!
@@ -12,9 +14,13 @@
 //!   that looks whole to a server is what its client has sent. What was cut never looks whole.
 //! - A client gets one final response or an unmistakable end. The gateway's own errors, and cuts, have a cause in the
 //!   script.
+//! - A response to HEAD, a 204 or a 304 has no content, whatever its server sends behind it.
+//! - What a relayed connection's client has sent before its end reaches the server, also if the server ended first.
 //! - A request that is not idempotent is processed once at most. Early data carries safe requests only.
+//! - A request has at most `tries` tries, one more after a stale connection and one more after a 425, and none after its
+//!   client has had a response's head. It has a place at a server as long as that server works for it, and no longer.
 //! - A deadline blames a party that was slow by its script.
-//! - Nothing is sent after an end. Buffers keep their bounds. In the end no connection, stream or exchange is held.
+//! - Nothing is sent after an end or a reset. Buffers keep their bounds. In the end no connection, stream or exchange is held.
 //!
 //! Each test runs 10,000 seeds. A failing run prints its seed and its script of events; `SEED=n cargo test --test
 //! simulator h1_h2` runs one seed, `SEEDS=n` the first n.
@@ -40,6 +46,7 @@ mod upstream;
 use client::Client;
 use gateway::Gateway;
 use net::{Wake, Way, World};
+use std::collections::VecDeque;
 
 /// One run. The log, and whether all checks held.
 fn run(seed: u64, versions: (u8, u8), log: bool) -> (Option<Vec<String>>, std::thread::Result<()>) {
@@ -52,11 +59,16 @@ fn run(seed: u64, versions: (u8, u8), log: bool) -> (Option<Vec<String>>, std::t
 fn simulate(w: &mut World, versions: (u8, u8)) {
     let settings = script::settings(&mut w.random, versions);
     w.say(|| format!("{settings:?}"));
-    let requests = 1 + w.random.below(3);
-    for id in 0..requests {
+    let mut requests = VecDeque::new();
+    for id in 0..1 + w.random.below(4) {
         let ask = script::ask(&mut w.random, &settings);
-        if versions.0 > 1 || id == 0 {
+        let relay = ask.wish == script::Wish::Relay;
+        // Over HTTP/1.1 one request follows the other.
+        if relay || versions.0 > 1 || requests.is_empty() {
             w.at(ask.begins, Wake::Start(id));
+        }
+        if !relay {
+            requests.push_back(id);
         }
         w.record.ask(ask);
     }
@@ -67,6 +79,11 @@ fn simulate(w: &mut World, versions: (u8, u8)) {
         steps += 1;
         assert!(steps < 1_000_000, "a run without an end");
         match wake {
+            Wake::Start(id) if w.record.asked[id].ask.wish == script::Wish::Relay => {
+                let link = client.start_relay(w, id);
+                gateway.accept_relay(w, link, id);
+                client.step(w, link);
+            }
             Wake::Start(_) => {
                 if let Some(link) = client.start(w) {
                     gateway.accept(w, link);
@@ -93,7 +110,9 @@ fn simulate(w: &mut World, versions: (u8, u8)) {
             Wake::Handshake(link) => gateway.handshake(w, link),
             Wake::Look(x) => gateway.look(w, x),
             Wake::Idle(link, timer) => gateway.idle_timeout(w, link, timer),
+            Wake::Queue => gateway.serve_queue(w),
         }
+        gateway.check_places();
     }
     checks::check_end(w, &gateway);
 }

@@ -29,11 +29,16 @@ pub struct Course {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     Get,
+    Head,
     Post,
     Put,
+    /// A gRPC call: a POST whose two directions may both be silent for a time.
+    Call,
     Connect,
     /// By an Upgrade over HTTP/1.1, by an extended CONNECT over the others.
     WebSocket,
+    /// A connection that is relayed as it is, on links of its own.
+    Relay,
 }
 
 #[derive(Clone, Debug)]
@@ -51,6 +56,8 @@ pub struct Ask {
     pub read_pauses: Vec<(usize, Millis)>,
     /// The client goes away when it has this much of the response.
     pub leaves: Option<usize>,
+    /// The client cancels the request so long after it began, whatever has happened by then.
+    pub cancels: Option<Millis>,
     /// It goes on to send after it has been answered.
     pub stubborn: bool,
     /// Of a tunnel: it ends its direction when it has sent all.
@@ -62,7 +69,7 @@ pub struct Ask {
 
 impl Ask {
     pub fn is_tunnel(&self) -> bool {
-        matches!(self.wish, Wish::Connect | Wish::WebSocket)
+        matches!(self.wish, Wish::Connect | Wish::WebSocket | Wish::Relay)
     }
 
     pub fn has_body(&self) -> bool {
@@ -70,7 +77,16 @@ impl Ask {
     }
 
     pub fn is_idempotent(&self) -> bool {
-        matches!(self.wish, Wish::Get | Wish::Put | Wish::WebSocket)
+        matches!(self.wish, Wish::Get | Wish::Head | Wish::Put | Wish::WebSocket)
+    }
+
+    pub fn is_safe(&self) -> bool {
+        matches!(self.wish, Wish::Get | Wish::Head | Wish::WebSocket)
+    }
+
+    /// Whether a response with this status has no content (RFC 9110 §6.4.1).
+    pub fn is_bodiless(&self, status: u16) -> bool {
+        self.wish == Wish::Head || matches!(status, 204 | 304)
     }
 }
 
@@ -94,6 +110,10 @@ pub struct Serve {
     /// A switch to another protocol is confirmed.
     pub confirms: bool,
     pub nonsense: bool,
+    /// It cancels the stream in place of a response, as gRPC servers do when a call's deadline is over.
+    pub cancels: bool,
+    /// It sends its body also behind a response that has none.
+    pub surplus: bool,
     pub body: usize,
     /// 0: counted; 1: chunked; 2: until the connection closes.
     pub framing: u8,
@@ -104,6 +124,8 @@ pub struct Serve {
     pub closes: bool,
     /// It cancels an early answered request in place of reading the rest.
     pub stops: bool,
+    /// It resets a stream with NO_ERROR behind a complete response to a complete request.
+    pub resets: bool,
 }
 
 /// How a connection to a server turns out.
@@ -121,6 +143,9 @@ pub struct Settings {
     pub servers: usize,
     pub tries: usize,
     pub retries: usize,
+    /// Requests that may be under way at a server; others wait, for so long.
+    pub places: usize,
+    pub queue_timeout: Millis,
     pub idle: [Millis; 2],
     pub rate: [u64; 2],
     pub connect: Millis,
@@ -182,6 +207,8 @@ pub fn settings(random: &mut Random, versions: (u8, u8)) -> Settings {
         servers: 1 + random.below(3),
         tries: 1 + random.below(3),
         retries: random.pick(&[0, 1, 2, 10, 10]),
+        places: random.pick(&[1, 1, 2, usize::MAX]),
+        queue_timeout: random.pick(&[50, 500, 900]),
         idle: [random.pick(&limit), random.pick(&limit)],
         rate: [random.pick(&[0, 240, 2000]), random.pick(&[0, 240, 2000])],
         connect: random.pick(&limit),
@@ -200,16 +227,20 @@ pub fn ask(random: &mut Random, settings: &Settings) -> Ask {
     let wish = random.pick(&[
         Wish::Get,
         Wish::Get,
+        Wish::Head,
         Wish::Post,
         Wish::Post,
         Wish::Put,
         Wish::Put,
+        Wish::Call,
+        Wish::Call,
         Wish::Connect,
         Wish::WebSocket,
+        Wish::Relay,
     ]);
-    let none = random.one_in(if wish == Wish::Get { 1 } else { 10 }) && !random.one_in(6);
+    let none = random.one_in(if matches!(wish, Wish::Get | Wish::Head) { 1 } else { 10 }) && !random.one_in(6);
     let body = if none { 0 } else { size(random) };
-    let http10 = settings.versions.0 == 1 && random.one_in(10) && !matches!(wish, Wish::Connect | Wish::WebSocket);
+    let http10 = settings.versions.0 == 1 && random.one_in(10) && matches!(wish, Wish::Get | Wish::Post | Wish::Put);
     let answers = size(random);
     Ask {
         wish,
@@ -218,26 +249,28 @@ pub fn ask(random: &mut Random, settings: &Settings) -> Ask {
         body,
         counted: http10 || random.one_in(2),
         trailers: random.one_in(4),
-        expect: !http10 && random.one_in(6),
+        expect: !http10 && wish != Wish::Call && random.one_in(6),
         course: course(random, odds, body),
         read_pauses: pauses(random, odds, answers),
         leaves: random.one_in(odds * 2).then(|| random.below(answers + 1)),
+        cancels: random.one_in(odds * 3).then(|| random.pick(&[1, 20, 100, 1000]) + random.within(0, 100)),
         stubborn: random.one_in(2),
         ends: !random.one_in(4),
-        answer: random.one_in(15).then_some(404),
+        answer: (random.one_in(15) && wish != Wish::Relay).then_some(404),
         begins: 1 + random.within(0, 1000),
     }
 }
 
-pub fn serve(random: &mut Random, early: bool, tunnel: bool) -> Serve {
+pub fn serve(random: &mut Random, early: bool, tunnel: bool, call: bool) -> Serve {
     let odds = fault_odds(random) * 2;
-    let body = size(random);
+    // gRPC errors have no messages: their trailers are all there is.
+    let body = if call && random.one_in(3) { 0 } else { size(random) };
     let at = random.below(3_000);
     let unasked = !tunnel && random.one_in(odds * 3);
     let status = match random.below(12) {
         _ if early && random.one_in(2) => 425,
         _ if unasked => 101,
-        0 if !tunnel => 204,
+        0 if !tunnel => random.pick(&[204, 304]),
         1 => 500,
         2 => 425,
         3 if tunnel => 403,
@@ -251,14 +284,17 @@ pub fn serve(random: &mut Random, early: bool, tunnel: bool) -> Serve {
         status,
         confirms: !random.one_in(6),
         nonsense: random.one_in(odds * 2),
+        cancels: random.one_in(if call { odds } else { odds * 4 }),
+        surplus: random.one_in(6),
         body,
         framing: random.pick(&[0, 0, 1, 1, 2]),
-        trailers: random.one_in(4),
+        trailers: random.one_in(if call { 1 } else { 4 }),
         course: course(random, odds, body),
         read_pauses: pauses(random, odds, at),
         ends: !random.one_in(4),
         closes: random.one_in(5),
         stops: random.one_in(2),
+        resets: random.one_in(4),
     }
 }
 

@@ -10,9 +10,10 @@ impl Conn {
         w.record.asked[id].first = !self.used;
         self.used = true;
         self.waiting.push_back(id);
+        self.schedule_cancel(w, link, &ask);
         let head = head(&ask, id);
         let tunnel = ask.is_tunnel();
-        let bodyless = tunnel || ask.wish == Wish::Get && ask.body == 0;
+        let bodyless = tunnel || matches!(ask.wish, Wish::Get | Wish::Head) && ask.body == 0;
         let (length, framing) = match () {
             () if bodyless => (BodyLength::None, Framing::Counted),
             () if ask.counted => (BodyLength::Known(ask.body as u64), Framing::Counted),
@@ -48,6 +49,26 @@ impl Conn {
         self.sender = Some((id, sender));
     }
 
+    /// A connection that is relayed: nothing but its own bytes.
+    pub fn begin_relay(&mut self, w: &mut World, link: usize, id: usize) {
+        let ask = w.record.asked[id].ask.clone();
+        w.say(|| format!("link {link}: relay {id}: {ask:?}"));
+        (w.record.asked[id].link, w.record.asked[id].first) = (Some(link), true);
+        self.waiting.push_back(id);
+        self.schedule_cancel(w, link, &ask);
+        let mut sender = Sender::new(link, Way::Up, 2 * id, ask.body, Framing::Raw);
+        (sender.ends, sender.course) = (ask.ends, ask.course);
+        self.sender = Some((id, sender));
+        (self.relay, self.tunnel, self.answered, self.keep) = (true, true, true, false);
+    }
+
+    fn schedule_cancel(&mut self, w: &mut World, link: usize, ask: &Ask) {
+        if let Some(after) = ask.cancels {
+            self.cancels_at = self.cancels_at.min(w.now + after);
+            w.at(self.cancels_at, Wake::Peer(link));
+        }
+    }
+
     /// Reads HTTP/1.1. True if a response is complete.
     pub fn parse(&mut self, w: &mut World, link: usize) -> bool {
         let mut ended = false;
@@ -62,7 +83,11 @@ impl Conn {
                 return ended;
             }
             if !self.answered {
-                let method = if w.record.asked[id].ask.wish == Wish::Connect { Method::Connect } else { Method::Get };
+                let method = match w.record.asked[id].ask.wish {
+                    Wish::Connect => Method::Connect,
+                    Wish::Head => Method::Head,
+                    _ => Method::Get,
+                };
                 let mut head = ResponseHead::new();
                 let Some(info) = parse_response(&input, &Limits::default(), method, &mut head).expect("a response")
                 else {
@@ -131,7 +156,8 @@ impl Conn {
     pub fn data(&mut self, w: &mut World, data: &[u8]) {
         let Some(&id) = self.waiting.front() else { panic!("a body that nobody asked for") };
         let asked = &mut w.record.asked[id];
-        let (_, attempt) = asked.finals[0];
+        let (status, attempt) = *asked.finals.first().expect("bytes from a server");
+        assert!(self.tunnel || !asked.ask.is_bodiless(status), "request {id}: a body where there can be none");
         match attempt {
             Some(attempt) => check_pattern(2 * attempt + 1, asked.got, data, "the client"),
             None => assert!(!self.tunnel && data.len() < 100),

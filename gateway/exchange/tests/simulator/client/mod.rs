@@ -24,6 +24,10 @@ struct Conn {
     answered: bool,
     until_close: bool,
     tunnel: bool,
+    /// It is a connection that is relayed.
+    relay: bool,
+    /// When the client cancels the request, or resets the connection.
+    cancels_at: Millis,
     keep: bool,
     paused_until: Millis,
     over: bool,
@@ -41,14 +45,19 @@ fn head(ask: &Ask, id: usize) -> RequestHead {
     let mut head = RequestHead::new();
     let (method, target): (&[u8], &[u8]) = match ask.wish {
         Wish::Get | Wish::WebSocket => (b"GET", b"/"),
-        Wish::Post => (b"POST", b"/"),
+        Wish::Head => (b"HEAD", b"/"),
+        Wish::Post | Wish::Call => (b"POST", b"/"),
         Wish::Put => (b"PUT", b"/"),
         Wish::Connect => (b"CONNECT", b"a:443"),
+        Wish::Relay => panic!("a relayed connection has no head"),
     };
     head.set_method(method).unwrap();
     head.set_target(target).unwrap();
     head.set_authority(if ask.wish == Wish::Connect { b"a:443" } else { b"a" }).unwrap();
     head.fields.push(b"X-Id", id.to_string().as_bytes()).unwrap();
+    if ask.wish == Wish::Call {
+        head.fields.push(b"Content-Type", b"application/grpc").unwrap();
+    }
     if ask.wish == Wish::WebSocket {
         head.fields.push(b"Upgrade", b"websocket").unwrap();
     }
@@ -59,8 +68,9 @@ fn head(ask: &Ask, id: usize) -> RequestHead {
 }
 
 impl Client {
-    pub fn new(settings: Settings, requests: usize) -> Self {
-        Self { settings, conns: BTreeMap::new(), todo: (0..requests).collect() }
+    /// These are the requests that are not relayed connections.
+    pub fn new(settings: Settings, requests: VecDeque<usize>) -> Self {
+        Self { settings, conns: BTreeMap::new(), todo: requests }
     }
 
     /// A new connection (HTTP/1.1), or a new stream.
@@ -69,6 +79,18 @@ impl Client {
             return None;
         }
         let version = self.settings.versions.0;
+        Some(self.open(w, version))
+    }
+
+    /// A new connection that is relayed.
+    pub fn start_relay(&mut self, w: &mut World, id: usize) -> usize {
+        let link = self.open(w, 1);
+        let conn = self.conns.get_mut(&link).expect("a connection");
+        conn.begin_relay(w, link, id);
+        link
+    }
+
+    fn open(&mut self, w: &mut World, version: u8) -> usize {
         let link = w.open(version, true, 0);
         let decoder = BodyDecoder::new(BodyLength::None, &Limits::default());
         let conn = Conn {
@@ -80,6 +102,8 @@ impl Client {
             answered: false,
             until_close: false,
             tunnel: false,
+            relay: false,
+            cancels_at: FOREVER,
             keep: true,
             paused_until: 0,
             over: false,
@@ -87,11 +111,20 @@ impl Client {
             used: false,
         };
         self.conns.insert(link, conn);
-        Some(link)
+        link
     }
 
     /// Goes on with a connection.
     pub fn step(&mut self, w: &mut World, link: usize) {
+        let due = |conn: &&mut Conn| !conn.over && !conn.waiting.is_empty() && w.now >= conn.cancels_at;
+        if let Some(conn) = self.conns.get_mut(&link).filter(due) {
+            w.say(|| format!("link {link}: the client cancels {:?}", conn.waiting));
+            w.reset(link, Way::Up, Code::Cancel);
+            if conn.version == 3 {
+                w.stop(link, Way::Down);
+            }
+            return self.gone(w, link);
+        }
         self.send(w, link);
         self.read(w, link);
         self.send(w, link);
@@ -125,10 +158,12 @@ impl Client {
                     return;
                 }
                 conn.sender = None;
+                // Of a relayed connection both directions have ended.
+                conn.over = conn.relay && conn.waiting.is_empty();
                 continue;
             }
             let first = conn.waiting.is_empty();
-            if !conn.keep || !first && (conn.version > 1 || !self.settings.pipelined) {
+            if conn.relay || !conn.keep || !first && (conn.version > 1 || !self.settings.pipelined) {
                 return;
             }
             if !first && conn.waiting.iter().any(|id| w.record.asked[*id].ask.is_tunnel()) {
@@ -160,15 +195,18 @@ impl Client {
     fn gone(&mut self, w: &mut World, link: usize) {
         let Some(conn) = self.conns.get_mut(&link) else { return };
         conn.over = true;
+        let relay = conn.relay;
         for id in std::mem::take(&mut conn.waiting) {
             w.record.end(id, Outcome::Left);
         }
-        self.next_connection(w);
+        if !relay {
+            self.next_connection(w);
+        }
     }
 
     fn next_connection(&mut self, w: &mut World) {
-        if self.settings.versions.0 == 1 && !self.todo.is_empty() {
-            w.at(w.now + 10, Wake::Start(0));
+        if let (1, Some(next)) = (self.settings.versions.0, self.todo.front()) {
+            w.at(w.now + 10, Wake::Start(*next));
         }
     }
 
@@ -177,11 +215,14 @@ impl Client {
         let Some(conn) = self.conns.get_mut(&link) else { return };
         conn.over = true;
         w.say(|| format!("link {link}: the client sees its connection cut, and waits for {:?}", conn.waiting));
+        let relay = conn.relay;
         for id in std::mem::take(&mut conn.waiting) {
             w.record.end(id, Outcome::Cut);
         }
         w.reset(link, Way::Up, Code::Cancel);
-        self.next_connection(w);
+        if !relay {
+            self.next_connection(w);
+        }
     }
 
     fn read(&mut self, w: &mut World, link: usize) {
@@ -214,6 +255,12 @@ impl Client {
             let Some(item) = w.take(link, Way::Down, most) else { return };
             let mut ended = false;
             match item {
+                Item::Bytes(bytes) if conn.relay => conn.data(w, &bytes),
+                Item::End if conn.relay && !conn.waiting.is_empty() => {
+                    conn.complete(w, link, &Fields::new());
+                    // What it still has to send goes on.
+                    conn.over = conn.sender.is_none();
+                }
                 Item::Bytes(bytes) if conn.version == 1 => {
                     conn.inbuf.extend_from_slice(&bytes);
                     ended = conn.parse(w, link);

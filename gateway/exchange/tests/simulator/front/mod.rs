@@ -61,6 +61,7 @@ impl Gateway {
             return;
         }
         match port.phase {
+            PortPhase::Closing if !port.front => self.server_reset(w, link),
             PortPhase::Closing => self.close_front(w, link, Code::NoError),
             PortPhase::Open if port.in_head => {
                 let x = self.unread(w, link);

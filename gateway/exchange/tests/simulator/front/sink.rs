@@ -19,6 +19,7 @@ impl Gateway {
 
     pub fn client_head(&mut self, w: &mut World, x: usize, body: BodyLength, upgrade: bool) {
         let link = self.xs[x].front;
+        self.xs[x].forwarded = true;
         if self.port(link).version > 1 {
             let run = &mut self.xs[x];
             if upgrade && run.response.status == 101 {
@@ -53,6 +54,9 @@ impl Gateway {
     pub fn client_end(&mut self, w: &mut World, x: usize) {
         let run = &mut self.xs[x];
         let (link, framing) = (run.front, run.down.framing);
+        if run.machine.is_relay() {
+            return self.stage(w, link, Item::End);
+        }
         let trailers = std::mem::take(&mut run.down.trailers);
         if let Some(item) = end_of(self.port(link).version, framing, trailers) {
             self.stage(w, link, item);
@@ -67,8 +71,12 @@ impl Gateway {
         run.response.clear();
         run.response.status = status;
         let body = format!("{status}\n");
-        self.client_head(w, x, BodyLength::Known(body.len() as u64), false);
-        self.client_data(w, x, body.as_bytes());
+        if run.request.method() == sealane_http::Method::Head {
+            self.client_head(w, x, BodyLength::None, false);
+        } else {
+            self.client_head(w, x, BodyLength::Known(body.len() as u64), false);
+            self.client_data(w, x, body.as_bytes());
+        }
         self.xs[x].down.trailers.clear();
         self.client_end(w, x);
     }
@@ -102,7 +110,9 @@ pub fn ends_connection(gateway: &mut Gateway, w: &mut World, link: usize) {
     let idle = gateway.settings.idle[0];
     gateway.port(link).phase = PortPhase::Closing;
     gateway.port(link).inbuf.clear();
-    gateway.stage(w, link, Item::End);
+    if !gateway.port(link).relay {
+        gateway.stage(w, link, Item::End);
+    }
     gateway.set_timer(w, link, idle);
     w.at(w.now, Wake::Arrived(link, Way::Up));
 }

@@ -39,14 +39,14 @@ impl Gateway {
         let limits = self.limits(x);
         let run = &mut self.xs[x];
         let state = State::of(&run.machine, run.back.is_some(), [run.up.blocked, run.down.blocked]);
-        let class = if run.machine.is_tunnel() { Class::Stream } else { Class::Message };
+        let class = if run.machine.is_tunnel() || run.call { Class::Stream } else { Class::Message };
         let request = Direction { wait: state.request_wait(), bytes: run.up.bytes, progress: &mut run.up.progress };
         let response =
             Direction { wait: state.response_wait(), bytes: run.down.bytes, progress: &mut run.down.progress };
         let next = match deadline(now, class, &limits, request, response) {
             Some(passed) if passed.at <= now => {
                 w.say(|| format!("request {:?}: {passed:?}", run.id));
-                let quiet = w.now - self.xs[x].touched;
+                let quiet = w.now - self.xs[x].moved;
                 self.touch(w, x);
                 let idle = passed.wait != Wait::Tunnel || quiet >= self.settings.idle[1];
                 assert!(idle, "request {:?}: a tunnel is ended in which something moves", self.xs[x].id);

@@ -5,31 +5,32 @@ use super::*;
 impl Gateway {
     /// Chooses a server, and a connection to it.
     pub fn dispatch(&mut self, w: &mut World, x: usize) {
-        let version = self.settings.versions.1;
+        let Some(server) = self.take_place(w, x) else { return };
+        let run = &mut self.xs[x];
+        assert!(!run.forwarded, "request {:?}: a try after a response's head", run.id);
+        run.dispatched += 1;
+        let most = self.settings.tries + usize::from(run.stale) + usize::from(run.early_again);
+        assert!(run.dispatched <= most, "request {:?}: {} tries", run.id, run.dispatched);
+        let relay = run.machine.is_relay();
+        let version = if relay { 1 } else { self.settings.versions.1 };
+        self.touch(w, x);
         self.xs[x].down.progress.begin(w.now);
         self.xs[x].try_began = w.now;
-        let idle = |p: &Option<Port>| p.as_ref().is_some_and(|p| !p.front && p.phase == PortPhase::Idle);
-        let stale = self.xs[x].stale;
-        if let Some(link) = self.ports.iter().position(idle).filter(|_| !stale) {
-            let server = self.port(link).server;
-            self.xs[x].tried |= 1 << server;
+        let idle =
+            |p: &Option<Port>| p.as_ref().is_some_and(|p| !p.front && p.phase == PortPhase::Idle && p.server == server);
+        let new = self.xs[x].stale || relay;
+        if let Some(link) = self.ports.iter().position(idle).filter(|_| !new) {
             self.xs[x].back = Some(link);
             w.record.uses(self.xs[x].id, link);
             w.say(|| format!("request {:?}: link {link} to server {server} is used again", self.xs[x].id));
             return self.send_request(w, x, link);
         }
-        let tried = self.xs[x].tried;
-        let untried: Vec<_> = (0..self.settings.servers).filter(|s| tried & 1 << s == 0).collect();
-        // Of a stale connection the server may be tried again.
-        let server = if untried.is_empty() { 0 } else { w.random.pick(&untried) };
-        self.xs[x].tried |= 1 << server;
-        self.xs[x].attempts += 1;
         let shared = self.groups[server].filter(|_| version > 1);
         self.group += 1;
         let group = shared.unwrap_or(self.group);
         let link = w.open(version, false, group);
         let port = self.add_port(link, version, false);
-        (port.phase, port.server) = (PortPhase::Connecting, server);
+        (port.phase, port.server, port.relay) = (PortPhase::Connecting, server, relay);
         self.xs[x].back = Some(link);
         self.port(link).exchange = Some(x);
         w.record.uses(self.xs[x].id, link);
@@ -64,9 +65,14 @@ impl Gateway {
             return self.lost(w, x, Loss::Unreachable);
         }
         let server = self.port(link).server;
-        self.groups[server] = Some(w.links[link].group);
         self.port(link).phase = PortPhase::Idle;
-        self.servers.accept(w, link);
+        if !self.port(link).relay {
+            self.groups[server] = Some(w.links[link].group);
+        }
+        match self.xs[x].id.filter(|_| self.xs[x].machine.is_relay()) {
+            Some(id) => self.servers.accept_relay(w, link, id),
+            None => self.servers.accept(w, link),
+        }
         self.send_request(w, x, link);
     }
 
@@ -81,9 +87,14 @@ impl Gateway {
             self.server_reset(w, back);
         }
         self.touch(w, x);
+        self.leave_place(w, x);
         let mut actions = self.event(w, x, Event::Lost(why));
+        let run = &mut self.xs[x];
+        run.attempts += usize::from(why != Loss::Stale);
+        if let (Some(server), false) = (run.server, matches!(why, Loss::Stale | Loss::Unprocessed | Loss::Cancelled)) {
+            run.tried |= 1 << server;
+        }
         if actions.has(Do::AskRetry) {
-            let run = &self.xs[x];
             let left = if why == Loss::Stale {
                 !run.stale
             } else {
@@ -91,7 +102,7 @@ impl Gateway {
             };
             let granted = left && self.retries > 0;
             self.retries -= usize::from(granted);
-            self.xs[x].stale |= why == Loss::Stale;
+            self.xs[x].stale |= granted && why == Loss::Stale;
             actions = self.event(w, x, if granted { Event::RetryGranted } else { Event::RetryDenied });
         }
         self.perform(w, x, actions);
@@ -161,6 +172,7 @@ impl Gateway {
     pub fn up_data(&mut self, w: &mut World, x: usize, data: &[u8], last: bool) -> bool {
         self.touch(w, x);
         let run = &mut self.xs[x];
+        run.moved = w.now;
         run.up.bytes += data.len() as u64;
         run.up.progress.note(w.now);
         let drains = run.machine.request() == Phase::Draining;
@@ -203,6 +215,7 @@ impl Gateway {
     pub fn down_data(&mut self, w: &mut World, x: usize, data: &[u8], last: bool) -> bool {
         self.touch(w, x);
         let run = &mut self.xs[x];
+        run.moved = w.now;
         run.down.bytes += data.len() as u64;
         run.down.progress.note(w.now);
         self.client_data(w, x, data);

@@ -3,6 +3,7 @@
 mod expiry;
 mod flow;
 mod perform;
+mod places;
 mod staging;
 
 use crate::front::ends_connection;
@@ -48,6 +49,8 @@ pub struct Port {
     pub timer: u64,
     pub server: usize,
     pub keep_alive: bool,
+    /// It is a connection that is relayed.
+    pub relay: bool,
     /// The connection has carried a request before this one.
     pub used: bool,
     pub answered: bool,
@@ -109,9 +112,24 @@ pub struct X {
     pub body: BodyLength,
     pub keep_alive: bool,
     pub upgrade: bool,
+    /// A gRPC call.
+    pub call: bool,
+    /// Tries that have failed, but for the one on a stale connection.
     pub attempts: usize,
+    /// Tries that have begun, of any kind.
+    pub dispatched: usize,
     pub tried: u32,
     pub stale: bool,
+    /// It was sent again after a 425.
+    pub early_again: bool,
+    /// The final response's head has gone to the client.
+    pub forwarded: bool,
+    /// The server that was chosen last.
+    pub server: Option<usize>,
+    /// The server at which it has a place.
+    pub place: Option<usize>,
+    /// It waits for a place, or has waited, until then at most.
+    pub waits_until: Option<Millis>,
     pub began: Millis,
     pub try_began: Millis,
     pub drains_since: Option<Millis>,
@@ -119,6 +137,8 @@ pub struct X {
     pub look_at: Millis,
     /// When something has happened last.
     pub touched: Millis,
+    /// When bytes have moved last.
+    pub moved: Millis,
     pub finished: u32,
 }
 
@@ -136,15 +156,23 @@ impl X {
             body: BodyLength::None,
             keep_alive: false,
             upgrade: false,
+            call: false,
             attempts: 0,
+            dispatched: 0,
             tried: 0,
             stale: false,
+            early_again: false,
+            forwarded: false,
+            server: None,
+            place: None,
+            waits_until: None,
             began: now,
             try_began: now,
             drains_since: None,
             drained: 0,
             look_at: FOREVER,
             touched: now,
+            moved: now,
             finished: 0,
         }
     }
@@ -160,13 +188,27 @@ pub struct Gateway {
     /// Of HTTP/2 and HTTP/3: the connection to each server, if there is one.
     groups: Vec<Option<usize>>,
     group: usize,
+    /// By server: how many requests have a place.
+    places: Vec<usize>,
+    /// Requests that wait for a place, the first first.
+    queue: VecDeque<usize>,
 }
 
 impl Gateway {
     pub fn new(settings: Settings) -> Self {
         let (groups, retries) = (vec![None; settings.servers], settings.retries);
-        let servers = Servers::default();
-        Self { settings, ports: Vec::new(), xs: Vec::new(), servers, retries, groups, group: 0 }
+        let (servers, places) = (Servers::default(), vec![0; settings.servers]);
+        Self {
+            settings,
+            ports: Vec::new(),
+            xs: Vec::new(),
+            servers,
+            retries,
+            groups,
+            group: 0,
+            places,
+            queue: VecDeque::new(),
+        }
     }
 
     pub fn add_port(&mut self, link: usize, version: u8, front: bool) -> &mut Port {
@@ -187,6 +229,7 @@ impl Gateway {
             timer: 0,
             server: 0,
             keep_alive: false,
+            relay: false,
             used: false,
             answered: false,
         })

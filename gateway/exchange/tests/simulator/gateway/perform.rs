@@ -9,10 +9,11 @@ impl Gateway {
             return;
         }
         let front = self.xs[x].front;
-        if actions.has(Do::ResetUpstream)
-            && let Some(back) = self.xs[x].back.take()
-        {
-            self.server_reset(w, back);
+        if actions.has(Do::ResetUpstream) {
+            self.leave_place(w, x);
+            if let Some(back) = self.xs[x].back.take() {
+                self.server_reset(w, back);
+            }
         }
         if actions.has(Do::Respond) {
             self.send_own(w, x, actions.status());
@@ -44,6 +45,10 @@ impl Gateway {
             self.xs[x].up.begin(w.now);
             w.at(w.now, Wake::Arrived(front, Way::Up));
         }
+        if let (true, Some(back)) = (actions.has(Do::ResumeResponse), self.xs[x].back) {
+            self.xs[x].down.progress.begin(w.now);
+            w.at(w.now, Wake::Arrived(back, Way::Down));
+        }
     }
 
     pub fn handshake_done(&mut self, w: &mut World, x: usize) {
@@ -53,6 +58,7 @@ impl Gateway {
             self.touch(w, x);
             let granted = self.retries > 0;
             self.retries -= usize::from(granted);
+            self.xs[x].early_again |= granted;
             let actions = self.event(w, x, if granted { Event::RetryGranted } else { Event::RetryDenied });
             self.perform(w, x, actions);
         }
@@ -82,9 +88,14 @@ impl Gateway {
         run.finished += 1;
         assert_eq!(run.finished, 1, "request {:?} has ended twice", run.id);
         crate::checks::check_duration(w, &self.settings, &self.xs[x]);
+        self.leave_place(w, x);
         if let Some(back) = self.xs[x].back.take() {
             assert!(actions.has(Do::ReleaseUpstream) || actions.has(Do::CloseUpstream), "a server is left behind");
-            self.server_finish(w, back, actions.has(Do::ReleaseUpstream));
+            if actions.has(Do::CloseUpstream) && self.xs[x].machine.is_relay() {
+                self.relay_done(w, back);
+            } else {
+                self.server_finish(w, back, actions.has(Do::ReleaseUpstream));
+            }
         }
         let front = self.xs[x].front;
         if actions.has(Do::CutClient) {
@@ -114,6 +125,7 @@ impl Gateway {
         let method = run.request.method();
         let id = run.request.fields.get_named(b"X-Id").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
         run.id = id;
+        run.call = run.request.fields.contains(Known::ContentType);
         let kind = match () {
             () if run.upgrade && h1 => Kind::Upgrade,
             () if run.upgrade => Kind::ExtendedConnect,
@@ -146,6 +158,25 @@ impl Gateway {
                 self.perform(w, x, actions);
             }
         }
+    }
+
+    /// A connection that is relayed.
+    pub fn accept_relay(&mut self, w: &mut World, link: usize, id: usize) {
+        let x = self.xs.len();
+        let mut run = X::new(link, w.now);
+        run.id = Some(id);
+        run.machine = Exchange::new(sealane_exchange::Request {
+            kind: Kind::Relay,
+            has_body: true,
+            ..sealane_exchange::Request::default()
+        });
+        self.xs.push(run);
+        let port = self.add_port(link, 1, true);
+        (port.exchange, port.relay) = (Some(x), true);
+        let shortest = self.limits(x).shortest();
+        self.look_by(w, x, w.now + shortest);
+        let actions = self.event(w, x, Event::Forward);
+        self.perform(w, x, actions);
     }
 
     pub fn own_answer(&mut self, w: &mut World, x: usize, status: u16) {

@@ -74,6 +74,8 @@ pub enum Wake {
     Look(usize),
     /// The gateway's timer of a connection between exchanges.
     Idle(usize, u64),
+    /// A place at a server is free, or a request has waited for one for long enough.
+    Queue,
 }
 
 /// Why a stream or connection is reset.
@@ -107,6 +109,8 @@ pub struct Pipe {
     capacity: usize,
     last: Millis,
     starved: bool,
+    /// Since when the sender has had to wait for the connection's window alone.
+    held_since: Option<Millis>,
     /// The sender has said that this is all.
     pub ended: bool,
     /// The sender has reset it.
@@ -121,6 +125,8 @@ pub struct Link {
     pub front: bool,
     /// Links of one HTTP/2 or HTTP/3 connection.
     pub group: usize,
+    /// The connection's windows, for both directions. HTTP/1.1 has none.
+    window: Option<usize>,
     pub pipes: [Pipe; 2],
     /// Nothing arrives any more.
     dead: bool,
@@ -130,12 +136,24 @@ pub struct Link {
     pub faulty: bool,
 }
 
+/// What all streams of a connection may send in one direction before the receiver takes it.
+struct Window {
+    used: usize,
+    capacity: usize,
+    /// Links whose senders wait.
+    waiting: Vec<usize>,
+}
+
+/// A sender that waited for its connection's window for so long was held up by another stream.
+const HELD: Millis = 100;
+
 pub struct World {
     pub now: Millis,
     queue: BinaryHeap<Reverse<(Millis, u64, Wake)>>,
     count: u64,
     pub random: Random,
     pub links: Vec<Link>,
+    windows: Vec<[Window; 2]>,
     pub log: Option<Vec<String>>,
     pub latency: Millis,
     pub record: Record,

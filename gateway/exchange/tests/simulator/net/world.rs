@@ -13,6 +13,7 @@ impl World {
             count: 0,
             random,
             links: Vec::new(),
+            windows: Vec::new(),
             log,
             latency,
             record: Record::default(),
@@ -39,6 +40,7 @@ impl World {
     }
 
     pub fn open(&mut self, version: u8, front: bool, group: usize) -> usize {
+        let window = (version > 1).then(|| self.window_of(front, group));
         let random = &mut self.random;
         let mut pipe = || Pipe {
             flight: VecDeque::new(),
@@ -47,13 +49,29 @@ impl World {
             capacity: random.pick(&[1500, 8_000, 65_536, 65_536]),
             last: 0,
             starved: false,
+            held_since: None,
             ended: false,
             reset: false,
             stopped: false,
         };
         let pipes = [pipe(), pipe()];
-        self.links.push(Link { version, front, group, pipes, dead: false, slow: Vec::new(), faulty: false });
+        self.links.push(Link { version, front, group, window, pipes, dead: false, slow: Vec::new(), faulty: false });
         self.links.len() - 1
+    }
+
+    /// The windows of the connection that a stream belongs to.
+    fn window_of(&mut self, front: bool, group: usize) -> usize {
+        let sibling = self.links.iter().find(|l| l.front == front && l.group == group && l.window.is_some());
+        if let Some(window) = sibling.and_then(|l| l.window) {
+            return window;
+        }
+        let random = &mut self.random;
+        let mut window = || {
+            let capacity = random.pick(&[3_000, 65_535, 131_072]);
+            Window { used: 0, capacity, waiting: Vec::new() }
+        };
+        self.windows.push([window(), window()]);
+        self.windows.len() - 1
     }
 
     pub fn pipe(&mut self, link: usize, way: Way) -> &mut Pipe {
@@ -68,7 +86,37 @@ impl World {
         }
         let room = pipe.capacity.saturating_sub(pipe.used);
         pipe.starved |= room == 0;
-        room
+        if room == 0 {
+            return 0;
+        }
+        let now = self.now;
+        let Link { pipes, window, .. } = &mut self.links[link];
+        let Some(window) = window.map(|window| &mut self.windows[window][way as usize]) else { return room };
+        let of_connection = window.capacity.saturating_sub(window.used);
+        let pipe = &mut pipes[way as usize];
+        if of_connection == 0 && pipe.held_since.is_none() {
+            pipe.held_since = Some(now);
+            window.waiting.push(link);
+        }
+        room.min(of_connection)
+    }
+
+    /// Bytes of a pipe have been taken, or will never be: the windows are opened again.
+    fn give_back(&mut self, link: usize, way: Way, bytes: usize) {
+        let pipe = self.pipe(link, way);
+        pipe.used -= bytes;
+        let Some(window) = self.links[link].window.filter(|_| bytes > 0) else { return };
+        let window = &mut self.windows[window][way as usize];
+        window.used -= bytes;
+        for waiting in std::mem::take(&mut window.waiting) {
+            let since = self.pipe(waiting, way).held_since.take().expect("a sender that waits");
+            if self.now - since >= HELD {
+                // Another stream has filled the window: this one's peer cannot help it, and is not blamed for nothing.
+                self.slow(waiting, since, self.now);
+            }
+            let time = self.now + self.random.within(0, self.latency);
+            self.at(time, Wake::Room(waiting, way));
+        }
     }
 
     /// The sender sends something.
@@ -88,6 +136,9 @@ impl World {
             let (segment, more) = rest.split_at(rest.len().min(most));
             rest = more;
             self.pipe(link, way).used += segment.len();
+            if let Some(window) = self.links[link].window {
+                self.windows[window][way as usize].used += segment.len();
+            }
             self.push(link, way, Item::Bytes(segment.to_vec()));
         }
     }
@@ -134,8 +185,9 @@ impl World {
             _ => pipe.arrived.pop_front()?,
         };
         if let Item::Bytes(bytes) = &item {
-            pipe.used -= bytes.len();
-            if std::mem::take(&mut pipe.starved) {
+            let starved = std::mem::take(&mut pipe.starved);
+            self.give_back(link, way, bytes.len());
+            if starved {
                 let time = self.now + self.random.within(0, self.latency);
                 self.at(time, Wake::Room(link, way));
             }
@@ -163,9 +215,11 @@ impl World {
         if version != 2 && self.random.one_in(2) {
             // What was under way is lost.
             let pipe = self.pipe(link, way);
-            (pipe.used, pipe.starved) = (0, false);
+            pipe.starved = false;
             pipe.flight.clear();
             pipe.arrived.clear();
+            let used = pipe.used;
+            self.give_back(link, way, used);
         }
         self.send(link, way, Item::Reset(code));
         self.pipe(link, way).reset = true;
@@ -178,10 +232,11 @@ impl World {
     pub fn close(&mut self, link: usize, way: Way) {
         let pipe = self.pipe(link, way);
         pipe.stopped = true;
-        pipe.used = 0;
         let starved = std::mem::take(&mut pipe.starved);
         pipe.flight.retain(|(_, item)| matches!(item, Item::Stop | Item::Reset(_)));
         pipe.arrived.clear();
+        let used = pipe.used;
+        self.give_back(link, way, used);
         if starved {
             self.at(self.now, Wake::Room(link, way));
         }
@@ -206,8 +261,11 @@ impl World {
             l.faulty = true;
             for way in [Way::Up, Way::Down] {
                 let pipe = self.pipe(other, way);
+                let arrived = pipe.arrived.iter().map(|item| if let Item::Bytes(b) = item { b.len() } else { 0 });
+                let lost = pipe.used - arrived.sum::<usize>();
                 pipe.flight.clear();
                 pipe.stopped = true;
+                self.give_back(other, way, lost);
                 self.push(other, way, Item::Reset(Code::Lost));
             }
         }
@@ -227,7 +285,9 @@ impl World {
 
     /// For how much of this time the peer was slow.
     pub fn slowness(&self, link: usize, from: Millis, to: Millis) -> Millis {
-        let mut spans: Vec<_> = self.links[link].slow.iter().map(|s| (s.0.max(from), s.1.min(to))).collect();
+        let held = self.links[link].pipes.iter().filter_map(|p| p.held_since).filter(|since| self.now - since >= HELD);
+        let slow = self.links[link].slow.iter().copied().chain(held.map(|since| (since, FOREVER)));
+        let mut spans: Vec<_> = slow.map(|s| (s.0.max(from), s.1.min(to))).collect();
         spans.sort_unstable();
         let (mut sum, mut up_to) = (0, from);
         for (begin, end) in spans {

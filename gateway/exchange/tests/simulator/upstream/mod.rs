@@ -3,7 +3,6 @@
 mod respond;
 
 use crate::net::{Code, Item, Wake, Way, World, check_pattern};
-use crate::record::Attempt;
 use crate::script::{Serve, When, Wish, serve};
 use crate::sender::{Framing, Sender, State};
 use sealane_exchange::deadlines::Millis;
@@ -19,6 +18,8 @@ struct Conn {
     serve: Serve,
     upgrade: bool,
     raw: bool,
+    /// It is a connection that is relayed.
+    relay: bool,
     begun: bool,
     ready_at: Millis,
     paused_until: Millis,
@@ -35,14 +36,31 @@ pub struct Servers {
 impl Servers {
     /// A connection, or a stream.
     pub fn accept(&mut self, w: &mut World, link: usize) {
+        self.open(w, link);
+    }
+
+    /// A connection that is relayed for this request.
+    pub fn accept_relay(&mut self, w: &mut World, link: usize, id: usize) {
+        let conn = self.open(w, link);
+        conn.serve = serve(&mut w.random, false, true, false);
+        let a = w.record.attempt(id, false, conn.serve.clone());
+        w.say(|| format!("link {link}: attempt {a} of relay {id}: {:?}", conn.serve));
+        // There is no head: whatever the client gets is from here.
+        w.record.asked[id].finals.push((0, Some(a)));
+        w.record.attempts[a].accepted = true;
+        (conn.attempt, conn.raw, conn.relay) = (Some(a), true, true);
+    }
+
+    fn open(&mut self, w: &mut World, link: usize) -> &mut Conn {
         let conn = Conn {
             version: w.links[link].version,
             inbuf: Vec::new(),
             decoder: BodyDecoder::new(BodyLength::None, &Limits::default()),
             attempt: None,
-            serve: serve(&mut w.random, false, false),
+            serve: serve(&mut w.random, false, false, false),
             upgrade: false,
             raw: false,
+            relay: false,
             begun: false,
             ready_at: 0,
             paused_until: 0,
@@ -50,7 +68,7 @@ impl Servers {
             sender: None,
             over: false,
         };
-        self.conns.insert(link, conn);
+        self.conns.entry(link).insert_entry(conn).into_mut()
     }
 
     pub fn step(&mut self, w: &mut World, link: usize) {
@@ -152,12 +170,12 @@ impl Conn {
         let id: usize = std::str::from_utf8(id).unwrap().parse().unwrap();
         let early = head.fields.contains(Known::EarlyData);
         let tunnel = upgrade || head.method() == sealane_http::Method::Connect;
-        self.serve = serve(&mut w.random, early, tunnel);
-        let a = w.record.attempts.len();
+        let call = head.fields.contains(Known::ContentType);
+        self.serve = serve(&mut w.random, early, tunnel, call);
+        let a = w.record.attempt(id, early, self.serve.clone());
         w.say(|| {
             format!("link {link}: attempt {a} of request {id}{}: {:?}", if early { ", early" } else { "" }, self.serve)
         });
-        w.record.attempts.push(Attempt::new(id, early, self.serve.clone()));
         (self.attempt, self.upgrade, self.raw, self.begun, self.sender) = (Some(a), upgrade, false, false, None);
         let declared = if let BodyLength::Known(n) = length { Some(n) } else { None };
         w.record.attempts[a].declared = declared;

@@ -9,6 +9,13 @@ impl Conn {
         head.status = status;
         head.fields.push(b"X-Id", w.record.attempts[a].request.to_string().as_bytes()).unwrap();
         head.fields.push(b"X-Attempt", a.to_string().as_bytes()).unwrap();
+        if length == BodyLength::None
+            && w.record.asked[w.record.attempts[a].request].ask.wish == Wish::Head
+            && status == 200
+        {
+            // As long as the answer to a GET would be.
+            head.fields.push_known(Known::ContentLength, self.serve.body.to_string().as_bytes()).unwrap();
+        }
         if status == 101 {
             head.fields.push(b"Upgrade", b"websocket").unwrap();
             head.fields.push(b"X-Accept", if self.serve.confirms { b"right" } else { b"wrong" }).unwrap();
@@ -84,6 +91,11 @@ impl Conn {
 
     /// The response has been sent.
     pub fn sent(&mut self, w: &mut World, link: usize, a: usize) {
+        if self.version == 2 && w.record.attempts[a].whole && !self.raw && self.serve.resets {
+            // RFC 9113 §8.1: the response is complete, and is to be taken as such.
+            self.over = true;
+            return w.reset(link, Way::Down, Code::NoError);
+        }
         if self.raw || self.version > 1 && w.record.attempts[a].whole {
             return;
         }
@@ -121,12 +133,24 @@ impl Conn {
         let wish = w.record.attempts[a].wish(&w.record);
         let mut sender = Sender::new(link, Way::Down, 2 * a + 1, serve.body, Framing::Counted);
         sender.course = serve.course.clone();
+        if self.relay {
+            (sender.framing, sender.ends) = (Framing::Raw, serve.ends);
+            w.record.attempts[a].total = serve.body;
+            self.sender = Some(sender);
+            return;
+        }
         self.sender = Some(sender);
         let opens = match wish {
             Wish::Connect => serve.status == 200,
             Wish::WebSocket => serve.status == 200 && (self.version > 1 || serve.framing != 2) && self.upgrade,
             _ => false,
         };
+        if serve.cancels && self.version > 1 {
+            w.links[link].faulty = true;
+            self.over = true;
+            self.sender = None;
+            return w.reset(link, Way::Down, Code::Cancel);
+        }
         if serve.nonsense {
             w.say(|| format!("link {link}: nonsense"));
             w.links[link].faulty = true;
@@ -144,9 +168,10 @@ impl Conn {
         let status = if opens && self.version == 1 && wish == Wish::WebSocket { 101 } else { serve.status };
         w.record.attempts[a].status = status;
         let frames = self.version > 1;
+        let bodiless = !opens && w.record.asked[w.record.attempts[a].request].ask.is_bodiless(status);
         let (length, framing) = match serve.framing {
             _ if opens || status == 101 => (BodyLength::None, if frames { Framing::Frames } else { Framing::Raw }),
-            _ if status == 204 => (BodyLength::None, if frames { Framing::Frames } else { Framing::Counted }),
+            _ if bodiless => (BodyLength::None, if frames { Framing::Frames } else { Framing::Counted }),
             0 => (BodyLength::Known(serve.body as u64), if frames { Framing::Frames } else { Framing::Counted }),
             1 => (BodyLength::Chunked, if frames { Framing::Frames } else { Framing::Chunked }),
             _ => (BodyLength::UntilClose, if frames { Framing::Frames } else { Framing::UntilClose }),
@@ -154,12 +179,14 @@ impl Conn {
         self.send_head(w, link, status, length, serve.closes);
         let Some(sender) = &mut self.sender else { return };
         sender.framing = framing;
-        sender.total = if status == 204 { 0 } else { serve.body };
+        sender.total = if bodiless && !serve.surplus { 0 } else { serve.body };
+        // What comes behind a response without content breaks the connection for what follows.
+        w.links[link].faulty |= bodiless && sender.total > 0;
         if opens {
             self.raw = true;
             sender.ends = serve.ends;
         } else {
-            sender.trailers = serve.trailers && status != 204;
+            sender.trailers = serve.trailers && !bodiless;
         }
         w.record.attempts[a].total = sender.total;
         w.record.attempts[a].trailers = sender.trailers && matches!(framing, Framing::Chunked | Framing::Frames);
