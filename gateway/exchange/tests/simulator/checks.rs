@@ -128,6 +128,9 @@ fn check_request(w: &World, gateway: &Gateway, id: usize, asked: &Asked) {
                 assert!(!(relayed && undisturbed) || got == asked.sent, "request {id}: relayed bytes are lost");
                 return;
             }
+            // By its reset the client tells a deadline from a failure.
+            let cancelled = asked.ask.wish == Wish::Call && attempts().any(|a| a.cancelled);
+            assert!(status != 502 || !cancelled, "request {id}: a cancelled call is answered");
             let why = match status {
                 400 => asked.ask.course.fault.is_some_and(|f| f.1 == Fault::Broken || f.1 == Fault::End),
                 404 => asked.ask.answer.is_some(),

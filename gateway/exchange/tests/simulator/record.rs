@@ -42,6 +42,8 @@ pub struct Attempt {
     pub declared: Option<u64>,
     /// The server may have acted on it.
     pub processed: bool,
+    /// The server has cancelled it in place of a response.
+    pub cancelled: bool,
     pub accepted: bool,
     pub status: u16,
     pub total: usize,
@@ -61,6 +63,7 @@ impl Attempt {
             whole: false,
             declared: None,
             processed: true,
+            cancelled: false,
             accepted: false,
             status: 0,
             total: 0,

@@ -149,6 +149,7 @@ impl Conn {
             w.links[link].faulty = true;
             self.over = true;
             self.sender = None;
+            w.record.attempts[a].cancelled = !w.pipe(link, Way::Up).reset && !w.pipe(link, Way::Down).stopped;
             return w.reset(link, Way::Down, Code::Cancel);
         }
         if serve.nonsense {
