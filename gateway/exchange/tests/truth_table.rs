@@ -123,6 +123,20 @@ fn clients_that_fail() {
     assert_eq!(stalled, [ResetUpstream, CutClient, Finish], "after the head no status can be told");
 }
 
+/// An answer to HEAD, a 204 or a 304: its end follows its head, whatever the server sends behind it.
+#[test]
+fn a_response_without_content() {
+    let begin = [Event::Forward, Event::Connected, OK];
+    let whole = vec![EndResponse, ReleaseUpstream, FinishClient, Finish];
+    let end = Event::Ended(Direction::Response);
+    assert_eq!(last(GET, &[&begin[..], &[end]].concat()).0, whole);
+    let surplus = Event::Moved { direction: Direction::Response, bytes: 10 };
+    for late in [surplus, end, Event::Lost(Loss::Broken)] {
+        assert_eq!(last(GET, &[&begin[..], &[end, late]].concat()).0, [], "{late:?} changes nothing any more");
+    }
+    assert_eq!(last(GET, &[&begin[..], &[Event::Lost(Loss::Broken)]].concat()).0, [ResetUpstream, CutClient, Finish]);
+}
+
 #[test]
 fn interim_responses_are_bounded() {
     let mut script = vec![Event::Forward, Event::Connected];
@@ -198,4 +212,32 @@ fn tunnels_close_one_direction_at_a_time() {
         y.on(Event::Ended(Direction::Request)).iter().collect::<Vec<_>>(),
         [EndRequest, CloseUpstream, FinishClient, Finish]
     );
+}
+
+#[test]
+fn relayed_connections_that_fail() {
+    let relay = Request { kind: Kind::Relay, ..POST };
+    let begin = [Event::Forward];
+    let before = |event| last(relay, &[&begin[..], &[event]].concat());
+    assert_eq!(before(Event::Lost(Loss::Unreachable)).0, [ResetUpstream, AskRetry], "nothing was sent");
+    assert_eq!(
+        before(Event::Refuse { status: 503 }),
+        (vec![ResetUpstream, CutClient, Finish], 0),
+        "there is no status"
+    );
+    assert_eq!(before(Event::ClientGone).0, [ResetUpstream, DetachClient, Finish]);
+    let denied = [Event::Forward, Event::Lost(Loss::ConnectTimeout), Event::RetryDenied];
+    assert_eq!(last(relay, &denied), (vec![CutClient, Finish], 0));
+    // From here on bytes may have left.
+    let after = |events: &[Event]| last(relay, &[&[Event::Forward, Event::Connected], events].concat()).0;
+    let cut = [ResetUpstream, CutClient, Finish];
+    assert_eq!(after(&[Event::Lost(Loss::Broken)]), cut);
+    assert_eq!(
+        after(&[Event::Ended(Direction::Request), Event::Lost(Loss::Broken)]),
+        cut,
+        "the other direction is lost"
+    );
+    assert_eq!(after(&[Event::Ended(Direction::Response), Event::Lost(Loss::Broken)]), cut);
+    assert_eq!(after(&[Event::Refuse { status: 408 }]), cut, "both sides were silent");
+    assert_eq!(after(&[Event::ClientGone]), [ResetUpstream, DetachClient, Finish]);
 }
