@@ -19,7 +19,9 @@ use sealane_http::h1::{Limits, Tolerance};
 use sealane_lane::{Deadline, Published, mailbox};
 use sealane_route::SiteMap;
 use sealane_route::proxies::TrustedProxies;
-use sealane_tls::policy::TicketKeys;
+use sealane_tls::policy::{
+    ClientPolicy, Group, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, Suite, TicketKeys, Version,
+};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -64,6 +66,53 @@ pub(crate) fn listener(id: u32) -> Listener {
         relays: Relays::Never,
         sites: Arc::new(SiteMap::default()),
         actions: Arc::new([]),
+    }
+}
+
+/// TLS with a certificate that was made for it.
+pub(crate) fn tls() -> ListenerTls {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap().self_signed(&key).unwrap();
+    let identity = Identity {
+        chain: vec![certificate.der().clone()],
+        key: key.serialize_der().try_into().unwrap(),
+        ocsp: None,
+        kind: KeyKind::Ecdsa,
+        source: "a test".into(),
+    };
+    let mut identities = Identities { all: vec![Arc::new(identity)], default: vec![0], ..Identities::default() };
+    identities.names.insert("a.example".parse().unwrap(), vec![0]).unwrap();
+    let policy = ServerPolicy {
+        id: [1; 16],
+        name: "default".into(),
+        versions: vec![Version::Tls13],
+        groups: vec![Group::X25519],
+        suites: vec![Suite::TLS13_AES_128_GCM_SHA256],
+        alpn: Vec::new(),
+        identities: Arc::new(identities),
+        tickets: 2,
+        resumption: true,
+        max_early_data: 0,
+        client_auth: None,
+        dangerous_key_log: None,
+    };
+    ListenerTls { policies: vec![Arc::new(policy)], sites: Arc::new(SiteMap::default()) }
+}
+
+/// For a client of [`tls`].
+pub(crate) fn client_policy() -> ClientPolicy {
+    ClientPolicy {
+        id: [2; 16],
+        versions: vec![Version::Tls13],
+        groups: vec![Group::X25519],
+        suites: vec![Suite::TLS13_AES_128_GCM_SHA256],
+        alpn: Vec::new(),
+        server_name: "a.example".into(),
+        roots: Vec::new(),
+        crls: Vec::new(),
+        dangerous_skip_verification: true,
+        identity: None,
+        resumption: true,
     }
 }
 

@@ -36,6 +36,8 @@ mod flush;
 mod h2;
 mod h3;
 mod lane_state;
+#[cfg(test)]
+mod lane_tests;
 mod lifecycle;
 pub mod limits;
 mod memory;

@@ -1,0 +1,486 @@
+//! A whole lane, driven by hand: events, turns and messages come in the order that a test wants, without a loop, a thread or
+//! a clock. Sockets are real. Each test holds something that no part can promise alone.
+
+use crate::conn::{ClientPhase, Conn, Protocol, Turn, UpstreamConnection, UpstreamPhase};
+use crate::counters::Counters;
+use crate::exchange::executor::{handshake_done, perform, refuse};
+use crate::exchange::request::request_sent;
+use crate::exchange::response::{Loss, server_lost};
+use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
+use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
+use crate::limits::{ClientConnections, Rate, RateKey, RateLimit};
+use crate::scratch::{READ_SIZE, Scratch};
+use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
+use crate::snapshot::{ClientLimits, Routing, Snapshot, Upstream, UpstreamHttp};
+use crate::transport::{ReadResult, Transport};
+use crate::upstream::group::LaneUpstream;
+use crate::upstream::h2_connection::{h2_join, h2_upstream_begin};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+use sealane_exchange as machine;
+use sealane_exchange::{Event, Head, Kind};
+use sealane_http::{BodyLength, Known, Version};
+use sealane_lane::{After, Context, Deadline, Key, Published, Ready, Service, mailbox};
+use sealane_tls::policy::TicketKeys;
+use sealane_tls::{ClientContext, ServerContext, Session, sessions};
+use std::hash::RandomState;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const GET: machine::Request = machine::Request {
+    kind: Kind::Message,
+    has_body: false,
+    is_safe: true,
+    is_idempotent: true,
+    is_early: false,
+    max_drained: 0,
+};
+const READ: Ready = Ready { read: true, write: false, peer_closed: false, error: false };
+const WRITE: Ready = Ready { read: false, write: true, peer_closed: false, error: false };
+
+struct Lane {
+    proxy: Proxy,
+    cx: Context,
+    published: Arc<Published<Snapshot>>,
+}
+
+/// A request of a client that is connected to a lane.
+struct Request {
+    exchange: Key,
+    _peer: OwnedFd,
+}
+
+impl Lane {
+    fn new(snapshot: Snapshot) -> Self {
+        let published = Published::new(snapshot);
+        let mut cx = Context::new().unwrap();
+        let setup = Setup {
+            slot: 0,
+            mailboxes: vec![mailbox(MAIL_CAPACITY).unwrap().0],
+            sessions: sessions::shelves(1).pop().unwrap(),
+            snapshots: published.subscribe(),
+            counters: Arc::new(Counters::default()),
+            short_of_memory: Arc::default(),
+            clients: Arc::new(ClientConnections::new(1)),
+            log: None,
+            records: record_sink().0,
+        };
+        let proxy = Proxy::new(setup, &mut cx).unwrap();
+        Self { proxy, cx, published }
+    }
+
+    /// Turns as the loop makes them, until the lane would sleep or stop.
+    fn turn(&mut self) -> After {
+        for _ in 0..100 {
+            match self.proxy.turn(&mut self.cx) {
+                After::Again => {}
+                after => return after,
+            }
+        }
+        panic!("a lane that never sleeps")
+    }
+
+    fn ready(&mut self, key: Key, ready: Ready) {
+        self.proxy.ready(&mut self.cx, key.to_u64(), ready);
+    }
+
+    fn group(&self) -> Rc<LaneUpstream> {
+        self.proxy.settings.lane().upstreams[0].clone()
+    }
+
+    /// A request that has come over HTTP/1.1 and is not forwarded yet.
+    fn request(&mut self, facts: machine::Request) -> Request {
+        let Self { proxy, .. } = self;
+        let (conn, peer) = connection(&proxy.settings.listeners()[0]);
+        let client = proxy.connections.insert(conn);
+        proxy.admission.arrived(&proxy.counters);
+        let mut x = proxy.exchanges.fresh(ClientStream::H1(client));
+        x.request.version = Version::Http11;
+        x.request.set_method(if facts.has_body { b"POST" } else { b"GET" }).unwrap();
+        x.request.set_target(b"/").unwrap();
+        x.request.set_authority(b"a.example").unwrap();
+        x.body = if facts.has_body { BodyLength::Known(1 << 20) } else { BodyLength::None };
+        x.machine = machine::Exchange::new(facts);
+        x.upstream = proxy.settings.lane().upstreams.first().cloned();
+        let exchange = proxy.exchanges.insert(x);
+        let Some(client) = proxy.connections.client(client) else { unreachable!() };
+        client.protocol = Protocol::H1(Turn::Exchange(exchange));
+        Request { exchange, _peer: peer }
+    }
+
+    fn event(&mut self, request: &Request, event: Event) {
+        let actions = self.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(event);
+        perform(&mut self.proxy, &mut self.cx, request.exchange, actions);
+    }
+
+    /// Where a request's server stands; `None` if it has none, and panics if the request is over.
+    fn upstream_stream(&self, request: &Request) -> Option<UpstreamStream> {
+        self.proxy.exchanges.get(request.exchange).expect("a request that is not over").upstream_stream
+    }
+
+    fn is_over(&self, request: &Request) -> bool {
+        self.proxy.exchanges.get(request.exchange).is_none()
+    }
+
+    /// A connection to the first server, which is in this phase, and its other end.
+    fn upstream_connection(&mut self, phase: UpstreamPhase, transport: Transport) -> Key {
+        let upstream_conn = UpstreamConnection {
+            transport,
+            upstream: self.group(),
+            server: 0,
+            phase,
+            exchange: None,
+            inbuf: Vec::new(),
+            deadline: Deadline::default(),
+            reused: false,
+            answered: false,
+            keep_alive: true,
+            shared: false,
+            only_h1: false,
+            waiting: Vec::new(),
+            h2: None,
+            syn: None,
+        };
+        let key = self.proxy.connections.insert(Conn::Upstream(Box::new(upstream_conn)));
+        if phase == UpstreamPhase::Idle {
+            self.group().put_idle(0, key);
+            self.proxy.counters.pooled.inc();
+        }
+        key
+    }
+
+    /// Takes the connection that the lane has begun for a request, at the server's end.
+    fn accept(&mut self, request: &Request, server: &TcpListener) -> (Key, TcpStream) {
+        let Some(UpstreamStream::H1(key)) = self.upstream_stream(request) else { panic!("no connection was begun") };
+        let (socket, _) = server.accept().unwrap();
+        self.ready(key, WRITE);
+        (key, socket)
+    }
+}
+
+/// A group of one server that is there, with one place, and this for changes.
+fn limited_group(change: impl FnOnce(&mut Upstream)) -> (TcpListener, Upstream) {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut group = upstream(1);
+    group.servers[0].address = server.local_addr().unwrap();
+    group.servers[0].state.set_grant(0, 1);
+    group.max_connections = Some(1);
+    group.queue = 10;
+    change(&mut group);
+    (server, group)
+}
+
+fn socket_pair() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap()
+}
+
+/// Finding 3: work that was put off ends an exchange after the lane has looked at its events.
+#[test]
+fn a_place_that_becomes_free_in_a_turn_is_given_away_in_that_turn() {
+    let (server, group) = limited_group(|_| {});
+    let mut lane = Lane::new(snapshot(limits(), vec![group]));
+    let (first, second) = (lane.request(GET), lane.request(GET));
+    lane.event(&first, Event::Forward);
+    lane.event(&second, Event::Forward);
+    let (key, mut socket) = lane.accept(&first, &server);
+    assert_eq!(lane.turn(), After::Sleep);
+    assert!(lane.upstream_stream(&second).is_none(), "the server has one place");
+    let mut request = [0; 1000];
+    assert!(socket.read(&mut request).unwrap() > 0);
+    socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+    // The response is read by work that was put off, as it is behind a client that had no room.
+    let transport = &mut lane.proxy.connections.upstream(key).unwrap().transport;
+    poll(&mut [PollFd::new(&transport.fd, PollFlags::IN)], None).unwrap();
+    transport.note(READ);
+    lane.proxy.exchanges.go_on_later(Later::Server(first.exchange));
+    assert_eq!(lane.turn(), After::Sleep);
+    assert!(lane.is_over(&first));
+    assert!(lane.upstream_stream(&second).is_some(), "the lane sleeps while a request waits for a server that is free");
+}
+
+/// Finding 3: a request that has waited for long enough, and for which there is a place now, is not refused.
+#[test]
+fn room_counts_before_the_time_that_a_request_has_waited() {
+    let (_server, group) = limited_group(|group| group.queue_timeout = Duration::ZERO);
+    let mut lane = Lane::new(snapshot(limits(), vec![group]));
+    let (first, second) = (lane.request(GET), lane.request(GET));
+    lane.event(&first, Event::Forward);
+    lane.event(&second, Event::Forward);
+    refuse(&mut lane.proxy, &mut lane.cx, first.exchange, 503);
+    lane.turn();
+    assert!(lane.upstream_stream(&second).is_some());
+    assert_eq!(lane.proxy.counters.queue_timeouts.value(), 0);
+}
+
+/// Finding 12: under load those who wait would starve.
+#[test]
+fn nobody_overtakes_those_who_wait_for_a_server() {
+    let (_server, group) = limited_group(|_| {});
+    let mut lane = Lane::new(snapshot(limits(), vec![group]));
+    let requests = [GET; 3].map(|facts| lane.request(facts));
+    lane.event(&requests[0], Event::Forward);
+    lane.event(&requests[1], Event::Forward);
+    refuse(&mut lane.proxy, &mut lane.cx, requests[0].exchange, 503);
+    // There is a place now, but somebody waits for it.
+    lane.event(&requests[2], Event::Forward);
+    lane.turn();
+    assert!(lane.upstream_stream(&requests[1]).is_some() && lane.upstream_stream(&requests[2]).is_none());
+}
+
+/// Finding 2: the next server's room is not that of the one before.
+#[test]
+fn an_upload_that_is_sent_again_is_not_blocked_by_the_server_before() {
+    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
+    let request = lane.request(machine::Request { has_body: true, is_safe: false, ..GET });
+    let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+    let _ = x.machine.on(Event::Forward);
+    let key = lane.upstream_connection(UpstreamPhase::Busy, Transport::new(socket_pair().0));
+    let server = UpstreamStream::H1(key);
+    request_sent(&mut lane.proxy, &mut lane.cx, request.exchange, server);
+    // The server takes nothing of the body, and goes away.
+    let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+    x.request_body.block(0);
+    x.upstream_stream = None;
+    let _ = x.machine.on(Event::Lost(machine::Loss::Unprocessed));
+    let _ = x.machine.on(Event::RetryGranted);
+    lane.proxy.exchanges.take_later();
+    request_sent(&mut lane.proxy, &mut lane.cx, request.exchange, server);
+    assert!(!lane.proxy.exchanges.get(request.exchange).unwrap().request_body.is_blocked());
+    let later = lane.proxy.exchanges.take_later();
+    assert!(matches!(later[..], [Later::Client(key)] if key == request.exchange), "the client is read again");
+}
+
+/// Finding 6: no client's end would tell such a lane to go on.
+#[test]
+fn a_raised_limit_resumes_a_lane_that_was_full() {
+    let most = |max_connections| ClientLimits { max_connections, ..limits() };
+    let mut lane = Lane::new(snapshot(most(1), Vec::new()));
+    let Lane { proxy, cx, .. } = &mut lane;
+    proxy.admission.arrived(&proxy.counters);
+    proxy.admission.pause_full(cx, &proxy.settings, &proxy.counters);
+    assert!(!proxy.admission.is_listening());
+    lane.published.publish(snapshot(most(1), Vec::new()));
+    lane.turn();
+    assert!(!lane.proxy.admission.is_listening(), "it is full still");
+    lane.published.publish(snapshot(most(2), Vec::new()));
+    lane.turn();
+    assert!(lane.proxy.admission.is_listening());
+}
+
+/// Finding 7: the client of such a relay has gone, so that nothing else holds the lane.
+#[test]
+fn a_lane_that_drains_sends_relayed_bytes_to_their_end() {
+    const BYTES: usize = 2 << 20;
+    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
+    let (socket, peer) = socket_pair();
+    let mut transport = Transport::new(socket);
+    transport.stage = vec![7; BYTES];
+    transport.finish_sending();
+    let key = lane.upstream_connection(UpstreamPhase::Closing, transport);
+    lane.proxy.connections.mark_for_flush(key);
+    lane.proxy.message(&mut lane.cx, Message::Drain { limit: Duration::from_secs(3600), successor: None });
+    let (mut got, mut buffer) = (0, vec![0; 64 * 1024]);
+    loop {
+        let after = lane.turn();
+        while let Ok(n) = rustix::io::read(&peer, &mut buffer)
+            && n > 0
+        {
+            got += n;
+        }
+        if after == After::Stop {
+            break;
+        }
+        lane.ready(key, WRITE);
+    }
+    assert_eq!(got, BYTES, "the lane stopped before all was sent");
+}
+
+/// Finding 19: the same socket twice fails as a descriptor limit would, halfway.
+#[test]
+fn a_listen_that_fails_halfway_watches_nothing_and_is_tried_again() {
+    let socket = || {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Arc::new(OwnedFd::from(socket))
+    };
+    let listening = |sockets: Vec<Arc<OwnedFd>>| {
+        let mut snapshot = snapshot(limits(), Vec::new());
+        snapshot.listeners = (1..=sockets.len() as u32).map(|id| Arc::new(listener(id))).collect();
+        snapshot.sockets = sockets.into_iter().map(|s| vec![s]).collect();
+        snapshot
+    };
+    let (one, two) = (socket(), socket());
+    let mut lane = Lane::new(listening(vec![one.clone()]));
+    assert!(lane.proxy.admission.is_listening());
+    lane.published.publish(listening(vec![two.clone(), one.clone(), one.clone()]));
+    lane.turn();
+    assert!(!lane.proxy.admission.is_listening());
+    assert!(!lane.cx.timers.is_empty(), "a timer tries again");
+    for socket in [&one, &two] {
+        // What is watched cannot be watched again.
+        lane.cx.watch_listener(socket, 0).expect("a socket that is not watched");
+        lane.cx.unwatch(socket);
+    }
+    let Lane { proxy, cx, .. } = &mut lane;
+    assert!(proxy.admission.listen(cx, &proxy.settings).is_err());
+    lane.published.publish(listening(vec![one, two]));
+    lane.turn();
+    assert!(lane.proxy.admission.is_listening());
+}
+
+/// Finding 9: the client that is cut off has not left.
+#[test]
+fn a_call_that_its_server_cancels_counts_as_the_servers() {
+    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
+    let request = lane.request(GET);
+    let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+    let _ = (x.machine.on(Event::Forward), x.machine.on(Event::Connected));
+    server_lost(&mut lane.proxy, &mut lane.cx, request.exchange, Loss::Cancelled);
+    assert!(lane.is_over(&request));
+    let counters = &lane.proxy.counters;
+    assert_eq!((counters.status_5xx.value(), counters.client_aborts.value()), (1, 0), "a 502");
+    assert_eq!(counters.upstream_aborts.value(), 1);
+}
+
+fn found_too_early(lane: &mut Lane) -> Request {
+    let request = lane.request(machine::Request { is_early: true, ..GET });
+    lane.event(&request, Event::Forward);
+    let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+    let _ = x.machine.on(Event::Connected);
+    // The server answers 425. The client's handshake goes on.
+    let actions = x.machine.on(Event::Head(Head { status: 425, switches: false, confirms: false }));
+    let actions = actions.without(machine::Action::AwaitHandshake);
+    perform(&mut lane.proxy, &mut lane.cx, request.exchange, actions);
+    request
+}
+
+/// Finding 10: early requests without a Finished would fill the server.
+#[test]
+fn a_request_that_waits_for_the_handshake_has_no_place_at_a_server() {
+    let (_server, group) = limited_group(|_| {});
+    let mut lane = Lane::new(snapshot(limits(), vec![group]));
+    let request = found_too_early(&mut lane);
+    assert!(!lane.is_over(&request));
+    assert_eq!(lane.group().balancer.servers()[0].active(), 0);
+}
+
+/// Finding 13: every retry counts against the budget.
+#[test]
+fn a_request_that_was_too_early_is_sent_again_only_within_the_budget() {
+    for (per_second, again) in [(0, false), (10, true)] {
+        let (_server, mut group) = limited_group(|_| {});
+        group.retry_per_second = per_second;
+        let mut lane = Lane::new(snapshot(limits(), vec![group]));
+        let request = found_too_early(&mut lane);
+        handshake_done(&mut lane.proxy, &mut lane.cx, request.exchange);
+        let counters = &lane.proxy.counters;
+        assert_eq!((counters.retries.value(), counters.retries_denied.value()), (again.into(), (!again).into()));
+        assert_eq!(lane.is_over(&request), !again, "the client is told to send it again itself");
+    }
+}
+
+/// Finding 14: a client that has proven its address has been let in before.
+#[test]
+fn a_handshake_that_waited_for_a_proof_is_counted_once() {
+    let rate = RateLimit {
+        name: "handshakes".into(),
+        key: RateKey::Address,
+        rate: Rate { count: 1, per: Duration::from_secs(3600), burst: 1 },
+        ipv4_prefix: 32,
+        ipv6_prefix: 64,
+        entries: 64,
+        hasher: RandomState::new(),
+    };
+    let mut config = snapshot(limits(), Vec::new());
+    let mut secure = listener(1);
+    secure.tls = Some(tls());
+    config.listeners = vec![Arc::new(secure)];
+    config.routing = Arc::new(Routing { handshake_rate: Some(rate), ..Routing::default() });
+    let mut lane = Lane::new(config);
+    let Lane { proxy, cx, .. } = &mut lane;
+    let (conn, _peer) = connection(&proxy.settings.listeners()[0]);
+    let Conn::Client(mut client) = conn else { unreachable!() };
+    Session::client(&ClientContext::new(&client_policy()).unwrap(), &mut proxy.scratch.records).unwrap();
+    client.transport.unread = proxy.scratch.records.filled().to_vec();
+    client.established = false;
+    // Its hello came in the SYN, and used up the rate. The third packet of the TCP handshake comes now.
+    let peer = client.client.peer.ip();
+    assert!(proxy.admission.allows_handshake(cx, peer, &proxy.counters));
+    client.phase = ClientPhase::Hello { awaits_proof: true };
+    client.transport.allowance = Some(0);
+    let key = proxy.connections.insert(Conn::Client(client));
+    proxy.admission.arrived(&proxy.counters);
+    lane.ready(key, WRITE);
+    assert_eq!(lane.proxy.counters.handshakes_limited.value(), 0);
+    assert_eq!(lane.proxy.connections.client(key).unwrap().phase, ClientPhase::Admission);
+}
+
+/// Goes on with one end of a TLS connection.
+fn go_on(end: &mut Transport, scratch: &mut Scratch) {
+    end.note(READ);
+    while matches!(end.read(scratch, READ_SIZE).unwrap(), ReadResult::Progress) {}
+    end.flush(scratch).unwrap();
+}
+
+/// Finding 16: epoll is edge-triggered, so no other event tells of the end behind the tickets.
+#[test]
+fn a_pooled_connection_that_ends_behind_late_tickets_is_closed() {
+    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
+    let scratch = &mut lane.proxy.scratch;
+    let (socket, peer) = socket_pair();
+    let (mut client, mut server) = (Transport::new(socket), Transport::new(peer));
+    scratch.records.clear();
+    let session = Session::client(&ClientContext::new(&client_policy()).unwrap(), &mut scratch.records).unwrap();
+    client.start_client(session, scratch);
+    client.flush(scratch).unwrap();
+    server.read_raw(scratch).unwrap();
+    let keys = TicketKeys { epoch: 1, masters: vec![[1; 32]], lifetime: 60, reset: [2; 32] };
+    let context = ServerContext::new(&tls().policies[0], &keys).unwrap();
+    server.start_server(Session::server(&context, false).unwrap(), scratch).unwrap();
+    server.flush(scratch).unwrap();
+    go_on(&mut client, scratch);
+    go_on(&mut server, scratch);
+    assert!(!client.is_handshaking() && !server.is_handshaking());
+    // The tickets that follow the client's Finished, and the server's end, come as one event.
+    let (tickets, _) = recv(&client.fd, &mut [0; 64][..], RecvFlags::PEEK).unwrap();
+    assert!(tickets > 0, "the server has sent no tickets");
+    drop(server);
+    let key = lane.upstream_connection(UpstreamPhase::Idle, client);
+    lane.ready(key, Ready { peer_closed: true, ..READ });
+    assert!(lane.proxy.connections.get(key).is_none(), "it stays in the pool");
+    assert!(lane.group().take_idle(0).is_none());
+}
+
+/// Finding 16: an end that is known, and that has not been read yet.
+#[test]
+fn a_pooled_connection_that_is_ending_is_not_used_again() {
+    let (_server, group) = limited_group(|_| {});
+    let mut lane = Lane::new(snapshot(limits(), vec![group]));
+    let mut transport = Transport::new(socket_pair().0);
+    transport.note(Ready { peer_closed: true, ..READ });
+    let ending = lane.upstream_connection(UpstreamPhase::Idle, transport);
+    let request = lane.request(GET);
+    lane.event(&request, Event::Forward);
+    assert!(lane.proxy.connections.get(ending).is_none());
+    assert!(matches!(lane.upstream_stream(&request), Some(UpstreamStream::H1(key)) if key != ending));
+}
+
+/// Finding 8: WebSockets that wait for a server's SETTINGS are as many as requests that wait for a connection may be.
+#[test]
+fn no_more_websockets_wait_for_settings_than_may() {
+    let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
+    let mut lane = Lane::new(snapshot(limits(), vec![group]));
+    let request = lane.request(machine::Request { kind: Kind::Upgrade, ..GET });
+    let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+    x.request.fields.push_known(Known::Upgrade, b"websocket").unwrap();
+    let (socket, _peer) = socket_pair();
+    let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
+    h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+    let joined = (0..1000).take_while(|_| h2_join(&mut lane.proxy, &mut lane.cx, request.exchange)).count();
+    assert_eq!(joined, 128);
+    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting.len(), joined);
+}
