@@ -386,6 +386,21 @@ fn an_idle_websocket_is_nobodys_failure() {
     assert!(line().contains("\"status\":101") && !line().contains("\"error\""), "{}", line());
 }
 
+/// Nothing is read of a request whose head is refused, so nothing is waited for. The exchange ends before its answer leaves.
+#[test]
+fn a_request_that_is_refused_at_its_head_is_over_with_its_answer() {
+    let scene = scene("http://127.0.0.1:9", "", "");
+    let mut client = h3::Client::connect(scene.quic, &over_quic(scene.gateway.config(), false));
+    let many: Vec<(&str, &str)> = vec![("x-many", "y"); 200];
+    let path = format!("/{}", "a".repeat(20_000));
+    let long = "v".repeat(40_000);
+    for (path, fields, expected) in [("/", &many[..], 431), (&path, &[], 414), ("/", &[("x-large", &long)], 431)] {
+        let head = h3::headers("GET", path, fields, BodyLength::None);
+        assert_eq!(client.exchange(&head, b"").expect("an answer").status, expected);
+        assert_eq!(scene.active(), 0.0, "{expected}");
+    }
+}
+
 /// A relayed connection whose ends say nothing, one of which has said that it will say no more.
 #[test]
 fn relayed_connections_end_when_both_sides_are_silent() {
