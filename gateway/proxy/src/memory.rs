@@ -15,6 +15,7 @@ use crate::settings::LaneSettings;
 use sealane_http::h3::Code;
 use sealane_lane::{Context, Key};
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 /// Bytes of responses that wait for room in one connection's streams, from which on little is read for any of them.
 pub(crate) const BUFFER_BUDGET: usize = 128 * 1024;
@@ -47,9 +48,10 @@ pub(crate) fn read_within_budget(connections: &mut Connections, side: ClientStre
 /// Memory is short: the connections that hold the most of it are reset.
 pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
     let keys: Vec<Key> = proxy.connections.keys();
+    let streams = held_in_streams(&mut proxy.connections, &proxy.exchanges, &keys);
     let mut large: Vec<(usize, Key)> = keys
         .into_iter()
-        .map(|key| (memory_held(&proxy.connections, key), key))
+        .map(|key| (memory_held(&proxy.connections, key) + streams.get(&key).copied().unwrap_or(0), key))
         .filter(|(held, _)| *held >= WORTH_IT)
         .collect();
     large.sort_unstable_by_key(|(held, _)| Reverse(*held));
@@ -70,6 +72,20 @@ pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
         }
     }
     flush_marked(proxy, cx);
+}
+
+/// Bytes of responses that wait in HTTP/2 connections to upstreams, by the connection of the client that has no room for them.
+fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &[Key]) -> HashMap<Key, usize> {
+    let mut held = HashMap::new();
+    for key in keys {
+        let Some(h2) = connections.upstream(*key).and_then(|b| b.h2.as_mut()) else { continue };
+        for (exchange, bytes) in h2.held() {
+            if let Some(x) = exchanges.get(exchange) {
+                *held.entry(x.client_stream.conn()).or_default() += bytes;
+            }
+        }
+    }
+    held
 }
 
 /// Bytes that a client's connection holds, with what was read for it at upstreams.

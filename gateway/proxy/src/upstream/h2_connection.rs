@@ -31,9 +31,11 @@ use std::pin::{Pin, pin};
 use std::task::{self, Poll, Waker};
 use std::time::Duration;
 
-/// Bytes of response bodies that a server may have under way, per stream and per connection.
+/// Bytes of response bodies that a server may have under way on a stream.
 const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// And on a connection. A stream whose client takes nothing keeps its window: if a few of them had the connection's together, no
+/// other response would get on.
+const CONNECTION_WINDOW: u32 = MOST_STREAMS as u32 * STREAM_WINDOW;
 /// Streams that were reset, and how long they are known: what is still on its way for them is ignored. Clients call off
 /// many gRPC streams at once, and servers go on for a round trip.
 const RESET_STREAMS: usize = 1024;
@@ -217,6 +219,14 @@ impl H2Upstream {
             () if self.settings == ServerSettings::Applied => Switching::None,
             () => Switching::Unknown,
         }
+    }
+
+    /// Bytes of responses that have come and that clients have no room for, by exchange.
+    pub fn held(&mut self) -> impl Iterator<Item = (Key, usize)> {
+        self.streams.iter_mut().filter_map(|(_, stream)| {
+            let body = stream.body.as_mut()?;
+            Some((stream.exchange, body.flow_control().used_capacity()))
+        })
     }
 
     /// Nothing of what the server has sent waits to be looked at, and more may come.

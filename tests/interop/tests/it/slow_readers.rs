@@ -1,13 +1,14 @@
 //! What readers that take nothing cost, in bytes of the gateway's memory, and that others are served beside them.
 
 use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client::{self, get};
 use sealane_interop::frames::{Frames, kind};
-use sealane_interop::gateway::{Gateway, before, configured};
+use sealane_interop::gateway::{Gateway, Setup, before, configured};
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{eventually, say};
+use sealane_interop::{eventually, h2, h3_server, say};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -155,6 +156,54 @@ fn streams_with_closed_windows() {
     say(&format!("a connection with 100 stalled streams: {each} bytes"));
     assert!(each < 1536 << 10, "{each} bytes for each connection");
     drop((first, all));
+}
+
+/// Streams whose windows are closed, over one upstream connection that others share.
+fn stalled_responses_beside_another(setup: Setup<'_>, connections: impl Fn() -> usize) {
+    let setup = setup.limits("idle_timeout = \"10m\"").upstream("idle_timeout = \"10m\"");
+    let gateway = setup.plain().listener("h2c = true").start();
+    // SETTINGS_INITIAL_WINDOW_SIZE.
+    let mut frames = Frames::plain(gateway.address, &[(4, 0)]);
+    for stream in 0..STALLED {
+        frames.request(2 * stream + 1, "GET", "/large", &[], true).expect("the gateway reads");
+    }
+    for _ in 0..STALLED {
+        frames.find(|f| f.kind == kind::HEADERS).expect("each gets its head");
+    }
+    // More than once, so that what the stalled ones may have has come.
+    for _ in 0..10 {
+        assert_eq!(gateway.plain_get("/small", "").body.len(), SMALL);
+    }
+    assert_eq!(connections(), 1, "it is no test where they do not share a connection");
+}
+
+const STALLED: u32 = 30;
+const SMALL: usize = 100_000;
+
+fn size(path: &[u8]) -> usize {
+    if path == b"/large" { 1 << 20 } else { SMALL }
+}
+
+#[test]
+fn stalled_responses_leave_an_http2_connection_to_others() {
+    let site = Site::new();
+    let server = h2::Server::start(|(request, mut respond)| async move {
+        h2::say(&mut respond, &vec![b'x'; size(request.uri().path().as_bytes())]);
+    });
+    stalled_responses_beside_another(before(&site, [server.url()]).upstream("http = \"2\""), || server.connections());
+}
+
+#[test]
+fn stalled_responses_leave_an_http3_connection_to_others() {
+    let site = Site::new();
+    let server = h3_server::Server::start(&site.ecdsa, |mut asked| async move {
+        let size = size(asked.head.target());
+        asked.respond(200, &[], BodyLength::Known(size as u64)).await;
+        asked.data(&vec![b'x'; size]).await;
+        asked.finish().await;
+    });
+    let setup = before(&site, [server.url()]).upstream("http = \"3\"");
+    stalled_responses_beside_another(setup.upstream_tls(&format!("ca = {:?}", site.ca)), || server.connections());
 }
 
 /// Answers that nobody reads are not made: a client that sends requests without end gets no further than its window.

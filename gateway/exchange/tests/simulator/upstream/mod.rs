@@ -68,7 +68,7 @@ impl Servers {
             sender: None,
             over: false,
         };
-        self.conns.entry(link).insert_entry(conn).into_mut()
+        self.conns.entry(link).or_insert(conn)
     }
 
     pub fn step(&mut self, w: &mut World, link: usize) {

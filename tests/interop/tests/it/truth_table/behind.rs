@@ -54,6 +54,7 @@ fn h1_server() -> Behind {
                     connection.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
                 }
                 "/length" => connection.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"),
+                "/unknown-length" if request.method() == "HEAD" => connection.send(format!("{chunked}\r\n")),
                 "/unknown-length" => connection.send(format!("{chunked}\r\n5\r\nhello\r\n0\r\n\r\n")),
                 "/empty" => connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
                 "/no-content" => connection.send("HTTP/1.1 204 No Content\r\n\r\n"),
