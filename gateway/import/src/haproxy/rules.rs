@@ -99,6 +99,15 @@ fn rule<'l>(line: &'l Line, acls: &Acls<'l>, report: &mut Report) -> Option<Rule
         }
         return None;
     };
+    let of_request = |t: &Test| {
+        matches!(t, Test::Host(_) | Test::Path(_) | Test::PathBegins(_) | Test::Method(_) | Test::Header(..))
+    };
+    if matches!(what, What::Header(false, _)) && condition.tests().any(of_request) {
+        let says = "left out: HAProxy does not know the request's host, path and headers any more when a response comes, so it never \
+                    applies this either";
+        report.differs(line.id, says);
+        return None;
+    }
     if let What::Refuse(why) = &what {
         report.decide(line.id, *why);
         return None;

@@ -33,16 +33,14 @@ pub(super) fn hosts<'d>(
     let server = servers[index];
     let scope = http.within(server.inner());
     let mut groups: Vec<Group> = Vec::new();
-    let mut port = None;
-    let mut ports = 0;
+    let mut ports: Vec<u16> = Vec::new();
     for socket in sockets {
         let Some((at, seat)) = socket.seats.iter().enumerate().find(|(_, s)| s.server == index) else { continue };
         let mut names: Vec<String> = seat.names.iter().map(|n| n.pattern.clone()).collect();
         if at == 0 {
             names.push("*".to_owned());
         }
-        ports += 1;
-        port = if ports == 1 || port == Some(socket.port) { Some(socket.port) } else { None };
+        ports.push(socket.port);
         add_compared(server, socket, &mut names);
         for name in names {
             let early = early(import, &scope, server, &name, socket.tls);
@@ -56,6 +54,9 @@ pub(super) fn hosts<'d>(
             }
         }
     }
+    ports.sort_unstable();
+    ports.dedup();
+    let port = if let [only] = ports.as_slice() { Some(*only) } else { None };
     let mut merged: Vec<Group> = Vec::new();
     for group in groups {
         let action = |g: &Group| g.early.as_ref().map(|(a, _)| a.clone());
@@ -135,12 +136,35 @@ pub(super) fn hosts<'d>(
             }
             None => site.clone().unwrap_or_default(),
         };
+        let mut routes = routes;
+        let absolute_redirect = scope.value("absolute_redirect");
+        if let Some((d, _)) = absolute_redirect {
+            import.same(d, "redirect");
+        }
+        if absolute_redirect.is_none_or(|(_, v)| v == "on") {
+            routes.iter_mut().for_each(|r| absolute(r, &ports));
+        }
         import.out.hosts.push(Host {
             names: group.names,
             listeners: group.listeners,
             routes,
             origin: server.place.clone(),
         });
+    }
+}
+
+/// NGINX sends whole URLs, with the port where it is not the scheme's.
+fn absolute(route: &mut Route, ports: &[u16]) {
+    let usual = ports.iter().all(|p| matches!(p, 80 | 443));
+    let port = match ports {
+        _ if usual => String::new(),
+        [only] => format!(":{only}"),
+        _ => return,
+    };
+    if let Action::Redirect { to, .. } = &mut route.action
+        && (to.starts_with('/') || ["{uri}", "{path}"].iter().any(|p| to.starts_with(p)))
+    {
+        to.insert_str(0, &format!("{{scheme}}://{{host}}{port}"));
     }
 }
 

@@ -83,7 +83,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("server_tokens", NotNeeded("Sealane never says its version")),
     ("server_name_in_redirect", NotNeeded("redirects name the host of the request")),
     ("port_in_redirect", NotNeeded("redirects are written as they are sent")),
-    ("absolute_redirect", NotNeeded("redirects are written as they are sent")),
+    ("absolute_redirect", Translated("`redirect`, with scheme and host")),
     (
         "underscores_in_headers",
         Missing("headers with underscores are passed on; those like a header that is removed or set are removed, too"),
