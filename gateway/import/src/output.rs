@@ -117,6 +117,15 @@ impl Edits {
         self.set.push((name.to_owned(), value.to_owned(), place.clone()));
     }
 
+    /// Makes further changes after these.
+    pub fn then(&mut self, later: Self) {
+        later.remove.iter().for_each(|(name, place)| self.remove(name, place));
+        later.set.iter().for_each(|(name, value, place)| self.set(name, value, place));
+        later.add.iter().for_each(|(name, value, place)| {
+            self.add(name, value, place);
+        });
+    }
+
     /// Whether there was room: a name can be added once.
     pub fn add(&mut self, name: &str, value: &str, place: &Place) -> bool {
         if self.add.iter().any(|(n, ..)| n.eq_ignore_ascii_case(name)) {

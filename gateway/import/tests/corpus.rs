@@ -110,3 +110,15 @@ fn the_reference_is_up_to_date() {
     let written = std::fs::read_to_string(file).unwrap_or_default();
     assert!(written == sealane_import::reference(), "docs/reference/import.md is stale: run `cargo xtask generate`");
 }
+
+/// The guides show what the import of their configurations prints.
+#[test]
+fn the_guides_have_the_numbers_of_their_reports() {
+    for (kind, name) in [("nginx", "guide.report"), ("haproxy", "guide.report")] {
+        let report = std::fs::read_to_string(folder(kind).join(name)).unwrap();
+        let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/how-to/move-from-{kind}.md"));
+        let guide = std::fs::read_to_string(guide).unwrap();
+        let numbers = report.lines().last().unwrap();
+        assert!(guide.lines().any(|line| line == numbers), "{kind}: {numbers}");
+    }
+}

@@ -10,16 +10,16 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 the result passes `sealane check --offline`; 1 it has entries under \"undecided\" and does not start before a person
-has taken them out, or the file cannot be read; 2 wrong usage.";
+Exit codes: 0 the result passes `sealane check --offline`; 2 wrong usage; 1 the file cannot be read, or the result has
+entries under \"undecided\" and does not start before a person has taken them out.";
 
 /// Where configurations come from.
 #[derive(Subcommand)]
 pub enum ImportCommand {
     /// Convert a configuration of NGINX, with the files that it includes
     #[command(after_help = format!("\
-Every directive is in the report: the same, different in this way, not translated (with what to do instead), or undecided. An undecided
-directive says who may connect or how strong the protection is, and has no translation.
+Every directive is in the report: the same, different in this way, not translated (with what to do instead), or undecided.
+An undecided directive says who may connect or how strong the protection is, and has no translation.
 
 Examples:
   sealane import nginx /etc/nginx/nginx.conf --out sealane.toml
@@ -29,8 +29,8 @@ Examples:
     Nginx(Options),
     /// Convert a configuration of HAProxy
     #[command(after_help = format!("\
-Every line is in the report: the same, different in this way, not translated (with what to do instead), or undecided. Environment
-variables in quotation marks are those of this command.
+Every line is in the report: the same, different in this way, not translated (with what to do instead), or undecided.
+Environment variables in quotation marks are those of this command.
 
 Examples:
   sealane import haproxy /etc/haproxy/haproxy.cfg --out sealane.toml

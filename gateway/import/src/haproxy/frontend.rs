@@ -52,6 +52,9 @@ pub(super) fn all(
     }
 }
 
+/// Changes to responses, and `hsts`.
+type Changes = (crate::output::Edits, Option<(String, Place)>);
+
 /// What frontends refer to.
 struct Shared<'l> {
     tables: BTreeMap<String, &'l Line>,
@@ -390,8 +393,9 @@ fn routes_of(
         main.request = applied.request;
         main.rewrite = applied.rewrite.filter(|_| matches!(path, Path::Below(_)));
     }
-    main.response = applied.response;
-    main.hsts = applied.hsts;
+    let passed = matches!(main.action, Action::Upstream(_));
+    (main.response, main.hsts) =
+        responses(passed, (applied.response, applied.hsts), (applied.after, applied.after_hsts));
     let mut routes = Vec::new();
     for Exception { methods, headers, then, place } in applied.exceptions {
         let action = match (then.action, then.backend) {
@@ -405,7 +409,8 @@ fn routes_of(
             other.request = then.request;
             other.rewrite = then.rewrite.filter(|_| matches!(path, Path::Below(_)));
         }
-        (other.response, other.hsts) = (then.response, then.hsts);
+        let passed = matches!(other.action, Action::Upstream(_));
+        (other.response, other.hsts) = responses(passed, (then.response, then.hsts), (then.after, then.after_hsts));
         for (.., id, _) in then.rates {
             report.decide(id, "a limit of a backend is not translated where the backend is chosen by method or header; write a [[rate_limit]]");
         }
@@ -426,6 +431,16 @@ fn routes_of(
     }
     routes.push(main);
     routes
+}
+
+/// Changes to responses: those of servers have both kinds, HAProxy's own the second.
+fn responses(passed: bool, of_servers: Changes, of_all: Changes) -> Changes {
+    if !passed {
+        return of_all;
+    }
+    let (mut edits, hsts) = of_servers;
+    edits.then(of_all.0);
+    (edits, of_all.1.or(hsts))
 }
 
 /// The `[[rate_limit]]` of a frontend's stick table.

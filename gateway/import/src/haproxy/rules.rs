@@ -20,8 +20,7 @@ pub(super) enum What {
     /// It answers.
     Answer(Action),
     Backend(String),
-    /// Headers of requests (`true`) or responses.
-    Header(bool, Edit),
+    Header(Of, Edit),
     /// The beginning of the path is replaced.
     Prefix {
         from: String,
@@ -33,6 +32,16 @@ pub(super) enum What {
     Deny,
     /// It decides nothing about who may connect, and cannot be translated.
     Skip(&'static str),
+}
+
+/// Whose headers are changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    Requests,
+    /// Of servers.
+    Responses,
+    /// HAProxy's own, too.
+    AllResponses,
 }
 
 #[derive(Clone, Debug)]
@@ -50,8 +59,12 @@ pub(super) struct Outcome {
     /// Routes by method and header that come before.
     pub exceptions: Vec<Exception>,
     pub request: Edits,
+    /// Of servers' responses.
     pub response: Edits,
     pub hsts: Option<(String, Place)>,
+    /// Of all responses, HAProxy's own, too.
+    pub after: Edits,
+    pub after_hsts: Option<(String, Place)>,
     pub host: Option<(String, Place)>,
     pub rewrite: Option<(String, Place)>,
     /// Lines that refuse above a rate, with the number of requests.
@@ -102,7 +115,7 @@ fn rule<'l>(line: &'l Line, acls: &Acls<'l>, report: &mut Report) -> Option<Rule
     let of_request = |t: &Test| {
         matches!(t, Test::Host(_) | Test::Path(_) | Test::PathBegins(_) | Test::Method(_) | Test::Header(..))
     };
-    if matches!(what, What::Header(false, _)) && condition.tests().any(of_request) {
+    if matches!(what, What::Header(Of::Responses | Of::AllResponses, _)) && condition.tests().any(of_request) {
         let says = "left out: HAProxy does not know the request's host, path and headers any more when a response comes, so it never \
                     applies this either";
         report.differs(line.id, says);
@@ -180,19 +193,19 @@ fn what(words: &[String]) -> What {
         ("http-request", "allow") => {
             What::Refuse("it lets requests past the rules behind it: write a host or route for them")
         }
-        ("http-request", "set-header") => header(true, word(2), words.get(3..).unwrap_or_default(), true),
-        ("http-request", "add-header") => header(true, word(2), words.get(3..).unwrap_or_default(), false),
+        ("http-request", "set-header") => header(Of::Requests, word(2), words.get(3..).unwrap_or_default(), true),
+        ("http-request", "add-header") => header(Of::Requests, word(2), words.get(3..).unwrap_or_default(), false),
         ("http-request", "del-header") if words.len() == 3 && is_name(word(2)) => {
-            What::Header(true, Edit::Remove(word(2).to_owned()))
+            What::Header(Of::Requests, Edit::Remove(word(2).to_owned()))
         }
         ("http-response" | "http-after-response", "set-header") => {
-            header(false, word(2), words.get(3..).unwrap_or_default(), true)
+            header(of_responses(word(0)), word(2), words.get(3..).unwrap_or_default(), true)
         }
         ("http-response" | "http-after-response", "add-header") => {
-            header(false, word(2), words.get(3..).unwrap_or_default(), false)
+            header(of_responses(word(0)), word(2), words.get(3..).unwrap_or_default(), false)
         }
         ("http-response" | "http-after-response", "del-header") if words.len() == 3 && is_name(word(2)) => {
-            What::Header(false, Edit::Remove(word(2).to_owned()))
+            What::Header(of_responses(word(0)), Edit::Remove(word(2).to_owned()))
         }
         ("http-request", "replace-path" | "replace-uri") => prefix(word(2), word(3)),
         ("http-request", "set-path") => {
@@ -271,7 +284,12 @@ fn redirect(words: &[String]) -> What {
     What::Answer(Action::Redirect { to, status: code })
 }
 
-fn header(request: bool, name: &str, value: &[String], set: bool) -> What {
+fn of_responses(keyword: &str) -> Of {
+    if keyword == "http-response" { Of::Responses } else { Of::AllResponses }
+}
+
+fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
+    let request = of == Of::Requests;
     let value = value.join(" ");
     let value = value.trim();
     let lower = name.to_ascii_lowercase();
@@ -304,7 +322,7 @@ fn header(request: bool, name: &str, value: &[String], set: bool) -> What {
     if value.contains('%') {
         // The client must not be able to say it instead.
         return match request {
-            true => What::Header(true, Edit::Remove(name.to_owned())),
+            true => What::Header(of, Edit::Remove(name.to_owned())),
             false => What::Skip("values of headers are constants here; let the server send it"),
         };
     }
@@ -312,8 +330,8 @@ fn header(request: bool, name: &str, value: &[String], set: bool) -> What {
         return What::Skip("is not a header that can be set");
     }
     match set {
-        true => What::Header(request, Edit::Set(name.to_owned(), value.to_owned())),
-        false => What::Header(request, Edit::Add(name.to_owned(), value.to_owned())),
+        true => What::Header(of, Edit::Set(name.to_owned(), value.to_owned())),
+        false => What::Header(of, Edit::Add(name.to_owned(), value.to_owned())),
     }
 }
 
@@ -352,6 +370,7 @@ pub(super) fn apply<'l>(
     for Exception { then, .. } in &mut exceptions {
         (then.request, then.response) = (out.request.clone(), out.response.clone());
         (then.hsts, then.host, then.rewrite) = (out.hsts.clone(), out.host.clone(), out.rewrite.clone());
+        (then.after, then.after_hsts) = (out.after.clone(), out.after_hsts.clone());
         let Some(rules) =
             then.backend.as_ref().filter(|_| then.action.is_none()).and_then(|(name, _)| backends.get(name))
         else {
@@ -377,7 +396,7 @@ pub(super) fn apply<'l>(
 fn run(rules: &[Rule], atom: &Atom, report: &mut Report, out: &mut Outcome) {
     for rule in rules {
         let (id, place) = (rule.line.id, &rule.line.place);
-        let response = matches!(rule.what, What::Header(false, _));
+        let response = matches!(rule.what, What::Header(Of::Responses | Of::AllResponses, _));
         if (out.action.is_some()) && !response {
             continue;
         }
@@ -437,7 +456,7 @@ fn run(rules: &[Rule], atom: &Atom, report: &mut Report, out: &mut Outcome) {
             (What::Header(..) | What::Prefix { .. }, Left::Routes(_)) => {
                 report.missing(id, "headers are changed for hosts and paths, not by method or header; write a route with these conditions");
             }
-            (What::Header(request, edit), Left::Always) => apply_edit(*request, edit, rule.line, report, out),
+            (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, report, out),
             (What::Prefix { from, to }, Left::Always) => match atom.path {
                 Path::Below(p) if p.trim_end_matches('/') == from => {
                     report.same(id, "rewrite_prefix");
@@ -452,7 +471,8 @@ fn run(rules: &[Rule], atom: &Atom, report: &mut Report, out: &mut Outcome) {
     }
 }
 
-fn apply_edit(request: bool, edit: &Edit, line: &Line, report: &mut Report, out: &mut Outcome) {
+fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut Outcome) {
+    let request = of == Of::Requests;
     let (id, place) = (line.id, &line.place);
     if let (true, Edit::Set(name, value)) = (request, edit)
         && name.eq_ignore_ascii_case("host")
@@ -464,10 +484,17 @@ fn apply_edit(request: bool, edit: &Edit, line: &Line, report: &mut Report, out:
         && name.eq_ignore_ascii_case("strict-transport-security")
         && value.contains("max-age=")
     {
-        out.hsts = Some((value.clone(), place.clone()));
+        match of {
+            Of::AllResponses => out.after_hsts = Some((value.clone(), place.clone())),
+            _ => out.hsts = Some((value.clone(), place.clone())),
+        }
         return report.same(id, "hsts");
     }
-    let edits = if request { &mut out.request } else { &mut out.response };
+    let edits = match of {
+        Of::Requests => &mut out.request,
+        Of::Responses => &mut out.response,
+        Of::AllResponses => &mut out.after,
+    };
     match edit {
         Edit::Set(name, value) => edits.set(name, value, place),
         Edit::Add(name, value) => {

@@ -300,6 +300,7 @@ fn serve<'d>(import: &mut Import<'d>, site: &Site<'d>, l: &Location<'d>, path: P
             access::moot(import, &l.scope, "\"return\" answers before");
         }
         Step::Continue(rewrite) => {
+            headers::response(import, &l.scope, &mut changes);
             let access = access::access(import, &l.scope);
             if let Access::Closed(place) = access {
                 (route.action, route.origin) = (Action::status(403), place);
@@ -311,7 +312,6 @@ fn serve<'d>(import: &mut Import<'d>, site: &Site<'d>, l: &Location<'d>, path: P
                 (route.action, route.origin) = (Action::status(404), d.place.clone());
             } else {
                 actions::content(import, site, l, &path, text, rewrite, &mut changes, &mut route);
-                headers::response(import, &l.scope, &mut changes);
                 route.rate_limits = access::rate_limits(import, &l.scope);
             }
         }

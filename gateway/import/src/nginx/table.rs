@@ -460,9 +460,71 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("mail", Missing(MAIL)),
     ("protocol", Missing(MAIL)),
     ("auth_http", Missing(MAIL)),
+    // Rare ones.
+    ("aio_write", NotNeeded(KERNEL)),
+    ("directio_alignment", NotNeeded(KERNEL)),
+    ("read_ahead", NotNeeded(KERNEL)),
+    ("debug_points", NotNeeded(LOGS)),
+    ("ancient_browser", Missing("let the server tell browsers apart")),
+    ("ancient_browser_value", Missing("let the server tell browsers apart")),
+    ("modern_browser", Missing("let the server tell browsers apart")),
+    ("modern_browser_value", Missing("let the server tell browsers apart")),
+    ("msie_refresh", NotNeeded(PROCESS)),
+    ("auth_delay", Missing("there are no answers to delay")),
+    ("charset_map", Missing("let the server send the character set")),
+    ("min_delete_depth", Missing(FILES)),
+    ("gunzip_buffers", Missing(COMPRESSION)),
+    ("postpone_gzipping", Missing(COMPRESSION)),
+    ("post_action", Missing("requests are not sent a second time")),
+    ("subrequest_output_buffer_size", NotNeeded(BUFFERS)),
+    ("referer_hash_bucket_size", NotNeeded(TABLES)),
+    ("referer_hash_max_size", NotNeeded(TABLES)),
+    ("max_headers", Missing("[limits] max_header_fields")),
+    ("http2_max_concurrent_pushes", NotNeeded("no browser of today takes pushed responses")),
+    ("http2_pool_size", NotNeeded(BUFFERS)),
+    ("http2_streams_index_size", NotNeeded(TABLES)),
+    ("limit_conn_dry_run", Missing("the limit is enforced")),
+    ("proxy_send_lowat", NotNeeded(KERNEL)),
+    ("proxy_store_access", Missing(CACHE)),
+    ("ssl_ocsp_cache", NotNeeded("see ssl_ocsp")),
+    ("ssl_ocsp_responder", NotNeeded("see ssl_ocsp")),
+    ("grpc_bind", Missing("the kernel chooses the address towards servers")),
+    ("grpc_ignore_headers", NotNeeded("X-Accel-* have no effect")),
+    ("grpc_intercept_errors", Missing(ERRORS)),
+    ("grpc_next_upstream_timeout", Missing("try_timeout bounds one try, retry_budget all")),
+    ("grpc_ssl_protocols", Translated("`[upstream.tls] versions`")),
+    ("grpc_ssl_ciphers", Translated("those that Sealane has")),
+    ("grpc_ssl_crl", Translated("`[upstream.tls] crl`")),
+    ("grpc_ssl_session_reuse", Translated("on")),
+    ("grpc_ssl_verify_depth", Translated("any depth")),
+    ("grpc_ssl_password_file", Missing("keys have no passphrase: decrypt the key")),
+    (
+        "grpc_ssl_conf_command",
+        Undecided("OpenSSL's commands are not understood; write what it does as a setting of [upstream.tls]"),
+    ),
+];
+
+/// Families of directives that decide nothing about clients.
+const FAMILIES: &[(&str, Kind)] = &[
+    ("fastcgi_", Missing(FAST_CGI)),
+    ("uwsgi_", Missing(FAST_CGI)),
+    ("scgi_", Missing(FAST_CGI)),
+    ("memcached_", Missing(FAST_CGI)),
+    ("proxy_cache_", Missing(CACHE)),
+    ("gzip_", Missing(COMPRESSION)),
+    ("brotli_", Missing(COMPRESSION)),
+    ("image_filter_", Missing(REWRITE)),
+    ("xslt_", Missing(REWRITE)),
+    ("ssi_", Missing(REWRITE)),
+    ("mp4_", Missing(FILES)),
+    ("userid_", Missing("let the server set cookies")),
+    ("imap_", Missing(MAIL)),
+    ("pop3_", Missing(MAIL)),
+    ("smtp_", Missing(MAIL)),
 ];
 
 /// What the table says of a directive.
 pub(super) fn kind(name: &str) -> Option<Kind> {
-    DIRECTIVES.iter().find(|(n, _)| *n == name).map(|(_, k)| *k)
+    let exact = DIRECTIVES.iter().find(|(n, _)| *n == name);
+    exact.or_else(|| FAMILIES.iter().find(|(family, _)| name.starts_with(family))).map(|(_, k)| *k)
 }
