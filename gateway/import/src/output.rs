@@ -178,9 +178,9 @@ impl Action {
         }
     }
 
-    /// It lets nobody through.
+    /// It lets nobody through, as the original does.
     pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Respond { status: 400.., .. })
+        matches!(self, Self::Respond { status: 400.., .. }) && *self != Self::untranslated()
     }
 
     fn write(&self, out: &mut String, place: &Place) {

@@ -150,6 +150,19 @@ fn a_server_that_refuses_and_has_a_name_without_translation_stops_the_start() {
 }
 
 #[test]
+fn what_is_not_served_needs_no_decision() {
+    for text in [
+        "location /nginx_status { stub_status; allow 127.0.0.1; deny all; }",
+        "location = /status { stub_status on; allow 127.0.0.1; deny all; }",
+        "location /static { root /srv; }",
+    ] {
+        let imported = nginx_of(&site(text, ""));
+        assert!(!imported.as_ref().unwrap().toml.contains("127.0.0.1"));
+        assert_eq!(undecided(imported), 0, "{text}");
+    }
+}
+
+#[test]
 fn rules_of_backends_count() {
     let text = "defaults\n mode http\nfrontend f\n bind :80\n use_backend c if { method POST }\n default_backend b\nbackend b\n server s 10.0.0.1:80\n";
     assert_eq!(undecided(haproxy_of(&format!("{text}backend c\n server s 10.0.0.2:80\n"))), 0);

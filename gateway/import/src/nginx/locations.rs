@@ -244,14 +244,16 @@ fn below<'d>(import: &mut Import<'d>, site: &Site<'d>, l: &Location<'d>, path: &
     }
     let mut out = serve(import, site, l, Path::Below(path.to_owned()), path);
     let Some(bare) = path.strip_suffix('/') else {
-        let refuses = out.iter().any(|r| r.action.is_refusal());
+        // A page of statistics is not served at all.
+        let statistics = has_statistics(l);
+        let refuses = out.iter().any(|r| r.action.is_refusal()) && !statistics;
         let elsewhere = site.parent(path, path).map(|i| site.locations[i].d);
         match (refuses, elsewhere) {
             (true, _) => import.decide(
                 l.d,
                 format!("a route's path has whole segments: {path} and {path}/x are refused, {path}x is not; add routes for such paths, or let the server refuse them"),
             ),
-            (false, _) if access::is_guarded(l.d) => import.decide(
+            (false, _) if access::is_guarded(l.d) && !statistics => import.decide(
                 l.d,
                 format!("a route's path has whole segments: {path} and {path}/x are meant, {path}x is not"),
             ),
@@ -284,6 +286,10 @@ fn below<'d>(import: &mut Import<'d>, site: &Site<'d>, l: &Location<'d>, path: &
     out
 }
 
+fn has_statistics(l: &Location) -> bool {
+    l.d.inner().iter().any(|d| d.name() == "stub_status")
+}
+
 /// What a location does with the requests of a path.
 fn serve<'d>(import: &mut Import<'d>, site: &Site<'d>, l: &Location<'d>, path: Path, text: &str) -> Vec<Route> {
     let block = l.d.inner();
@@ -301,6 +307,12 @@ fn serve<'d>(import: &mut Import<'d>, site: &Site<'d>, l: &Location<'d>, path: P
         }
         Step::Continue(rewrite) => {
             headers::response(import, &l.scope, &mut changes);
+            if has_statistics(l) {
+                access::moot(import, &l.scope, "nobody gets statistics here");
+                route.action = Action::status(404);
+                (route.response, route.hsts) = (changes.response, changes.hsts);
+                return vec![route];
+            }
             let access = access::access(import, &l.scope);
             if let Access::Closed(place) = access {
                 (route.action, route.origin) = (Action::status(403), place);

@@ -148,7 +148,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("msie_padding", NotNeeded(PROCESS)),
     ("chunked_transfer_encoding", NotNeeded("the gateway frames messages by itself")),
     ("max_ranges", NotNeeded("the server decides")),
-    ("stub_status", Missing("[admin] listen has /metrics, /v1/status and a page; clients get 501 here")),
+    ("stub_status", Missing("[admin] listen has /metrics, /v1/status and a page; clients get 404 here")),
     ("status_zone", NotNeeded("/metrics has every host and server")),
     ("api", Missing("[admin] listen has /v1/status")),
     ("fastcgi_pass", Missing(FAST_CGI)),
