@@ -9,8 +9,12 @@ fn check(done: Result<Imported, Failed>) {
     let outcomes: usize = Outcome::ALL.iter().map(|o| report.count(*o)).sum();
     assert_eq!(outcomes, report.directives(), "a directive without an outcome");
     let _ = (report.to_text(true), report.to_json());
+    // What is undecided has an entry, which is an error; all else is read as `check --offline` reads it.
+    if report.count(Outcome::Undecided) > 0 {
+        return assert!(toml.contains("\nundecided = [\n"), "{toml}");
+    }
     let read = Document::of_file(Path::new("sealane.toml"), toml.as_bytes()).expect("it is UTF-8").read_offline();
-    assert_eq!(read.is_ok(), report.count(Outcome::Undecided) == 0, "{toml}");
+    assert!(read.is_ok(), "{toml}");
 }
 
 /// A configuration of NGINX; `include /f` includes it again.
