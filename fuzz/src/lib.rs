@@ -6,6 +6,7 @@
 
 pub mod http1;
 pub mod http3;
+pub mod import;
 pub mod mutate;
 pub mod ovpn;
 
@@ -24,6 +25,8 @@ pub const TARGETS: &[Target] = &[
     ("ovpn-link", ovpn::link::fuzz_one),
     ("ovpn-data", ovpn::data::fuzz_one),
     ("ovpn-text", ovpn::text::fuzz_one),
+    ("import-nginx", import::nginx::fuzz_one),
+    ("import-haproxy", import::haproxy::fuzz_one),
 ];
 
 /// The target of that name.

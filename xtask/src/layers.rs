@@ -25,6 +25,7 @@ const PRODUCT: &[Row] = &[
     row("shells", &["gateway/proxy", "gateway/vpn/data", "client/connect"]),
     row("shim", &["client/preload"]),
     row("configuration", &["gateway/config"]),
+    row("import", &["gateway/import"]),
     row("the log", &["gateway/log"]),
     row("the VPN's control plane", &["gateway/vpn/control"]),
     row("integrations", &["gateway/integrations/"]),

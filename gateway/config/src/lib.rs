@@ -211,6 +211,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let drain_timeout = top.or(&settings::top::drain_timeout);
     let ticket_lifetime = top.or(&settings::top::ticket_lifetime);
     let reload_on_change = top.or(&settings::top::reload_on_change);
+    tunnel::undecided(&top, &settings::top::undecided, "docs/reference/import.md");
     let user = run_as(&top);
     let mut addresses = Addresses::default();
     let (admin, admin_names, admin_socket) =

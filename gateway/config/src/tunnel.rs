@@ -3,7 +3,7 @@
 use super::decode::{self, At, Section, nearest};
 use super::diagnostics::Sink;
 use super::identity;
-use super::settings::{File, Setting, Shape, client as c, tunnel as s};
+use super::settings::{File, Setting, Shape, Strings, client as c, tunnel as s};
 use super::surroundings::Kind;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
@@ -154,7 +154,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     }
     let network4 = section.optional_at(&s::network).map(|at| network(sink, "network", &at));
     let network6 = section.optional_at(&s::network6).map(|at| network(sink, "network6", &at));
-    undecided(&section);
+    undecided(&section, &s::undecided, "docs/reference/tunnel.md, \"Coming from OpenVPN\"");
     if network4.is_none() && network6.is_none() {
         section.missing("[tunnel] has no \"network\"".to_owned(), "add network = \"10.8.0.0/24\"".to_owned());
     }
@@ -254,12 +254,12 @@ fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)
     out
 }
 
-/// What `sealane tunnel import` could not translate and only a person can decide. Nothing is served until then.
-fn undecided(section: &Section) {
-    let help = "decide what replaces this option (docs/reference/tunnel.md, \"Coming from OpenVPN\"), then remove this entry; with the \
-                last entry, remove \"undecided\" too";
-    for at in section.optional_at(&s::undecided).map_or_else(Vec::new, |at| at.value) {
-        section.sink.error(&at.span, format!("not decided yet: {}", at.value), Some(help.to_owned()));
+/// What an import could not translate and only a person can decide. Nothing is served until then.
+pub(super) fn undecided(section: &Section, setting: &Setting<Strings>, page: &str) {
+    let help =
+        format!("decide what replaces this option ({page}), then remove this entry; with the last entry, remove \"undecided\" too");
+    for at in section.optional_at(setting).map_or_else(Vec::new, |at| at.value) {
+        section.sink.error(&at.span, format!("not decided yet: {}", at.value), Some(help.clone()));
     }
 }
 

@@ -137,7 +137,7 @@ fn clients_that_fail() {
 /// An answer to HEAD, a 204 or a 304: its end follows its head, whatever the server sends behind it.
 #[test]
 fn a_response_without_content() {
-    let begin = [Event::Forward, Event::Connected, OK];
+    let begin = [Event::Forward, CONNECTED, OK];
     let whole = vec![EndResponse, ReleaseUpstream, FinishClient, Finish];
     let end = Event::Ended(Direction::Response);
     assert_eq!(last(GET, &[&begin[..], &[end]].concat()).0, whole);
@@ -287,7 +287,7 @@ fn relayed_connections_that_fail() {
     let denied = [Event::Forward, Event::Lost(Loss::ConnectTimeout), Event::RetryDenied];
     assert_eq!(last(relay, &denied), (vec![CutClient, Finish], 0));
     // From here on bytes may have left.
-    let after = |events: &[Event]| last(relay, &[&[Event::Forward, Event::Connected], events].concat()).0;
+    let after = |events: &[Event]| last(relay, &[&[Event::Forward, CONNECTED], events].concat()).0;
     let cut = [ResetUpstream, CutClient, Finish];
     assert_eq!(after(&[Event::Lost(Loss::Broken)]), cut);
     assert_eq!(

@@ -1,7 +1,7 @@
 //! A whole lane, driven by hand: events, turns and messages come in the order that a test wants, without a loop, a thread or
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
-use crate::conn::{ClientPhase, Conn, Protocol, Turn, UpstreamConnection, UpstreamPhase};
+use crate::conn::{Answer, ClientPhase, Conn, Protocol, Turn, UpstreamConnection, UpstreamPhase};
 use crate::counters::Counters;
 use crate::exchange::executor::{handshake_done, perform, refuse};
 use crate::exchange::request::request_sent;
@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sealane_exchange as machine;
 use sealane_exchange::{Event, Head, Kind};
-use sealane_http::{BodyLength, Known, Version};
+use sealane_http::{BodyLength, Version};
 use sealane_lane::{After, Context, Deadline, Key, Published, Ready, Service, mailbox};
 use sealane_tls::policy::TicketKeys;
 use sealane_tls::{ClientContext, ServerContext, Session, sessions};
@@ -105,6 +105,7 @@ impl Lane {
         x.request.set_authority(b"a.example").unwrap();
         x.body = if facts.has_body { BodyLength::Known(1 << 20) } else { BodyLength::None };
         x.machine = machine::Exchange::new(facts);
+        assert!(x.machine.on(Event::Accepted).is_empty(), "the gateway's rules accept it");
         x.upstream = proxy.settings.lane().upstreams.first().cloned();
         let exchange = proxy.exchanges.insert(x);
         let Some(client) = proxy.connections.client(client) else { unreachable!() };
@@ -136,9 +137,6 @@ impl Lane {
             exchange: None,
             inbuf: Vec::new(),
             deadline: Deadline::default(),
-            reused: false,
-            answered: false,
-            keep_alive: true,
             shared: false,
             only_h1: false,
             waiting: Vec::new(),
@@ -238,9 +236,12 @@ fn an_upload_that_is_sent_again_is_not_blocked_by_the_server_before() {
     let request = lane.request(machine::Request { has_body: true, is_safe: false, ..GET });
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
     let _ = x.machine.on(Event::Forward);
-    let key = lane.upstream_connection(UpstreamPhase::Busy, Transport::new(socket_pair().0));
+    let key =
+        lane.upstream_connection(UpstreamPhase::Busy(Answer::Awaited { kept: false }), Transport::new(socket_pair().0));
     let server = UpstreamStream::H1(key);
-    request_sent(&mut lane.proxy, &mut lane.cx, request.exchange, server);
+    let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+    let actions = x.machine.on(Event::Connected(machine::Switching::Any));
+    request_sent(&mut lane.proxy, &mut lane.cx, request.exchange, server, actions);
     // The server takes nothing of the body, and goes away.
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
     x.request_body.block(0);
@@ -248,7 +249,9 @@ fn an_upload_that_is_sent_again_is_not_blocked_by_the_server_before() {
     let _ = x.machine.on(Event::Lost(machine::Loss::Unprocessed));
     let _ = x.machine.on(Event::RetryGranted);
     lane.proxy.exchanges.take_later();
-    request_sent(&mut lane.proxy, &mut lane.cx, request.exchange, server);
+    let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+    let actions = x.machine.on(Event::Connected(machine::Switching::Any));
+    request_sent(&mut lane.proxy, &mut lane.cx, request.exchange, server, actions);
     assert!(!lane.proxy.exchanges.get(request.exchange).unwrap().request_body.is_blocked());
     let later = lane.proxy.exchanges.take_later();
     assert!(matches!(later[..], [Later::Client(key)] if key == request.exchange), "the client is read again");
@@ -338,7 +341,7 @@ fn a_call_that_its_server_cancels_counts_as_the_servers() {
     let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
     let request = lane.request(GET);
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
-    let _ = (x.machine.on(Event::Forward), x.machine.on(Event::Connected));
+    let _ = (x.machine.on(Event::Forward), x.machine.on(Event::Connected(machine::Switching::Any)));
     server_lost(&mut lane.proxy, &mut lane.cx, request.exchange, Loss::Cancelled);
     assert!(lane.is_over(&request));
     let counters = &lane.proxy.counters;
@@ -350,7 +353,7 @@ fn found_too_early(lane: &mut Lane) -> Request {
     let request = lane.request(machine::Request { is_early: true, ..GET });
     lane.event(&request, Event::Forward);
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
-    let _ = x.machine.on(Event::Connected);
+    let _ = x.machine.on(Event::Connected(machine::Switching::Any));
     // The server answers 425. The client's handshake goes on.
     let actions = x.machine.on(Event::Head(Head { status: 425, switches: false, confirms: false }));
     let actions = actions.without(machine::Action::AwaitHandshake);
@@ -404,8 +407,8 @@ fn a_handshake_that_waited_for_a_proof_is_counted_once() {
     let Lane { proxy, cx, .. } = &mut lane;
     let (conn, _peer) = connection(&proxy.settings.listeners()[0]);
     let Conn::Client(mut client) = conn else { unreachable!() };
-    Session::client(&ClientContext::new(&client_policy()).unwrap(), &mut proxy.scratch.records).unwrap();
-    client.transport.unread = proxy.scratch.records.filled().to_vec();
+    Session::client(&ClientContext::new(&client_policy()).unwrap(), proxy.scratch.empty_records()).unwrap();
+    client.transport.unread = proxy.scratch.records().to_vec();
     client.established = false;
     // Its hello came in the SYN, and used up the rate. The third packet of the TCP handshake comes now.
     let peer = client.client.peer.ip();
@@ -433,8 +436,7 @@ fn a_pooled_connection_that_ends_behind_late_tickets_is_closed() {
     let scratch = &mut lane.proxy.scratch;
     let (socket, peer) = socket_pair();
     let (mut client, mut server) = (Transport::new(socket), Transport::new(peer));
-    scratch.records.clear();
-    let session = Session::client(&ClientContext::new(&client_policy()).unwrap(), &mut scratch.records).unwrap();
+    let session = Session::client(&ClientContext::new(&client_policy()).unwrap(), scratch.empty_records()).unwrap();
     client.start_client(session, scratch);
     client.flush(scratch).unwrap();
     server.read_raw(scratch).unwrap();
@@ -474,9 +476,8 @@ fn a_pooled_connection_that_is_ending_is_not_used_again() {
 fn no_more_websockets_wait_for_settings_than_may() {
     let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
     let mut lane = Lane::new(snapshot(limits(), vec![group]));
-    let request = lane.request(machine::Request { kind: Kind::Upgrade, ..GET });
-    let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
-    x.request.fields.push_known(Known::Upgrade, b"websocket").unwrap();
+    let request = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
+    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
     let (socket, _peer) = socket_pair();
     let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);

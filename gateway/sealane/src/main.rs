@@ -1,5 +1,6 @@
 //! `sealane`, the gateway: reads the command line and calls control.
 
+mod import;
 mod running;
 mod top;
 mod tunnel;
@@ -153,6 +154,9 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Convert a configuration of NGINX, HAProxy or OpenVPN, and report every difference
+    #[command(subcommand)]
+    Import(import::ImportCommand),
     /// Set up and use OpenVPN-compatible VPNs
     #[command(subcommand)]
     Tunnel(tunnel::TunnelCommand),
@@ -395,6 +399,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         }
         Command::Serve { config } => serve(resolve::load_and_wait(&config))?,
         Command::Check { config, offline, json } => return check(&config, offline, json),
+        Command::Import(command) => import::execute(command)?,
         Command::Tunnel(command) => tunnel::execute(command)?,
         Command::Config(ConfigCommand::Example) => print(&config::example())?,
         Command::Config(ConfigCommand::Schema) => print(&config::schema())?,

@@ -30,7 +30,7 @@ pub enum TunnelCommand {
         #[arg(long, default_value = "tunnel")]
         folder: PathBuf,
     },
-    /// Convert an OpenVPN server's configuration, and list what cannot be converted
+    /// The same as `sealane import openvpn`
     Import {
         /// The OpenVPN configuration, such as /etc/openvpn/server.conf
         file: PathBuf,
@@ -64,31 +64,7 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
     match command {
         TunnelCommand::Init { endpoint, folder, network } => print(&pki::init(&folder, &endpoint, &network)?),
         TunnelCommand::ClientConfig { name, folder } => print(&pki::client_config(&folder, &name)?),
-        TunnelCommand::Import { file, out } => {
-            let imported = import::import(&file)?;
-            for note in &imported.notes {
-                eprintln!("{}: note: {note}", file.display());
-            }
-            for what in &imported.undecided {
-                eprintln!("{}: undecided: {what}", file.display());
-            }
-            match out {
-                Some(out) => import::write_all(&imported, &out)?,
-                None => {
-                    for (name, _) in &imported.files {
-                        eprintln!("{}: with --out the block <…> is written to {name}", file.display());
-                    }
-                    print(&imported.toml)?;
-                }
-            }
-            match imported.undecided.len() {
-                0 => Ok(()),
-                n => bail!(
-                    "{n} of its options decide who may connect, or how, and have no translation; the configuration does \
-                     not start before you have decided about each (\"undecided\" in it)"
-                ),
-            }
-        }
+        TunnelCommand::Import { file, out } => import_openvpn(&file, out.as_deref()),
         TunnelCommand::Status { config, json } => status(&config, json),
         TunnelCommand::Connect { profile } => client::connect(profile::Profile::load(&profile)?),
         TunnelCommand::Passwd { name } => {
@@ -103,6 +79,33 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
             }
             print(&format!("{name}:{}\n", auth::hash_password(password)?))
         }
+    }
+}
+
+/// `sealane import openvpn`.
+pub fn import_openvpn(file: &Path, out: Option<&Path>) -> Result<()> {
+    let imported = import::import(file)?;
+    for note in &imported.notes {
+        eprintln!("{}: note: {note}", file.display());
+    }
+    for what in &imported.undecided {
+        eprintln!("{}: undecided: {what}", file.display());
+    }
+    match out {
+        Some(out) => import::write_all(&imported, out)?,
+        None => {
+            for (name, _) in &imported.files {
+                eprintln!("{}: with --out the block <…> is written to {name}", file.display());
+            }
+            print(&imported.toml)?;
+        }
+    }
+    match imported.undecided.len() {
+        0 => Ok(()),
+        n => bail!(
+            "{n} of its options decide who may connect, or how, and have no translation; the configuration does \
+             not start before you have decided about each (\"undecided\" in it)"
+        ),
     }
 }
 

@@ -38,6 +38,9 @@ table! {
     user: Text = Text, example("sealane");
     /// The group to become.
     group: Text = Text, described("the user's first"), example("sealane");
+    /// What `sealane import` could not translate and only a person can decide: who may connect, or how strong the protection is.
+    /// Each entry is an error, so nothing is served before all are taken out.
+    undecided: Strings = Strings, example(["nginx.conf:12: allow 10.0.0.0/8: …"]);
     /// The admin listener.
     admin: One = One(&admin::TABLE), described("none: no admin listener");
     /// The log on the standard error, and the access log.

@@ -129,7 +129,7 @@ table! {
     /// A JSON file for `sealane tunnel status -c FILE`, written every second. A user who can read the configuration and this
     /// file can run the command; it opens no private key.
     status: Output = Output, example("/run/sealane/tunnel.json");
-    /// Options that `sealane tunnel import` could not translate. Each entry is an error.
+    /// Options that `sealane import openvpn` could not translate. Each entry is an error.
     undecided: Strings = Strings, example(["line 9: plugin …"]);
     /// Settings of single clients.
     client: Many = Many(&client::TABLE);

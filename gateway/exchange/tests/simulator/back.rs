@@ -16,7 +16,7 @@ impl Gateway {
         if port.relay {
             self.xs[x].down.progress.begin(w.now);
             self.touch(w, x);
-            let actions = self.event(w, x, Event::Connected);
+            let actions = self.event(w, x, Event::Connected(Switching::Any));
             self.perform(w, x, actions);
             let shortest = self.limits(x).shortest();
             return self.look_by(w, x, w.now + shortest);

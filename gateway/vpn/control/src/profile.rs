@@ -394,7 +394,7 @@ fn refuse(directives: &[Directive]) -> Result<()> {
             ("dev", Some(dev)) if dev.starts_with("tap") => bail!("line {}: layer 2 (tap) is not supported", d.line),
             ("dev-type", Some("tap")) => bail!("line {}: layer 2 (tap) is not supported", d.line),
             ("mode", Some("server")) | ("server", _) | ("tls-server", _) => {
-                bail!("line {}: this is a server's; `sealane tunnel import` reads it", d.line)
+                bail!("line {}: this is a server's; `sealane import openvpn` reads it", d.line)
             }
             _ => {}
         }

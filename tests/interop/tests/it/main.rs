@@ -30,6 +30,7 @@ mod h3_hostile;
 mod h3_peers;
 mod handshake;
 mod health;
+mod import;
 mod lane_mail;
 mod lifecycle;
 mod limits;

@@ -1,4 +1,4 @@
-//! `sealane tunnel import`: an OpenVPN server's configuration as `[tunnel]`.
+//! `sealane import openvpn`: an OpenVPN server's configuration as `[tunnel]`.
 //!
 //! No option is passed over in silence. One is translated; or it is not needed, and a note says why; or it decides who may
 //! connect or how, and cannot be translated: then a person must decide. Those stand under `undecided` in the result, which
@@ -196,7 +196,7 @@ pub fn convert(text: &str, base: &Path) -> Result<Imported> {
     }
     let top: String = top.into_iter().map(|line| line + "\n").collect();
     out.toml = format!(
-        "# From an OpenVPN configuration, by `sealane tunnel import`.\n{top}[tunnel]\n{}\n{clients}",
+        "# From an OpenVPN configuration, by `sealane import openvpn`.\n{top}[tunnel]\n{}\n{clients}",
         lines.join("\n")
     );
     Ok(out)

@@ -1,0 +1,108 @@
+//! `global`, `resolvers`, and the limits that Sealane has once for all listeners.
+
+use super::parser::{Line, Section};
+use crate::output::{Output, quoted};
+use crate::report::Report;
+use crate::units::haproxy_time;
+
+/// Translates `global`.
+pub(super) fn global(globals: &[&Section], out: &mut Output, report: &mut Report) {
+    for l in globals.iter().flat_map(|s| &s.lines) {
+        match l.word(0) {
+            "user" | "group" => {
+                out.top.set(l.word(0), quoted(l.word(1)), &l.place);
+                report.same(l.id, l.word(0));
+            }
+            "nbthread" => match l.word(1).parse::<u32>() {
+                Ok(n @ 1..=1024) => {
+                    out.top.set("lanes", n.to_string(), &l.place);
+                    report.same(l.id, "lanes");
+                }
+                _ => report.missing(l.id, "is not a number from 1 to 1024"),
+            },
+            "maxconn" => match l.word(1).parse::<u32>() {
+                Ok(n @ 1..=10_000_000) => {
+                    out.limits.set("max_connections", n.to_string(), &l.place);
+                    report.differs(l.id, "[limits] max_connections is per lane");
+                }
+                _ => report.missing(l.id, "is not a number"),
+            },
+            "hard-stop-after" => match haproxy_time(l.word(1)) {
+                Some(t) => {
+                    out.top.set("drain_timeout", quoted(&t), &l.place);
+                    report.same(l.id, "drain_timeout");
+                }
+                None => report.missing(l.id, "is not a duration"),
+            },
+            "log" if matches!(l.word(1), "stdout" | "/dev/stdout") => {
+                out.log.set("access", "\"stdout\"", &l.place);
+                report.same(l.id, "[log] access");
+            }
+            "crt-base" | "ca-base" => report.same(l.id, "put before the paths"),
+            _ => {}
+        }
+    }
+}
+
+/// The first name server of the first `resolvers` section.
+pub(super) fn resolvers(sections: &[Section], out: &mut Output, report: &mut Report) {
+    for section in sections.iter().filter(|s| s.kind == "resolvers") {
+        report.same(section.id, "resolver");
+        for l in &section.lines {
+            match l.word(0) {
+                "nameserver" => {
+                    let address = l.word(2).trim_start_matches("udp@").trim_start_matches("tcp@");
+                    let good =
+                        address.parse::<std::net::SocketAddr>().is_ok() || address.parse::<std::net::IpAddr>().is_ok();
+                    match (good, out.top.has("resolver")) {
+                        (true, false) => {
+                            out.top.set("resolver", quoted(address), &l.place);
+                            report.same(l.id, "resolver");
+                        }
+                        (true, true) => report.differs(l.id, "one server is asked, the first"),
+                        (false, _) => report.missing(l.id, "is not an address"),
+                    }
+                }
+                _ => report.same(l.id, "names are resolved again when their TTL ends"),
+            }
+        }
+    }
+}
+
+/// Timeouts towards clients: the largest of all sections.
+pub(super) fn limits(sections: &[Section], out: &mut Output, report: &mut Report) {
+    for (name, key) in
+        [("client", "idle_timeout"), ("http-request", "header_timeout"), ("http-keep-alive", "keepalive_timeout")]
+    {
+        let found: Vec<&Line> = sections.iter().flat_map(|s| &s.lines).filter(|l| l.is(&["timeout", name])).collect();
+        let ms = |l: &Line| -> Option<u64> {
+            let text = haproxy_time(l.word(2))?;
+            let n: u64 = text.trim_end_matches(char::is_alphabetic).parse().ok()?;
+            let unit = match text.trim_start_matches(|c: char| c.is_ascii_digit()) {
+                "d" => 86_400_000_000,
+                "h" => 3_600_000_000,
+                "m" => 60_000_000,
+                "s" => 1_000_000,
+                "ms" => 1_000,
+                _ => 1,
+            };
+            Some(n.saturating_mul(unit)).filter(|n| *n > 0)
+        };
+        let Some(best) = found.iter().filter_map(|l| Some((ms(l)?, *l))).max_by_key(|(n, _)| *n) else {
+            found.iter().for_each(|l| report.missing(l.id, "a timeout is not zero"));
+            continue;
+        };
+        if let Some(t) = haproxy_time(best.1.word(2)) {
+            out.limits.set(key, quoted(&t), &best.1.place);
+        }
+        for l in found {
+            match ms(l) {
+                Some(n) if n == best.0 => report.same(l.id, format!("[limits] {key}")),
+                Some(_) => {
+                    report.differs(l.id, format!("[limits] {key} is one for all listeners: the largest is written"))
+                }
+                None => report.missing(l.id, "a timeout is not zero"),
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! HAProxy's lines and words.
+
+use crate::reader::Reader;
+
+/// A line that is not empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Words {
+    /// The line on which it begins.
+    pub line: u32,
+    pub words: Vec<String>,
+    /// Environment variables in it that are not set.
+    pub unset: Vec<String>,
+}
+
+/// Longest line, with its continuations.
+const MAX_LINE: usize = 64 << 10;
+/// Most words of a line.
+const MAX_WORDS: usize = 2000;
+
+/// Splits a text into lines of words.
+pub(super) fn lines(text: &str, reader: &dyn Reader) -> Result<Vec<Words>, (u32, String)> {
+    let mut out = Vec::new();
+    let mut joined = String::new();
+    let mut begin = 1;
+    for (number, line) in (1u32..).zip(text.lines()) {
+        if joined.is_empty() {
+            begin = number;
+        }
+        // An odd number of backslashes: the last one is not escaped, and the line goes on.
+        let slashes = line.bytes().rev().take_while(|b| *b == b'\\').count();
+        let comment = joined.is_empty() && line.trim_start().starts_with('#');
+        if slashes % 2 == 1 && !comment {
+            joined.push_str(&line[..line.len() - 1]);
+            joined.push(' ');
+        } else {
+            joined.push_str(line);
+            let words = split(&joined, begin, reader)?;
+            joined.clear();
+            if !words.words.is_empty() {
+                out.push(words);
+            }
+        }
+        if joined.len() > MAX_LINE {
+            return Err((begin, "the line is too long".to_owned()));
+        }
+    }
+    if !joined.is_empty() {
+        let words = split(&joined, begin, reader)?;
+        if !words.words.is_empty() {
+            out.push(words);
+        }
+    }
+    Ok(out)
+}
+
+fn split(line: &str, number: u32, reader: &dyn Reader) -> Result<Words, (u32, String)> {
+    if line.len() > MAX_LINE {
+        return Err((number, "the line is too long".to_owned()));
+    }
+    let mut out = Words { line: number, words: Vec::new(), unset: Vec::new() };
+    let mut word: Option<String> = None;
+    let mut quote: Option<char> = None;
+    let mut rest = line.chars().peekable();
+    while let Some(c) = rest.next() {
+        match (c, quote) {
+            ('\'', Some('\'')) | ('"', Some('"')) => quote = None,
+            (c, Some('\'')) => word.get_or_insert_default().push(c),
+            ('\\', quote) => {
+                let word = word.get_or_insert_default();
+                match rest.next() {
+                    // In weak quotation other backslashes stay.
+                    Some(c @ ('"' | '\\' | '$' | '\'' | ' ' | '#')) => word.push(c),
+                    Some('n') => word.push('\n'),
+                    Some('r') => word.push('\r'),
+                    Some('t') => word.push('\t'),
+                    Some(c) => {
+                        // An unknown escape outside of quotation loses its backslash only where HAProxy says so; regular expressions
+                        // keep theirs.
+                        word.push('\\');
+                        word.push(c);
+                    }
+                    None if quote.is_some() => break,
+                    None => {}
+                }
+            }
+            ('$', Some('"')) => {
+                let (name, default) = variable(&mut rest);
+                let word = word.get_or_insert_default();
+                match reader.environment(&name).or(default) {
+                    Some(value) => word.push_str(&value),
+                    None if name.is_empty() => word.push('$'),
+                    None => out.unset.push(name),
+                }
+            }
+            (c, Some(_)) => word.get_or_insert_default().push(c),
+            ('"' | '\'', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            ('#', None) => break,
+            (c, None) if c.is_whitespace() => out.words.extend(word.take()),
+            (c, None) => word.get_or_insert_default().push(c),
+        }
+        if out.words.len() > MAX_WORDS || word.as_ref().is_some_and(|w| w.len() > MAX_LINE) {
+            return Err((number, "the line is too long".to_owned()));
+        }
+    }
+    if quote.is_some() {
+        return Err((number, "a quotation has no end".to_owned()));
+    }
+    out.words.extend(word);
+    Ok(out)
+}
+
+/// `NAME`, `{NAME}` or `{NAME-default}` behind a `$`.
+fn variable(rest: &mut std::iter::Peekable<std::str::Chars>) -> (String, Option<String>) {
+    let mut name = String::new();
+    if rest.peek() != Some(&'{') {
+        while let Some(c) = rest.peek().copied().filter(|c| c.is_ascii_alphanumeric() || *c == '_') {
+            name.push(c);
+            rest.next();
+        }
+        return (name, None);
+    }
+    rest.next();
+    let mut default: Option<String> = None;
+    for c in rest.by_ref() {
+        match (c, &mut default) {
+            ('}', _) => break,
+            ('-', None) => default = Some(String::new()),
+            (c, Some(d)) => d.push(c),
+            (c, None) => name.push(c),
+        }
+    }
+    (name.trim_end_matches("[*]").to_owned(), default)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+
+    fn words(text: &str) -> Vec<Vec<String>> {
+        let mut reader = Memory::default();
+        reader.variables.insert("PORT".into(), "8080".into());
+        lines(text, &reader).unwrap().into_iter().map(|w| w.words).collect()
+    }
+
+    #[test]
+    fn words_are_split_as_in_haproxy() {
+        assert_eq!(words("  a b # c\n\n#d\ne"), [vec!["a", "b"], vec!["e"]]);
+        assert_eq!(words(r#"a "b c" 'd "e' f\ g h\#i"#), [["a", "b c", "d \"e", "f g", "h#i"]]);
+        assert_eq!(words("a b \\\n  c\nd"), [vec!["a", "b", "c"], vec!["d"]]);
+        assert_eq!(
+            words(r#"bind ":${PORT}" "x$PORT" '$PORT' "${NONE-9}""#),
+            [["bind", ":8080", "x8080", "$PORT", "9"]]
+        );
+        assert_eq!(words(r"acl a path_reg ^/x\.php$"), [["acl", "a", "path_reg", r"^/x\.php$"]]);
+    }
+
+    #[test]
+    fn what_has_no_end_is_refused() {
+        assert!(lines("a \"b", &Memory::default()).is_err());
+        assert_eq!(lines("a \"$NONE\"", &Memory::default()).unwrap()[0].unset, ["NONE"]);
+    }
+}

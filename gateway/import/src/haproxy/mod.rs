@@ -1,0 +1,110 @@
+//! HAProxy: its language, and its keywords as settings of Sealane.
+//!
+//! [`parser`] makes sections, with what they inherit from `defaults`. Rules are read into a condition and what they do ([`rules`],
+//! [`acl`]) and then applied to every kind of requests that they tell apart: an address, a host, a path. What is left are routes by
+//! method and header, so the order of rules counts as it does in HAProxy.
+
+mod acl;
+mod binds;
+mod frontend;
+mod global;
+mod lexer;
+mod parser;
+mod rules;
+mod servers;
+mod table;
+
+pub use table::KEYWORDS;
+
+use crate::output::Output;
+use crate::report::Report;
+use crate::{Failed, Imported, Kind, Outcome, Reader, finish};
+use parser::Section;
+use std::path::Path;
+
+/// Translates a configuration of HAProxy. `path` should be absolute, since the paths in the result are from its folder.
+pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
+    let mut report = Report::default();
+    let sections = parser::parse(reader, path, &mut report)?;
+    let base = path.parent().unwrap_or(Path::new("")).to_path_buf();
+    let mut out =
+        Output { title: format!("From {}, by `sealane import haproxy`.", path.display()), ..Output::default() };
+    let globals: Vec<&Section> = sections.iter().filter(|s| s.kind == "global").collect();
+    let defaults = binds::Defaults::of(&globals);
+    global::global(&globals, &mut out, &mut report);
+    global::resolvers(&sections, &mut out, &mut report);
+    frontend::all(&sections, &defaults, reader, &base, &mut out, &mut report);
+    global::limits(&sections, &mut out, &mut report);
+    rest(&sections, &mut report);
+    Ok(finish(out, report, path))
+}
+
+/// Lines that do something by themselves.
+const RULES: &[&str] = &[
+    "bind",
+    "server",
+    "server-template",
+    "use_backend",
+    "redirect",
+    "http-request",
+    "http-response",
+    "http-after-response",
+    "tcp-request",
+    "stick-table",
+    "default_backend",
+];
+
+/// Gives every line without an outcome that of the table.
+fn rest(sections: &[Section], report: &mut Report) {
+    for section in sections {
+        let whole = match section.kind.as_str() {
+            "userlist" => Some((Outcome::Same, "see the rules that use it")),
+            "peers" => Some((Outcome::NotTranslated, "tables are not shared between gateways")),
+            "cache" => Some((Outcome::NotTranslated, "Sealane has no cache: put one between, or let the server cache")),
+            "mailers" | "ring" | "log-forward" | "log-profile" | "traces" => {
+                Some((Outcome::NotTranslated, "logs are lines on the standard error and in a file"))
+            }
+            "program" => Some((Outcome::NotTranslated, "the service manager runs programs")),
+            "http-errors" => Some((Outcome::NotTranslated, "the gateway's own errors have short bodies")),
+            "fcgi-app" => {
+                Some((Outcome::NotTranslated, "Sealane speaks HTTP to servers: let the application listen with HTTP"))
+            }
+            "acme" => Some((
+                Outcome::NotTranslated,
+                "an ACME client writes the certificates' files; `sealane reload` reads them",
+            )),
+            "crt-store" => Some((Outcome::Undecided, "name the files of certificates and keys at their listener")),
+            "dynamic-update" => Some((Outcome::NotTranslated, "`sealane reload` reads files again")),
+            _ => None,
+        };
+        if !report.is_known(section.id) {
+            match whole {
+                Some((outcome, says)) => report.say(section.id, outcome, says),
+                None => report.same(section.id, ""),
+            }
+        }
+        for line in &section.lines {
+            if report.is_known(line.id) {
+                continue;
+            }
+            if let Some((outcome, says)) = whole {
+                report.say(line.id, outcome, says);
+                continue;
+            }
+            let (outcome, says) = match table::kind(&line.words) {
+                Some(Kind::NotNeeded(why)) => (Outcome::Same, why),
+                Some(Kind::Missing(instead)) => (Outcome::NotTranslated, instead),
+                Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),
+                Some(Kind::Translated(_)) if RULES.contains(&line.word(0)) => {
+                    (Outcome::Different, "no request reaches it as far as this import understands it; it is left out")
+                }
+                // Inherited by all and overridden by all, or without effect.
+                Some(Kind::Translated(_)) => (Outcome::Same, "nothing uses it"),
+                None => {
+                    (Outcome::Undecided, "is not known: say what it does with settings of Sealane, or leave it out")
+                }
+            };
+            report.say(line.id, outcome, says);
+        }
+    }
+}

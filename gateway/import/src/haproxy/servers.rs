@@ -1,0 +1,420 @@
+//! `server`, `balance`, health checks: a backend as `[[upstream]]`.
+
+use super::parser::{Line, Proxy};
+use crate::ciphers;
+use crate::nginx::is_name;
+use crate::output::{Settings, Upstream, quoted};
+use crate::report::{Place, Report};
+use crate::units::haproxy_time;
+use std::path::Path;
+
+/// Writes the upstream of a backend; `None` where there is no server that can be written.
+pub(super) fn upstream(proxy: &Proxy, tcp: bool, base: &Path, report: &mut Report) -> Option<Upstream> {
+    let mut up =
+        Upstream { name: proxy.section.name.clone(), origin: Some(proxy.section.place.clone()), ..Upstream::default() };
+    let defaults: Vec<&Line> = proxy.all().filter(|l| l.word(0) == "default-server").collect();
+    defaults.iter().for_each(|l| report.same(l.id, "options of each server"));
+    let mut health = Settings::default();
+    let mut checked: Option<Place> = None;
+    for line in proxy.own() {
+        match line.word(0) {
+            "server" => server(line, &defaults, tcp, base, &mut up, &mut health, &mut checked, report),
+            "server-template" => {
+                // `srv 1-5 name:80`: a name with several addresses is several servers.
+                let mut one = line.clone();
+                if one.words.len() > 3 {
+                    one.words.remove(2);
+                    server(&one, &defaults, tcp, base, &mut up, &mut health, &mut checked, report);
+                    report.differs(line.id, "a name is as many servers as it has addresses");
+                } else {
+                    report.missing(line.id, "is not understood");
+                }
+            }
+            _ => {}
+        }
+    }
+    if up.servers.is_empty() {
+        report.missing(proxy.section.id, "has no server that Sealane reaches; requests get 503");
+        return None;
+    }
+    balance(proxy, tcp, &mut up, report);
+    timeouts(proxy, &mut up, &mut health, report);
+    checks(proxy, tcp, &mut health, report);
+    if let Some(place) = checked {
+        if health.is_empty() {
+            // The section alone switches checks on.
+            health.set("interval", "\"2s\"", &place);
+        }
+        up.health = Some(health);
+    }
+    if let Some(l) = proxy.all().filter(|l| l.word(0) == "retries").last() {
+        match l.word(1).parse::<u32>() {
+            Ok(n @ 0..=15) => {
+                up.settings.set("tries", (n + 1).to_string(), &l.place);
+                report.same(l.id, "tries");
+            }
+            _ => report.missing(l.id, "tries is at most 16"),
+        }
+    }
+    Some(up)
+}
+
+/// `host:port`, as a URL.
+fn url(address: &str, scheme: &str, default_port: u16) -> Result<String, &'static str> {
+    let address = address
+        .strip_prefix("ipv4@")
+        .or(address.strip_prefix("ipv6@"))
+        .or(address.strip_prefix("tcp@"))
+        .unwrap_or(address);
+    if address.contains('@') || address.starts_with('/') {
+        return Err("a server at a socket is not reached: let it listen on an IP address");
+    }
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if address.parse::<std::net::Ipv6Addr>().is_err() => match port.parse::<u16>() {
+            Ok(port) => (host, port),
+            Err(_) => return Err("a server has a port of its own"),
+        },
+        _ => (address, default_port),
+    };
+    let bare = host.trim_matches(['[', ']']);
+    let host = if bare.contains(':') { format!("[{bare}]") } else { bare.to_owned() };
+    let good = !bare.is_empty() && bare.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:".contains(&b)) && port > 0;
+    if good { Ok(format!("{scheme}://{host}:{port}")) } else { Err("is not an address") }
+}
+
+fn file(base: &Path, name: &str) -> String {
+    base.join(name).to_string_lossy().into_owned()
+}
+
+#[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
+fn server(
+    line: &Line,
+    defaults: &[&Line],
+    tcp: bool,
+    base: &Path,
+    up: &mut Upstream,
+    health: &mut Settings,
+    checked: &mut Option<Place>,
+    report: &mut Report,
+) {
+    let id = line.id;
+    let mut options: Vec<(&str, &Line)> = Vec::new();
+    for l in defaults {
+        options.extend(l.from(1).iter().map(|w| (w.as_str(), *l)));
+    }
+    options.extend(line.from(3).iter().map(|w| (w.as_str(), line)));
+    let tls = options.iter().rev().find_map(|(w, _)| match *w {
+        "ssl" => Some(true),
+        "no-ssl" => Some(false),
+        _ => None,
+    });
+    let tls = tls.unwrap_or(false);
+    let scheme = match (tcp, tls) {
+        (true, true) => return report.missing(id, "relayed connections get no TLS of the gateway's"),
+        (true, false) => "tcp",
+        (false, true) => "https",
+        (false, false) => "http",
+    };
+    let url = match url(line.word(2), scheme, if tls { 443 } else { 80 }) {
+        Ok(url) => url,
+        Err(why) => return report.missing(id, why),
+    };
+    report.same(id, "servers");
+    let (mut weight, mut backup, mut verify) = (None, false, None);
+    let mut i = 0;
+    while i < options.len() {
+        let (option, at) = options[i];
+        let value = options.get(i + 1).map_or("", |(w, _)| *w);
+        let place = &at.place;
+        let mut used = 2;
+        match option {
+            "check" => {
+                *checked = Some(place.clone());
+                used = 1;
+            }
+            "no-check" => {
+                *checked = None;
+                used = 1;
+            }
+            "inter" | "fastinter" | "downinter" => match haproxy_time(value) {
+                Some(t) if option == "inter" && t != "0s" => health.set("interval", quoted(&t), place),
+                _ => report.differs(at.id, format!("{option}: there is one interval for all states of a server")),
+            },
+            "rise" | "fall" if value.parse::<u32>().is_ok_and(|n| (1..=1000).contains(&n)) => {
+                health.set(option, value, place)
+            }
+            "weight" => match value.parse::<u32>() {
+                Ok(n @ 0..=256) => weight = Some(n),
+                _ => report.differs(at.id, "a weight is from 0 to 256"),
+            },
+            "backup" => {
+                backup = true;
+                used = 1;
+            }
+            "disabled" => return report.differs(id, "is disabled, and left out"),
+            "ssl" | "no-ssl" | "enabled" | "check-ssl" | "no-backup" | "sni-auto" | "no-verifyhost" | "allow-0rtt"
+            | "no-sslv3" | "no-tlsv10" | "no-tlsv11" | "no-tls-tickets" | "ssl-reuse" | "no-ssl-reuse"
+            | "non-stick" | "stick" | "redispatch" | "no-send-proxy" => used = 1,
+            "verify" => verify = Some((value, at)),
+            "ca-file" if value == "@system-ca" => {}
+            "ca-file" => up.tls.set("ca", quoted(&file(base, value)), place),
+            "crt" => up.tls.set("cert", quoted(&file(base, value)), place),
+            "crl-file" => up.tls.set("crl", quoted(&file(base, value)), place),
+            "sni" => match value.strip_prefix("str(").and_then(|v| v.strip_suffix(')')) {
+                Some(name) => up.tls.set("server_name", quoted(name), place),
+                None => report
+                    .differs(at.id, "the name that is sent to the server is a constant: server_name, or its host's"),
+            },
+            "verifyhost" => up.tls.set("server_name", quoted(value), place),
+            "check-sni" => report.differs(at.id, "checks use the name that requests use"),
+            "alpn" | "proto" => {
+                used = 2;
+                let first = value.split(',').next().unwrap_or("");
+                match (first, value.contains(',')) {
+                    ("h2", true) if tls => up.settings.set("http", "\"auto\"", place),
+                    ("h2", _) => up.settings.set("http", "\"2\"", place),
+                    _ => {}
+                }
+            }
+            "check-alpn" | "check-proto" => {
+                report.differs(at.id, "checks speak what requests speak, HTTP/1.1 or HTTP/2")
+            }
+            "maxconn" => {
+                if let Ok(n @ 1..=1_000_000) = value.parse::<u32>() {
+                    if up.settings.value("max_connections").is_some_and(|v| v != value) {
+                        let says = "max_connections is one number for all servers: the last one is written";
+                        report.differs(at.id, says);
+                    }
+                    up.settings.set("max_connections", n.to_string(), place);
+                }
+            }
+            "maxqueue" => {
+                if let Ok(n) = value.parse::<u32>().map(|n| n.min(1_000_000)) {
+                    up.settings.set("queue", n.to_string(), place);
+                }
+            }
+            "send-proxy" | "send-proxy-v2" | "send-proxy-v2-ssl" | "send-proxy-v2-ssl-cn" => {
+                used = 1;
+                if option.contains("ssl") {
+                    report.missing(at.id, "the PROXY header says nothing of TLS; the server gets Client-Cert");
+                }
+                up.settings.set("proxy_protocol", if option == "send-proxy" { "\"v1\"" } else { "\"v2\"" }, place);
+            }
+            "cookie" => {}
+            "slowstart" => {
+                if let Some(t) = haproxy_time(value) {
+                    up.settings.set("slow_start", quoted(&t), place);
+                }
+            }
+            "resolvers" | "resolve-prefer" | "resolve-net" | "resolve-opts" | "init-addr" | "id" | "pool-max-conn"
+            | "pool-purge-delay" | "pool-low-conn" | "minconn" | "observe" | "error-limit" | "on-error"
+            | "on-marked-down" | "on-marked-up" | "track" | "namespace" | "tcp-ut" | "hash-key" | "max-reuse" => {
+                if matches!(option, "observe" | "error-limit" | "on-error" | "minconn" | "track" | "on-marked-down") {
+                    report.differs(at.id, format!("{option}: failures of requests are always observed (eject_after)"));
+                }
+            }
+            "tfo" | "tcp-md5sig" => used = 1,
+            "port" | "addr" | "agent-check" | "agent-port" | "agent-inter" | "agent-addr" | "check-send-proxy"
+            | "source" => {
+                used = if matches!(option, "agent-check" | "check-send-proxy") { 1 } else { 2 };
+                report.missing(at.id, format!("{option}: checks go to the server's own address and port"));
+            }
+            "ssl-min-ver" => {
+                if value == "TLSv1.3" {
+                    up.tls.set("versions", "[\"1.3\"]", place);
+                }
+            }
+            "ssl-max-ver" => {
+                if value == "TLSv1.2" {
+                    up.tls.set("versions", "[\"1.2\"]", place);
+                }
+            }
+            "force-tlsv12" | "force-tlsv13" => {
+                used = 1;
+                up.tls.set("versions", if option == "force-tlsv12" { "[\"1.2\"]" } else { "[\"1.3\"]" }, place);
+            }
+            "ciphers" | "ciphersuites" | "curves" | "sigalgs" | "client-sigalgs" => {
+                let none = match option {
+                    "ciphers" => ciphers::tls12(value).0.is_empty(),
+                    "curves" => ciphers::groups(value).0.is_empty(),
+                    _ => false,
+                };
+                match none {
+                    true => report.decide(at.id, format!("{option}: Sealane has none of these")),
+                    false => report.differs(
+                        at.id,
+                        format!("{option}: Sealane offers ECDHE with AES-GCM and ChaCha20-Poly1305 in its own order"),
+                    ),
+                }
+            }
+            other => {
+                used = 1;
+                report.decide(at.id, format!("the option \"{other}\" is not known: say what it does with settings of Sealane, or leave it out"));
+            }
+        }
+        i += used;
+    }
+    if tls {
+        match verify {
+            Some(("none", at)) => {
+                up.tls.set("dangerous_skip_verification", "true", &at.place);
+                report.same(
+                    id,
+                    "dangerous_skip_verification: anybody between can read and change everything; ca is the safe way",
+                );
+            }
+            Some(("required", _)) => {}
+            Some((other, at)) => report.decide(at.id, format!("verify {other} is not understood")),
+            None => report.same(id, "verified"),
+        }
+    }
+    let entry = match (weight, backup) {
+        (None, false) => quoted(&url),
+        (weight, backup) => {
+            let weight = weight.map_or_else(String::new, |w| format!(", weight = {w}"));
+            let backup = if backup { ", backup = true" } else { "" };
+            format!("{{ url = {}{weight}{backup} }}", quoted(&url))
+        }
+    };
+    up.servers.push((entry, line.place.clone()));
+}
+
+fn balance(proxy: &Proxy, tcp: bool, up: &mut Upstream, report: &mut Report) {
+    if let Some(l) = proxy.last(&["balance"]) {
+        let algorithm = l.word(1);
+        match algorithm.split('(').next().unwrap_or("") {
+            "roundrobin" | "static-rr" => report.same(l.id, "the default"),
+            "leastconn" => {
+                up.settings.set("balance", "\"least_connections\"", &l.place);
+                report.differs(l.id, "requests are counted per lane");
+            }
+            "random" => {
+                up.settings.set("balance", "\"random_two\"", &l.place);
+                report.same(l.id, "balance = \"random_two\"");
+            }
+            "source" => {
+                up.settings.set("hash_by", "\"address\"", &l.place);
+                report.differs(l.id, "clients go to other servers than in HAProxy; the hash is always consistent");
+            }
+            "hdr" if !tcp => match algorithm
+                .strip_prefix("hdr(")
+                .and_then(|a| a.strip_suffix(')'))
+                .filter(|n| is_name(n))
+            {
+                Some(name) => {
+                    up.settings.set("hash_by", quoted(&format!("header:{name}")), &l.place);
+                    report.differs(l.id, "requests go to other servers than in HAProxy; the hash is always consistent");
+                }
+                None => report.missing(l.id, "is not understood"),
+            },
+            _ => report.missing(
+                l.id,
+                "requests are shared in turns: balance is round_robin, least_connections, random_two or hash",
+            ),
+        }
+    }
+    if let Some(l) = proxy.last(&["hash-type"]) {
+        report.same(l.id, "always consistent");
+    }
+    if let Some(l) = proxy.own().filter(|l| l.word(0) == "cookie").last().or(proxy.last(&["cookie"])) {
+        match is_name(l.word(1)) && !tcp && l.words.iter().any(|w| w == "insert") {
+            true => {
+                up.settings.set("sticky", quoted(l.word(1)), &l.place);
+                report.differs(l.id, "sticky: the cookie has another value, and no domain or expiry of its own");
+            }
+            false => report.missing(l.id, "sticky has a cookie of its own, as with \"insert\""),
+        }
+    }
+}
+
+fn timeouts(proxy: &Proxy, up: &mut Upstream, health: &mut Settings, report: &mut Report) {
+    for (name, keys) in [("connect", &["connect_timeout"][..]), ("server", &["first_byte_timeout", "idle_timeout"])] {
+        let Some(l) = proxy.last(&["timeout", name]) else { continue };
+        match haproxy_time(l.word(2)).filter(|t| t != "0s") {
+            Some(t) => {
+                keys.iter().for_each(|k| up.settings.set(k, quoted(&t), &l.place));
+                report.same(l.id, keys.join(" and "));
+            }
+            None => report.missing(l.id, "a timeout is not zero"),
+        }
+    }
+    if let Some(l) = proxy.last(&["timeout", "tunnel"]) {
+        match up.settings.has("idle_timeout") {
+            true => report.differs(
+                l.id,
+                "idle_timeout is one for answers and for WebSocket: that of \"timeout server\" is written",
+            ),
+            false => {
+                if let Some(t) = haproxy_time(l.word(2)).filter(|t| t != "0s") {
+                    up.settings.set("idle_timeout", quoted(&t), &l.place);
+                }
+                report.same(l.id, "idle_timeout");
+            }
+        }
+    }
+    if let Some(l) = proxy.last(&["timeout", "queue"]) {
+        match (haproxy_time(l.word(2)).filter(|t| t != "0s"), up.settings.has("max_connections")) {
+            (Some(t), true) => {
+                up.settings.set("queue_timeout", quoted(&t), &l.place);
+                report.same(l.id, "queue_timeout");
+            }
+            _ => report.same(l.id, "there is no queue without maxconn"),
+        }
+    }
+    if let Some(l) = proxy.last(&["timeout", "check"]) {
+        match haproxy_time(l.word(2)).filter(|t| t != "0s") {
+            Some(t) => {
+                health.set("timeout", quoted(&t), &l.place);
+                report.same(l.id, "health.timeout");
+            }
+            None => report.missing(l.id, "a timeout is not zero"),
+        }
+    }
+}
+
+fn checks(proxy: &Proxy, tcp: bool, health: &mut Settings, report: &mut Report) {
+    let Some(on) = proxy.option("httpchk").filter(|_| !tcp) else { return };
+    let mut path = "/".to_owned();
+    let words = on.from(2);
+    match words {
+        [] => {}
+        [path_] => path = path_.clone(),
+        [_, path_, ..] => path = path_.clone(),
+    }
+    let mut place = on.place.clone();
+    report.differs(on.id, "health.path: the request is always GET, and good are the statuses 200 to 399");
+    for l in proxy.all().filter(|l| l.word(0) == "http-check") {
+        match l.word(1) {
+            "send" => {
+                if let Some(uri) = l.after("uri") {
+                    path = uri.to_owned();
+                    place = l.place.clone();
+                }
+                let host =
+                    l.words.iter().position(|w| w == "hdr").filter(|i| l.word(i + 1).eq_ignore_ascii_case("host"));
+                if let Some(at) = host {
+                    health.set("host", quoted(l.word(at + 2)), &l.place);
+                }
+                report.differs(l.id, "health.path and host: the request is always GET");
+            }
+            "expect" => match (l.word(2), l.word(3)) {
+                ("status", range) if is_range(range) => {
+                    health.set("status", quoted(range), &l.place);
+                    report.same(l.id, "health.status");
+                }
+                _ => report.missing(l.id, "only the status is checked: one, or a range such as \"200-399\""),
+            },
+            "disable-on-404" => report.missing(l.id, "`sealane server` drains a server"),
+            _ => report.missing(l.id, "a check is one request"),
+        }
+    }
+    match path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic()) {
+        true => health.set("path", quoted(&path), &place),
+        false => report.missing(on.id, "is not a path"),
+    }
+}
+
+fn is_range(text: &str) -> bool {
+    let status = |t: &str| t.parse::<u16>().is_ok_and(|n| (100..=599).contains(&n));
+    text.split_once('-').map_or_else(|| status(text), |(a, b)| status(a) && status(b) && a <= b)
+}

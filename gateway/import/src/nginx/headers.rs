@@ -1,0 +1,237 @@
+//! Headers: `proxy_set_header`, `add_header`, `proxy_hide_header`.
+
+use super::parser::Directive;
+use super::scope::{Import, Scope};
+use super::variables::{expand, has_variables};
+use crate::output::Edits;
+use crate::report::Place;
+
+/// What a location changes in messages.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Changes {
+    pub request: Edits,
+    pub response: Edits,
+    pub hsts: Option<(String, Place)>,
+    /// `Host` for the servers.
+    pub host: Option<HostHeader>,
+}
+
+/// What `Host` says.
+#[derive(Clone, Debug)]
+pub(super) enum HostHeader {
+    /// What the client sends.
+    Client,
+    Literal(String, Place),
+}
+
+/// Response headers that protect: losing one weakens the site.
+const PROTECTING: &[&str] = &[
+    "strict-transport-security",
+    "content-security-policy",
+    "x-frame-options",
+    "x-content-type-options",
+    "permissions-policy",
+    "referrer-policy",
+    "access-control-allow-origin",
+    "access-control-allow-credentials",
+    "cross-origin-opener-policy",
+    "cross-origin-embedder-policy",
+    "cross-origin-resource-policy",
+];
+
+/// Headers that frame messages or belong to one connection.
+pub(crate) const FRAMING: &[&str] = &[
+    "connection",
+    "upgrade",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "content-length",
+    "expect",
+    "proxy-connection",
+];
+
+/// Whether text can be the value of a header.
+pub(crate) fn is_value(text: &str) -> bool {
+    !text.chars().any(char::is_control) && text.trim() == text
+}
+
+pub(crate) fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+/// What a scope changes in requests. `set`: the directive, which differs between HTTP and gRPC.
+pub(super) fn request<'d>(
+    import: &mut Import<'d>,
+    scope: &Scope<'d>,
+    set: &str,
+    port: Option<u16>,
+    changes: &mut Changes,
+) {
+    for d in scope.all(&[set]) {
+        let (Some(name), Some(written)) = (d.word(1), d.word(2)) else {
+            import.missing(d, "has no value");
+            continue;
+        };
+        let value = expand(import, scope, written);
+        let value = value.trim();
+        let plain = value.replace(['{', '}'], "");
+        match name.to_ascii_lowercase().as_str() {
+            "host" => match plain.as_str() {
+                "$http_host" => {
+                    import.same(d, "Host is the client's");
+                    changes.host = Some(HostHeader::Client);
+                }
+                "$host" | "$host:$server_port" | "$server_name" => {
+                    match (plain.as_str(), port) {
+                        ("$server_name", _) => import.differs(d, "Host is the client's, not the first server_name"),
+                        (_, None | Some(80 | 443)) => import.same(d, "Host is the client's"),
+                        _ => import.differs(d, "Host is the client's, with the port that the client sends"),
+                    }
+                    changes.host = Some(HostHeader::Client);
+                }
+                "$proxy_host" => import.same(d, "host_header"),
+                _ if !has_variables(value) && !value.is_empty() => {
+                    import.same(d, "host_header");
+                    changes.host = Some(HostHeader::Literal(value.to_owned(), d.place.clone()));
+                }
+                _ => {
+                    import.missing(d, "Host is the client's, or a constant (host_header)");
+                    changes.host = Some(HostHeader::Client);
+                }
+            },
+            "connection" | "upgrade" => {
+                import.same(d, "connections and upgrades (WebSocket) are the gateway's to manage")
+            }
+            n if FRAMING.contains(&n) => import.same(d, "the gateway frames messages by itself"),
+            "x-forwarded-for" | "forwarded" if plain.starts_with('$') => {
+                import.differs(
+                    d,
+                    "always sent; entries that a client has made up are removed, except from trusted_proxies",
+                );
+            }
+            "x-forwarded-proto" | "x-forwarded-scheme" | "x-forwarded-protocol" | "x-forwarded-ssl"
+                if name.eq_ignore_ascii_case("x-forwarded-proto")
+                    && matches!(plain.as_str(), "$scheme" | "https" | "http") =>
+            {
+                import.same(d, "always sent");
+            }
+            "x-forwarded-proto" if plain.starts_with('$') => {
+                import
+                    .differs(d, "always sent, with the scheme of this connection, or what one of trusted_proxies says");
+            }
+            "x-forwarded-host" if matches!(plain.as_str(), "$host" | "$http_host") => import.same(d, "always sent"),
+            "x-real-ip" if plain.starts_with('$') => {
+                import.missing(d, "the server finds the client in X-Forwarded-For, whose last entry is the gateway's, or in Forwarded");
+            }
+            _ if !is_name(name) => import.missing(d, "is not the name of a header"),
+            _ if value.is_empty() => {
+                changes.request.remove(name, &d.place);
+                import.same(d, "request_headers.remove");
+            }
+            _ if plain == "$server_port" && port.is_some() => {
+                changes.request.set(name, &port.unwrap_or_default().to_string(), &d.place);
+                import.same(d, "request_headers.set");
+            }
+            n if plain == format!("$http_{}", n.replace('-', "_")) => import.same(d, "passed on without a setting"),
+            _ if has_variables(value) => {
+                // The client must not be able to say it instead.
+                changes.request.remove(name, &d.place);
+                match plain.contains("$ssl_client") {
+                    true => import.decide(
+                        d,
+                        "servers get the client's certificate in Client-Cert (RFC 9440) and nothing else of it; this header is \
+                         removed, so make the server read Client-Cert",
+                    ),
+                    false => import.missing(d, "values of headers are constants here; the header is removed from requests"),
+                }
+            }
+            _ if is_value(value) => {
+                changes.request.set(name, value, &d.place);
+                import.same(d, "request_headers.set");
+            }
+            _ => import.missing(d, "is not the value of a header"),
+        }
+    }
+    if let Some((d, value)) = scope.value("proxy_pass_request_headers") {
+        match value {
+            "on" => import.same(d, ""),
+            _ => {
+                import.missing(d, "requests are passed on with their headers; name those to remove in request_headers")
+            }
+        }
+    }
+}
+
+/// What a scope changes in responses.
+pub(super) fn response<'d>(import: &mut Import<'d>, scope: &Scope<'d>, changes: &mut Changes) {
+    for d in scope.all(&["proxy_hide_header", "grpc_hide_header"]) {
+        match d.word(1).filter(|n| is_name(n) && !FRAMING.contains(&n.to_ascii_lowercase().as_str())) {
+            Some(name) => {
+                changes.response.remove(name, &d.place);
+                import.same(d, "response_headers.remove");
+            }
+            None => import.missing(d, "is not the name of a header that can be removed"),
+        }
+    }
+    for d in scope.all(&["add_header"]) {
+        add_header(import, scope, d, changes);
+    }
+    // Of the module headers-more.
+    for d in scope.all(&["more_clear_headers"]) {
+        for name in d.arguments() {
+            match is_name(name) && !name.contains('*') && !FRAMING.contains(&name.to_ascii_lowercase().as_str()) {
+                true => {
+                    changes.response.remove(name, &d.place);
+                    import.same(d, "response_headers.remove");
+                }
+                false => import.missing(d, "name the headers one by one in response_headers.remove"),
+            }
+        }
+    }
+    for d in scope.all(&["more_set_headers"]) {
+        for argument in d.arguments() {
+            match argument.split_once(':').map(|(n, v)| (n.trim(), v.trim())) {
+                Some((n, v)) if is_name(n) && is_value(v) && !v.is_empty() && !has_variables(v) => {
+                    changes.response.set(n, v, &d.place);
+                    import.same(d, "response_headers.set");
+                }
+                _ => import.missing(d, "write it as response_headers"),
+            }
+        }
+    }
+}
+
+fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, changes: &mut Changes) {
+    let (Some(name), Some(written)) = (d.word(1), d.word(2)) else { return import.missing(d, "has no value") };
+    let value = expand(import, scope, written);
+    let value = value.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lower = name.to_ascii_lowercase();
+    if lower == "alt-svc" {
+        return import.same(d, "Alt-Svc is sent where there is HTTP/3");
+    }
+    if value.is_empty() {
+        return import.same(d, "an empty value adds nothing");
+    }
+    if has_variables(&value) || !is_name(name) || !is_value(&value) || FRAMING.contains(&lower.as_str()) {
+        return match PROTECTING.contains(&lower.as_str()) {
+            true => import.decide(
+                d,
+                "values of headers are constants here; this one protects the site's users: let the server send it",
+            ),
+            false => import.missing(d, "values of headers are constants here; let the server send it"),
+        };
+    }
+    if lower == "strict-transport-security" && value.contains("max-age=") {
+        changes.hsts = Some((value, d.place.clone()));
+        return import.same(d, "hsts, which is sent over TLS only");
+    }
+    if !changes.response.add(name, &value, &d.place) {
+        return import.missing(d, "a header of this name is added already; put both values in one");
+    }
+    match d.word(3) {
+        Some("always") => import.same(d, "response_headers.add"),
+        _ => import.differs(d, "added to every response, also to those with an error status, as with \"always\""),
+    }
+}

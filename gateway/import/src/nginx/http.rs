@@ -1,0 +1,247 @@
+//! The main context and `http`: what holds for all servers.
+
+use super::parser::Directive;
+use super::scope::{Import, Scope};
+use super::{server, sockets, upstreams};
+use crate::output::quoted;
+use crate::units::{nginx_time, shown_size, size};
+
+/// Translates an `http` block.
+pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
+    let scope = Scope::of(block);
+    for d in block {
+        match (d.name(), d.word(1)) {
+            ("upstream", Some(name)) => {
+                import.upstreams.insert(name, d);
+            }
+            ("map", Some(_)) => {
+                if let Some(variable) = d.word(2).and_then(|v| v.strip_prefix('$')) {
+                    import.maps.insert(variable, d);
+                }
+            }
+            ("limit_req_zone" | "limit_conn_zone", Some(_)) => {
+                let zone = d.arguments().into_iter().find_map(|a| a.strip_prefix("zone="));
+                let Some(zone) = zone.and_then(|z| z.split(':').next()) else { continue };
+                match d.name() {
+                    "limit_req_zone" => import.zones.insert(zone.to_owned(), d),
+                    _ => import.connection_zones.insert(zone.to_owned(), d),
+                };
+            }
+            _ => {}
+        }
+    }
+    websocket_maps(import);
+    let servers: Vec<&'d Directive> = block.iter().filter(|d| d.name() == "server").collect();
+    let sockets = sockets::sockets(import, &servers);
+    for socket in &sockets {
+        server::listener(import, &scope, &servers, socket);
+    }
+    for index in 0..servers.len() {
+        server::hosts(import, &scope, &servers, index, &sockets);
+    }
+    limits(import, block);
+    log(import, block);
+    let mut resolvers = Vec::new();
+    everywhere(block, &["resolver"], &mut resolvers);
+    for (at, d) in resolvers.into_iter().enumerate() {
+        match at {
+            0 => resolver(import, d),
+            _ => import.differs(d, "there is one resolver for all: that of the first directive"),
+        }
+    }
+    upstreams::unused(import);
+}
+
+/// `map $http_upgrade $connection_upgrade`: WebSocket needs no setting here.
+fn websocket_maps(import: &mut Import) {
+    let maps: Vec<_> = import.maps.values().copied().filter(|d| d.word(1) == Some("$http_upgrade")).collect();
+    for d in maps {
+        import.same(d, "WebSocket needs no setting");
+    }
+}
+
+fn resolver(import: &mut Import, d: &Directive) {
+    let address = d.word(1).unwrap_or("");
+    let good = address.parse::<std::net::SocketAddr>().is_ok()
+        || address.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    if !good {
+        return import.missing(d, "a resolver is an IP address; without it the servers of /etc/resolv.conf are asked");
+    }
+    let bare = if address.parse::<std::net::SocketAddr>().is_ok() { address } else { address.trim_matches(['[', ']']) };
+    import.out.top.set("resolver", quoted(bare), &d.place);
+    let several = d.arguments().iter().skip(1).any(|a| !a.contains('='));
+    match several {
+        true => import.differs(d, "resolver: one server is asked, the first"),
+        false => import.same(d, "resolver"),
+    }
+}
+
+/// Every directive of these names in a tree. The tree's depth is bounded by the parser.
+fn everywhere<'d>(block: &'d [Directive], names: &[&str], out: &mut Vec<&'d Directive>) {
+    for d in block {
+        if names.contains(&d.name()) {
+            out.push(d);
+        }
+        everywhere(d.inner(), names, out);
+    }
+}
+
+/// How the values of a limit are read: as TOML, with a number by which they are compared.
+type Read = fn(&str) -> Option<(u64, String)>;
+
+fn time(text: &str) -> Option<(u64, String)> {
+    // In NGINX the first word counts; a second one is for a header.
+    let shown = nginx_time(text)?;
+    let ms = shown.trim_end_matches(char::is_alphabetic).parse::<u64>().ok()?;
+    let unit = match shown.trim_start_matches(|c: char| c.is_ascii_digit()) {
+        "d" => 86_400_000,
+        "h" => 3_600_000,
+        "m" => 60_000,
+        "s" => 1000,
+        _ => 1,
+    };
+    (ms > 0).then(|| (ms * unit, quoted(&shown)))
+}
+
+fn body(text: &str) -> Option<(u64, String)> {
+    // 0 is no limit, and so the largest.
+    size(text).map(|n| if n == 0 { (u64::MAX, "0".to_owned()) } else { (n, shown_size(n)) })
+}
+
+fn number(text: &str) -> Option<(u64, String)> {
+    text.parse::<u32>().ok().filter(|n| *n > 0).map(|n| (u64::from(n), n.to_string()))
+}
+
+/// Settings that Sealane has once for all hosts.
+fn limits(import: &mut Import, block: &[Directive]) {
+    let all: [(&[&str], &str, Read); 6] = [
+        (&["client_header_timeout"], "header_timeout", time),
+        (&["client_body_timeout", "send_timeout"], "idle_timeout", time),
+        (&["keepalive_timeout"], "keepalive_timeout", time),
+        (&["keepalive_requests"], "max_requests", number),
+        (&["http2_max_concurrent_streams"], "max_streams", number),
+        (&["client_max_body_size"], "max_body_size", body),
+    ];
+    for (names, key, read) in all {
+        let mut found = Vec::new();
+        everywhere(block, names, &mut found);
+        let mut best: Option<(u64, String, &Directive)> = None;
+        for d in &found {
+            match d.word(1).and_then(read) {
+                Some((n, text)) if best.as_ref().is_none_or(|(b, ..)| n > *b) => best = Some((n, text, d)),
+                Some(_) => {}
+                None => import.missing(d, format!("is not a value for [limits] {key}")),
+            }
+        }
+        let Some((largest, text, d)) = best else { continue };
+        import.out.limits.set(key, text, &d.place);
+        // Where some have none of their own, NGINX's default holds for these.
+        for d in &found {
+            match d.word(1).and_then(read) {
+                Some((n, _)) if n == largest => import.same(d, format!("[limits] {key}")),
+                Some(_) => import.differs(
+                    d,
+                    format!("[limits] {key} is one for all hosts: the largest is written; let the server refuse more"),
+                ),
+                None => {}
+            }
+        }
+    }
+    if !import.out.limits.has("max_body_size") {
+        // NGINX's default.
+        let place = import.main.clone();
+        import.out.limits.set("max_body_size", shown_size(1 << 20), &place);
+    }
+    let mut found = Vec::new();
+    everywhere(block, &["large_client_header_buffers"], &mut found);
+    for d in found {
+        let (count, each) = (d.word(1).and_then(|n| n.parse::<u64>().ok()), d.word(2).and_then(size));
+        match (count, each) {
+            (Some(n), Some(each)) if n <= 1000 => {
+                let total = n.saturating_mul(each).clamp(1 << 10, 1 << 20);
+                import.out.limits.set("max_header_size", shown_size(total), &d.place);
+                import.out.limits.set("max_uri_size", shown_size(each.clamp(256, total)), &d.place);
+                import.same(d, "[limits] max_header_size, max_uri_size");
+            }
+            _ => import.missing(d, "is not a number and a size"),
+        }
+    }
+}
+
+fn log(import: &mut Import, block: &[Directive]) {
+    let mut found = Vec::new();
+    everywhere(block, &["access_log"], &mut found);
+    let mut format = None;
+    for d in found {
+        match d.word(1) {
+            Some("off") => import.differs(d, "there is one access log for all hosts and paths"),
+            Some("/dev/stdout") if !import.out.log.has("access") => {
+                import.out.log.set("access", "\"stdout\"", &d.place);
+                import.same(d, "[log] access");
+                format = d.word(2);
+            }
+            Some(path) if path.contains('$') || path.starts_with("syslog:") || path.starts_with("/dev/") => {
+                import.missing(d, "the access log is one file or the standard output ([log] access)");
+            }
+            Some(path) if !import.out.log.has("access") => {
+                let path = import.path(path);
+                import.out.log.set("access", quoted(&path), &d.place);
+                import.same(d, "[log] access");
+                format = d.word(2);
+            }
+            _ => import.differs(d, "there is one access log for all hosts: that of the first access_log"),
+        }
+    }
+    for d in block.iter().filter(|d| d.name() == "log_format") {
+        let json = d.arguments().contains(&"escape=json");
+        if json && d.word(1) == format {
+            let place = d.place.clone();
+            import.out.log.set("format", "\"json\"", &place);
+        }
+        import.differs(d, "[log] format is \"combined\" or \"json\", with fields of their own");
+    }
+}
+
+/// The main context.
+pub(super) fn main(import: &mut Import, block: &[Directive]) {
+    for d in block {
+        match (d.name(), d.arguments().as_slice()) {
+            ("user", [user, rest @ ..]) => {
+                import.out.top.set("user", quoted(user), &d.place);
+                if let [group, ..] = rest {
+                    import.out.top.set("group", quoted(group), &d.place);
+                }
+                import.same(d, "user");
+            }
+            ("worker_processes", ["auto", ..]) => import.same(d, "the default: one lane per core"),
+            ("worker_processes", [n, ..]) => match n.parse::<u32>() {
+                Ok(n @ 1..=1024) => {
+                    import.out.top.set("lanes", n.to_string(), &d.place);
+                    import.same(d, "lanes");
+                }
+                _ => import.missing(d, "is not a number from 1 to 1024"),
+            },
+            ("worker_shutdown_timeout", [t, ..]) => match nginx_time(t) {
+                Some(t) => {
+                    import.out.top.set("drain_timeout", quoted(&t), &d.place);
+                    import.same(d, "drain_timeout");
+                }
+                None => import.missing(d, "is not a duration"),
+            },
+            ("events", _) => {
+                import.same(d, "");
+                for d in d.inner().iter().filter(|d| d.name() == "worker_connections") {
+                    match d.word(1).and_then(|n| n.parse::<u32>().ok()) {
+                        Some(n @ 1..=10_000_000) => {
+                            import.out.limits.set("max_connections", n.to_string(), &d.place);
+                            import.differs(d, "[limits] max_connections: clients' connections per lane; those to servers are not counted");
+                        }
+                        _ => import.missing(d, "is not a number"),
+                    }
+                }
+            }
+            ("http" | "stream", _) => import.same(d, ""),
+            _ => {}
+        }
+    }
+}

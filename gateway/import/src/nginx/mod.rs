@@ -1,0 +1,98 @@
+//! NGINX: its language, and its directives as settings of Sealane.
+//!
+//! [`parser`] makes a tree of directives, with included files in their place. [`sockets`] finds the addresses and which server is
+//! the default at each; [`server`] writes listeners and hosts; [`locations`] writes routes, in the order in which NGINX selects
+//! locations; [`actions`], [`headers`], [`upstreams`], [`access`] and [`tls`] translate what is in them.
+
+mod access;
+mod actions;
+mod conditions;
+mod headers;
+mod http;
+mod lexer;
+mod locations;
+mod names;
+mod parser;
+mod scope;
+mod server;
+mod sockets;
+mod stream;
+mod table;
+mod tls;
+mod upstreams;
+mod variables;
+
+pub(crate) use headers::{FRAMING, is_name, is_value};
+pub(crate) use server::{is_block, masked};
+pub use table::DIRECTIVES;
+
+use crate::output::Output;
+use crate::report::{Place, Report};
+use crate::{Failed, Imported, Kind, Outcome, Reader, finish};
+use parser::{Directive, Parser};
+use scope::Import;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Translates a configuration of NGINX: the main file, or a single file of sites. `path` should be absolute, since the paths in the
+/// result are from its folder.
+pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
+    let mut report = Report::default();
+    let mut parser = Parser::new(reader, path, &mut report);
+    let tree = parser.file(path, 0)?;
+    let base = parser.base.clone();
+    let main = Place::new(&path.to_string_lossy(), 1);
+    let mut import = Import {
+        report,
+        out: Output::default(),
+        base,
+        main,
+        upstreams: BTreeMap::new(),
+        maps: BTreeMap::new(),
+        zones: BTreeMap::new(),
+        connection_zones: BTreeMap::new(),
+        chosen: Vec::new(),
+    };
+    import.out.title = format!("From {}, by `sealane import nginx`.", path.display());
+    translate(&mut import, &tree);
+    rest(&mut import, &tree);
+    let Import { out, report, .. } = import;
+    Ok(finish(out, report, path))
+}
+
+fn translate<'d>(import: &mut Import<'d>, tree: &'d [Directive]) {
+    http::main(import, tree);
+    let (https, streams): (Vec<_>, Vec<_>) =
+        tree.iter().filter(|d| matches!(d.name(), "http" | "stream")).partition(|d| d.name() == "http");
+    // A file of a folder such as sites-enabled has servers without the block around them.
+    if https.is_empty() && tree.iter().any(|d| matches!(d.name(), "server" | "upstream")) {
+        http::http(import, tree);
+    }
+    for d in https {
+        http::http(import, d.inner());
+    }
+    for d in streams {
+        stream::stream(import, d.inner());
+    }
+}
+
+/// Gives every directive without an outcome that of the table.
+fn rest(import: &mut Import, block: &[Directive]) {
+    for d in block {
+        if !import.report.is_known(d.id) {
+            let (outcome, says) = match table::kind(d.name()) {
+                Some(Kind::NotNeeded(why)) => (Outcome::Same, why),
+                Some(Kind::Missing(instead)) => (Outcome::NotTranslated, instead),
+                Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),
+                Some(Kind::Translated(_)) => {
+                    (Outcome::NotTranslated, "has no effect where it stands, as far as this import understands it")
+                }
+                None => {
+                    (Outcome::Undecided, "is not known: say what it does with settings of Sealane, or leave it out")
+                }
+            };
+            import.report.say(d.id, outcome, says);
+        }
+        rest(import, d.inner());
+    }
+}

@@ -1,0 +1,98 @@
+//! Which directives hold for a server or a location: NGINX's inheritance.
+
+use super::parser::Directive;
+use crate::output::Output;
+use crate::report::{Place, Report};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The blocks around a place, the outermost first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scope<'d>(Vec<&'d [Directive]>);
+
+impl<'d> Scope<'d> {
+    pub fn of(block: &'d [Directive]) -> Self {
+        Self(vec![block])
+    }
+
+    pub fn within(&self, block: &'d [Directive]) -> Self {
+        let mut inner = self.clone();
+        inner.0.push(block);
+        inner
+    }
+
+    /// The directive that counts: the last one in the innermost block that has it.
+    pub fn last(&self, name: &str) -> Option<&'d Directive> {
+        self.0.iter().rev().find_map(|block| block.iter().rfind(|d| d.name() == name))
+    }
+
+    /// Its first argument.
+    pub fn value(&self, name: &str) -> Option<(&'d Directive, &'d str)> {
+        let d = self.last(name)?;
+        Some((d, d.word(1)?))
+    }
+
+    /// All of the innermost block that has any of them: those further out do not count.
+    pub fn all(&self, names: &[&str]) -> Vec<&'d Directive> {
+        let of = |block: &&'d [Directive]| -> Vec<&'d Directive> {
+            block.iter().filter(|d| names.contains(&d.name())).collect()
+        };
+        self.0.iter().rev().map(of).find(|found| !found.is_empty()).unwrap_or_default()
+    }
+
+    /// The blocks, the innermost first.
+    pub fn blocks(&self) -> impl Iterator<Item = &'d [Directive]> + '_ {
+        self.0.iter().rev().copied()
+    }
+}
+
+/// What is being translated.
+pub(super) struct Import<'d> {
+    pub report: Report,
+    pub out: Output,
+    /// Relative paths of certificates are from here.
+    pub base: PathBuf,
+    pub main: Place,
+    pub upstreams: BTreeMap<&'d str, &'d Directive>,
+    /// `map`s by the variable that they set.
+    pub maps: BTreeMap<&'d str, &'d Directive>,
+    /// `limit_req_zone`s by name.
+    pub zones: BTreeMap<String, &'d Directive>,
+    /// `limit_conn_zone`s by name.
+    pub connection_zones: BTreeMap<String, &'d Directive>,
+    /// What a `map` has chosen for the location that is being translated.
+    pub chosen: Vec<super::actions::Chosen>,
+}
+
+impl<'d> Import<'d> {
+    pub fn same(&mut self, d: &Directive, says: impl Into<String>) {
+        self.report.same(d.id, says);
+    }
+
+    pub fn differs(&mut self, d: &Directive, says: impl Into<String>) {
+        self.report.differs(d.id, says);
+    }
+
+    pub fn missing(&mut self, d: &Directive, says: impl Into<String>) {
+        self.report.missing(d.id, says);
+    }
+
+    pub fn decide(&mut self, d: &Directive, says: impl Into<String>) {
+        self.report.decide(d.id, says);
+    }
+
+    /// A file's path, absolute: the result may lie elsewhere.
+    pub fn path(&self, name: &str) -> String {
+        self.base.join(name).to_string_lossy().into_owned()
+    }
+
+    /// Says the same of a directive and everything in it that nothing is said of.
+    pub fn whole(&mut self, d: &Directive, outcome: crate::Outcome, says: &str) {
+        if !self.report.is_known(d.id) {
+            self.report.say(d.id, outcome, says);
+        }
+        for inner in d.inner() {
+            self.whole(inner, outcome, says);
+        }
+    }
+}

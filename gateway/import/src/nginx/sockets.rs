@@ -1,0 +1,232 @@
+//! `listen`: the addresses of all servers, and which server is the default there.
+
+use super::names::{Meaning, Name, meaning, words};
+use super::parser::Directive;
+use super::scope::Import;
+use crate::report::Place;
+use std::collections::HashSet;
+
+/// A server at an address.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    /// Index into the servers.
+    pub server: usize,
+    /// The names by which it is reached here.
+    pub names: Vec<Name>,
+}
+
+/// An address with its servers, the default one first.
+#[derive(Clone, Debug)]
+pub(super) struct Socket {
+    /// As in `address` of Sealane.
+    pub address: String,
+    pub port: u16,
+    pub tls: bool,
+    pub http2: bool,
+    pub quic: bool,
+    pub proxy_protocol: bool,
+    pub origin: Place,
+    pub seats: Vec<Seat>,
+    default: Option<usize>,
+    order: Vec<usize>,
+}
+
+/// One `listen`.
+struct Listen {
+    addresses: Vec<String>,
+    port: u16,
+    is_default: bool,
+    tls: bool,
+    http2: bool,
+    quic: bool,
+    proxy_protocol: bool,
+}
+
+fn listen(d: &Directive) -> Result<Listen, &'static str> {
+    let mut arguments = d.arguments().into_iter();
+    let Some(address) = arguments.next() else { return Err("names no address") };
+    let mut out = Listen {
+        addresses: Vec::new(),
+        port: 0,
+        is_default: false,
+        tls: false,
+        http2: false,
+        quic: false,
+        proxy_protocol: false,
+    };
+    let mut both = false;
+    for option in arguments {
+        match option {
+            "default_server" | "default" => out.is_default = true,
+            "ssl" => out.tls = true,
+            "http2" | "spdy" => out.http2 = true,
+            "quic" => out.quic = true,
+            "proxy_protocol" => out.proxy_protocol = true,
+            "ipv6only=off" => both = true,
+            "udp" => return Err("UDP is not relayed"),
+            _ => {}
+        }
+    }
+    let number = |p: &str| p.parse::<u16>().map_err(|_| "is not an address and a port");
+    let (host, port) = if address.starts_with("unix:") {
+        return Err("there are no listeners at Unix sockets; write an address and a port");
+    } else if let Some(rest) = address.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or("is not an address")?;
+        (format!("[{host}]"), rest.strip_prefix(':').map_or(Ok(80), number)?)
+    } else if let Some((host, port)) = address.split_once(':') {
+        (host.to_owned(), number(port)?)
+    } else if address.bytes().all(|b| b.is_ascii_digit()) {
+        ("*".to_owned(), number(address)?)
+    } else {
+        (address.to_owned(), 80)
+    };
+    out.port = port;
+    let host = match host.as_str() {
+        "*" | "" | "0.0.0.0" => "0.0.0.0".to_owned(),
+        "localhost" => "127.0.0.1".to_owned(),
+        h => h.to_owned(),
+    };
+    let inner = host.trim_matches(['[', ']']);
+    if inner.parse::<std::net::IpAddr>().is_err() {
+        return Err("a listener has an IP address");
+    }
+    out.addresses.push(format!("{host}:{port}"));
+    if both && host == "[::]" {
+        out.addresses.push(format!("0.0.0.0:{port}"));
+    }
+    Ok(out)
+}
+
+/// All addresses of the servers, with the names by which each is reached.
+pub(super) fn sockets<'d>(import: &mut Import<'d>, servers: &[&'d Directive]) -> Vec<Socket> {
+    let mut all: Vec<Socket> = Vec::new();
+    for (index, server) in servers.iter().enumerate() {
+        let own: Vec<&Directive> = server.inner().iter().filter(|d| d.name() == "listen").collect();
+        let switch =
+            |name: &str| server.inner().iter().rfind(|d| d.name() == name).is_some_and(|d| d.word(1) == Some("on"));
+        let mut add = |import: &mut Import<'d>, one: Listen, origin: &Place, d: Option<&Directive>| {
+            for address in &one.addresses {
+                let at = all.iter().position(|s| s.address == *address).unwrap_or_else(|| {
+                    all.push(Socket {
+                        address: address.clone(),
+                        port: one.port,
+                        tls: false,
+                        http2: false,
+                        quic: false,
+                        proxy_protocol: false,
+                        origin: origin.clone(),
+                        seats: Vec::new(),
+                        default: None,
+                        order: Vec::new(),
+                    });
+                    all.len() - 1
+                });
+                let s = &mut all[at];
+                s.tls |= one.tls || one.quic || switch("ssl");
+                s.http2 |= one.http2 || switch("http2");
+                s.quic |= one.quic;
+                s.proxy_protocol |= one.proxy_protocol;
+                if one.is_default {
+                    s.default = Some(index);
+                }
+                if !s.order.contains(&index) {
+                    s.order.push(index);
+                }
+            }
+            if let Some(d) = d {
+                import.same(d, "[[listener]]");
+            }
+        };
+        for d in server.inner().iter().filter(|d| matches!(d.name(), "http2" | "ssl")) {
+            import.same(d, "[listener.tls]");
+        }
+        for d in &own {
+            match listen(d) {
+                Ok(one) => add(import, one, &d.place, Some(d)),
+                // The server is not reached there: nobody gets in whom NGINX would keep out.
+                Err(why) => import.missing(d, why),
+            }
+        }
+        if own.is_empty() {
+            let plain = Listen {
+                addresses: vec!["0.0.0.0:80".to_owned()],
+                port: 80,
+                is_default: false,
+                tls: false,
+                http2: false,
+                quic: false,
+                proxy_protocol: false,
+            };
+            add(import, plain, &server.place, None);
+        }
+    }
+    for socket in &mut all {
+        let default = socket.default.or(socket.order.first().copied()).unwrap_or(0);
+        let mut taken: HashSet<String> = HashSet::new();
+        for index in std::mem::take(&mut socket.order) {
+            let mut names: Vec<Name> = Vec::new();
+            for (d, word) in words(servers[index]) {
+                match meaning(word) {
+                    Meaning::Names(patterns) => {
+                        for pattern in patterns {
+                            match taken.insert(pattern.clone()) {
+                                true => names.push(Name { pattern }),
+                                false if names.iter().any(|n| n.pattern == pattern) => {}
+                                false => import.differs(
+                                    d,
+                                    "a server before this one has the same name, and gets its requests, as in NGINX",
+                                ),
+                            }
+                        }
+                    }
+                    Meaning::Nothing => {}
+                    Meaning::Unknown(why) => {
+                        let refuses = |d: &Directive| {
+                            d.name() == "return"
+                                && d.word(1).and_then(|s| s.parse::<u16>().ok()).is_some_and(|s| s >= 400)
+                        };
+                        let guarded =
+                            super::access::is_guarded(servers[index]) || servers[index].inner().iter().any(refuses);
+                        match guarded {
+                            true => import.decide(d, why),
+                            false => import.missing(d, why),
+                        }
+                    }
+                }
+                import.same(d, "names");
+            }
+            let seat = Seat { server: index, names };
+            match index == default {
+                true => socket.seats.insert(0, seat),
+                false => socket.seats.push(seat),
+            }
+        }
+    }
+    join(all)
+}
+
+/// Joins the IPv4 and the IPv6 wildcard of a port, where they serve the same: Sealane has `":443"` for both.
+fn join(all: Vec<Socket>) -> Vec<Socket> {
+    let mut out: Vec<Socket> = Vec::new();
+    for socket in all {
+        let other = match socket.address.split_once("]:") {
+            Some(("[::", port)) => format!("0.0.0.0:{port}"),
+            _ => match socket.address.strip_prefix("0.0.0.0:") {
+                Some(port) => format!("[::]:{port}"),
+                None => String::new(),
+            },
+        };
+        let like = |a: &Socket| {
+            let servers = |s: &Socket| s.seats.iter().map(|s| s.server).collect::<Vec<_>>();
+            a.address == other
+                && (a.tls, a.http2, a.quic, a.proxy_protocol)
+                    == (socket.tls, socket.http2, socket.quic, socket.proxy_protocol)
+                && servers(a) == servers(&socket)
+        };
+        match out.iter_mut().find(|a| like(a)) {
+            Some(there) => there.address = format!(":{}", socket.port),
+            None => out.push(socket),
+        }
+    }
+    out
+}

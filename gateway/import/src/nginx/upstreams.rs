@@ -1,0 +1,414 @@
+//! `upstream`, and what locations say about the way to its servers.
+
+use super::headers::HostHeader;
+use super::parser::Directive;
+use super::scope::{Import, Scope};
+use crate::ciphers;
+use crate::output::{Upstream, list, quoted};
+use crate::report::Place;
+use crate::units::nginx_time;
+
+/// Which protocol the servers speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http,
+    Grpc,
+    /// Bytes, relayed as they are.
+    Tcp,
+}
+
+/// A place to send requests to.
+pub(super) struct Target<'t> {
+    pub protocol: Protocol,
+    pub tls: bool,
+    /// A group's name, or `HOST[:PORT]`.
+    pub authority: &'t str,
+}
+
+/// Writes the upstream for a target; `None` where there is no server that can be written.
+pub(super) fn upstream<'d>(
+    import: &mut Import<'d>,
+    scope: &Scope<'d>,
+    d: &'d Directive,
+    target: &Target,
+    host: Option<&HostHeader>,
+) -> Option<String> {
+    let mut up = Upstream { name: target.authority.to_owned(), origin: Some(d.place.clone()), ..Upstream::default() };
+    match import.upstreams.get(target.authority).copied() {
+        Some(group) => {
+            up.origin = Some(group.place.clone());
+            import.same(group, "[[upstream]]");
+            servers_of(import, group, target, &mut up);
+            if up.servers.is_empty() {
+                import.missing(group, "has no server that Sealane reaches; requests get 501");
+                return None;
+            }
+        }
+        None => {
+            let url = match server_url(target, target.authority, if target.tls { 443 } else { 80 }) {
+                Ok(url) => url,
+                Err(why) => {
+                    import.missing(d, format!("{why}; requests get 501"));
+                    return None;
+                }
+            };
+            up.servers.push((quoted(&url), d.place.clone()));
+        }
+    }
+    if target.protocol == Protocol::Tcp {
+        stream_settings(import, scope, &mut up);
+        return Some(import.out.upstream(up));
+    }
+    if target.protocol == Protocol::Grpc {
+        up.settings.set("http", "\"2\"", &d.place);
+    }
+    match host {
+        Some(HostHeader::Client) => {}
+        Some(HostHeader::Literal(name, place)) => host_header(import, d, &mut up, name, place),
+        // Without a word about it NGINX sends the name in proxy_pass.
+        None => host_header(import, d, &mut up, target.authority, &d.place),
+    }
+    http_settings(import, scope, target.protocol, &mut up);
+    if target.tls {
+        tls(import, scope, d, target, &mut up);
+    }
+    Some(import.out.upstream(up))
+}
+
+fn host_header(import: &mut Import, d: &Directive, up: &mut Upstream, name: &str, place: &Place) {
+    match name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b)) && !name.is_empty() {
+        true => up.settings.set("host_header", quoted(name), place),
+        false => import.missing(d, format!("\"{name}\" is not a value for Host; the client's is sent")),
+    }
+}
+
+fn server_url(target: &Target, address: &str, default_port: u16) -> Result<String, &'static str> {
+    let scheme = match (target.protocol, target.tls) {
+        (Protocol::Tcp, _) => "tcp",
+        (_, true) => "https",
+        (_, false) => "http",
+    };
+    if address.starts_with("unix:") {
+        return Err("a server at a Unix socket is not reached: let it listen on 127.0.0.1");
+    }
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => match port.parse::<u16>() {
+            Ok(port) => (host, port),
+            Err(_) => return Err("is not an address and a port"),
+        },
+        _ => (address, default_port),
+    };
+    let good = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b));
+    if good { Ok(format!("{scheme}://{host}:{port}")) } else { Err("is not an address") }
+}
+
+fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target, up: &mut Upstream) {
+    let several = group.inner().iter().filter(|d| d.name() == "server").count() > 1;
+    let mut fails: Option<(String, Place)> = None;
+    for d in group.inner() {
+        match d.name() {
+            "server" => server(import, d, target, several, &mut fails, up),
+            "least_conn" => {
+                up.settings.set("balance", "\"least_connections\"", &d.place);
+                import.differs(d, "connections are counted per lane");
+            }
+            "ip_hash" => {
+                up.settings.set("hash_by", "\"address\"", &d.place);
+                import.differs(d, "the whole IPv4 address is hashed, not its first three bytes");
+            }
+            "random" => {
+                up.settings.set("balance", "\"random_two\"", &d.place);
+                match d.word(1) {
+                    Some("two") => import.same(d, "balance = \"random_two\""),
+                    _ => import.differs(d, "two random servers, of which the one with fewer requests is chosen"),
+                }
+            }
+            "hash" => {
+                let by = d.word(1).unwrap_or("").replace(['{', '}'], "");
+                let by = match by.as_str() {
+                    "$remote_addr" | "$binary_remote_addr" => Some("address".to_owned()),
+                    other => match (other.strip_prefix("$http_"), other.strip_prefix("$cookie_")) {
+                        (Some(name), _) => Some(format!("header:{}", super::conditions::header_name(name))),
+                        (_, Some(name)) => Some(format!("cookie:{name}")),
+                        _ => None,
+                    },
+                };
+                match by {
+                    Some(by) if target.protocol != Protocol::Tcp || by == "address" => {
+                        up.settings.set("hash_by", quoted(&by), &d.place);
+                        import
+                            .differs(d, "other keys go to other servers than in NGINX; the hash is always consistent");
+                    }
+                    _ => import.missing(d, "requests are hashed by address, a header or a cookie (hash_by)"),
+                }
+            }
+            "keepalive" => match d.word(1).and_then(|n| n.parse::<u32>().ok()).filter(|n| *n <= 65536) {
+                Some(n) if target.protocol != Protocol::Tcp => {
+                    up.settings.set("keepalive", n.to_string(), &d.place);
+                    import.differs(d, "per server and lane, not per worker and group");
+                }
+                _ => import.same(d, "not needed"),
+            },
+            "keepalive_timeout" => match d.word(1).and_then(nginx_time).filter(|t| t != "0s") {
+                Some(t) => {
+                    up.settings.set("keepalive_timeout", quoted(&t), &d.place);
+                    import.same(d, "keepalive_timeout");
+                }
+                None => import.missing(d, "is not a duration"),
+            },
+            "sticky" => match (d.word(1), d.word(2)) {
+                (Some("cookie"), Some(name)) if super::headers::is_name(name) => {
+                    up.settings.set("sticky", quoted(name), &d.place);
+                    import.differs(d, "the cookie has no domain, path or expiry of its own, and another value");
+                }
+                _ => import.missing(d, "clients stay with their server by a cookie (sticky)"),
+            },
+            _ => {}
+        }
+    }
+    if let Some((n, place)) = fails {
+        up.settings.set("eject_after", n, &place);
+    }
+}
+
+fn server<'d>(
+    import: &mut Import<'d>,
+    d: &'d Directive,
+    target: &Target,
+    several: bool,
+    fails: &mut Option<(String, Place)>,
+    up: &mut Upstream,
+) {
+    let url = match d.word(1).map(|a| server_url(target, a, 80)) {
+        Some(Ok(url)) => url,
+        Some(Err(why)) => return import.missing(d, why),
+        None => return import.missing(d, "names no server"),
+    };
+    let (mut weight, mut backup) = (None, false);
+    import.same(d, "a server of the group");
+    for option in d.arguments().into_iter().skip(1) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "weight" => match value.parse::<u32>() {
+                Ok(n @ 1..=256) => weight = Some(n),
+                _ => import.differs(d, "a weight is at most 256; divide all weights of the group"),
+            },
+            "backup" => backup = true,
+            "down" => return import.differs(d, "is down, and left out"),
+            "max_conns" => match value.parse::<u32>() {
+                Ok(0) | Err(_) => {}
+                Ok(n) => {
+                    if up.settings.value("max_connections").is_some_and(|v| v != n.to_string()) {
+                        import.differs(
+                            d,
+                            "max_connections is one number for all servers of a group: the last one is written",
+                        );
+                    } else {
+                        import.differs(d, "max_connections holds over all lanes, and requests beyond it wait (queue)");
+                    }
+                    up.settings.set("max_connections", n.to_string(), &d.place);
+                }
+            },
+            "max_fails" if several && value.parse::<u32>().is_ok() => {
+                if fails.as_ref().is_some_and(|(v, _)| v != value) {
+                    import.differs(d, "eject_after is one number for all servers of a group: the last one is written");
+                } else {
+                    import.differs(d, "failures in a row are counted, not those within fail_timeout");
+                }
+                *fails = Some((value.to_owned(), d.place.clone()));
+            }
+            "fail_timeout" if several => {
+                if let Some(t) = nginx_time(value).filter(|t| t != "0s") {
+                    up.settings.set("eject_for", quoted(&t), &d.place);
+                    import.differs(d, "eject_for: the time doubles with each further ejection in a row");
+                }
+            }
+            "max_fails" | "fail_timeout" => import.same(d, "a single server is never ejected"),
+            "slow_start" => {
+                if let Some(t) = nginx_time(value) {
+                    up.settings.set("slow_start", quoted(&t), &d.place);
+                }
+            }
+            "resolve" => import.same(d, "names are always resolved again"),
+            _ => import.missing(d, format!("\"{option}\" has no counterpart")),
+        }
+    }
+    let entry = match (weight, backup) {
+        (None, false) => quoted(&url),
+        (weight, backup) => {
+            let weight = weight.map_or_else(String::new, |w| format!(", weight = {w}"));
+            let backup = if backup { ", backup = true" } else { "" };
+            format!("{{ url = {}{weight}{backup} }}", quoted(&url))
+        }
+    };
+    up.servers.push((entry, d.place.clone()));
+}
+
+fn duration(import: &mut Import, d: &Directive, value: &str, key: &str, up: &mut Upstream) {
+    match nginx_time(value).filter(|t| t != "0s") {
+        Some(t) => {
+            up.settings.set(key, quoted(&t), &d.place);
+            import.same(d, key);
+        }
+        None => import.missing(d, "is not a duration"),
+    }
+}
+
+fn http_settings<'d>(import: &mut Import<'d>, scope: &Scope<'d>, protocol: Protocol, up: &mut Upstream) {
+    let prefix = if protocol == Protocol::Grpc { "grpc" } else { "proxy" };
+    if let Some((d, value)) = scope.value(&format!("{prefix}_connect_timeout")) {
+        duration(import, d, value, "connect_timeout", up);
+    }
+    if let Some((d, value)) = scope.value(&format!("{prefix}_read_timeout")) {
+        duration(import, d, value, "first_byte_timeout", up);
+        duration(import, d, value, "idle_timeout", up);
+        import.same(d, "first_byte_timeout and idle_timeout");
+    }
+    if let Some((d, value)) = scope.value(&format!("{prefix}_send_timeout")) {
+        match (nginx_time(value), up.settings.has("idle_timeout")) {
+            (Some(t), false) if t != "0s" => {
+                up.settings.set("idle_timeout", quoted(&t), &d.place);
+                import.same(d, "idle_timeout");
+            }
+            _ => import.differs(d, "idle_timeout is one for both directions, and is that of the other directive"),
+        }
+    }
+    if let Some((d, value)) = scope.value("proxy_http_version").filter(|_| protocol == Protocol::Http) {
+        match value {
+            "2" | "2.0" => {
+                up.settings.set("http", "\"2\"", &d.place);
+                import.same(d, "http = \"2\"");
+            }
+            "1.0" => import.differs(d, "servers are asked with HTTP/1.1"),
+            _ => import.same(d, "the default"),
+        }
+    }
+    if let Some(d) = scope.last(&format!("{prefix}_next_upstream")) {
+        match d.arguments().as_slice() {
+            ["off"] => {
+                up.settings.set("tries", "1", &d.place);
+                import.same(d, "tries = 1");
+            }
+            arguments if arguments.contains(&"non_idempotent") => import
+                .differs(d, "a request that is not idempotent is sent again only if the server has not processed it"),
+            ["error"] | ["timeout"] | ["error", "timeout"] | ["timeout", "error"] => import.same(d, "the default"),
+            _ => import.differs(d, "requests are not sent again because of a response's status"),
+        }
+    }
+    if let Some((d, value)) = scope.value(&format!("{prefix}_next_upstream_tries")) {
+        match value.parse::<u32>() {
+            Ok(0) => import.differs(d, "a request is tried three times at most (tries)"),
+            Ok(n @ 1..=16) => {
+                up.settings.set("tries", n.to_string(), &d.place);
+                import.same(d, "tries");
+            }
+            _ => import.missing(d, "tries is at most 16"),
+        }
+    }
+}
+
+fn tls<'d>(import: &mut Import<'d>, scope: &Scope<'d>, pass: &'d Directive, target: &Target, up: &mut Upstream) {
+    let prefix = if target.protocol == Protocol::Grpc { "grpc_ssl" } else { "proxy_ssl" };
+    let name = |what: &str| format!("{prefix}_{what}");
+    let bare = target.authority.rsplit_once(':').map_or(target.authority, |(h, _)| h).trim_matches(['[', ']']);
+    match scope.value(&name("verify")) {
+        Some((d, "on")) => import.same(d, "always verified"),
+        Some((d, _)) => {
+            up.tls.set("dangerous_skip_verification", "true", &d.place);
+            import.same(d, "dangerous_skip_verification: anybody between can read and change everything; ca is the safe way");
+        }
+        None => import.differs(
+            pass,
+            "NGINX does not verify the server's certificate; Sealane does: set ca in [upstream.tls] where it is not from a public CA",
+        ),
+    }
+    match scope.value(&name("name")) {
+        Some((d, value)) if !value.contains('$') => {
+            up.tls.set("server_name", quoted(value), &d.place);
+            import.same(d, "server_name");
+        }
+        Some((d, _)) => import.missing(d, "server_name is a constant"),
+        // The group's name is the one that NGINX verifies.
+        None if import.upstreams.contains_key(target.authority) => up.tls.set("server_name", quoted(bare), &pass.place),
+        None => {}
+    }
+    if let Some((d, value)) = scope.value(&name("server_name")) {
+        match value {
+            "on" => import.same(d, "always sent"),
+            _ => import.differs(d, "the server's name is always sent (SNI)"),
+        }
+    }
+    for (what, key) in
+        [("trusted_certificate", "ca"), ("crl", "crl"), ("certificate", "cert"), ("certificate_key", "key")]
+    {
+        let Some((d, value)) = scope.value(&name(what)) else { continue };
+        if value.contains('$') || value.starts_with("data:") || value.starts_with("engine:") {
+            import.decide(d, "name a file");
+            continue;
+        }
+        let path = import.path(value);
+        up.tls.set(key, quoted(&path), &d.place);
+        import.same(d, key);
+    }
+    if up.tls.has("key") && !up.tls.has("cert") {
+        import.decide(pass, "there is a key without a certificate");
+    }
+    if let Some(d) = scope.last(&name("protocols")) {
+        let versions = super::tls::versions(&d.arguments());
+        match versions.list() {
+            Some(list_) => {
+                up.tls.set("versions", list(list_), &d.place);
+                if versions.older {
+                    import.differs(d, "TLS 1.0 and 1.1 are not supported");
+                } else {
+                    import.same(d, "versions");
+                }
+            }
+            None => import.decide(
+                d,
+                "TLS 1.0 and 1.1 are not supported, so the server is not reached; let it have TLS 1.2 or 1.3",
+            ),
+        }
+    }
+    if let Some((d, value)) = scope.value(&name("ciphers")) {
+        let (suites, others) = ciphers::tls12(value);
+        match (suites.is_empty(), others) {
+            (true, _) => {
+                import.decide(d, "Sealane has none of these; it offers ECDHE with AES-GCM and ChaCha20-Poly1305 only")
+            }
+            (false, true) => import.differs(d, "ECDHE with AES-GCM and ChaCha20-Poly1305 only"),
+            (false, false) => import.same(d, "all of these are offered"),
+        }
+    }
+    if let Some((d, _)) = scope.value(&name("session_reuse")) {
+        import.same(d, "resumption is on by default");
+    }
+    if let Some((d, _)) = scope.value(&name("verify_depth")) {
+        import.same(d, "chains of any depth that end at a CA of \"ca\" are accepted");
+    }
+}
+
+fn stream_settings<'d>(import: &mut Import<'d>, scope: &Scope<'d>, up: &mut Upstream) {
+    if let Some((d, value)) = scope.value("proxy_connect_timeout") {
+        duration(import, d, value, "connect_timeout", up);
+    }
+    if let Some((d, value)) = scope.value("proxy_timeout") {
+        duration(import, d, value, "idle_timeout", up);
+    }
+    if let Some((d, value)) = scope.value("proxy_protocol") {
+        if value == "on" {
+            up.settings.set("proxy_protocol", "\"v1\"", &d.place);
+        }
+        import.same(d, "proxy_protocol");
+    }
+}
+
+/// Reports the settings of a group that no location uses.
+pub(super) fn unused(import: &mut Import) {
+    let groups: Vec<_> = import.upstreams.values().copied().collect();
+    for group in groups {
+        if !import.report.is_known(group.id) {
+            import.whole(group, crate::Outcome::Different, "nothing sends requests there; it is left out");
+        }
+    }
+}

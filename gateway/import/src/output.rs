@@ -1,0 +1,562 @@
+//! What is written: the tables of a `sealane.toml`, with the origin beside each setting.
+
+use crate::report::{Place, Report};
+use std::fmt::Write as _;
+
+/// Quotes a string for TOML.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out + "\""
+}
+
+/// A list of strings in TOML.
+pub(crate) fn list<S: AsRef<str>>(items: &[S]) -> String {
+    let quoted: Vec<String> = items.iter().map(|i| quoted(i.as_ref())).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+/// A key of TOML: bare where that is possible.
+pub(crate) fn key(name: &str) -> String {
+    let bare = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    if bare { name.to_owned() } else { quoted(name) }
+}
+
+/// Settings of a table, in order: key, value in TOML, origin.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings(Vec<(String, String, Option<Place>)>);
+
+impl Settings {
+    /// Sets a key; a value that is there is replaced.
+    pub fn set(&mut self, key: &str, value: impl Into<String>, origin: &Place) {
+        let entry = (key.to_owned(), value.into(), Some(origin.clone()));
+        match self.0.iter_mut().find(|(k, ..)| k == key) {
+            Some(there) => *there = entry,
+            None => self.0.push(entry),
+        }
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.value(key).is_some()
+    }
+
+    pub fn value(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, ..)| k == key).map(|(_, v, _)| v.as_str())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Keys and values, without their origins: what makes two tables the same.
+    pub fn same(&self) -> Vec<(&str, &str)> {
+        let mut all: Vec<_> = self.0.iter().map(|(k, v, _)| (k.as_str(), v.as_str())).collect();
+        all.sort_unstable();
+        all
+    }
+
+    fn write(&self, out: &mut String) {
+        for (key, value, origin) in &self.0 {
+            line(out, &format!("{key} = {value}"), origin.as_ref());
+        }
+    }
+}
+
+/// One line, with its origin as a comment.
+fn line(out: &mut String, text: &str, origin: Option<&Place>) {
+    out.push_str(text);
+    if let Some(place) = origin {
+        out.push_str("  # ");
+        out.extend(place.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }));
+    }
+    out.push('\n');
+}
+
+fn comment(out: &mut String, place: &Place, what: &str) {
+    line(out, &format!("\n# {what}"), None);
+    out.pop();
+    out.push_str(": ");
+    out.extend(place.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }));
+    out.push('\n');
+}
+
+/// Changes to headers, each with its origin.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Edits {
+    pub remove: Vec<(String, Place)>,
+    pub set: Vec<(String, String, Place)>,
+    pub add: Vec<(String, String, Place)>,
+}
+
+impl Edits {
+    pub fn is_empty(&self) -> bool {
+        self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
+    }
+
+    pub fn remove(&mut self, name: &str, place: &Place) {
+        self.set.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
+        self.add.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
+        if !self.remove.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
+            self.remove.push((name.to_owned(), place.clone()));
+        }
+    }
+
+    pub fn set(&mut self, name: &str, value: &str, place: &Place) {
+        self.remove.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
+        self.set.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
+        self.set.push((name.to_owned(), value.to_owned(), place.clone()));
+    }
+
+    /// Makes further changes after these.
+    pub fn then(&mut self, later: Self) {
+        later.remove.iter().for_each(|(name, place)| self.remove(name, place));
+        later.set.iter().for_each(|(name, value, place)| self.set(name, value, place));
+        later.add.iter().for_each(|(name, value, place)| {
+            self.add(name, value, place);
+        });
+    }
+
+    /// Whether there was room: a name can be added once.
+    pub fn add(&mut self, name: &str, value: &str, place: &Place) -> bool {
+        if self.add.iter().any(|(n, ..)| n.eq_ignore_ascii_case(name)) {
+            return false;
+        }
+        self.add.push((name.to_owned(), value.to_owned(), place.clone()));
+        true
+    }
+
+    fn same(&self) -> String {
+        let remove: Vec<_> = self.remove.iter().map(|r| &r.0).collect();
+        let pairs =
+            |list: &[(String, String, Place)]| format!("{:?}", list.iter().map(|e| (&e.0, &e.1)).collect::<Vec<_>>());
+        format!("{remove:?} {} {}", pairs(&self.set), pairs(&self.add))
+    }
+
+    fn write(&self, out: &mut String, table: &str) {
+        if let Some((_, place)) = self.remove.first() {
+            let names: Vec<_> = self.remove.iter().map(|r| &r.0).collect();
+            line(out, &format!("{table}.remove = {}", list(&names)), Some(place));
+        }
+        for (what, entries) in [("set", &self.set), ("add", &self.add)] {
+            for (name, value, place) in entries {
+                line(out, &format!("{table}.{what}.{} = {}", key(name), quoted(value)), Some(place));
+            }
+        }
+    }
+}
+
+/// What is done with requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Upstream(String),
+    Passthrough(String),
+    Respond { status: u16, body: String, content_type: Option<String> },
+    Redirect { to: String, status: u16 },
+}
+
+impl Action {
+    pub fn status(status: u16) -> Self {
+        Self::Respond { status, body: String::new(), content_type: None }
+    }
+
+    /// The answer where there is nothing to translate to.
+    pub fn untranslated() -> Self {
+        Self::Respond {
+            status: 501,
+            body: "This part of the site has not been translated.\n".to_owned(),
+            content_type: None,
+        }
+    }
+
+    /// It lets nobody through, as the original does.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Respond { status: 400.., .. }) && *self != Self::untranslated()
+    }
+
+    fn write(&self, out: &mut String, place: &Place) {
+        let text = match self {
+            Self::Upstream(name) => format!("upstream = {}", quoted(name)),
+            Self::Passthrough(name) => format!("passthrough = {}", quoted(name)),
+            Self::Redirect { to, status } => format!("redirect = {{ to = {}, status = {status} }}", quoted(to)),
+            Self::Respond { status, body, content_type } => {
+                let mut text = format!("respond = {{ status = {status}");
+                if !body.is_empty() {
+                    let _ = write!(text, ", body = {}", quoted(body));
+                }
+                if let Some(kind) = content_type {
+                    let _ = write!(text, ", content_type = {}", quoted(kind));
+                }
+                text + " }"
+            }
+        };
+        line(out, &text, Some(place));
+    }
+}
+
+/// Which paths a route is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Path {
+    /// All below, compared by whole segments.
+    Below(String),
+    Exact(String),
+}
+
+/// A route, or (with the path `/` and no other condition) what a host does itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    pub path: Path,
+    pub methods: Vec<String>,
+    /// Names and conditions in TOML.
+    pub headers: Vec<(String, String)>,
+    pub action: Action,
+    pub rewrite: Option<(String, Place)>,
+    pub request: Edits,
+    pub response: Edits,
+    pub hsts: Option<(String, Place)>,
+    pub rate_limits: Vec<(String, Place)>,
+    pub origin: Place,
+}
+
+impl Route {
+    pub fn new(path: Path, action: Action, origin: &Place) -> Self {
+        Self {
+            path,
+            methods: Vec::new(),
+            headers: Vec::new(),
+            action,
+            rewrite: None,
+            request: Edits::default(),
+            response: Edits::default(),
+            hsts: None,
+            rate_limits: Vec::new(),
+            origin: origin.clone(),
+        }
+    }
+
+    fn is_everything(&self) -> bool {
+        self.path == Path::Below("/".to_owned()) && self.methods.is_empty() && self.headers.is_empty()
+    }
+
+    /// The same requests.
+    pub fn conditions(&self) -> String {
+        let mut methods = self.methods.clone();
+        methods.sort();
+        let mut headers = self.headers.clone();
+        headers.sort();
+        let path = match &self.path {
+            Path::Below(p) => format!("below {}", p.trim_end_matches('/')),
+            Path::Exact(p) => format!("exact {p}"),
+        };
+        format!("{path} {methods:?} {headers:?}")
+    }
+
+    /// The changes to headers, without their origins.
+    pub fn changes(&self) -> String {
+        format!("{} {}", self.request.same(), self.response.same())
+    }
+
+    fn limits(&self) -> Vec<&str> {
+        self.rate_limits.iter().map(|l| l.0.as_str()).collect()
+    }
+
+    fn has_extras(&self) -> bool {
+        !(self.request.is_empty() && self.response.is_empty() && self.hsts.is_none() && self.rate_limits.is_empty())
+    }
+
+    fn write_extras(&self, out: &mut String) {
+        self.request.write(out, "request_headers");
+        self.response.write(out, "response_headers");
+        if let Some((value, place)) = &self.hsts {
+            line(out, &format!("hsts = {}", quoted(value)), Some(place));
+        }
+        if let Some((_, place)) = self.rate_limits.first() {
+            line(out, &format!("rate_limit = {}", list(&self.limits())), Some(place));
+        }
+    }
+}
+
+/// Most routes of one path whose order is kept.
+const MAX_ORDERED: usize = 12;
+
+/// Routes of one path, of which the first that matches is meant to count. Sealane prefers a route with methods, and then the one with
+/// more conditions on headers: where that is a later one, a route with the conditions of both comes before, and does what the earlier
+/// one does.
+pub(crate) fn in_order(routes: Vec<Route>) -> Vec<Route> {
+    let mut out: Vec<Route> = Vec::new();
+    let few = routes.len() <= MAX_ORDERED;
+    for (j, later) in routes.iter().enumerate() {
+        for earlier in routes[..j].iter().filter(|_| few) {
+            let wins = match (earlier.methods.is_empty(), later.methods.is_empty()) {
+                (true, false) => true,
+                (false, true) => false,
+                _ => later.headers.len() > earlier.headers.len(),
+            };
+            if !wins {
+                continue;
+            }
+            let mut both = earlier.clone();
+            both.methods = match (earlier.methods.is_empty(), later.methods.is_empty()) {
+                (true, _) => later.methods.clone(),
+                (_, true) => earlier.methods.clone(),
+                _ => later.methods.iter().filter(|m| earlier.methods.contains(m)).cloned().collect(),
+            };
+            let clashes = |(name, rule): &(String, String)| {
+                earlier.headers.iter().any(|(n, r)| n.eq_ignore_ascii_case(name) && r != rule)
+            };
+            // Nothing matches both.
+            if later.headers.iter().any(clashes) || (both.methods.is_empty() && !later.methods.is_empty()) {
+                continue;
+            }
+            let new =
+                later.headers.iter().filter(|(n, _)| !earlier.headers.iter().any(|(e, _)| e.eq_ignore_ascii_case(n)));
+            both.headers.extend(new.cloned());
+            out.push(both);
+        }
+        out.push(later.clone());
+    }
+    let mut seen: Vec<String> = Vec::new();
+    out.retain(|r| {
+        let same = r.conditions();
+        let new = !seen.contains(&same);
+        seen.push(same);
+        new
+    });
+    out
+}
+
+/// A `[[host]]`.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub names: Vec<String>,
+    pub listeners: Vec<String>,
+    pub routes: Vec<Route>,
+    pub origin: Place,
+}
+
+impl Host {
+    fn write(&self, out: &mut String) {
+        comment(out, &self.origin, "Requests");
+        out.push_str("[[host]]\n");
+        line(out, &format!("names = {}", list(&self.names)), None);
+        line(out, &format!("listeners = {}", list(&self.listeners)), None);
+        // What all routes have in common is the host's. What some of them lack is each route's own, since a route has the host's, too.
+        let mut routes = self.routes.clone();
+        let common = common(&mut routes);
+        let own = routes
+            .iter()
+            .position(|r| r.is_everything() && r.rewrite.is_none() && !r.has_extras())
+            .map(|i| routes.remove(i));
+        if let Some(own) = own {
+            own.action.write(out, &own.origin);
+        }
+        if let Some(common) = common {
+            common.write_extras(out);
+        }
+        for route in &routes {
+            out.push_str("\n[[host.route]]\n");
+            match &route.path {
+                Path::Below(p) => line(out, &format!("path = {}", quoted(p)), Some(&route.origin)),
+                Path::Exact(p) => line(out, &format!("exact = {}", quoted(p)), Some(&route.origin)),
+            }
+            if !route.methods.is_empty() {
+                line(out, &format!("methods = {}", list(&route.methods)), None);
+            }
+            for (name, condition) in &route.headers {
+                line(out, &format!("headers.{} = {condition}", key(name)), None);
+            }
+            route.action.write(out, &route.origin);
+            if let Some((to, place)) = &route.rewrite {
+                line(out, &format!("rewrite_prefix = {}", quoted(to)), Some(place));
+            }
+            route.write_extras(out);
+        }
+    }
+}
+
+/// Takes out of routes what all of them have in common. Requests are changed for servers only, so routes that answer by themselves have
+/// no say in that.
+fn common(routes: &mut [Route]) -> Option<Route> {
+    let mut out = routes.first()?.clone();
+    out.request = Edits::default();
+    let passes = |r: &Route| matches!(r.action, Action::Upstream(_));
+    if let Some(first) = routes.iter().find(|r| passes(r)).map(|r| r.request.clone())
+        && routes.iter().filter(|r| passes(r)).all(|r| r.request.same() == first.same())
+    {
+        out.request = first;
+        routes.iter_mut().for_each(|r| r.request = Edits::default());
+    }
+    match routes.iter().all(|r| r.response.same() == out.response.same()) {
+        true => routes.iter_mut().for_each(|r| r.response = Edits::default()),
+        false => out.response = Edits::default(),
+    }
+    let value = |r: &Route| r.hsts.as_ref().map(|h| h.0.clone());
+    match routes.iter().all(|r| value(r) == value(&out)) {
+        true => routes.iter_mut().for_each(|r| r.hsts = None),
+        false => out.hsts = None,
+    }
+    match routes.iter().all(|r| r.limits() == out.limits()) {
+        true => routes.iter_mut().for_each(|r| r.rate_limits.clear()),
+        false => out.rate_limits.clear(),
+    }
+    Some(out)
+}
+
+/// A `[[listener]]`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listener {
+    pub addresses: Vec<String>,
+    pub settings: Settings,
+    pub tls: Option<ListenerTls>,
+    pub origin: Option<Place>,
+}
+
+/// `[listener.tls]`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ListenerTls {
+    pub settings: Settings,
+    /// Certificate and key.
+    pub certificates: Vec<(String, Option<String>, Place)>,
+    pub client_auth: Vec<Settings>,
+}
+
+impl Listener {
+    fn write(&self, out: &mut String) {
+        out.push_str("\n[[listener]]\n");
+        line(out, &format!("address = {}", list(&self.addresses)), self.origin.as_ref());
+        self.settings.write(out);
+        let Some(tls) = &self.tls else { return };
+        out.push_str("\n[listener.tls]\n");
+        tls.settings.write(out);
+        for (cert, key, place) in &tls.certificates {
+            out.push_str("\n[[listener.tls.certificates]]\n");
+            line(out, &format!("cert = {}", quoted(cert)), Some(place));
+            if let Some(key) = key {
+                line(out, &format!("key = {}", quoted(key)), Some(place));
+            }
+        }
+        for auth in &tls.client_auth {
+            out.push_str("\n[[listener.tls.client_auth]]\n");
+            auth.write(out);
+        }
+    }
+}
+
+/// An `[[upstream]]`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Upstream {
+    pub name: String,
+    /// Each in TOML: a string or an inline table.
+    pub servers: Vec<(String, Place)>,
+    pub settings: Settings,
+    pub tls: Settings,
+    pub health: Option<Settings>,
+    pub origin: Option<Place>,
+}
+
+impl Upstream {
+    /// Whether two groups differ in nothing but their names.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let servers = |u: &Self| u.servers.iter().map(|s| s.0.clone()).collect::<Vec<_>>();
+        servers(self) == servers(other)
+            && self.settings.same() == other.settings.same()
+            && self.tls.same() == other.tls.same()
+            && self.health.as_ref().map(Settings::same) == other.health.as_ref().map(Settings::same)
+    }
+
+    fn write(&self, out: &mut String) {
+        out.push_str("\n[[upstream]]\n");
+        line(out, &format!("name = {}", quoted(&self.name)), self.origin.as_ref());
+        out.push_str("servers = [\n");
+        for (server, place) in &self.servers {
+            line(out, &format!("    {server},"), Some(place));
+        }
+        out.push_str("]\n");
+        self.settings.write(out);
+        if let Some(health) = &self.health {
+            out.push_str("\n[upstream.health]\n");
+            health.write(out);
+        }
+        if !self.tls.is_empty() {
+            out.push_str("\n[upstream.tls]\n");
+            self.tls.write(out);
+        }
+    }
+}
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Output {
+    /// The first line's comment.
+    pub title: String,
+    pub top: Settings,
+    pub admin: Settings,
+    pub log: Settings,
+    pub limits: Settings,
+    pub listeners: Vec<Listener>,
+    pub hosts: Vec<Host>,
+    pub rate_limits: Vec<Settings>,
+    pub upstreams: Vec<Upstream>,
+}
+
+impl Output {
+    pub fn to_toml(&self, report: &Report) -> String {
+        let mut out = String::new();
+        line(&mut out, &format!("# {}", self.title.replace(char::is_control, " ")), None);
+        out.push_str("# What differs from the original: the import's report, and docs/reference/import.md.\n");
+        self.top.write(&mut out);
+        let undecided = report.undecided();
+        if !undecided.is_empty() {
+            out.push_str(
+                "# Decide what takes the place of each entry, and take the entry out. Nothing is served before.\n",
+            );
+            out.push_str("undecided = [\n");
+            for entry in undecided {
+                line(&mut out, &format!("    {},", quoted(&entry)), None);
+            }
+            out.push_str("]\n");
+        }
+        for (name, settings) in [("admin", &self.admin), ("log", &self.log), ("limits", &self.limits)] {
+            if !settings.is_empty() {
+                let _ = writeln!(out, "\n[{name}]");
+                settings.write(&mut out);
+            }
+        }
+        self.listeners.iter().for_each(|l| l.write(&mut out));
+        self.hosts.iter().for_each(|h| h.write(&mut out));
+        for limit in &self.rate_limits {
+            out.push_str("\n[[rate_limit]]\n");
+            limit.write(&mut out);
+        }
+        self.upstreams.iter().for_each(|u| u.write(&mut out));
+        out
+    }
+
+    /// Takes an upstream in; returns the name by which hosts refer to it. One that differs from another of its name gets a number.
+    pub fn upstream(&mut self, mut new: Upstream) -> String {
+        let wanted = new.name.clone();
+        for n in 1.. {
+            if n > 1 {
+                new.name = format!("{wanted}-{n}");
+            }
+            match self.upstreams.iter().find(|u| u.name == new.name) {
+                Some(there) if there.is_like(&new) => break,
+                Some(_) => {}
+                None => {
+                    self.upstreams.push(new.clone());
+                    break;
+                }
+            }
+        }
+        new.name
+    }
+}

@@ -1,0 +1,124 @@
+//! Configurations in the style of popular guides: each has the result and the report that are committed beside it.
+//!
+//! `SEALANE_UPDATE=1 cargo test --test corpus` writes them anew.
+
+use sealane_config::Document;
+use sealane_import::{Imported, Memory, Outcome, haproxy, nginx};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn folder(kind: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(kind)
+}
+
+/// The configurations of a kind: names, and what they lead to.
+fn corpus(kind: &str) -> Vec<(String, Imported)> {
+    let (ending, home) = match kind {
+        "nginx" => ("conf", "/etc/nginx"),
+        _ => ("cfg", "/etc/haproxy"),
+    };
+    let mut reader = Memory::default();
+    let mut names = Vec::new();
+    for (below, folder) in [("", folder(kind)), ("snippets", folder(kind).join("snippets"))] {
+        for entry in std::fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|e| e == ending) {
+                let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                reader.files.insert(Path::new(home).join(below).join(&name), std::fs::read(&path).unwrap());
+                names.extend(below.is_empty().then_some(name));
+            }
+        }
+    }
+    names.sort();
+    let import = |name: &String| {
+        let path = Path::new(home).join(name);
+        match kind {
+            "nginx" => nginx::import(&reader, &path),
+            _ => haproxy::import(&reader, &path),
+        }
+    };
+    names.iter().map(|name| (name.clone(), import(name).unwrap_or_else(|e| panic!("{e}")))).collect()
+}
+
+fn expected(kind: &str) {
+    let update = std::env::var_os("SEALANE_UPDATE").is_some();
+    let all = corpus(kind);
+    assert!(all.len() >= 15, "{kind}: {} configurations", all.len());
+    for (name, Imported { toml, report }) in all {
+        for (ending, text) in [("toml", &toml), ("report", &report.to_text(true))] {
+            let file = folder(kind).join(&name).with_extension(ending);
+            if update {
+                std::fs::write(&file, text).unwrap();
+            }
+            let wanted = std::fs::read_to_string(&file).unwrap_or_default();
+            assert!(*text == wanted, "{} differs; SEALANE_UPDATE=1 writes it anew:\n{text}", file.display());
+        }
+        // What is not undecided starts; what is undecided does not.
+        let checked = Document::of_file(Path::new("sealane.toml"), toml.as_bytes()).unwrap().read_offline();
+        let undecided = report.count(Outcome::Undecided);
+        match (&checked, undecided) {
+            (Ok(_), 0) => {}
+            (Err(errors), 1..) => assert!(errors.to_string().contains("not decided yet"), "{name}: {errors}"),
+            (Ok(_), _) => panic!("{name}: it would start with {undecided} undecided"),
+            (Err(errors), 0) => panic!("{name}: {errors}"),
+        }
+        // Nothing is passed over.
+        let said: usize = Outcome::ALL.iter().map(|o| report.count(*o)).sum();
+        assert_eq!(said, report.directives(), "{name}");
+    }
+}
+
+#[test]
+fn nginx_configurations_have_the_expected_result() {
+    expected("nginx");
+}
+
+#[test]
+fn haproxy_configurations_have_the_expected_result() {
+    expected("haproxy");
+}
+
+/// How many directives of each name are translated, in percent of all.
+fn coverage(kind: &str) -> f64 {
+    let mut by_name: BTreeMap<String, [usize; 4]> = BTreeMap::new();
+    for (_, imported) in corpus(kind) {
+        for (name, outcome) in imported.report.outcomes() {
+            let at = Outcome::ALL.iter().position(|o| *o == outcome).unwrap();
+            by_name.entry(name.to_owned()).or_default()[at] += 1;
+        }
+    }
+    println!("{kind}: same, different, not translated, undecided");
+    for (name, counts) in &by_name {
+        println!("{name:32} {counts:?}");
+    }
+    let sum = |at: usize| by_name.values().map(|c| c[at]).sum::<usize>();
+    let translated = 100.0 * (sum(0) + sum(1)) as f64 / (0..4).map(sum).sum::<usize>() as f64;
+    println!("{kind}: {translated:.1} % translated");
+    translated
+}
+
+/// `--nocapture` prints the counts for each directive.
+#[test]
+fn most_directives_are_translated() {
+    let (nginx, haproxy) = (coverage("nginx"), coverage("haproxy"));
+    assert!(nginx >= 85.0 && haproxy >= 90.0, "NGINX {nginx:.1} %, HAProxy {haproxy:.1} %");
+}
+
+#[test]
+fn the_reference_is_up_to_date() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/import.md");
+    let written = std::fs::read_to_string(file).unwrap_or_default();
+    assert!(written == sealane_import::reference(), "docs/reference/import.md is stale: run `cargo xtask generate`");
+}
+
+/// The guides show what the import of their configurations prints.
+#[test]
+fn the_guides_have_the_numbers_of_their_reports() {
+    for (kind, name) in [("nginx", "guide.report"), ("haproxy", "guide.report")] {
+        let report = std::fs::read_to_string(folder(kind).join(name)).unwrap();
+        let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/how-to/move-from-{kind}.md"));
+        let guide = std::fs::read_to_string(guide).unwrap();
+        let numbers = report.lines().last().unwrap();
+        assert!(guide.lines().any(|line| line == numbers), "{kind}: {numbers}");
+    }
+}

@@ -1,0 +1,152 @@
+//! `sealane import …`: configurations of other programs as one of Sealane.
+
+use crate::tunnel;
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use sealane_import::{Failed, Imported, Outcome, Reader, haproxy, nginx};
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 the result passes `sealane check --offline`; 2 wrong usage; 1 the file cannot be read, or the result has
+entries under \"undecided\" and does not start before a person has taken them out.";
+
+/// Where configurations come from.
+#[derive(Subcommand)]
+pub enum ImportCommand {
+    /// Convert a configuration of NGINX, with the files that it includes
+    #[command(after_help = format!("\
+Every directive is in the report: the same, different in this way, not translated (with what to do instead), or undecided.
+An undecided directive says who may connect or how strong the protection is, and has no translation.
+
+Examples:
+  sealane import nginx /etc/nginx/nginx.conf --out sealane.toml
+  sealane import nginx /etc/nginx/nginx.conf --out sealane.toml --report json > report.json
+
+{EXIT_CODES}"))]
+    Nginx(Options),
+    /// Convert a configuration of HAProxy
+    #[command(after_help = format!("\
+Every line is in the report: the same, different in this way, not translated (with what to do instead), or undecided.
+Environment variables in quotation marks are those of this command.
+
+Examples:
+  sealane import haproxy /etc/haproxy/haproxy.cfg --out sealane.toml
+  sealane import haproxy haproxy.cfg --report full
+
+{EXIT_CODES}"))]
+    Haproxy(Options),
+    /// Convert an OpenVPN server's configuration, and list what cannot be converted
+    #[command(after_help = format!("\
+Example:
+  sealane import openvpn /etc/openvpn/server.conf --out sealane.toml
+
+{EXIT_CODES}"))]
+    Openvpn {
+        /// The OpenVPN configuration, such as /etc/openvpn/server.conf
+        file: PathBuf,
+        /// Output file; inline blocks are written beside it [default: standard output]
+        #[arg(short, long)]
+        out: Option<PathBuf>,
+    },
+}
+
+/// What both servers' imports have in common.
+#[derive(Args)]
+pub struct Options {
+    /// The main configuration file
+    file: PathBuf,
+    /// Output file, which must not exist [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// The report: what is not the same, everything (both on the standard error), or everything as JSON on the standard output
+    #[arg(long, value_enum, default_value_t = ReportKind::Text)]
+    report: ReportKind,
+    /// The same as --report json
+    #[arg(long, hide = true)]
+    json: bool,
+}
+
+/// What the report looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ReportKind {
+    Text,
+    Full,
+    Json,
+}
+
+/// The file system.
+struct Files;
+
+/// Files of a configuration have at most this many bytes.
+const MAX_FILE: u64 = 64 << 20;
+
+impl Reader for Files {
+    fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
+        let read = || -> std::io::Result<Vec<u8>> {
+            let file = std::fs::File::open(path)?;
+            if file.metadata()?.is_dir() {
+                return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory));
+            }
+            let mut out = Vec::new();
+            file.take(MAX_FILE).read_to_end(&mut out)?;
+            Ok(out)
+        };
+        read().map_err(|e| e.to_string())
+    }
+
+    fn list(&self, folder: &Path) -> Result<Vec<String>, String> {
+        let entries = std::fs::read_dir(folder).map_err(|e| e.to_string())?;
+        Ok(entries.filter_map(|e| Some(e.ok()?.file_name().to_string_lossy().into_owned())).collect())
+    }
+
+    fn environment(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
+}
+
+/// Executes the command.
+pub fn execute(command: ImportCommand) -> Result<()> {
+    match command {
+        ImportCommand::Nginx(options) => server(&options, nginx::import),
+        ImportCommand::Haproxy(options) => server(&options, haproxy::import),
+        ImportCommand::Openvpn { file, out } => tunnel::import_openvpn(&file, out.as_deref()),
+    }
+}
+
+fn server(options: &Options, import: fn(&dyn Reader, &Path) -> Result<Imported, Failed>) -> Result<()> {
+    let json = options.json || options.report == ReportKind::Json;
+    if json && options.out.is_none() {
+        bail!("--report json prints the report on the standard output: say with --out where the configuration goes");
+    }
+    // The result may lie elsewhere.
+    let path = std::path::absolute(&options.file).with_context(|| options.file.display().to_string())?;
+    let Imported { toml, report } = import(&Files, &path)?;
+    match &options.out {
+        Some(out) => write_new(out, &toml).with_context(|| format!("cannot write {}", out.display()))?,
+        None => print(&toml)?,
+    }
+    match json {
+        true => print(&report.to_json())?,
+        false => eprint!("{}", report.to_text(options.report == ReportKind::Full)),
+    }
+    match report.count(Outcome::Undecided) {
+        0 => Ok(()),
+        n => bail!(
+            "{n} directives decide who may connect, or how strong the protection is, and have no translation; the configuration does \
+             not start before you have decided about each (\"undecided\" in it)"
+        ),
+    }
+}
+
+/// Writes a file; nothing that is there is overwritten.
+fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+fn print(text: &str) -> Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).context("cannot print")
+}

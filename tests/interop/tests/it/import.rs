@@ -1,0 +1,294 @@
+//! `sealane import`: its exit codes, and translations that behave like the originals, which run beside them.
+
+use sealane_interop::backend::{Backend, ok};
+use sealane_interop::gateway::{Gateway, configured, run};
+use sealane_interop::http::{Message, Wire};
+use sealane_interop::peers::{haproxy, nginx};
+use sealane_interop::site::Site;
+use sealane_interop::{client, need, ports};
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// Servers that answer with their number and what they were asked.
+fn servers(count: usize) -> Vec<Backend> {
+    let server = |number: usize| {
+        Backend::answering(move |request| {
+            let said = |name: &str| request.header(name).unwrap_or("-").to_owned();
+            let (host, env, debug) = (said("host"), said("x-env"), said("x-debug"));
+            ok(format!("{number} {} {} {host} {env} {debug}", request.method(), request.target()).as_bytes())
+        })
+    };
+    (0..count).map(server).collect()
+}
+
+/// Puts the addresses of servers in the place of `@0`, `@1` and so on.
+fn with_servers(text: &str, servers: &[Backend]) -> String {
+    let mut text = text.to_owned();
+    for (number, server) in servers.iter().enumerate() {
+        text = text.replace(&format!("@{number}"), server.url().trim_start_matches("http://"));
+    }
+    text
+}
+
+/// Imports the configuration of a program that listens on `address`, and starts the result on another one.
+fn translated(site: &Site, kind: &str, file: &Path, address: SocketAddr) -> Gateway {
+    let output = run(["import", kind, file.to_str().expect("a plain name")]);
+    let report = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{report}");
+    let text = String::from_utf8(output.stdout).expect("TOML is UTF-8");
+    // The user is the test's own.
+    let text: Vec<&str> = text.lines().filter(|line| !line.starts_with("user = ")).collect();
+    let text = text.join("\n").replace(&address.to_string(), "@ADDRESS@");
+    configured(site, &format!("{text}\n[admin]\nlisten = \"@ADMIN@\"\n"))
+}
+
+/// What a client sees of an answer.
+fn seen(address: SocketAddr, request: &str) -> String {
+    let mut wire = Wire::new(client::tcp(address));
+    let _ = wire.send(request);
+    let method = request.split(' ').next().unwrap_or_default();
+    let answer: Message = wire.response(method).unwrap_or_else(|broken| panic!("{request}: {broken:?}"));
+    let header = |name: &str| answer.header(name).unwrap_or("-").to_owned();
+    // Errors of the gateway have bodies of their own.
+    let body = if answer.status() == 200 { answer.text() } else { String::new() };
+    let (location, added) = (header("location"), header("x-frame-options"));
+    format!("{} {location} {added} {body}", answer.status())
+}
+
+/// Sends every combination to both, and compares what comes back.
+fn compare(original: SocketAddr, gateway: &Gateway, hosts: &[&str], targets: &[&str], lines: &[&str]) {
+    let mut different = Vec::new();
+    for host in hosts {
+        for target in targets {
+            for method in ["GET", "HEAD", "POST", "PUT"] {
+                for line in lines {
+                    let request = format!(
+                        "{method} {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n{line}\r\n"
+                    );
+                    let (there, here) = (seen(original, &request), seen(gateway.address, &request));
+                    if there != here {
+                        different
+                            .push(format!("{method} {host}{target} {line:?}\n  original: {there}\n  sealane:  {here}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(different.is_empty(), "{} differences\n{}", different.len(), different.join("\n"));
+}
+
+#[test]
+fn a_translation_of_nginx_behaves_alike() {
+    let program = need!("nginx");
+    let (site, address, servers) = (Site::new(), ports::free(), servers(8));
+    let http = with_servers(
+        &r#"
+        map $http_x_canary $pool { default main; always canary; }
+        upstream main { server @0; }
+        upstream canary { server @1; }
+        server {
+            listen LISTEN;
+            server_name example.com *.example.com .example.org ~^(www\.)?example\.net$;
+            add_header X-Frame-Options DENY always;
+            location = / { return 302 /start; }
+            location / { proxy_pass http://$pool; proxy_set_header Host $http_host; }
+            location /docs/ { proxy_pass http://@2/manual/; proxy_set_header X-Env docs; }
+            location ^~ /static/ { proxy_pass http://@3; proxy_set_header X-Debug ""; }
+            location ~ ^/(users|groups)/ { proxy_pass http://@4; }
+            location /outer/ { proxy_pass http://@5; location /outer/inner/ { proxy_pass http://@6/; } }
+            location /old/ { rewrite ^/old/(.*)$ /new/$1 permanent; }
+            location /cut/ { rewrite ^/cut/(.*)$ /$1 break; proxy_pass http://@7; }
+            location /read/ { limit_except GET { deny all; } proxy_pass http://@7; }
+            location /post/ { if ($request_method !~ ^(POST|PUT)$) { return 405; } proxy_pass http://@7; }
+            location /private/ { internal; }
+            location = /shut { deny all; }
+        }
+        server { listen LISTEN; server_name www.other.org other.org; if ($host = www.other.org) { return 301 https://other.org$request_uri; } location / { proxy_pass http://@0; } }
+        server { listen LISTEN default_server; server_name _; return 410; }
+        "#
+        .replace("LISTEN", &address.to_string()),
+        &servers,
+    );
+    let _nginx = nginx(&site, &program, address, &http);
+    let gateway = translated(&site, "nginx", &site.path().join(format!("nginx-{}.conf", address.port())), address);
+    let hosts = [
+        "example.com",
+        "A.example.com",
+        "b.a.example.com",
+        "example.org",
+        "x.example.org",
+        "www.example.net",
+        "example.net",
+        "other.org",
+        "www.other.org",
+        "elsewhere.net",
+    ];
+    let targets = [
+        "/",
+        "/?q=1",
+        "/x",
+        "/docs",
+        "/docs?a=b",
+        "/docs/",
+        "/docs/a/b?x=%20y",
+        "/docsx",
+        "/static/a.gif",
+        "/users",
+        "/users/7",
+        "/groups/x",
+        "/outer",
+        "/outer/x",
+        "/outer/inner",
+        "/outer/inner/z?q",
+        "/old",
+        "/old/a/b?c=d",
+        "/cut/a?b",
+        "/cut",
+        "/read/x",
+        "/read",
+        "/post/x",
+        "/private",
+        "/private/x",
+        "/shut",
+        "/shut/x",
+    ];
+    compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
+}
+
+#[test]
+fn a_translation_of_haproxy_behaves_alike() {
+    let program = need!("haproxy");
+    let (site, address, servers) = (Site::new(), ports::free(), servers(7));
+    let sections = with_servers(
+        &r"
+frontend f
+    bind LISTEN
+    acl is_shop hdr(host) -i shop.example.com www.shop.example.com
+    acl is_sub hdr_end(host) -i .apps.example.com
+    acl is_blog hdr(host) -i blog.example.com
+    acl canary hdr(X-Canary) always
+    acl writes method POST PUT DELETE
+    acl api path_beg /api/
+    http-request redirect prefix https://shop.example.com code 301 if { hdr(host) -i www.shop.example.com }
+    http-request redirect location /remote/ code 302 if { path /.well-known/a /.well-known/b }
+    http-request return status 200 content-type text/plain string hello if { path /hello } is_blog
+    http-request del-header X-Debug
+    http-request set-header X-Env api if api is_shop
+    http-response set-header X-Frame-Options DENY
+    http-request deny if { path_reg ^/(private|internal)/ } !is_blog
+    http-request deny deny_status 404 if METH_PUT { path_beg /ro/ }
+    use_backend b6 if canary is_shop
+    use_backend b1 if is_shop api writes
+    use_backend b2 if is_shop api
+    use_backend b3 if is_shop or { path /only } is_blog
+    use_backend b4 if is_sub !api
+    use_backend b5 if is_blog { path_beg /g/ }
+    default_backend b0
+backend b0
+    server s @0
+backend b1
+    http-request replace-path ^/api(/.*)? \1
+    server s @1
+backend b2
+    http-request set-path %[path,regsub(^/api/?,/)]
+    http-request set-header Host api.internal
+    server s @2
+backend b3
+    http-request deny if { path /secret }
+    server s @3
+backend b4
+    server s @4
+backend b5
+    http-request redirect prefix /moved code 307 if { path_beg /g/old/ }
+    server s @5
+backend b6
+    server s @6
+"
+        .replace("LISTEN", &address.to_string()),
+        &servers,
+    );
+    let _haproxy = haproxy(&site, &program, address, &sections);
+    let gateway = translated(&site, "haproxy", &site.path().join(format!("haproxy-{}.cfg", address.port())), address);
+    let hosts = [
+        "shop.example.com",
+        "SHOP.example.com",
+        "www.shop.example.com",
+        "blog.example.com",
+        "x.apps.example.com",
+        "apps.example.com",
+        "a.b.apps.example.com",
+        "elsewhere.net",
+    ];
+    let targets = [
+        "/",
+        "/?q=1",
+        "/api",
+        "/api/",
+        "/api/x?y=1",
+        "/apix",
+        "/.well-known/a",
+        "/.well-known/b?x",
+        "/.well-known/c",
+        "/hello",
+        "/hello/x",
+        "/private/",
+        "/private",
+        "/internal/x",
+        "/ro/x",
+        "/ro",
+        "/only",
+        "/only/x",
+        "/secret",
+        "/secret/x",
+        "/g/",
+        "/g/old/a?b",
+        "/g",
+        "/g/old",
+    ];
+    compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
+}
+
+#[test]
+fn what_is_undecided_exits_with_1_and_does_not_start() {
+    let site = Site::new();
+    let server = |location: &str| {
+        format!("server {{ listen 127.0.0.1:1; location / {{ {location} proxy_pass http://127.0.0.1:2; }} }}")
+    };
+    let good = site.file("good.conf", server(""));
+    let undecided = site.file("undecided.conf", server("allow 10.0.0.0/8; deny all;"));
+    let import =
+        |file: &Path, out: &Path| run([Path::new("import"), Path::new("nginx"), file, Path::new("--out"), out]);
+    let (one, two) = (site.path().join("one.toml"), site.path().join("two.toml"));
+    let check = |file: &Path| run([Path::new("check"), Path::new("--offline"), Path::new("-c"), file]).status.code();
+
+    assert_eq!(import(&good, &one).status.code(), Some(0));
+    assert_eq!(check(&one), Some(0));
+    // What is there is not overwritten.
+    assert_eq!(import(&good, &one).status.code(), Some(1));
+
+    let output = import(&undecided, &two);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("undecided.conf:1: undecided: allow 10.0.0.0/8: "), "{said}");
+    assert_eq!(check(&two), Some(1));
+    let serve = run([Path::new("serve"), Path::new("-c"), &two]);
+    assert_eq!(serve.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&serve.stderr).contains("not decided yet"));
+
+    let three = site.path().join("three.toml");
+    let json = [
+        "import",
+        "nginx",
+        undecided.to_str().expect("plain"),
+        "--report",
+        "json",
+        "--out",
+        three.to_str().expect("plain"),
+    ];
+    let output = run(json);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("\"outcome\": \"undecided\"") && said.contains("\"ok\": false"), "{said}");
+    assert_eq!(run(["import", "nginx"]).status.code(), Some(2));
+    assert_eq!(run(["import", "haproxy", "/nonexistent"]).status.code(), Some(1));
+}
