@@ -12,9 +12,11 @@ use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
 use sealane_lane::{Deadline, Key, Millis, Ready};
 use sealane_tls::hello::LargeHello;
+use sealane_tls::policy::ServerPolicy;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 
 pub(crate) enum Conn {
     Client(Box<ClientConnection>),
@@ -192,6 +194,8 @@ pub(crate) struct ClientConnection {
     pub deferred: Option<Ready>,
     /// Its hello is large, and not whole yet.
     pub large_hello: Option<LargeHello>,
+    /// The hello is a certificate authority's check (RFC 8737), which this policy answers.
+    pub challenge: Option<Arc<ServerPolicy>>,
     pub early: EarlyData,
     pub protocol: Protocol,
 }
