@@ -381,7 +381,7 @@ fn tls(section: &Section, optional: bool) -> Option<Arc<ServerConfig>> {
     };
     let (cert, key) = (cert?, key);
     let chain = identity::certificates(sink, "certificate", &cert)?;
-    let private = identity::private_key(sink, key.as_ref().unwrap_or(&cert))?;
+    let private = identity::private_key(sink, key.as_ref().unwrap_or(&cert), None)?;
     let build = || -> anyhow::Result<ServerConfig> {
         let name = name.as_deref();
         let clients =
