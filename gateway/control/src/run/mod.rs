@@ -423,7 +423,10 @@ impl Running {
             let shown = files.cert.display();
             match result {
                 Ok((loaded, warnings)) => {
-                    warnings.iter().for_each(|warning| log::warn!("{warning}"));
+                    // An authority may issue certificates for days: that they end soon is no news.
+                    for warning in warnings.iter().filter(|_| !self.config.is_automatic(&files.cert)) {
+                        log::warn!("{warning}");
+                    }
                     log::info!("{shown} has changed: clients get the new certificate from now on");
                     self.status.certificate_read(&files.cert, None);
                     new.insert(files, loaded);

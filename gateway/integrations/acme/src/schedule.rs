@@ -16,11 +16,11 @@ pub(crate) fn renewal(not_before: u64, not_after: u64, share: f64) -> u64 {
 }
 
 /// The same where the authority has said when it would like it (RFC 9773 §4.2): at a random moment of its window. Never in the
-/// last tenth of the certificate's life: an authority must not make us let it expire.
+/// last fifth of the certificate's life: an authority must not make us let it expire.
 pub(crate) fn renewal_in(window: (u64, u64), not_before: u64, not_after: u64, share: f64) -> u64 {
     let (start, end) = window;
     let chosen = start + ((end.saturating_sub(start)) as f64 * share) as u64;
-    chosen.min(not_after.saturating_sub(not_after.saturating_sub(not_before) / 10))
+    chosen.min(not_after.saturating_sub(not_after.saturating_sub(not_before) / 5))
 }
 
 /// How long to wait after so many failures in a row: a minute, then twice as long each time, up to a day; half of it is random.
@@ -52,8 +52,8 @@ mod tests {
     fn the_authority_chooses_the_moment_but_not_the_end() {
         assert_eq!(renewal_in((100, 200), 0, 1000, 0.5), 150);
         assert_eq!(renewal_in((5, 5), 0, 1000, 0.9), 5);
-        assert_eq!(renewal_in((990, 2000), 0, 1000, 1.0), 900);
-        assert_eq!(renewal_in((u64::MAX, 0), 0, 1000, 1.0), 900);
+        assert_eq!(renewal_in((990, 2000), 0, 1000, 1.0), 800);
+        assert_eq!(renewal_in((u64::MAX, 0), 0, 1000, 1.0), 800);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Certificates from a real authority for tests (Pebble), which refuses a part of all nonces, checks names by real connections, and
-//! issues certificates that live for less than a minute.
+//! issues certificates that live for a minute.
 
 use crate::operating::Operated;
 use sealane_interop::client::{self, get};
@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const NAME: &str = "www.acme.test";
 /// Where names do not lead: the gateway is not there.
 const NOWHERE: &str = "127.0.0.9";
+/// An account that was agreed on beforehand, and its key.
+const ACCOUNT: &str = "kid-1";
+const ACCOUNT_KEY: &str = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
 
 /// A running authority with its DNS server.
 struct Authority {
@@ -30,7 +33,7 @@ struct Authority {
 
 impl Authority {
     /// An authority whose certificates live for so many seconds, and that looks for answers at these addresses' ports. Names
-    /// resolve to `address`.
+    /// resolve to `address`. With `external`, accounts are agreed on beforehand, by [`ACCOUNT`] and [`ACCOUNT_KEY`].
     fn start(
         site: &Site,
         programs: &(PathBuf, PathBuf),
@@ -38,6 +41,7 @@ impl Authority {
         http: SocketAddr,
         tls: SocketAddr,
         address: &str,
+        external: bool,
     ) -> Self {
         let (listen, management, dns, dns_management) = (ports::free(), ports::free(), ports::free(), ports::free());
         let mut command = Command::new(&programs.1);
@@ -51,11 +55,16 @@ impl Authority {
             r#"{{ "pebble": {{
                 "listenAddress": "{listen}", "managementListenAddress": "{management}",
                 "certificate": "{cert}", "privateKey": "{key}", "httpPort": {}, "tlsPort": {}, "ocspResponderURL": "",
-                "externalAccountBindingRequired": false, "domainBlocklist": [], "retryAfter": {{ "authz": 1, "order": 1 }},
+                "externalAccountBindingRequired": {external}, {keys}"domainBlocklist": [], "retryAfter": {{ "authz": 1, "order": 1 }},
                 "keyAlgorithm": "ecdsa", "profiles": {{ "default": {{ "description": "", "validityPeriod": {life} }} }}
             }} }}"#,
             http.port(),
-            tls.port()
+            tls.port(),
+            keys = if external {
+                format!("\"externalAccountMACKeys\": {{ \"{ACCOUNT}\": \"{ACCOUNT_KEY}\" }},")
+            } else {
+                String::new()
+            },
         );
         let config = site.file("pebble.json", text);
         let mut command = Command::new(&programs.0);
@@ -146,8 +155,11 @@ fn certificates_renew_themselves_twice_under_load() {
     };
     let site = Site::new();
     let (tls, http) = (ports::free(), ports::free());
-    let authority = Authority::start(&site, &programs, 45, http, tls, "127.0.0.1");
-    let root = Arc::new(client::config(&authority.root(&site)));
+    let authority = Authority::start(&site, &programs, 60, http, tls, "127.0.0.1", false);
+    let mut root = client::config(&authority.root(&site));
+    // A resumed session shows the certificate of its first handshake.
+    root.resumption = rustls::client::Resumption::disabled();
+    let root = Arc::new(root);
     let storage = site.path().join("acme");
     let gateway = Operated::start(&site, 2, |admin| authority.configuration(admin, &storage, tls, http, ""), tls);
     assert!(gateway.gateway.server.log().contains("a self-signed one is served"));
@@ -195,11 +207,15 @@ fn a_failed_check_is_told_and_renewing_on_demand_repairs_it() {
     };
     let site = Site::new();
     let (tls, http) = (ports::free(), ports::free());
-    let authority = Authority::start(&site, &programs, 86_400, http, tls, NOWHERE);
+    let authority = Authority::start(&site, &programs, 86_400, http, tls, NOWHERE, true);
     let root = Arc::new(client::config(&authority.root(&site)));
     let storage = site.path().join("acme");
-    let more = "challenges = [\"http-01\"]\n";
-    let file = |admin: &str| authority.configuration(admin, &storage, tls, http, more);
+    let key = site.file("account.key", ACCOUNT_KEY);
+    let more = format!(
+        "challenges = [\"http-01\"]\nexternal_account = {{ id = \"{ACCOUNT}\", key_file = \"{}\" }}\n",
+        key.display()
+    );
+    let file = |admin: &str| authority.configuration(admin, &storage, tls, http, &more);
     let mut gateway = Operated::start(&site, 1, file, tls);
     assert!(eventually(|| metric(&gateway, "sealane_acme_orders_total{result=\"failed\"}") >= 1.0));
     let listed = certificates(&gateway);
