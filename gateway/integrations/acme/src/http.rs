@@ -182,6 +182,98 @@ fn seconds(value: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// A server of TLS that answers each connection with these bytes, over and over. Returns its port and its certificate.
+    async fn server(head: &'static str, body: &'static [u8]) -> (u16, CertificateDer<'static>) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+        let certificate = made.cert.der().clone();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config =
+            rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_no_client_auth().with_single_cert(vec![certificate.clone()], key).unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(socket).await else { continue };
+                let _ = stream.read(&mut [0; 4096]).await;
+                let mut written = stream.write_all(head.as_bytes()).await;
+                while written.is_ok() && !body.is_empty() {
+                    written = stream.write_all(body).await;
+                }
+                let _ = stream.shutdown().await;
+            }
+        });
+        (port, certificate)
+    }
+
+    /// What becomes of a request to such a server.
+    async fn asked(http: &Http, url: String) -> Result<BytesResponse, String> {
+        let request = Request::builder().uri(url).body(BodyWrapper::default()).unwrap();
+        http.request(request).await.map_err(|e| e.to_string())
+    }
+
+    fn run(work: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+    }
+
+    #[test]
+    fn an_endless_answer_is_cut() {
+        run(async {
+            let (port, certificate) = server("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", &[b' '; 8192]).await;
+            let http = Http::new(tls(&[certificate]).unwrap());
+            let Err(e) = asked(&http, format!("https://localhost:{port}/")).await else { panic!("it has no end") };
+            assert!(e.contains("length limit exceeded"), "{e}");
+        });
+    }
+
+    #[test]
+    fn an_endless_head_is_cut() {
+        run(async {
+            let (port, certificate) = server("HTTP/1.1 200 OK\r\n", b"a: b\r\n").await;
+            let http = Http::new(tls(&[certificate]).unwrap());
+            assert!(asked(&http, format!("https://localhost:{port}/")).await.is_err());
+        });
+    }
+
+    #[test]
+    fn what_an_authority_demands_is_kept_and_a_redirect_is_an_answer() {
+        run(async {
+            let limited = "HTTP/1.1 429 Too Many\r\nRetry-After: 99999999999999999999\r\nContent-Length: 0\r\n\r\n";
+            let (port, certificate) = server(limited, b"").await;
+            let http = Http::new(tls(&[certificate]).unwrap());
+            assert_eq!(http.demanded(), None);
+            let Ok(answer) = asked(&http, format!("https://localhost:{port}/")).await else { panic!("it answers") };
+            assert_eq!(answer.parts.headers[RETRY_AFTER], "86400");
+            assert_eq!(http.demanded(), Some(86_400));
+            let moved = "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n";
+            let (port, certificate) = server(moved, b"").await;
+            let http = Http::new(tls(&[certificate]).unwrap());
+            let Ok(answer) = asked(&http, format!("https://localhost:{port}/")).await else { panic!("it answers") };
+            assert_eq!(answer.parts.status, StatusCode::FOUND);
+        });
+    }
+
+    #[test]
+    fn only_a_trusted_server_over_https_is_asked_and_not_endlessly() {
+        run(async {
+            let (port, certificate) = server("HTTP/1.1 204 Fine\r\n\r\n", b"").await;
+            let (_, other) = server("", b"").await;
+            let http = Http::new(tls(&[other]).unwrap());
+            let Err(e) = asked(&http, format!("https://localhost:{port}/")).await else { panic!("it is a stranger") };
+            assert!(e.contains("is not trusted") && e.contains("\"ca\" in [acme]"), "{e}");
+            let Err(e) = asked(&http, format!("http://localhost:{port}/")).await else { panic!("it is not encrypted") };
+            assert!(e.contains("over https"), "{e}");
+            let http = Http::new(tls(&[certificate]).unwrap());
+            http.shared.requests.store(MAX_REQUESTS - 1, Ordering::Relaxed);
+            assert!(asked(&http, format!("https://localhost:{port}/")).await.is_ok());
+            let Err(e) = asked(&http, format!("https://localhost:{port}/")).await else { panic!("it is too often") };
+            assert!(e.contains("endless"), "{e}");
+        });
+    }
+
     #[test]
     fn waits_are_bounded() {
         assert_eq!(seconds("120"), Some(120));

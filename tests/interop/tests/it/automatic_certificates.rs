@@ -254,6 +254,19 @@ fn a_failed_check_is_told_and_renewing_on_demand_repairs_it() {
     let gateway = Operated::start(&site, 1, file, tls);
     assert_eq!(visit(tls, &root).as_deref(), Ok(&before[..]));
     assert_eq!(metric(&gateway, "sealane_acme_orders_total{result=\"issued\"}"), 0.0);
+    // Another gateway on the same folder serves what is there, and leaves renewing to the first.
+    let other = Site::new();
+    let (other_tls, other_http) = (ports::free(), ports::free());
+    let file = |admin: &str| authority.configuration(admin, &storage, other_tls, other_http, &more);
+    let follower = Operated::start(&other, 1, file, other_tls);
+    assert_eq!(visit(other_tls, &root).as_deref(), Ok(&before[..]));
+    assert!(eventually(|| certificates(&follower).contains("by another process")), "{}", certificates(&follower));
+    let (good, said) = renew(&follower);
+    assert!(!good && said.contains("another process has the lock"), "{said}");
+    let (good, said) = renew(&gateway);
+    assert!(good, "{said}");
+    let served = || visit(other_tls, &root).ok().filter(|certificate| *certificate != before);
+    assert!(eventually(|| served().is_some()), "{}", follower.gateway.server.log());
     let files = ["", "certificates", &format!("certificates/{NAME}.pem")].map(|name| storage.join(name));
     for (file, mode) in files.iter().zip([0o700, 0o700, 0o600]) {
         use std::os::unix::fs::PermissionsExt;
