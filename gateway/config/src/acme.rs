@@ -7,7 +7,7 @@ use super::host::{Hosts, Target};
 use super::identity::{self, Store};
 use super::listener::Draft;
 use super::settings::{acme as s, external_account as e, top};
-use super::{Config, tls};
+use super::{Config, tls, tunnel};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sealane_proxy::snapshot::Action;
 use sealane_route::NamePattern;
@@ -27,6 +27,8 @@ pub enum AcmeChallenge {
     Http01,
     /// By a TLS handshake.
     TlsAlpn01,
+    /// By a record in DNS.
+    Dns01,
 }
 
 /// From where the certificates of listeners with `certificates = "auto"` are, and for which names.
@@ -44,6 +46,8 @@ pub struct Acme {
     pub profile: Option<String>,
     /// In order of preference; never empty.
     pub challenges: Vec<AcmeChallenge>,
+    /// The program that publishes records in DNS, and its arguments.
+    pub dns_hook: Option<Vec<String>>,
     /// The folder of certificates, account and state.
     pub storage: PathBuf,
     /// Every name, lower case, in alphabetical order.
@@ -71,7 +75,8 @@ impl std::fmt::Debug for ExternalAccount {
 impl Acme {
     /// Where the certificate of a name is: the private key, then the chain.
     fn file(&self, name: &str) -> PathBuf {
-        self.storage.join("certificates").join(format!("{name}.pem"))
+        // No name has a plus sign, which stands for the star of a wildcard.
+        self.storage.join("certificates").join(format!("{}.pem", name.replace('*', "+")))
     }
 }
 
@@ -136,6 +141,21 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
         }
         None => None,
     };
+    let dns_hook = section.optional_at(&s::dns_hook);
+    let by_dns = challenges.contains(&AcmeChallenge::Dns01);
+    match &dns_hook {
+        None if by_dns && section.key_span("dns_hook").is_none() => {
+            let help = "add dns_hook = [\"PROGRAM\"] to [acme]".to_owned();
+            section.missing("\"dns-01\" needs a program that publishes records in DNS".to_owned(), help);
+            good = false;
+        }
+        Some(hook) if !by_dns => {
+            let help = "write challenges = [\"dns-01\"]".to_owned();
+            sink.warn(&hook.span, "\"dns_hook\" is of no use: \"challenges\" has no \"dns-01\"", Some(help));
+        }
+        _ => {}
+    }
+    let dns_hook = dns_hook.and_then(|hook| tunnel::command(sink, s::dns_hook.key, &hook));
     for address in contact.iter().filter(|c| !c.value.starts_with("mailto:") || !c.value.contains('@')) {
         let help = format!("write \"mailto:{}\"", address.value.trim_start_matches("mailto:"));
         sink.error(&address.span, format!("\"{}\" is not the URL of a mailbox", address.value), Some(help));
@@ -156,6 +176,7 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
         external_account,
         profile,
         challenges,
+        dns_hook,
         storage,
         names: Vec::new(),
         place,
@@ -203,13 +224,19 @@ fn give_certificates(
             NamePattern::Exact(name) if !matches!(hosts.action(*host), Action::Passthrough { .. }) => {
                 Some(name.to_string())
             }
+            NamePattern::OneLabel(suffix)
+                if acme.challenges.contains(&AcmeChallenge::Dns01)
+                    && !matches!(hosts.action(*host), Action::Passthrough { .. }) =>
+            {
+                Some(format!("*.{suffix}"))
+            }
             // Those that are uncovered are warned of with the others.
             _ => None,
         };
         let names: BTreeSet<String> = target.hosts.iter().filter_map(name).collect();
         if names.is_empty() {
             let help =
-                "give a [[host]] its names, as in names = [\"www.example.com\"]; wildcards are not obtained".to_owned();
+                "give a [[host]] its names, as in names = [\"www.example.com\"]; wildcards need \"dns-01\"".to_owned();
             sink.error(&span, "certificates = \"auto\", and no host of this listener has a name", Some(help));
             continue;
         }

@@ -20,11 +20,16 @@ table! {
     /// must be writable for the gateway's user and for nobody else.
     storage: Output = Output, default("/var/lib/sealane/acme");
     /// How the authority may check that a name is ours, in order of preference: `"tls-alpn-01"` at port 443, `"http-01"` at
-    /// port 80. After a failure the next one is tried.
+    /// port 80, `"dns-01"` by `dns_hook`. After a failure the next one is tried. Wildcards need `"dns-01"`.
     challenges: Words<AcmeChallenge> = Words(&[
         ("tls-alpn-01", AcmeChallenge::TlsAlpn01),
         ("http-01", AcmeChallenge::Http01),
+        ("dns-01", AcmeChallenge::Dns01),
     ]), default(["tls-alpn-01", "http-01"]);
+    /// A program, with arguments, that publishes records in DNS for `"dns-01"`. It is started with the further arguments
+    /// `present`, the record's name and its value, and ends when the record can be seen; afterwards with `cleanup` in the place
+    /// of `present`. It may run for 90 s.
+    dns_hook: Strings = Strings, example(["/etc/sealane/dns-hook"]), secret(Arguments);
     /// The kind of certificate, of those that the authority offers.
     profile: Text = Text, described("the authority's default"), example("shortlived");
     /// The key of an account that was agreed on with the authority beforehand.

@@ -160,8 +160,10 @@ fn settings(acme: &Acme) -> sealane_acme::Settings {
             .map(|kind| match kind {
                 crate::config::AcmeChallenge::Http01 => Kind::Http01,
                 crate::config::AcmeChallenge::TlsAlpn01 => Kind::TlsAlpn01,
+                crate::config::AcmeChallenge::Dns01 => Kind::Dns01,
             })
             .collect(),
+        dns_hook: acme.dns_hook.clone(),
         storage: acme.storage.clone(),
         names: acme.names.clone(),
     }

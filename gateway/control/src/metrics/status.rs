@@ -432,7 +432,9 @@ impl Written {
         let reports = self.automatic.as_ref().map(|reporter| reporter()).unwrap_or_default();
         let with = |c: &CertificateStatus| {
             let name = Path::new(&c.file).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-            let automatic = c.automatic.as_ref().map(|known| reports.names.get(name).unwrap_or(known).clone());
+            // The file of a wildcard's certificate has a plus sign in the place of the star.
+            let automatic =
+                c.automatic.as_ref().map(|known| reports.names.get(&name.replace('+', "*")).unwrap_or(known).clone());
             let refused = self.refusals.get(&c.file).cloned().unwrap_or_default();
             CertificateStatus { automatic, refused, ..c.clone() }
         };

@@ -53,6 +53,21 @@ fn each_exact_name_of_the_listeners_hosts_gets_one() {
 }
 
 #[test]
+fn wildcards_get_one_by_dns() {
+    if !BUILT_IN {
+        return;
+    }
+    let folder = folder();
+    let by_dns = "[acme]\nchallenges = [\"dns-01\"]\ndns_hook = [\"true\"]\n";
+    let (config, warnings) = load(&folder, &text(&folder, TWO).replacen("[acme]\n", by_dns, 1));
+    assert_eq!(config.acme.as_ref().unwrap().names, ["*.example", "a.example", "b.example"]);
+    assert!(!warnings.contains("no certificate of listener"), "{warnings}");
+    let identities = &config.listeners[0].tls.as_ref().unwrap().policies[0].identities;
+    assert_eq!(identities.find("c.example"), [0]);
+    assert!(config.certificate_files()[0].cert.ends_with("acme/certificates/+.example.pem"));
+}
+
+#[test]
 fn what_an_authority_has_issued_is_used_if_it_can_be() {
     if !BUILT_IN {
         return;
@@ -97,7 +112,9 @@ fn mistakes_are_told_where_they_stand() {
         ("directory = \"https:///dir\"", "is not the https URL of a directory"),
         ("contact = [\"admin@a.example\"]", "write \"mailto:admin@a.example\""),
         ("challenges = [\"http-01\"]", "no listener can answer \"http-01\""),
-        ("challenges = [\"dns-01\"]", "dns-01"),
+        ("challenges = [\"dns-01\"]", "\"dns-01\" needs a program"),
+        ("challenges = [\"dns-01\"]\ndns_hook = [\"/none\"]", "there is no program /none"),
+        ("challenges = [\"dns-02\"]", "dns-02"),
         ("external_account = { id = \"x\", key_file = \"certs/ca.pem\" }", "not an HMAC key"),
         ("external_account = { id = \"x\", key_file = \"certs/none\" }", "cannot read the key of the external account"),
     ] {

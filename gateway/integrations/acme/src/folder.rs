@@ -29,15 +29,21 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// What is written to find out whether an order's result could be kept.
 const PROBE: usize = 64 << 10;
 
-/// Where the certificate of a name is, in a folder.
-pub fn certificate_file(storage: &Path, name: &str) -> PathBuf {
-    storage.join("certificates").join(format!("{name}.pem"))
+/// The file of a name's certificate. No name has a plus sign, which stands for the star of a wildcard.
+pub(crate) fn certificate_file(name: &str) -> String {
+    format!("certificates/{}.pem", name.replace('*', "+"))
 }
 
-/// Whether a name is the name of a file, too.
-pub fn is_file_name(name: &str) -> bool {
+/// The file of the state of a name.
+pub(crate) fn state_file(name: &str) -> String {
+    format!("state/{}.json", name.replace('*', "+"))
+}
+
+/// Whether a name can be a part of a file's name.
+pub(crate) fn is_file_name(name: &str) -> bool {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_');
-    !name.is_empty() && name.len() <= 253 && !name.starts_with('.') && name.bytes().all(good)
+    let name = name.strip_prefix("*.").unwrap_or(name);
+    !name.is_empty() && name.len() <= 240 && !name.starts_with('.') && name.bytes().all(good)
 }
 
 /// An open folder.
@@ -190,7 +196,7 @@ mod tests {
             folder.has_room().await.unwrap();
             let mode = |p: &Path| std::fs::metadata(p).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode(&path), 0o700);
-            assert_eq!(mode(&certificate_file(&path, "a.example")), 0o600);
+            assert_eq!(mode(&path.join(certificate_file("a.example"))), 0o600);
             let left: Vec<_> = std::fs::read_dir(path.join("certificates")).unwrap().collect();
             assert_eq!(left.len(), 1, "nothing is left beside it");
         });
@@ -223,10 +229,10 @@ mod tests {
 
     #[test]
     fn a_name_is_no_path() {
-        for good in ["a.example", "xn--bcher-kva.example", "_dmarc.a.example", "a"] {
+        for good in ["a.example", "xn--bcher-kva.example", "_dmarc.a.example", "a", "*.a.example"] {
             assert!(is_file_name(good), "{good}");
         }
-        for bad in ["", ".", "..", "../a", "a/b", "A.example", "*.a.example", "a\0b", "[::1]"] {
+        for bad in ["", ".", "..", "../a", "a/b", "A.example", "a.*.example", "*", "*.", "*./a", "a\0b", "[::1]"] {
             assert!(!is_file_name(bad), "{bad}");
         }
     }

@@ -16,26 +16,28 @@
 mod certificate;
 mod challenges;
 mod folder;
+mod hook;
 mod http;
 mod manager;
 mod order;
 mod schedule;
 
 pub use challenges::{Challenge, Proof, Table};
-pub use folder::{certificate_file, is_file_name};
 pub use manager::{Event, Manager, Renewer, Report, Reports};
 
 use rustls::pki_types::CertificateDer;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-/// How an authority checks that we have a name, of those ways that lanes can answer.
+/// How an authority checks that we have a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChallengeKind {
     /// A GET over plain HTTP at port 80 (RFC 8555 §8.3).
     Http01,
     /// A TLS handshake at port 443 (RFC 8737).
     TlsAlpn01,
+    /// A record in DNS, which a program publishes (RFC 8555 §8.4). The only way for wildcards.
+    Dns01,
 }
 
 /// From which authority, for which names, and where they are kept.
@@ -53,9 +55,11 @@ pub struct Settings {
     pub profile: Option<String>,
     /// In order of preference; never empty.
     pub challenges: Vec<ChallengeKind>,
+    /// The program that publishes records, and its arguments; needed by [`ChallengeKind::Dns01`].
+    pub dns_hook: Option<Vec<String>>,
     /// The folder.
     pub storage: PathBuf,
-    /// DNS names, lower case. Each gets a certificate of its own.
+    /// DNS names, lower case; `*.` and a name for a wildcard. Each gets a certificate of its own.
     pub names: Vec<String>,
 }
 

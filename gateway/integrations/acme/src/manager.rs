@@ -3,7 +3,7 @@
 
 use crate::certificate::{self, Info};
 use crate::challenges::{Responder, Table};
-use crate::folder::{Folder, Lock};
+use crate::folder::{Folder, Lock, certificate_file, is_file_name, state_file};
 use crate::order::{Failure, Issued, Work};
 use crate::{Settings, http, schedule};
 use rustls::pki_types::CertificateDer;
@@ -229,7 +229,8 @@ struct Task {
 
 impl Task {
     fn new(work: Work, tell_written: mpsc::Sender<()>, reports: Arc<Mutex<Reports>>) -> Self {
-        let entries = work.settings.names.iter().map(|name| (name.clone(), Entry::default())).collect();
+        let names = work.settings.names.iter().filter(|name| is_file_name(name));
+        let entries = names.map(|name| (name.clone(), Entry::default())).collect();
         Self {
             work,
             lock: None,
@@ -318,7 +319,7 @@ impl Task {
         }
         let now = now();
         for (name, entry) in &mut self.entries {
-            let saved = self.work.folder.read(&format!("state/{name}.json")).await?;
+            let saved = self.work.folder.read(&state_file(name)).await?;
             entry.saved = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
             // Another authority has refused nothing yet, and issued nothing either.
             entry.foreign = !entry.saved.directory.is_empty() && entry.saved.directory != *directory;
@@ -327,13 +328,14 @@ impl Task {
             }
             // A clock that was wrong must not stop renewals for years.
             entry.saved.not_before = entry.saved.not_before.min(now + ASK_AGAIN.1);
-            let pem = self.work.folder.read(&format!("certificates/{name}.pem")).await?;
+            let pem = self.work.folder.read(&certificate_file(name)).await?;
             entry.certificate = match pem.map(|pem| certificate::check(&pem, name)) {
                 Some(Ok(info)) => Some(info),
                 Some(Err(why)) => {
                     log::warn!(
-                        "{}/certificates/{name}.pem cannot be used: {why}",
-                        self.work.settings.storage.display()
+                        "{}/{} cannot be used: {why}",
+                        self.work.settings.storage.display(),
+                        certificate_file(name)
                     );
                     None
                 }
@@ -496,7 +498,7 @@ impl Task {
     /// Puts what was issued in the place of what is there.
     async fn keep(&mut self, name: &str, issued: Issued) -> Result<(), Failure> {
         let info = certificate::check(&issued.pem, name).map_err(Failure::ours)?;
-        self.work.folder.write(&format!("certificates/{name}.pem"), issued.pem).await?;
+        self.work.folder.write(&certificate_file(name), issued.pem).await?;
         let now = now();
         let dates = (info.not_before, info.not_after);
         let Some(entry) = self.entries.get_mut(name) else { return Ok(()) };
@@ -544,7 +546,7 @@ impl Task {
     async fn save(&self, name: &str) {
         let Some(entry) = self.entries.get(name) else { return };
         let bytes = serde_json::to_vec(&entry.saved).unwrap_or_default();
-        if let Err(e) = self.work.folder.write(&format!("state/{name}.json"), bytes).await {
+        if let Err(e) = self.work.folder.write(&state_file(name), bytes).await {
             log::warn!("{e}");
         }
     }

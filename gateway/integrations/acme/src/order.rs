@@ -2,6 +2,7 @@
 
 use crate::challenges::{Answered, Challenge, Proof, Responder};
 use crate::folder::Folder;
+use crate::hook::Record;
 use crate::http::Http;
 use crate::{ChallengeKind, Settings};
 use instant_acme::{
@@ -180,13 +181,7 @@ impl Work {
     }
 
     /// Answers the challenges of an order.
-    async fn authorize(
-        &self,
-        http: &Http,
-        order: &mut Order,
-        name: &str,
-        attempt: u32,
-    ) -> Result<Vec<Answered>, Failure> {
+    async fn authorize(&self, http: &Http, order: &mut Order, name: &str, attempt: u32) -> Result<Vec<Held>, Failure> {
         let failed = |e: Error| Failure::of(&e, http);
         let mut answered = Vec::new();
         let mut authorizations = order.authorizations();
@@ -203,13 +198,22 @@ impl Work {
             // Where one way does not work, the next attempt takes another one.
             let kinds = &self.settings.challenges;
             let kinds = (0..kinds.len()).map(|i| kinds[(i + attempt as usize) % kinds.len()]);
-            let offered = |kind: &ChallengeKind| authorization.challenges.iter().any(|c| c.r#type == type_of(*kind));
+            let offered = |kind: &ChallengeKind| {
+                // RFC 8555 §8.4: who answers for one name does not answer for all names.
+                let fits = *kind == ChallengeKind::Dns01 || !name.starts_with("*.");
+                fits && authorization.challenges.iter().any(|c| c.r#type == type_of(*kind))
+            };
             let Some(kind) = kinds.into_iter().find(offered) else {
                 return Err(Failure::ours("the authority offers none of the configured challenges"));
             };
             let Some(mut challenge) = authorization.challenge(type_of(kind)) else { continue };
-            let proof = proof(kind, name, &challenge)?;
-            answered.push(self.responder.answer(Challenge { name: name.to_owned(), proof }).await?);
+            answered.push(match proof(kind, name, &challenge)? {
+                Some(proof) => Held::Lanes(self.responder.answer(Challenge { name: name.to_owned(), proof }).await?),
+                None => {
+                    let command = self.settings.dns_hook.as_deref().unwrap_or_default();
+                    Held::Dns(Record::publish(command, name, challenge.key_authorization().dns_value()).await?)
+                }
+            });
             challenge.set_ready().await.map_err(failed)?;
         }
         Ok(answered)
@@ -237,14 +241,22 @@ fn type_of(kind: ChallengeKind) -> ChallengeType {
     match kind {
         ChallengeKind::Http01 => ChallengeType::Http01,
         ChallengeKind::TlsAlpn01 => ChallengeType::TlsAlpn01,
+        ChallengeKind::Dns01 => ChallengeType::Dns01,
     }
 }
 
-/// What proves a name.
-fn proof(kind: ChallengeKind, name: &str, challenge: &ChallengeHandle<'_>) -> Result<Proof, Failure> {
+/// An answer that is there as long as this exists.
+enum Held {
+    Lanes(#[expect(dead_code, reason = "holds the answer")] Answered),
+    Dns(#[expect(dead_code, reason = "holds the record")] Record),
+}
+
+/// What lanes answer to prove a name; `None`: they do not.
+fn proof(kind: ChallengeKind, name: &str, challenge: &ChallengeHandle<'_>) -> Result<Option<Proof>, Failure> {
     let ours = |e: rcgen::Error| Failure::ours(e.to_string());
     let authorization = challenge.key_authorization();
     match kind {
+        ChallengeKind::Dns01 => Ok(None),
         ChallengeKind::Http01 => {
             // It becomes part of a path, and a response.
             let token = &challenge.token;
@@ -252,14 +264,14 @@ fn proof(kind: ChallengeKind, name: &str, challenge: &ChallengeHandle<'_>) -> Re
             if token.is_empty() || token.len() > MAX_TOKEN || !token.bytes().all(good) {
                 return Err(Failure::ours("the authority's token is not base64url"));
             }
-            Ok(Proof::Http { token: token.clone(), key_authorization: authorization.as_str().to_owned() })
+            Ok(Some(Proof::Http { token: token.clone(), key_authorization: authorization.as_str().to_owned() }))
         }
         ChallengeKind::TlsAlpn01 => {
             let key = KeyPair::generate().map_err(ours)?;
             let mut params = CertificateParams::new(vec![name.to_owned()]).map_err(ours)?;
             params.custom_extensions = vec![CustomExtension::new_acme_identifier(authorization.digest().as_ref())];
             let certificate = params.self_signed(&key).map_err(ours)?.der().clone();
-            Ok(Proof::Tls { certificate, key: PrivateKeyDer::Pkcs8(key.serialize_der().into()) })
+            Ok(Some(Proof::Tls { certificate, key: PrivateKeyDer::Pkcs8(key.serialize_der().into()) }))
         }
     }
 }
@@ -275,6 +287,7 @@ async fn why_invalid(order: &mut Order) -> Option<String> {
             let kind = match kind {
                 ChallengeType::Http01 => "http-01",
                 ChallengeType::TlsAlpn01 => "tls-alpn-01",
+                ChallengeType::Dns01 => "dns-01",
                 _ => "the challenge",
             };
             return Some(cut(format!("the authority could not verify {kind}: {}", problem_words(problem))));
@@ -329,6 +342,6 @@ mod tests {
     fn each_directory_has_an_account_of_its_own() {
         let (a, b) = (account_file("https://a.example/dir"), account_file("https://a.example/dir2"));
         assert_ne!(a, b);
-        assert!(crate::is_file_name(&a), "{a}");
+        assert!(crate::folder::is_file_name(&a), "{a}");
     }
 }

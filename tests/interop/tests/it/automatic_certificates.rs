@@ -4,7 +4,7 @@
 use crate::operating::Operated;
 use sealane_interop::client::{self, get};
 use sealane_interop::http::Wire;
-use sealane_interop::peers::pebble;
+use sealane_interop::peers::{find, pebble};
 use sealane_interop::process::Server;
 use sealane_interop::site::Site;
 use sealane_interop::{WAIT_LIMIT, eventually, ports, skip};
@@ -273,4 +273,40 @@ fn a_failed_check_is_told_and_renewing_on_demand_repairs_it() {
         let found = std::fs::metadata(file).expect("it is there").permissions().mode() & 0o777;
         assert_eq!(found, mode, "{}", file.display());
     }
+}
+
+#[test]
+fn a_wildcard_is_proven_by_a_record_in_dns() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let Some(curl) = find("curl") else { skip!("`curl` is not installed") };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let authority = Authority::start(&site, &programs, 86_400, http, tls, NOWHERE, false);
+    let root = Arc::new(client::config(&authority.root(&site)));
+    let done = site.path().join("done");
+    let hook = site.file(
+        "hook",
+        format!(
+            "#!/bin/sh\nset -e\ncase \"$1\" in\npresent) to=set-txt ;;\ncleanup) to=clear-txt ;;\nesac\n\
+             {} --silent --fail --max-time 20 --data \"{{\\\"host\\\":\\\"$2.\\\",\\\"value\\\":\\\"$3\\\"}}\" http://{}/$to\n\
+             echo \"$1 $2\" >> {}\n",
+            curl.display(),
+            authority.dns_management,
+            done.display()
+        ),
+    );
+    let storage = site.path().join("acme");
+    let more = format!("challenges = [\"dns-01\"]\ndns_hook = [\"/bin/sh\", \"{}\"]\n", hook.display());
+    let file = |admin: &str| {
+        authority.configuration(admin, &storage, tls, http, &more).replace(&format!("\"{NAME}\""), "\"*.acme.test\"")
+    };
+    let gateway = Operated::start(&site, 1, file, tls);
+    assert!(eventually(|| visit(tls, &root).is_ok()), "{}", gateway.gateway.server.log());
+    let cleaned = || std::fs::read_to_string(&done).unwrap_or_default();
+    assert!(eventually(|| cleaned().contains("cleanup")), "{}", cleaned());
+    assert_eq!(cleaned(), "present _acme-challenge.acme.test\ncleanup _acme-challenge.acme.test\n");
+    assert!(certificates(&gateway).starts_with("*.acme.test\n"), "{}", certificates(&gateway));
 }
