@@ -83,11 +83,14 @@ impl Authority {
         }
     }
 
-    /// The certificate by which clients trust what it issues.
-    fn root(&self, site: &Site) -> PathBuf {
+    /// The settings of clients that trust what it issues, and nothing else.
+    fn client(&self, site: &Site) -> Arc<rustls::ClientConfig> {
         let config = Arc::new(client::config(&self.site_ca));
         let root = client::exchange(self.management, &config, &get("/roots/0")).expect("the authority shows its root");
-        site.file("pebble-root.pem", root.text())
+        let mut trusting = client::config(&site.file("pebble-root.pem", root.text()));
+        // A resumed session shows the certificate of its first handshake.
+        trusting.resumption = rustls::client::Resumption::disabled();
+        Arc::new(trusting)
     }
 
     /// Every name leads to this address from now on.
@@ -156,13 +159,10 @@ fn certificates_renew_themselves_twice_under_load() {
     let site = Site::new();
     let (tls, http) = (ports::free(), ports::free());
     let authority = Authority::start(&site, &programs, 60, http, tls, "127.0.0.1", false);
-    let mut root = client::config(&authority.root(&site));
-    // A resumed session shows the certificate of its first handshake.
-    root.resumption = rustls::client::Resumption::disabled();
-    let root = Arc::new(root);
+    let root = authority.client(&site);
     let storage = site.path().join("acme");
     let gateway = Operated::start(&site, 2, |admin| authority.configuration(admin, &storage, tls, http, ""), tls);
-    assert!(gateway.gateway.server.log().contains("a self-signed one is served"));
+    assert!(eventually(|| gateway.gateway.server.log().contains("a self-signed one is served")));
     assert!(eventually(|| visit(tls, &root).is_ok()), "{}", gateway.gateway.server.log());
 
     // From here on every connection of clients that trust the authority alone, and every request, succeeds.
@@ -208,7 +208,7 @@ fn a_failed_check_is_told_and_renewing_on_demand_repairs_it() {
     let site = Site::new();
     let (tls, http) = (ports::free(), ports::free());
     let authority = Authority::start(&site, &programs, 86_400, http, tls, NOWHERE, true);
-    let root = Arc::new(client::config(&authority.root(&site)));
+    let root = authority.client(&site);
     let storage = site.path().join("acme");
     let key = site.file("account.key", ACCOUNT_KEY);
     let more = format!(
@@ -285,7 +285,7 @@ fn a_wildcard_is_proven_by_a_record_in_dns() {
     let site = Site::new();
     let (tls, http) = (ports::free(), ports::free());
     let authority = Authority::start(&site, &programs, 86_400, http, tls, NOWHERE, false);
-    let root = Arc::new(client::config(&authority.root(&site)));
+    let root = authority.client(&site);
     let done = site.path().join("done");
     let hook = site.file(
         "hook",
