@@ -4,7 +4,7 @@
 use crate::certificate::{self, Info};
 use crate::challenges::{Responder, Table};
 use crate::folder::{Folder, Lock, certificate_file, is_file_name, state_file};
-use crate::order::{Failure, Issued, Work};
+use crate::order::{Failure, Issued, Suggested, Work};
 use crate::{Settings, http, schedule};
 use rustls::pki_types::CertificateDer;
 use sealane_log as log;
@@ -209,7 +209,7 @@ impl Entry {
 
 enum Done {
     Order(Result<Issued, Failure>),
-    Window(Result<Option<((u64, u64), u64)>, Failure>),
+    Window(Result<Option<Suggested>, Failure>),
 }
 
 struct Task {
@@ -516,19 +516,19 @@ impl Task {
         Ok(())
     }
 
-    async fn take_window(&mut self, name: &str, window: Result<Option<((u64, u64), u64)>, Failure>) {
+    async fn take_window(&mut self, name: &str, suggested: Result<Option<Suggested>, Failure>) {
         let now = now();
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.running = false;
         let Some((from, to)) = entry.certificate.as_ref().map(|c| (c.not_before, c.not_after)) else { return };
-        match window {
+        match suggested {
             Ok(None) => entry.ask_at = None,
             Err(failure) => {
                 // Without it the usual time holds.
                 log::debug!("{name}: no renewal information: {}", failure.why);
                 entry.ask_at = Some(now + 6 * 3600);
             }
-            Ok(Some((window, again))) => {
+            Ok(Some(Suggested { window, again })) => {
                 entry.ask_at = Some(now + again.clamp(ASK_AGAIN.0, ASK_AGAIN.1));
                 if entry.saved.window != Some(window) {
                     entry.saved.window = Some(window);

@@ -84,6 +84,15 @@ pub(crate) struct Issued {
     pub pem: Vec<u8>,
 }
 
+/// What an authority suggests for a renewal (RFC 9773 §4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Suggested {
+    /// From when to when, in seconds since 1970.
+    pub window: (u64, u64),
+    /// In how many seconds it wants to be asked again.
+    pub again: u64,
+}
+
 impl Work {
     /// Gets a certificate for a name. `attempt` chooses among the ways to prove it; `replaces` is the one that this renews.
     pub async fn obtain(
@@ -219,9 +228,8 @@ impl Work {
         Ok(answered)
     }
 
-    /// When the authority would like a certificate to be renewed, and in how many seconds it wants to be asked again.
-    /// `None`: it does not say.
-    pub async fn renewal_window(&self, leaf: &CertificateDer<'static>) -> Result<Option<((u64, u64), u64)>, Failure> {
+    /// When the authority would like a certificate to be renewed. `None`: it does not say.
+    pub async fn renewal_window(&self, leaf: &CertificateDer<'static>) -> Result<Option<Suggested>, Failure> {
         let http = Http::new(self.tls.clone());
         let Ok(id) = CertificateIdentifier::try_from(leaf) else { return Ok(None) };
         let account = self.account(&http).await?;
@@ -229,7 +237,7 @@ impl Work {
             Ok((info, again)) => {
                 let second = |t: time::OffsetDateTime| u64::try_from(t.unix_timestamp()).unwrap_or(0);
                 let window = (second(info.suggested_window.start), second(info.suggested_window.end));
-                Ok(Some((window, again.as_secs())))
+                Ok(Some(Suggested { window, again: again.as_secs() }))
             }
             Err(Error::Unsupported(_)) => Ok(None),
             Err(e) => Err(Failure::of(&e, &http)),
