@@ -2,7 +2,7 @@
 //! ([`settings`](super::settings)), and at the end reports those that are not declared.
 
 use super::diagnostics::Sink;
-use super::settings::{Declared, Fallback, Kind, Many, One, Setting, Table, Time};
+use super::settings::{Declared, Fallback, Kind, Many, ManyOr, One, Setting, Table, Time};
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
@@ -114,6 +114,23 @@ impl<'s, 'd> Section<'s, 'd> {
 
     /// The tables of an array of tables; a single table counts as an array of one.
     pub fn tables(&self, setting: &Setting<Many>) -> Vec<Section<'s, 'd>> {
+        let Some(node) = self.take(setting.key) else { return Vec::new() };
+        let section = |node| self.section_of(setting.key, setting.kind.0, node);
+        match node.get_ref() {
+            DeValue::Array(array) => array.iter().filter_map(section).collect(),
+            _ => section(node).into_iter().collect(),
+        }
+    }
+
+    /// Where the word stands that may be in the place of a list of tables; `None` where something else does.
+    pub fn word(&self, setting: &Setting<ManyOr>) -> Option<Range<usize>> {
+        let node = self.take(setting.key)?;
+        let is_word = matches!(node.get_ref(), DeValue::String(s) if s == setting.kind.1);
+        is_word.then(|| node.span())
+    }
+
+    /// The tables of an array of tables, where it is no word; a single table counts as an array of one.
+    pub fn tables_or_word(&self, setting: &Setting<ManyOr>) -> Vec<Section<'s, 'd>> {
         let Some(node) = self.take(setting.key) else { return Vec::new() };
         let section = |node| self.section_of(setting.key, setting.kind.0, node);
         match node.get_ref() {

@@ -194,6 +194,11 @@ impl<'t> Sink<'t> {
         }
     }
 
+    /// Collects what is found in something else than the text, with the same knowledge of the machine.
+    pub fn aside(&self) -> Sink<'t> {
+        Sink::new(Source::new(String::new(), ""), self.base.clone(), self.answers, None)
+    }
+
     /// Whether the machine is not asked: what only it knows is taken to be as it should.
     pub fn offline(&self) -> bool {
         self.answers.is_none()

@@ -60,7 +60,7 @@ fn level(path: &str) -> usize {
 fn block(setting: &Declared) -> Option<(&'static Table, bool)> {
     match setting.kind.shape() {
         Shape::Table(table) if table.title.starts_with('[') => Some((table, false)),
-        Shape::Tables(table) => Some((table, true)),
+        Shape::Tables(table) | Shape::TablesOr(table, _) => Some((table, true)),
         _ => None,
     }
 }

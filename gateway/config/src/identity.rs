@@ -1,9 +1,11 @@
 //! Certificates, keys, OCSP responses, trust anchors and revocation lists: the content of files, checked as far as can be
 //! without a connection: it parses, the key belongs to the leaf, the dates are good, nobody else can read the key.
 
+use super::certificates::CertificateFiles;
 use super::decode::At;
 use super::diagnostics::Sink;
-use super::surroundings::{Content, Unreadable};
+use super::encrypted_key::{self, Undecipherable};
+use super::surroundings::{Content, Kind, Unreadable};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
@@ -12,7 +14,8 @@ use sealane_route::NamePattern;
 use sealane_tls::policy::{Identities, Identity, KeyKind};
 use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::asn1_rs::{Enumerated, Sequence};
@@ -23,18 +26,19 @@ const SOON: Duration = Duration::from_secs(14 * 86_400);
 
 /// A certificate with its key, and the names it is good for.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub struct Loaded {
+    /// The chain and the key.
     pub identity: Arc<Identity>,
     /// DNS names, lower case.
     pub names: Vec<String>,
+    /// Made here, because an authority has not issued one yet.
+    pub self_signed: bool,
 }
-
-type FileSet = (PathBuf, PathBuf, Option<PathBuf>);
 
 /// Loads each pair of files once, however many listeners use it.
 pub(super) struct Store {
     provider: CryptoProvider,
-    loaded: HashMap<FileSet, Option<Arc<Loaded>>>,
+    loaded: HashMap<CertificateFiles, Option<Arc<Loaded>>>,
     now: i64,
     /// What stands for every certificate whose file is not read, or not yet.
     placeholder: Option<Arc<Loaded>>,
@@ -55,7 +59,25 @@ fn placeholder_identity() -> Arc<Loaded> {
     let (cert, key) = placeholder();
     let identity = Identity { chain: vec![cert], key, ocsp: None, kind: KeyKind::Ecdsa, source: PathBuf::new() };
     // Without names: else two of them would be for the same one.
-    Arc::new(Loaded { identity: Arc::new(identity), names: Vec::new() })
+    Arc::new(Loaded { identity: Arc::new(identity), names: Vec::new(), self_signed: false })
+}
+
+/// How long a certificate is valid that is served until an authority has issued one: so short that alarms see it.
+const SELF_SIGNED: Duration = Duration::from_secs(7 * 86_400);
+
+/// A certificate for a name that nobody but we have signed.
+fn self_signed(name: &str, now: i64) -> Option<Loaded> {
+    let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).ok()?;
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    let now = Duration::from_secs(u64::try_from(now).unwrap_or(0));
+    params.not_before = epoch + now.saturating_sub(Duration::from_secs(86_400));
+    params.not_after = epoch + now + SELF_SIGNED;
+    let key = rcgen::KeyPair::generate().ok()?;
+    let certificate = params.self_signed(&key).ok()?.der().clone();
+    let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+    let source = PathBuf::new();
+    let identity = Identity { chain: vec![certificate], key, ocsp: None, kind: KeyKind::Ecdsa, source };
+    Some(Loaded { identity: Arc::new(identity), names: vec![name.to_owned()], self_signed: true })
 }
 
 impl Store {
@@ -64,18 +86,19 @@ impl Store {
         Self { provider: rustls::crypto::aws_lc_rs::default_provider(), loaded: HashMap::new(), now, placeholder: None }
     }
 
-    /// Loads a certificate chain, its key (in the same file if `key` is `None`) and an OCSP response. Reports what is
-    /// wrong, the first time.
+    /// Loads a certificate chain, its key (in the same file if `key` is `None`), the key's passphrase and an OCSP response.
+    /// Reports what is wrong, the first time.
     pub fn load(
         &mut self,
         sink: &Sink,
         cert: &At<PathBuf>,
         key: Option<&At<PathBuf>>,
+        passphrase: Option<&At<PathBuf>>,
         ocsp: Option<&At<PathBuf>>,
     ) -> Option<Arc<Loaded>> {
         let key = key.unwrap_or(cert);
         // Asked for together, so that one round of questions is enough.
-        let there: Vec<bool> = [Some(cert), Some(key), ocsp]
+        let there: Vec<bool> = [Some(cert), Some(key), passphrase, ocsp]
             .into_iter()
             .flatten()
             .map(|file| sink.content(&file.value).is_some())
@@ -83,12 +106,46 @@ impl Store {
         if there.contains(&false) {
             return Some(self.placeholder.get_or_insert_with(placeholder_identity).clone());
         }
-        let files = (cert.value.clone(), key.value.clone(), ocsp.map(|o| o.value.clone()));
+        let files = CertificateFiles::new(cert, Some(key), passphrase, ocsp);
         if let Some(known) = self.loaded.get(&files) {
             return known.clone();
         }
-        let loaded = self.load_new(sink, cert, key, ocsp).map(Arc::new);
+        let loaded = self.load_new(sink, cert, key, passphrase, ocsp).map(Arc::new);
         self.loaded.insert(files, loaded.clone());
+        loaded
+    }
+
+    /// Loads the certificate that an authority has issued for a name. Where there is none, or none that can be used, it is
+    /// one that is made here.
+    pub fn load_automatic(&mut self, sink: &Sink, name: &str, file: &Path, span: &Range<usize>) -> Arc<Loaded> {
+        let cert = At { value: file.to_path_buf(), span: span.clone() };
+        let files = CertificateFiles::new(&cert, None, None, None);
+        if let Some(Some(known)) = self.loaded.get(&files) {
+            return known.clone();
+        }
+        let there = sink.kind(file).is_some_and(|kind| kind != Kind::Missing);
+        let mut issued = None;
+        if there && sink.content(file).is_some() {
+            // What is wrong with it is no mistake of the configuration.
+            let aside = sink.aside();
+            issued = self.load_new(&aside, &cert, &cert, None, None).filter(|l| l.names.iter().any(|n| n == name));
+            if issued.is_none() {
+                let (errors, _) = aside.finish();
+                let why = errors.first().map_or_else(|| format!("it is not for {name}"), |e| e.message.clone());
+                let message = format!("{}: the certificate cannot be used: {why}", file.display());
+                sink.warn(span, message, Some("a self-signed one is served until a new one is issued".to_owned()));
+            }
+        }
+        let made = || {
+            self_signed(name, self.now).map(|mut made| {
+                if let Some(identity) = Arc::get_mut(&mut made.identity) {
+                    identity.source = file.to_path_buf();
+                }
+                made
+            })
+        };
+        let loaded = issued.or_else(made).map_or_else(placeholder_identity, Arc::new);
+        self.loaded.insert(files, Some(loaded.clone()));
         loaded
     }
 
@@ -97,11 +154,12 @@ impl Store {
         sink: &Sink,
         cert: &At<PathBuf>,
         key: &At<PathBuf>,
+        passphrase: Option<&At<PathBuf>>,
         ocsp: Option<&At<PathBuf>>,
     ) -> Option<Loaded> {
         // Both are tried before giving up, so that two mistakes are two messages.
         let chain = certificates(sink, "certificate", cert);
-        let private = private_key(sink, key);
+        let private = private_key(sink, key, passphrase);
         let response = match ocsp {
             Some(file) => Some(ocsp_response(sink, file)?),
             None => None,
@@ -134,7 +192,7 @@ impl Store {
             sink.warn(&cert.span, message, Some(help));
         }
         let identity = Identity { chain, key: private, ocsp: response, kind, source: cert.value.clone() };
-        Some(Loaded { identity: Arc::new(identity), names })
+        Some(Loaded { identity: Arc::new(identity), names, self_signed: false })
     }
 
     fn check_pair(
@@ -307,19 +365,33 @@ pub(super) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Ce
     Some(lists)
 }
 
-pub(super) fn private_key(sink: &Sink, file: &At<PathBuf>) -> Option<PrivateKeyDer<'static>> {
+/// The private key of a PEM file: PKCS#8, PKCS#1 or SEC1; PKCS#8 also under a passphrase.
+pub(super) fn private_key(
+    sink: &Sink,
+    file: &At<PathBuf>,
+    passphrase: Option<&At<PathBuf>>,
+) -> Option<PrivateKeyDer<'static>> {
     let Some(content) = sink.content(&file.value) else { return Some(placeholder().1) };
     let bytes = bytes_of(sink, "private key", file, content)?;
     let shown = file.value.display();
-    let key = match PrivateKeyDer::from_pem_slice(bytes) {
-        Ok(key) => key,
-        Err(e) => {
-            let encrypted = bytes.windows(9).any(|w| w == b"ENCRYPTED");
+    let encrypted = bytes.windows(9).any(|w| w == b"ENCRYPTED");
+    let key = match (PrivateKeyDer::from_pem_slice(bytes), passphrase) {
+        (Ok(key), passphrase) => {
+            if let Some(passphrase) = passphrase {
+                sink.warn(&passphrase.span, format!("{shown}: the private key is not encrypted"), None);
+            }
+            key
+        }
+        (Err(_), Some(passphrase)) if encrypted => decrypted_key(sink, file, bytes, passphrase)?,
+        (Err(e), _) => {
             let (message, help) = match e {
                 // Also in the old form, whose body is no key in base64.
                 _ if encrypted => (
                     format!("{shown}: the private key is encrypted"),
-                    Some(format!("remove the passphrase: openssl pkey -in {shown} -out KEY; chmod 600 KEY")),
+                    Some(format!(
+                        "set \"passphrase_file\", or remove the passphrase: openssl pkey -in {shown} -out KEY; \
+                         chmod 600 KEY"
+                    )),
                 ),
                 pem::Error::NoItemsFound if looks_like_der(bytes) => (
                     format!("{shown}: no private key in PEM form in this file"),
@@ -341,13 +413,55 @@ pub(super) fn private_key(sink: &Sink, file: &At<PathBuf>) -> Option<PrivateKeyD
             return None;
         }
     };
-    if let Ok(Content { mode, .. }) = content
+    warn_if_readable(sink, file, "private key");
+    Some(key)
+}
+
+/// Warns of a secret that every user can read.
+fn warn_if_readable(sink: &Sink, file: &At<PathBuf>, what: &str) {
+    if let Some(Ok(Content { mode, .. })) = sink.content(&file.value)
         && mode & 0o004 != 0
     {
-        let message = format!("{shown}: every user of this machine can read this private key (mode {mode:04o})");
+        let shown = file.value.display();
+        let message = format!("{shown}: every user of this machine can read this {what} (mode {mode:04o})");
         sink.warn(&file.span, message, Some(format!("chmod 600 {shown}")));
     }
-    Some(key)
+}
+
+/// Decrypts a key by the first line of a file.
+fn decrypted_key(
+    sink: &Sink,
+    file: &At<PathBuf>,
+    bytes: &[u8],
+    passphrase: &At<PathBuf>,
+) -> Option<PrivateKeyDer<'static>> {
+    let words = read(sink, "passphrase", passphrase)?;
+    warn_if_readable(sink, passphrase, "passphrase");
+    let words = words.split(|b| *b == b'\n').next().unwrap_or_default();
+    let words = words.strip_suffix(b"\r").unwrap_or(words);
+    let (shown, shown_words) = (file.value.display(), passphrase.value.display());
+    if words.is_empty() {
+        let help = "the passphrase is the first line of the file".to_owned();
+        sink.error(&passphrase.span, format!("{shown_words}: there is no passphrase in this file"), Some(help));
+        return None;
+    }
+    let rewrite = format!(
+        "write it anew: openssl pkcs8 -topk8 -v2 aes-256-cbc -v2prf hmacWithSHA256 -in {shown} -out {shown}.new"
+    );
+    let (message, help) = match encrypted_key::decrypt(bytes, words) {
+        Ok(key) => return Some(PrivateKeyDer::Pkcs8(key.to_vec().into())),
+        Err(Undecipherable::WrongPassphrase) => {
+            (format!("{shown}: the passphrase in {shown_words} does not decrypt the private key"), None)
+        }
+        Err(Undecipherable::Unsupported(what)) => {
+            (format!("{shown}: the private key is encrypted with {what}, which is not supported"), Some(rewrite))
+        }
+        Err(Undecipherable::Malformed) => {
+            (format!("{shown}: the encrypted private key is not PKCS#8 (RFC 5958)"), Some(rewrite))
+        }
+    };
+    sink.error(&file.span, message, help);
+    None
 }
 
 fn pem_kinds(bytes: &[u8]) -> Vec<SectionKind> {

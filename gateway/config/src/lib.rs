@@ -15,12 +15,15 @@
 //! starts, since every file that the configuration names is asked for. Nothing that is wrong stops the reading: all errors are
 //! reported at once.
 
+mod acme;
 mod addresses;
 mod args;
 mod balancing;
+mod certificates;
 mod decode;
 mod diagnostics;
 mod document;
+mod encrypted_key;
 mod example;
 mod host;
 mod http3;
@@ -44,12 +47,14 @@ mod trust;
 mod tunnel;
 mod upstream;
 
+pub use acme::{Acme, AcmeChallenge, ExternalAccount, challenge_policy};
 pub use args::{Answer, CommandLine};
+pub use certificates::{CertificateFiles, CertificateSet, read_again};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
 pub use http3::{Http3, https_record};
-pub use identity::plain;
+pub use identity::{Loaded, plain};
 pub use level::{LEVELS, Level, LogSettings};
 pub use names::{Found, ResolverKind};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
@@ -119,6 +124,8 @@ pub struct Config {
     pub upstreams: Vec<Arc<Upstream>>,
     /// The VPN, if there is one; taken when it is started.
     pub tunnel: Option<Box<Tunnel>>,
+    /// How certificates are obtained, if some listener has `certificates = "auto"`.
+    pub acme: Option<Acme>,
     /// What control minds for each of them, in the same order.
     pub plans: Vec<Arc<Plan>>,
     /// Who resolves the names of servers.
@@ -155,6 +162,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// `None`: plain HTTP.
     pub tls: Option<ListenerTls>,
+    /// The certificates of `tls`, and the files they are from.
+    pub certificates: Option<Arc<CertificateSet>>,
     /// Whose word about clients is taken.
     pub trust: Trust,
     /// CONNECT is allowed.
@@ -229,7 +238,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
 
     let mut store = identity::Store::new();
     let listeners_absent = top.key_span("listener").is_none();
-    let listeners = listener::read_all(&top, &mut store, &mut addresses);
+    let mut listeners = listener::read_all(&top, &mut store, &mut addresses);
     let mut targets: Vec<Target> = listeners
         .iter()
         .map(|l| Target { written: l.written.clone(), tcp: l.tcp, tls: l.has_tls(), hosts: NameMap::default() })
@@ -282,8 +291,9 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         sink.warn(&name.span, format!("no host uses the rate limit \"{}\"", name.value), None);
     }
     routing.routes = routes.all;
-    top.finish();
 
+    let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
+    top.finish();
     if !sink.offline() {
         listener::warn_uncovered(sink, &listeners, &targets, &hosts);
     }
@@ -308,6 +318,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         listeners: out,
         upstreams: upstreams.all,
         tunnel,
+        acme,
         plans: upstreams.plans,
         resolver,
         names,

@@ -51,8 +51,22 @@ impl Draft {
     pub fn into_listener(self, sites: SiteMap, actions: Arc<[Action]>) -> Listener {
         let Self { address, tls, trust, allow_connect, allow_trace, syn_tls, h2c, http3, tcp, .. } = self;
         let sites = Arc::new(sites);
+        let certificates = tls.as_ref().map(|t| t.certificates.clone());
         let tls = tls.map(|t| ListenerTls { policies: t.policies, sites: sites.clone() });
-        Listener { address, tls, trust, allow_connect, allow_trace, syn_tls, h2c, http3, tcp, sites, actions }
+        Listener {
+            address,
+            tls,
+            certificates,
+            trust,
+            allow_connect,
+            allow_trace,
+            syn_tls,
+            h2c,
+            http3,
+            tcp,
+            sites,
+            actions,
+        }
     }
 }
 
@@ -140,7 +154,9 @@ fn syn_tls(section: &Section, tls: Option<&ListenerPolicies>, has_tls: bool) -> 
         section.sink.error(&written.span, "\"syn_tls\" is for listeners with TLS", Some(help));
     }
     let cheap = |kind| matches!(kind, KeyKind::Ecdsa | KeyKind::Ed25519);
-    let dear = tls.is_some_and(|t| !t.policies.iter().any(|p| p.identities.all.iter().any(|i| cheap(i.kind))));
+    let dear = tls.is_some_and(|t| {
+        t.automatic.is_none() && !t.policies.iter().any(|p| p.identities.all.iter().any(|i| cheap(i.kind)))
+    });
     if written.value == SynTls::Open && dear {
         let help = "add an ECDSA certificate beside it, or set syn_tls = \"cookie\"".to_owned();
         let message =

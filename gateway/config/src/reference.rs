@@ -44,7 +44,7 @@ fn table(out: &mut String, of: &'static Table, path: &str, level: usize) {
     for setting in of.all() {
         let (inner, list) = match setting.kind.shape() {
             Shape::Table(inner) => (inner, false),
-            Shape::Tables(inner) => (inner, true),
+            Shape::Tables(inner) | Shape::TablesOr(inner, _) => (inner, true),
             Shape::List(items) => match *items {
                 Shape::Either(kinds) if setting.key == "servers" => match kinds.into_iter().find_map(only_table) {
                     Some(inner) => (inner, true),
@@ -141,6 +141,7 @@ fn kind(shape: &Shape) -> String {
         Shape::Either(kinds) => kinds.iter().map(kind).collect::<Vec<_>>().join("; "),
         Shape::Map(_) | Shape::Table(_) => "table".to_owned(),
         Shape::Tables(_) => "list of tables".to_owned(),
+        Shape::TablesOr(_, word) => format!("list of tables, or `\"{word}\"`"),
     }
 }
 

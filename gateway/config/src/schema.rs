@@ -95,6 +95,10 @@ fn shape(of: &Shape, tables: &mut Map<String, Value>) -> Value {
             let item = reference(table, tables);
             json!({ "anyOf": [item.clone(), { "type": "array", "items": item }] })
         }
+        Shape::TablesOr(table, word) => {
+            let item = reference(table, tables);
+            json!({ "anyOf": [item.clone(), { "type": "array", "items": item }, { "type": "string", "enum": [word] }] })
+        }
     }
 }
 

@@ -74,11 +74,13 @@ fn has_effect(setting: &Declared, written: &Values) -> bool {
 fn within(shape: &Shape, value: Value) -> Value {
     match (shape, value) {
         (Shape::Table(table), Value::Table(written)) => Value::Table(filled(table, &written)),
-        (Shape::Tables(table), Value::Array(list)) => {
+        (Shape::Tables(table) | Shape::TablesOr(table, _), Value::Array(list)) => {
             Value::Array(list.into_iter().map(|value| within(&Shape::Table(table), value)).collect())
         }
         // A single table counts as a list of one.
-        (Shape::Tables(table), value @ Value::Table(_)) => Value::Array(vec![within(&Shape::Table(table), value)]),
+        (Shape::Tables(table) | Shape::TablesOr(table, _), value @ Value::Table(_)) => {
+            Value::Array(vec![within(&Shape::Table(table), value)])
+        }
         (Shape::List(item), Value::Array(list)) => {
             Value::Array(list.into_iter().map(|value| within(item, value)).collect())
         }
@@ -144,7 +146,11 @@ fn masked_where_known(value: Value) -> Value {
 
 /// Prints a table's settings in the order of the reference, then the tables in it.
 fn print(out: &mut String, table: &'static Table, values: &Values, path: &str) {
-    let own = |setting: &&Declared| !matches!(setting.kind.shape(), Shape::Table(_) | Shape::Tables(_));
+    let own = |setting: &&Declared| match setting.kind.shape() {
+        Shape::Table(_) | Shape::Tables(_) => false,
+        Shape::TablesOr(..) => values.get(setting.key).is_some_and(Value::is_str),
+        _ => true,
+    };
     // Writing to a string cannot fail.
     for setting in table.all().filter(own) {
         let _ = match (values.get(setting.key), setting.about.default) {
@@ -160,8 +166,10 @@ fn print(out: &mut String, table: &'static Table, values: &Values, path: &str) {
     }
     for setting in table.all() {
         let (inner, path) = match setting.kind.shape() {
-            Shape::Table(inner) | Shape::Tables(inner) if path.is_empty() => (inner, setting.key.to_owned()),
-            Shape::Table(inner) | Shape::Tables(inner) => (inner, format!("{path}.{}", setting.key)),
+            Shape::Table(inner) | Shape::Tables(inner) | Shape::TablesOr(inner, _) => match path {
+                "" => (inner, setting.key.to_owned()),
+                _ => (inner, format!("{path}.{}", setting.key)),
+            },
             _ => continue,
         };
         match values.get(setting.key) {

@@ -1,5 +1,6 @@
 //! TLS settings: `[listener.tls]` and `[upstream.tls]`.
 
+use super::certificates::{CertificateFiles, CertificateSet, Defaults};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::identity::{self, Loaded, Store};
@@ -170,6 +171,10 @@ pub(super) struct ListenerPolicies {
     pub names: NameMap<u32>,
     /// Those names, where they stand in the file.
     pub places: Vec<At<NamePattern>>,
+    /// What `certificates` lists; all policies have these.
+    pub certificates: Arc<CertificateSet>,
+    /// Where `certificates = "auto"` stands: they are entered when the hosts are known.
+    pub automatic: Option<Range<usize>>,
 }
 
 /// Reads `[listener.tls]`.
@@ -177,7 +182,14 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     let sink = section.sink;
     let preset = section.or(&l::preset);
     let protocol = protocol(&section, preset);
-    let certificates = certificates(&section, store);
+    let automatic = section.word(&l::certificates);
+    let certificates = match automatic {
+        Some(_) => {
+            let defaults = if section.or(&l::strict_sni) { Defaults::Refuse } else { Defaults::First };
+            Some((CertificateSet { entries: Vec::new(), defaults }, Vec::new()))
+        }
+        None => certificates(&section, store),
+    };
     let resumption = section.or(&l::resumption);
     let tickets = section.or(&l::tickets) as u8;
     let early_data = section.optional_at(&l::early_data);
@@ -206,20 +218,21 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     }
     section.finish();
 
-    let (protocol, (identities, spans), clients) = (protocol?, certificates?, clients?);
-    let identities = Arc::new(identities);
+    let (protocol, (certificates, spans), clients) = (protocol?, certificates?, clients?);
+    let identities = Arc::new(certificates.identities());
     if protocol.versions.contains(&Version::Tls12) {
         for (i, span) in identities.all.iter().zip(&spans) {
-            if protocol.suites.iter().any(|s| !is_tls13(*s) && fits(*s, i.kind)) {
-                continue;
-            }
-            let message = format!("{}: no cipher of \"ciphers\" fits this certificate in TLS 1.2", i.source.display());
-            let word = if i.kind == KeyKind::Rsa { "RSA" } else { "ECDSA" };
-            let help = Some(format!("add \"ECDHE-{word}-AES128-GCM-SHA256\""));
-            sink.warn(span, message, help);
+            let shown = i.source.display().to_string();
+            warn_without_cipher(sink, &protocol.versions, &protocol.suites, &shown, i.kind, span);
         }
     }
-    let mut out = ListenerPolicies { policies: Vec::new(), names: NameMap::default(), places: Vec::new() };
+    let mut out = ListenerPolicies {
+        policies: Vec::new(),
+        names: NameMap::default(),
+        places: Vec::new(),
+        certificates: Arc::new(certificates),
+        automatic,
+    };
     let mut add = |auth: Option<ClientAuth>, names: &[At<NamePattern>]| {
         let mut id = PolicyId::new("server");
         id.text(listener);
@@ -261,6 +274,23 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
         out.places.push(name);
     }
     Some(out)
+}
+
+/// Warns where TLS 1.2 is on, and has no cipher for a certificate's kind of key.
+pub(super) fn warn_without_cipher(
+    sink: &Sink,
+    versions: &[Version],
+    suites: &[Suite],
+    certificate: &str,
+    kind: KeyKind,
+    span: &Range<usize>,
+) {
+    if !versions.contains(&Version::Tls12) || suites.iter().any(|s| !is_tls13(*s) && fits(*s, kind)) {
+        return;
+    }
+    let message = format!("{certificate}: no cipher of \"ciphers\" fits this certificate in TLS 1.2");
+    let word = if kind == KeyKind::Rsa { "RSA" } else { "ECDSA" };
+    sink.warn(span, message, Some(format!("add \"ECDHE-{word}-AES128-GCM-SHA256\"")));
 }
 
 /// Early data comes before a client has shown that it holds its certificate's key, so it is off where one is asked for.
@@ -313,12 +343,12 @@ pub(super) fn early_data(sink: &Sink, key: &str, node: &Node) -> Option<u32> {
     }
 }
 
-/// The listener's certificates by name, and where each stands in the file.
-fn certificates(section: &Section, store: &mut Store) -> Option<(sealane_tls::policy::Identities, Vec<Range<usize>>)> {
+/// The listener's certificates, and where each stands in the file.
+fn certificates(section: &Section, store: &mut Store) -> Option<(CertificateSet, Vec<Range<usize>>)> {
     let sink = section.sink;
     let strict_sni = section.or(&l::strict_sni);
     let present = section.key_span("certificates").is_some();
-    let entries = section.tables(&l::certificates);
+    let entries = section.tables_or_word(&l::certificates);
     if entries.is_empty() {
         if !present {
             section.missing(
@@ -334,7 +364,7 @@ fn certificates(section: &Section, store: &mut Store) -> Option<(sealane_tls::po
         return None;
     }
     let wanted = entries.len();
-    let mut all: Vec<Arc<Loaded>> = Vec::new();
+    let mut all: Vec<(CertificateFiles, Arc<Loaded>)> = Vec::new();
     let mut spans = Vec::new();
     let mut marked = Vec::new();
     let mut taken: HashMap<(String, KeyKind), Range<usize>> = HashMap::new();
@@ -342,12 +372,13 @@ fn certificates(section: &Section, store: &mut Store) -> Option<(sealane_tls::po
         let cert = entry.required(&c::cert);
         let key = entry.optional_at(&c::key);
         let key_wrong = key.is_none() && entry.key_span("key").is_some();
+        let passphrase = entry.optional_at(&c::passphrase_file);
         let ocsp = entry.optional_at(&c::ocsp);
         let default = entry.optional_at(&c::default);
         let span = entry.span.clone();
         entry.finish();
         let (Some(cert), false) = (cert, key_wrong) else { continue };
-        let Some(loaded) = store.load(sink, &cert, key.as_ref(), ocsp.as_ref()) else { continue };
+        let Some(loaded) = store.load(sink, &cert, key.as_ref(), passphrase.as_ref(), ocsp.as_ref()) else { continue };
         if let Some(default) = default.filter(|d| d.value) {
             if strict_sni {
                 sink.error(&default.span, "\"default\" has no effect: strict_sni = true refuses unknown names", None);
@@ -361,19 +392,18 @@ fn certificates(section: &Section, store: &mut Store) -> Option<(sealane_tls::po
                 sink.warn(&cert.span, message, None);
             }
         }
-        all.push(loaded);
+        all.push((CertificateFiles::new(&cert, key.as_ref(), passphrase.as_ref(), ocsp.as_ref()), loaded));
         spans.push(span);
     }
     if all.len() < wanted {
         return None;
     }
-    let default = match strict_sni {
-        true => Vec::new(),
-        false if !marked.is_empty() => marked,
-        // The first, and those for the same names with another kind of key.
-        false => (0..all.len() as u32).filter(|i| all[*i as usize].names == all[0].names).collect(),
+    let defaults = match strict_sni {
+        true => Defaults::Refuse,
+        false if !marked.is_empty() => Defaults::Marked(marked),
+        false => Defaults::First,
     };
-    Some((identity::index(&all, default), spans))
+    Some((CertificateSet { entries: all, defaults }, spans))
 }
 
 /// One `client_auth` setting: for some names, or (empty) for all others.
@@ -512,8 +542,9 @@ pub(super) fn upstream(
         }
         let cert = section.optional_at(&u::cert);
         let key = section.optional_at(&u::key);
+        let passphrase = section.optional_at(&u::passphrase_file);
         match (&cert, &key) {
-            (Some(cert), key) => match store.load(sink, cert, key.as_ref(), None) {
+            (Some(cert), key) => match store.load(sink, cert, key.as_ref(), passphrase.as_ref(), None) {
                 Some(identity) => out.identity = Some(identity),
                 None => good = false,
             },

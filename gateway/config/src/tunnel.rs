@@ -163,7 +163,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let (wrap, wrap_v2) = wraps(&section);
     let optional = section.or(&s::client_certificate);
     let users = section.optional_at(&s::users).and_then(|at| users(sink, &at));
-    let command = section.optional_at(&s::auth_command).map(|at| command(sink, &at));
+    let command = section.optional_at(&s::auth_command).map(|at| command(sink, s::auth_command.key, &at));
     let token = section.optional(&s::token_lifetime);
     if optional && users.is_none() && command.is_none() && section.key_span("users").is_none() {
         let help = "add users = \"FILE\" or auth_command = [\"PROGRAM\"]".to_owned();
@@ -256,8 +256,9 @@ fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)
 
 /// What an import could not translate and only a person can decide. Nothing is served until then.
 pub(super) fn undecided(section: &Section, setting: &Setting<Strings>, page: &str) {
-    let help =
-        format!("decide what replaces this option ({page}), then remove this entry; with the last entry, remove \"undecided\" too");
+    let help = format!(
+        "decide what replaces this option ({page}), then remove this entry; with the last entry, remove \"undecided\" too"
+    );
     for at in section.optional_at(setting).map_or_else(Vec::new, |at| at.value) {
         section.sink.error(&at.span, format!("not decided yet: {}", at.value), Some(help.clone()));
     }
@@ -356,10 +357,11 @@ fn users(sink: &Sink, at: &At<PathBuf>) -> Option<Arc<dyn PasswordFile>> {
     (sink.tunnel?.users)(&text).map_err(|e| sink.error(&at.span, format!("{}: {e:#}", at.value.display()), None)).ok()
 }
 
-fn command(sink: &Sink, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
+/// A program to start, and its arguments.
+pub(super) fn command(sink: &Sink, key: &str, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
     let words: Vec<String> = at.value.iter().map(|w| w.value.clone()).collect();
     let Some(program) = words.first().filter(|w| !w.is_empty()) else {
-        sink.error(&at.span, "\"auth_command\" is empty", None);
+        sink.error(&at.span, format!("\"{key}\" is empty"), None);
         return None;
     };
     if program.contains('/') && sink.kind(Path::new(program)).is_some_and(|kind| kind != Kind::File) {
@@ -391,7 +393,7 @@ fn tls(section: &Section, optional: bool) -> Option<Arc<ServerConfig>> {
     };
     let (cert, key) = (cert?, key);
     let chain = identity::certificates(sink, "certificate", &cert)?;
-    let private = identity::private_key(sink, key.as_ref().unwrap_or(&cert))?;
+    let private = identity::private_key(sink, key.as_ref().unwrap_or(&cert), None)?;
     let build = || -> anyhow::Result<ServerConfig> {
         let name = name.as_deref();
         let clients =

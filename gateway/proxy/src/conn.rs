@@ -13,9 +13,11 @@ use crate::upstream::syn::UpstreamSyn;
 use sealane_exchange::deadlines::{self, Wait};
 use sealane_lane::{Context, Deadline, Key, Millis, Ready};
 use sealane_tls::hello::LargeHello;
+use sealane_tls::policy::ServerPolicy;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) enum Conn {
@@ -194,6 +196,8 @@ pub(crate) struct ClientConnection {
     pub deferred: Option<Ready>,
     /// Its hello is large, and not whole yet.
     pub large_hello: Option<LargeHello>,
+    /// The hello is a certificate authority's check (RFC 8737), which this policy answers.
+    pub challenge: Option<Arc<ServerPolicy>>,
     pub early: EarlyData,
     pub protocol: Protocol,
 }

@@ -222,6 +222,10 @@ counters! {
     relayed_down, counter, "sealane_relayed_bytes_total", "to=\"client\"";
     /// Requests answered 421: the host stands under other TLS rules than the connection.
     misdirected, counter, "sealane_misdirected_requests_total", "";
+    /// Checks of certificate authorities that were answered, by the type of the challenge (RFC 8555, RFC 8737).
+    challenges_http, counter, "sealane_acme_challenges_answered_total", "type=\"http-01\"";
+    /// Checks of certificate authorities that were answered, by the type of the challenge (RFC 8555, RFC 8737).
+    challenges_tls, counter, "sealane_acme_challenges_answered_total", "type=\"tls-alpn-01\"";
     /// Requests answered 400 because servers read their path in different ways, or because it has dot segments.
     bad_paths, counter, "sealane_bad_paths_total", "";
     /// Requests answered 405 because their listener does not allow their method.

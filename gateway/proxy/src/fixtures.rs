@@ -166,6 +166,7 @@ pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapsh
         access_log: None,
         quic_generation: 1,
         quic_predecessors: Arc::new([]),
+        challenges: Arc::default(),
     }
 }
 
@@ -215,6 +216,7 @@ pub(crate) fn connection(listener: &Rc<LaneListener>) -> (Conn, OwnedFd) {
         established: true,
         deferred: None,
         large_hello: None,
+        challenge: None,
         early: EarlyData::None,
         protocol: Protocol::H1(Turn::Idle),
     };

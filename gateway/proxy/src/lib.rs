@@ -24,6 +24,7 @@
 
 mod accept;
 mod access_log;
+pub mod challenges;
 mod client;
 mod clock;
 mod conn;

@@ -5,6 +5,7 @@
 //! after it is published.
 
 use crate::access_log::LogFormat;
+use crate::challenges::Challenges;
 use crate::limits::RateLimit;
 use crate::quic::succession::QuicPredecessor;
 use crate::rules::{Redirect, Route};
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Everything that a lane of the proxy needs to serve.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Snapshot {
     /// Counts publications, from 1.
     pub generation: u64,
@@ -44,6 +45,8 @@ pub struct Snapshot {
     pub quic_generation: u8,
     /// Processes that were at these sockets before and have QUIC connections still.
     pub quic_predecessors: Arc<[QuicPredecessor]>,
+    /// Answers to certificate authorities.
+    pub challenges: Arc<Challenges>,
 }
 
 /// What the rules of all hosts refer to.

@@ -182,6 +182,23 @@ Examples:
         #[arg(long, value_name = "N")]
         rounds: Option<u64>,
     },
+    /// List the certificates of a running gateway, or renew one that an authority issues
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "\
+Examples:
+  sealane certificates
+  sealane certificates renew www.example.com"
+    )]
+    Certificates {
+        #[command(flatten)]
+        at: running::AtEither,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(subcommand)]
+        command: Option<CertificatesCommand>,
+    },
     /// Reload the configuration and certificates of a running gateway (SIGHUP)
     Reload(running::At),
     /// Upgrade a running gateway to the installed binary, without closing connections (SIGUSR2)
@@ -249,6 +266,17 @@ Examples:
         /// Print JSON
         #[arg(long)]
         json: bool,
+    },
+}
+
+#[derive(Subcommand)]
+enum CertificatesCommand {
+    /// Order a new certificate for a name now (with certificates = "auto"), and wait for it
+    Renew {
+        #[command(flatten)]
+        at: running::At,
+        /// The name
+        name: String,
     },
 }
 
@@ -406,6 +434,10 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Config(ConfigCommand::Show { config, json }) => show(&config, json)?,
         Command::Status { at, json } => print(&running::status(at, json)?)?,
         Command::Top { at, interval, rounds } => running::top(at, Duration::from_secs(interval), rounds)?,
+        Command::Certificates { at, json, command: None } => print(&running::certificates(at, json)?)?,
+        Command::Certificates { command: Some(CertificatesCommand::Renew { at, name }), .. } => {
+            print(&running::renew(at, &name)?)?;
+        }
         Command::Reload(at) => print(&running::command(at, "reload")?)?,
         Command::Upgrade(at) => print(&running::command(at, "upgrade")?)?,
         Command::Drain(at) => print(&running::command(at, "drain")?)?,

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use sealane_control::admin::ask::{Where, ask, ask_with};
 use sealane_control::log::Level;
-use sealane_control::metrics::status::{ServerChange, ServerStatus, Status};
+use sealane_control::metrics::status::{CertificateStatus, ServerChange, ServerStatus, Status};
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -85,6 +85,50 @@ pub fn server(at: At, upstream: String, server: String, change: &Change) -> Resu
         default_weight: change.default_weight,
     };
     ask_with(&at.place(), "POST", "/v1/server", &serde_json::to_string(&change)?, SOON)
+}
+
+/// `sealane certificates renew`: returns what has become of the order.
+pub fn renew(at: At, name: &str) -> Result<String> {
+    ask_with(&at.place(), "POST", "/v1/renew", name, LATER)
+}
+
+/// `sealane certificates`: a line or more for each, or the same as JSON.
+pub fn certificates(at: AtEither, json: bool) -> Result<String> {
+    let (status, _) = fetch(&at.place())?;
+    if json {
+        return Ok(serde_json::to_string_pretty(&status.certificates)? + "\n");
+    }
+    let mut text = String::new();
+    for certificate in &status.certificates {
+        describe_certificate(&mut text, certificate);
+    }
+    if text.is_empty() {
+        text = "no certificates: no listener has TLS\n".to_owned();
+    }
+    Ok(text)
+}
+
+fn describe_certificate(t: &mut String, c: &CertificateStatus) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(t, "{}", c.subject);
+    let issuer = match c.self_signed {
+        true => "self-signed, until an authority has issued one",
+        false => &c.issuer,
+    };
+    let _ = writeln!(t, "  issuer        {issuer}");
+    let _ = writeln!(t, "  file          {}", c.file);
+    let _ = writeln!(t, "  expires       {}", top::days_from_now(c.not_after));
+    if let Some(automatic) = &c.automatic {
+        let next = automatic.next.and_then(|next| i64::try_from(next).ok());
+        let next = next.map_or_else(|| "by another process".to_owned(), top::days_from_now);
+        let _ = writeln!(t, "  next renewal  {next}");
+        if !automatic.last_error.is_empty() {
+            let _ = writeln!(t, "  last error    {}", automatic.last_error);
+        }
+    }
+    if !c.refused.is_empty() {
+        let _ = writeln!(t, "  refused       {}", c.refused.replace('\n', "\n                "));
+    }
 }
 
 /// `sealane log-level`: changes the level, if there is one to change it to, and returns the level in force.

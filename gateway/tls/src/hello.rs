@@ -24,6 +24,7 @@ const CLIENT_HELLO: u8 = 1;
 const EXT_SERVER_NAME: u16 = 0;
 const EXT_SUPPORTED_GROUPS: u16 = 10;
 const EXT_SIGNATURE_ALGORITHMS: u16 = 13;
+const EXT_ALPN: u16 = 16;
 const EXT_SESSION_TICKET: u16 = 35;
 const EXT_PRE_SHARED_KEY: u16 = 41;
 const EXT_EARLY_DATA: u16 = 42;
@@ -32,6 +33,9 @@ const EXT_KEY_SHARE: u16 = 51;
 const EXT_RENEGOTIATION_INFO: u16 = 0xff01;
 
 const TLS12: u16 = 0x0303;
+
+/// The content of the extension ALPN in the hello of a certificate authority that checks a name (RFC 8737 §3).
+const ACME_TLS: &[u8] = b"\x00\x0b\x0aacme-tls/1";
 
 thread_local! {
     static LARGE: Cell<usize> = const { Cell::new(0) };
@@ -82,6 +86,8 @@ pub struct ClientHello<'a> {
     pub has_ticket: bool,
     /// The client has sent early data, or is about to (RFC 8446 §4.2.10).
     pub early_data: bool,
+    /// `application_layer_protocol_negotiation` (RFC 7301) has `acme-tls/1` alone.
+    pub offers_acme_only: bool,
 }
 
 /// Why these bytes are no `ClientHello`.
@@ -144,6 +150,11 @@ impl ClientHello<'_> {
     /// The server name in lower case. `None` without one, and for bytes that no name has.
     pub fn name(&self) -> Option<String> {
         self.server_name.and_then(|name| std::str::from_utf8(name).ok()).map(str::to_ascii_lowercase)
+    }
+
+    /// The hello is a certificate authority's check of a name (RFC 8737 §3), or looks like one.
+    pub fn is_acme_challenge(&self) -> bool {
+        self.offers_acme_only && self.server_name.is_some()
     }
 
     /// What rustls would let pass, or refuse with another alert. `versions` are the policy's, `identities` those with
@@ -341,6 +352,7 @@ fn read_hello(message: &[u8]) -> Option<ClientHello<'_>> {
             EXT_SUPPORTED_GROUPS => hello.has_groups = true,
             EXT_SIGNATURE_ALGORITHMS => hello.signature_schemes = Some(Reader(body).vec16()?),
             EXT_KEY_SHARE => hello.has_key_share = true,
+            EXT_ALPN => hello.offers_acme_only = body == ACME_TLS,
             EXT_RENEGOTIATION_INFO => hello.renegotiates = body != [0],
             EXT_SESSION_TICKET => hello.has_ticket = !body.is_empty(),
             EXT_PRE_SHARED_KEY => hello.psk_identity = Some(Reader(Reader(body).vec16()?).vec16()?),
@@ -404,6 +416,23 @@ mod tests {
                 assert_eq!(parse(&bytes[..cut], &mut joined), Ok(None), "cut at {cut} of records of {size}");
             }
         }
+    }
+
+    #[test]
+    fn the_check_of_an_authority_offers_one_protocol() {
+        let name = extension(0, &[0, 7, 0, 0, 4, b'a', b'.', b'b', b'c']);
+        let protocols = |names: &[&str]| {
+            let list: Vec<u8> = names.iter().flat_map(|n| [&[n.len() as u8], n.as_bytes()].concat()).collect();
+            extension(16, &[&(list.len() as u16).to_be_bytes()[..], &list].concat())
+        };
+        let is_check = |extensions: &[Vec<u8>]| {
+            let bytes = records(&hello_message(&extensions.concat()), 5000);
+            parse(&bytes, &mut Vec::new()).unwrap().unwrap().is_acme_challenge()
+        };
+        assert!(is_check(&[name.clone(), protocols(&["acme-tls/1"])]));
+        assert!(!is_check(&[protocols(&["acme-tls/1"])]), "it is for a name");
+        assert!(!is_check(&[name.clone(), protocols(&["acme-tls/1", "h2"])]));
+        assert!(!is_check(&[name.clone(), protocols(&["h2"])]) && !is_check(&[name]));
     }
 
     #[test]

@@ -163,6 +163,27 @@ pub fn h2spec() -> Result<PathBuf, String> {
     .clone()
 }
 
+/// Pebble, the ACME authority for tests, and its DNS server, built once by Go from their module. The error says why there is
+/// none.
+pub fn pebble() -> Result<(PathBuf, PathBuf), String> {
+    static MADE: OnceLock<Result<(PathBuf, PathBuf), String>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        const MODULE: &str = "github.com/letsencrypt/pebble/v2/cmd";
+        const VERSION: &str = "v2.10.1";
+        let folder = binary::target().join("interop-go");
+        let programs = ["pebble", "pebble-challtestsrv"].map(|name| folder.join(name));
+        if !programs.iter().all(|program| program.is_file()) {
+            let mut command = Command::new(find("go").ok_or("`go` is not installed")?);
+            command.env("GOBIN", &folder).arg("install");
+            command.args(["pebble", "pebble-challtestsrv"].map(|name| format!("{MODULE}/{name}@{VERSION}")));
+            set_up(&mut command)?;
+        }
+        let [pebble, dns] = programs;
+        Ok((pebble, dns))
+    })
+    .clone()
+}
+
 /// quic-go with our small program around it (`peers/quic-go`). The error says why there is none.
 pub fn quic_go() -> Result<PathBuf, String> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();

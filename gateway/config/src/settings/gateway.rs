@@ -1,8 +1,8 @@
 //! The top level, `[admin]`, `[log]`, `[limits]` and `[[rate_limit]]`.
 
 use super::{
-    Choice, Count, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, argument, host, listener, table, tunnel,
-    upstream,
+    Choice, Count, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener, table,
+    tunnel, upstream,
 };
 use crate::{AccessLogTarget, LEVELS, Level, ResolverKind, rate, read_access_log, read_resolver};
 use sealane_proxy::LogFormat;
@@ -30,8 +30,8 @@ table! {
     resolver: Own<ResolverKind> = Own(read_resolver, || Shape::Text(None)),
         described("`\"dns\"`, or `\"system\"` where `/etc/nsswitch.conf` has sources beyond files and DNS"),
         example("127.0.0.53");
-    /// Reload when this file or one that it names (certificates, keys, CAs, CRLs, OCSP responses) changes. Without it,
-    /// `sealane reload` or SIGHUP reloads.
+    /// Reload when this file or one that it names (CAs, CRLs, password files) changes. Without it, `sealane reload` or SIGHUP
+    /// reloads. Changed certificates of listeners, with their keys, passphrases and OCSP responses, are taken in both cases.
     reload_on_change: Flag = Flag, default(false);
     /// The user to become, if the gateway was started as root, after it has opened everything. Only the capability to bind low ports is kept (with
     /// `[tunnel]` also the one to set up interfaces and routes).
@@ -43,6 +43,8 @@ table! {
     undecided: Strings = Strings, example(["nginx.conf:12: allow 10.0.0.0/8: …"]);
     /// The admin listener.
     admin: One = One(&admin::TABLE), described("none: no admin listener");
+    /// The authority that issues certificates, for listeners with `certificates = "auto"`.
+    acme: One = One(&acme::TABLE), described("the defaults of `[acme]`, for `certificates = \"auto\"`");
     /// The log on the standard error, and the access log.
     log: One = One(&log::TABLE), default({});
     /// Limits and timeouts of clients.

@@ -60,6 +60,8 @@ pub(crate) enum Shape {
     Table(&'static Table),
     /// A list of tables, or a single one.
     Tables(&'static Table),
+    /// The same, or this word.
+    TablesOr(&'static Table, &'static str),
 }
 
 /// `true` or `false`.
@@ -286,6 +288,24 @@ impl Described for One {
     #[cfg(test)]
     fn accepts(&self, _: &Sink, _: &str, node: &Node) -> bool {
         matches!(node.get_ref(), toml::de::DeValue::Table(_))
+    }
+}
+
+/// A list of tables, a single one, or a word.
+pub(crate) struct ManyOr(pub &'static Table, pub &'static str);
+
+impl Described for ManyOr {
+    fn shape(&self) -> Shape {
+        Shape::TablesOr(self.0, self.1)
+    }
+
+    #[cfg(test)]
+    fn accepts(&self, _: &Sink, _: &str, node: &Node) -> bool {
+        match node.get_ref() {
+            toml::de::DeValue::String(s) => s == self.1,
+            toml::de::DeValue::Table(_) | toml::de::DeValue::Array(_) => true,
+            _ => false,
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! `[[listener]]` and its tables.
 
-use super::{Choice, Count, File, Flag, Many, One, Output, Own, Shape, Size, Strings, Time, Words, argument, table};
+use super::{
+    Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Time, Words, argument, table,
+};
 use crate::{SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;
 use sealane_tls::policy::{ClientAuthMode, Group, Suite, Version};
@@ -117,8 +119,9 @@ key = \"certs/example.com.key\"
     preset: Choice<tls::Preset> =
         Choice(&[("modern", tls::Preset::Modern), ("intermediate", tls::Preset::Intermediate)]),
         default("intermediate"), sets("intermediate");
-    /// The listener's certificates.
-    certificates: Many = Many(&certificate::TABLE), required([{ cert = "cert.pem", key = "key.pem" }]),
+    /// The listener's certificates. `"auto"`: an authority issues them for the names of the hosts that the listener serves, see
+    /// [automatic certificates](page:automatic-certificates).
+    certificates: ManyOr = ManyOr(&certificate::TABLE, "auto"), required([{ cert = "cert.pem", key = "key.pem" }]),
         aliases("ssl_certificate");
     /// Refuse clients that send a server name for which there is no certificate, or that send no name (alert
     /// `unrecognized_name`), instead of showing the default certificate.
@@ -150,9 +153,12 @@ table! {
 
     /// PEM file: the certificate, then those that signed it.
     cert: File = File, required("cert.pem"), aliases("crt", "certificate");
-    /// PEM file with the private key: ECDSA, RSA or Ed25519, without a passphrase.
+    /// PEM file with the private key: ECDSA, RSA or Ed25519, as PKCS#8, PKCS#1 or SEC1.
     key: File = File, described("the file of `cert`"), example("certs/static.key"),
         aliases("private_key", "ssl_certificate_key");
+    /// A file whose first line is the passphrase of `key`: PKCS#8 (`BEGIN ENCRYPTED PRIVATE KEY`) with PBKDF2 and AES-CBC, as
+    /// OpenSSL writes it.
+    passphrase_file: File = File, example("certs/static.passphrase"), aliases("ssl_password_file");
     /// An OCSP response in DER, which is stapled.
     ocsp: File = File, example("certs/static.ocsp");
     /// Shown to clients that ask for another name or for none. If no certificate is marked, the first of the list is the

@@ -11,6 +11,7 @@
 //! declared has no constant, so the code that reads it does not compile; a constant that nothing reads is dead code, which
 //! the compiler reports.
 
+mod authority;
 mod gateway;
 mod hosts;
 mod kinds;
@@ -18,11 +19,12 @@ mod listeners;
 mod tunnels;
 mod upstreams;
 
+pub(super) use authority::{acme, external_account};
 pub(super) use gateway::{admin, limits, log, rate_limit, top};
 pub(super) use hosts::{actions, edits, host, messages, redirect, respond, route};
 pub(super) use kinds::{
-    Choice, Count, Described, File, Flag, Kind, Many, One, Output, Own, Shape, Size, Strings, Text, Time, Words,
-    range_of_time,
+    Choice, Count, Described, File, Flag, Kind, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time,
+    Words, range_of_time,
 };
 pub(super) use listeners::{certificate, client_auth, listener, listener_tls, protocol, quic};
 pub(super) use tunnels::{client, tunnel};

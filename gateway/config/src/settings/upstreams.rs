@@ -146,6 +146,8 @@ table! {
     /// The private key of `cert`.
     key: File = File, described("the file of `cert`"), example("certs/gateway.key"),
         aliases("private_key", "ssl_certificate_key");
+    /// A file whose first line is the passphrase of `key`, as for listeners.
+    passphrase_file: File = File, example("certs/gateway.passphrase"), aliases("proxy_ssl_password_file");
     /// Resume sessions.
     resumption: Flag = Flag, default(true);
     /// Accept any certificate. An attacker between gateway and server can then read and change everything; `ca` is the safe

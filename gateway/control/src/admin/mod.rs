@@ -11,6 +11,7 @@
 //! | `GET /healthz` | 200 while serving, 503 while draining |
 //! | `GET /v1/status` | [`Status`](crate::metrics::status::Status) as JSON |
 //! | `POST /v1/server` | [`ServerChange`] as JSON: drain a server, set its weight; Unix socket only |
+//! | `POST /v1/renew` | a name: its certificate is renewed now (`certificates = "auto"`); Unix socket only |
 //! | `POST /v1/log-level` | a level's name: [`crate::log`]; Unix socket only |
 //! | `POST /v1/reload`, `/v1/upgrade`, `/v1/drain`, `/v1/reopen-logs` | Unix socket only |
 
@@ -372,19 +373,31 @@ async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>
         "/v1/log-level" if site.commands.is_some() && request.method() == Method::POST => {
             return change_log_level(request).await;
         }
-        "/v1/server" | "/v1/log-level" => Command::Reopen, // Refused below, as commands are.
+        "/v1/renew" if site.commands.is_some() && request.method() == Method::POST => {
+            let name = match body_of(request).await {
+                Ok(body) => String::from_utf8_lossy(&body).trim().to_ascii_lowercase(),
+                Err(response) => return response,
+            };
+            return command_reply(site, Command::Renew(name)).await;
+        }
+        "/v1/server" | "/v1/log-level" | "/v1/renew" => Command::Reopen, // Refused below, as commands are.
         "/" | "/metrics" | "/healthz" | "/v1/status" => return page(&request, site),
         _ => return text(StatusCode::NOT_FOUND, NOT_FOUND.to_owned()),
     };
+    if site.commands.is_some() && request.method() != Method::POST {
+        return not_allowed("POST");
+    }
+    command_reply(site, command).await
+}
+
+/// Gives a command, and answers what has become of it.
+async fn command_reply(site: &Site, command: Command) -> Response<Full<Bytes>> {
     let Some(commands) = &site.commands else {
         return text(
             StatusCode::FORBIDDEN,
             "commands are accepted on the admin socket only ([admin] socket)\n".to_owned(),
         );
     };
-    if request.method() != Method::POST {
-        return not_allowed("POST");
-    }
     match commands.give(command).await {
         Ok(line) => text(StatusCode::OK, line + "\n"),
         Err(line) => text(StatusCode::CONFLICT, line + "\n"),

@@ -2,6 +2,7 @@
 //!
 //! Put together when somebody asks, from what lanes count and control knows; lanes notice nothing of it.
 
+use crate::certificates::automatic::Reporter;
 use crate::config::{Config, Origin};
 use crate::health::LiveUpstreams;
 use crate::metrics::LaneMetrics;
@@ -9,7 +10,8 @@ use crate::metrics::prometheus::Writer;
 use crate::run::commands::Reply;
 use crate::run::listeners::Listeners;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -116,8 +118,28 @@ pub struct CertificateStatus {
     pub file: String,
     /// Whom it names.
     pub subject: String,
+    /// Who has signed it.
+    pub issuer: String,
+    /// When it begins, in seconds since 1970.
+    pub not_before: i64,
     /// When it ends, in seconds since 1970.
     pub not_after: i64,
+    /// The gateway has made it itself: an authority has not issued one yet.
+    pub self_signed: bool,
+    /// Why the files are refused as they are now; empty if they are served.
+    pub refused: String,
+    /// How its renewal stands; `None`: it is renewed by others.
+    pub automatic: Option<AutomaticStatus>,
+}
+
+/// How the renewal of a certificate stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AutomaticStatus {
+    /// When the next order is made, in seconds since 1970; `None`: another process renews.
+    pub next: Option<u64>,
+    /// Why the last order failed; empty after one that did not.
+    pub last_error: String,
 }
 
 /// A lane.
@@ -159,7 +181,7 @@ pub struct StatusRegistry {
     written: Mutex<Written>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Written {
     configuration: String,
     generation: u64,
@@ -167,6 +189,18 @@ struct Written {
     reloads: Reloads,
     listeners: Vec<ListenerStatus>,
     certificates: Vec<CertificateStatus>,
+    /// Certificates whose changed files were taken, and refused.
+    replaced: u64,
+    refused: u64,
+    /// Why, by file, as long as they are.
+    refusals: BTreeMap<String, String>,
+    automatic: Option<Reporter>,
+}
+
+impl std::fmt::Debug for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Written").field("generation", &self.generation).finish_non_exhaustive()
+    }
 }
 
 impl StatusRegistry {
@@ -200,6 +234,27 @@ impl StatusRegistry {
         w.certificates = certificates(config);
     }
 
+    /// The files of a certificate have changed: they are served, or refused for this reason.
+    pub fn certificate_read(&self, file: &Path, refused: Option<String>) {
+        let mut w = self.written();
+        let file = file.display().to_string();
+        match refused {
+            None => {
+                w.replaced += 1;
+                w.refusals.remove(&file);
+            }
+            Some(why) => {
+                w.refused += 1;
+                w.refusals.insert(file, why);
+            }
+        }
+    }
+
+    /// Who tells how the certificates stand that an authority issues.
+    pub fn automatic(&self, reporter: Option<Reporter>) {
+        self.written().automatic = reporter;
+    }
+
     /// A reload was tried.
     pub fn reloaded(&self, reply: &Reply) {
         let mut w = self.written();
@@ -207,6 +262,8 @@ impl StatusRegistry {
             Ok(_) => {
                 w.reloads.good += 1;
                 w.reloads.last_error.clear();
+                // All files were read, and are served.
+                w.refusals.clear();
             }
             Err(e) => {
                 w.reloads.failed += 1;
@@ -241,6 +298,31 @@ impl StatusRegistry {
         for c in &w.certificates {
             let end = u64::try_from(c.not_after).unwrap_or(0);
             family.sample(&[("file", &c.file), ("subject", &c.subject)], end);
+        }
+        let mut family = out.counter(
+            "sealane_certificate_replacements_total",
+            "Certificates whose files have changed, by what became of them.",
+        );
+        family.sample(&[("result", "good")], w.replaced);
+        family.sample(&[("result", "refused")], w.refused);
+        if let Some(reporter) = &w.automatic {
+            let reports = reporter();
+            let mut family = out.counter("sealane_acme_orders_total", "Orders for certificates by how they ended.");
+            family.sample(&[("result", "issued")], reports.issued);
+            family.sample(&[("result", "failed")], reports.failed);
+            let mut family = out.gauge(
+                "sealane_acme_next_order_timestamp_seconds",
+                "When the next order for a certificate is made, in seconds since 1970.",
+            );
+            for (name, status) in &reports.names {
+                if let Some(next) = status.next {
+                    family.sample(&[("name", name)], next);
+                }
+            }
+            let mut family = out.gauge("sealane_acme_failing", "1 for names whose last order failed.");
+            for (name, status) in &reports.names {
+                family.sample(&[("name", name)], u64::from(!status.last_error.is_empty()));
+            }
         }
         let started = self.started.0.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         out.gauge("process_start_time_seconds", "When the process was started, in seconds since 1970.")
@@ -336,11 +418,27 @@ impl StatusRegistry {
             reloads: w.reloads.clone(),
             listeners: w.listeners.clone(),
             upstreams: self.upstreams(),
-            certificates: w.certificates.clone(),
+            certificates: w.all_certificates(),
             lanes,
             totals,
             refused: self.metrics.refused(),
         }
+    }
+}
+
+impl Written {
+    /// Every certificate, with what is known of its renewal.
+    fn all_certificates(&self) -> Vec<CertificateStatus> {
+        let reports = self.automatic.as_ref().map(|reporter| reporter()).unwrap_or_default();
+        let with = |c: &CertificateStatus| {
+            let name = Path::new(&c.file).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            // The file of a wildcard's certificate has a plus sign in the place of the star.
+            let automatic =
+                c.automatic.as_ref().map(|known| reports.names.get(&name.replace('+', "*")).unwrap_or(known).clone());
+            let refused = self.refusals.get(&c.file).cloned().unwrap_or_default();
+            CertificateStatus { automatic, refused, ..c.clone() }
+        };
+        self.certificates.iter().map(with).collect()
     }
 }
 
@@ -353,15 +451,21 @@ fn short_name(name: &str, labels: &str) -> String {
 
 fn certificates(config: &Config) -> Vec<CertificateStatus> {
     let mut found: Vec<CertificateStatus> = Vec::new();
-    let policies = config.listeners.iter().filter_map(|l| l.tls.as_ref()).flat_map(|tls| &tls.policies);
-    for identity in policies.flat_map(|p| &p.identities.all) {
+    let mut known = HashSet::new();
+    for (_, loaded) in config.certificates() {
+        let identity = &loaded.identity;
         let file = identity.source.display().to_string();
         let leaf = identity.chain.first().and_then(|der| X509Certificate::from_der(der).ok());
-        let (Some((_, leaf)), false) = (leaf, found.iter().any(|c| c.file == file)) else { continue };
+        let (Some((_, leaf)), true) = (leaf, known.insert(file.clone())) else { continue };
         found.push(CertificateStatus {
             file,
             subject: subject(&leaf),
+            issuer: leaf.issuer().to_string(),
+            not_before: leaf.validity().not_before.timestamp(),
             not_after: leaf.validity().not_after.timestamp(),
+            self_signed: loaded.self_signed,
+            refused: String::new(),
+            automatic: config.is_automatic(&identity.source).then(AutomaticStatus::default),
         });
     }
     found

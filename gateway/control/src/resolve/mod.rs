@@ -4,9 +4,11 @@
 
 mod files;
 
+use crate::certificates::automatic;
+use crate::certificates::watch::Reread;
 use crate::config::{
-    AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer, Origin, Question,
-    Reading, Severity, Unreadable, Warning, about_file, plain,
+    AccessLogTarget, Answers, CertificateFiles, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer,
+    Origin, Question, Reading, Severity, Unreadable, Warning, about_file, plain, read_again,
 };
 use crate::dns;
 use crate::vpn::settings::PARTS;
@@ -51,22 +53,30 @@ pub async fn load(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
         let reading;
         (reading, answers) = read.map_err(|e| bug(origin, &e.to_string()))?;
         match reading {
-            Reading::Done(done) => return done.and_then(|done| with_resolver(*done)),
+            Reading::Done(done) => return done.and_then(|done| with_integrations(*done)),
             Reading::Asks(questions) => answer(questions, deadline, &mut answers).await,
         }
     }
     Err(bug(origin, "a question stays without an answer"))
 }
 
-/// Refuses a resolver that this program is built without.
-fn with_resolver((config, warnings): (Config, Vec<Warning>)) -> Result<(Config, Vec<Warning>), Errors> {
-    let Some(place) = config.resolver_place.as_ref().filter(|_| !dns::has(config.resolver)) else {
-        return Ok((config, warnings));
-    };
-    let help = "build it with `cargo build --features full`, or write resolver = \"system\"".to_owned();
-    let message = "this program is built without a DNS client".to_owned();
-    let error = place.diagnostic(Severity::Error, message, Some(help));
-    Err(Errors { errors: vec![error], warnings, files: config.files })
+/// Refuses settings for integrations that this program is built without.
+fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Config, Vec<Warning>), Errors> {
+    let resolver = config.resolver_place.as_ref().filter(|_| !dns::has(config.resolver));
+    let resolver = resolver.map(|place| {
+        let help = "build it with `cargo build --features full`, or write resolver = \"system\"".to_owned();
+        (place, "this program is built without a DNS client", help)
+    });
+    let acme = config.acme.as_ref().filter(|_| !automatic::BUILT_IN).map(|acme| {
+        let help = "build it with `cargo build --features full`, or name the files of the certificates".to_owned();
+        (&acme.place, "this program is built without certificates from authorities (ACME)", help)
+    });
+    let errors: Vec<Diagnostic> = resolver
+        .into_iter()
+        .chain(acme)
+        .map(|(place, message, help)| place.diagnostic(Severity::Error, message.to_owned(), Some(help)))
+        .collect();
+    if errors.is_empty() { Ok((config, warnings)) } else { Err(Errors { errors, warnings, files: config.files }) }
 }
 
 fn bug(origin: &Origin, why: &str) -> Errors {
@@ -88,6 +98,17 @@ pub async fn document(path: &Path) -> Result<Document, Errors> {
             Err(about_file(path, format!("cannot read the configuration: {why}"), help))
         }
     }
+}
+
+/// Reads certificates again, each by itself: what is wrong with one does not matter to the others.
+pub async fn certificates(all: Vec<CertificateFiles>) -> Vec<Reread> {
+    let mut answers = Answers::default();
+    let questions = all.iter().flat_map(CertificateFiles::all).cloned().map(Question::Content).collect();
+    answer(questions, Instant::now() + FILES_LIMIT, &mut answers).await;
+    let read =
+        move || all.into_iter().map(|files| (read_again(&files, &answers), files)).map(|(r, f)| (f, r)).collect();
+    // It panics only by a bug, and then nothing changes.
+    spawn_blocking(read).await.unwrap_or_default()
 }
 
 /// [`load`] for callers without a runtime.

@@ -23,6 +23,8 @@ pub enum Command {
     Succeeded(Result<(u32, Arc<OwnedFd>), String>),
     /// The predecessor reads UDP no more.
     ReadUdp,
+    /// Renew the certificate of this name, which an authority issues.
+    Renew(String),
 }
 
 /// One line about what was done, or why it was not.
@@ -49,6 +51,11 @@ impl PendingCommand {
             Ok(line) => log::info!("{line}"),
             Err(line) => log::error!("{line}"),
         }
+        self.answer(reply);
+    }
+
+    /// Answers the sender alone.
+    pub fn answer(self, reply: Reply) {
         if let Some(to) = self.reply {
             // The caller may have disconnected.
             let _ = to.send(reply);

@@ -9,6 +9,7 @@ use crate::run::syn_tls;
 use crate::upgrade::handover::{Inherited, InheritedState};
 use anyhow::Result;
 use sealane_proxy::QuicPredecessor;
+use sealane_proxy::challenges::Challenges;
 use sealane_proxy::snapshot::{Listener, Snapshot};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -31,6 +32,8 @@ pub struct Listeners {
     /// Processes before this one that have QUIC connections at the same sockets.
     predecessors: Arc<[QuicPredecessor]>,
     next_id: u32,
+    /// Answers to certificate authorities.
+    challenges: Arc<Challenges>,
     /// No longer configured; open until the last lane has let go. An address that comes back meanwhile finds its
     /// sockets here, since it could not be bound anew.
     leaving: HashMap<SocketAddr, (u32, SocketAddr, Vec<Weak<OwnedFd>>)>,
@@ -57,6 +60,11 @@ impl Listeners {
             predecessors,
             ..Self::default()
         }
+    }
+
+    /// What the next snapshots answer to certificate authorities.
+    pub fn set_challenges(&mut self, challenges: Arc<Challenges>) {
+        self.challenges = challenges;
     }
 
     /// No predecessor reads UDP any more.
@@ -127,6 +135,7 @@ impl Listeners {
             access_log: parts.access_log,
             quic_generation: self.generation,
             quic_predecessors: self.predecessors.clone(),
+            challenges: self.challenges.clone(),
         })
     }
 

@@ -14,11 +14,13 @@ pub mod sockets;
 pub mod syn_tls;
 pub(crate) mod systemd;
 pub(crate) mod user;
-mod watch;
+pub(crate) mod watch;
 
 use crate::admin::{self, Admin};
+use crate::certificates::automatic::{self, Automatic};
 use crate::certificates::ticket_keys::TicketRing;
-use crate::config::{AccessLogTarget, Config, Origin, Warning};
+use crate::certificates::watch::{CertificateWatch, Reread};
+use crate::config::{AccessLogTarget, CertificateFiles, Config, Origin, Warning};
 use crate::dns;
 use crate::health::LiveUpstreams;
 use crate::log::{self, LogSettings};
@@ -42,7 +44,7 @@ use sealane_lane::Published;
 use sealane_proxy::snapshot::Snapshot;
 use sealane_proxy::{Channel, Message, QuicPredecessor, QuicSuccessor};
 use sealane_sys::privileges;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -128,7 +130,9 @@ async fn load(origin: Origin, files: Vec<PathBuf>, resolve_names: bool) -> Loade
     let mut config = resolve::load(&origin).await;
     let wanted = config.as_ref().err().map_or_else(Vec::new, |e| e.files.clone());
     let named = config.as_ref().map_or(&wanted, |(config, _)| &config.files);
-    let after = Look::bounded(files.into_iter().chain(named.iter().cloned()).collect()).await;
+    let pairs = config.as_ref().map_or_else(|_| Vec::new(), |(config, _)| config.certificate_files());
+    let paths = pairs.iter().flat_map(CertificateFiles::all).chain(named).cloned();
+    let after = Look::bounded(files.into_iter().chain(paths).collect()).await;
     if let (Ok((config, warnings)), true) = (&mut config, resolve_names) {
         warnings.extend(resolve::names(config, dns::LOAD_LIMIT).await);
     }
@@ -150,6 +154,8 @@ struct Running {
     admin: Admin,
     notifier: Notifier,
     watched: Option<Watched>,
+    certificates: CertificateWatch,
+    automatic: Automatic,
     /// Files that a configuration named which could not be read: the next try may be better once one of them is there.
     wanted: Vec<PathBuf>,
     signals: Signals,
@@ -237,13 +243,14 @@ impl Running {
         let (commands, requested) = Commands::channel();
         let admin = opened.serve(&metrics, &status, &commands)?;
         admin.answer_to(&config.admin_names);
-        let watched = match config.reload_on_change {
-            true => {
-                let files = config.files.clone();
-                Some(Watched::new(files.clone(), &Look::default(), &Look::bounded(files).await))
-            }
-            false => None,
-        };
+        let pairs = config.certificate_files();
+        let paths = pairs.iter().flat_map(CertificateFiles::all).chain(&config.files).cloned().collect();
+        let look = Look::bounded(paths).await;
+        let watched = config.reload_on_change.then(|| Watched::new(config.files.clone(), &Look::default(), &look));
+        let certificates = CertificateWatch::start(pairs, &Look::default(), &look);
+        let mut automatic = Automatic::default();
+        automatic.configure(&config);
+        status.automatic(automatic.reporter());
         let inherits =
             inherits.map(|settings| Vpn::prepare((*settings).into(), inherited_state.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
@@ -278,6 +285,8 @@ impl Running {
             admin,
             notifier,
             watched,
+            certificates,
+            automatic,
             wanted: Vec::new(),
             signals,
             commands,
@@ -384,6 +393,19 @@ impl Running {
                         tokio::spawn(async move { commands.tell(Command::Reload).await });
                     }
                 }
+                read = self.certificates.next() => self.take_certificates(read)?,
+                event = self.automatic.next() => match event {
+                    automatic::Event::Written => self.certificates.look_now(),
+                    automatic::Event::Challenges(version, challenges) => {
+                        self.listeners.set_challenges(challenges.clone());
+                        // Everything else stays as it is, and with it what lanes have made of it.
+                        let mut snapshot = (*self.published.newest()).clone();
+                        snapshot.generation += 1;
+                        snapshot.challenges = challenges;
+                        self.publish(snapshot);
+                        self.automatic.published(version);
+                    }
+                },
                 // Other servers: names have resolved to something new.
                 () = self.upstreams.changed() => {
                     let generation = self.published.newest().generation + 1;
@@ -392,6 +414,38 @@ impl Running {
                 }
             }
         }
+    }
+
+    /// Takes certificates that were read again. One that is refused leaves the one that is served.
+    fn take_certificates(&mut self, read: Vec<Reread>) -> Result<()> {
+        let mut new = HashMap::new();
+        for (files, result) in read {
+            let shown = files.cert.display();
+            match result {
+                Ok((loaded, warnings)) => {
+                    // An authority may issue certificates for days: that they end soon is no news.
+                    for warning in warnings.iter().filter(|_| !self.config.is_automatic(&files.cert)) {
+                        log::warn!("{warning}");
+                    }
+                    log::info!("{shown} has changed: clients get the new certificate from now on");
+                    self.status.certificate_read(&files.cert, None);
+                    new.insert(files, loaded);
+                }
+                Err(errors) => {
+                    log::error!("{shown}: the certificate in use stays; the changed files are refused:\n{errors}");
+                    self.status.certificate_read(&files.cert, Some(errors.to_string()));
+                }
+            }
+        }
+        if new.is_empty() || self.draining {
+            return Ok(());
+        }
+        self.config.replace_certificates(&new);
+        let generation = self.published.newest().generation + 1;
+        let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
+        self.publish(snapshot);
+        self.status.configured(&self.config, &self.listeners, generation);
+        Ok(())
     }
 
     fn execute(&mut self, pending: PendingCommand) {
@@ -414,6 +468,10 @@ impl Running {
                 pending.reply(Ok(said.to_owned()));
             }
             Command::Reload | Command::Upgrade => self.load(pending),
+            Command::Renew(name) => {
+                let renewed = self.automatic.renew(name);
+                tokio::spawn(async move { pending.answer(renewed.await) });
+            }
             Command::ReadUdp => {
                 self.listeners.read_udp();
                 let generation = self.published.newest().generation + 1;
@@ -455,6 +513,8 @@ impl Running {
 
     fn drain(&mut self, successor: Option<QuicSuccessor>) -> Reply {
         self.draining = true;
+        // A successor renews from now on.
+        self.automatic.stop();
         self.metrics.set_draining();
         let limit = self.config.drain_timeout;
         if successor.is_none() {
@@ -492,7 +552,7 @@ impl Running {
             (true, false, Origin::File(_)) => {}
         }
         self.loading = Some(pending);
-        let (origin, files) = (self.config.origin.clone(), self.files());
+        let (origin, files) = (self.config.origin.clone(), self.looked_at());
         let tell = self.tell_loaded.clone();
         tokio::spawn(async move {
             // Nobody takes it only when the process ends.
@@ -527,6 +587,11 @@ impl Running {
         let result = loaded.config.map_err(anyhow::Error::msg).and_then(|(config, said)| self.try_reload(config, said));
         // What has been looked at, good or bad, is not looked at again until it changes again.
         self.watched = self.config.reload_on_change.then(|| Watched::new(self.files(), &loaded.before, &loaded.after));
+        // After an error the certificates are those of before, and so is what is known of their files.
+        if result.is_ok() {
+            let pairs = self.config.certificate_files();
+            self.certificates = CertificateWatch::start(pairs, &loaded.before, &loaded.after);
+        }
         let reply = match result {
             Ok(notes) if notes.is_empty() => Ok("reloaded".to_owned()),
             Ok(notes) => Ok(format!("reloaded; some of it takes more than a reload:\n{}", notes.join("\n"))),
@@ -540,6 +605,12 @@ impl Running {
     /// The files whose changes matter.
     fn files(&self) -> Vec<PathBuf> {
         self.config.files.iter().chain(&self.wanted).cloned().collect()
+    }
+
+    /// What is looked at before and after a configuration is read.
+    fn looked_at(&self) -> Vec<PathBuf> {
+        let pairs = self.config.certificate_files();
+        pairs.iter().flat_map(CertificateFiles::all).cloned().chain(self.files()).collect()
     }
 
     /// Returns the settings that take effect later, for the response to the command.
@@ -565,6 +636,10 @@ impl Running {
         config.access_log = self.config.access_log.clone();
         config.user.clone_from(&self.config.user);
         self.ring.set_lifetime(config.ticket_lifetime);
+        if self.automatic.changes(&config) {
+            // Its orders end.
+            self.listeners.set_challenges(Arc::default());
+        }
         let generation = self.published.newest().generation + 1;
         let snapshot = self.listeners.snapshot(&config, &self.ring, generation);
         if snapshot.is_err() {
@@ -593,6 +668,8 @@ impl Running {
         self.admin.answer_to(&config.admin_names);
         self.config = config;
         self.status.configured(&self.config, &self.listeners, generation);
+        self.automatic.configure(&self.config);
+        self.status.automatic(self.automatic.reporter());
         Ok(notes)
     }
 

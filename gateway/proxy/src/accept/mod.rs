@@ -140,6 +140,7 @@ pub(crate) fn adopt_client(
         established: false,
         deferred: None,
         large_hello: None,
+        challenge: None,
         early: EarlyData::None,
         protocol: Protocol::Unknown,
     };

@@ -23,7 +23,7 @@ use sealane_exchange::deadlines::LINGER_BYTES;
 use sealane_lane::{Context, Key, Ready};
 use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert};
 use sealane_tls::policy::Version;
-use sealane_tls::{Session, sessions};
+use sealane_tls::{ServerContext, Session, sessions};
 
 /// RFC 8446 §6.2.
 const UNRECOGNIZED_NAME: u8 = 112;
@@ -181,13 +181,16 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     }
     let Some(tls) = &listener.listener.tls else { return };
     let policy = tls.policy_for(name.as_deref());
-    let identities = &tls.policies[policy].identities;
+    let challenge = hello.is_acme_challenge().then(|| proxy.settings.snapshot().challenges.tls(name.as_deref()));
+    let challenge = challenge.flatten().cloned();
+    let rules = challenge.as_ref().unwrap_or(&tls.policies[policy]);
+    let identities = &rules.identities;
     let known = name.as_deref().map_or(&identities.default[..], |n| identities.find(n));
     if known.is_empty() {
         handshake_failed(proxy, key, "unknown_name");
         return refuse_raw(proxy, cx, key, &fatal_alert(UNRECOGNIZED_NAME));
     }
-    if let Err(e) = hello.check(&tls.policies[policy].versions, identities, known) {
+    if let Err(e) = hello.check(&rules.versions, identities, known) {
         return refuse_hello(proxy, cx, key, e);
     }
     let stateful = tls.policies[policy].early_data() > 0;
@@ -209,6 +212,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     client_conn.early = if hello.early_data { EarlyData::Offered } else { EarlyData::None };
     client_conn.client.policy = Some(policy);
     let cheap = signs_cheaply(identities, known, hello.offers_ecdsa());
+    client_conn.challenge = challenge;
     proxy.counters.forged_session_ids.set(sessions::forged());
     if let Some(owner) = owner {
         if hand_over(proxy, cx, key, owner) {
@@ -276,7 +280,11 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if client_conn.phase != ClientPhase::Admission {
         return;
     }
-    let context = client_conn.client.policy.map(|policy| client_conn.client.listener.context(policy, &lane.snapshot));
+    let context = match (&client_conn.challenge, client_conn.client.policy) {
+        // Not kept: it is asked for a few times in months.
+        (Some(challenge), _) => Some(ServerContext::new(challenge, &lane.snapshot.ticket_keys).map(Some)),
+        (None, policy) => policy.map(|policy| client_conn.client.listener.context(policy, &lane.snapshot)),
+    };
     let session = match context {
         Some(Ok(Some(context))) => Session::server(&context, client_conn.early != EarlyData::None).ok(),
         _ => None,
@@ -353,6 +361,10 @@ fn decide_version(
     input: &mut Vec<u8>,
 ) -> Speaks {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return Speaks::H1 };
+    if client_conn.challenge.is_some() {
+        input.clear();
+        return Speaks::Unknown;
+    }
     match client_conn.protocol {
         Protocol::H1(_) => return Speaks::H1,
         Protocol::H2(_) => return Speaks::H2,
@@ -415,6 +427,15 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         return true;
     }
     client_conn.established = true;
+    if client_conn.challenge.is_some() {
+        // The handshake was the answer (RFC 8737 §3): nothing is served on this connection.
+        proxy.counters.challenges_tls.inc();
+        client_conn.transport.finish();
+        client_conn.phase = ClientPhase::Closing { linger: true };
+        client_conn.deadline.after(cx, key, keepalive);
+        proxy.connections.mark_for_flush(key);
+        return false;
+    }
     let Some(tls) = &client_conn.transport.tls else { return true };
     if client_conn.protocol.is_idle() {
         client_conn.deadline.after(cx, key, keepalive);

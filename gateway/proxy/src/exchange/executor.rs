@@ -56,6 +56,15 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     if forwarded::receive(x, client, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
     }
+    // Before the host's rules: a redirect to HTTPS must not meet a check that comes here by definition.
+    if listener.listener.tls.is_none()
+        && x.request.method() == Method::Get
+        && let Some(answer) = proxy.settings.snapshot().challenges.http(x.request.host_name(), x.request.path())
+    {
+        proxy.counters.challenges_http.inc();
+        let body = answer.key_authorization.clone().into_bytes();
+        return respond(proxy, cx, exchange, 200, b"application/octet-stream", &body, expects);
+    }
     let decision = listener.listener.sites.decide(client.policy, x.request.host_name());
     if decision == Decision::Misdirected {
         // RFC 9110 §15.5.20: this name has other rules, and they have not been applied to this connection.

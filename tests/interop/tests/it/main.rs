@@ -2,9 +2,11 @@
 
 mod admin;
 mod admin_host;
+mod automatic_certificates;
 mod balancing;
 mod browser;
 mod bulk;
+mod certificate_files;
 mod chain;
 mod check_agrees;
 mod clock;

@@ -1,0 +1,303 @@
+//! `[acme]`, and the names of listeners with `certificates = "auto"`.
+
+use super::certificates::{CertificateFiles, CertificateSet, with_identities};
+use super::decode::{self, Node, Section};
+use super::diagnostics::{Place, Sink};
+use super::host::{Hosts, Target};
+use super::identity::{self, Store};
+use super::listener::Draft;
+use super::settings::{acme as s, external_account as e, top};
+use super::{Config, tls, tunnel};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sealane_proxy::snapshot::Action;
+use sealane_route::NamePattern;
+use sealane_tls::policy::{Group, Identities, Identity, KeyKind, ServerPolicy, Suite, Version};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use toml::de::DeTable;
+use zeroize::Zeroizing;
+
+/// How an authority checks that we have a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcmeChallenge {
+    /// By plain HTTP.
+    Http01,
+    /// By a TLS handshake.
+    TlsAlpn01,
+    /// By a record in DNS.
+    Dns01,
+}
+
+/// From where the certificates of listeners with `certificates = "auto"` are, and for which names.
+#[derive(Clone, Debug)]
+pub struct Acme {
+    /// The URL of the authority's directory.
+    pub directory: String,
+    /// The authorities that may have signed its server's certificate.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// Where the authority may write to.
+    pub contact: Vec<String>,
+    /// The key of an account that was agreed on beforehand.
+    pub external_account: Option<ExternalAccount>,
+    /// The kind of certificate.
+    pub profile: Option<String>,
+    /// In order of preference; never empty.
+    pub challenges: Vec<AcmeChallenge>,
+    /// The program that publishes records in DNS, and its arguments.
+    pub dns_hook: Option<Vec<String>>,
+    /// The folder of certificates, account and state.
+    pub storage: PathBuf,
+    /// Every name, lower case, in alphabetical order.
+    pub names: Vec<String>,
+    /// Where the first `"auto"` stands.
+    pub place: Place,
+}
+
+/// External account binding (RFC 8555 §7.3.4).
+#[derive(Clone)]
+pub struct ExternalAccount {
+    /// The key's name at the authority.
+    pub id: String,
+    /// The key.
+    pub key: Zeroizing<Vec<u8>>,
+}
+
+impl std::fmt::Debug for ExternalAccount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the key.
+        f.debug_struct("ExternalAccount").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Acme {
+    /// Where the certificate of a name is: the private key, then the chain.
+    fn file(&self, name: &str) -> PathBuf {
+        // No name has a plus sign, which stands for the star of a wildcard.
+        self.storage.join("certificates").join(format!("{}.pem", name.replace('*', "+")))
+    }
+}
+
+impl Config {
+    /// Whether a certificate's file is one that an authority's certificates are written to.
+    pub fn is_automatic(&self, file: &Path) -> bool {
+        self.acme.as_ref().is_some_and(|acme| file.starts_with(acme.storage.join("certificates")))
+    }
+}
+
+/// Reads `[acme]`, and gives every listener that wants it certificates for the names of its hosts.
+pub(super) fn read(
+    top: &Section,
+    listeners: &mut [Draft],
+    targets: &[Target],
+    hosts: &Hosts,
+    store: &mut Store,
+) -> Option<Acme> {
+    let sink = top.sink;
+    let first = listeners.iter().find_map(|l| l.tls.as_ref()?.automatic.clone());
+    let section = top.table(&top::acme);
+    if let (None, Some(section)) = (&first, &section) {
+        let help = "write certificates = \"auto\" in [listener.tls]".to_owned();
+        sink.warn(&section.span, "[acme] is of no use: no listener has certificates = \"auto\"", Some(help));
+    }
+    if section.is_none() && (first.is_none() || top.key_span("acme").is_some()) {
+        return None;
+    }
+    // A table without settings has the defaults, which is simpler than a second list of them.
+    let empty = DeTable::new();
+    let section = section.unwrap_or_else(|| Section::new(sink, &s::TABLE, &empty, 0..0));
+    let mut acme = settings(section, first.clone().unwrap_or(0..0))?;
+    let first = first?;
+    let plain = targets.iter().any(|t| !t.tls && !t.tcp);
+    if acme.challenges == [AcmeChallenge::Http01] && !plain {
+        let help = "add [[listener]] with address = \":80\", or \"tls-alpn-01\" to \"challenges\"".to_owned();
+        sink.error(&first, "no listener can answer \"http-01\": all have TLS", Some(help));
+    }
+    acme.names = give_certificates(sink, &acme, listeners, targets, hosts, store);
+    Some(acme)
+}
+
+fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
+    let sink = section.sink;
+    let directory = section.or(&s::directory);
+    let ca = section.optional_at(&s::ca);
+    let roots = match &ca {
+        Some(file) => identity::trust_anchors(sink, file),
+        None if section.key_span("ca").is_some() => None,
+        None => Some(sink.trusted_roots().map(<[_]>::to_vec).unwrap_or_default()),
+    };
+    let contact = section.optional(&s::contact).unwrap_or_default();
+    let storage = section.or(&s::storage);
+    let challenges = section.or(&s::challenges);
+    let profile = section.optional(&s::profile);
+    let mut good = roots.is_some();
+    let external_account = match section.table(&s::external_account) {
+        Some(section) => {
+            let account = external_account(section);
+            good &= account.is_some();
+            account
+        }
+        None => None,
+    };
+    let dns_hook = section.optional_at(&s::dns_hook);
+    let by_dns = challenges.contains(&AcmeChallenge::Dns01);
+    match &dns_hook {
+        None if by_dns && section.key_span("dns_hook").is_none() => {
+            let help = "add dns_hook = [\"PROGRAM\"] to [acme]".to_owned();
+            section.missing("\"dns-01\" needs a program that publishes records in DNS".to_owned(), help);
+            good = false;
+        }
+        Some(hook) if !by_dns => {
+            let help = "write challenges = [\"dns-01\"]".to_owned();
+            sink.warn(&hook.span, "\"dns_hook\" is of no use: \"challenges\" has no \"dns-01\"", Some(help));
+        }
+        _ => {}
+    }
+    let dns_hook = dns_hook.and_then(|hook| tunnel::command(sink, s::dns_hook.key, &hook));
+    for address in contact.iter().filter(|c| !c.value.starts_with("mailto:") || !c.value.contains('@')) {
+        let help = format!("write \"mailto:{}\"", address.value.trim_start_matches("mailto:"));
+        sink.error(&address.span, format!("\"{}\" is not the URL of a mailbox", address.value), Some(help));
+        good = false;
+    }
+    if sink.trusted_roots().is_some_and(<[_]>::is_empty) && ca.is_none() && !sink.offline() {
+        let help = "install the package ca-certificates, or set \"ca\" in [acme]".to_owned();
+        sink.error(&span, "this system has no trusted CAs to check the authority's server with", Some(help));
+        good = false;
+    }
+    section.finish();
+    let place = sink.place_of(&span);
+    let contact = contact.into_iter().map(|c| c.value).collect();
+    good.then_some(Acme {
+        directory,
+        roots: roots?,
+        contact,
+        external_account,
+        profile,
+        challenges,
+        dns_hook,
+        storage,
+        names: Vec::new(),
+        place,
+    })
+}
+
+fn external_account(section: Section) -> Option<ExternalAccount> {
+    use base64::Engine as _;
+    let sink = section.sink;
+    let id = section.required(&e::id);
+    let file = section.required(&e::key_file);
+    section.finish();
+    let (id, file) = (id?.value, file?);
+    if sink.content(&file.value).is_none() {
+        // Not read, or not yet.
+        return Some(ExternalAccount { id, key: Zeroizing::default() });
+    }
+    let text = Zeroizing::new(identity::read(sink, "key of the external account", &file)?.trim_ascii().to_vec());
+    match base64::prelude::BASE64_URL_SAFE_NO_PAD.decode(text.strip_suffix(b"=").unwrap_or(&text)) {
+        Ok(key) if !key.is_empty() => Some(ExternalAccount { id, key: Zeroizing::new(key) }),
+        _ => {
+            let help = "it is one line of base64url, as the authority shows it".to_owned();
+            sink.error(&file.span, format!("{}: not an HMAC key", file.value.display()), Some(help));
+            None
+        }
+    }
+}
+
+/// Gives each listener that wants it a certificate for each name of its hosts. Returns all names.
+fn give_certificates(
+    sink: &Sink,
+    acme: &Acme,
+    listeners: &mut [Draft],
+    targets: &[Target],
+    hosts: &Hosts,
+    store: &mut Store,
+) -> Vec<String> {
+    let mut all = BTreeSet::new();
+    for (listener, target) in listeners.iter_mut().zip(targets) {
+        let Some(policies) = &mut listener.tls else { continue };
+        let Some(span) = policies.automatic.clone() else { continue };
+        let name = |(pattern, host): (NamePattern, &u32)| match pattern {
+            // An address: no certificate by DNS name.
+            NamePattern::Exact(name) if name.starts_with('[') || name.parse::<IpAddr>().is_ok() => None,
+            NamePattern::Exact(name) if !matches!(hosts.action(*host), Action::Passthrough { .. }) => {
+                Some(name.to_string())
+            }
+            NamePattern::OneLabel(suffix)
+                if acme.challenges.contains(&AcmeChallenge::Dns01)
+                    && !matches!(hosts.action(*host), Action::Passthrough { .. }) =>
+            {
+                Some(format!("*.{suffix}"))
+            }
+            // Those that are uncovered are warned of with the others.
+            _ => None,
+        };
+        let names: BTreeSet<String> = target.hosts.iter().filter_map(name).collect();
+        if names.is_empty() {
+            let help =
+                "give a [[host]] its names, as in names = [\"www.example.com\"]; wildcards need \"dns-01\"".to_owned();
+            sink.error(&span, "certificates = \"auto\", and no host of this listener has a name", Some(help));
+            continue;
+        }
+        let entry = |name: &String| {
+            let file = acme.file(name);
+            let loaded = store.load_automatic(sink, name, &file, &span);
+            (CertificateFiles { cert: file.clone(), key: file, passphrase: None, ocsp: None }, loaded)
+        };
+        let entries = names.iter().map(entry).collect();
+        let set = CertificateSet { entries, defaults: policies.certificates.defaults.clone() };
+        let identities = Arc::new(set.identities());
+        if let Some(policy) = policies.policies.first() {
+            tls::warn_without_cipher(
+                sink,
+                &policy.versions,
+                &policy.suites,
+                "a certificate by ACME",
+                KeyKind::Ecdsa,
+                &span,
+            );
+        }
+        policies.policies = with_identities(&policies.policies, &identities);
+        policies.certificates = Arc::new(set);
+        all.extend(names);
+    }
+    all.into_iter().collect()
+}
+
+/// The URL of a directory.
+pub(super) fn directory(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let text = decode::text(sink, key, node)?;
+    let rest = text.strip_prefix("https://").filter(|rest| rest.bytes().all(|b| b.is_ascii_graphic()));
+    if rest.is_none_or(|rest| rest.starts_with('/') || rest.is_empty()) {
+        let help = format!("write {key} = \"https://acme.example.com/directory\"");
+        sink.error(&node.span(), format!("\"{text}\" is not the https URL of a directory"), Some(help));
+        return None;
+    }
+    Some(text)
+}
+
+/// What is shown to an authority that checks a name by TLS-ALPN-01 (RFC 8737): this certificate, and nothing else is possible.
+pub fn challenge_policy(name: &str, certificate: CertificateDer<'static>, key: PrivateKeyDer<'static>) -> ServerPolicy {
+    let identity = Identity { chain: vec![certificate], key, ocsp: None, kind: KeyKind::Ecdsa, source: PathBuf::new() };
+    let identities = Identities { all: vec![Arc::new(identity)], default: vec![0], ..Identities::default() };
+    ServerPolicy {
+        id: [0; 16],
+        name: format!("acme-tls/1 for {name}"),
+        versions: vec![Version::Tls13, Version::Tls12],
+        groups: vec![Group::X25519, Group::Secp256r1, Group::Secp384r1],
+        suites: vec![
+            Suite::TLS13_AES_128_GCM_SHA256,
+            Suite::TLS13_AES_256_GCM_SHA384,
+            Suite::ECDHE_ECDSA_AES_128_GCM_SHA256,
+            Suite::ECDHE_ECDSA_AES_256_GCM_SHA384,
+        ],
+        alpn: vec![b"acme-tls/1".to_vec()],
+        identities: Arc::new(identities),
+        tickets: 0,
+        resumption: false,
+        max_early_data: 0,
+        client_auth: None,
+        dangerous_key_log: None,
+    }
+}

@@ -1,0 +1,145 @@
+//! The certificates of listeners: their files, what was read from them, and how a gateway that serves takes new ones.
+//!
+//! A configuration keeps for each listener which files its certificates are in. When a file changes, control reads those of
+//! the pair again ([`read_again`]) and puts the new certificate in the place of the old one
+//! ([`Config::replace_certificates`]): nothing else of the configuration is read or changed.
+
+use super::Config;
+use super::decode::At;
+use super::diagnostics::{Errors, Sink, Source, Warning};
+use super::identity::{self, Loaded, Store};
+use super::surroundings::Answers;
+use sealane_tls::policy::{Identities, ServerPolicy};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The files of one certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CertificateFiles {
+    /// The certificate, then those that signed it.
+    pub cert: PathBuf,
+    /// Its private key; may be the same file.
+    pub key: PathBuf,
+    /// The passphrase of the key.
+    pub passphrase: Option<PathBuf>,
+    /// An OCSP response.
+    pub ocsp: Option<PathBuf>,
+}
+
+impl CertificateFiles {
+    pub(super) fn new(
+        cert: &At<PathBuf>,
+        key: Option<&At<PathBuf>>,
+        passphrase: Option<&At<PathBuf>>,
+        ocsp: Option<&At<PathBuf>>,
+    ) -> Self {
+        let path = |at: &At<PathBuf>| at.value.clone();
+        Self {
+            cert: path(cert),
+            key: path(key.unwrap_or(cert)),
+            passphrase: passphrase.map(path),
+            ocsp: ocsp.map(path),
+        }
+    }
+
+    /// Each of them.
+    pub fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        [Some(&self.cert), Some(&self.key), self.passphrase.as_ref(), self.ocsp.as_ref()].into_iter().flatten()
+    }
+}
+
+/// Which certificates a client gets that asks for an unknown name, or for none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Defaults {
+    /// None: such a client is refused.
+    Refuse,
+    /// These.
+    Marked(Vec<u32>),
+    /// The first, and those for the same names with another kind of key.
+    First,
+}
+
+/// The certificates of a listener, in the order of the configuration.
+#[derive(Clone, Debug)]
+pub struct CertificateSet {
+    pub(super) entries: Vec<(CertificateFiles, Arc<Loaded>)>,
+    pub(super) defaults: Defaults,
+}
+
+impl CertificateSet {
+    /// The tables that handshakes look names up in.
+    pub(super) fn identities(&self) -> Identities {
+        let all: Vec<Arc<Loaded>> = self.entries.iter().map(|(_, loaded)| loaded.clone()).collect();
+        let default = match &self.defaults {
+            Defaults::Refuse => Vec::new(),
+            Defaults::Marked(marked) => marked.clone(),
+            Defaults::First => (0..all.len() as u32).filter(|i| all[*i as usize].names == all[0].names).collect(),
+        };
+        identity::index(&all, default)
+    }
+
+    /// The same certificates, with those of `new` in place of the ones from the same files; `None` if none of them is here.
+    fn with(&self, new: &HashMap<CertificateFiles, Arc<Loaded>>) -> Option<Self> {
+        if !self.entries.iter().any(|(files, _)| new.contains_key(files)) {
+            return None;
+        }
+        let entry =
+            |(files, old): &(CertificateFiles, Arc<Loaded>)| (files.clone(), new.get(files).unwrap_or(old).clone());
+        Some(Self { entries: self.entries.iter().map(entry).collect(), defaults: self.defaults.clone() })
+    }
+}
+
+impl Config {
+    /// The files of all certificates of listeners, each pair once.
+    pub fn certificate_files(&self) -> Vec<CertificateFiles> {
+        let mut seen = HashSet::new();
+        self.certificates().map(|(files, _)| files).filter(|files| seen.insert(*files)).cloned().collect()
+    }
+
+    /// Every certificate of a listener with its files; one that several listeners have, several times.
+    pub fn certificates(&self) -> impl Iterator<Item = (&CertificateFiles, &Arc<Loaded>)> {
+        let sets = self.listeners.iter().filter_map(|l| l.certificates.as_ref());
+        sets.flat_map(|set| set.entries.iter().map(|(files, loaded)| (files, loaded)))
+    }
+
+    /// Puts certificates that were read again in the place of those from the same files.
+    pub fn replace_certificates(&mut self, new: &HashMap<CertificateFiles, Arc<Loaded>>) {
+        // Addresses of one listener share their set.
+        let mut made: Vec<(*const CertificateSet, Arc<CertificateSet>, Arc<Identities>)> = Vec::new();
+        for listener in &mut self.listeners {
+            let (Some(tls), Some(set)) = (&mut listener.tls, &mut listener.certificates) else { continue };
+            let old = Arc::as_ptr(set);
+            if !made.iter().any(|(of, ..)| *of == old) {
+                let Some(next) = set.with(new) else { continue };
+                let identities = Arc::new(next.identities());
+                made.push((old, Arc::new(next), identities));
+            }
+            let Some((_, next, identities)) = made.iter().find(|(of, ..)| *of == old) else { continue };
+            *set = next.clone();
+            tls.policies = with_identities(&tls.policies, identities);
+        }
+    }
+}
+
+/// The same policies with other certificates.
+pub(super) fn with_identities(policies: &[Arc<ServerPolicy>], identities: &Arc<Identities>) -> Vec<Arc<ServerPolicy>> {
+    let with = |p: &Arc<ServerPolicy>| Arc::new(ServerPolicy { identities: identities.clone(), ..(**p).clone() });
+    policies.iter().map(with).collect()
+}
+
+/// Reads the files of a certificate, for a gateway that serves. `answers` has their content.
+pub fn read_again(files: &CertificateFiles, answers: &Answers) -> Result<(Arc<Loaded>, Vec<Warning>), Errors> {
+    // Without a text there is no place to name: messages name the file.
+    let sink = Sink::new(Source::new(String::new(), ""), PathBuf::new(), Some(answers), None);
+    let at = |path: &Path| At { value: path.to_path_buf(), span: 0..0 };
+    let passphrase = files.passphrase.as_deref().map(at);
+    let ocsp = files.ocsp.as_deref().map(at);
+    let loaded = Store::new().load(&sink, &at(&files.cert), Some(&at(&files.key)), passphrase.as_ref(), ocsp.as_ref());
+    let unanswered = !sink.questions().is_empty();
+    let (errors, warnings) = sink.finish();
+    match loaded {
+        Some(loaded) if errors.is_empty() && !unanswered => Ok((loaded, warnings)),
+        _ => Err(Errors { errors, warnings, files: Vec::new() }),
+    }
+}

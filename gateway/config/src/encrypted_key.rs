@@ -1,0 +1,191 @@
+//! Private keys under a passphrase: PKCS#8 `EncryptedPrivateKeyInfo` with PBES2 (RFC 8018 §6.2), PBKDF2 and AES-CBC, which is
+//! what `openssl pkey`, `openssl genpkey` and `step` write. The cryptography is AWS-LC's; read here is only the DER that says
+//! which of it.
+
+use aws_lc_rs::cipher::{AES_128, AES_192, AES_256, DecryptionContext, PaddedBlockDecryptingKey, UnboundCipherKey};
+use aws_lc_rs::iv::FixedLength;
+use aws_lc_rs::pbkdf2::{self, PBKDF2_HMAC_SHA1, PBKDF2_HMAC_SHA256, PBKDF2_HMAC_SHA384, PBKDF2_HMAC_SHA512};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use std::num::NonZeroU32;
+use x509_parser::asn1_rs::{FromDer, OctetString, Oid, Sequence, Tag};
+use zeroize::Zeroizing;
+
+const BEGIN: &[u8] = b"-----BEGIN ENCRYPTED PRIVATE KEY-----";
+const END: &[u8] = b"-----END ENCRYPTED PRIVATE KEY-----";
+
+const PBES2: &str = "1.2.840.113549.1.5.13";
+const PBKDF2: &str = "1.2.840.113549.1.5.12";
+const SCRYPT: &str = "1.3.6.1.4.1.11591.4.11";
+
+/// OpenSSL's default is 2048, OWASP's advice 600,000. Ten million take some seconds.
+const MAX_ITERATIONS: u32 = 10_000_000;
+
+/// Why a key cannot be decrypted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Undecipherable {
+    /// The file has no section `ENCRYPTED PRIVATE KEY`, or what is in it is no such key.
+    Malformed,
+    /// Encrypted in a way that is not supported.
+    Unsupported(String),
+    /// The passphrase is wrong, or the file is damaged: nothing can tell these apart.
+    WrongPassphrase,
+}
+
+/// Decrypts the first encrypted key of a PEM file. Returns it as PKCS#8.
+pub(super) fn decrypt(pem: &[u8], passphrase: &[u8]) -> Result<Zeroizing<Vec<u8>>, Undecipherable> {
+    let der = section(pem).ok_or(Undecipherable::Malformed)?;
+    let Encrypted { parameters, ciphertext } = read(&der).ok_or(Undecipherable::Malformed)?;
+    let Pbes2 { salt, iterations, prf, cipher, iv } = pbes2(&parameters)?;
+    let prf = match prf.as_str() {
+        "1.2.840.113549.2.7" => PBKDF2_HMAC_SHA1,
+        "1.2.840.113549.2.9" => PBKDF2_HMAC_SHA256,
+        "1.2.840.113549.2.10" => PBKDF2_HMAC_SHA384,
+        "1.2.840.113549.2.11" => PBKDF2_HMAC_SHA512,
+        other => return Err(unsupported("the pseudo-random function", other)),
+    };
+    let (cipher, length) = match cipher.as_str() {
+        "2.16.840.1.101.3.4.1.2" => (&AES_128, 16),
+        "2.16.840.1.101.3.4.1.22" => (&AES_192, 24),
+        "2.16.840.1.101.3.4.1.42" => (&AES_256, 32),
+        other => return Err(unsupported("the cipher", other)),
+    };
+    let rounds = NonZeroU32::new(iterations).ok_or(Undecipherable::Malformed)?;
+    let iv: FixedLength<16> = iv.as_slice().try_into().map_err(|_| Undecipherable::Malformed)?;
+    let mut key = Zeroizing::new([0; 32]);
+    let key = &mut key[..length];
+    pbkdf2::derive(prf, rounds, &salt, passphrase, key);
+    let wrong = |_| Undecipherable::WrongPassphrase;
+    let key = UnboundCipherKey::new(cipher, key).map_err(wrong)?;
+    let mut bytes = Zeroizing::new(ciphertext);
+    let decrypting = PaddedBlockDecryptingKey::cbc_pkcs7(key).map_err(wrong)?;
+    let plain = decrypting.decrypt(&mut bytes, DecryptionContext::Iv128(iv)).map_err(wrong)?;
+    // With a wrong key the padding is right in one of 256 cases.
+    match Sequence::from_der(plain) {
+        Ok(([], _)) => Ok(Zeroizing::new(plain.to_vec())),
+        _ => Err(Undecipherable::WrongPassphrase),
+    }
+}
+
+fn unsupported(what: &str, id: &str) -> Undecipherable {
+    Undecipherable::Unsupported(format!("{what} {id}"))
+}
+
+/// The bytes of the first section `ENCRYPTED PRIVATE KEY`.
+fn section(pem: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let find = |text: &[u8], what: &[u8]| text.windows(what.len()).position(|w| w == what);
+    let rest = &pem[find(pem, BEGIN)? + BEGIN.len()..];
+    let body = &rest[..find(rest, END)?];
+    let body: Vec<u8> = body.iter().copied().filter(|b| !b.is_ascii_whitespace()).collect();
+    BASE64_STANDARD.decode(body).ok().map(Zeroizing::new)
+}
+
+struct Encrypted {
+    /// The content of the algorithm's SEQUENCE.
+    parameters: Vec<u8>,
+    ciphertext: Vec<u8>,
+}
+
+/// `EncryptedPrivateKeyInfo` (RFC 5958 §3).
+fn read(der: &[u8]) -> Option<Encrypted> {
+    let (_, outer) = Sequence::from_der(der).ok()?;
+    let (rest, algorithm) = Sequence::from_der(&outer.content).ok()?;
+    let (_, ciphertext) = OctetString::from_der(rest).ok()?;
+    Some(Encrypted { parameters: algorithm.content.to_vec(), ciphertext: ciphertext.as_ref().to_vec() })
+}
+
+struct Pbes2 {
+    salt: Vec<u8>,
+    iterations: u32,
+    prf: String,
+    cipher: String,
+    iv: Vec<u8>,
+}
+
+fn pbes2(algorithm: &[u8]) -> Result<Pbes2, Undecipherable> {
+    const BAD: Undecipherable = Undecipherable::Malformed;
+    let (parameters, scheme) = identified(algorithm).ok_or(BAD)?;
+    if scheme != PBES2 {
+        return Err(unsupported("the scheme", &scheme));
+    }
+    let (_, parameters) = Sequence::from_der(parameters).map_err(|_| BAD)?;
+    let (rest, derivation) = Sequence::from_der(&parameters.content).map_err(|_| BAD)?;
+    let (_, encryption) = Sequence::from_der(rest).map_err(|_| BAD)?;
+    let (iv, cipher) = identified(&encryption.content).ok_or(BAD)?;
+    let (derivation, function) = identified(&derivation.content).ok_or(BAD)?;
+    match function.as_str() {
+        PBKDF2 => {}
+        SCRYPT => return Err(Undecipherable::Unsupported("scrypt".to_owned())),
+        other => return Err(unsupported("the key derivation", other)),
+    }
+    let (_, derivation) = Sequence::from_der(derivation).map_err(|_| BAD)?;
+    let (rest, salt) = OctetString::from_der(&derivation.content).map_err(|_| BAD)?;
+    let (mut rest, iterations) = u32::from_der(rest).map_err(|_| BAD)?;
+    if iterations > MAX_ITERATIONS {
+        return Err(Undecipherable::Unsupported(format!("{iterations} iterations (at most {MAX_ITERATIONS})")));
+    }
+    // The key's length follows from the cipher.
+    if rest.first() == Some(&(Tag::Integer.0 as u8)) {
+        (rest, _) = u32::from_der(rest).map_err(|_| BAD)?;
+    }
+    let prf = match rest {
+        [] => "1.2.840.113549.2.7".to_owned(),
+        rest => {
+            let (_, prf) = Sequence::from_der(rest).map_err(|_| BAD)?;
+            identified(&prf.content).ok_or(BAD)?.1
+        }
+    };
+    // AES-CBC's only parameter.
+    let iv = OctetString::from_der(iv).map(|(_, iv)| iv.as_ref().to_vec()).unwrap_or_default();
+    Ok(Pbes2 { salt: salt.as_ref().to_vec(), iterations, prf, cipher, iv })
+}
+
+/// An identifier, and what follows it.
+fn identified(content: &[u8]) -> Option<(&[u8], String)> {
+    let (rest, id) = Oid::from_der(content).ok()?;
+    Some((rest, id.to_id_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By OpenSSL 3: AES-256-CBC, HMAC-SHA-256. The passphrase is "secret".
+    const KEY: &str = "\
+-----BEGIN ENCRYPTED PRIVATE KEY-----\n\
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAgQ3USlkSn/wQICCAAw\n\
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEEBHt3kj4KpUKrRebFylhIycEgZBj\n\
+gZLFm5aBawIzi8v9sY9qA4mhUhCuKtIPO3aKew8gCbIgilWUNRsRO5VYD1qjN18l\n\
+CTihzMFIC0DKqs5mArjJc36c71WTEu6MCuEepsw1iJ9RbjtQc7+uoGI92Vm7Hmt+\n\
+Dz2Md1FedV2UoRgKKnUczZhQ7P9djT55t5sewUPIKGyLbORpGy1CmpZTiW56eKY=\n\
+-----END ENCRYPTED PRIVATE KEY-----\n\
+";
+    const PLAIN: &str = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgpp+I+ArvBuRvUxBB8HCAbb5cp6zp4sMZnKQ+mhnPflahRANCAAR984P7WtnEf7DPDl3leIDRsSmt55ukejr8wS1pY8EZaOxrCfVMex9dqGC8LXyllAfGPX5bnFdikN/C+debrd+b";
+
+    #[test]
+    fn a_key_is_decrypted_by_its_passphrase_alone() {
+        let plain = decrypt(KEY.as_bytes(), b"secret").unwrap();
+        assert_eq!(*plain, BASE64_STANDARD.decode(PLAIN).unwrap());
+        assert_eq!(decrypt(KEY.as_bytes(), b"Secret").unwrap_err(), Undecipherable::WrongPassphrase);
+        assert_eq!(decrypt(b"no key", b"secret").unwrap_err(), Undecipherable::Malformed);
+    }
+
+    #[test]
+    fn damaged_keys_are_errors() {
+        let der = section(KEY.as_bytes()).unwrap();
+        let pem = |der: &[u8]| {
+            let text = BASE64_STANDARD.encode(der);
+            format!("-----BEGIN ENCRYPTED PRIVATE KEY-----\n{text}\n-----END ENCRYPTED PRIVATE KEY-----\n")
+        };
+        for cut in 0..der.len() {
+            assert!(decrypt(pem(&der[..cut]).as_bytes(), b"secret").is_err(), "cut at {cut}");
+        }
+        // The iteration count is bounded, so no change makes this slow.
+        for at in 0..der.len().min(110) {
+            let mut changed = der.to_vec();
+            changed[at] ^= 1;
+            // Some changes are harmless; none may panic.
+            let _ = decrypt(pem(&changed).as_bytes(), b"secret");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! `[acme]`.
+
+use super::{File, One, Output, Own, Shape, Strings, Text, Words, argument, table};
+use crate::{AcmeChallenge, acme as reading};
+
+table! {
+    /// The authority that issues the certificates of listeners with `certificates = "auto"`, by ACME (RFC 8555). An account is
+    /// registered there, and with it you agree to its terms of service. See
+    /// [automatic certificates](page:automatic-certificates).
+    acme "[acme]", example_is_commented = true;
+
+    /// The URL of the authority's directory.
+    directory: Own<String> = Own(reading::directory, || Shape::Text(Some("^https://[!-~]+$"))),
+        default("https://acme-v02.api.letsencrypt.org/directory"), aliases("acme_ca", "server");
+    /// PEM file of the CAs that may have signed the certificate of the directory's server.
+    ca: File = File, described("the system's CAs"), example("certs/acme-ca.pem");
+    /// Mailboxes that the authority may write to.
+    contact: Strings = Strings, example(["mailto:admin@example.com"]), aliases("email");
+    /// The folder for the account, certificates with their keys, and the state of attempts. It is made if it is not there, and
+    /// must be writable for the gateway's user and for nobody else.
+    storage: Output = Output, default("/var/lib/sealane/acme");
+    /// How the authority may check that a name is ours, in order of preference: `"tls-alpn-01"` at port 443, `"http-01"` at
+    /// port 80, `"dns-01"` by `dns_hook`. After a failure the next one is tried. Wildcards need `"dns-01"`.
+    challenges: Words<AcmeChallenge> = Words(&[
+        ("tls-alpn-01", AcmeChallenge::TlsAlpn01),
+        ("http-01", AcmeChallenge::Http01),
+        ("dns-01", AcmeChallenge::Dns01),
+    ]), default(["tls-alpn-01", "http-01"]);
+    /// A program, with arguments, that publishes records in DNS for `"dns-01"`. It is started with the further arguments
+    /// `present`, the record's name and its value, and ends when the record can be seen; afterwards with `cleanup` in the place
+    /// of `present`. It may run for 90 s.
+    dns_hook: Strings = Strings, example(["/etc/sealane/dns-hook"]), secret(Arguments);
+    /// The kind of certificate, of those that the authority offers.
+    profile: Text = Text, described("the authority's default"), example("shortlived");
+    /// The key of an account that was agreed on with the authority beforehand.
+    external_account: One = One(&external_account::TABLE);
+}
+
+table! {
+    /// External account binding, for authorities that demand it.
+    external_account "external_account", example_is_commented = true;
+
+    /// The name of the key at the authority.
+    id: Text = Text, required("kid-1");
+    /// A file with the key (HMAC-SHA256) in base64url.
+    key_file: File = File, required("certs/acme-account.key");
+}

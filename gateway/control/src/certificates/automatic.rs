@@ -1,0 +1,193 @@
+//! Certificates that an authority issues: `certificates = "auto"`. The integration `sealane-acme` does it, where this program is
+//! built with it; here its challenges become what lanes answer.
+
+use crate::config::Config;
+#[cfg(feature = "acme")]
+use crate::config::{Acme, challenge_policy};
+use crate::metrics::status::AutomaticStatus;
+use sealane_proxy::challenges::Challenges;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+
+/// Whether this program can.
+pub const BUILT_IN: bool = cfg!(feature = "acme");
+
+/// What control has to do.
+#[derive(Debug)]
+pub enum Event {
+    /// To publish these, and to say so by [`Automatic::published`].
+    Challenges(u64, Arc<Challenges>),
+    /// To look at the files of certificates.
+    Written,
+}
+
+/// How the certificates of all names stand.
+#[derive(Clone, Debug, Default)]
+pub struct AutomaticReports {
+    /// By name.
+    pub names: BTreeMap<String, AutomaticStatus>,
+    /// Orders that have led to a certificate.
+    pub issued: u64,
+    /// Orders that have not.
+    pub failed: u64,
+}
+
+/// What is asked how the certificates stand.
+pub type Reporter = Arc<dyn Fn() -> AutomaticReports + Send + Sync>;
+
+/// The integration's task, if there is something for it to do.
+#[derive(Debug, Default)]
+pub struct Automatic {
+    #[cfg(feature = "acme")]
+    manager: Option<sealane_acme::Manager>,
+}
+
+#[cfg(feature = "acme")]
+impl Automatic {
+    /// Whether [`Automatic::configure`] would end what is under way.
+    pub fn changes(&self, config: &Config) -> bool {
+        self.manager.as_ref().map(sealane_acme::Manager::settings) != config.acme.as_ref().map(settings).as_ref()
+    }
+
+    /// Does what a configuration says. What has not changed goes on.
+    pub fn configure(&mut self, config: &Config) {
+        if self.changes(config) {
+            // The old one first: it has the folder's lock.
+            self.manager = None;
+            self.manager = config.acme.as_ref().map(settings).map(sealane_acme::Manager::start);
+        }
+    }
+
+    /// Leaves the folder to a successor, or to nobody.
+    pub fn stop(&mut self) {
+        self.manager = None;
+    }
+
+    /// The next thing to do. Cancel safe.
+    pub async fn next(&mut self) -> Event {
+        match &mut self.manager {
+            Some(manager) => match manager.next().await {
+                sealane_acme::Event::Written => Event::Written,
+                sealane_acme::Event::Challenges(table) => {
+                    Event::Challenges(table.version, Arc::new(challenges(&table)))
+                }
+            },
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Lanes answer these challenges.
+    pub fn published(&self, version: u64) {
+        if let Some(manager) = &self.manager {
+            manager.published(version);
+        }
+    }
+
+    /// Renews a certificate now. The result comes when the order has ended.
+    pub fn renew(&self, name: String) -> impl Future<Output = Result<String, String>> + Send + use<> {
+        let renewer = self.manager.as_ref().map(sealane_acme::Manager::renewer);
+        async move {
+            let Some(renewer) = renewer else { return Err("no listener has certificates = \"auto\"".to_owned()) };
+            renewer.renew(&name).await
+        }
+    }
+
+    /// What tells how all stand.
+    pub fn reporter(&self) -> Option<Reporter> {
+        let reports = self.manager.as_ref()?.reports();
+        Some(Arc::new(move || {
+            let reports = reports.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+            let status = |(name, report): (String, sealane_acme::Report)| {
+                (name, AutomaticStatus { next: report.next, last_error: report.last_error })
+            };
+            AutomaticReports {
+                names: reports.names.into_iter().map(status).collect(),
+                issued: reports.issued,
+                failed: reports.failed,
+            }
+        }))
+    }
+}
+
+#[cfg(not(feature = "acme"))]
+impl Automatic {
+    /// Nothing is under way.
+    pub fn changes(&self, _: &Config) -> bool {
+        false
+    }
+
+    /// There is nothing to do: a configuration that would want it is refused.
+    pub fn configure(&mut self, _: &Config) {}
+
+    /// There is nothing to stop.
+    pub fn stop(&mut self) {}
+
+    /// Never comes.
+    pub async fn next(&mut self) -> Event {
+        std::future::pending().await
+    }
+
+    /// There are none.
+    pub fn published(&self, _: u64) {}
+
+    /// Cannot be done.
+    pub fn renew(&self, _: String) -> impl Future<Output = Result<String, String>> + Send + use<> {
+        std::future::ready(Err("this program is built without certificates from authorities".to_owned()))
+    }
+
+    /// Nothing is told.
+    pub fn reporter(&self) -> Option<Reporter> {
+        None
+    }
+}
+
+#[cfg(feature = "acme")]
+fn settings(acme: &Acme) -> sealane_acme::Settings {
+    use sealane_acme::ChallengeKind as Kind;
+    sealane_acme::Settings {
+        directory: acme.directory.clone(),
+        roots: acme.roots.clone(),
+        contact: acme.contact.clone(),
+        external_account: acme
+            .external_account
+            .as_ref()
+            .map(|e| sealane_acme::ExternalAccount { id: e.id.clone(), key: e.key.clone() }),
+        profile: acme.profile.clone(),
+        challenges: acme
+            .challenges
+            .iter()
+            .map(|kind| match kind {
+                crate::config::AcmeChallenge::Http01 => Kind::Http01,
+                crate::config::AcmeChallenge::TlsAlpn01 => Kind::TlsAlpn01,
+                crate::config::AcmeChallenge::Dns01 => Kind::Dns01,
+            })
+            .collect(),
+        dns_hook: acme.dns_hook.clone(),
+        storage: acme.storage.clone(),
+        names: acme.names.clone(),
+    }
+}
+
+/// What lanes answer.
+#[cfg(feature = "acme")]
+fn challenges(table: &sealane_acme::Table) -> Challenges {
+    use sealane_acme::Proof;
+    use sealane_proxy::challenges::{HttpChallenge, MAX_CHALLENGES};
+    let mut out = Challenges::default();
+    for challenge in table.open.iter().take(MAX_CHALLENGES) {
+        let name = challenge.name.clone();
+        match &challenge.proof {
+            Proof::Http { token, key_authorization } => out.http.push(HttpChallenge {
+                name,
+                token: token.clone(),
+                key_authorization: key_authorization.clone(),
+            }),
+            Proof::Tls { certificate, key } => {
+                let policy = challenge_policy(&name, certificate.clone(), key.clone_key());
+                out.tls.push((name, Arc::new(policy)));
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,128 @@
+//! `certificates = "auto"`: for which names, and what is served until an authority has issued them.
+
+use super::files::{Folder, params};
+use rcgen::KeyPair;
+use sealane_control::certificates::automatic::BUILT_IN;
+use sealane_control::config::Config;
+
+/// A configuration with these hosts behind a listener with automatic certificates.
+fn text(folder: &Folder, hosts: &str) -> String {
+    let storage = folder.path("acme");
+    format!(
+        "[acme]\nca = \"certs/ca.pem\"\nstorage = \"{}\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[listener.tls]\n\
+         certificates = \"auto\"\n{hosts}",
+        storage.display()
+    )
+}
+
+const TWO: &str = "[[host]]\nnames = [\"B.example\", \"a.example\", \"*.example\"]\nrespond = {}\n\
+                   [[host]]\nnames = [\"127.0.0.1\", \"[::1]\", \"*\"]\nrespond = {}\n\
+                   [[host]]\nnames = [\"relayed.example\"]\npassthrough = \"relayed\"\n\
+                   [[upstream]]\nname = \"relayed\"\nservers = [\"tcp://127.0.0.1:9\"]\n";
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.ca("ca");
+    folder
+}
+
+fn load(folder: &Folder, text: &str) -> (Config, String) {
+    let (config, warnings) = folder.load(text).unwrap_or_else(|e| panic!("{e}"));
+    (config, warnings.iter().map(|w| w.to_string()).collect::<Vec<_>>().join("\n"))
+}
+
+#[test]
+fn each_exact_name_of_the_listeners_hosts_gets_one() {
+    if !BUILT_IN {
+        return;
+    }
+    let folder = folder();
+    let (config, warnings) = load(&folder, &text(&folder, TWO));
+    let acme = config.acme.as_ref().unwrap();
+    assert_eq!(acme.names, ["a.example", "b.example"]);
+    let identities = &config.listeners[0].tls.as_ref().unwrap().policies[0].identities;
+    assert_eq!(identities.all.len(), 2);
+    assert_eq!((identities.find("a.example"), identities.find("b.example")), (&[0][..], &[1][..]));
+    assert!(config.certificates().all(|(_, loaded)| loaded.self_signed));
+    // The wildcard has none, which is said.
+    let uncovered = warnings.matches("no certificate of listener").count();
+    assert!(warnings.contains("is for \"*.example\"") && uncovered == 1, "{warnings}");
+    // Those that the configuration watches for a reload are others.
+    assert!(!config.files.iter().any(|file| file.starts_with(folder.path("acme"))));
+    assert_eq!(config.certificate_files().len(), 2);
+}
+
+#[test]
+fn wildcards_get_one_by_dns() {
+    if !BUILT_IN {
+        return;
+    }
+    let folder = folder();
+    let by_dns = "[acme]\nchallenges = [\"dns-01\"]\ndns_hook = [\"true\"]\n";
+    let (config, warnings) = load(&folder, &text(&folder, TWO).replacen("[acme]\n", by_dns, 1));
+    assert_eq!(config.acme.as_ref().unwrap().names, ["*.example", "a.example", "b.example"]);
+    assert!(!warnings.contains("no certificate of listener"), "{warnings}");
+    let identities = &config.listeners[0].tls.as_ref().unwrap().policies[0].identities;
+    assert_eq!(identities.find("c.example"), [0]);
+    assert!(config.certificate_files()[0].cert.ends_with("acme/certificates/+.example.pem"));
+}
+
+#[test]
+fn what_an_authority_has_issued_is_used_if_it_can_be() {
+    if !BUILT_IN {
+        return;
+    }
+    let folder = folder();
+    let issue = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        key.serialize_pem() + &params(&[name], 2100).self_signed(&key).unwrap().pem()
+    };
+    std::fs::create_dir_all(folder.path("acme/certificates")).unwrap();
+    folder.write("acme/certificates/a.example.pem", issue("a.example"));
+    let cases = [
+        (issue("b.example"), None),
+        (issue("c.example"), Some("it is not for b.example")),
+        ("-----BEGIN".to_owned(), Some("no certificate in this file")),
+        (String::new(), Some("no certificate in this file")),
+    ];
+    for (content, wanted) in cases {
+        folder.write("acme/certificates/b.example.pem", &content);
+        let (config, warnings) = load(&folder, &text(&folder, TWO));
+        let made: Vec<bool> = config.certificates().map(|(_, loaded)| loaded.self_signed).collect();
+        assert_eq!(made, [false, wanted.is_some()], "{content}");
+        assert!(warnings.contains(wanted.unwrap_or("")), "{warnings}");
+    }
+}
+
+#[test]
+fn mistakes_are_told_where_they_stand() {
+    if !BUILT_IN {
+        return;
+    }
+    let folder = folder();
+    let report = |text: &str| folder.report(text);
+    let nameless = report(&text(&folder, "[[host]]\nnames = [\"*\"]\nrespond = {}\n"));
+    assert!(
+        nameless.contains("sealane.toml:7:16: error: certificates = \"auto\", and no host of this listener has a name"),
+        "{nameless}"
+    );
+    let host = "[[host]]\nnames = [\"a.example\"]\nrespond = {}\n";
+    for (setting, wanted) in [
+        ("directory = \"http://a.example/dir\"", "is not the https URL of a directory"),
+        ("directory = \"https:///dir\"", "is not the https URL of a directory"),
+        ("contact = [\"admin@a.example\"]", "write \"mailto:admin@a.example\""),
+        ("challenges = [\"http-01\"]", "no listener can answer \"http-01\""),
+        ("challenges = [\"dns-01\"]", "\"dns-01\" needs a program"),
+        ("challenges = [\"dns-01\"]\ndns_hook = [\"/none\"]", "there is no program /none"),
+        ("challenges = [\"dns-02\"]", "dns-02"),
+        ("external_account = { id = \"x\", key_file = \"certs/ca.pem\" }", "not an HMAC key"),
+        ("external_account = { id = \"x\", key_file = \"certs/none\" }", "cannot read the key of the external account"),
+    ] {
+        let report = report(&text(&folder, host).replacen("[acme]\n", &format!("[acme]\n{setting}\n"), 1));
+        assert!(report.contains("error: ") && report.contains(wanted), "{setting}: {report}");
+    }
+    folder.certificate("a", &["a.example"]);
+    let unused = text(&folder, host).replace("\"auto\"", "[{ cert = \"certs/a.pem\", key = \"certs/a.key\" }]");
+    let report = report(&unused);
+    assert!(report.contains("warning: [acme] is of no use"), "{report}");
+}

@@ -1,0 +1,575 @@
+//! The task that keeps certificates: takes the folder's lock, knows when each name is due, runs orders, and remembers on disk
+//! what an authority has refused, so that a restart asks no sooner.
+
+use crate::certificate::{self, Info};
+use crate::challenges::{Responder, Table};
+use crate::folder::{Folder, Lock, certificate_file, is_file_name, state_file};
+use crate::order::{Failure, Issued, Suggested, Work};
+use crate::{Settings, http, schedule};
+use rustls::pki_types::CertificateDer;
+use sealane_log as log;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{self, JoinHandle, JoinSet};
+
+/// Orders that are open at a time.
+const MAX_ORDERS: usize = 4;
+/// The longest sleep: a clock may be set, and the lock of another process may become free.
+const LONGEST_SLEEP: u64 = 10;
+/// How often an authority is asked when it would like a renewal: bounds of what it says itself.
+const ASK_AGAIN: (u64, u64) = (60, 86_400);
+/// The most commands that wait.
+const COMMANDS: usize = 16;
+
+/// What became of a command.
+type Reply = Result<String, String>;
+
+/// What control has to do.
+#[derive(Debug)]
+pub enum Event {
+    /// Other challenges are to be answered. To be confirmed by [`Manager::published`].
+    Challenges(Table),
+    /// A certificate was written.
+    Written,
+}
+
+/// A name and how its certificate stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// When it is renewed, or the next attempt is made, in seconds since 1970.
+    pub next: Option<u64>,
+    /// Why the last attempt failed; empty after one that did not.
+    pub last_error: String,
+}
+
+/// How all stand.
+#[derive(Clone, Debug, Default)]
+pub struct Reports {
+    /// By name.
+    pub names: BTreeMap<String, Report>,
+    /// Orders that have led to a certificate, since the start.
+    pub issued: u64,
+    /// Orders that have not.
+    pub failed: u64,
+    /// This process renews; else another one has the folder's lock, or the folder cannot be used.
+    pub renews: bool,
+}
+
+/// The running task.
+#[derive(Debug)]
+pub struct Manager {
+    settings: Arc<Settings>,
+    commands: mpsc::Sender<(String, oneshot::Sender<Reply>)>,
+    table: watch::Receiver<Table>,
+    published: watch::Sender<u64>,
+    written: mpsc::Receiver<()>,
+    reports: Arc<Mutex<Reports>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Manager {
+    /// Starts it, in a runtime of tokio's.
+    pub fn start(settings: Settings) -> Self {
+        let settings = Arc::new(settings);
+        let (commands, asked) = mpsc::channel(COMMANDS);
+        let (table_sender, table) = watch::channel(Table::default());
+        let (published, published_version) = watch::channel(0);
+        let (tell_written, written) = mpsc::channel(1);
+        let reports = Arc::new(Mutex::new(Reports::default()));
+        let responder = Responder::new(table_sender, published_version);
+        let task = {
+            let (settings, reports) = (settings.clone(), reports.clone());
+            tokio::spawn(async move {
+                match http::tls(&settings.roots) {
+                    Ok(tls) => {
+                        let folder = Folder::new(&settings.storage);
+                        let work = Work {
+                            settings,
+                            folder,
+                            tls,
+                            responder,
+                            registration: Arc::new(tokio::sync::Mutex::default()),
+                        };
+                        Task::new(work, tell_written, reports).run(asked).await;
+                    }
+                    Err(e) => log::error!("certificates are not renewed: {e}"),
+                }
+            })
+        };
+        Self { settings, commands, table, published, written, reports, task }
+    }
+
+    /// What it was started with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The next thing to do. Cancel safe.
+    pub async fn next(&mut self) -> Event {
+        tokio::select! {
+            Ok(()) = self.table.changed() => Event::Challenges(self.table.borrow_and_update().clone()),
+            Some(()) = self.written.recv() => Event::Written,
+            // The task has ended: nothing more comes.
+            else => std::future::pending().await,
+        }
+    }
+
+    /// Lanes answer the challenges of this version from now on.
+    pub fn published(&self, version: u64) {
+        self.published.send_replace(version);
+    }
+
+    /// What renews certificates on demand.
+    pub fn renewer(&self) -> Renewer {
+        Renewer(self.commands.clone())
+    }
+
+    /// How all names stand.
+    pub fn reports(&self) -> Arc<Mutex<Reports>> {
+        self.reports.clone()
+    }
+}
+
+/// Renews certificates on demand.
+#[derive(Clone, Debug)]
+pub struct Renewer(mpsc::Sender<(String, oneshot::Sender<Reply>)>);
+
+impl Renewer {
+    /// Renews a certificate now, whatever its schedule says, and returns what has become of it.
+    pub async fn renew(&self, name: &str) -> Result<String, String> {
+        let (reply, answer) = oneshot::channel();
+        // A task that has ended drops the sender, which is an answer.
+        let _ = self.0.send((name.to_owned(), reply)).await;
+        answer.await.unwrap_or_else(|_| Err("certificates are not renewed; see the log".to_owned()))
+    }
+}
+
+/// What is kept of a name on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Saved {
+    /// Of which authority this is.
+    directory: String,
+    /// In a row.
+    failures: u32,
+    /// No attempt before this second.
+    not_before: u64,
+    /// Why the last attempt failed.
+    last_error: String,
+    /// When the certificate is renewed.
+    renew_at: u64,
+    /// What the authority would like, from which `renew_at` was chosen.
+    window: Option<(u64, u64)>,
+}
+
+/// What is kept of the authority on disk.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct SavedAuthority {
+    directory: String,
+    not_before: u64,
+}
+
+#[derive(Default)]
+struct Entry {
+    saved: Saved,
+    certificate: Option<Info>,
+    /// An order is open.
+    running: bool,
+    /// Who waits for its end.
+    waiting: Vec<oneshot::Sender<Reply>>,
+    /// When the authority is asked for its window; `None`: it has none.
+    ask_at: Option<u64>,
+    /// No order before this second, whatever was issued.
+    spaced: u64,
+    /// The certificate is from another authority than the configured one.
+    foreign: bool,
+}
+
+impl Entry {
+    /// When the next order is to be made.
+    fn due(&self, authority: u64) -> u64 {
+        let wanted = if self.certificate.is_some() { self.saved.renew_at } else { 0 };
+        wanted.max(self.saved.not_before).max(self.spaced).max(authority)
+    }
+
+    fn life(&self) -> Option<u64> {
+        self.certificate.as_ref().map(|c| c.not_after.saturating_sub(c.not_before))
+    }
+}
+
+enum Done {
+    Order(Result<Issued, Failure>),
+    Window(Result<Option<Suggested>, Failure>),
+}
+
+struct Task {
+    work: Work,
+    lock: Option<Lock>,
+    /// Why there is no lock, so that it is said once.
+    told: String,
+    entries: BTreeMap<String, Entry>,
+    authority: SavedAuthority,
+    running: JoinSet<(String, Done)>,
+    /// Whom each of them is for: one that panics cannot say it.
+    names: HashMap<task::Id, String>,
+    commanded: VecDeque<(String, oneshot::Sender<Reply>)>,
+    tell_written: mpsc::Sender<()>,
+    reports: Arc<Mutex<Reports>>,
+}
+
+impl Task {
+    fn new(work: Work, tell_written: mpsc::Sender<()>, reports: Arc<Mutex<Reports>>) -> Self {
+        let names = work.settings.names.iter().filter(|name| is_file_name(name));
+        let entries = names.map(|name| (name.clone(), Entry::default())).collect();
+        Self {
+            work,
+            lock: None,
+            told: String::new(),
+            entries,
+            authority: SavedAuthority::default(),
+            running: JoinSet::new(),
+            names: HashMap::new(),
+            commanded: VecDeque::new(),
+            tell_written,
+            reports,
+        }
+    }
+
+    fn reports(&self) -> MutexGuard<'_, Reports> {
+        // Each change is one assignment.
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn run(mut self, mut asked: mpsc::Receiver<(String, oneshot::Sender<Reply>)>) {
+        loop {
+            if self.lock.is_none() {
+                self.take_lock().await;
+            }
+            self.execute_commands();
+            if self.lock.is_some() {
+                self.start_due();
+            }
+            self.report();
+            let sleep = Duration::from_secs(self.next_due().saturating_sub(now()).clamp(1, LONGEST_SLEEP));
+            tokio::select! {
+                Some(done) = self.running.join_next_with_id() => match done {
+                    Ok((id, (name, done))) => {
+                        self.names.remove(&id);
+                        self.finished(&name, done).await;
+                    }
+                    Err(e) => {
+                        if let Some(name) = self.names.remove(&e.id()) {
+                            let failure = Failure::ours(format!("{e}; this is a bug"));
+                            self.finished(&name, Done::Order(Err(failure))).await;
+                        }
+                    }
+                },
+                command = asked.recv() => match command {
+                    Some(command) => self.commanded.push_back(command),
+                    None => return,
+                },
+                () = tokio::time::sleep(sleep) => {}
+            }
+        }
+    }
+
+    /// Becomes the one that renews, if no other process is; then reads what is there.
+    async fn take_lock(&mut self) {
+        let shown = self.work.settings.storage.display().to_string();
+        let told = match self.work.folder.lock().await {
+            Ok(Some(lock)) => {
+                self.lock = Some(lock);
+                match self.read_folder().await {
+                    Ok(()) => String::new(),
+                    Err(e) => {
+                        self.lock = None;
+                        format!("certificates cannot be renewed: {e}")
+                    }
+                }
+            }
+            Ok(None) => format!("another process has the lock of {shown} and renews its certificates"),
+            Err(e) => format!("certificates cannot be renewed: {e}"),
+        };
+        if told != self.told {
+            if !told.is_empty() {
+                log::warn!("{told}");
+            }
+            self.told = told;
+        }
+        self.reports().renews = self.lock.is_some();
+    }
+
+    async fn read_folder(&mut self) -> std::io::Result<()> {
+        let directory = &self.work.settings.directory;
+        let authority = self.work.folder.read("state.json").await?;
+        // What is damaged counts as not there.
+        self.authority = authority.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        if self.authority.directory != *directory {
+            self.authority = SavedAuthority { directory: directory.clone(), not_before: 0 };
+        }
+        let now = now();
+        for (name, entry) in &mut self.entries {
+            let saved = self.work.folder.read(&state_file(name)).await?;
+            entry.saved = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+            // Another authority has refused nothing yet, and issued nothing either.
+            entry.foreign = !entry.saved.directory.is_empty() && entry.saved.directory != *directory;
+            if entry.saved.directory != *directory {
+                entry.saved = Saved { directory: directory.clone(), ..Saved::default() };
+            }
+            // A clock that was wrong must not stop renewals for years.
+            entry.saved.not_before = entry.saved.not_before.min(now + ASK_AGAIN.1);
+            let pem = self.work.folder.read(&certificate_file(name)).await?;
+            entry.certificate = match pem.map(|pem| certificate::check(&pem, name)) {
+                Some(Ok(info)) => Some(info),
+                Some(Err(why)) => {
+                    log::warn!(
+                        "{}/{} cannot be used: {why}",
+                        self.work.settings.storage.display(),
+                        certificate_file(name)
+                    );
+                    None
+                }
+                None => None,
+            };
+            match &entry.certificate {
+                Some(info) => {
+                    let usual = schedule::renewal(info.not_before, info.not_after, share());
+                    if entry.foreign {
+                        entry.saved.renew_at = now;
+                    } else if entry.saved.renew_at == 0 || entry.saved.renew_at > info.not_after {
+                        entry.saved.renew_at = usual;
+                    }
+                    entry.ask_at = (!entry.foreign).then_some(now);
+                    if info.not_before > now + 3600 {
+                        log::warn!("the certificate of {name} is not valid yet: is this machine's clock right?");
+                    }
+                }
+                None => log::info!(
+                    "{name} has no certificate yet: a self-signed one is served until {directory} has issued one"
+                ),
+            }
+        }
+        Ok(())
+    }
+
+    fn execute_commands(&mut self) {
+        while let Some((name, reply)) = self.commanded.pop_front() {
+            let refused = match self.entries.get_mut(&name) {
+                None => Some(format!("no listener with certificates = \"auto\" has the name {name}")),
+                Some(_) if self.lock.is_none() => Some(self.told.clone()),
+                Some(entry) if !entry.running && self.running.len() >= MAX_ORDERS => {
+                    Some("too many orders are open: try again".to_owned())
+                }
+                Some(entry) => {
+                    let starts = !entry.running;
+                    entry.waiting.push(reply);
+                    if starts {
+                        self.start_order(&name);
+                    }
+                    continue;
+                }
+            };
+            // Whoever asked may be gone.
+            let _ = reply.send(Err(refused.unwrap_or_default()));
+        }
+    }
+
+    fn next_due(&self) -> u64 {
+        let authority = self.authority.not_before;
+        let due = |e: &Entry| e.due(authority).min(e.ask_at.unwrap_or(u64::MAX));
+        self.entries.values().filter(|e| !e.running).map(due).min().unwrap_or(u64::MAX)
+    }
+
+    fn start_due(&mut self) {
+        let (now, authority) = (now(), self.authority.not_before);
+        let mut due: Vec<(u64, String)> = Vec::new();
+        let mut ask = Vec::new();
+        for (name, entry) in self.entries.iter().filter(|(_, e)| !e.running) {
+            match &entry.certificate {
+                _ if entry.due(authority) <= now => due.push((entry.due(authority), name.clone())),
+                Some(info) if entry.ask_at.is_some_and(|at| at <= now) && authority <= now => {
+                    ask.push((name.clone(), info.leaf.clone()));
+                }
+                _ => {}
+            }
+        }
+        due.sort();
+        for (_, name) in due {
+            if self.running.len() >= MAX_ORDERS {
+                return;
+            }
+            self.start_order(&name);
+        }
+        for (name, leaf) in ask {
+            if self.running.len() >= MAX_ORDERS {
+                return;
+            }
+            self.start_asking(name, leaf);
+        }
+    }
+
+    fn start_order(&mut self, name: &str) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        entry.running = true;
+        let (work, of, attempt) = (self.work.clone(), name.to_owned(), entry.saved.failures);
+        // Once refused, perhaps because of what it replaces.
+        let replaces =
+            entry.certificate.as_ref().filter(|_| attempt == 0 && !entry.foreign).map(|info| info.leaf.clone());
+        let handle = self.running.spawn(async move {
+            let result = work.obtain(&of, attempt, replaces).await;
+            (of, Done::Order(result))
+        });
+        self.names.insert(handle.id(), name.to_owned());
+    }
+
+    fn start_asking(&mut self, name: String, leaf: CertificateDer<'static>) {
+        let Some(entry) = self.entries.get_mut(&name) else { return };
+        entry.running = true;
+        let (work, of) = (self.work.clone(), name.clone());
+        let handle = self.running.spawn(async move {
+            let result = work.renewal_window(&leaf).await;
+            (of, Done::Window(result))
+        });
+        self.names.insert(handle.id(), name);
+    }
+
+    async fn finished(&mut self, name: &str, done: Done) {
+        let result = match done {
+            Done::Window(window) => return self.take_window(name, window).await,
+            Done::Order(Ok(issued)) => self.keep(name, issued).await,
+            Done::Order(Err(failure)) => Err(failure),
+        };
+        if let Err(failure) = &result
+            && failure.account_unknown
+        {
+            self.work.forget_account().await;
+        }
+        let now = now();
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        entry.running = false;
+        entry.spaced = now + schedule::SPACING;
+        let waiting = std::mem::take(&mut entry.waiting);
+        let reply = match result {
+            Ok(()) => {
+                entry.saved.failures = 0;
+                entry.saved.not_before = 0;
+                entry.saved.last_error.clear();
+                self.reports().issued += 1;
+                let _ = self.tell_written.try_send(());
+                let line = format!("{name}: a certificate was issued");
+                log::info!("{line} by {}", self.work.settings.directory);
+                Ok(line)
+            }
+            Err(failure) => {
+                entry.saved.failures = entry.saved.failures.saturating_add(1);
+                let wait = schedule::back_off(entry.saved.failures, entry.life(), failure.demanded, share());
+                entry.saved.not_before = now + wait;
+                entry.saved.last_error.clone_from(&failure.why);
+                if failure.of_authority {
+                    self.authority.not_before = now + wait;
+                    let bytes = serde_json::to_vec(&self.authority).unwrap_or_default();
+                    if let Err(e) = self.work.folder.write("state.json", bytes).await {
+                        log::warn!("{e}");
+                    }
+                }
+                self.reports().failed += 1;
+                let line = format!("{name}: no certificate was issued: {}; next attempt in {wait} s", failure.why);
+                log::warn!("{line}");
+                Err(line)
+            }
+        };
+        self.save(name).await;
+        for asker in waiting {
+            // Whoever asked may be gone.
+            let _ = asker.send(reply.clone());
+        }
+    }
+
+    /// Puts what was issued in the place of what is there.
+    async fn keep(&mut self, name: &str, issued: Issued) -> Result<(), Failure> {
+        let info = certificate::check(&issued.pem, name).map_err(Failure::ours)?;
+        self.work.folder.write(&certificate_file(name), issued.pem).await?;
+        let now = now();
+        let dates = (info.not_before, info.not_after);
+        let Some(entry) = self.entries.get_mut(name) else { return Ok(()) };
+        entry.saved.renew_at = schedule::renewal(dates.0, dates.1, share());
+        entry.saved.window = None;
+        entry.ask_at = Some(now);
+        entry.certificate = Some(info);
+        entry.foreign = false;
+        if now < dates.0.saturating_sub(3600) || now >= dates.1 {
+            // It is kept and served: clients have clocks of their own. But renewing it again would lead here again.
+            let why = "it was issued, but it is not valid at this time: is this machine's clock right?";
+            let _ = self.tell_written.try_send(());
+            return Err(Failure::ours(why));
+        }
+        Ok(())
+    }
+
+    async fn take_window(&mut self, name: &str, suggested: Result<Option<Suggested>, Failure>) {
+        let now = now();
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        entry.running = false;
+        let Some((from, to)) = entry.certificate.as_ref().map(|c| (c.not_before, c.not_after)) else { return };
+        match suggested {
+            Ok(None) => entry.ask_at = None,
+            Err(failure) => {
+                // Without it the usual time holds.
+                log::debug!("{name}: no renewal information: {}", failure.why);
+                entry.ask_at = Some(now + 6 * 3600);
+            }
+            Ok(Some(Suggested { window, again })) => {
+                entry.ask_at = Some(now + again.clamp(ASK_AGAIN.0, ASK_AGAIN.1));
+                if entry.saved.window != Some(window) {
+                    entry.saved.window = Some(window);
+                    entry.saved.renew_at = schedule::renewal_in(window, from, to, share());
+                    self.save(name).await;
+                }
+            }
+        }
+        // Someone may have asked for a renewal meanwhile.
+        if self.entries.get(name).is_some_and(|e| !e.waiting.is_empty()) {
+            self.start_order(name);
+        }
+    }
+
+    async fn save(&self, name: &str) {
+        let Some(entry) = self.entries.get(name) else { return };
+        let bytes = serde_json::to_vec(&entry.saved).unwrap_or_default();
+        if let Err(e) = self.work.folder.write(&state_file(name), bytes).await {
+            log::warn!("{e}");
+        }
+    }
+
+    fn report(&self) {
+        let authority = self.authority.not_before;
+        let renews = self.lock.is_some();
+        let report = |entry: &Entry| Report {
+            next: renews.then(|| entry.due(authority)),
+            last_error: if renews { entry.saved.last_error.clone() } else { self.told.clone() },
+        };
+        self.reports().names = self.entries.iter().map(|(name, entry)| (name.clone(), report(entry))).collect();
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// A random share of 1.
+fn share() -> f64 {
+    let mut bytes = [0; 4];
+    // Without randomness all renew at the same time, which is no error.
+    let _ = aws_lc_rs::rand::fill(&mut bytes);
+    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
+}

@@ -1,0 +1,312 @@
+//! Certificates from a real authority for tests (Pebble), which refuses a part of all nonces, checks names by real connections, and
+//! issues certificates that live for a minute.
+
+use crate::operating::Operated;
+use sealane_interop::client::{self, get};
+use sealane_interop::http::Wire;
+use sealane_interop::peers::{find, pebble};
+use sealane_interop::process::Server;
+use sealane_interop::site::Site;
+use sealane_interop::{WAIT_LIMIT, eventually, ports, skip};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const NAME: &str = "www.acme.test";
+/// Where names do not lead: the gateway is not there.
+const NOWHERE: &str = "127.0.0.9";
+/// An account that was agreed on beforehand, and its key.
+const ACCOUNT: &str = "kid-1";
+const ACCOUNT_KEY: &str = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
+
+/// A running authority with its DNS server.
+struct Authority {
+    directory: String,
+    management: SocketAddr,
+    dns_management: SocketAddr,
+    site_ca: PathBuf,
+    _pebble: Server,
+    _dns: Server,
+}
+
+impl Authority {
+    /// An authority whose certificates live for so many seconds, and that looks for answers at these addresses' ports. Names
+    /// resolve to `address`. With `external`, accounts are agreed on beforehand, by [`ACCOUNT`] and [`ACCOUNT_KEY`].
+    fn start(
+        site: &Site,
+        programs: &(PathBuf, PathBuf),
+        life: u32,
+        http: SocketAddr,
+        tls: SocketAddr,
+        address: &str,
+        external: bool,
+    ) -> Self {
+        let (listen, management, dns, dns_management) = (ports::free(), ports::free(), ports::free(), ports::free());
+        let mut command = Command::new(&programs.1);
+        command.args(["-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "", "-defaultIPv6", ""]);
+        command.args(["-dnsserver", &dns.to_string(), "-management", &dns_management.to_string()]);
+        command.args(["-defaultIPv4", address]);
+        let mut dns_server = Server::start(command, site.path());
+        dns_server.wait_until(|| TcpStream::connect(dns_management).is_ok() && TcpStream::connect(dns).is_ok());
+        let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+        let text = format!(
+            r#"{{ "pebble": {{
+                "listenAddress": "{listen}", "managementListenAddress": "{management}",
+                "certificate": "{cert}", "privateKey": "{key}", "httpPort": {}, "tlsPort": {}, "ocspResponderURL": "",
+                "externalAccountBindingRequired": {external}, {keys}"domainBlocklist": [], "retryAfter": {{ "authz": 1, "order": 1 }},
+                "keyAlgorithm": "ecdsa", "profiles": {{ "default": {{ "description": "", "validityPeriod": {life} }} }}
+            }} }}"#,
+            http.port(),
+            tls.port(),
+            keys = if external {
+                format!("\"externalAccountMACKeys\": {{ \"{ACCOUNT}\": \"{ACCOUNT_KEY}\" }},")
+            } else {
+                String::new()
+            },
+        );
+        let config = site.file("pebble.json", text);
+        let mut command = Command::new(&programs.0);
+        command.arg("-config").arg(config).args(["-dnsserver", &dns.to_string()]);
+        // One nonce in twenty is refused; each order proves the name anew.
+        command.env("PEBBLE_WFE_NONCEREJECT", "5").env("PEBBLE_AUTHZREUSE", "0").env("PEBBLE_VA_NOSLEEP", "1");
+        let mut pebble = Server::start(command, site.path());
+        pebble.wait_until(|| TcpStream::connect(listen).is_ok() && TcpStream::connect(management).is_ok());
+        Self {
+            directory: format!("https://{listen}/dir"),
+            management,
+            dns_management,
+            site_ca: site.ca.clone(),
+            _pebble: pebble,
+            _dns: dns_server,
+        }
+    }
+
+    /// The settings of clients that trust what it issues, and nothing else.
+    fn client(&self, site: &Site) -> Arc<rustls::ClientConfig> {
+        let config = Arc::new(client::config(&self.site_ca));
+        let root = client::exchange(self.management, &config, &get("/roots/0")).expect("the authority shows its root");
+        let mut trusting = client::config(&site.file("pebble-root.pem", root.text()));
+        // A resumed session shows the certificate of its first handshake.
+        trusting.resumption = rustls::client::Resumption::disabled();
+        Arc::new(trusting)
+    }
+
+    /// Every name leads to this address from now on.
+    fn resolve_to(&self, address: &str) {
+        let body = format!("{{\"ip\":\"{address}\"}}");
+        let mut wire = Wire::new(client::tcp(self.dns_management));
+        let length = body.len();
+        let request = format!(
+            "POST /set-default-ipv4 HTTP/1.1\r\nHost: dns\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        );
+        wire.send(request).expect("the DNS server takes a request");
+        assert_eq!(wire.response("POST").expect("the DNS server answers").status(), 200);
+    }
+
+    /// A gateway's configuration: a listener with automatic certificates, a plain one, a host.
+    fn configuration(&self, admin: &str, storage: &Path, tls: SocketAddr, http: SocketAddr, more: &str) -> String {
+        format!(
+            "{admin}\n[acme]\ndirectory = \"{}\"\nca = \"{}\"\nstorage = \"{}\"\n{more}\n\
+             [[listener]]\naddress = \"{tls}\"\n[listener.tls]\ncertificates = \"auto\"\n\
+             [[listener]]\naddress = \"{http}\"\n\
+             [[host]]\nnames = [\"{NAME}\"]\nlisteners = [\"{tls}\"]\nrespond = {{ body = \"here\" }}\n\
+             [[host]]\nnames = [\"*\"]\nlisteners = [\"{http}\"]\nredirect = \"https://{{host}}{{uri}}\"\n",
+            self.directory,
+            self.site_ca.display(),
+            storage.display(),
+        )
+    }
+}
+
+/// A request under the name on a connection of its own: the certificate that was shown, or why there was no good answer.
+fn visit(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> Result<Vec<u8>, String> {
+    let socket = TcpStream::connect(address).map_err(|e| e.to_string())?;
+    socket.set_read_timeout(Some(WAIT_LIMIT)).map_err(|e| e.to_string())?;
+    let stream = client::handshake(socket, config, NAME).map_err(|e| e.to_string())?;
+    let shown = stream.conn.peer_certificates().map(|chain| chain[0].to_vec()).ok_or("no certificate")?;
+    let mut wire = Wire::new(stream);
+    wire.send(format!("GET / HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n")).map_err(|e| e.to_string())?;
+    let answer = wire.response("GET").map_err(|e| format!("{e:?}"))?;
+    if answer.text() == "here" { Ok(shown) } else { Err(answer.text()) }
+}
+
+fn metric(gateway: &Operated, name: &str) -> f64 {
+    let text = gateway.gateway.metrics();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.map_or(0.0, |value| value.parse().expect("a metric is a number"))
+}
+
+fn certificates(gateway: &Operated) -> String {
+    let out = sealane_interop::gateway::run(["certificates", "--socket", &gateway.socket.display().to_string()]);
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn renew(gateway: &Operated) -> (bool, String) {
+    let socket = gateway.socket.display().to_string();
+    let out = sealane_interop::gateway::run(["certificates", "renew", NAME, "--socket", &socket]);
+    let said = [out.stdout, out.stderr].concat();
+    (out.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn certificates_renew_themselves_twice_under_load() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let authority = Authority::start(&site, &programs, 60, http, tls, "127.0.0.1", false);
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let gateway = Operated::start(&site, 2, |admin| authority.configuration(admin, &storage, tls, http, ""), tls);
+    assert!(eventually(|| gateway.gateway.server.log().contains("a self-signed one is served")));
+    assert!(eventually(|| visit(tls, &root).is_ok()), "{}", gateway.gateway.server.log());
+
+    // From here on every connection of clients that trust the authority alone, and every request, succeeds.
+    let stop = Arc::new(AtomicBool::new(false));
+    let visitors: Vec<_> = (0..2)
+        .map(|_| {
+            let (root, stop) = (root.clone(), stop.clone());
+            std::thread::spawn(move || {
+                let mut shown: Vec<Vec<u8>> = Vec::new();
+                while !stop.load(Relaxed) {
+                    let certificate = visit(tls, &root).expect("every request succeeds");
+                    if shown.last() != Some(&certificate) {
+                        shown.push(certificate);
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                shown
+            })
+        })
+        .collect();
+    let issued = || metric(&gateway, "sealane_acme_orders_total{result=\"issued\"}");
+    let replaced = || metric(&gateway, "sealane_certificate_replacements_total{result=\"good\"}");
+    // Longer than an ordinary wait: two lives of a certificate.
+    let renewed = (0..10).any(|_| eventually(|| issued() >= 3.0 && replaced() >= 3.0));
+    let seen = eventually(|| visit(tls, &root).is_ok());
+    stop.store(true, Relaxed);
+    for visitor in visitors {
+        let shown = visitor.join().expect("every request succeeds");
+        assert!(shown.len() >= 3, "{} certificates were shown: {}", shown.len(), gateway.gateway.server.log());
+    }
+    assert!(renewed && seen, "{}", gateway.gateway.server.log());
+    assert_eq!(gateway.status()["reloads"]["good"], 0);
+    let listed = certificates(&gateway);
+    assert!(listed.contains(NAME) && listed.contains("Pebble") && listed.contains("next renewal"), "{listed}");
+}
+
+#[test]
+fn a_failed_check_is_told_and_renewing_on_demand_repairs_it() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let authority = Authority::start(&site, &programs, 86_400, http, tls, NOWHERE, true);
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let key = site.file("account.key", ACCOUNT_KEY);
+    let more = format!(
+        "challenges = [\"http-01\"]\nexternal_account = {{ id = \"{ACCOUNT}\", key_file = \"{}\" }}\n",
+        key.display()
+    );
+    let file = |admin: &str| authority.configuration(admin, &storage, tls, http, &more);
+    let mut gateway = Operated::start(&site, 1, file, tls);
+    assert!(eventually(|| metric(&gateway, "sealane_acme_orders_total{result=\"failed\"}") >= 1.0));
+    let listed = certificates(&gateway);
+    assert!(listed.contains("self-signed") && listed.contains("could not verify http-01"), "{listed}");
+    assert!(visit(tls, &root).is_err(), "nothing but the self-signed certificate is there");
+    // What is refused is not asked for again at once, not even by another process.
+    let state = std::fs::read_to_string(storage.join(format!("state/{NAME}.json"))).expect("the state is kept");
+    assert!(state.contains("\"failures\":1"), "{state}");
+
+    let (good, said) = renew(&gateway);
+    assert!(!good && said.contains("could not verify http-01"), "{said}");
+    authority.resolve_to("127.0.0.1");
+    let (good, said) = renew(&gateway);
+    assert!(good, "{said}");
+    assert!(eventually(|| visit(tls, &root).is_ok()), "{}", gateway.gateway.server.log());
+    assert!(metric(&gateway, "sealane_acme_challenges_answered_total{type=\"http-01\"}") >= 1.0);
+    let (good, said) = {
+        let socket = gateway.socket.display().to_string();
+        let out = sealane_interop::gateway::run(["certificates", "renew", "other.acme.test", "--socket", &socket]);
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    assert!(!good && said.contains("no listener with certificates = \"auto\" has the name"), "{said}");
+
+    // A stranger's path under the prefix is a path like any other.
+    let mut wire = Wire::new(client::tcp(http));
+    wire.send(format!("GET /.well-known/acme-challenge/x HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n"))
+        .expect("the gateway takes a request");
+    let answer = wire.response("GET").expect("the gateway answers");
+    assert_eq!(answer.status() / 100, 3, "it is redirected");
+
+    // The next start has the certificate at once, and orders none.
+    let before = visit(tls, &root).expect("it is served");
+    gateway.gateway.server.terminate();
+    gateway.gateway.server.wait();
+    drop(gateway);
+    let gateway = Operated::start(&site, 1, file, tls);
+    assert_eq!(visit(tls, &root).as_deref(), Ok(&before[..]));
+    assert_eq!(metric(&gateway, "sealane_acme_orders_total{result=\"issued\"}"), 0.0);
+    // Another gateway on the same folder serves what is there, and leaves renewing to the first.
+    let other = Site::new();
+    let (other_tls, other_http) = (ports::free(), ports::free());
+    let file = |admin: &str| authority.configuration(admin, &storage, other_tls, other_http, &more);
+    let follower = Operated::start(&other, 1, file, other_tls);
+    assert_eq!(visit(other_tls, &root).as_deref(), Ok(&before[..]));
+    assert!(eventually(|| certificates(&follower).contains("by another process")), "{}", certificates(&follower));
+    let (good, said) = renew(&follower);
+    assert!(!good && said.contains("another process has the lock"), "{said}");
+    let (good, said) = renew(&gateway);
+    assert!(good, "{said}");
+    let served = || visit(other_tls, &root).ok().filter(|certificate| *certificate != before);
+    assert!(eventually(|| served().is_some()), "{}", follower.gateway.server.log());
+    let files = ["", "certificates", &format!("certificates/{NAME}.pem")].map(|name| storage.join(name));
+    for (file, mode) in files.iter().zip([0o700, 0o700, 0o600]) {
+        use std::os::unix::fs::PermissionsExt;
+        let found = std::fs::metadata(file).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!(found, mode, "{}", file.display());
+    }
+}
+
+#[test]
+fn a_wildcard_is_proven_by_a_record_in_dns() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let Some(curl) = find("curl") else { skip!("`curl` is not installed") };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let authority = Authority::start(&site, &programs, 86_400, http, tls, NOWHERE, false);
+    let root = authority.client(&site);
+    let done = site.path().join("done");
+    let hook = site.file(
+        "hook",
+        format!(
+            "#!/bin/sh\nset -e\ncase \"$1\" in\npresent) to=set-txt ;;\ncleanup) to=clear-txt ;;\nesac\n\
+             {} --silent --fail --max-time 20 --data \"{{\\\"host\\\":\\\"$2.\\\",\\\"value\\\":\\\"$3\\\"}}\" http://{}/$to\n\
+             echo \"$1 $2\" >> {}\n",
+            curl.display(),
+            authority.dns_management,
+            done.display()
+        ),
+    );
+    let storage = site.path().join("acme");
+    let more = format!("challenges = [\"dns-01\"]\ndns_hook = [\"/bin/sh\", \"{}\"]\n", hook.display());
+    let file = |admin: &str| {
+        authority.configuration(admin, &storage, tls, http, &more).replace(&format!("\"{NAME}\""), "\"*.acme.test\"")
+    };
+    let gateway = Operated::start(&site, 1, file, tls);
+    assert!(eventually(|| visit(tls, &root).is_ok()), "{}", gateway.gateway.server.log());
+    let cleaned = || std::fs::read_to_string(&done).unwrap_or_default();
+    assert!(eventually(|| cleaned().contains("cleanup")), "{}", cleaned());
+    assert_eq!(cleaned(), "present _acme-challenge.acme.test\ncleanup _acme-challenge.acme.test\n");
+    assert!(certificates(&gateway).starts_with("*.acme.test\n"), "{}", certificates(&gateway));
+}

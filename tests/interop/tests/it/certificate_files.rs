@@ -1,0 +1,127 @@
+//! Certificates whose files change while the gateway serves: taken without a reload, and only if they are good.
+
+use crate::operating::Operated;
+use sealane_interop::backend::Backend;
+use sealane_interop::client;
+use sealane_interop::crowd::Crowd;
+use sealane_interop::site::{HOST, Identity, Site};
+use sealane_interop::{eventually, ports};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Overwrites a pair in the order in which programs do it: certificate, then key.
+fn replace(old: &Identity, new: &Identity) {
+    for (to, from) in [(&old.cert, &new.cert), (&old.key, &new.key)] {
+        std::fs::copy(from, to).expect("a file can be overwritten");
+    }
+}
+
+fn leaf(identity: &Identity) -> Vec<u8> {
+    identity.load().0[0].to_vec()
+}
+
+fn replacements(gateway: &Operated, result: &str) -> f64 {
+    let text = gateway.gateway.metrics();
+    let name = format!("sealane_certificate_replacements_total{{result=\"{result}\"}} ");
+    let line = text.lines().find_map(|line| line.strip_prefix(&name)).expect("there is such a counter");
+    line.parse().expect("a counter is a number")
+}
+
+#[test]
+fn changed_certificates_are_served_without_a_reload_and_a_bad_pair_is_not() {
+    let site = Site::new();
+    let backend = Backend::saying("one");
+    let served = site.issue("served", &[HOST]);
+    let listen = ports::free();
+    let file = |admin: &str| {
+        let (cert, key) = (served.cert.display(), served.key.display());
+        format!(
+            "{admin}\n[[listener]]\naddress = \"{listen}\"\n[listener.tls]\n\
+             certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+             [[host]]\nnames = [\"*\"]\nto = [{:?}]\n",
+            backend.url()
+        )
+    };
+    let first = leaf(&served);
+    let gateway = Operated::start(&site, 2, file, listen);
+    assert_eq!(gateway.served_certificate(), Some(first));
+    let crowd = Crowd::start(listen, &Arc::new(client::config(&site.ca)), 2, |text| text == "one");
+
+    let second = site.issue("second", &[HOST]);
+    replace(&served, &second);
+    assert!(eventually(|| gateway.served_certificate() == Some(leaf(&second))), "{}", gateway.gateway.server.log());
+    assert_eq!(gateway.status()["reloads"]["good"], 0, "the configuration was not read again");
+
+    // A key of another certificate: refused, with the reason, and what is served stays.
+    let before = replacements(&gateway, "refused");
+    std::fs::copy(site.issue("other", &[HOST]).key, &served.key).expect("a file can be overwritten");
+    assert!(eventually(|| replacements(&gateway, "refused") > before));
+    assert_eq!(gateway.served_certificate(), Some(leaf(&second)));
+    let status = gateway.status();
+    let why = status["certificates"][0]["refused"].as_str().unwrap_or_default().to_owned();
+    assert!(why.contains("does not belong to the certificate"), "{why}");
+    assert!(gateway.gateway.server.log().contains("does not belong to the certificate"));
+
+    // A file that has gone, and comes back with its partner.
+    std::fs::remove_file(&served.key).expect("a file can be removed");
+    assert!(eventually(|| replacements(&gateway, "refused") > before + 1.0));
+    assert_eq!(gateway.served_certificate(), Some(leaf(&second)));
+    let third = site.issue("third", &[HOST]);
+    replace(&served, &third);
+    assert!(eventually(|| gateway.served_certificate() == Some(leaf(&third))));
+    assert_eq!(gateway.status()["certificates"][0]["refused"], "");
+    let tally = crowd.stop();
+    assert!(tally.requests > 0 && tally.failures.is_empty(), "{:?}", tally.failures);
+}
+
+/// The key of a certificate under a passphrase, as OpenSSL writes it.
+fn encrypted(key: &Path, to: &Path, passphrase: &str, arguments: &[&str]) {
+    let mut command = std::process::Command::new("openssl");
+    command.args(["pkcs8", "-topk8", "-in"]).arg(key).arg("-out").arg(to);
+    command.args(["-passout", &format!("pass:{passphrase}")]).args(arguments);
+    let done = command.output().expect("the test looked for openssl first");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn keys_under_a_passphrase_are_served() {
+    if sealane_interop::peers::find("openssl").is_none() {
+        sealane_interop::skip!("`openssl` is not installed");
+    }
+    let site = Site::new();
+    let identity = site.issue("served", &[HOST]);
+    let key = site.path().join("encrypted.key");
+    let passphrase = site.file("passphrase", "open sésame\n");
+    let (cert, words) = (identity.cert.display(), passphrase.display());
+    let text = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\n[listener.tls]\n\
+         certificates = [{{ cert = \"{cert}\", key = \"{}\", passphrase_file = \"{words}\" }}]\n\
+         [[host]]\nnames = [\"*\"]\nrespond = {{ status = 200 }}\n",
+        key.display()
+    );
+    let file = site.file("check.toml", &text);
+    let check = || {
+        let out = sealane_interop::gateway::run(["check", "-c", &file.display().to_string()]);
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    for arguments in [
+        &["-v2", "aes-256-cbc"][..],
+        &["-v2", "aes-128-cbc", "-v2prf", "hmacWithSHA1"],
+        &["-v2", "aes-192-cbc", "-v2prf", "hmacWithSHA512", "-iter", "100000"],
+    ] {
+        encrypted(&identity.key, &key, "open sésame", arguments);
+        let (good, said) = check();
+        assert!(good, "{arguments:?}: {said}");
+    }
+    for (passphrase, arguments, wanted) in [
+        ("another", &["-v2", "aes-256-cbc"][..], "does not decrypt the private key"),
+        ("open sésame", &["-scrypt"], "encrypted with scrypt, which is not supported"),
+    ] {
+        encrypted(&identity.key, &key, passphrase, arguments);
+        let (good, said) = check();
+        assert!(!good && said.contains(wanted), "{arguments:?}: {said}");
+    }
+    std::fs::write(&passphrase, "\n").expect("a file can be written");
+    let (good, said) = check();
+    assert!(!good && said.contains("there is no passphrase in this file"), "{said}");
+}
