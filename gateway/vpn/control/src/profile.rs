@@ -466,12 +466,15 @@ fn wraps(
     Ok((WrapKey::Auth { key, direction, digest }, None))
 }
 
+/// Name and password.
+type Login = (String, String);
+
 /// Reads name and password, or returns what must be asked: `auth-user-pass` may have no file, or a file without a password.
 fn credentials(
     files: &Files<'_>,
     directive: Option<&Directive>,
     challenge: Option<&Directive>,
-) -> Result<(Option<(String, String)>, Option<Questions>)> {
+) -> Result<(Option<Login>, Option<Questions>)> {
     let challenge = challenge.map(self::challenge).transpose()?;
     let Some(directive) = directive else {
         return match challenge {

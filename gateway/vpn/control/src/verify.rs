@@ -84,10 +84,8 @@ pub fn usage_oid(name: &str) -> Option<String> {
 impl Demands {
     /// What a certificate lacks, in words.
     fn lacks(&self, cert: &[u8]) -> Option<&'static str> {
-        if !self.fingerprints.is_empty() {
-            if !self.fingerprints.iter().any(|f| Fingerprint::Sha256(*f).is_of(cert)) {
-                return Some("its fingerprint is not one of those that are expected");
-            }
+        if !self.fingerprints.is_empty() && !self.fingerprints.iter().any(|f| Fingerprint::Sha256(*f).is_of(cert)) {
+            return Some("its fingerprint is not one of those that are expected");
         }
         let Ok((_, parsed)) = X509Certificate::from_der(cert) else { return Some("it cannot be read") };
         if let Ok(PublicKey::RSA(key)) = parsed.public_key().parsed()

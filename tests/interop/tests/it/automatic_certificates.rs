@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 const NAME: &str = "www.acme.test";
 /// Where names do not lead: the gateway is not there.
@@ -167,9 +167,11 @@ fn certificates_renew_themselves_twice_under_load() {
 
     // From here on every connection of clients that trust the authority alone, and every request, succeeds.
     let stop = Arc::new(AtomicBool::new(false));
-    let visitors: Vec<_> = (0..2)
-        .map(|_| {
-            let (root, stop) = (root.clone(), stop.clone());
+    let visits: [_; 2] = std::array::from_fn(|_| Arc::new(AtomicUsize::new(0)));
+    let visitors: Vec<_> = visits
+        .iter()
+        .map(|visits| {
+            let (root, stop, visits) = (root.clone(), stop.clone(), visits.clone());
             std::thread::spawn(move || {
                 let mut shown: Vec<Vec<u8>> = Vec::new();
                 while !stop.load(Relaxed) {
@@ -177,6 +179,7 @@ fn certificates_renew_themselves_twice_under_load() {
                     if shown.last() != Some(&certificate) {
                         shown.push(certificate);
                     }
+                    visits.fetch_add(1, Relaxed);
                     std::thread::sleep(std::time::Duration::from_millis(20));
                 }
                 shown
@@ -188,6 +191,9 @@ fn certificates_renew_themselves_twice_under_load() {
     // Longer than an ordinary wait: two lives of a certificate.
     let renewed = (0..10).any(|_| eventually(|| issued() >= 3.0 && replaced() >= 3.0));
     let seen = eventually(|| visit(tls, &root).is_ok());
+    // A visit that was under way when the third certificate came may still have seen the second.
+    let before = visits.each_ref().map(|visits| visits.load(Relaxed));
+    assert!(eventually(|| visits.iter().zip(before).all(|(visits, before)| visits.load(Relaxed) >= before + 2)));
     stop.store(true, Relaxed);
     for visitor in visitors {
         let shown = visitor.join().expect("every request succeeds");

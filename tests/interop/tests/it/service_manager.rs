@@ -217,14 +217,42 @@ fn the_units_are_valid() {
     let analyze = need!("systemd-analyze");
     let site = Site::new();
     let packaging = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
-    let units = ["sealane.service", "sealane.socket"].map(|unit| {
+    let units = ["systemd/sealane.service", "systemd/sealane.socket"].map(|unit| {
         let text = std::fs::read_to_string(packaging.join(unit)).expect("it is part of the source");
         // It is not installed here.
-        site.file(unit, text.replace("/usr/local/bin/sealane", &binary::sealane().display().to_string()))
+        site.file(
+            unit.trim_start_matches("systemd/"),
+            text.replace("/usr/bin/sealane", &binary::sealane().display().to_string()),
+        )
     });
     let output = Command::new(analyze).args(["verify", "--man=no"]).args(&units).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     // About units of the machine's own it may have something to say.
     let ours: Vec<&str> = said.lines().filter(|line| line.contains("sealane.")).collect();
     assert!(ours.is_empty(), "{ours:?}");
+}
+
+/// How exposed systemd considers the service, in tenths: 0 is nothing, 100 everything.
+#[test]
+fn the_service_is_confined() {
+    let analyze = need!("systemd-analyze");
+    let packaging = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let read = |file| std::fs::read_to_string(packaging.join(file)).expect("it is part of the source");
+    let exposure = |unit: String| {
+        let site = Site::new();
+        let unit = site.file("sealane.service", unit);
+        let output = Command::new(&analyze).args(["security", "--offline=true"]).arg(unit).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let figure =
+            said.lines().find_map(|line| line.split_once("sealane.service: ")).map(|(_, rest)| rest.to_owned());
+        let figure = figure.and_then(|rest| rest.split_whitespace().next()?.replace('.', "").parse::<u32>().ok());
+        figure.unwrap_or_else(|| panic!("{said} {}", String::from_utf8_lossy(&output.stderr)))
+    };
+    let service = read("systemd/sealane.service");
+    let tunnel = read("openvpn/service.conf");
+    // As if the drop-in's settings stood in the unit.
+    let settings = tunnel.split_once("[Service]").expect("it has that section").1;
+    let with_tunnel = service.replace("[Install]", &format!("{settings}\n[Install]"));
+    assert!(exposure(service) <= 15);
+    assert!(exposure(with_tunnel) <= 30);
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 fn settings(name: &str) -> Vec<String> {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     let read = |file| std::fs::read_to_string(packaging.join(file)).expect("it is packaged");
-    let both = read("sealane.service") + &read("sealane-tunnel.conf");
+    let both = read("systemd/sealane.service") + &read("openvpn/service.conf");
     let value = |line: &str| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned());
     both.lines().filter_map(value).collect()
 }
