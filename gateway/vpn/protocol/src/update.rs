@@ -110,7 +110,8 @@ mod tests {
             let after = options(after);
             let mut got = client(&before, &updates(&before, &after).expect("all can be sent"));
             let mut expected = after.clone();
-            (got.sort(), expected.sort());
+            got.sort();
+            expected.sort();
             assert_eq!(got, expected);
         }
         assert_eq!(updates(&before, &before), Ok(vec![]));
