@@ -192,8 +192,8 @@ pub const TABLE: &[Row] = &[
     },
     Row {
         wait: Wait::ClientEnd,
-        name: "the client's end of a connection on which the gateway has sent its own, such as HTTP/1.1 after a response \
-               to an incomplete request",
+        name: "the client to close its direction of a connection, after the gateway has closed its own (for example over \
+               HTTP/1.1, after a response to an incomplete request)",
         party: Some(Party::Client),
         settings: &["2 seconds and 512 KiB (total)"],
         before: "",

@@ -47,7 +47,9 @@ impl fmt::Display for NameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Duplicate => "the name is already taken",
-            Self::Malformed => "not a host name, `*.` or `**.` and a host name, or `*`",
+            Self::Malformed => {
+                "not a name that a host can have: write a host name, a host name after `*.` or `**.`, or `*`"
+            }
         })
     }
 }

@@ -18,7 +18,8 @@ entries under \"undecided\" and does not start before a person has taken them ou
 pub enum ImportCommand {
     /// Convert a configuration of NGINX, with the files that it includes
     #[command(after_help = format!("\
-Every directive is in the report: the same, different in this way, not translated (with what to do instead), or undecided.
+The report lists every directive as the same, different (with the difference), not translated
+(with what to do instead), or undecided.
 An undecided directive says who may connect or how strong the protection is, and has no translation.
 
 Examples:
@@ -29,8 +30,9 @@ Examples:
     Nginx(Options),
     /// Convert a configuration of HAProxy
     #[command(after_help = format!("\
-Every line is in the report: the same, different in this way, not translated (with what to do instead), or undecided.
-Environment variables in quotation marks are those of this command.
+The report lists every line as the same, different (with the difference), not translated (with
+what to do instead), or undecided.
+Variables in double quotes (\"$NAME\") get their values from the environment of this command.
 
 Examples:
   sealane import haproxy /etc/haproxy/haproxy.cfg --out sealane.toml

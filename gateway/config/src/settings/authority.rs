@@ -26,9 +26,9 @@ table! {
         ("http-01", AcmeChallenge::Http01),
         ("dns-01", AcmeChallenge::Dns01),
     ]), default(["tls-alpn-01", "http-01"]);
-    /// A program, with arguments, that publishes records in DNS for `"dns-01"`. It is started with the further arguments
-    /// `present`, the record's name and its value, and ends when the record can be seen; afterwards with `cleanup` in the place
-    /// of `present`. It may run for 90 s.
+    /// A program, with arguments, that publishes records in DNS for `"dns-01"`. The gateway starts it with three
+    /// more arguments: `present`, the record's name and its value. The program must not exit before the record can be seen.
+    /// After the check, the gateway starts it again with `cleanup` in place of `present`. Each run may take 90 s.
     dns_hook: Strings = Strings, example(["/etc/sealane/dns-hook"]), secret(Arguments);
     /// The kind of certificate, of those that the authority offers.
     profile: Text = Text, described("the authority's default"), example("shortlived");

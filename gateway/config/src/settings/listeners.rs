@@ -23,8 +23,9 @@ table! {
     /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of load balancers and proxies that may name the client.
     /// Such headers from other clients are removed. See [behind a load balancer](page:behind-a-load-balancer).
     trusted_proxies: Strings = Strings, example(["10.0.0.0/8"]);
-    /// The header in which trusted proxies name the client. The gateway does not trust the other header. `"Forwarded"` carries
-    /// scheme and host, too: `X-Forwarded-*` are removed. Needs `trusted_proxies`.
+    /// The header in which trusted proxies name the client. The gateway does not trust the other header. With
+    /// `"Forwarded"`, the scheme and the host are taken from that header, too. Incoming `X-Forwarded-*` headers are then
+    /// dropped and written anew. Needs `trusted_proxies`.
     client_address_header: Choice<AddressHeader> = Choice(&[
         ("X-Forwarded-For", AddressHeader::XForwardedFor),
         ("Forwarded", AddressHeader::Forwarded),

@@ -74,8 +74,8 @@ table! {
     /// A program that checks passwords. It gets the name and the password as two lines on its standard input, and `common_name` and
     /// `untrusted_ip` in its environment. Exit code 0: accept, 75: temporarily unavailable, other: refuse. It may run for 10 s.
     auth_command: Strings = Strings, example(["/usr/local/bin/check-password"]), secret(Arguments);
-    /// After the password, clients renew their keys with a token for this long. Then the password is required again. A token is
-    /// not extended. It becomes invalid when its user's line is removed from `users` and when the process ends. Without `users`
+    /// After a client has sent the right password, it can renew its keys for this long with a token instead of the password. A
+    /// token is not extended. It becomes invalid when its user's line is removed from `users` and when the process ends. Without `users`
     /// (only `auth_command`), a removed user keeps access until the token ends.
     token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
     /// Networks that clients reach through the tunnel.
@@ -102,7 +102,8 @@ table! {
     handshake_timeout: Time = Time::TIMEOUT, default("60s");
     /// The MTU of the tunnel's interface.
     mtu: Count = Count(576..=9000), default(1500);
-    /// The size of outer packets to which TCP inside the tunnel is limited. 0: no limit.
+    /// The largest outer packet, in bytes, that may carry a TCP segment of the tunnel: the gateway lowers the MSS accordingly,
+    /// for clients over UDP. 0: no limit.
     mssfix: Count = Count(0..=9000), default(1492);
     /// Clients reach each other without the system's routing and filters.
     client_to_client: Flag = Flag, default(false);

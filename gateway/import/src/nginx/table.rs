@@ -313,7 +313,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_ssl_protocols", Translated("`[upstream.tls] versions`")),
     ("proxy_ssl_ciphers", Translated("those that Sealane has")),
     ("proxy_ssl_session_reuse", Translated("on")),
-    ("proxy_ssl_password_file", Missing("keys have no passphrase: decrypt the key")),
+    (
+        "proxy_ssl_password_file",
+        Missing("name the file in `passphrase_file`: its first line is the passphrase, for a key in PKCS#8"),
+    ),
     (
         "proxy_ssl_conf_command",
         Undecided("OpenSSL's commands are not understood; write what it does as a setting of [upstream.tls]"),
@@ -436,7 +439,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_stapling_responder", NotNeeded("see ssl_stapling")),
     ("ssl_stapling_file", Translated("`ocsp`, to be written by hand")),
     ("ssl_ocsp", Undecided("OCSP is not asked about clients: use revocation lists (crl)")),
-    ("ssl_password_file", Missing("keys have no passphrase: decrypt the key")),
+    (
+        "ssl_password_file",
+        Missing("name the file in `passphrase_file`: its first line is the passphrase, for a key in PKCS#8"),
+    ),
     ("ssl_preread", Translated("`passthrough`")),
     ("ssl_alpn", Missing("relayed connections negotiate with their server")),
     // Logs, compression.
@@ -497,7 +503,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("grpc_ssl_crl", Translated("`[upstream.tls] crl`")),
     ("grpc_ssl_session_reuse", Translated("on")),
     ("grpc_ssl_verify_depth", Translated("any depth")),
-    ("grpc_ssl_password_file", Missing("keys have no passphrase: decrypt the key")),
+    (
+        "grpc_ssl_password_file",
+        Missing("name the file in `passphrase_file`: its first line is the passphrase, for a key in PKCS#8"),
+    ),
     (
         "grpc_ssl_conf_command",
         Undecided("OpenSSL's commands are not understood; write what it does as a setting of [upstream.tls]"),
