@@ -120,7 +120,8 @@ fn describe_certificate(t: &mut String, c: &CertificateStatus) {
     let _ = writeln!(t, "  expires       {}", top::days_from_now(c.not_after));
     if let Some(automatic) = &c.automatic {
         let next = automatic.next.and_then(|next| i64::try_from(next).ok());
-        let next = next.map_or_else(|| "by another process".to_owned(), top::days_from_now);
+        let unknown = if automatic.last_error.is_empty() { "by another process" } else { "none" };
+        let next = next.map_or_else(|| unknown.to_owned(), top::days_from_now);
         let _ = writeln!(t, "  next renewal  {next}");
         if !automatic.last_error.is_empty() {
             let _ = writeln!(t, "  last error    {}", automatic.last_error);

@@ -14,7 +14,7 @@ table! {
         default("https://acme-v02.api.letsencrypt.org/directory"), aliases("acme_ca", "server");
     /// PEM file of the CAs that may have signed the certificate of the directory's server.
     ca: File = File, described("the system's CAs"), example("certs/acme-ca.pem");
-    /// Mailboxes that the authority may write to.
+    /// Mailboxes that the authority may write to. They are told when the account is registered; a later change has no effect.
     contact: Strings = Strings, example(["mailto:admin@example.com"]), aliases("email");
     /// The folder for the account, certificates with their keys, and the state of attempts. It is made if it is not there, and
     /// must be writable for the gateway's user and for nobody else.
@@ -32,7 +32,7 @@ table! {
     dns_hook: Strings = Strings, example(["/etc/sealane/dns-hook"]), secret(Arguments);
     /// The kind of certificate, of those that the authority offers.
     profile: Text = Text, described("the authority's default"), example("shortlived");
-    /// The key of an account that was agreed on with the authority beforehand.
+    /// The key of an account that was agreed on with the authority beforehand. It is used when the account is registered.
     external_account: One = One(&external_account::TABLE);
 }
 

@@ -319,7 +319,8 @@ impl StatusRegistry {
                     family.sample(&[("name", name)], next);
                 }
             }
-            let mut family = out.gauge("sealane_acme_failing", "1 for names whose last order failed.");
+            let mut family = out
+                .gauge("sealane_acme_failing", "1 for names whose last order failed, or for which none can be made.");
             for (name, status) in &reports.names {
                 family.sample(&[("name", name)], u64::from(!status.last_error.is_empty()));
             }

@@ -13,9 +13,10 @@
 //! leaves the old one.
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::process::geteuid;
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +71,13 @@ impl Folder {
                     Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(named(&e, folder)),
                     _ => {}
                 }
-                let mode = std::fs::metadata(folder).map_err(|e| named(&e, folder))?.permissions().mode();
+                let metadata = std::fs::metadata(folder).map_err(|e| named(&e, folder))?;
+                let (owner, user) = (metadata.uid(), geteuid().as_raw());
+                if owner != user && owner != 0 {
+                    let why = format!("{} belongs to another user (uid {owner}); chown {user}", folder.display());
+                    return Err(io::Error::other(why));
+                }
+                let mode = metadata.permissions().mode();
                 if mode & 0o022 != 0 {
                     let why = format!(
                         "{} can be written by other users (mode {:04o}); chmod 700",

@@ -3,19 +3,21 @@
 //! It is started as `PROGRAM ARGUMENTS… present _acme-challenge.NAME VALUE`, and ends when the record can be seen; later with
 //! `cleanup` in the place of `present`.
 
-use crate::order::Failure;
+use crate::order::{Failure, cut};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::process::Command;
+use tokio::process::{ChildStderr, Command};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 /// How long the program may run.
 const LIMIT: Duration = Duration::from_secs(90);
-/// The most bytes of its standard error that are shown.
-const MAX_WORDS: u64 = 400;
+/// The most bytes of its standard error that are kept.
+const MAX_WORDS: usize = 400;
+/// How long its standard error is read after its end.
+const AFTER_END: Duration = Duration::from_millis(200);
 
 /// A record that is there until this is dropped.
 pub(crate) struct Record {
@@ -57,17 +59,61 @@ async fn run(command: &[String], what: &str, name: &str, value: &str) -> Result<
     child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = child.spawn().map_err(|e| failed(e.to_string()))?;
     let mut words = Vec::new();
+    let errors = child.stderr.take();
     let ended = timeout(LIMIT, async {
-        if let Some(errors) = child.stderr.take() {
-            // The pipe is closed then: a program that says more does not wait for us.
-            let _ = errors.take(MAX_WORDS).read_to_end(&mut words).await;
-        }
-        child.wait().await
+        let reading = read_all(errors, &mut words);
+        tokio::pin!(reading);
+        let status = tokio::select! {
+            status = child.wait() => status,
+            () = &mut reading => return child.wait().await,
+        };
+        // What it wrote last may still be in the pipe. A process that it has left behind may hold the pipe open.
+        let _ = timeout(AFTER_END, reading).await;
+        status
     });
     match ended.await {
         Ok(Ok(status)) if status.success() => Ok(()),
-        Ok(Ok(status)) => Err(failed(format!("{status}; {}", String::from_utf8_lossy(&words).trim()))),
+        Ok(Ok(status)) => Err(failed(format!("{status}; {}", cut(String::from_utf8_lossy(&words).into_owned())))),
         Ok(Err(e)) => Err(failed(e.to_string())),
         Err(_) => Err(failed(format!("it has not ended within {} s", LIMIT.as_secs()))),
+    }
+}
+
+/// Reads to the end, so that a program that says much does not wait for us, and keeps the beginning.
+async fn read_all(errors: Option<ChildStderr>, words: &mut Vec<u8>) {
+    let Some(mut errors) = errors else { return };
+    let mut buffer = [0; 1024];
+    while let Ok(n @ 1..) = errors.read(&mut buffer).await {
+        let room = MAX_WORDS - words.len();
+        words.extend_from_slice(&buffer[..n.min(room)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn shell(script: &str) -> Result<(), String> {
+        let command = ["sh", "-c", script, "hook"].map(str::to_owned);
+        run(&command, "present", "_acme-challenge.a.example", "value").await
+    }
+
+    #[tokio::test]
+    async fn a_program_that_says_much_is_read_to_the_end() {
+        let much = "i=0; while [ $i -lt 20000 ]; do echo 'a line of a trace' >&2; i=$((i+1)); done; exit ";
+        assert_eq!(shell(&format!("{much} 0")).await, Ok(()));
+        let why = shell(&format!("{much} 3")).await.unwrap_err();
+        assert!(why.contains("exit status: 3") && why.len() < 1000 && !why.contains('\n'), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_program_whose_child_holds_the_pipe_has_ended() {
+        assert_eq!(shell("sleep 30 >&2 & exit 0").await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn the_last_words_are_shown() {
+        let why = shell("echo no such zone >&2; exit 1").await.unwrap_err();
+        assert!(why.ends_with("exit status: 1; no such zone"), "{why}");
     }
 }

@@ -54,8 +54,6 @@ pub struct Reports {
     pub issued: u64,
     /// Orders that have not.
     pub failed: u64,
-    /// This process renews; else another one has the folder's lock, or the folder cannot be used.
-    pub renews: bool,
 }
 
 /// The running task.
@@ -217,6 +215,8 @@ struct Task {
     lock: Option<Lock>,
     /// Why there is no lock, so that it is said once.
     told: String,
+    /// Another process has the lock, and renews.
+    follows: bool,
     entries: BTreeMap<String, Entry>,
     authority: SavedAuthority,
     running: JoinSet<(String, Done)>,
@@ -235,6 +235,7 @@ impl Task {
             work,
             lock: None,
             told: String::new(),
+            follows: false,
             entries,
             authority: SavedAuthority::default(),
             running: JoinSet::new(),
@@ -286,7 +287,9 @@ impl Task {
     /// Becomes the one that renews, if no other process is; then reads what is there.
     async fn take_lock(&mut self) {
         let shown = self.work.settings.storage.display().to_string();
-        let told = match self.work.folder.lock().await {
+        let taken = self.work.folder.lock().await;
+        self.follows = matches!(taken, Ok(None));
+        let told = match taken {
             Ok(Some(lock)) => {
                 self.lock = Some(lock);
                 match self.read_folder().await {
@@ -306,7 +309,6 @@ impl Task {
             }
             self.told = told;
         }
-        self.reports().renews = self.lock.is_some();
     }
 
     async fn read_folder(&mut self) -> std::io::Result<()> {
@@ -326,8 +328,6 @@ impl Task {
             if entry.saved.directory != *directory {
                 entry.saved = Saved { directory: directory.clone(), ..Saved::default() };
             }
-            // A clock that was wrong must not stop renewals for years.
-            entry.saved.not_before = entry.saved.not_before.min(now + ASK_AGAIN.1);
             let pem = self.work.folder.read(&certificate_file(name)).await?;
             entry.certificate = match pem.map(|pem| certificate::check(&pem, name)) {
                 Some(Ok(info)) => Some(info),
@@ -390,7 +390,20 @@ impl Task {
         self.entries.values().filter(|e| !e.running).map(due).min().unwrap_or(u64::MAX)
     }
 
+    /// Forgets waits that were computed when the clock ran ahead: it may have been corrected since.
+    fn follow_clock(&mut self) {
+        let now = now();
+        let genuine = |at| schedule::genuine(at, now, schedule::LONGEST_WAIT);
+        self.authority.not_before = genuine(self.authority.not_before);
+        for entry in self.entries.values_mut() {
+            entry.saved.not_before = genuine(entry.saved.not_before);
+            entry.spaced = genuine(entry.spaced);
+            entry.ask_at = entry.ask_at.map(genuine);
+        }
+    }
+
     fn start_due(&mut self) {
+        self.follow_clock();
         let (now, authority) = (now(), self.authority.not_before);
         let mut due: Vec<(u64, String)> = Vec::new();
         let mut ask = Vec::new();
@@ -457,7 +470,7 @@ impl Task {
         let now = now();
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.running = false;
-        entry.spaced = now + schedule::SPACING;
+        entry.spaced = now + schedule::spacing(entry.life());
         let waiting = std::mem::take(&mut entry.waiting);
         let reply = match result {
             Ok(()) => {
@@ -556,7 +569,11 @@ impl Task {
         let renews = self.lock.is_some();
         let report = |entry: &Entry| Report {
             next: renews.then(|| entry.due(authority)),
-            last_error: if renews { entry.saved.last_error.clone() } else { self.told.clone() },
+            last_error: match (renews, self.follows) {
+                (true, _) => entry.saved.last_error.clone(),
+                (false, true) => String::new(),
+                (false, false) => self.told.clone(),
+            },
         };
         self.reports().names = self.entries.iter().map(|(name, entry)| (name.clone(), report(entry))).collect();
     }

@@ -330,7 +330,7 @@ fn words(e: &Error) -> String {
 }
 
 /// Bounds what an authority says, and keeps it to one line.
-fn cut(text: String) -> String {
+pub(crate) fn cut(text: String) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_WORDS).collect();
     line.trim().to_owned()
 }

@@ -1,12 +1,12 @@
 //! When a certificate is renewed, and when an attempt that failed is repeated. Functions of numbers: seconds since 1970, and
 //! a random share of 1.
 
-/// The least time from one order for a name to the next, whatever an authority issues.
-pub(crate) const SPACING: u64 = 10;
+/// The least time from one order for a name to the next.
+const SPACING: u64 = 10;
 /// The first wait after a failure. Let's Encrypt allows five failed validations of a name in an hour.
 const FIRST_WAIT: u64 = 60;
 /// The longest.
-const LONGEST_WAIT: u64 = 86_400;
+pub(crate) const LONGEST_WAIT: u64 = 86_400;
 
 /// When a certificate is renewed: after two thirds of its life, give or take a thirtieth, so that certificates that were
 /// issued together are not renewed together.
@@ -21,6 +21,18 @@ pub(crate) fn renewal_in(window: (u64, u64), not_before: u64, not_after: u64, sh
     let (start, end) = window;
     let chosen = start + ((end.saturating_sub(start)) as f64 * share) as u64;
     chosen.min(not_after.saturating_sub(not_after.saturating_sub(not_before) / 5))
+}
+
+/// The least time from one order for a name to the next, by the life of the certificate: whatever an authority issues or
+/// suggests, and whatever the clock says, a certificate is not ordered again and again.
+pub(crate) fn spacing(life: Option<u64>) -> u64 {
+    life.map_or(SPACING, |life| (life / 60).clamp(SPACING, LONGEST_WAIT))
+}
+
+/// A time to wait for, as it was computed earlier. No wait is longer than `longest`: one that ends later was computed when the
+/// clock ran ahead, and counts no more.
+pub(crate) fn genuine(at: u64, now: u64, longest: u64) -> u64 {
+    if at > now.saturating_add(longest) { now } else { at }
 }
 
 /// How long to wait after so many failures in a row: a minute, then twice as long each time, up to a day; half of it is random.
@@ -54,6 +66,23 @@ mod tests {
         assert_eq!(renewal_in((5, 5), 0, 1000, 0.9), 5);
         assert_eq!(renewal_in((990, 2000), 0, 1000, 1.0), 800);
         assert_eq!(renewal_in((u64::MAX, 0), 0, 1000, 1.0), 800);
+    }
+
+    #[test]
+    fn orders_are_spaced_by_the_life_of_the_certificate() {
+        assert_eq!(spacing(None), 10);
+        assert_eq!(spacing(Some(60)), 10);
+        assert_eq!(spacing(Some(90 * DAY)), DAY);
+        assert_eq!(spacing(Some(6 * 3600)), 360);
+    }
+
+    #[test]
+    fn a_wait_that_began_when_the_clock_ran_ahead_ends_now() {
+        let now = 1_000_000_000;
+        assert_eq!(genuine(now + DAY, now, DAY), now + DAY);
+        assert_eq!(genuine(now + 365 * DAY, now, DAY), now);
+        assert_eq!(genuine(0, now, DAY), 0);
+        assert_eq!(genuine(u64::MAX, u64::MAX, DAY), u64::MAX);
     }
 
     #[test]
