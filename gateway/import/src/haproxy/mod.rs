@@ -1,7 +1,7 @@
 //! HAProxy: its language, and its keywords as settings of Sealane.
 //!
-//! [`parser`] makes sections, with what they inherit from `defaults`. Rules are read into a condition and what they do ([`rules`],
-//! [`acl`]) and then applied to every kind of requests that they tell apart: an address, a host, a path. What is left are routes by
+//! `parser` makes sections, with what they inherit from `defaults`. Rules are read into a condition and what they do (`rules`,
+//! `acl`) and then applied to every kind of requests that they tell apart: an address, a host, a path. What is left are routes by
 //! method and header, so the order of rules counts as it does in HAProxy.
 
 mod acl;

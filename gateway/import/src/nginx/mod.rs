@@ -1,8 +1,8 @@
 //! NGINX: its language, and its directives as settings of Sealane.
 //!
-//! [`parser`] makes a tree of directives, with included files in their place. [`sockets`] finds the addresses and which server is
-//! the default at each; [`server`] writes listeners and hosts; [`locations`] writes routes, in the order in which NGINX selects
-//! locations; [`actions`], [`headers`], [`upstreams`], [`access`] and [`tls`] translate what is in them.
+//! `parser` makes a tree of directives, with included files in their place. `sockets` finds the addresses and which server is
+//! the default at each; `server` writes listeners and hosts; `locations` writes routes, in the order in which NGINX selects
+//! locations; `actions`, `headers`, `upstreams`, `access` and `tls` translate what is in them.
 
 mod access;
 mod actions;
