@@ -95,9 +95,10 @@ fn rest(sections: &[Section], report: &mut Report) {
                 Some(Kind::NotNeeded(why)) => (Outcome::Same, why),
                 Some(Kind::Missing(instead)) => (Outcome::NotTranslated, instead),
                 Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),
-                Some(Kind::Translated(_)) if RULES.contains(&line.word(0)) => {
-                    (Outcome::Different, "no request reaches it as far as this import understands it; it is left out")
-                }
+                Some(Kind::Translated(_)) if RULES.contains(&line.word(0)) => (
+                    Outcome::Undecided,
+                    "decides about requests, and no request reaches it as far as this import understands it",
+                ),
                 // Inherited by all and overridden by all, or without effect.
                 Some(Kind::Translated(_)) => (Outcome::Same, "nothing uses it"),
                 None => {

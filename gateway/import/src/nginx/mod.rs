@@ -76,6 +76,23 @@ fn translate<'d>(import: &mut Import<'d>, tree: &'d [Directive]) {
     }
 }
 
+/// Directives that decide who may connect, or who gets what. Where nothing has looked at one of them, a person has to.
+const DECIDING: &[&str] = &[
+    "allow",
+    "auth_basic",
+    "auth_request",
+    "deny",
+    "if",
+    "internal",
+    "limit_conn",
+    "limit_except",
+    "limit_req",
+    "return",
+    "satisfy",
+    "ssl_verify_client",
+    "ssl_verify_depth",
+];
+
 /// Gives every directive without an outcome that of the table.
 fn rest(import: &mut Import, block: &[Directive]) {
     for d in block {
@@ -84,6 +101,9 @@ fn rest(import: &mut Import, block: &[Directive]) {
                 Some(Kind::NotNeeded(why)) => (Outcome::Same, why),
                 Some(Kind::Missing(instead)) => (Outcome::NotTranslated, instead),
                 Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),
+                Some(Kind::Translated(_)) if DECIDING.contains(&d.name()) => {
+                    (Outcome::Undecided, "decides about requests, and this import does not follow it where it stands")
+                }
                 Some(Kind::Translated(_)) => {
                     (Outcome::NotTranslated, "has no effect where it stands, as far as this import understands it")
                 }
