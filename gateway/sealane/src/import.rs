@@ -10,8 +10,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 the result passes `sealane check --offline`; 2 wrong usage; 1 the file cannot be read, or the result has
-entries under \"undecided\" and does not start before a person has taken them out.";
+Exit codes: 0 nothing is undecided; 1 the file cannot be read, or directives are undecided;
+2 wrong usage.";
 
 /// Where configurations come from.
 #[derive(Subcommand)]
@@ -20,7 +20,9 @@ pub enum ImportCommand {
     #[command(after_help = format!("\
 The report lists every directive as the same, different (with the difference), not translated
 (with what to do instead), or undecided.
-An undecided directive says who may connect or how strong the protection is, and has no translation.
+An undecided directive says who may connect or how strong the protection is, and has no
+translation. Every result also has an entry under \"undecided\" that asks for a review. It does
+not start before all entries are removed.
 
 Examples:
   sealane import nginx /etc/nginx/nginx.conf --out sealane.toml
@@ -32,6 +34,8 @@ Examples:
     #[command(after_help = format!("\
 The report lists every line as the same, different (with the difference), not translated (with
 what to do instead), or undecided.
+Every result has an entry under \"undecided\" that asks for a review. It does not start
+before all entries are removed.
 Variables in double quotes (\"$NAME\") get their values from the environment of this command.
 
 Examples:

@@ -69,7 +69,7 @@ fn another_port_can_be_announced() {
     let quic = |line: &str| served(&site, &backend).listener(&format!("[listener.quic]\n{line}"));
     let gateway = quic("alt_svc_port = 443").start();
     assert_eq!(gateway.get("/").header("Alt-Svc"), Some("h3=\":443\"; ma=86400"));
-    for (wrong, said) in [("alt_svc_port = 0", "1 to 65535"), ("alt_svc = false\nalt_svc_port = 1", "of no use")] {
+    for (wrong, said) in [("alt_svc_port = 0", "1 to 65535"), ("alt_svc = false\nalt_svc_port = 1", "has no effect")] {
         let file = site.file("wrong.toml", quic(wrong).file(gateway.address, gateway.admin));
         let output = run([OsStr::new("check"), OsStr::new("-c"), file.as_os_str()]);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -35,7 +35,7 @@ fn whole(status: u16, body: &str) -> Outcome {
 
 /// Two lengths that differ.
 const NONSENSE: &str =
-    "502 Bad Gateway: the upstream server's answer breaks the rules of HTTP: more than one Content-Length\n";
+    "502 Bad Gateway: the upstream server's response breaks the rules of HTTP: more than one Content-Length\n";
 
 /// A row: what the client asks, and what it must come away with, whatever the versions.
 fn rows() -> Vec<(&'static str, &'static str, Outcome)> {
