@@ -170,7 +170,7 @@ fn a_head_that_is_too_large_is_the_fault_of_one_response() {
     let error = |line| serde_json::from_str::<serde_json::Value>(line).expect("a line is an object")["error"].clone();
     let mut errors: Vec<String> = written().lines().map(|l| error(l).as_str().unwrap_or_default().to_owned()).collect();
     errors.sort();
-    assert!(errors[0].starts_with("its answer breaks the rules of HTTP: the message head is longer"), "{errors:?}");
+    assert!(errors[0].starts_with("its response breaks the rules of HTTP: the message head is longer"), "{errors:?}");
     assert_eq!(errors[1], "the gateway closed the connection: the head of another response on it is too large");
     let large = gateway.metric_with("sealane_parse_errors_total", "reason=\"head_length\"");
     assert_eq!(large, Some(1.0), "{}", gateway.metrics());
