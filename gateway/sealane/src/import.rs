@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 nothing is undecided; 1 the file cannot be read, or directives are undecided;
+Exit codes: 0 no directive is undecided; 1 the file cannot be read, or directives are undecided;
 2 wrong usage.";
 
 /// Where configurations come from.
@@ -21,8 +21,8 @@ pub enum ImportCommand {
 The report lists every directive as the same, different (with the difference), not translated
 (with what to do instead), or undecided.
 An undecided directive says who may connect or how strong the protection is, and has no
-translation. Every result also has an entry under \"undecided\" that asks for a review. It does
-not start before all entries are removed.
+translation. Every result also has an entry under \"undecided\" that asks for a review.
+`sealane check` and `sealane serve` refuse the file until all entries are removed.
 
 Examples:
   sealane import nginx /etc/nginx/nginx.conf --out sealane.toml
@@ -34,8 +34,8 @@ Examples:
     #[command(after_help = format!("\
 The report lists every line as the same, different (with the difference), not translated (with
 what to do instead), or undecided.
-Every result has an entry under \"undecided\" that asks for a review. It does not start
-before all entries are removed.
+Every result has an entry under \"undecided\" that asks for a review. `sealane check`
+and `sealane serve` refuse the file until all entries are removed.
 Variables in double quotes (\"$NAME\") get their values from the environment of this command.
 
 Examples:
@@ -151,7 +151,7 @@ fn server(options: &Options, import: fn(&dyn Reader, &Path) -> Result<Imported, 
 
 /// What stands under `undecided` in every result. It goes when the import follows every rule of the originals.
 const REVIEW: &str = "the whole file: this import does not yet follow every rule of the original (docs/reference/import.md, Known gaps): \
-                      send the same requests to both, compare, then remove this entry";
+                      look for those gaps, then remove this entry, and compare both before you switch";
 
 /// Adds the entry that has a person compare the result with the original before it serves.
 fn for_review(toml: &str) -> String {

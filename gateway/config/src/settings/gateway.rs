@@ -21,7 +21,7 @@ table! {
         example(4), aliases("workers", "threads", "nbthread", "worker_processes");
     /// How long open requests may continue after the first SIGTERM or Ctrl-C. A second signal stops immediately.
     drain_timeout: Time = Time::ANY, default("30s");
-    /// How long clients may resume TLS sessions. Ticket keys are replaced as often, and the previous key is kept.
+    /// How long clients may resume TLS sessions. Ticket keys are replaced at this interval, and the previous key stays valid for one more.
     ticket_lifetime: Time = TICKETS, default("12h");
     /// What resolves the names of servers. `"dns"`: the DNS servers, search domains and options of `/etc/resolv.conf`, and
     /// the names in `/etc/hosts`. `"system"`: the system's resolver (getaddrinfo: NSS, LDAP, multicast DNS), which does not

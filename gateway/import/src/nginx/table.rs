@@ -95,12 +95,12 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("return", Translated("`redirect`, `respond`")),
     ("rewrite", Translated("`redirect`, `rewrite_prefix`")),
     ("if", Translated("hosts and routes of their own, for the scheme, the host, methods and headers")),
-    ("set", Translated("put where the variable is used, where it is a constant")),
+    ("set", Translated("if the value is a constant, it replaces the variable")),
     ("break", Missing("rewriting has one step here")),
     (
         "map",
         Translated(
-            "`headers` of routes, where it chooses the server by a header; `passthrough` by SNI; WebSocket needs none",
+            "`headers` of routes if it chooses the server by a header; `passthrough` if it chooses by SNI; the usual map for WebSocket (`$connection_upgrade`) needs no setting",
         ),
     ),
     ("proxy_pass", Translated("`upstream`, `rewrite_prefix`")),
