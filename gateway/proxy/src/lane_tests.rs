@@ -176,7 +176,7 @@ fn socket_pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap()
 }
 
-/// Finding 3: work that was put off ends an exchange after the lane has looked at its events.
+/// Finding 3: work that was postponed ends an exchange after the lane has looked at its events.
 #[test]
 fn a_place_that_becomes_free_in_a_turn_is_given_away_in_that_turn() {
     let (server, group) = limited_group(|_| {});
@@ -190,7 +190,7 @@ fn a_place_that_becomes_free_in_a_turn_is_given_away_in_that_turn() {
     let mut request = [0; 1000];
     assert!(socket.read(&mut request).unwrap() > 0);
     socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
-    // The response is read by work that was put off, as it is behind a client that had no room.
+    // The response is read by postponed work, as it is for a client that had no room.
     let transport = &mut lane.proxy.connections.upstream(key).unwrap().transport;
     poll(&mut [PollFd::new(&transport.fd, PollFlags::IN)], None).unwrap();
     transport.note(READ);

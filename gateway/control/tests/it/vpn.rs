@@ -500,7 +500,7 @@ fn resets_that_are_repeated_without_end_harm_nobody() {
             }
             assert_eq!(client.replayed, 0, "{setting}");
         }
-        assert!(answers > 0, "whoever repeats is answered: the answer may have been lost");
+        assert!(answers > 0, "a repeated packet is answered: the answer may have been lost");
         assert!(!world.plane.out.lock().unwrap().contains_key(&stranger), "{setting}: strangers hear nothing");
         wait(|| counts(&world)["sessions"] == 5, "the repeated reset has made no session");
     }

@@ -379,7 +379,7 @@ impl Task {
                     continue;
                 }
             };
-            // Whoever asked may be gone.
+            // The command that asked may have ended.
             let _ = reply.send(Err(refused.unwrap_or_default()));
         }
     }
@@ -503,7 +503,7 @@ impl Task {
         };
         self.save(name).await;
         for asker in waiting {
-            // Whoever asked may be gone.
+            // The command that asked may have ended.
             let _ = asker.send(reply.clone());
         }
     }

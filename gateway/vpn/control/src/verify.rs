@@ -168,7 +168,7 @@ impl Verifier {
             hints.push(DistinguishedName::in_sequence(&anchor.subject));
             roots.push(anchor);
         }
-        // A fingerprint pins the certificate, whoever signed it.
+        // A fingerprint pins the certificate; its issuer does not matter.
         if roots.is_empty() && !optional && demands.fingerprints.is_empty() {
             bail!("there is no certificate in the CA's file");
         }
