@@ -138,7 +138,7 @@ pub const TABLE: &[Row] = &[
         wait: Wait::RequestRest,
         name: "the rest of a request that was answered before it was complete",
         party: Some(Party::Client),
-        settings: &["idle_timeout", "min_body_rate", "over HTTP/2 and HTTP/3 2 seconds and 512 KiB (total)"],
+        settings: &["idle_timeout", "min_body_rate", "over HTTP/2 and HTTP/3 also 2 seconds or 512 KiB, whichever comes first (total)"],
         before: "",
         after: "the connection (HTTP/1.1) or the stream ends",
     },
@@ -195,7 +195,7 @@ pub const TABLE: &[Row] = &[
         name: "the client to close its direction of a connection, after the gateway has closed its own (for example over \
                HTTP/1.1, after a response to an incomplete request)",
         party: Some(Party::Client),
-        settings: &["2 seconds and 512 KiB (total)"],
+        settings: &["2 seconds or 512 KiB, whichever comes first (total)"],
         before: "",
         after: "the connection is closed at once",
     },

@@ -90,7 +90,7 @@ table! {
     /// TLS versions. `"TLSv1.3"` is also accepted.
     versions: Own<Vec<Version>> = Own(tls::versions, || Shape::List(Box::new(Shape::Choice(
         vec!["1.3", "1.2", "TLSv1.3", "TLSv1.2"])))),
-        described("`[\"1.3\", \"1.2\"]`; with `preset = \"modern\"` only `\"1.3\"`"), example(["1.3", "1.2"]),
+        described("`[\"1.3\", \"1.2\"]`; in `[listener.tls]` with `preset = \"modern\"`: only `\"1.3\"`"), example(["1.3", "1.2"]),
         aliases("protocols", "ssl_protocols");
     /// Key exchange, in order of preference.
     groups: Words<Group> = Words(tls::GROUPS), default(["X25519MLKEM768", "x25519", "secp256r1", "secp384r1"]),
