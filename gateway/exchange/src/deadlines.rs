@@ -146,7 +146,7 @@ pub const TABLE: &[Row] = &[
         wait: Wait::Connection,
         name: "a connection to a server, or a stream on one",
         party: Some(Party::Upstream),
-        settings: &["connect_timeout and first_byte_timeout together (total)", "try_timeout (total)"],
+        settings: &["connect_timeout per attempt", "connect_timeout + first_byte_timeout (total)", "try_timeout (total)"],
         before: "another server, or 504",
         after: "",
     },

@@ -128,7 +128,8 @@ table! {
     /// The most connections of a lane. At the limit the lane stops accepting, and new clients wait in the kernel's queue.
     max_connections: Count = Count(1..=10_000_000), default(16384), aliases("maxconn");
     /// Connections that one client may have open, over all lanes and all versions of HTTP together. Further connections are
-    /// closed, over QUIC refused. Connections of `trusted_proxies` are not counted. 0: any number.
+    /// closed, over QUIC refused. On a listener with `proxy_protocol` the client is the address in the PROXY header; otherwise
+    /// connections from `trusted_proxies` are not counted. 0: any number.
     max_connections_per_client: Count = Count(0..=1_000_000), default(0);
     /// Bytes that the process may hold in memory (resident). Above this, new clients wait in the kernel's queue until the
     /// process holds less, and the connections that hold the most are reset, if they hold 64 KiB or more. 0: nine tenths of
