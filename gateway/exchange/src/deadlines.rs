@@ -138,7 +138,7 @@ pub const TABLE: &[Row] = &[
         wait: Wait::RequestRest,
         name: "the rest of a request that was answered before it was complete",
         party: Some(Party::Client),
-        settings: &["idle_timeout", "min_body_rate", "over HTTP/2 and HTTP/3 also 2 seconds or 512 KiB, whichever comes first (total)"],
+        settings: &["idle_timeout", "min_body_rate", "over HTTP/2 and HTTP/3 also 2 seconds or 512 KiB, whichever comes first (total); over HTTP/1.1 see the last row"],
         before: "",
         after: "the connection (HTTP/1.1) or the stream ends",
     },

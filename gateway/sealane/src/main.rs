@@ -221,7 +221,7 @@ Example:
     },
     /// Reopen the access log of a running gateway, after a rotation (SIGUSR1)
     ReopenLogs(running::At),
-    /// Print the log level of a running gateway, or change it until its next start
+    /// Print the log level of a running gateway, or change it until the next start
     #[command(after_help = "\
 Example:
   sealane log-level debug")]

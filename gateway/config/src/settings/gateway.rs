@@ -68,7 +68,7 @@ table! {
     /// may connect. At most 90 bytes.
     socket: Text = Text, example("admin.sock");
     /// Address of a status page, `/metrics` (Prometheus), `/v1/status` (JSON) and `/healthz` (200; 503 while draining), over
-    /// plain HTTP and without a password: keep it on this machine.
+    /// plain HTTP and without a password: use an address that only your monitoring can reach.
     listen: Text = Text, described("must be set unless `socket` is"), sets("127.0.0.1:9901");
     /// Names under which `listen` answers, besides IP addresses and `localhost`. Requests for other names get 421: a web
     /// page could make its own name point here (DNS rebinding).
@@ -89,8 +89,8 @@ table! {
     /// The format of an access log line. Both formats are described below and in [operating](page:operating).
     format: Choice<LogFormat> = Choice(&[("combined", LogFormat::Combined), ("json", LogFormat::Json)]),
         default("combined");
-    /// What the gateway logs on its standard error. Each level includes those before it. A reload with another level
-    /// replaces what `sealane log-level` has set. See [operating](page:operating).
+    /// What the gateway logs on its standard error. Each level includes those before it. A reload
+    /// replaces what `sealane log-level` has set only if this setting has changed since the last load. See [operating](page:operating).
     level: Choice<Level> = Choice(LEVELS), default("info");
     /// The format of the log: `"text"`, or `"json"` for one object per line.
     message_format: Choice<bool> = Choice(&[("text", false), ("json", true)]), default("text");
