@@ -201,7 +201,7 @@ Examples:
     },
     /// Reload the configuration and certificates of a running gateway (SIGHUP)
     Reload(running::At),
-    /// Upgrade a running gateway to the installed binary, without closing connections (SIGUSR2)
+    /// Upgrade a running gateway to the installed binary; no client is refused (SIGUSR2)
     Upgrade(running::At),
     /// Stop a running gateway after its open requests (SIGTERM)
     Drain(running::At),
