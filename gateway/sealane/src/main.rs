@@ -201,7 +201,9 @@ Examples:
     },
     /// Reload the configuration and certificates of a running gateway (SIGHUP)
     Reload(running::At),
-    /// Upgrade a running gateway to the installed binary; no client is refused (SIGUSR2)
+    /// Upgrade a running gateway to the installed binary; open requests are finished (SIGUSR2)
+    ///
+    /// No client is refused. WebSockets and forwarded connections are closed after `drain_timeout`.
     Upgrade(running::At),
     /// Stop a running gateway after its open requests (SIGTERM)
     Drain(running::At),

@@ -125,8 +125,9 @@ impl Machine<'_> {
     pub fn run(&self, log: &Path) -> anyhow::Result<String> {
         let console = fs::File::create(log)?;
         let parameters = format!("console=ttyS0 panic=-1 quiet {}", self.parameters);
+        let accelerator = if has_virtualisation() { "kvm" } else { "tcg" };
         Command::new("timeout")
-            .args([&self.seconds.to_string(), "qemu-system-x86_64", "-accel", "kvm", "-accel", "tcg", "-cpu", "max"])
+            .args([&self.seconds.to_string(), "qemu-system-x86_64", "-accel", accelerator, "-cpu", "max"])
             .args(["-m", &self.memory.to_string(), "-smp", "1", "-nographic", "-no-reboot", "-net", "none"])
             .args(["-append", &parameters])
             .args([Path::new("-kernel"), self.image, Path::new("-initrd"), self.initrd])
@@ -137,6 +138,13 @@ impl Machine<'_> {
             .context("qemu-system-x86_64")?;
         Ok(String::from_utf8_lossy(&fs::read(log)?).into_owned())
     }
+}
+
+/// Whether the processor virtualises. A sandbox may have `/dev/kvm` without: it boots only kernels that were made for it.
+fn has_virtualisation() -> bool {
+    let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = flags.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm") && fs::File::open("/dev/kvm").is_ok()
 }
 
 #[cfg(test)]

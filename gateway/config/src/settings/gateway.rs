@@ -19,7 +19,8 @@ table! {
     lanes: Count = Count(1..=1024),
         described("the cores this process may use (affinity and cgroup quota counted)"),
         example(4), aliases("workers", "threads", "nbthread", "worker_processes");
-    /// How long open requests may continue after the first SIGTERM or Ctrl-C. A second signal stops immediately.
+    /// How long open requests may continue after the first SIGTERM or Ctrl-C, and in the old process after an upgrade. A second
+    /// signal stops immediately.
     drain_timeout: Time = Time::ANY, default("30s");
     /// How long clients may resume TLS sessions. Ticket keys are replaced at this interval, and the previous key stays valid for one more.
     ticket_lifetime: Time = TICKETS, default("12h");

@@ -99,7 +99,10 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("option abortonclose", NotNeeded("a request ends with its client")),
     ("dispatch", Missing("name the server")),
     ("source", Missing("the kernel chooses the address towards servers")),
-    ("load-server-state-from-file", NotNeeded("weights and drains survive an upgrade")),
+    (
+        "load-server-state-from-file",
+        NotNeeded("weights and drains stay through reloads; after an upgrade or a restart, repeat `sealane server`"),
+    ),
     ("http-reuse", NotNeeded(CONNECTIONS)),
     ("http-send-name-header", Missing("no header names the server")),
     ("email-alert", Missing("watch /metrics")),
