@@ -203,7 +203,7 @@ Examples:
     Reload(running::At),
     /// Upgrade a running gateway to the installed binary; open requests are finished (SIGUSR2)
     ///
-    /// No client is refused. WebSockets and forwarded connections are closed after `drain_timeout`.
+    /// No client is refused. What the old process has open after `drain_timeout` is cut off.
     Upgrade(running::At),
     /// Stop a running gateway after its open requests (SIGTERM)
     Drain(running::At),
