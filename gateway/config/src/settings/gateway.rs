@@ -169,8 +169,8 @@ table! {
     rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), required("100/s");
     /// How many requests may come at once.
     burst: Count = Count(1..=1_000_000), described("what `rate` allows in a second, at least 1"), example(200);
-    /// What is counted: `"address"` (the client's; behind `trusted_proxies` the one that they name), `"sni"` (the name in the ClientHello; the host over plain HTTP) or `"header:NAME"`
-    /// (requests without it are not counted).
+    /// What is counted: `"address"` (the client's; behind `trusted_proxies` the one that they name), `"sni"` (the name in the
+    /// ClientHello; the host over plain HTTP) or `"header:NAME"` (requests without it are not counted).
     key: Own<RateKey> = Own(rate::key, || Shape::Text(Some("^(address|sni|header:[^ ]+)$"))), default("address");
     /// How many leading bits of an IPv4 address identify a client.
     ipv4_prefix: Count = Count(0..=32), default(32);
