@@ -14,7 +14,8 @@ table! {
         default("https://acme-v02.api.letsencrypt.org/directory"), aliases("acme_ca", "server");
     /// PEM file of the CAs that may have signed the certificate of the directory's server.
     ca: File = File, described("the system's CAs"), example("certs/acme-ca.pem");
-    /// Mailboxes that the authority may write to. They are told when the account is registered; a later change has no effect.
+    /// Mail addresses to which the authority may write. The gateway sends them to the authority when it registers the
+    /// account; a later change has no effect.
     contact: Strings = Strings, example(["mailto:admin@example.com"]), aliases("email");
     /// The folder for the account, certificates with their keys, and the state of attempts. It is made if it is not there, and
     /// must be writable for the gateway's user and for nobody else.
