@@ -45,6 +45,10 @@ export DEBIAN_FRONTEND=noninteractive
 ip link set lo up
 dpkg -i /packages/newer/sealane-lab_*.deb >/dev/null 2>&1 || fail "the lab's package"
 
+# Emulation of a loaded machine may stand still for longer than the unit's watchdog allows.
+mkdir -p /etc/systemd/system/sealane.service.d
+printf '[Service]\nWatchdogSec=20min\n' >/etc/systemd/system/sealane.service.d/emulation.conf
+
 step "installation starts the service"
 dpkg -i /packages/sealane_*.deb >/tmp/dpkg 2>&1 || fail "dpkg: $(cat /tmp/dpkg)"
 systemctl is-active --quiet sealane.service || fail "the service does not run"
@@ -100,7 +104,6 @@ dpkg -i /packages/newer/sealane-openvpn_*.deb >/tmp/dpkg 2>&1 || fail "dpkg: $(c
 sealane tunnel init vpn.example.com:1194 --folder /etc/sealane/vpn >/dev/null || fail "sealane tunnel init"
 chgrp -R sealane /etc/sealane/vpn
 chmod -R g+rX /etc/sealane/vpn
-mkdir -p /etc/systemd/system/sealane.service.d
 cat >/etc/systemd/system/sealane.service.d/tunnel.conf <<'UNIT'
 [Service]
 ExecStartPre=
@@ -110,7 +113,7 @@ UNIT
 systemctl daemon-reload
 systemctl restart sealane.service || fail "the service with a tunnel"
 ip -brief address show | grep -q '^sealane0' || fail "no interface: $(ip -brief address show)"
-rm -r /etc/systemd/system/sealane.service.d/tunnel.conf
+rm /etc/systemd/system/sealane.service.d/tunnel.conf
 systemctl daemon-reload
 systemctl restart sealane.service || fail "the service without the tunnel"
 

@@ -16,7 +16,7 @@ const INCLUDED: &str =
 /// Of the kernel's modules: what the tunnel needs.
 const MODULES: &[&str] = &["drivers/net/tun.ko.xz", "drivers/net/tun.ko"];
 /// Software emulation of a loaded machine is slow; a hang is longer.
-const SECONDS: u32 = 900;
+const SECONDS: u32 = 1800;
 /// What the script in the machine prints at its end.
 const PASSED: &str = "packages: passed";
 const FAILED: &str = "failed: ";
