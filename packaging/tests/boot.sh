@@ -43,6 +43,7 @@ end_load() {
 
 export DEBIAN_FRONTEND=noninteractive
 ip link set lo up
+depmod -a
 dpkg -i /packages/newer/sealane-lab_*.deb >/dev/null 2>&1 || fail "the lab's package"
 
 # Emulation of a loaded machine may stand still for longer than the unit's watchdog allows.
