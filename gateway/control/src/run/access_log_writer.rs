@@ -356,8 +356,9 @@ impl Writer {
                 self.shared.bytes.fetch_add(lines.len() as u64, Relaxed);
             }
             Err(failed) => {
-                self.shared.lost.fetch_add(failed.lost, Relaxed);
                 self.failed(failed.what, &failed.error);
+                // After the line in the log, as the number of errors: who waits for the counter finds both.
+                self.shared.lost.fetch_add(failed.lost, Relaxed);
             }
         }
         if lines.capacity() <= MAX_KEPT {

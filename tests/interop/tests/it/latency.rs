@@ -147,6 +147,12 @@ fn a_slow_server_is_seen() {
         assert!(value(&metrics, &format!("{name}_sum"), &[label]).is_some_and(|sum| sum >= 0.3), "{metrics}");
     }
     counted(&gateway, DURATION, &["route=\"\"", "host=\"*\"", "class=\"2xx\""], 1.0);
+    // The steps of a request lie within it.
+    let metrics = gateway.metrics();
+    let sum = |name: &str, label: &str| value(&metrics, &format!("{name}_sum"), &[label]).expect("it was counted");
+    let (first_byte, total) = (sum(FIRST_BYTE, "route=\"= /slow\""), sum(DURATION, "route=\"= /slow\""));
+    let wait = sum("sealane_upstream_wait_seconds", "upstream=\"host * /slow\"");
+    assert!(wait <= first_byte && first_byte <= total, "{metrics}");
 }
 
 #[test]
