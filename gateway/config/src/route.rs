@@ -141,6 +141,7 @@ pub(super) fn table(
     }
     if let Some(action) = own {
         let route = Route {
+            label: String::new(),
             action,
             request: extras.request.into_iter().collect(),
             response: extras.response.into_iter().collect(),
@@ -183,6 +184,8 @@ fn route(
         section.missing("[[host.route]] does not say which requests it is for".to_owned(), help.to_owned());
     }
     let own = extras(&section, routes, true);
+    let name = section.optional(&r::name);
+    let shown = name.unwrap_or_else(|| pattern(path.as_ref(), exact.as_ref(), methods.as_deref()));
     let label = path.as_ref().or(exact.as_ref()).map_or_else(|| label.to_owned(), |p| format!("{label} {}", p.value));
     let (given, action) = action(&section, &label, false, upstreams, context);
     if !given {
@@ -226,6 +229,7 @@ fn route(
     let mut rate_limits = host.rate_limits.clone();
     rate_limits.extend(own.rate_limits.iter().filter(|l| !host.rate_limits.contains(l)));
     routes.all.push(Route {
+        label: shown,
         action,
         request: join(&host.request, own.request),
         response: join(&host.response, own.response),
@@ -248,6 +252,33 @@ fn route(
             "servers disagree about the meaning of \";\", \"\\\" and \"%2F\": write the path without them".to_owned();
         sink.warn(&at.span, message, Some(help));
     }
+}
+
+/// What a route without a name is called: `GET,POST /api/`, `= /health`.
+fn pattern(path: Option<&At<String>>, exact: Option<&At<String>>, methods: Option<&[String]>) -> String {
+    let path = match (path, exact) {
+        (_, Some(exact)) => format!("= {}", exact.value),
+        (Some(path), None) => path.value.clone(),
+        (None, None) => "/".to_owned(),
+    };
+    match methods {
+        Some(methods) => format!("{} {path}", methods.join(",")),
+        None => path,
+    }
+}
+
+/// The longest name of a route, in bytes.
+const MAX_NAME: usize = 100;
+
+/// A name for people.
+pub(super) fn name(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let s = decode::text(sink, key, node)?;
+    if s.trim().is_empty() || s.trim() != s || s.len() > MAX_NAME || s.chars().any(char::is_control) {
+        let help = Some(format!("write 1 to {MAX_NAME} bytes, as in {key} = \"api\""));
+        sink.error(&node.span(), format!("\"{key}\" is empty, too long, or has spaces around it"), help);
+        return None;
+    }
+    Some(s)
 }
 
 /// A path to match everything below it.

@@ -11,7 +11,7 @@ use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
 use sealane_exchange::deadlines::{self, Wait};
-use sealane_lane::{Context, Deadline, Key, Millis, Ready};
+use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready};
 use sealane_tls::hello::LargeHello;
 use sealane_tls::policy::ServerPolicy;
 use std::io::Write;
@@ -188,6 +188,8 @@ pub(crate) struct ClientConnection {
     /// Plaintext that has not been taken yet.
     pub inbuf: Vec<u8>,
     pub deadline: Deadline,
+    /// When the connection was accepted.
+    pub began: Micros,
     /// When the handshake must be over, whatever is done with early data meanwhile.
     pub handshake_until: Millis,
     /// The handshake has been counted (or there is none).
@@ -244,6 +246,8 @@ pub(crate) struct UpstreamConnection {
     pub exchange: Option<Key>,
     pub inbuf: Vec<u8>,
     pub deadline: Deadline,
+    /// When the step under way (connecting, the handshake) has begun.
+    pub began: Micros,
     /// In the group's list of shared HTTP/2 connections, or connecting to join it.
     pub shared: bool,
     /// HTTP/1.1 only is wanted.

@@ -137,6 +137,7 @@ impl Lane {
             exchange: None,
             inbuf: Vec::new(),
             deadline: Deadline::default(),
+            began: 0,
             shared: false,
             only_h1: false,
             waiting: Vec::new(),

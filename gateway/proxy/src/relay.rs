@@ -49,7 +49,7 @@ pub(crate) fn relay_client(proxy: &mut Proxy, cx: &mut Context, key: Key, upstre
     if name.is_none_or(|n| x.request.set_target(n.as_bytes()).is_err()) {
         let _ = x.request.set_target(b"-");
     }
-    x.started = cx.now();
+    x.started = cx.micros();
     x.body = BodyLength::None;
     x.begin_relay();
     x.upstream = Some(upstream.clone());

@@ -12,6 +12,7 @@ pub(crate) mod shortage;
 pub mod signals;
 pub mod sockets;
 pub mod syn_tls;
+mod syslog;
 pub(crate) mod systemd;
 pub(crate) mod user;
 pub(crate) mod watch;
@@ -25,6 +26,7 @@ use crate::dns;
 use crate::health::LiveUpstreams;
 use crate::log::{self, LogSettings};
 use crate::metrics::LaneMetrics;
+use crate::metrics::latency::Latencies;
 use crate::metrics::status::StatusRegistry;
 use crate::resolve;
 use crate::run::access_log_writer::AccessLog;
@@ -189,22 +191,23 @@ impl Running {
         if let Some(keys) = inherited_state.tickets.take() {
             ring.inherit(&keys);
         }
-        let mut listeners = Listeners::of(&mut inherited_state);
+        let latencies = Arc::new(Latencies::new(config.lanes));
+        let mut listeners = Listeners::of(&mut inherited_state, latencies.clone());
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
         // Clients that come meanwhile wait to be accepted. Whose name does not resolve is down until it does.
         dns::inherit(std::mem::take(&mut inherited_state.names));
         for warning in resolve::names(&mut config, dns::LOAD_LIMIT).await {
             log::warn!("{warning}");
         }
-        let upstreams = LiveUpstreams::new(&config);
+        let upstreams = LiveUpstreams::new(&config, latencies.clone());
         snapshot.upstreams = upstreams.current();
         for address in listeners.forget_inherited() {
             log::warn!("no listener is configured for {address}, which was passed to this process");
         }
-        let log = AccessLog::start(&config.access_log, config.lanes, run_as.as_ref());
+        let log = AccessLog::start(&config.access_log, config.rotation, config.lanes, run_as.as_ref());
         let log = log.with_context(|| match &config.access_log {
             AccessLogTarget::File(path) => format!("cannot write the access log {}", path.display()),
-            AccessLogTarget::Off | AccessLogTarget::Stdout => "cannot start the access log".to_owned(),
+            _ => "cannot start the access log".to_owned(),
         })?;
         let (log, lane_logs) = match log {
             Some((log, lanes)) => (Some(log), lanes.into_iter().map(Some).collect()),
@@ -237,7 +240,7 @@ impl Running {
         }
         upstreams.start(lanes.waker())?;
         let metrics = LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats));
-        let metrics = Arc::new(metrics.with_upstreams(upstreams.clone()));
+        let metrics = Arc::new(metrics.with_upstreams(upstreams.clone()).with_latencies(latencies));
         let status = Arc::new(StatusRegistry::new(metrics.clone()));
         status.configured(&config, &listeners, 1);
         let (commands, requested) = Commands::channel();
@@ -623,7 +626,7 @@ impl Running {
             ("lanes", config.lanes != self.config.lanes),
             ("[admin] listen", config.admin != self.config.admin),
             ("[admin] socket", config.admin_socket != self.config.admin_socket),
-            ("[log] access", config.access_log != self.config.access_log),
+            ("[log] access", config.access_log != self.config.access_log || config.rotation != self.config.rotation),
             ("user", config.user != self.config.user),
         ] {
             if differs {
@@ -634,6 +637,7 @@ impl Running {
         config.admin = self.config.admin;
         config.admin_socket.clone_from(&self.config.admin_socket);
         config.access_log = self.config.access_log.clone();
+        config.rotation = self.config.rotation;
         config.user.clone_from(&self.config.user);
         self.ring.set_lifetime(config.ticket_lifetime);
         if self.automatic.changes(&config) {

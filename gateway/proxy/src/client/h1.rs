@@ -145,7 +145,7 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
         client_conn.early == EarlyData::Taken && client_conn.transport.is_handshaking()
     };
     x.client_stream = ClientStream::H1(key);
-    x.started = cx.now();
+    x.started = cx.micros();
     x.body = info.body;
     x.keep_alive = info.keep_alive;
     x.request_body.decoder.reset(info.body);
@@ -224,7 +224,7 @@ fn bad_request(proxy: &mut Proxy, cx: &mut Context, key: Key, x: Box<Exchange>, 
 fn refuse_unread(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exchange>, status: u16) {
     proxy.counters.requests.inc();
     x.client_stream = ClientStream::H1(key);
-    x.started = cx.now();
+    x.started = cx.micros();
     x.keep_alive = false;
     x.begin_unread(Version::Http11);
     let exchange = proxy.exchanges.insert(x);

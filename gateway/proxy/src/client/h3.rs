@@ -196,7 +196,7 @@ fn h3_head(
             return Err(e);
         }
     };
-    x.started = cx.now();
+    x.started = cx.micros();
     Ok(Begun { x, info })
 }
 
@@ -318,7 +318,7 @@ fn h3_stream_error(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, er
             x.request.clear();
             x.request.version = Version::Http3;
             let _ = x.request.set_target(b"-");
-            x.started = cx.now();
+            x.started = cx.micros();
             // Its end cannot be found any more.
             if let Some(q) = proxy.connections.quic(key)
                 && let Some(stream) = q.streams.get_mut(index as usize)

@@ -6,6 +6,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
 use crate::exchange::streams::{ClientStream, client_credit, client_data, client_head, client_interim, server_reset};
 use crate::exchange::websocket;
+use crate::latency::WAIT;
 use crate::memory::read_within_budget;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
@@ -91,6 +92,10 @@ pub(crate) fn response_arrived(
         return false;
     }
     x.routed.succeeded();
+    x.headed = cx.micros();
+    if let Some(upstream) = &x.upstream {
+        upstream.record(proxy.settings.slot(), WAIT, x.headed.saturating_sub(x.sent));
+    }
     add_response_headers(&proxy.connections, &mut proxy.exchanges, exchange, false);
     client_head(proxy, exchange, client_stream, body, upgrade);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };

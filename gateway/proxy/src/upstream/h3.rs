@@ -20,6 +20,7 @@ use crate::exchange::streams::{Later, UpstreamStream};
 use crate::h3::connection::{H3Connection, Phase, Role};
 use crate::h3::stream::{Read, Stream};
 use crate::h3::{READ_AHEAD, sweep};
+use crate::latency::HANDSHAKE;
 use crate::quic::{QuicEndpoint, config};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
@@ -124,7 +125,7 @@ fn h3_connect(
     let connection = quic.connect(cx, settings, config, address, &policy.server_name)?;
     counters.upstream_connects.inc();
     let role = Role::Server(upstream.clone(), server);
-    let key = connections.insert(Conn::Quic(Box::new(H3Connection::new(connection, role, cx.now()))));
+    let key = connections.insert(Conn::Quic(Box::new(H3Connection::new(connection, role, cx.now(), cx.micros()))));
     upstream.h3_note(server, Some(key));
     let wait = upstream.upstream.connect_timeout;
     let q = connections.quic(key)?;
@@ -140,6 +141,9 @@ pub(crate) fn h3_server_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let Some(q) = proxy.connections.quic(key) else { return };
     q.phase = Phase::Open;
     q.idle_since = cx.now();
+    if let Role::Server(upstream, _) = &q.role {
+        upstream.record(proxy.settings.slot(), HANDSHAKE, cx.micros() - q.began);
+    }
     q.open_control(&Settings { max_field_section_size: limits.http.head as u64, connect_protocol: false });
     let handshake = q.quic.handshake();
     q.deadline.set(cx, key, cx.now() + sweep(&limits));

@@ -1,5 +1,6 @@
 //! The real gateway against things that we did not write, and against peers that misbehave on purpose.
 
+mod access_log;
 mod admin;
 mod admin_host;
 mod automatic_certificates;
@@ -34,6 +35,7 @@ mod handshake;
 mod health;
 mod import;
 mod lane_mail;
+mod latency;
 mod lifecycle;
 mod limits;
 mod load;
