@@ -210,11 +210,19 @@ pub(crate) fn client_finish(
     complete: bool,
 ) {
     match x.client_stream {
-        ClientStream::H1(key) => {
-            h1_client_finish(connections, exchanges, settings, cx, key, x.keep_alive && complete, complete)
-        }
+        ClientStream::H1(key) => h1_client_finish(connections, exchanges, settings, cx, key, complete),
         ClientStream::H2(key, stream) => h2_client_finish(connections, settings, cx, key, stream),
         ClientStream::H3(key, stream) => h3_client_finish(connections, settings, cx, key, stream),
+    }
+}
+
+/// The client's connection closes after this exchange, if it is one over HTTP/1.1. Those of other versions serve several
+/// exchanges at a time.
+pub(crate) fn client_close_after(connections: &mut Connections, side: ClientStream) {
+    if let ClientStream::H1(key) = side
+        && let Some(client_conn) = connections.client(key)
+    {
+        client_conn.protocol.close_after_exchange();
     }
 }
 
