@@ -279,7 +279,7 @@ pub(crate) fn client_is_handshaking(connections: &Connections, side: ClientStrea
 pub(crate) fn client_is_read(connections: &Connections, side: ClientStream) -> bool {
     match (side, connections.get(side.conn())) {
         (ClientStream::H3(_, stream), Some(Conn::Quic(q))) => {
-            q.streams.get(stream as usize).is_some_and(|s| s.read_done && s.rest.is_empty())
+            q.streams.get(stream as usize).is_some_and(|s| s.receiving.is_over() && s.rest.is_empty())
         }
         _ => false,
     }

@@ -90,6 +90,7 @@ mod upgrade;
 mod upgrade_from_old;
 mod upgrade_quic;
 mod upstream_h2_ends;
+mod upstream_h3_ends;
 mod upstream_tls;
 mod versions;
 mod websocket;
