@@ -9,7 +9,7 @@
 //!    └───── Named: hello_arrived ── passthrough_for ──────┘
 //! ```
 
-use crate::conn::{Answer, ClientPhase, Conn, Protocol, Turn, UpstreamPhase};
+use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
@@ -61,7 +61,7 @@ pub(crate) fn relay_client(proxy: &mut Proxy, cx: &mut Context, key: Key, upstre
     let limits = &proxy.settings.limits();
     client_conn.deadline.after(cx, key, limits.idle_timeout);
     let exchange = proxy.exchanges.insert(x);
-    client_conn.protocol = Protocol::H1(Turn::Exchange(exchange));
+    client_conn.protocol = Protocol::H1(Turn::Exchange(exchange, Persistence::Close));
     proxy.counters.relays.inc();
     proxy.counters.active.set(proxy.exchanges.len() as u64);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };

@@ -63,7 +63,7 @@ const NO_UPGRADE_NOW: &str = "not upgraded: an upgrade or the end is under way";
 /// How often files are looked at when changes of them are to be noticed.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
-/// What is up, for those who print it.
+/// What the started gateway serves, for the caller to print.
 #[derive(Clone, Debug)]
 pub struct Ready {
     /// Addresses as bound, in the order of the configuration.
@@ -170,14 +170,14 @@ struct Running {
     loaded: mpsc::Receiver<Loaded>,
     /// A command to upgrade that waits for the successor.
     upgrading: Option<PendingCommand>,
-    /// Its end of what the successor and this process pass each other, and the listeners whose UDP sockets stay here.
+    /// The channel to the successor, and the listeners whose UDP sockets stay in this process.
     successor_channel: Option<(Arc<Channel>, Arc<[SocketAddr]>)>,
     draining: bool,
     vpn: Option<Vpn>,
 }
 
 impl Running {
-    /// Opens everything, becomes who it should be, starts the lanes; in this order.
+    /// Opens sockets and files, then changes to the configured user, then starts the lanes.
     async fn start(mut config: Config, program: Program, mut inherited_state: InheritedState) -> Result<Self> {
         let signals = Signals::new()?;
         let run_as = user::to_become(&config).cloned();
@@ -194,7 +194,7 @@ impl Running {
         let latencies = Arc::new(Latencies::new(config.lanes));
         let mut listeners = Listeners::of(&mut inherited_state, latencies.clone());
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
-        // Clients that come meanwhile wait to be accepted. Whose name does not resolve is down until it does.
+        // Clients that come meanwhile wait to be accepted. A server whose name does not resolve is down until it does.
         dns::inherit(std::mem::take(&mut inherited_state.names));
         for warning in resolve::names(&mut config, dns::LOAD_LIMIT).await {
             log::warn!("{warning}");

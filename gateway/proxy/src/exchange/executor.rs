@@ -16,8 +16,8 @@ use crate::counters::Counters;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::forwarded;
 use crate::exchange::streams::{
-    ClientStream, Later, client_data, client_detach, client_end, client_finish, client_head, client_is_handshaking,
-    client_is_read, client_reset, server_end, server_finish, server_reset,
+    ClientStream, Later, client_close_after, client_data, client_detach, client_end, client_finish, client_head,
+    client_is_handshaking, client_is_read, client_reset, server_end, server_finish, server_reset,
 };
 use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
@@ -286,11 +286,12 @@ fn send_response(
     body: &[u8],
     close: bool,
 ) {
-    let draining = proxy.settings.is_draining();
-    let Proxy { exchanges, clock, .. } = proxy;
+    let Proxy { connections, exchanges, clock, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
-    x.keep_alive &= !close && !draining;
+    if close {
+        client_close_after(connections, client_stream);
+    }
     x.response.clear();
     x.response.status = status;
     let head_only = x.request.method() == Method::Head;
@@ -334,7 +335,7 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     x.request_body.begin(now);
     match client_stream {
         // It reads on to the next request.
-        ClientStream::H1(_) if x.keep_alive => {}
+        ClientStream::H1(key) if proxy.connections.client(key).is_some_and(|c| c.protocol.is_kept_alive()) => {}
         // The connection lingers as a whole.
         ClientStream::H1(_) => return drain_is_over(proxy, cx, exchange),
         // All that is to be read of it has been.

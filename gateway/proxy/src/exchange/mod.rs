@@ -153,8 +153,6 @@ pub(crate) struct Exchange {
     pub body: BodyLength,
     /// What is believed of what the request says of its client.
     pub claims: Claims,
-    /// Over HTTP/1.1: the client's connection stays open.
-    pub keep_alive: bool,
     /// Status sent to the client.
     pub status: u16,
     /// Connections tried.
@@ -187,7 +185,6 @@ impl Exchange {
             response_body: Flow::new(Party::Upstream),
             body: BodyLength::None,
             claims: Claims::Removed,
-            keep_alive: false,
             status: 0,
             attempts: 0,
             server: 0,
@@ -285,7 +282,6 @@ impl Exchange {
         self.request_body.reset();
         self.response_body.reset();
         self.claims = Claims::Removed;
-        self.keep_alive = false;
         self.number = 0;
         self.status = 0;
         self.headed = 0;

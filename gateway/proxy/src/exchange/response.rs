@@ -4,7 +4,9 @@ use crate::Failure;
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
-use crate::exchange::streams::{ClientStream, client_credit, client_data, client_head, client_interim, server_reset};
+use crate::exchange::streams::{
+    ClientStream, client_close_after, client_credit, client_data, client_head, client_interim, server_reset,
+};
 use crate::exchange::websocket;
 use crate::latency::WAIT;
 use crate::memory::read_within_budget;
@@ -103,7 +105,7 @@ pub(crate) fn response_arrived(
     x.response_body.progress.begin(cx.now());
     if x.machine.is_tunnel() {
         proxy.counters.tunnels.inc();
-        x.keep_alive = false;
+        client_close_after(&mut proxy.connections, client_stream);
     }
     perform(proxy, cx, exchange, actions.without(Do::ForwardHead));
     true
@@ -173,7 +175,7 @@ pub(crate) fn response_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     }
     if x.machine.request() != Phase::Complete {
         // Over HTTP/1.1 what follows the response cannot be told from the rest of this request.
-        x.keep_alive = false;
+        client_close_after(&mut proxy.connections, x.client_stream);
     }
     let actions = x.machine.on(Event::Ended(Direction::Response));
     perform(proxy, cx, exchange, actions);

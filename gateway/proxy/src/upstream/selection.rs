@@ -369,8 +369,8 @@ fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &
     let now = cx.now();
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let first = x.routed.waits_until.is_none();
-    let patience = upstream.upstream.queue_timeout.as_millis() as Millis;
-    let until = *x.routed.waits_until.get_or_insert(now + patience);
+    let queue_timeout = upstream.upstream.queue_timeout.as_millis() as Millis;
+    let until = *x.routed.waits_until.get_or_insert(now + queue_timeout);
     if upstream.queue(exchange, |key| proxy.exchanges.get(key).is_some()).is_err() {
         proxy.counters.queue_full.inc();
         return refuse(proxy, cx, exchange, 503);
