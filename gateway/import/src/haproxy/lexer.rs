@@ -65,7 +65,9 @@ fn ends_in_comment(before: &str, line: &str) -> bool {
         match (c, quote) {
             ('\'', Some('\'')) | ('"', Some('"')) => quote = None,
             (_, Some('\'')) => {}
-            ('\\', _) => drop(rest.next()),
+            ('\\', _) => {
+                rest.next();
+            }
             ('"' | '\'', None) => quote = Some(c),
             ('#', None) => return true,
             _ => {}

@@ -6,7 +6,9 @@ pub struct Random(u64);
 impl Random {
     pub fn new(seed: u64) -> Self {
         let mut out = Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        (0..4).for_each(|_| drop(out.below(2)));
+        for _ in 0..4 {
+            out.below(2);
+        }
         out
     }
 
