@@ -53,7 +53,7 @@ fn finding_1_a_regular_expression_wins_over_a_prefix() {
         "{PASS} location ~ ^/admin/ {{ return 403; }} location /admin/pub/ {{ proxy_pass http://10.0.0.1; }}"
     ));
     says("nginx", &text, &["path = \"/admin/\"", "respond = { status = 403 }"]);
-    assert!(!import("nginx", &text).toml.contains("pub"));
+    assert!(!import("nginx", &text).toml.contains("path = \"/admin/pub/\""));
     let text = site(&format!(
         "{PASS} location ~ ^/admin/ {{ return 403; }} location ^~ /admin/pub/ {{ proxy_pass http://10.0.0.2; }}"
     ));
