@@ -62,7 +62,7 @@ pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use reference::generated;
 pub use schema::schema;
 pub use show::Effective;
-pub use surroundings::{Answers, Content, Kind, MAX_FILE, Question, Unreadable};
+pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
 pub use trust::Trust;
 pub use tunnel::{ClientCertificates, PasswordFile, Tunnel, TunnelClient, TunnelParts};
 pub use upstream::{NamedServer, expand};
@@ -94,6 +94,8 @@ pub struct Config {
     pub origin: Origin,
     /// Every file that it names and that was read, certificates and the like; and itself, if it is one.
     pub files: Vec<PathBuf>,
+    /// How the files were when they were read, as far as the stage "resolve" has read them: what differs has changed since.
+    pub prints: HashMap<PathBuf, Print>,
     /// Reload when one of the files changes.
     pub reload_on_change: bool,
     /// Who to be once everything is open, if it was started as root.
@@ -303,6 +305,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     Some(Config {
         origin,
         files: Vec::new(),
+        prints: HashMap::new(),
         reload_on_change,
         user,
         lanes: lanes.map_or_else(default_lanes, |n| n as usize),

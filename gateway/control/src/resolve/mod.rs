@@ -8,7 +8,7 @@ use crate::certificates::automatic;
 use crate::certificates::watch::Reread;
 use crate::config::{
     AccessLogTarget, Answers, CertificateFiles, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer,
-    Origin, Question, Reading, Severity, Unreadable, Warning, about_file, plain, read_again,
+    Origin, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain, read_again,
 };
 use crate::dns;
 use crate::vpn::settings::PARTS;
@@ -40,8 +40,13 @@ type Enter = Box<dyn FnOnce(&mut Answers) + Send>;
 ///
 /// Errors are all that are wrong with it, each with its place; displayed, they are ready to be printed.
 pub async fn load(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
+    let mut prints = HashMap::new();
     let document = Arc::new(match origin {
-        Origin::File(path) => document(path).await?,
+        Origin::File(path) => {
+            let (document, print) = read_document(path).await?;
+            prints.extend(print.map(|print| (path.clone(), Some(print))));
+            document
+        }
         Origin::CommandLine(args) => Document::of_command_line(args),
     });
     let mut answers = Answers::default();
@@ -53,7 +58,13 @@ pub async fn load(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
         let reading;
         (reading, answers) = read.map_err(|e| bug(origin, &e.to_string()))?;
         match reading {
-            Reading::Done(done) => return done.and_then(|done| with_integrations(*done)),
+            Reading::Done(done) => {
+                return done.and_then(|done| with_integrations(*done)).map(|(mut config, warnings)| {
+                    prints.extend(answers.prints());
+                    config.prints = prints;
+                    (config, warnings)
+                });
+            }
             Reading::Asks(questions) => answer(questions, deadline, &mut answers).await,
         }
     }
@@ -89,8 +100,12 @@ fn bug(origin: &Origin, why: &str) -> Errors {
 
 /// Reads a file's text, for [`load`] and for those who want no more of it.
 pub async fn document(path: &Path) -> Result<Document, Errors> {
+    Ok(read_document(path).await?.0)
+}
+
+async fn read_document(path: &Path) -> Result<(Document, Print), Errors> {
     match files::read(path, Instant::now() + FILES_LIMIT).await {
-        Ok(content) => Document::of_file(path, &content.bytes),
+        Ok(content) => Ok((Document::of_file(path, &content.bytes)?, content.print)),
         Err((Unreadable { why, help }, missing)) => {
             let name = path.display();
             let start = || format!("start with an example: sealane config example > {name}");
