@@ -8,7 +8,7 @@ use super::identity::{self, Store};
 use super::listener::Draft;
 use super::settings::{acme as s, external_account as e, top};
 use super::{Config, tls, tunnel};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use sealane_proxy::snapshot::Action;
 use sealane_route::NamePattern;
 use sealane_tls::policy::{Group, Identities, Identity, KeyKind, ServerPolicy, Suite, Version};
@@ -23,26 +23,26 @@ use zeroize::Zeroizing;
 /// How an authority checks that we have a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcmeChallenge {
-    /// By plain HTTP.
+    /// A GET over plain HTTP at port 80 (RFC 8555 §8.3).
     Http01,
-    /// By a TLS handshake.
+    /// A TLS handshake at port 443 (RFC 8737).
     TlsAlpn01,
-    /// By a record in DNS.
+    /// A record in DNS (RFC 8555 §8.4). The only way for wildcards.
     Dns01,
 }
 
-/// From where the certificates of listeners with `certificates = "auto"` are, and for which names.
-#[derive(Clone, Debug)]
-pub struct Acme {
+/// What `[acme]` says, and the names that certificates are wanted for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeSettings {
     /// The URL of the authority's directory.
     pub directory: String,
-    /// The authorities that may have signed its server's certificate.
+    /// The authorities that may have signed the certificate of the directory's server.
     pub roots: Vec<CertificateDer<'static>>,
-    /// Where the authority may write to.
+    /// Where the authority may write to: `mailto:admin@example.com`.
     pub contact: Vec<String>,
     /// The key of an account that was agreed on beforehand.
     pub external_account: Option<ExternalAccount>,
-    /// The kind of certificate.
+    /// The kind of certificate, of those that the authority offers.
     pub profile: Option<String>,
     /// In order of preference; never empty.
     pub challenges: Vec<AcmeChallenge>,
@@ -50,18 +50,25 @@ pub struct Acme {
     pub dns_hook: Option<Vec<String>>,
     /// The folder of certificates, account and state.
     pub storage: PathBuf,
-    /// Every name, lower case, in alphabetical order.
+    /// Every name, lower case, in alphabetical order; `*.` and a name for a wildcard. Each gets a certificate of its own.
     pub names: Vec<String>,
+}
+
+/// The settings of automatic certificates, and where they are asked for.
+#[derive(Clone, Debug)]
+pub struct Acme {
+    /// The settings. The place is not among them: a line that moves changes nothing.
+    pub settings: AcmeSettings,
     /// Where the first `"auto"` stands.
     pub place: Place,
 }
 
 /// External account binding (RFC 8555 §7.3.4).
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ExternalAccount {
     /// The key's name at the authority.
     pub id: String,
-    /// The key.
+    /// The key for HMAC-SHA256.
     pub key: Zeroizing<Vec<u8>>,
 }
 
@@ -72,7 +79,7 @@ impl std::fmt::Debug for ExternalAccount {
     }
 }
 
-impl Acme {
+impl AcmeSettings {
     /// Where the certificate of a name is: the private key, then the chain.
     fn file(&self, name: &str) -> PathBuf {
         // No name has a plus sign, which stands for the star of a wildcard.
@@ -83,7 +90,7 @@ impl Acme {
 impl Config {
     /// Whether a certificate's file is one that an authority's certificates are written to.
     pub fn is_automatic(&self, file: &Path) -> bool {
-        self.acme.as_ref().is_some_and(|acme| file.starts_with(acme.storage.join("certificates")))
+        self.acme.as_ref().is_some_and(|acme| file.starts_with(acme.settings.storage.join("certificates")))
     }
 }
 
@@ -111,11 +118,11 @@ pub(super) fn read(
     let mut acme = settings(section, first.clone().unwrap_or(0..0))?;
     let first = first?;
     let plain = targets.iter().any(|t| !t.tls && !t.tcp);
-    if acme.challenges == [AcmeChallenge::Http01] && !plain {
+    if acme.settings.challenges == [AcmeChallenge::Http01] && !plain {
         let help = "add [[listener]] with address = \":80\", or \"tls-alpn-01\" to \"challenges\"".to_owned();
         sink.error(&first, "no listener can answer \"http-01\": all have TLS", Some(help));
     }
-    acme.names = give_certificates(sink, &acme, listeners, targets, hosts, store);
+    acme.settings.names = give_certificates(sink, &acme.settings, listeners, targets, hosts, store);
     Some(acme)
 }
 
@@ -170,15 +177,17 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
     let place = sink.place_of(&span);
     let contact = contact.into_iter().map(|c| c.value).collect();
     good.then_some(Acme {
-        directory,
-        roots: roots?,
-        contact,
-        external_account,
-        profile,
-        challenges,
-        dns_hook,
-        storage,
-        names: Vec::new(),
+        settings: AcmeSettings {
+            directory,
+            roots: roots?,
+            contact,
+            external_account,
+            profile,
+            challenges,
+            dns_hook,
+            storage,
+            names: Vec::new(),
+        },
         place,
     })
 }
@@ -208,7 +217,7 @@ fn external_account(section: Section) -> Option<ExternalAccount> {
 /// Gives each listener that wants it a certificate for each name of its hosts. Returns all names.
 fn give_certificates(
     sink: &Sink,
-    acme: &Acme,
+    acme: &AcmeSettings,
     listeners: &mut [Draft],
     targets: &[Target],
     hosts: &Hosts,
@@ -243,7 +252,7 @@ fn give_certificates(
         let entry = |name: &String| {
             let file = acme.file(name);
             let loaded = store.load_automatic(sink, name, &file, &span);
-            (CertificateFiles { cert: file.clone(), key: file, passphrase: None, ocsp: None }, loaded)
+            (CertificateFiles::of_name(file, name), loaded)
         };
         let entries = names.iter().map(entry).collect();
         let set = CertificateSet { entries, defaults: policies.certificates.defaults.clone() };
@@ -265,16 +274,29 @@ fn give_certificates(
     all.into_iter().collect()
 }
 
-/// The URL of a directory.
+/// The URL of a directory. What passes here is a URL for the ACME client, too.
 pub(super) fn directory(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let text = decode::text(sink, key, node)?;
-    let rest = text.strip_prefix("https://").filter(|rest| rest.bytes().all(|b| b.is_ascii_graphic()));
-    if rest.is_none_or(|rest| rest.starts_with('/') || rest.is_empty()) {
+    if !is_https_url(&text) {
         let help = format!("write {key} = \"https://acme.example.com/directory\"");
         sink.error(&node.span(), format!("\"{text}\" is not the https URL of a directory"), Some(help));
         return None;
     }
     Some(text)
+}
+
+/// Whether this is an https URL with a host name or an address that TLS can verify.
+fn is_https_url(text: &str) -> bool {
+    let Ok(uri) = text.parse::<http::Uri>() else { return false };
+    let host = uri.host().map(|host| host.trim_start_matches('[').trim_end_matches(']'));
+    let port_is_good = uri.authority().is_some_and(|authority| {
+        // A port that is no number is none for `port`, and not refused.
+        authority.port_u16().is_some() || authority.as_str().ends_with(authority.host())
+    });
+    uri.scheme_str() == Some("https")
+        && port_is_good
+        && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'))
+        && host.is_some_and(|host| ServerName::try_from(host).is_ok())
 }
 
 /// What is shown to an authority that checks a name by TLS-ALPN-01 (RFC 8737): this certificate, and nothing else is possible.
@@ -299,5 +321,37 @@ pub fn challenge_policy(name: &str, certificate: CertificateDer<'static>, key: P
         max_early_data: 0,
         client_auth: None,
         dangerous_key_log: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_of_a_directory_is_one_for_every_library() {
+        for good in [
+            "https://acme.example.com/directory",
+            "https://acme.example.com",
+            "https://127.0.0.1:14000/dir",
+            "https://[::1]:14000/dir",
+            "https://ca.internal:9000/acme/acme/directory?a=b",
+        ] {
+            assert!(is_https_url(good), "{good}");
+        }
+        for bad in [
+            "",
+            "https://",
+            "https:///directory",
+            "http://acme.example.com/directory",
+            "https://[::1/directory",
+            "https://acme.example.com:port/directory",
+            "https://acme.example.com:70000/directory",
+            "https://user@acme.example.com/directory",
+            "https://acme_.-.example/directory",
+            "https://acme example.com/",
+        ] {
+            assert!(!is_https_url(bad), "{bad}");
+        }
     }
 }

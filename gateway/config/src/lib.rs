@@ -47,7 +47,7 @@ mod trust;
 mod tunnel;
 mod upstream;
 
-pub use acme::{Acme, AcmeChallenge, ExternalAccount, challenge_policy};
+pub use acme::{Acme, AcmeChallenge, AcmeSettings, ExternalAccount, challenge_policy};
 pub use args::{Answer, CommandLine};
 pub use certificates::{CertificateFiles, CertificateSet, read_again};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};

@@ -5,13 +5,15 @@ use crate::certificate::{self, Info};
 use crate::challenges::{Responder, Table};
 use crate::folder::{Folder, Lock, certificate_file, is_file_name, state_file};
 use crate::order::{Failure, Issued, Suggested, Work};
-use crate::{Settings, http, schedule};
+use crate::schedule::now;
+use crate::{http, schedule};
 use rustls::pki_types::CertificateDer;
+use sealane_config::AcmeSettings;
 use sealane_log as log;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{self, JoinHandle, JoinSet};
 
@@ -59,7 +61,7 @@ pub struct Reports {
 /// The running task.
 #[derive(Debug)]
 pub struct Manager {
-    settings: Arc<Settings>,
+    settings: Arc<AcmeSettings>,
     commands: mpsc::Sender<(String, oneshot::Sender<Reply>)>,
     table: watch::Receiver<Table>,
     published: watch::Sender<u64>,
@@ -76,7 +78,7 @@ impl Drop for Manager {
 
 impl Manager {
     /// Starts it, in a runtime of tokio's.
-    pub fn start(settings: Settings) -> Self {
+    pub fn start(settings: AcmeSettings) -> Self {
         let settings = Arc::new(settings);
         let (commands, asked) = mpsc::channel(COMMANDS);
         let (table_sender, table) = watch::channel(Table::default());
@@ -107,7 +109,7 @@ impl Manager {
     }
 
     /// What it was started with.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &AcmeSettings {
         &self.settings
     }
 
@@ -512,6 +514,7 @@ impl Task {
     async fn keep(&mut self, name: &str, issued: Issued) -> Result<(), Failure> {
         let info = certificate::check(&issued.pem, name).map_err(Failure::ours)?;
         self.work.folder.write(&certificate_file(name), issued.pem).await?;
+        self.work.forget_pending(name).await;
         let now = now();
         let dates = (info.not_before, info.not_after);
         let Some(entry) = self.entries.get_mut(name) else { return Ok(()) };
@@ -577,10 +580,6 @@ impl Task {
         };
         self.reports().names = self.entries.iter().map(|(name, entry)| (name.clone(), report(entry))).collect();
     }
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
 /// A random share of 1.
