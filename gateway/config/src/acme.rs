@@ -7,7 +7,7 @@ use super::host::{Hosts, Target};
 use super::identity::{self, Store};
 use super::listener::Draft;
 use super::settings::{acme as s, external_account as e, top};
-use super::{Config, tls, tunnel};
+use super::{Config, audit, tls, tunnel};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use sealane_proxy::snapshot::Action;
 use sealane_route::NamePattern;
@@ -252,6 +252,7 @@ fn give_certificates(
         let entry = |name: &String| {
             let file = acme.file(name);
             let loaded = store.load_automatic(sink, name, &file, &span);
+            audit::certificate(sink, &loaded, &span);
             (CertificateFiles::of_name(file, name), loaded)
         };
         let entries = names.iter().map(entry).collect();

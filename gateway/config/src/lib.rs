@@ -18,6 +18,7 @@
 mod acme;
 mod addresses;
 mod args;
+mod audit;
 mod balancing;
 mod certificates;
 mod decode;
@@ -49,6 +50,7 @@ mod upstream;
 
 pub use acme::{Acme, AcmeChallenge, AcmeSettings, ExternalAccount, challenge_policy};
 pub use args::{Answer, CommandLine};
+pub use audit::{POLICIES, Policy};
 pub use certificates::{CertificateFiles, CertificateSet, read_again};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
@@ -278,6 +280,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     }
     let tunnel_lanes = lanes.map_or_else(default_lanes, |n| n as usize);
     let tunnel = top.table(&settings::top::tunnel).and_then(|section| {
+        audit::tunnel(sink, &section.span);
         let span = section.key_span("listen").unwrap_or_else(|| section.span.clone());
         let settings = tunnel::read(section, tunnel_lanes)?;
         for (transport, address) in &settings.listen {
@@ -296,6 +299,9 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
 
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     top.finish();
+    audit::limits(sink);
+    audit::plain_listeners(sink, &listeners, &targets, &hosts);
+    audit::plain_upstreams(sink, &places, &upstreams, &hosts);
     if !sink.offline() {
         listener::warn_uncovered(sink, &listeners, &targets, &hosts);
     }
@@ -413,6 +419,7 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
             let message = "the admin listener can be reached from other machines, and has no password";
             sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
         }
+        audit::admin(sink, address.ip(), &listen.span);
         addresses.take(sink, Protocol::Tcp, address, false, &listen.span);
         Some(address)
     });

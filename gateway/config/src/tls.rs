@@ -1,5 +1,6 @@
 //! TLS settings: `[listener.tls]` and `[upstream.tls]`.
 
+use super::audit;
 use super::certificates::{CertificateFiles, CertificateSet, Defaults};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
@@ -114,7 +115,7 @@ pub(super) fn versions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Versio
     good.then_some(out)
 }
 
-fn protocol(section: &Section, preset: Preset) -> Option<Protocol> {
+fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol> {
     let versions = section.optional_at(&p::versions);
     let groups = section.optional_at(&p::groups);
     let suites = section.optional_at(&p::ciphers);
@@ -159,6 +160,10 @@ fn protocol(section: &Section, preset: Preset) -> Option<Protocol> {
             good = false;
         }
     }
+    if good {
+        let written = audit::Written { sink: section.sink, section: Some(section), span: section.span.clone() };
+        audit::protocol(&written, server, &chosen, &groups_used, &usable);
+    }
     good.then_some(Protocol { versions: chosen, groups: groups_used, suites: usable })
 }
 
@@ -181,7 +186,7 @@ pub(super) struct ListenerPolicies {
 pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> Option<ListenerPolicies> {
     let sink = section.sink;
     let preset = section.or(&l::preset);
-    let protocol = protocol(&section, preset);
+    let protocol = protocol(&section, preset, true);
     let automatic = section.word(&l::certificates);
     let certificates = match automatic {
         Some(_) => {
@@ -216,6 +221,11 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     if let Some(file) = &key_log {
         sink.warn(&file.span, "secrets of all TLS connections are written to a file (dangerous_key_log)", None);
     }
+    let loaded: Option<Vec<Arc<Loaded>>> = certificates
+        .as_ref()
+        .filter(|_| automatic.is_none())
+        .map(|(set, _)| set.entries.iter().map(|(_, loaded)| loaded.clone()).collect());
+    audit::listener(&section, early_data.as_ref().is_some_and(|e| e.value > 0), key_log.is_some(), loaded.as_deref());
     section.finish();
 
     let (protocol, (certificates, spans), clients) = (protocol?, certificates?, clients?);
@@ -379,6 +389,7 @@ fn certificates(section: &Section, store: &mut Store) -> Option<(CertificateSet,
         entry.finish();
         let (Some(cert), false) = (cert, key_wrong) else { continue };
         let Some(loaded) = store.load(sink, &cert, key.as_ref(), passphrase.as_ref(), ocsp.as_ref()) else { continue };
+        audit::certificate(sink, &loaded, &cert.span);
         if let Some(default) = default.filter(|d| d.value) {
             if strict_sni {
                 sink.error(&default.span, "\"default\" has no effect: strict_sni = true refuses unknown names", None);
@@ -511,8 +522,9 @@ pub(super) fn upstream(
         resumption: u::resumption.default(),
     };
     let mut own_roots = false;
+    let sectioned = section.is_some();
     if let Some(section) = section {
-        match protocol(&section, Preset::Intermediate) {
+        match protocol(&section, Preset::Intermediate, false) {
             Some(p) => out.protocol = p,
             None => good = false,
         }
@@ -539,6 +551,7 @@ pub(super) fn upstream(
             let message =
                 "the upstream's certificate is not checked: anyone on the network path can read and change everything";
             sink.warn(&skip.span, message, Some(help.to_owned()));
+            audit::unverified(sink, &skip.span);
         }
         let cert = section.optional_at(&u::cert);
         let key = section.optional_at(&u::key);
@@ -555,6 +568,10 @@ pub(super) fn upstream(
             (None, None) => {}
         }
         section.finish();
+    }
+    if !sectioned {
+        let (written, p) = (audit::Written { sink, section: None, span: span.clone() }, &out.protocol);
+        audit::protocol(&written, false, &p.versions, &p.groups, &p.suites);
     }
     if !own_roots
         && !out.skip

@@ -8,7 +8,7 @@ use crate::certificates::automatic;
 use crate::certificates::watch::Reread;
 use crate::config::{
     AccessLogTarget, Answers, CertificateFiles, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer,
-    Origin, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain, read_again,
+    Origin, Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain, read_again,
 };
 use crate::dns;
 use crate::vpn::settings::PARTS;
@@ -40,15 +40,21 @@ type Enter = Box<dyn FnOnce(&mut Answers) + Send>;
 ///
 /// Errors are all that are wrong with it, each with its place; displayed, they are ready to be printed.
 pub async fn load(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
+    load_audited(origin, None).await
+}
+
+/// [`load`], with an audit by a policy: what breaks it is an error.
+async fn load_audited(origin: &Origin, policy: Option<Policy>) -> Result<(Config, Vec<Warning>), Errors> {
     let mut prints = HashMap::new();
-    let document = Arc::new(match origin {
+    let document = match origin {
         Origin::File(path) => {
             let (document, print) = read_document(path).await?;
             prints.extend(print.map(|print| (path.clone(), Some(print))));
             document
         }
         Origin::CommandLine(args) => Document::of_command_line(args),
-    });
+    };
+    let document = Arc::new(document.audited_by(policy));
     let mut answers = Answers::default();
     let deadline = Instant::now() + FILES_LIMIT;
     for _ in 0..ROUNDS {
@@ -129,6 +135,11 @@ pub async fn certificates(all: Vec<CertificateFiles>) -> Vec<Reread> {
 /// [`load`] for callers without a runtime.
 pub fn load_and_wait(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
     wait(path, load(&Origin::File(path.to_path_buf())))?
+}
+
+/// [`load`], with an audit by a policy, for callers without a runtime.
+pub fn audit_and_wait(path: &Path, policy: Policy) -> Result<(Config, Vec<Warning>), Errors> {
+    wait(path, load_audited(&Origin::File(path.to_path_buf()), Some(policy)))?
 }
 
 /// [`load`] of a command line, for callers without a runtime.
