@@ -6,17 +6,18 @@ use super::diagnostics::{Place, Sink};
 use super::host::{Hosts, Target};
 use super::identity::{self, Store};
 use super::listener::Draft;
-use super::settings::{acme as s, external_account as e, top};
+use super::settings::{acme as s, dns_update as u, external_account as e, top};
 use super::{Config, audit, tls, tunnel};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use sealane_proxy::snapshot::Action;
 use sealane_route::NamePattern;
 use sealane_tls::policy::{Group, Identities, Identity, KeyKind, ServerPolicy, Suite, Version};
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use toml::de::DeTable;
 use zeroize::Zeroizing;
 
@@ -48,10 +49,47 @@ pub struct AcmeSettings {
     pub challenges: Vec<AcmeChallenge>,
     /// The program that publishes records in DNS, and its arguments.
     pub dns_hook: Option<Vec<String>>,
+    /// DNS servers that accept dynamic updates.
+    pub dns_updates: Vec<DnsUpdate>,
     /// The folder of certificates, account and state.
     pub storage: PathBuf,
     /// Every name, lower case, in alphabetical order; `*.` and a name for a wildcard. Each gets a certificate of its own.
     pub names: Vec<String>,
+}
+
+/// How the messages of dynamic updates are signed (RFC 8945).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TsigAlgorithm {
+    /// HMAC with SHA-256.
+    HmacSha256,
+    /// HMAC with SHA-384.
+    HmacSha384,
+    /// HMAC with SHA-512.
+    HmacSha512,
+}
+
+/// A DNS server that accepts dynamic updates of a zone (RFC 2136).
+#[derive(Clone, PartialEq, Eq)]
+pub struct DnsUpdate {
+    /// Its address.
+    pub server: SocketAddr,
+    /// The zone, lower case, without a dot at its end.
+    pub zone: String,
+    /// The key's name at the server.
+    pub key_name: String,
+    /// How messages are signed.
+    pub algorithm: TsigAlgorithm,
+    /// The key.
+    pub key: Zeroizing<Vec<u8>>,
+    /// How long the zone's other servers may take to have a record.
+    pub wait: Duration,
+}
+
+impl std::fmt::Debug for DnsUpdate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the key.
+        f.debug_struct("DnsUpdate").field("server", &self.server).field("zone", &self.zone).finish_non_exhaustive()
+    }
 }
 
 /// The settings of automatic certificates, and where they are asked for.
@@ -80,6 +118,13 @@ impl std::fmt::Debug for ExternalAccount {
 }
 
 impl AcmeSettings {
+    /// Who updates the zone that a name is in: of several, the one with the longest zone.
+    pub fn dns_update_for(&self, name: &str) -> Option<&DnsUpdate> {
+        let name = name.strip_prefix("*.").unwrap_or(name);
+        let is_in = |zone: &str| name.strip_suffix(zone).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        self.dns_updates.iter().filter(|update| is_in(&update.zone)).max_by_key(|update| update.zone.len())
+    }
+
     /// Where the certificate of a name is: the private key, then the chain.
     fn file(&self, name: &str) -> PathBuf {
         // No name has a plus sign, which stands for the star of a wildcard.
@@ -123,6 +168,15 @@ pub(super) fn read(
         sink.error(&first, "no listener can answer \"http-01\": all have TLS", Some(help));
     }
     acme.settings.names = give_certificates(sink, &acme.settings, listeners, targets, hosts, store);
+    let settings = &acme.settings;
+    let by_dns_only = |name: &String| settings.challenges == [AcmeChallenge::Dns01] || name.starts_with("*.");
+    let outside = |name: &&String| by_dns_only(name) && settings.dns_update_for(name).is_none();
+    if !settings.dns_updates.is_empty()
+        && let Some(name) = settings.names.iter().find(outside)
+    {
+        let help = "add a [[acme.dns_update]] with its zone".to_owned();
+        sink.error(&first, format!("no zone of [[acme.dns_update]] has the name {name}"), Some(help));
+    }
     Some(acme)
 }
 
@@ -150,10 +204,26 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
     };
     let dns_hook = section.optional_at(&s::dns_hook);
     let by_dns = challenges.contains(&AcmeChallenge::Dns01);
+    let dns_updates: Vec<Option<DnsUpdate>> = section.tables(&s::dns_update).into_iter().map(dns_update).collect();
+    let wanted = dns_updates.len();
+    let dns_updates: Vec<DnsUpdate> = dns_updates.into_iter().flatten().collect();
+    good &= dns_updates.len() == wanted;
+    if let Some(span) = section.key_span("dns_update") {
+        if !by_dns {
+            let help = "write challenges = [\"dns-01\"]".to_owned();
+            sink.warn(&span, "\"dns_update\" is of no use: \"challenges\" has no \"dns-01\"", Some(help));
+        }
+        if let Some(hook) = &dns_hook {
+            let help = "remove one of them".to_owned();
+            sink.error(&hook.span, "\"dns_hook\" and \"dns_update\" exclude each other", Some(help));
+            good = false;
+        }
+    }
     match &dns_hook {
-        None if by_dns && section.key_span("dns_hook").is_none() => {
-            let help = "add dns_hook = [\"PROGRAM\"] to [acme]".to_owned();
-            section.missing("\"dns-01\" needs a program that publishes records in DNS".to_owned(), help);
+        None if by_dns && section.key_span("dns_hook").is_none() && section.key_span("dns_update").is_none() => {
+            let help = "add [[acme.dns_update]], or dns_hook = [\"PROGRAM\"] to [acme]".to_owned();
+            let message = "\"dns-01\" needs a program that publishes records in DNS, or a server that accepts updates";
+            section.missing(message.to_owned(), help);
             good = false;
         }
         Some(hook) if !by_dns => {
@@ -185,11 +255,64 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
             profile,
             challenges,
             dns_hook,
+            dns_updates,
             storage,
             names: Vec::new(),
         },
         place,
     })
+}
+
+fn dns_update(section: Section) -> Option<DnsUpdate> {
+    use base64::Engine as _;
+    let sink = section.sink;
+    let (server, zone) = (section.required(&u::server), section.required(&u::zone));
+    let (key_name, file) = (section.required(&u::key_name), section.required(&u::key_file));
+    let (algorithm, wait) = (section.or(&u::algorithm), section.or(&u::wait));
+    section.finish();
+    let mut good = true;
+    for name in [&zone, &key_name].into_iter().flatten() {
+        let plain = name.value.trim_end_matches('.');
+        let label = |label: &str| !label.is_empty() && label.len() < 64 && label.bytes().all(is_label_byte);
+        if plain.len() > 240 || !plain.split('.').all(label) {
+            let help = "write a name as in DNS: \"example.com\"".to_owned();
+            sink.error(&name.span, format!("\"{}\" is not a name in DNS", name.value), Some(help));
+            good = false;
+        }
+    }
+    let (server, zone, key_name, file) = (server?.value, zone?.value, key_name?.value, file?);
+    let key = match sink.content(&file.value) {
+        // Not read, or not yet.
+        None => Zeroizing::default(),
+        Some(_) => {
+            let text = Zeroizing::new(identity::read(sink, "key for dynamic updates", &file)?.trim_ascii().to_vec());
+            match base64::prelude::BASE64_STANDARD.decode(&*text) {
+                Ok(key) if !key.is_empty() => Zeroizing::new(key),
+                _ => {
+                    let help = "it is one line of base64, as tsig-keygen prints it behind \"secret\"".to_owned();
+                    sink.error(&file.span, format!("{}: not a TSIG key", file.value.display()), Some(help));
+                    return None;
+                }
+            }
+        }
+    };
+    let zone = zone.trim_end_matches('.').to_ascii_lowercase();
+    good.then_some(DnsUpdate { server, zone, key_name, algorithm, key, wait })
+}
+
+fn is_label_byte(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
+}
+
+/// The address of a DNS server; port 53 unless it says another.
+pub(super) fn dns_server(sink: &Sink, key: &str, node: &Node) -> Option<SocketAddr> {
+    let text = decode::text(sink, key, node)?;
+    let address = text.parse::<SocketAddr>().or_else(|_| text.parse::<IpAddr>().map(|ip| (ip, 53).into()));
+    if address.is_err() {
+        let help = format!("write {key} = \"192.0.2.53\" or {key} = \"[2001:db8::53]:5353\"");
+        sink.error(&node.span(), format!("\"{text}\" is not the address of a DNS server"), Some(help));
+    }
+    address.ok()
 }
 
 fn external_account(section: Section) -> Option<ExternalAccount> {

@@ -100,6 +100,13 @@ fn mistakes_are_told_where_they_stand() {
         return;
     }
     let folder = folder();
+    folder.write("certs/dns.key", "c2VjcmV0");
+    let update = |fields: &str| {
+        format!(
+            "challenges = [\"dns-01\"]\ndns_update = {{ server = \"127.0.0.1\", key_name = \"acme\", \
+             key_file = \"certs/dns.key\", {fields} }}"
+        )
+    };
     let report = |text: &str| folder.report(text);
     let nameless = report(&text(&folder, "[[host]]\nnames = [\"*\"]\nrespond = {}\n"));
     assert!(
@@ -116,6 +123,15 @@ fn mistakes_are_told_where_they_stand() {
         ("challenges = [\"dns-01\"]", "\"dns-01\" needs a program"),
         ("challenges = [\"dns-01\"]\ndns_hook = [\"/none\"]", "there is no program /none"),
         ("challenges = [\"dns-02\"]", "dns-02"),
+        (&update("zone = \"b.example\""), "no zone of [[acme.dns_update]] has the name a.example"),
+        (&update("zone = \"b..example\""), "is not a name in DNS"),
+        (&update("zone = \"example\", wait = \"2m\""), "\"wait\" is out of range"),
+        (&update("zone = \"example\"").replace("127.0.0.1", "localhost"), "is not the address of a DNS server"),
+        (&update("zone = \"example\"").replace("dns.key", "ca.pem"), "not a TSIG key"),
+        (
+            &update("zone = \"example\"").replacen("challenges", "dns_hook = [\"true\"]\nchallenges", 1),
+            "exclude each other",
+        ),
         ("external_account = { id = \"x\", key_file = \"certs/ca.pem\" }", "not an HMAC key"),
         ("external_account = { id = \"x\", key_file = \"certs/none\" }", "cannot read the key of the external account"),
     ] {

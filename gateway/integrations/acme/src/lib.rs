@@ -15,6 +15,7 @@
 
 mod certificate;
 mod challenges;
+mod dns_update;
 mod folder;
 mod hook;
 mod http;

@@ -320,8 +320,8 @@ impl Work {
             answered.push(match proof(kind, name, &challenge)? {
                 Some(proof) => Held::Lanes(self.responder.answer(Challenge { name: name.to_owned(), proof }).await?),
                 None => {
-                    let command = self.settings.dns_hook.as_deref().unwrap_or_default();
-                    Held::Dns(Record::publish(command, name, challenge.key_authorization().dns_value()).await?)
+                    let value = challenge.key_authorization().dns_value();
+                    Held::Dns(Record::publish(&self.settings, name, value).await?)
                 }
             });
             challenge.set_ready().await.map_err(failed)?;

@@ -101,6 +101,7 @@ impl Authority {
             profile: None,
             challenges: vec![AcmeChallenge::Http01],
             dns_hook: None,
+            dns_updates: Vec::new(),
             storage: storage.to_path_buf(),
             names: vec!["a.example".to_owned()],
         }
