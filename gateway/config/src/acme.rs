@@ -1,12 +1,12 @@
 //! `[acme]`, and the names of listeners with `certificates = "auto"`.
 
 use super::certificates::{CertificateFiles, CertificateSet, with_identities};
-use super::decode::{self, Node, Section};
+use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Place, Sink};
 use super::host::{Hosts, Target};
 use super::identity::{self, Store};
 use super::listener::Draft;
-use super::settings::{acme as s, dns_update as u, external_account as e, top};
+use super::settings::{acme as s, dns_update as u, external_account as e, fallback as f, top};
 use super::{Config, audit, tls, tunnel};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use sealane_proxy::snapshot::Action;
@@ -51,10 +51,25 @@ pub struct AcmeSettings {
     pub dns_hook: Option<Vec<String>>,
     /// DNS servers that accept dynamic updates.
     pub dns_updates: Vec<DnsUpdate>,
+    /// Other authorities, in order, for when the first does not issue.
+    pub fallbacks: Vec<AcmeAuthority>,
     /// The folder of certificates, account and state.
     pub storage: PathBuf,
     /// Every name, lower case, in alphabetical order; `*.` and a name for a wildcard. Each gets a certificate of its own.
     pub names: Vec<String>,
+}
+
+/// An authority, and what was agreed on with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeAuthority {
+    /// The URL of its directory.
+    pub directory: String,
+    /// The authorities that may have signed the certificate of the directory's server.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// The key of an account that was agreed on beforehand.
+    pub external_account: Option<ExternalAccount>,
+    /// The kind of certificate, of those that it offers.
+    pub profile: Option<String>,
 }
 
 /// How the messages of dynamic updates are signed (RFC 8945).
@@ -118,6 +133,17 @@ impl std::fmt::Debug for ExternalAccount {
 }
 
 impl AcmeSettings {
+    /// The settings for each authority, the first one first.
+    pub fn by_authority(&self) -> Vec<Self> {
+        let first = Self { fallbacks: Vec::new(), ..self.clone() };
+        let with = |authority: &AcmeAuthority| {
+            let AcmeAuthority { directory, roots, external_account, profile } = authority.clone();
+            Self { directory, roots, external_account, profile, ..first.clone() }
+        };
+        let others: Vec<Self> = self.fallbacks.iter().map(with).collect();
+        std::iter::once(first).chain(others).collect()
+    }
+
     /// Who updates the zone that a name is in: of several, the one with the longest zone.
     pub fn dns_update_for(&self, name: &str) -> Option<&DnsUpdate> {
         let name = name.strip_prefix("*.").unwrap_or(name);
@@ -184,11 +210,7 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
     let sink = section.sink;
     let directory = section.or(&s::directory);
     let ca = section.optional_at(&s::ca);
-    let roots = match &ca {
-        Some(file) => identity::trust_anchors(sink, file),
-        None if section.key_span("ca").is_some() => None,
-        None => Some(sink.trusted_roots().map(<[_]>::to_vec).unwrap_or_default()),
-    };
+    let roots = roots(&section, ca.as_ref());
     let contact = section.optional(&s::contact).unwrap_or_default();
     let storage = section.or(&s::storage);
     let challenges = section.or(&s::challenges);
@@ -202,6 +224,14 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
         }
         None => None,
     };
+    let mut directories = vec![directory.clone()];
+    let mut fallbacks = Vec::new();
+    for section in section.tables(&s::fallback) {
+        match fallback(section, &mut directories) {
+            Some(fallback) => fallbacks.push(fallback),
+            None => good = false,
+        }
+    }
     let dns_hook = section.optional_at(&s::dns_hook);
     let by_dns = challenges.contains(&AcmeChallenge::Dns01);
     let dns_updates: Vec<Option<DnsUpdate>> = section.tables(&s::dns_update).into_iter().map(dns_update).collect();
@@ -256,11 +286,50 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
             challenges,
             dns_hook,
             dns_updates,
+            fallbacks,
             storage,
             names: Vec::new(),
         },
         place,
     })
+}
+
+/// The certificates that the server of a directory is verified with.
+fn roots(section: &Section, ca: Option<&At<PathBuf>>) -> Option<Vec<CertificateDer<'static>>> {
+    match ca {
+        Some(file) => identity::trust_anchors(section.sink, file),
+        None if section.key_span("ca").is_some() => None,
+        None => Some(section.sink.trusted_roots().map(<[_]>::to_vec).unwrap_or_default()),
+    }
+}
+
+/// Reads another authority. `known` are the directories of those before it.
+fn fallback(section: Section, known: &mut Vec<String>) -> Option<AcmeAuthority> {
+    let sink = section.sink;
+    let directory = section.required(&f::directory);
+    let ca = section.optional_at(&f::ca);
+    let roots = roots(&section, ca.as_ref());
+    let profile = section.optional(&f::profile);
+    let account = section.table(&f::external_account).map(external_account);
+    let span = section.span.clone();
+    section.finish();
+    let directory = directory?;
+    if known.contains(&directory.value) {
+        let help = Some("name another authority, or remove this one".to_owned());
+        sink.error(&directory.span, format!("{} is there already", directory.value), help);
+        return None;
+    }
+    if ca.is_none() && !sink.offline() && sink.trusted_roots().is_some_and(<[_]>::is_empty) {
+        let help = "install the package ca-certificates, or set \"ca\"".to_owned();
+        sink.error(&span, "this system has no trusted CAs to check the authority's server with", Some(help));
+        return None;
+    }
+    known.push(directory.value.clone());
+    let external_account = match account {
+        None => None,
+        Some(account) => Some(account?),
+    };
+    Some(AcmeAuthority { directory: directory.value, roots: roots?, external_account, profile })
 }
 
 fn dns_update(section: Section) -> Option<DnsUpdate> {

@@ -48,7 +48,9 @@ mod trust;
 mod tunnel;
 mod upstream;
 
-pub use acme::{Acme, AcmeChallenge, AcmeSettings, DnsUpdate, ExternalAccount, TsigAlgorithm, challenge_policy};
+pub use acme::{
+    Acme, AcmeAuthority, AcmeChallenge, AcmeSettings, DnsUpdate, ExternalAccount, TsigAlgorithm, challenge_policy,
+};
 pub use args::{Answer, CommandLine};
 pub use audit::{POLICIES, Policy};
 pub use certificates::{CertificateFiles, CertificateSet, read_again};

@@ -41,6 +41,24 @@ table! {
     profile: Text = Text, described("the authority's default"), example("shortlived");
     /// The key of an account that was agreed on with the authority beforehand. It is used when the account is registered.
     external_account: One = One(&external_account::TABLE);
+    /// Other authorities, in order, for when this one does not issue: at once where it cannot be reached or limits orders,
+    /// otherwise after two failures of a name.
+    fallback: Many = Many(&fallback::TABLE);
+}
+
+table! {
+    /// Another authority. An account is registered there when it is first needed. Renewals ask the first authority again.
+    fallback "[[acme.fallback]]", example_is_commented = true;
+
+    /// The URL of the authority's directory.
+    directory: Own<String> = Own(reading::directory, || Shape::Text(Some("^https://[!-~]+$"))),
+        required("https://acme.example.com/directory");
+    /// PEM file of the CAs that may have signed the certificate of the directory's server.
+    ca: File = File, described("the system's CAs"), example("certs/acme-ca.pem");
+    /// The kind of certificate, of those that the authority offers.
+    profile: Text = Text, described("the authority's default"), example("shortlived");
+    /// The key of an account that was agreed on with the authority beforehand.
+    external_account: One = One(&external_account::TABLE);
 }
 
 table! {

@@ -123,6 +123,8 @@ fn mistakes_are_told_where_they_stand() {
         ("challenges = [\"dns-01\"]", "\"dns-01\" needs a program"),
         ("challenges = [\"dns-01\"]\ndns_hook = [\"/none\"]", "there is no program /none"),
         ("challenges = [\"dns-02\"]", "dns-02"),
+        ("directory = \"https://b.example/\"\nfallback = { directory = \"https://b.example/\" }", "is there already"),
+        ("fallback = { directory = \"https:///\" }", "is not the https URL of a directory"),
         (&update("zone = \"b.example\""), "no zone of [[acme.dns_update]] has the name a.example"),
         (&update("zone = \"b..example\""), "is not a name in DNS"),
         (&update("zone = \"example\", wait = \"2m\""), "\"wait\" is out of range"),

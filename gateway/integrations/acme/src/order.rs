@@ -42,6 +42,8 @@ pub(crate) struct Failure {
     pub demanded: Option<u64>,
     /// The demand is for every order: a rate limit, or an authority that is not there.
     pub of_authority: bool,
+    /// The authority could not be reached, or its answer was none.
+    pub unreachable: bool,
     /// The authority does not know the account.
     pub account_unknown: bool,
 }
@@ -49,12 +51,13 @@ pub(crate) struct Failure {
 impl Failure {
     /// Something here, not at the authority.
     pub fn ours(why: impl Into<String>) -> Self {
-        Self { why: why.into(), demanded: None, of_authority: false, account_unknown: false }
+        Self { why: why.into(), demanded: None, of_authority: false, unreachable: false, account_unknown: false }
     }
 
     fn of(error: &Error, http: &Http) -> Self {
         let mut failure = Self::ours(words(error));
         failure.demanded = http.demanded();
+        failure.unreachable = matches!(error, Error::Other(_) | Error::Json(_) | Error::Str(_));
         if let Error::Timeout(Some(at)) = error {
             // The order stays open, and is gone on with then.
             failure.demanded = Some(at.saturating_duration_since(Instant::now()).as_secs().min(LONGEST_WAIT) + 1);
@@ -228,8 +231,11 @@ impl Work {
         let Some(bytes) = self.folder.read(&pending_file(name)).await? else { return Ok(None) };
         let bytes = Zeroizing::new(bytes);
         let pending: Option<Pending> = serde_json::from_slice(&bytes).ok();
-        let directory = &self.settings.directory;
-        let open = pending.filter(|p| p.directory == *directory && now().saturating_sub(p.since) < PENDING_LIMIT);
+        // One of another authority may be gone on with when that one is asked again.
+        if pending.as_ref().is_some_and(|p| p.directory != self.settings.directory) {
+            return Ok(None);
+        }
+        let open = pending.filter(|p| now().saturating_sub(p.since) < PENDING_LIMIT);
         let Some(pending) = open else {
             self.forget_pending(name).await;
             return Ok(None);

@@ -102,6 +102,7 @@ impl Authority {
             challenges: vec![AcmeChallenge::Http01],
             dns_hook: None,
             dns_updates: Vec::new(),
+            fallbacks: Vec::new(),
             storage: storage.to_path_buf(),
             names: vec!["a.example".to_owned()],
         }

@@ -417,3 +417,47 @@ fn a_wildcard_is_proven_by_a_dynamic_update() {
     assert!(eventually(|| records(dns, "_acme-challenge.acme.test") == 0), "the record is removed: {}", log());
     assert!(!log().contains(UPDATE_KEY));
 }
+
+#[test]
+fn another_authority_issues_where_the_first_is_away() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let (_taken, away) = ports::refusing();
+    let authority = Authority::start(&site, &programs, 86_400, http, tls, "127.0.0.1", false);
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let more = format!(
+        "[[acme.fallback]]\ndirectory = \"{}\"\nca = \"{}\"\n",
+        authority.directory,
+        authority.site_ca.display()
+    );
+    let first = format!("https://{away}/dir");
+    let file = |admin: &str| {
+        authority.configuration(admin, &storage, tls, http, &more).replacen(&authority.directory, &first, 1)
+    };
+    let mut gateway = Operated::start(&site, 1, file, tls);
+    // An authority that cannot be reached holds up nothing but one order's spacing.
+    assert!((0..3).any(|_| eventually(|| visit(tls, &root).is_ok())), "{}", gateway.gateway.server.log());
+    let log = gateway.gateway.server.log();
+    assert!(log.contains(&format!("no certificate was issued: {first}: ")), "{log}");
+    assert!(log.contains(&format!("a certificate was issued by {}", authority.directory)), "{log}");
+    let state = std::fs::read_to_string(storage.join("state.json")).expect("the wait of the first is kept");
+    assert!(state.contains(&first), "{state}");
+    assert_eq!(certificates(&gateway).lines().filter(|line| line.contains("last error")).count(), 0);
+
+    // A restart keeps the certificate, which is not from a stranger.
+    let before = visit(tls, &root).expect("it is served");
+    gateway.gateway.server.terminate();
+    gateway.gateway.server.wait();
+    drop(gateway);
+    let gateway = Operated::start(&site, 1, file, tls);
+    assert_eq!(visit(tls, &root).as_deref(), Ok(&before[..]));
+    // The first one's wait goes on, and an order on demand goes to the other at once.
+    let (good, said) = renew(&gateway);
+    assert!(good, "{said}\n{}", gateway.gateway.server.log());
+    assert_eq!(metric(&gateway, "sealane_acme_orders_total{result=\"failed\"}"), 0.0);
+}
