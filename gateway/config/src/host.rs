@@ -46,6 +46,11 @@ impl Hosts {
         &self.all[host as usize].action
     }
 
+    /// What all hosts do.
+    pub fn actions(&self) -> impl Iterator<Item = &Action> {
+        self.all.iter().map(|host| &host.action)
+    }
+
     /// Where one of a host's names stands.
     pub fn place(&self, host: u32, pattern: &NamePattern) -> Option<&At<NamePattern>> {
         self.all[host as usize].names.iter().find(|n| n.value == *pattern)

@@ -19,6 +19,7 @@ mod access_log;
 mod acme;
 mod addresses;
 mod args;
+mod audit;
 mod balancing;
 mod certificates;
 mod decode;
@@ -49,8 +50,11 @@ mod tunnel;
 mod upstream;
 
 pub use access_log::{AccessLogTarget, Rotation, Syslog};
-pub use acme::{Acme, AcmeChallenge, ExternalAccount, challenge_policy};
+pub use acme::{
+    Acme, AcmeAuthority, AcmeChallenge, AcmeSettings, DnsUpdate, ExternalAccount, TsigAlgorithm, challenge_policy,
+};
 pub use args::{Answer, CommandLine};
+pub use audit::{POLICIES, Policy};
 pub use certificates::{CertificateFiles, CertificateSet, read_again};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
@@ -64,7 +68,7 @@ pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use reference::generated;
 pub use schema::schema;
 pub use show::Effective;
-pub use surroundings::{Answers, Content, Kind, MAX_FILE, Question, Unreadable};
+pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
 pub use trust::Trust;
 pub use tunnel::{ClientCertificates, PasswordFile, Tunnel, TunnelClient, TunnelParts};
 pub use upstream::{NamedServer, expand};
@@ -96,6 +100,8 @@ pub struct Config {
     pub origin: Origin,
     /// Every file that it names and that was read, certificates and the like; and itself, if it is one.
     pub files: Vec<PathBuf>,
+    /// How the files were when they were read, as far as the stage "resolve" has read them: what differs has changed since.
+    pub prints: HashMap<PathBuf, Print>,
     /// Reload when one of the files changes.
     pub reload_on_change: bool,
     /// Who to be once everything is open, if it was started as root.
@@ -273,6 +279,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     }
     let tunnel_lanes = lanes.map_or_else(default_lanes, |n| n as usize);
     let tunnel = top.table(&settings::top::tunnel).and_then(|section| {
+        audit::tunnel(sink, &section.span);
         let span = section.key_span("listen").unwrap_or_else(|| section.span.clone());
         let settings = tunnel::read(section, tunnel_lanes)?;
         for (transport, address) in &settings.listen {
@@ -291,6 +298,9 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
 
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     top.finish();
+    audit::limits(sink);
+    audit::plain_listeners(sink, &listeners, &targets, &hosts);
+    audit::plain_upstreams(sink, &places, &upstreams, &hosts);
     if !sink.offline() {
         listener::warn_uncovered(sink, &listeners, &targets, &hosts);
     }
@@ -301,6 +311,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     Some(Config {
         origin,
         files: Vec::new(),
+        prints: HashMap::new(),
         reload_on_change,
         user,
         lanes: lanes.map_or_else(default_lanes, |n| n as usize),
@@ -411,6 +422,7 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
             let message = "the admin listener can be reached from other machines, and has no password";
             sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
         }
+        audit::admin(sink, address.ip(), &listen.span);
         addresses.take(sink, Protocol::Tcp, address, false, &listen.span);
         Some(address)
     });

@@ -141,7 +141,11 @@ fn requires_certificates(listener: &Draft) -> bool {
 /// Whether `other` lets somebody in whom `own` refuses.
 fn is_weaker(other: Option<&ClientAuth>, own: &ClientAuth) -> bool {
     let Some(other) = other else { return true };
-    other.roots.iter().any(|r| !own.roots.contains(r)) || own.crls.iter().any(|c| !other.crls.contains(c))
+    // No names means every name.
+    let more_names = other.names.is_empty() || other.names.iter().any(|name| !own.names.contains(name));
+    other.roots.iter().any(|r| !own.roots.contains(r))
+        || own.crls.iter().any(|c| !other.crls.contains(c))
+        || !own.names.is_empty() && more_names
 }
 
 fn upstreams_of(action: &Action, routes: &[Route]) -> Vec<usize> {

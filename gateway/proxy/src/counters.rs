@@ -95,6 +95,7 @@ pub const TLS_FAILURES: &[&str] = &[
     "certificate_revoked",
     "certificate_expired",
     "bad_certificate",
+    "client_name_not_allowed",
     "bad_record_mac",
     "no_application_protocol",
     "no_certificate",

@@ -183,6 +183,10 @@ table! {
     ca: File = File, required("clients-ca.pem");
     /// One or several revocation lists, PEM or DER.
     crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/clients.crl"]);
+    /// The names of which a client's certificate must have one: `"dns:app.example.com"`, `"dns:*.clients.example.com"` (one label),
+    /// `"dns:**.example.com"` (any depth), `"uri:spiffe://example.com/ns/prod/sa/web"`, `"uri:spiffe://example.com/ns/prod/*"` (all
+    /// that begin so), `"email:a@example.com"`, `"cn:alice"` (the common name).
+    names: Strings = Strings, described("every name"), example(["uri:spiffe://example.com/ns/prod/*"]);
     /// How long a client may resume sessions after its certificate was verified.
     reauthenticate_after: Time = REAUTHENTICATE, default("24h");
     /// Host names to which this setting applies, as in `[[host]]`: `"a.example"`, `"*.a.example"` (one label),

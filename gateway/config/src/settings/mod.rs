@@ -19,7 +19,7 @@ mod listeners;
 mod tunnels;
 mod upstreams;
 
-pub(super) use authority::{acme, external_account};
+pub(super) use authority::{acme, dns_update, external_account, fallback};
 pub(super) use gateway::{admin, limits, log, metrics, rate_limit, top};
 pub(super) use hosts::{actions, edits, host, messages, redirect, respond, route};
 pub(super) use kinds::{

@@ -86,6 +86,8 @@ fn defaults_and_examples_are_values_of_their_type() {
 const EVERY_TABLE: &str = r#"
 [acme]
 external_account = { id = "i", key_file = "k" }
+fallback = { directory = "https://a" }
+dns_update = { server = "192.0.2.53", zone = "z", key_name = "k", key_file = "k" }
 [admin]
 [log]
 [metrics]

@@ -130,6 +130,9 @@ async fn load(origin: Origin, files: Vec<PathBuf>, resolve_names: bool) -> Loade
     // As the files are before they are read: what changes meanwhile has changed since.
     let before = Look::bounded(files.clone()).await;
     let mut config = resolve::load(&origin).await;
+    // Of files that were read, it is known which state was read.
+    let read = config.as_mut().map_or_else(|_| HashMap::new(), |(config, _)| std::mem::take(&mut config.prints));
+    let before = before.with(Look::of_read(read));
     let wanted = config.as_ref().err().map_or_else(Vec::new, |e| e.files.clone());
     let named = config.as_ref().map_or(&wanted, |(config, _)| &config.files);
     let pairs = config.as_ref().map_or_else(|_| Vec::new(), |(config, _)| config.certificate_files());
@@ -248,9 +251,9 @@ impl Running {
         admin.answer_to(&config.admin_names);
         let pairs = config.certificate_files();
         let paths = pairs.iter().flat_map(CertificateFiles::all).chain(&config.files).cloned().collect();
-        let look = Look::bounded(paths).await;
-        let watched = config.reload_on_change.then(|| Watched::new(config.files.clone(), &Look::default(), &look));
-        let certificates = CertificateWatch::start(pairs, &Look::default(), &look);
+        let (read, look) = (Look::of_read(std::mem::take(&mut config.prints)), Look::bounded(paths).await);
+        let watched = config.reload_on_change.then(|| Watched::new(config.files.clone(), &read, &look));
+        let certificates = CertificateWatch::start(pairs, &read, &look);
         let mut automatic = Automatic::default();
         automatic.configure(&config);
         status.automatic(automatic.reporter());
@@ -319,7 +322,7 @@ impl Running {
         let memory = MemoryWatch::new(self.lanes.short_of_memory.clone());
         let mut shortages = ShortageWatch::default();
         let mut look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
-        // One look at a time: where a file system does not answer, no second thread waits for it.
+        // One look at a time.
         let (tell_looked, mut looked) = mpsc::channel(1);
         let mut looking = false;
         loop {
@@ -384,8 +387,8 @@ impl Running {
                 _ = look.tick(), if !looking => {
                     if let Some(watched) = &self.watched {
                         looking = true;
-                        let (look, tell) = (Look::start(watched.files().to_vec()), tell_looked.clone());
-                        tokio::spawn(async move { tell.send(look.await.unwrap_or_default()).await });
+                        let (look, tell) = (Look::bounded(watched.files().to_vec()), tell_looked.clone());
+                        tokio::spawn(async move { tell.send(look.await).await });
                     }
                 }
                 Some(look) = looked.recv() => {

@@ -10,6 +10,7 @@ mod bulk;
 mod certificate_files;
 mod chain;
 mod check_agrees;
+mod client_names;
 mod clock;
 mod curl;
 mod deadlines;
