@@ -1,5 +1,6 @@
 //! What is done with requests: the actions of `[[host]]` and `[[host.route]]`, and what they change on the way.
 
+use super::access::{self, AccessLists};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::Upstreams;
@@ -23,10 +24,13 @@ pub(super) struct Routes {
     pub limits: HashMap<String, Option<usize>>,
     /// Names that some route uses.
     pub used: std::collections::HashSet<String>,
+    /// Access rules.
+    pub access: AccessLists,
 }
 
 /// What may be said of a host and of a route alike.
 pub(super) struct Extras {
+    access: Option<usize>,
     request: Option<FieldEdits>,
     response: Option<FieldEdits>,
     hsts: Option<String>,
@@ -36,7 +40,7 @@ pub(super) struct Extras {
 
 impl Extras {
     fn is_empty(&self) -> bool {
-        self.request.is_none()
+        self.access.is_none() && self.request.is_none()
             && self.response.is_none()
             && self.hsts.is_none()
             && self.rate_limits.is_empty()
@@ -47,6 +51,7 @@ impl Extras {
 /// Reads the settings of a host or a route that change messages or limit requests.
 pub(super) fn extras(section: &Section, routes: &mut Routes, rewrites: bool) -> Extras {
     Extras {
+        access: access::read(section, &mut routes.access),
         request: section.table(&m::request_headers).and_then(edits),
         response: section.table(&m::response_headers).and_then(edits),
         hsts: section.optional(&m::hsts),
@@ -106,7 +111,7 @@ pub(super) fn action(
                 sink.error(&span, "\"passthrough\" excludes servers with https://", Some(help));
                 return None;
             }
-            Some(Action::Passthrough { upstream })
+            Some(Action::Passthrough { upstream, access: None })
         });
     }
     (!given.is_empty(), action)
@@ -134,6 +139,9 @@ pub(super) fn table(
         host.sink.error(&span, "this setting is for requests, and excludes \"passthrough\"", Some(help));
         return None;
     }
+    if let Some(Action::Passthrough { upstream, .. }) = own {
+        return Some(Action::Passthrough { upstream, access: extras.access });
+    }
     let mut table = RouteTable::default();
     let mut seen: Vec<(String, Range<usize>)> = Vec::new();
     for section in sections {
@@ -142,6 +150,7 @@ pub(super) fn table(
     if let Some(action) = own {
         let route = Route {
             action,
+            access: extras.access.into_iter().collect(),
             request: extras.request.into_iter().collect(),
             response: extras.response.into_iter().collect(),
             hsts: extras.hsts,
@@ -227,6 +236,7 @@ fn route(
     rate_limits.extend(own.rate_limits.iter().filter(|l| !host.rate_limits.contains(l)));
     routes.all.push(Route {
         action,
+        access: host.access.into_iter().chain(own.access).collect(),
         request: join(&host.request, own.request),
         response: join(&host.response, own.response),
         hsts: own.hsts.or_else(|| host.hsts.clone()),

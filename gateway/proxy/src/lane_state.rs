@@ -2,6 +2,7 @@
 
 use crate::snapshot::{Listener, Routing, Snapshot};
 use crate::upstream::group::{LaneUpstream, same_tls};
+use sealane_route::AccessRule;
 use sealane_tls::{BuildError, ServerContext};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,6 +14,8 @@ pub(crate) struct LaneListener {
     pub upstreams: Rc<[Rc<LaneUpstream>]>,
     /// What the listener's hosts name by index, of the same snapshot.
     pub routing: Arc<Routing>,
+    /// The same for access rules.
+    pub access: Arc<[AccessRule]>,
     /// By policy; built when first used.
     contexts: RefCell<Vec<Option<ServerContext>>>,
     quic: RefCell<Option<Arc<quinn_proto::ServerConfig>>>,
@@ -85,13 +88,16 @@ impl LaneSnapshot {
         });
         let listeners = snapshot.listeners.iter().map(|listener| {
             let kept = old.and_then(|o| o.listeners.iter().find(|l| Arc::ptr_eq(&l.listener, listener)));
-            let same_routing = kept.is_some_and(|k| Arc::ptr_eq(&k.routing, &snapshot.routing));
+            let same_rules = kept.is_some_and(|k| {
+                Arc::ptr_eq(&k.routing, &snapshot.routing) && Arc::ptr_eq(&k.access, &snapshot.access)
+            });
             match kept {
-                Some(kept) if same_keys && same_upstreams && same_routing => kept.clone(),
+                Some(kept) if same_keys && same_upstreams && same_rules => kept.clone(),
                 _ => Rc::new(LaneListener {
                     listener: listener.clone(),
                     upstreams: upstreams.clone(),
                     routing: snapshot.routing.clone(),
+                    access: snapshot.access.clone(),
                     contexts: RefCell::new(kept.map_or(Vec::new(), |k| {
                         let contexts = k.contexts.borrow();
                         let renew = |c: &ServerContext| c.with_ticket_keys(&snapshot.ticket_keys).ok();

@@ -15,6 +15,8 @@ use std::rc::Rc;
 pub struct Route {
     /// Never [`Action::Routes`].
     pub action: Action,
+    /// Who may come: indices into the snapshot's access rules, all of which the client must pass.
+    pub access: Vec<usize>,
     /// Changes to the request's fields, for the upstream, one after the other.
     pub request: Vec<FieldEdits>,
     /// Changes to the response's fields, for the client, one after the other.

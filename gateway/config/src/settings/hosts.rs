@@ -23,7 +23,7 @@ table! {
     ///
     /// A host has one of `to`, `upstream`, `redirect`, `respond` and `passthrough`. It may have none if it has routes:
     /// requests that no route matches then get 404.
-    host "[[host]]", includes = &[&messages::TABLE, &actions::TABLE],
+    host "[[host]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE],
         example = "\
 [[host]]
 names = [\"*.example.com\"] # one label, as in certificates; \"**.example.com\" is any depth
@@ -51,8 +51,8 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
 table! {
     /// Other rules for some of the host's requests. A route needs at least one of `path`, `exact`, `methods` and `headers`,
     /// and exactly one of `to`, `upstream`, `respond` and `redirect`. Which route wins: [routing](page:routing). Header
-    /// changes and rate limits are applied in addition to those of the host.
-    route "[[host.route]]", includes = &[&messages::TABLE, &actions::TABLE], example_is_commented = true;
+    /// changes, rate limits and access rules are applied in addition to those of the host.
+    route "[[host.route]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE], example_is_commented = true;
 
     /// This path and everything below it.
     path: Own<String> = Own(read::path, || Shape::Text(Some("^/[^*?#]*$"))), described("every path"),
@@ -67,6 +67,22 @@ table! {
         vec![Shape::Flag, Shape::Text(None)])))), example({ X-Beta = true }), secret(Values);
     /// Replaces `path` in the request to the upstream. Needs `path` and an upstream.
     rewrite_prefix: Own<String> = Own(read::rewrite, || Shape::Text(Some("^/[^?#]*$"))), example("/v2/");
+}
+
+table! {
+    access "";
+
+    /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of the clients that are let in; all others are refused. The
+    /// address is the one that `trusted_proxies` tell, if there are any. A client must be let in by the listener, the host
+    /// and the route. See [access control](page:access-control).
+    allow: Strings = Strings, example(["10.0.0.0/8", "2001:db8::/32"]);
+    /// Files with more of `allow`: one address or block per line; what follows `#` or `;` is a comment. A changed file is
+    /// taken without a reload; one with a mistake is refused, and the list before it stays.
+    allow_file: Strings = Strings, example("lists/offices.txt");
+    /// Addresses and blocks of clients that are refused, even if `allow` names them.
+    deny: Strings = Strings, example(["192.0.2.0/24"]);
+    /// Files with more of `deny`, as `allow_file`.
+    deny_file: Strings = Strings, example("lists/blocked.txt");
 }
 
 table! {

@@ -12,6 +12,7 @@
 //! | response ends before the request's body | response sent, then both closed (the client's lingering) | |
 
 use crate::Failure;
+use crate::access::{Verdict, judge, turn_away};
 use crate::counters::Counters;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::forwarded;
@@ -55,6 +56,12 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let listener = client.listener.clone();
     if forwarded::receive(x, client, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
+    }
+    if let Some(rule) = listener.listener.access {
+        let verdict = judge(connections, x, client, &listener, &[rule]);
+        if verdict != Verdict::Admitted {
+            return turn_away(proxy, cx, exchange, verdict, expects);
+        }
     }
     // Before the host's rules: a redirect to HTTPS must not meet a check that comes here by definition.
     if listener.listener.tls.is_none()
@@ -251,7 +258,7 @@ fn send_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
         Some(why) => format!("502 {phrase}: {why}\n"),
         None => format!("{status} {phrase}\n"),
     };
-    let close = !matches!(status, 404 | 405 | 421 | 425 | 502 | 503 | 504) || x.machine.request() != Phase::Complete;
+    let close = !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504) || x.machine.request() != Phase::Complete;
     send_response(proxy, cx, exchange, status, b"text/plain", body.as_bytes(), close);
 }
 

@@ -3,6 +3,7 @@
 //! `balance` has the algorithms; `server_state` and `limits` have what lanes share.
 
 use crate::Failure;
+use crate::access::{Verdict, judge, turn_away};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
@@ -80,6 +81,8 @@ pub(crate) struct Routed {
     pub failure: Option<Failure>,
     /// The gateway adds headers to this response.
     adds_headers: bool,
+    /// The client's address is not let in.
+    pub denied: bool,
 }
 
 impl Routed {
@@ -202,6 +205,12 @@ pub(crate) fn route_request(
     x.routed.route = Some(RouteRef::new(listener.clone(), *found.value, found.matched));
     x.routed.adds_headers = true;
     let Some(client) = connections.client_of(x.client_stream) else { return };
+    if !route.access.is_empty() {
+        let verdict = judge(connections, x, client, listener, &route.access);
+        if verdict != Verdict::Admitted {
+            return turn_away(proxy, cx, exchange, verdict, expects);
+        }
+    }
     let name = client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes();
     let mut wait = None;
     for limit in &route.rate_limits {

@@ -1,5 +1,6 @@
 //! The real gateway against things that we did not write, and against peers that misbehave on purpose.
 
+mod access;
 mod admin;
 mod admin_host;
 mod automatic_certificates;
