@@ -237,10 +237,13 @@ mod tests {
     #[test]
     fn mistakes_name_their_line() {
         let told = read("10.0.0.0/8\nexample.com\n\n10.1.2.3/8\n").unwrap_err();
-        assert_eq!(told, [
-            "list:2: \"example.com\" is not a block of addresses",
-            "list:4: \"10.1.2.3/8\" has bits beyond its prefix"
-        ]);
+        assert_eq!(
+            told,
+            [
+                "list:2: \"example.com\" is not a block of addresses",
+                "list:4: \"10.1.2.3/8\" has bits beyond its prefix"
+            ]
+        );
         let told = read(&"x\n".repeat(1000)).unwrap_err();
         assert_eq!((told.len(), told[MAX_TOLD].as_str()), (MAX_TOLD + 1, "list: 995 more lines are wrong"));
     }

@@ -92,13 +92,7 @@ pub(super) fn read_all(
     out
 }
 
-fn read(
-    section: Section,
-    store: &mut Store,
-    out: &mut Vec<Draft>,
-    addresses: &mut Addresses,
-    lists: &mut AccessLists,
-) {
+fn read(section: Section, store: &mut Store, out: &mut Vec<Draft>, addresses: &mut Addresses, lists: &mut AccessLists) {
     let sink = section.sink;
     let written = section.required(&s::address);
     let allow_connect = section.or(&s::allow_connect);

@@ -18,6 +18,7 @@ use crate::exchange::executor::{refuse, respond};
 use crate::exchange::streams::ClientStream;
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
+use crate::upstream::selection::DeniedBy;
 use sealane_lane::{Context, Key};
 use std::net::IpAddr;
 
@@ -76,7 +77,7 @@ pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verd
         proxy.counters.too_early.inc();
         return respond(proxy, cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
     }
-    x.routed.denied = true;
+    x.routed.denied = Some(DeniedBy::Address);
     proxy.counters.requests_denied.inc();
     refuse(proxy, cx, exchange, 403);
 }

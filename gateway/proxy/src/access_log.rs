@@ -197,7 +197,7 @@ fn json(b: &mut Vec<u8>, entry: &Entry, clock: &Clock) {
     text(b, "client_certificate", client.cert.as_ref().map(|c| c.fingerprint.as_bytes()));
     let failure = x.routed.failure.map(Failure::text);
     text(b, "error", failure.as_ref().map(|f| f.as_bytes()));
-    text(b, "denied", x.routed.denied.then_some(b"address"));
+    text(b, "denied", x.routed.denied.map(|by| by.name().as_bytes()));
     text(b, "end", (x.ending == Ending::Idle).then_some(b"idle"));
     for (name, number) in
         [("status", u64::from(x.status)), ("bytes_in", x.request_body.bytes), ("bytes_out", x.response_body.bytes)]

@@ -1,7 +1,9 @@
 //! `[[host]]`, `[[host.route]]` and what they have in common.
 
-use super::{Count, Many, One, Own, Shape, Strings, Text, argument, table};
+use super::{Count, Many, One, Own, Shape, Strings, Text, Time, argument, table};
+use crate::plan;
 use crate::route as read;
+use crate::route::ForwardAuth;
 use crate::upstream::{Entry, entries, entries_shape};
 use sealane_proxy::rules::{Piece, Redirect};
 use sealane_route::FieldRule;
@@ -113,6 +115,27 @@ table! {
     hsts: Own<String> = Own(read::hsts, || Shape::Either(vec![Shape::Flag, Shape::Text(None)])), example("365d");
     /// Names of `[[rate_limit]]`s that a request must pass.
     rate_limit: Strings = Strings, example("per-client");
+    /// A server that is asked whether a request may pass: a table, or `false` in a route that needs no permission. A route
+    /// without it uses the host's. See [access control](page:access-control#ask-a-server).
+    forward_auth: Own<ForwardAuth> = Own(read::forward_auth, || Shape::Either(
+        vec![Shape::Flag, Shape::Table(&forward_auth::TABLE)])), example({ upstream = "auth", path = "/verify" });
+}
+
+table! {
+    /// The gateway sends `path` of an upstream a request with the header fields of the client's request, without its body, and
+    /// with its method and target in `X-Forwarded-Method` and `X-Forwarded-Uri`. A response of 2xx lets the request pass; every
+    /// other response goes to the client. Without a response the client gets 502, 503 or 504.
+    forward_auth "forward_auth";
+
+    /// The name of an `[[upstream]]`.
+    upstream: Text = Text, required("auth");
+    /// The path, with a query if there is one, that is requested: by HEAD if the client's request is HEAD, else by GET.
+    path: Own<String> = Own(plan::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify");
+    /// Headers of the response that are set in the request. The client's own headers of these names are removed.
+    copy_headers: Own<Vec<String>> = Own(read::copied, || Shape::List(Box::new(Shape::Text(None)))),
+        example(["Remote-User", "Remote-Groups"]);
+    /// How long the answer may take, with connecting and further tries (else 504).
+    timeout: Time = Time::TIMEOUT, default("5s");
 }
 
 table! {

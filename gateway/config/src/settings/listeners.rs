@@ -1,7 +1,8 @@
 //! `[[listener]]` and its tables.
 
 use super::{
-    access, Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Time, Words, argument, table,
+    Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Time, Words, access, argument,
+    table,
 };
 use crate::{SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;

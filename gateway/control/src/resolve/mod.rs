@@ -7,8 +7,8 @@ mod files;
 use crate::certificates::automatic;
 use crate::certificates::watch::{FileSet, Reread};
 use crate::config::{
-    self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer,
-    Origin, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
+    self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer, Origin,
+    Question, Reading, Severity, Unreadable, Warning, about_file, plain,
 };
 use crate::dns;
 use crate::vpn::settings::PARTS;

@@ -605,7 +605,8 @@ impl Running {
         self.wanted = loaded.wanted;
         let result = loaded.config.map_err(anyhow::Error::msg).and_then(|(config, said)| self.try_reload(config, said));
         // What has been looked at, good or bad, is not looked at again until it changes again.
-        self.watched = self.config.reload_on_change.then(|| Watched::new(self.named_files(), &loaded.before, &loaded.after));
+        self.watched =
+            self.config.reload_on_change.then(|| Watched::new(self.named_files(), &loaded.before, &loaded.after));
         // After an error the certificates are those of before, and so is what is known of their files.
         if result.is_ok() {
             self.files = FileWatch::start(FileSet::of(&self.config), &loaded.before, &loaded.after);

@@ -157,6 +157,20 @@ fn messages() {
             listener("") + &respond + "deny_file = \"list.txt\"\n",
             "list.txt:2: \"192.0.2.256\" is not a block of addresses",
         ),
+        (
+            listener("") + &respond + "forward_auth = { upstream = \"auth\", path = \"/\" }\n",
+            "there is no upstream \"auth\"",
+        ),
+        (listener("") + &respond + "forward_auth = { path = \"/\" }\n", "forward_auth has no \"upstream\""),
+        (
+            listener("") + &respond + "forward_auth = { upstream = \"u\", path = \"verify\" }\n",
+            "\"verify\" is not a path",
+        ),
+        (listener("") + &respond + "forward_auth = true\n", "neither a table nor false"),
+        (
+            listener("") + &respond + "forward_auth = { upstream = \"u\", path = \"/\", copy_headers = \"Host\" }\n",
+            "\"Host\" cannot be copied",
+        ),
         (listener("trusted_proxies = \"10.1.2.3/8\"") + &respond, "write \"10.0.0.0/8\""),
         (listener("trusted_proxies = [\"balancer\"]") + &respond, "\"balancer\" is not a block of addresses"),
         (listener("client_address_header = \"Forwarded\"") + &respond, "without \"trusted_proxies\""),

@@ -1,8 +1,8 @@
 //! A client's connection over TCP: PROXY header, ClientHello, handshake, plaintext for `client::h1` or `client::h2`, and its
 //! end.
 
-use crate::accept::{connection_denied, proxy_protocol};
 use crate::accept::syn::{may_answer, signs_cheaply};
+use crate::accept::{connection_denied, proxy_protocol};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
 use crate::client::h2_connection::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
 use crate::conn::{AddressText, ClientPhase, Conn, EarlyData, Protocol, Turn};

@@ -14,6 +14,7 @@
 use crate::Failure;
 use crate::access::{Verdict, judge, turn_away};
 use crate::counters::Counters;
+use crate::exchange::authorize::restore_request;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::forwarded;
 use crate::exchange::streams::{
@@ -163,8 +164,15 @@ pub(crate) fn perform(proxy: &mut Proxy, cx: &mut Context, exchange: Key, action
 fn perform_some(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
-    let others =
-        [Do::SendHead, Do::AwaitSettings, Do::ForwardInterim, Do::ForwardHead, Do::RejectResponse, Do::AskRetry];
+    let others = [
+        Do::SendHead,
+        Do::AwaitSettings,
+        Do::ForwardInterim,
+        Do::ForwardHead,
+        Do::RejectResponse,
+        Do::Admit,
+        Do::AskRetry,
+    ];
     debug_assert!(
         !others.iter().any(|a| actions.has(*a)),
         "the caller that reported the event does these: {actions:?}"
@@ -258,7 +266,8 @@ fn send_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
         Some(why) => format!("502 {phrase}: {why}\n"),
         None => format!("{status} {phrase}\n"),
     };
-    let close = !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504) || x.machine.request() != Phase::Complete;
+    let close =
+        !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504) || x.machine.request() != Phase::Complete;
     send_response(proxy, cx, exchange, status, b"text/plain", body.as_bytes(), close);
 }
 
@@ -294,6 +303,10 @@ fn send_response(
     let Proxy { exchanges, clock, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
+    if restore_request(x).is_some() {
+        // Nobody has said that it may pass.
+        proxy.counters.not_authorized.inc();
+    }
     x.keep_alive &= !close && !draining;
     x.response.clear();
     x.response.status = status;
@@ -374,6 +387,8 @@ pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
 fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, 0);
     let Some(mut x) = proxy.exchanges.remove(exchange) else { return };
+    // Its client has left: it is logged as it came.
+    let _ = restore_request(&mut x);
     if let Some(upstream_stream) = x.upstream_stream.take() {
         if actions.has(Do::CloseUpstream) && x.machine.is_relay() {
             relay_done(proxy, cx, upstream_stream);

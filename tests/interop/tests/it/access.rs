@@ -1,5 +1,6 @@
 //! Who may come, by address: `allow` and `deny` of listeners, hosts and routes, and lists in files.
 
+use sealane_http::BodyLength;
 use sealane_interop::backend::{self, Backend, ok};
 use sealane_interop::client;
 use sealane_interop::eventually;
@@ -9,7 +10,6 @@ use sealane_interop::http::Wire;
 use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::versions::{Asked, Everywhere};
-use sealane_http::BodyLength;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 

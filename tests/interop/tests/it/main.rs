@@ -21,6 +21,7 @@ mod early_data;
 mod examples;
 mod exhaustion;
 mod faults;
+mod forward_auth;
 mod forwarded;
 mod framing;
 mod full_log;
