@@ -6,10 +6,14 @@ mod again;
 mod book;
 mod count;
 mod deny;
+mod image;
 mod layers;
+mod machine;
 mod metadata;
 mod ovpn_vm;
 mod package;
+mod programs;
+mod release;
 mod report;
 mod setup;
 mod steps;
@@ -86,6 +90,10 @@ enum Command {
     },
     /// Build packages for dpkg and rpm in target/package
     Package(package::Options),
+    /// Build container images in target/image
+    Image(image::Options),
+    /// Prepare a version, and build what is published in dist
+    Release(release::Options),
     /// Install the programs that tests talk to (curl, NGINX, HAProxy…)
     Setup {
         /// Do not ask
@@ -113,6 +121,8 @@ fn main() -> ExitCode {
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
         Command::Docs { open } => Workspace::load().and_then(|w| book::build(&w, open)),
         Command::Package(options) => Workspace::load().and_then(|w| package::run(&w, &options)),
+        Command::Image(options) => Workspace::load().and_then(|w| image::run(&w, &options)),
+        Command::Release(options) => Workspace::load().and_then(|w| release::run(&w, &options)),
         Command::Setup { yes } => setup::run(yes).map(|()| 0),
     };
     match done {

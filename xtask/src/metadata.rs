@@ -20,6 +20,8 @@ pub struct Workspace {
 #[derive(Debug, Deserialize)]
 pub struct Package {
     id: String,
+    /// Its name.
+    pub name: String,
     /// Where its `Cargo.toml` is.
     pub manifest_path: PathBuf,
     /// Its version.
@@ -44,7 +46,14 @@ pub struct Dependency {
 impl Workspace {
     /// Asks cargo.
     pub fn load() -> anyhow::Result<Self> {
-        let output = cargo().args(["metadata", "--format-version", "1"]).output().context("cargo metadata")?;
+        Self::load_in(Path::new("."))
+    }
+
+    /// Asks cargo about the workspace in a folder.
+    pub fn load_in(folder: &Path) -> anyhow::Result<Self> {
+        let mut command = cargo();
+        command.args(["metadata", "--format-version", "1"]).current_dir(folder);
+        let output = command.output().context("cargo metadata")?;
         if !output.status.success() {
             bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
         }

@@ -25,6 +25,7 @@ const NEEDS: &[Need] = &[
     need("nft", "nftables", "redirecting programs' connections"),
     need("h2load", "nghttp2-client", "pipelined load, HTTP/2"),
     need("wrk", "wrk", "keep-alive load"),
+    need("knotd", "knot", "a DNS server that takes dynamic updates"),
     need("openvpn", "openvpn", "the tunnel's peer"),
     need("ip", "iproute2", "network namespaces"),
     need("ping", "iputils-ping", "packets through the tunnel"),

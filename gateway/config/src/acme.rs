@@ -1,67 +1,127 @@
 //! `[acme]`, and the names of listeners with `certificates = "auto"`.
 
 use super::certificates::{CertificateFiles, CertificateSet, with_identities};
-use super::decode::{self, Node, Section};
+use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Place, Sink};
 use super::host::{Hosts, Target};
 use super::identity::{self, Store};
 use super::listener::Draft;
-use super::settings::{acme as s, external_account as e, top};
-use super::{Config, tls, tunnel};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use super::settings::{acme as s, dns_update as u, external_account as e, fallback as f, top};
+use super::{Config, audit, tls, tunnel};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use sealane_proxy::snapshot::Action;
 use sealane_route::NamePattern;
 use sealane_tls::policy::{Group, Identities, Identity, KeyKind, ServerPolicy, Suite, Version};
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use toml::de::DeTable;
 use zeroize::Zeroizing;
 
 /// How an authority checks that we have a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcmeChallenge {
-    /// By plain HTTP.
+    /// A GET over plain HTTP at port 80 (RFC 8555 §8.3).
     Http01,
-    /// By a TLS handshake.
+    /// A TLS handshake at port 443 (RFC 8737).
     TlsAlpn01,
-    /// By a record in DNS.
+    /// A record in DNS (RFC 8555 §8.4). The only way for wildcards.
     Dns01,
 }
 
-/// From where the certificates of listeners with `certificates = "auto"` are, and for which names.
-#[derive(Clone, Debug)]
-pub struct Acme {
+/// What `[acme]` says, and the names that certificates are wanted for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeSettings {
     /// The URL of the authority's directory.
     pub directory: String,
-    /// The authorities that may have signed its server's certificate.
+    /// The authorities that may have signed the certificate of the directory's server.
     pub roots: Vec<CertificateDer<'static>>,
-    /// Where the authority may write to.
+    /// Where the authority may write to: `mailto:admin@example.com`.
     pub contact: Vec<String>,
     /// The key of an account that was agreed on beforehand.
     pub external_account: Option<ExternalAccount>,
-    /// The kind of certificate.
+    /// The kind of certificate, of those that the authority offers.
     pub profile: Option<String>,
     /// In order of preference; never empty.
     pub challenges: Vec<AcmeChallenge>,
     /// The program that publishes records in DNS, and its arguments.
     pub dns_hook: Option<Vec<String>>,
+    /// DNS servers that accept dynamic updates.
+    pub dns_updates: Vec<DnsUpdate>,
+    /// Other authorities, in order, for when the first does not issue.
+    pub fallbacks: Vec<AcmeAuthority>,
     /// The folder of certificates, account and state.
     pub storage: PathBuf,
-    /// Every name, lower case, in alphabetical order.
+    /// Every name, lower case, in alphabetical order; `*.` and a name for a wildcard. Each gets a certificate of its own.
     pub names: Vec<String>,
+}
+
+/// An authority, and what was agreed on with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeAuthority {
+    /// The URL of its directory.
+    pub directory: String,
+    /// The authorities that may have signed the certificate of the directory's server.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// The key of an account that was agreed on beforehand.
+    pub external_account: Option<ExternalAccount>,
+    /// The kind of certificate, of those that it offers.
+    pub profile: Option<String>,
+}
+
+/// How the messages of dynamic updates are signed (RFC 8945).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TsigAlgorithm {
+    /// HMAC with SHA-256.
+    HmacSha256,
+    /// HMAC with SHA-384.
+    HmacSha384,
+    /// HMAC with SHA-512.
+    HmacSha512,
+}
+
+/// A DNS server that accepts dynamic updates of a zone (RFC 2136).
+#[derive(Clone, PartialEq, Eq)]
+pub struct DnsUpdate {
+    /// Its address.
+    pub server: SocketAddr,
+    /// The zone, lower case, without a dot at its end.
+    pub zone: String,
+    /// The key's name at the server.
+    pub key_name: String,
+    /// How messages are signed.
+    pub algorithm: TsigAlgorithm,
+    /// The key.
+    pub key: Zeroizing<Vec<u8>>,
+    /// How long the zone's other servers may take to have a record.
+    pub wait: Duration,
+}
+
+impl std::fmt::Debug for DnsUpdate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the key.
+        f.debug_struct("DnsUpdate").field("server", &self.server).field("zone", &self.zone).finish_non_exhaustive()
+    }
+}
+
+/// The settings of automatic certificates, and where they are asked for.
+#[derive(Clone, Debug)]
+pub struct Acme {
+    /// The settings. The place is not among them: a line that moves changes nothing.
+    pub settings: AcmeSettings,
     /// Where the first `"auto"` stands.
     pub place: Place,
 }
 
 /// External account binding (RFC 8555 §7.3.4).
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ExternalAccount {
     /// The key's name at the authority.
     pub id: String,
-    /// The key.
+    /// The key for HMAC-SHA256.
     pub key: Zeroizing<Vec<u8>>,
 }
 
@@ -72,7 +132,25 @@ impl std::fmt::Debug for ExternalAccount {
     }
 }
 
-impl Acme {
+impl AcmeSettings {
+    /// The settings for each authority, the first one first.
+    pub fn by_authority(&self) -> Vec<Self> {
+        let first = Self { fallbacks: Vec::new(), ..self.clone() };
+        let with = |authority: &AcmeAuthority| {
+            let AcmeAuthority { directory, roots, external_account, profile } = authority.clone();
+            Self { directory, roots, external_account, profile, ..first.clone() }
+        };
+        let others: Vec<Self> = self.fallbacks.iter().map(with).collect();
+        std::iter::once(first).chain(others).collect()
+    }
+
+    /// Who updates the zone that a name is in: of several, the one with the longest zone.
+    pub fn dns_update_for(&self, name: &str) -> Option<&DnsUpdate> {
+        let name = name.strip_prefix("*.").unwrap_or(name);
+        let is_in = |zone: &str| name.strip_suffix(zone).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        self.dns_updates.iter().filter(|update| is_in(&update.zone)).max_by_key(|update| update.zone.len())
+    }
+
     /// Where the certificate of a name is: the private key, then the chain.
     fn file(&self, name: &str) -> PathBuf {
         // No name has a plus sign, which stands for the star of a wildcard.
@@ -83,7 +161,7 @@ impl Acme {
 impl Config {
     /// Whether a certificate's file is one that an authority's certificates are written to.
     pub fn is_automatic(&self, file: &Path) -> bool {
-        self.acme.as_ref().is_some_and(|acme| file.starts_with(acme.storage.join("certificates")))
+        self.acme.as_ref().is_some_and(|acme| file.starts_with(acme.settings.storage.join("certificates")))
     }
 }
 
@@ -111,11 +189,20 @@ pub(super) fn read(
     let mut acme = settings(section, first.clone().unwrap_or(0..0))?;
     let first = first?;
     let plain = targets.iter().any(|t| !t.tls && !t.tcp);
-    if acme.challenges == [AcmeChallenge::Http01] && !plain {
+    if acme.settings.challenges == [AcmeChallenge::Http01] && !plain {
         let help = "add [[listener]] with address = \":80\", or \"tls-alpn-01\" to \"challenges\"".to_owned();
         sink.error(&first, "no listener can answer \"http-01\": all have TLS", Some(help));
     }
-    acme.names = give_certificates(sink, &acme, listeners, targets, hosts, store);
+    acme.settings.names = give_certificates(sink, &acme.settings, listeners, targets, hosts, store);
+    let settings = &acme.settings;
+    let by_dns_only = |name: &String| settings.challenges == [AcmeChallenge::Dns01] || name.starts_with("*.");
+    let outside = |name: &&String| by_dns_only(name) && settings.dns_update_for(name).is_none();
+    if !settings.dns_updates.is_empty()
+        && let Some(name) = settings.names.iter().find(outside)
+    {
+        let help = "add a [[acme.dns_update]] with its zone".to_owned();
+        sink.error(&first, format!("no zone of [[acme.dns_update]] has the name {name}"), Some(help));
+    }
     Some(acme)
 }
 
@@ -123,11 +210,7 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
     let sink = section.sink;
     let directory = section.or(&s::directory);
     let ca = section.optional_at(&s::ca);
-    let roots = match &ca {
-        Some(file) => identity::trust_anchors(sink, file),
-        None if section.key_span("ca").is_some() => None,
-        None => Some(sink.trusted_roots().map(<[_]>::to_vec).unwrap_or_default()),
-    };
+    let roots = roots(&section, ca.as_ref());
     let contact = section.optional(&s::contact).unwrap_or_default();
     let storage = section.or(&s::storage);
     let challenges = section.or(&s::challenges);
@@ -141,12 +224,36 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
         }
         None => None,
     };
+    let mut directories = vec![directory.clone()];
+    let mut fallbacks = Vec::new();
+    for section in section.tables(&s::fallback) {
+        match fallback(section, &mut directories) {
+            Some(fallback) => fallbacks.push(fallback),
+            None => good = false,
+        }
+    }
     let dns_hook = section.optional_at(&s::dns_hook);
     let by_dns = challenges.contains(&AcmeChallenge::Dns01);
+    let dns_updates: Vec<Option<DnsUpdate>> = section.tables(&s::dns_update).into_iter().map(dns_update).collect();
+    let wanted = dns_updates.len();
+    let dns_updates: Vec<DnsUpdate> = dns_updates.into_iter().flatten().collect();
+    good &= dns_updates.len() == wanted;
+    if let Some(span) = section.key_span("dns_update") {
+        if !by_dns {
+            let help = "write challenges = [\"dns-01\"]".to_owned();
+            sink.warn(&span, "\"dns_update\" is of no use: \"challenges\" has no \"dns-01\"", Some(help));
+        }
+        if let Some(hook) = &dns_hook {
+            let help = "remove one of them".to_owned();
+            sink.error(&hook.span, "\"dns_hook\" and \"dns_update\" exclude each other", Some(help));
+            good = false;
+        }
+    }
     match &dns_hook {
-        None if by_dns && section.key_span("dns_hook").is_none() => {
-            let help = "add dns_hook = [\"PROGRAM\"] to [acme]".to_owned();
-            section.missing("\"dns-01\" needs a program that publishes records in DNS".to_owned(), help);
+        None if by_dns && section.key_span("dns_hook").is_none() && section.key_span("dns_update").is_none() => {
+            let help = "add [[acme.dns_update]], or dns_hook = [\"PROGRAM\"] to [acme]".to_owned();
+            let message = "\"dns-01\" needs a program that publishes records in DNS, or a server that accepts updates";
+            section.missing(message.to_owned(), help);
             good = false;
         }
         Some(hook) if !by_dns => {
@@ -170,17 +277,111 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
     let place = sink.place_of(&span);
     let contact = contact.into_iter().map(|c| c.value).collect();
     good.then_some(Acme {
-        directory,
-        roots: roots?,
-        contact,
-        external_account,
-        profile,
-        challenges,
-        dns_hook,
-        storage,
-        names: Vec::new(),
+        settings: AcmeSettings {
+            directory,
+            roots: roots?,
+            contact,
+            external_account,
+            profile,
+            challenges,
+            dns_hook,
+            dns_updates,
+            fallbacks,
+            storage,
+            names: Vec::new(),
+        },
         place,
     })
+}
+
+/// The certificates that the server of a directory is verified with.
+fn roots(section: &Section, ca: Option<&At<PathBuf>>) -> Option<Vec<CertificateDer<'static>>> {
+    match ca {
+        Some(file) => identity::trust_anchors(section.sink, file),
+        None if section.key_span("ca").is_some() => None,
+        None => Some(section.sink.trusted_roots().map(<[_]>::to_vec).unwrap_or_default()),
+    }
+}
+
+/// Reads another authority. `known` are the directories of those before it.
+fn fallback(section: Section, known: &mut Vec<String>) -> Option<AcmeAuthority> {
+    let sink = section.sink;
+    let directory = section.required(&f::directory);
+    let ca = section.optional_at(&f::ca);
+    let roots = roots(&section, ca.as_ref());
+    let profile = section.optional(&f::profile);
+    let account = section.table(&f::external_account).map(external_account);
+    let span = section.span.clone();
+    section.finish();
+    let directory = directory?;
+    if known.contains(&directory.value) {
+        let help = Some("name another authority, or remove this one".to_owned());
+        sink.error(&directory.span, format!("{} is there already", directory.value), help);
+        return None;
+    }
+    if ca.is_none() && !sink.offline() && sink.trusted_roots().is_some_and(<[_]>::is_empty) {
+        let help = "install the package ca-certificates, or set \"ca\"".to_owned();
+        sink.error(&span, "this system has no trusted CAs to check the authority's server with", Some(help));
+        return None;
+    }
+    known.push(directory.value.clone());
+    let external_account = match account {
+        None => None,
+        Some(account) => Some(account?),
+    };
+    Some(AcmeAuthority { directory: directory.value, roots: roots?, external_account, profile })
+}
+
+fn dns_update(section: Section) -> Option<DnsUpdate> {
+    use base64::Engine as _;
+    let sink = section.sink;
+    let (server, zone) = (section.required(&u::server), section.required(&u::zone));
+    let (key_name, file) = (section.required(&u::key_name), section.required(&u::key_file));
+    let (algorithm, wait) = (section.or(&u::algorithm), section.or(&u::wait));
+    section.finish();
+    let mut good = true;
+    for name in [&zone, &key_name].into_iter().flatten() {
+        let plain = name.value.trim_end_matches('.');
+        let label = |label: &str| !label.is_empty() && label.len() < 64 && label.bytes().all(is_label_byte);
+        if plain.len() > 240 || !plain.split('.').all(label) {
+            let help = "write a name as in DNS: \"example.com\"".to_owned();
+            sink.error(&name.span, format!("\"{}\" is not a name in DNS", name.value), Some(help));
+            good = false;
+        }
+    }
+    let (server, zone, key_name, file) = (server?.value, zone?.value, key_name?.value, file?);
+    let key = match sink.content(&file.value) {
+        // Not read, or not yet.
+        None => Zeroizing::default(),
+        Some(_) => {
+            let text = Zeroizing::new(identity::read(sink, "key for dynamic updates", &file)?.trim_ascii().to_vec());
+            match base64::prelude::BASE64_STANDARD.decode(&*text) {
+                Ok(key) if !key.is_empty() => Zeroizing::new(key),
+                _ => {
+                    let help = "it is one line of base64, as tsig-keygen prints it behind \"secret\"".to_owned();
+                    sink.error(&file.span, format!("{}: not a TSIG key", file.value.display()), Some(help));
+                    return None;
+                }
+            }
+        }
+    };
+    let zone = zone.trim_end_matches('.').to_ascii_lowercase();
+    good.then_some(DnsUpdate { server, zone, key_name, algorithm, key, wait })
+}
+
+fn is_label_byte(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
+}
+
+/// The address of a DNS server; port 53 unless it says another.
+pub(super) fn dns_server(sink: &Sink, key: &str, node: &Node) -> Option<SocketAddr> {
+    let text = decode::text(sink, key, node)?;
+    let address = text.parse::<SocketAddr>().or_else(|_| text.parse::<IpAddr>().map(|ip| (ip, 53).into()));
+    if address.is_err() {
+        let help = format!("write {key} = \"192.0.2.53\" or {key} = \"[2001:db8::53]:5353\"");
+        sink.error(&node.span(), format!("\"{text}\" is not the address of a DNS server"), Some(help));
+    }
+    address.ok()
 }
 
 fn external_account(section: Section) -> Option<ExternalAccount> {
@@ -208,7 +409,7 @@ fn external_account(section: Section) -> Option<ExternalAccount> {
 /// Gives each listener that wants it a certificate for each name of its hosts. Returns all names.
 fn give_certificates(
     sink: &Sink,
-    acme: &Acme,
+    acme: &AcmeSettings,
     listeners: &mut [Draft],
     targets: &[Target],
     hosts: &Hosts,
@@ -243,7 +444,8 @@ fn give_certificates(
         let entry = |name: &String| {
             let file = acme.file(name);
             let loaded = store.load_automatic(sink, name, &file, &span);
-            (CertificateFiles { cert: file.clone(), key: file, passphrase: None, ocsp: None }, loaded)
+            audit::certificate(sink, &loaded, &span);
+            (CertificateFiles::of_name(file, name), loaded)
         };
         let entries = names.iter().map(entry).collect();
         let set = CertificateSet { entries, defaults: policies.certificates.defaults.clone() };
@@ -265,16 +467,29 @@ fn give_certificates(
     all.into_iter().collect()
 }
 
-/// The URL of a directory.
+/// The URL of a directory. What passes here is a URL for the ACME client, too.
 pub(super) fn directory(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let text = decode::text(sink, key, node)?;
-    let rest = text.strip_prefix("https://").filter(|rest| rest.bytes().all(|b| b.is_ascii_graphic()));
-    if rest.is_none_or(|rest| rest.starts_with('/') || rest.is_empty()) {
+    if !is_https_url(&text) {
         let help = format!("write {key} = \"https://acme.example.com/directory\"");
         sink.error(&node.span(), format!("\"{text}\" is not the https URL of a directory"), Some(help));
         return None;
     }
     Some(text)
+}
+
+/// Whether this is an https URL with a host name or an address that TLS can verify.
+fn is_https_url(text: &str) -> bool {
+    let Ok(uri) = text.parse::<http::Uri>() else { return false };
+    let host = uri.host().map(|host| host.trim_start_matches('[').trim_end_matches(']'));
+    let port_is_good = uri.authority().is_some_and(|authority| {
+        // A port that is no number is none for `port`, and not refused.
+        authority.port_u16().is_some() || authority.as_str().ends_with(authority.host())
+    });
+    uri.scheme_str() == Some("https")
+        && port_is_good
+        && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'))
+        && host.is_some_and(|host| ServerName::try_from(host).is_ok())
 }
 
 /// What is shown to an authority that checks a name by TLS-ALPN-01 (RFC 8737): this certificate, and nothing else is possible.
@@ -299,5 +514,37 @@ pub fn challenge_policy(name: &str, certificate: CertificateDer<'static>, key: P
         max_early_data: 0,
         client_auth: None,
         dangerous_key_log: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_of_a_directory_is_one_for_every_library() {
+        for good in [
+            "https://acme.example.com/directory",
+            "https://acme.example.com",
+            "https://127.0.0.1:14000/dir",
+            "https://[::1]:14000/dir",
+            "https://ca.internal:9000/acme/acme/directory?a=b",
+        ] {
+            assert!(is_https_url(good), "{good}");
+        }
+        for bad in [
+            "",
+            "https://",
+            "https:///directory",
+            "http://acme.example.com/directory",
+            "https://[::1/directory",
+            "https://acme.example.com:port/directory",
+            "https://acme.example.com:70000/directory",
+            "https://user@acme.example.com/directory",
+            "https://acme_.-.example/directory",
+            "https://acme example.com/",
+        ] {
+            assert!(!is_https_url(bad), "{bad}");
+        }
     }
 }

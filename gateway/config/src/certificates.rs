@@ -25,6 +25,8 @@ pub struct CertificateFiles {
     pub passphrase: Option<PathBuf>,
     /// An OCSP response.
     pub ocsp: Option<PathBuf>,
+    /// The name that the certificate must have: that of one from an authority.
+    pub name: Option<String>,
 }
 
 impl CertificateFiles {
@@ -40,7 +42,13 @@ impl CertificateFiles {
             key: path(key.unwrap_or(cert)),
             passphrase: passphrase.map(path),
             ocsp: ocsp.map(path),
+            name: None,
         }
+    }
+
+    /// The file of a certificate that an authority issues for a name: the private key, then the chain.
+    pub(super) fn of_name(file: PathBuf, name: &str) -> Self {
+        Self { cert: file.clone(), key: file, passphrase: None, ocsp: None, name: Some(name.to_owned()) }
     }
 
     /// Each of them.
@@ -128,7 +136,8 @@ pub(super) fn with_identities(policies: &[Arc<ServerPolicy>], identities: &Arc<I
     policies.iter().map(with).collect()
 }
 
-/// Reads the files of a certificate, for a gateway that serves. `answers` has their content.
+/// Reads the files of a certificate, for a gateway that serves. `answers` has their content. One for another name than the files
+/// are for is refused.
 pub fn read_again(files: &CertificateFiles, answers: &Answers) -> Result<(Arc<Loaded>, Vec<Warning>), Errors> {
     // Without a text there is no place to name: messages name the file.
     let sink = Sink::new(Source::new(String::new(), ""), PathBuf::new(), Some(answers), None);
@@ -137,6 +146,13 @@ pub fn read_again(files: &CertificateFiles, answers: &Answers) -> Result<(Arc<Lo
     let ocsp = files.ocsp.as_deref().map(at);
     let loaded = Store::new().load(&sink, &at(&files.cert), Some(&at(&files.key)), passphrase.as_ref(), ocsp.as_ref());
     let unanswered = !sink.questions().is_empty();
+    if let (Some(loaded), Some(name)) = (&loaded, &files.name)
+        && !unanswered
+        && !loaded.names.contains(name)
+    {
+        let help = Some("a file of this folder holds the certificate of the name that it is called by".to_owned());
+        sink.error(&(0..0), format!("{}: the certificate is not for {name}", files.cert.display()), help);
+    }
     let (errors, warnings) = sink.finish();
     match loaded {
         Some(loaded) if errors.is_empty() && !unanswered => Ok((loaded, warnings)),

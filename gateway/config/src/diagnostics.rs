@@ -3,6 +3,7 @@
 //! Everything that reads the file reports into one [`Sink`] and goes on, so that a person sees all the mistakes at
 //! once. A [`Diagnostic`] is complete in itself (file, line, column, excerpt), so that it outlives the text.
 
+use super::audit::Policy;
 use super::surroundings::{Answers, Content, Kind, Question, Unreadable};
 use super::tunnel::TunnelParts;
 use rustls::pki_types::CertificateDer;
@@ -169,6 +170,8 @@ pub(super) struct Sink<'t> {
     questions: RefCell<BTreeSet<Question>>,
     /// What reads the files of `[tunnel]`.
     pub tunnel: Option<TunnelParts>,
+    /// The policy that the configuration is audited by.
+    pub policy: Option<Policy>,
     /// The text did not parse as TOML: what seems to be missing may just be in the broken part, so that is not
     /// reported.
     pub broken_syntax: bool,
@@ -187,6 +190,7 @@ impl<'t> Sink<'t> {
             answers,
             questions: RefCell::default(),
             tunnel,
+            policy: None,
             broken_syntax: false,
             broken_lines: HashSet::new(),
             found: RefCell::default(),
@@ -273,6 +277,14 @@ impl<'t> Sink<'t> {
 
     pub fn warn(&self, span: &Range<usize>, message: impl Into<String>, help: Option<String>) {
         self.push(Severity::Warning, span, message.into(), help);
+    }
+
+    /// Reports what is about no line.
+    pub fn error_of_file(&self, message: String) {
+        let Place { file, .. } = self.place_of(&(0..0));
+        let (severity, excerpt) = (Severity::Error, String::new());
+        let diagnostic = Diagnostic { severity, file, line: 0, column: 0, message, help: None, excerpt };
+        self.found.borrow_mut().push((0, diagnostic));
     }
 
     /// Where a span is, for what is said of it after the text has been read.

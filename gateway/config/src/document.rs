@@ -1,5 +1,6 @@
 //! The first stage: the text of a configuration, and reading it.
 
+use super::audit::Policy;
 use super::diagnostics::{Sink, Source};
 use super::surroundings::{Answers, Question};
 use super::{CommandLine, Config, Diagnostic, Errors, Severity, TunnelParts, Warning, read};
@@ -16,6 +17,8 @@ pub struct Document {
     /// The folder that relative paths are from.
     pub(super) base: PathBuf,
     pub(super) origin: Origin,
+    /// The policy that it is audited by.
+    pub(super) policy: Option<Policy>,
 }
 
 /// Where a configuration came from.
@@ -49,7 +52,13 @@ impl Document {
             name: path.display().to_string(),
             base: path.parent().unwrap_or(Path::new("")).to_path_buf(),
             origin: Origin::File(path.to_path_buf()),
+            policy: None,
         })
+    }
+
+    /// The same, to be audited: what breaks the policy is an error.
+    pub fn audited_by(self, policy: Option<Policy>) -> Self {
+        Self { policy, ..self }
     }
 
     /// Reads the text alone: no file that it names, no user, no folder. The result is not to be served.
@@ -83,6 +92,7 @@ impl Document {
     fn read_with(&self, answers: Option<&Answers>, tunnel: Option<TunnelParts>) -> (BTreeSet<Question>, Checked) {
         let source = Source::new(self.name.clone(), &self.text);
         let mut sink = Sink::new(source, self.base.clone(), answers, tunnel);
+        sink.policy = self.policy;
         let (document, syntax) = DeTable::parse_recoverable(&self.text);
         for e in &syntax {
             sink.syntax_error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "));

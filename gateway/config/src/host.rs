@@ -26,6 +26,8 @@ pub(super) struct Target {
 
 /// One `[[host]]`.
 pub(super) struct Host {
+    /// What metrics call it: its first name.
+    pub label: String,
     pub action: Action,
     /// The names that are good, where they stand in the file.
     pub names: Vec<At<NamePattern>>,
@@ -42,6 +44,11 @@ pub(super) struct Hosts {
 impl Hosts {
     pub fn action(&self, host: u32) -> &Action {
         &self.all[host as usize].action
+    }
+
+    /// What all hosts do.
+    pub fn actions(&self) -> impl Iterator<Item = &Action> {
+        self.all.iter().map(|host| &host.action)
     }
 
     /// Where one of a host's names stands.
@@ -101,8 +108,9 @@ pub(super) fn read(
     let sink = section.sink;
     let names = section.required(&s::names);
     let listeners = section.optional(&s::listeners);
-    let label = names.as_ref().and_then(|n| n.value.first()).map_or("*", |n| n.value.as_str());
-    let label = format!("host {label}");
+    let first = names.as_ref().and_then(|n| n.value.first()).map_or("*", |n| n.value.as_str());
+    let label = format!("host {first}");
+    let shown = first.to_ascii_lowercase();
     let (given, own) = route::action(&section, &label, true, upstreams, context);
     if !given && section.key_span("route").is_none() {
         section.missing(
@@ -158,7 +166,8 @@ pub(super) fn read(
     let index = hosts.all.len() as u32;
     let placeholder = || Action::Respond { status: 503, content_type: String::new(), body: Vec::new() };
     let action = action.unwrap_or_else(placeholder);
-    hosts.all.push(Host { action, names: Vec::new(), names_listeners: listeners.is_some() });
+    let names_listeners = listeners.is_some();
+    hosts.all.push(Host { label: shown, action, names: Vec::new(), names_listeners });
     // Without a listener (they may all be wrong), for the mistakes in the names.
     let mut nowhere = [Target { written: String::new(), tcp: false, tls: false, hosts: NameMap::default() }];
     let mut own: Vec<&mut Target> = match chosen.is_empty() {

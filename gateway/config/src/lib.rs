@@ -16,9 +16,11 @@
 //! reported at once.
 
 mod access;
+mod access_log;
 mod acme;
 mod addresses;
 mod args;
+mod audit;
 mod balancing;
 mod certificates;
 mod decode;
@@ -49,8 +51,12 @@ mod tunnel;
 mod upstream;
 
 pub use access::{AccessLists, read_list_again};
-pub use acme::{Acme, AcmeChallenge, ExternalAccount, challenge_policy};
+pub use access_log::{AccessLogTarget, Rotation, Syslog};
+pub use acme::{
+    Acme, AcmeAuthority, AcmeChallenge, AcmeSettings, DnsUpdate, ExternalAccount, TsigAlgorithm, challenge_policy,
+};
 pub use args::{Answer, CommandLine};
+pub use audit::{POLICIES, Policy};
 pub use certificates::{CertificateFiles, CertificateSet, read_again};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
@@ -65,7 +71,7 @@ pub use reference::generated;
 pub use schema::schema;
 pub use sealane_route::AddressSet;
 pub use show::Effective;
-pub use surroundings::{Answers, Content, Kind, MAX_FILE, Question, Unreadable};
+pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
 pub use trust::Trust;
 pub use tunnel::{ClientCertificates, PasswordFile, Tunnel, TunnelClient, TunnelParts};
 pub use upstream::{NamedServer, expand};
@@ -77,7 +83,7 @@ use host::{Hosts, Target, Upstreams};
 use route::Routes;
 use sealane_http::RequestHead;
 use sealane_http::h1::Limits;
-use sealane_proxy::LogFormat;
+use sealane_proxy::AccessLogRules;
 use sealane_proxy::snapshot::{Action, ClientLimits, Routing, Upstream};
 use sealane_route::{NameMap, SiteMap};
 use sealane_sys::privileges::User;
@@ -97,6 +103,8 @@ pub struct Config {
     pub origin: Origin,
     /// Every file that it names and that was read, certificates and the like; and itself, if it is one.
     pub files: Vec<PathBuf>,
+    /// How the files were when they were read, as far as the stage "resolve" has read them: what differs has changed since.
+    pub prints: HashMap<PathBuf, Print>,
     /// Reload when one of the files changes.
     pub reload_on_change: bool,
     /// Who to be once everything is open, if it was started as root.
@@ -111,8 +119,10 @@ pub struct Config {
     pub admin_socket: Option<PathBuf>,
     /// Where access log lines go.
     pub access_log: AccessLogTarget,
-    /// What they look like.
-    pub log_format: LogFormat,
+    /// When the file of the access log is replaced by a new one.
+    pub rotation: Option<Rotation>,
+    /// What they look like, and which requests get one.
+    pub access_log_rules: Arc<AccessLogRules>,
     /// The log on the standard error.
     pub log: LogSettings,
     /// How long open connections may go on after the first signal to stop.
@@ -149,6 +159,10 @@ pub struct Config {
     pub routing: Arc<Routing>,
     /// Who may come, by address.
     pub access: AccessLists,
+    /// What metrics call the hosts, in the order of a listener's actions.
+    pub host_labels: Vec<String>,
+    /// How many series of durations there may be.
+    pub max_series: usize,
 }
 
 /// Who the process becomes.
@@ -203,17 +217,6 @@ pub enum SynTls {
     Open,
 }
 
-/// Where access log lines go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AccessLogTarget {
-    /// Nowhere: lanes do not even make them.
-    Off,
-    /// To the standard output.
-    Stdout,
-    /// Appended to a file, which is opened again on SIGUSR1.
-    File(PathBuf),
-}
-
 impl Config {
     /// Whether HTTP/3 is served at an address, as it is written.
     pub fn has_http3_at(&self, address: SocketAddr) -> bool {
@@ -235,8 +238,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let (admin_socket, admin_socket_place) = admin_socket.unzip();
     let log_section = top.table(&settings::top::log);
     let messages = log_section.as_ref().map(messages).unwrap_or_default();
-    let (access_log, access_log_place, log_format) =
-        log_section.map_or((AccessLogTarget::Off, None, LogFormat::Combined), log);
+    let access_log = log_section.map_or_else(access_log::AccessLog::default, access_log::read);
+    let max_series = metrics(&top);
     let mut routing = Routing::default();
     let limits = limits(&top, &mut routing);
     let (resolver, resolver_place) =
@@ -284,6 +287,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     }
     let tunnel_lanes = lanes.map_or_else(default_lanes, |n| n as usize);
     let tunnel = top.table(&settings::top::tunnel).and_then(|section| {
+        audit::tunnel(sink, &section.span);
         let span = section.key_span("listen").unwrap_or_else(|| section.span.clone());
         let settings = tunnel::read(section, tunnel_lanes)?;
         for (transport, address) in &settings.listen {
@@ -304,23 +308,29 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
 
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     top.finish();
+    audit::limits(sink);
+    audit::plain_listeners(sink, &listeners, &targets, &hosts);
+    audit::plain_upstreams(sink, &places, &upstreams, &hosts);
     if !sink.offline() {
         listener::warn_uncovered(sink, &listeners, &targets, &hosts);
     }
-    let (sites, actions) = sites::compile(sink, &listeners, &targets, hosts, &routing.routes, &upstreams.plans);
+    let (sites, actions, host_labels) =
+        sites::compile(sink, &listeners, &targets, hosts, &routing.routes, &upstreams.plans);
     let actions: Arc<[Action]> = actions.into();
     let out = listeners.into_iter().zip(sites).map(|(l, sites)| l.into_listener(sites, actions.clone())).collect();
     Some(Config {
         origin,
         files: Vec::new(),
+        prints: HashMap::new(),
         reload_on_change,
         user,
         lanes: lanes.map_or_else(default_lanes, |n| n as usize),
         admin,
         admin_names,
         admin_socket,
-        access_log,
-        log_format,
+        access_log: access_log.target,
+        rotation: access_log.rotation,
+        access_log_rules: Arc::new(access_log.rules),
         log: messages,
         drain_timeout,
         ticket_lifetime,
@@ -333,12 +343,14 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         resolver,
         names,
         admin_socket_place,
-        access_log_place,
+        access_log_place: access_log.place,
         resolver_place,
         listens: addresses.places(),
         resolved: HashMap::new(),
         routing: Arc::new(routing),
         access,
+        host_labels,
+        max_series,
     })
 }
 
@@ -421,6 +433,7 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
             let message = "the admin listener can be reached from other machines, and has no password";
             sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
         }
+        audit::admin(sink, address.ip(), &listen.span);
         addresses.take(sink, Protocol::Tcp, address, false, &listen.span);
         Some(address)
     });
@@ -443,48 +456,19 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
     (address, names, socket)
 }
 
+/// Reads `[metrics]`: how many series of durations there may be.
+fn metrics(top: &Section) -> usize {
+    let Some(section) = top.table(&settings::top::metrics) else {
+        return settings::metrics::max_series.default() as usize;
+    };
+    let max_series = section.or(&settings::metrics::max_series) as usize;
+    section.finish();
+    max_series
+}
+
 /// The settings of the log on the standard error.
 fn messages(section: &Section) -> LogSettings {
     LogSettings { level: section.or(&settings::log::level), json: section.or(&settings::log::message_format) }
-}
-
-fn log(section: Section) -> (AccessLogTarget, Option<Place>, LogFormat) {
-    let format = section.or(&settings::log::format);
-    let sink = section.sink;
-    let access = section.optional_at(&settings::log::access);
-    section.finish();
-    let place = access.as_ref().map(|access| sink.place_of(&access.span));
-    (access.map_or_else(|| settings::log::access.default(), |access| access.value), place, format)
-}
-
-/// `"off"`, `"stdout"` or a path.
-fn read_access_log(sink: &Sink, key: &str, node: &decode::Node) -> Option<AccessLogTarget> {
-    let written = decode::text(sink, key, node)?;
-    match written.as_str() {
-        "off" => Some(AccessLogTarget::Off),
-        "stdout" | "-" => Some(AccessLogTarget::Stdout),
-        "" => {
-            let help = "write \"off\", \"stdout\" or a path".to_owned();
-            sink.error(&node.span(), format!("\"{key}\" is empty"), Some(help));
-            None
-        }
-        path => {
-            let path = sink.base.join(path);
-            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let (at_path, at_folder) = (sink.kind(&path), sink.kind(folder));
-            let is_folder = at_path == Some(Kind::Folder);
-            if is_folder || at_folder.is_some_and(|kind| kind != Kind::Folder) {
-                let message = match is_folder {
-                    true => format!("{} is a folder", path.display()),
-                    false => format!("there is no folder {}", folder.display()),
-                };
-                let help = "write \"off\", \"stdout\" or a file's path".to_owned();
-                sink.error(&node.span(), message, Some(help));
-                return None;
-            }
-            Some(AccessLogTarget::File(path))
-        }
-    }
 }
 
 /// Reads `[limits]`; without the table every limit has its default.

@@ -17,6 +17,7 @@ use sealane_route::{NamePattern, SiteMap};
 use sealane_tls::policy::{KeyKind, ListenerTls};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A listener before its hosts are known.
@@ -24,6 +25,8 @@ pub(super) struct Draft {
     /// As in `address`: how hosts name it.
     pub written: String,
     pub address: SocketAddr,
+    /// Where that stands.
+    pub span: Range<usize>,
     /// The port by which clients come, where it is not that of `address`.
     public_port: Option<u16>,
     pub tls: Option<ListenerPolicies>,
@@ -138,6 +141,7 @@ fn read(section: Section, store: &mut Store, out: &mut Vec<Draft>, addresses: &m
             out.push(Draft {
                 written,
                 address,
+                span: span.clone(),
                 public_port,
                 tls: tls.clone(),
                 broken_tls: has_tls && tls.is_none(),

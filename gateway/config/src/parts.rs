@@ -3,7 +3,7 @@
 
 use super::http3::Http3;
 use super::{AccessLogTarget, Config, SynTls, Trust};
-use sealane_proxy::LogFormat;
+use sealane_proxy::AccessLogRules;
 use sealane_proxy::snapshot::{self, Action, ClientLimits, Routing, SynData, Upstream};
 use sealane_route::{AccessRule, SiteMap};
 use sealane_tls::policy::ListenerTls;
@@ -24,8 +24,8 @@ pub struct Parts {
     pub access: Arc<[AccessRule]>,
     /// Limits of clients.
     pub limits: Arc<ClientLimits>,
-    /// The format of access log lines; `None` writes none.
-    pub access_log: Option<LogFormat>,
+    /// The rules for access log lines; `None` writes none.
+    pub access_log: Option<Arc<AccessLogRules>>,
 }
 
 /// A [`snapshot::Listener`] without sockets.
@@ -114,6 +114,6 @@ pub fn snapshot_parts(config: &Config) -> Parts {
         routing: config.routing.clone(),
         access: config.access.rules().clone(),
         limits: Arc::new(config.limits.clone()),
-        access_log: (config.access_log != AccessLogTarget::Off).then_some(config.log_format),
+        access_log: (config.access_log != AccessLogTarget::Off).then(|| config.access_log_rules.clone()),
     }
 }

@@ -44,6 +44,8 @@ impl PolicyId {
         });
         self.certificates(&auth.roots);
         self.certificates(&auth.crls);
+        // Nothing where there are none: as in versions that had no names.
+        auth.names.iter().for_each(|name| self.text(&name.to_string()));
     }
 
     pub fn finish(self) -> [u8; 16] {
@@ -57,6 +59,7 @@ impl PolicyId {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sealane_tls::policy::ClientName;
 
     fn id(parts: &[&str]) -> [u8; 16] {
         let mut id = PolicyId::new("test");
@@ -77,6 +80,7 @@ mod tests {
             mode,
             roots: vec![root.into()],
             crls: vec![],
+            names: vec![],
             reauthenticate_after: sealane_tls::REAUTHENTICATE_AFTER,
         };
         let id = |auth: Option<ClientAuth>| {
@@ -89,6 +93,10 @@ mod tests {
             id(Some(auth(ClientAuthMode::Require, b"one"))),
             id(Some(auth(ClientAuthMode::Optional, b"one"))),
             id(Some(auth(ClientAuthMode::Require, b"two"))),
+            id(Some(ClientAuth {
+                names: vec![ClientName::CommonName("a".into())],
+                ..auth(ClientAuthMode::Require, b"one")
+            })),
         ];
         for (i, a) in all.iter().enumerate() {
             assert!(all.iter().skip(i + 1).all(|b| a != b), "{i}");

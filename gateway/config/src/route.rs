@@ -164,6 +164,7 @@ pub(super) fn table(
     }
     if let Some(action) = own {
         let route = Route {
+            label: String::new(),
             action,
             access: extras.access.into_iter().collect(),
             forward_auth: extras.forward_auth.flatten(),
@@ -208,6 +209,8 @@ fn route(
         section.missing("[[host.route]] does not say which requests it is for".to_owned(), help.to_owned());
     }
     let own = extras(&section, routes, upstreams, true);
+    let name = section.optional(&r::name);
+    let shown = name.unwrap_or_else(|| pattern(path.as_ref(), exact.as_ref(), methods.as_deref()));
     let label = path.as_ref().or(exact.as_ref()).map_or_else(|| label.to_owned(), |p| format!("{label} {}", p.value));
     let (given, action) = action(&section, &label, false, upstreams, context);
     if !given {
@@ -258,6 +261,7 @@ fn route(
     }
     request.extend(join(&host.request, own.request));
     routes.all.push(Route {
+        label: shown,
         action,
         access: host.access.into_iter().chain(own.access).collect(),
         forward_auth: own.forward_auth.unwrap_or_else(|| host.forward_auth.clone().flatten()),
@@ -310,6 +314,33 @@ pub(super) fn forward_auth(sink: &Sink, key: &str, node: &Node) -> Option<Forwar
     let timeout = section.or(&f::timeout);
     section.finish();
     Some(ForwardAuth::Ask { upstream: upstream?, target: target?.value, copy, timeout })
+}
+
+/// What a route without a name is called: `GET,POST /api/`, `= /health`.
+fn pattern(path: Option<&At<String>>, exact: Option<&At<String>>, methods: Option<&[String]>) -> String {
+    let path = match (path, exact) {
+        (_, Some(exact)) => format!("= {}", exact.value),
+        (Some(path), None) => path.value.clone(),
+        (None, None) => "/".to_owned(),
+    };
+    match methods {
+        Some(methods) => format!("{} {path}", methods.join(",")),
+        None => path,
+    }
+}
+
+/// The longest name of a route, in bytes.
+const MAX_NAME: usize = 100;
+
+/// A name for people.
+pub(super) fn name(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let s = decode::text(sink, key, node)?;
+    if s.trim().is_empty() || s.trim() != s || s.len() > MAX_NAME || s.chars().any(char::is_control) {
+        let help = Some(format!("write 1 to {MAX_NAME} bytes, as in {key} = \"api\""));
+        sink.error(&node.span(), format!("\"{key}\" is empty, too long, or has spaces around it"), help);
+        return None;
+    }
+    Some(s)
 }
 
 /// A path to match everything below it.

@@ -31,6 +31,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+/// What metrics call the redirects that plain listeners give for names that need a client certificate: no host can have this
+/// name.
+const TO_HTTPS: &str = "(redirect to https)";
+
 /// Everything that is looked at.
 struct View<'a, 't> {
     sink: &'a Sink<'t>,
@@ -56,7 +60,7 @@ struct Served {
 type Redirects = HashMap<usize, HashMap<NamePattern, u16>>;
 
 /// Compiles the listeners' tables, and reports ways around client certificates. Returns the hosts' actions as the tables
-/// name them.
+/// name them, and what metrics call them.
 pub(super) fn compile(
     sink: &Sink,
     listeners: &[Draft],
@@ -64,7 +68,7 @@ pub(super) fn compile(
     hosts: Hosts,
     routes: &[Route],
     plans: &[Arc<Plan>],
-) -> (Vec<SiteMap>, Vec<Action>) {
+) -> (Vec<SiteMap>, Vec<Action>, Vec<String>) {
     let mut redirects = Redirects::new();
     // A listener whose TLS section is wrong would look like a plain one.
     if !listeners.iter().any(|l| l.broken_tls) {
@@ -78,11 +82,13 @@ pub(super) fn compile(
             redirects = view.check_listeners();
         }
     }
-    let mut actions: Vec<Action> = hosts.all.into_iter().map(|h| h.action).collect();
+    let (mut labels, mut actions): (Vec<String>, Vec<Action>) =
+        hosts.all.into_iter().map(|h| (h.label, h.action)).unzip();
     let mut by_port: BTreeMap<u16, u32> = BTreeMap::new();
     for port in redirects.values().flat_map(HashMap::values) {
         by_port.entry(*port).or_insert_with(|| {
             actions.push(Action::Redirect(to_https(*port)));
+            labels.push(TO_HTTPS.to_owned());
             actions.len() as u32 - 1
         });
     }
@@ -98,7 +104,7 @@ pub(super) fn compile(
         })
     });
     let tables = tables.collect();
-    (tables, actions)
+    (tables, actions, labels)
 }
 
 /// The redirect that a plain listener gives for a name that needs a client certificate.
@@ -135,7 +141,11 @@ fn requires_certificates(listener: &Draft) -> bool {
 /// Whether `other` lets somebody in whom `own` refuses.
 fn is_weaker(other: Option<&ClientAuth>, own: &ClientAuth) -> bool {
     let Some(other) = other else { return true };
-    other.roots.iter().any(|r| !own.roots.contains(r)) || own.crls.iter().any(|c| !other.crls.contains(c))
+    // No names means every name.
+    let more_names = other.names.is_empty() || other.names.iter().any(|name| !own.names.contains(name));
+    other.roots.iter().any(|r| !own.roots.contains(r))
+        || own.crls.iter().any(|c| !other.crls.contains(c))
+        || !own.names.is_empty() && more_names
 }
 
 fn upstreams_of(action: &Action, routes: &[Route]) -> Vec<usize> {

@@ -48,6 +48,21 @@ pub struct Answers {
     pub ipv6: Option<bool>,
 }
 
+impl Answers {
+    /// How the files were that these answers are from. A file that was found missing is one without a print.
+    pub fn prints(&self) -> HashMap<PathBuf, Print> {
+        let missing =
+            self.kinds.iter().filter(|(_, kind)| **kind == Kind::Missing).map(|(path, _)| (path.clone(), None));
+        // Files that could not be read have no entry, and pipes, which reading changes, have none either.
+        let print = |content: &Result<Content, Unreadable>| content.as_ref().ok().and_then(|content| content.print);
+        let read = self.contents.iter().filter_map(|(path, content)| Some((path.clone(), Some(print(content)?))));
+        missing.chain(read).collect()
+    }
+}
+
+/// What is different once a file has been written to or replaced: device, inode, size, change time. `None`: there is no such file.
+pub type Print = Option<(u64, u64, u64, i64, i64)>;
+
 /// A file as it was when it was read. Zeroed when dropped: it may hold a private key.
 #[derive(Debug)]
 pub struct Content {
@@ -55,6 +70,8 @@ pub struct Content {
     pub bytes: Zeroizing<Vec<u8>>,
     /// Permission bits, as in `chmod`.
     pub mode: u32,
+    /// Which state of the file this is. `None`: it is no regular file.
+    pub print: Print,
 }
 
 /// Why a file could not be read.

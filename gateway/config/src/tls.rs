@@ -1,5 +1,6 @@
 //! TLS settings: `[listener.tls]` and `[upstream.tls]`.
 
+use super::audit;
 use super::certificates::{CertificateFiles, CertificateSet, Defaults};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
@@ -11,7 +12,7 @@ use super::settings::{
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use sealane_proxy::snapshot::UpstreamHttp;
 use sealane_route::{NameMap, NamePattern};
-use sealane_tls::policy::{ClientAuth, ClientPolicy, Group, KeyKind, ServerPolicy, Suite, Version};
+use sealane_tls::policy::{ClientAuth, ClientName, ClientPolicy, Group, KeyKind, ServerPolicy, Suite, Version};
 use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -114,7 +115,7 @@ pub(super) fn versions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Versio
     good.then_some(out)
 }
 
-fn protocol(section: &Section, preset: Preset) -> Option<Protocol> {
+fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol> {
     let versions = section.optional_at(&p::versions);
     let groups = section.optional_at(&p::groups);
     let suites = section.optional_at(&p::ciphers);
@@ -159,6 +160,10 @@ fn protocol(section: &Section, preset: Preset) -> Option<Protocol> {
             good = false;
         }
     }
+    if good {
+        let written = audit::Written { sink: section.sink, section: Some(section), span: section.span.clone() };
+        audit::protocol(&written, server, &chosen, &groups_used, &usable);
+    }
     good.then_some(Protocol { versions: chosen, groups: groups_used, suites: usable })
 }
 
@@ -181,7 +186,7 @@ pub(super) struct ListenerPolicies {
 pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> Option<ListenerPolicies> {
     let sink = section.sink;
     let preset = section.or(&l::preset);
-    let protocol = protocol(&section, preset);
+    let protocol = protocol(&section, preset, true);
     let automatic = section.word(&l::certificates);
     let certificates = match automatic {
         Some(_) => {
@@ -216,6 +221,11 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     if let Some(file) = &key_log {
         sink.warn(&file.span, "secrets of all TLS connections are written to a file (dangerous_key_log)", None);
     }
+    let loaded: Option<Vec<Arc<Loaded>>> = certificates
+        .as_ref()
+        .filter(|_| automatic.is_none())
+        .map(|(set, _)| set.entries.iter().map(|(_, loaded)| loaded.clone()).collect());
+    audit::listener(&section, early_data.as_ref().is_some_and(|e| e.value > 0), key_log.is_some(), loaded.as_deref());
     section.finish();
 
     let (protocol, (certificates, spans), clients) = (protocol?, certificates?, clients?);
@@ -379,6 +389,7 @@ fn certificates(section: &Section, store: &mut Store) -> Option<(CertificateSet,
         entry.finish();
         let (Some(cert), false) = (cert, key_wrong) else { continue };
         let Some(loaded) = store.load(sink, &cert, key.as_ref(), passphrase.as_ref(), ocsp.as_ref()) else { continue };
+        audit::certificate(sink, &loaded, &cert.span);
         if let Some(default) = default.filter(|d| d.value) {
             if strict_sni {
                 sink.error(&default.span, "\"default\" has no effect: strict_sni = true refuses unknown names", None);
@@ -423,6 +434,26 @@ fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
         let roots = roots.and_then(|file| identity::trust_anchors(sink, &file));
         let crls = revocation_lists(&entry, &a::crl);
         good &= crls.is_some();
+        let allowed = entry.optional(&a::names);
+        good &= allowed.is_some() || entry.key_span("names").is_none();
+        let mut client_names = Vec::new();
+        for name in allowed.iter().flatten() {
+            match client_name(&name.value) {
+                Ok(client_name) => client_names.push(client_name),
+                Err(why) => {
+                    let help =
+                        "write \"dns:app.example.com\", \"uri:spiffe://example.com/app\", \"email:a@example.com\" or \
+                                \"cn:alice\""
+                            .to_owned();
+                    sink.error(
+                        &name.span,
+                        format!("\"{}\" is not the name of a client: {why}", name.value),
+                        Some(help),
+                    );
+                    good = false;
+                }
+            }
+        }
         let reauthenticate_after = entry.or(&a::reauthenticate_after);
         let written = entry.optional(&a::r#for);
         let for_all = entry.key_span("for").is_none();
@@ -454,7 +485,13 @@ fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
         entry.finish();
         match (mode, roots) {
             (Some(mode), Some(roots)) if for_all || written.is_some() => out.push(ClientRule {
-                auth: ClientAuth { mode: mode.value, roots, crls: crls.unwrap_or_default(), reauthenticate_after },
+                auth: ClientAuth {
+                    mode: mode.value,
+                    roots,
+                    crls: crls.unwrap_or_default(),
+                    names: client_names,
+                    reauthenticate_after,
+                },
                 names,
             }),
             _ => good = false,
@@ -462,6 +499,37 @@ fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
     }
     // A wrong type of the whole setting is reported by `tables` and yields nothing: the error alone refuses the file.
     good.then_some(out)
+}
+
+/// Parses a name of a client. On failure: what is wrong.
+fn client_name(written: &str) -> Result<ClientName, String> {
+    let (kind, name) = written.split_once(':').ok_or("it does not say of which kind it is")?;
+    let exact = |name: &str| match name {
+        "" => Err("it is empty".to_owned()),
+        name if name.contains('*') => Err("\"*\" may only be the end of a URI, or begin a DNS name".to_owned()),
+        name => Ok(name.to_owned()),
+    };
+    match kind {
+        "dns" => match name.parse() {
+            Ok(NamePattern::Any) => Err("it would be every DNS name".to_owned()),
+            Ok(pattern) => Ok(ClientName::Dns(pattern)),
+            Err(e) => Err(format!("it is {e}")),
+        },
+        "uri" => {
+            let (_, rest) = name.split_once("://").ok_or("a URI has a scheme: \"spiffe://\"")?;
+            match name.strip_suffix('*') {
+                // Without an authority it would be every URI of the scheme.
+                Some(_) if rest.trim_matches(['/', '*']).is_empty() => Err("it would be every URI".to_owned()),
+                Some(start) if start.ends_with('/') => Ok(ClientName::UriBelow(exact(start)?)),
+                Some(_) => Err("\"*\" stands behind a slash".to_owned()),
+                None => Ok(ClientName::Uri(exact(name)?)),
+            }
+        }
+        "email" if name.contains('@') => Ok(ClientName::Email(exact(name)?)),
+        "email" => Err("there is no \"@\" in it".to_owned()),
+        "cn" => Ok(ClientName::CommonName(exact(name)?)),
+        _ => Err("it does not say of which kind it is".to_owned()),
+    }
 }
 
 /// The lists of `crl`; none where it is not set.
@@ -511,8 +579,9 @@ pub(super) fn upstream(
         resumption: u::resumption.default(),
     };
     let mut own_roots = false;
+    let sectioned = section.is_some();
     if let Some(section) = section {
-        match protocol(&section, Preset::Intermediate) {
+        match protocol(&section, Preset::Intermediate, false) {
             Some(p) => out.protocol = p,
             None => good = false,
         }
@@ -539,6 +608,7 @@ pub(super) fn upstream(
             let message =
                 "the upstream's certificate is not checked: anyone on the network path can read and change everything";
             sink.warn(&skip.span, message, Some(help.to_owned()));
+            audit::unverified(sink, &skip.span);
         }
         let cert = section.optional_at(&u::cert);
         let key = section.optional_at(&u::key);
@@ -555,6 +625,10 @@ pub(super) fn upstream(
             (None, None) => {}
         }
         section.finish();
+    }
+    if !sectioned {
+        let (written, p) = (audit::Written { sink, section: None, span: span.clone() }, &out.protocol);
+        audit::protocol(&written, false, &p.versions, &p.groups, &p.suites);
     }
     if !own_roots
         && !out.skip
@@ -596,6 +670,49 @@ impl UpstreamTls {
             dangerous_skip_verification: self.skip,
             identity: self.identity.map(|i| Arc::clone(&i.identity)),
             resumption: self.resumption,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_clients_say_of_which_kind_they_are() {
+        for good in [
+            "dns:app.example.com",
+            "dns:*.clients.example.com",
+            "dns:**.example.com",
+            "uri:spiffe://example.com/ns/prod/sa/web",
+            "uri:spiffe://example.com/*",
+            "uri:https://example.com/",
+            "email:a@example.com",
+            "cn:alice",
+            "cn:Alice Example: the first",
+        ] {
+            assert_eq!(client_name(good).map(|name| name.to_string()), Ok(good.to_owned()));
+        }
+        for bad in [
+            "",
+            "alice",
+            "dns:",
+            "dns:*",
+            "dns:a.*.example.com",
+            "uri:app",
+            "uri:spiffe://*",
+            "uri:spiffe:///*",
+            "uri:spiffe://example.*",
+            "uri:spiffe://*/app/*",
+            "uri:spiffe://example.com/*/app",
+            "email:alice",
+            "email:*@example.com",
+            "cn:",
+            "cn:a*",
+            "ip:127.0.0.1",
+            "spiffe://example.com/app",
+        ] {
+            assert!(client_name(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,12 +1,12 @@
 //! `[[upstream]]`, and the servers named by a host's `to`.
 
-use super::ResolverKind;
 use super::decode::{self, At, Section};
 use super::diagnostics::{Place, Sink};
 use super::identity::Store;
 use super::plan::{self, Plan, ServerPlan};
 use super::settings::{self, Shape, upstream as s};
 use super::tls;
+use super::{ResolverKind, audit};
 use super::{balancing, decode::Node};
 use rustls::pki_types::ServerName;
 use sealane_http::h1::Tolerance;
@@ -319,6 +319,9 @@ pub(super) fn anonymous(
     context: &mut Context,
 ) -> Option<(Upstream, Plan)> {
     let group = servers(sink, &list.value, false, context)?;
+    for host in group.hosts.iter().filter(|_| !group.https) {
+        audit::plain_server(sink, &host.value, &host.span);
+    }
     let upstream = Upstream { name: name.to_owned(), ..defaults() };
     let plan = Plan { servers: group.plans.clone(), resolver: context.resolver, ..Plan::default() };
     finish(sink, upstream, group, None, &list.span, context).map(|u| (u, plan))

@@ -1,6 +1,7 @@
 //! The configuration from files on disk, and the services around the lanes over real sockets.
 
 mod it {
+    pub mod audit;
     pub mod automatic;
     pub mod certificates;
     pub mod errors;

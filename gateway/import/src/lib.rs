@@ -18,6 +18,7 @@ mod ciphers;
 pub mod haproxy;
 pub mod nginx;
 mod output;
+mod paths;
 mod patterns;
 mod reader;
 mod reference;

@@ -1,192 +1,311 @@
 //! Regular expressions, as far as they can be said as names and paths.
 //!
-//! Few regular expressions of real configurations need more than alternatives (`^/(api|auth)/`) and a rest (`^/old/(.*)$`). A
-//! pattern is expanded into the texts it can begin with; one that needs more is not translated.
+//! A pattern is parsed, and expanded into the texts that it stands for: alternatives (`^/(api|auth)/`), optional parts, small sets of
+//! characters, and a rest at one end (`^/old/(.*)$`). A pattern that needs more is not translated. The parser reads Rust's syntax;
+//! what PCRE reads in another way is refused before ([`alike`]).
+
+use crate::paths::{Extent, PathTest};
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 /// Most texts that one pattern expands to.
 const MAX_TEXTS: usize = 64;
 /// Longest pattern.
 const MAX_PATTERN: usize = 1024;
+/// Most characters of a set that are alternatives.
+const MAX_SET: usize = 16;
 
-/// What a pattern stands for.
+/// A part of a text that a pattern stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Expanded {
-    /// The texts, without what follows.
-    pub texts: Vec<String>,
-    /// What comes before them.
-    pub before: Edge,
-    /// What follows them.
-    pub after: Edge,
-}
-
-/// What stands at one end of the texts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Edge {
-    /// Nothing: `^` or `$`.
-    Nothing,
-    /// Anything, also nothing: no anchor, or `.*`.
+enum Item {
+    Text(String),
+    /// `^`
+    Start,
+    /// `$`
+    End,
+    /// `.*`
     Anything,
-    /// At least one character: `.+`.
+    /// `.+`
     Something,
-    /// At least one character, none of them a dot: `[^.]+`.
+    /// `[^.]+`
     Label,
 }
 
-/// Expands a pattern; `None` where it is more than texts with something before and after them.
-pub(crate) fn expand(pattern: &str) -> Option<Expanded> {
-    if pattern.len() > MAX_PATTERN {
-        return None;
-    }
-    let (mut rest, mut before) = match pattern.strip_prefix('^') {
-        Some(rest) => (rest, Edge::Nothing),
-        None => (pattern, Edge::Anything),
-    };
-    if before == Edge::Nothing
-        && let Some((edge, after)) = wildcard(rest)
-    {
-        (rest, before) = (after, edge);
-    }
-    let mut after = Edge::Anything;
-    if let Some(body) = rest.strip_suffix('$').filter(|b| !b.ends_with('\\')) {
-        (rest, after) = (body, Edge::Nothing);
-    }
-    for (end, edge) in
-        [("(.*)", Edge::Anything), (".*", Edge::Anything), ("(.+)", Edge::Something), (".+", Edge::Something)]
-    {
-        if let Some(body) = rest.strip_suffix(end).filter(|b| !b.ends_with('\\')) {
-            (rest, after) =
-                (body, if after == Edge::Anything && edge == Edge::Something { Edge::Something } else { edge });
-            break;
-        }
-    }
-    let chars: Vec<char> = rest.chars().collect();
-    let (texts, used) = alternatives(&chars, 0)?;
-    (used == chars.len()).then_some(Expanded { texts, before, after })
-}
-
-/// `.*`, `.+`, `[^.]+` and the like at the beginning, perhaps as a (named) group.
-fn wildcard(text: &str) -> Option<(Edge, &str)> {
-    let (inner, group) = match text.strip_prefix('(') {
-        Some(inner) => {
-            let inner = inner.strip_prefix("?:").unwrap_or(inner);
-            let named = inner.strip_prefix("?P<").or_else(|| inner.strip_prefix("?<"));
-            (named.and_then(|n| n.split_once('>')).map_or(inner, |(_, r)| r), true)
-        }
-        None => (text, false),
-    };
-    let forms = [
-        (".*", Edge::Anything),
-        (".+", Edge::Something),
-        ("[^.]+", Edge::Label),
-        ("[^\\.]+", Edge::Label),
-        ("[a-z0-9-]+", Edge::Label),
-        ("[a-zA-Z0-9-]+", Edge::Label),
-        ("\\w+", Edge::Label),
-    ];
-    // The last three are narrower than a label; they are not taken, since that would widen what the pattern matches.
-    let (form, edge) = forms.into_iter().take(4).find(|(form, _)| inner.starts_with(form))?;
-    let rest = &inner[form.len()..];
-    if group { rest.strip_prefix(')').map(|rest| (edge, rest)) } else { Some((edge, rest)) }
-}
-
-/// Alternatives up to `)` or the end.
-fn alternatives(chars: &[char], depth: usize) -> Option<(Vec<String>, usize)> {
-    // Groups in groups: nobody writes many.
-    if depth > 8 {
-        return None;
-    }
-    let mut all: Vec<String> = Vec::new();
-    let mut current = vec![String::new()];
+/// Whether PCRE and the parser here read a pattern in the same way, as far as its spelling shows. What both read, and only one of
+/// them accepts, needs no test: the parser's error is enough.
+fn alike(pattern: &str) -> bool {
+    let chars: Vec<char> = pattern.chars().collect();
+    let mut set: Option<usize> = None;
     let mut i = 0;
-    loop {
-        let c = chars.get(i).copied();
-        let (piece, used) = match c {
-            None | Some(')') => {
-                all.append(&mut current);
-                return (all.len() <= MAX_TEXTS).then_some((all, i));
-            }
-            Some('|') => {
-                all.append(&mut current);
-                current = vec![String::new()];
-                i += 1;
-                continue;
-            }
-            Some('(') => {
-                let mut start = i + 1;
-                if chars.get(start) == Some(&'?') {
-                    match chars.get(start + 1) {
-                        Some(':') => start += 2,
-                        Some('<' | 'P') => {
-                            let close = chars[start..].iter().position(|c| *c == '>')?;
-                            // `(?<=` and `(?<!` look behind.
-                            if matches!(chars.get(start + 2), Some('=' | '!')) {
-                                return None;
-                            }
-                            start += close + 1;
-                        }
-                        _ => return None,
-                    }
+    while i < chars.len() {
+        let next = chars.get(i + 1).copied();
+        match (chars[i], set) {
+            // A vertical space, the end or beginning of a word, and code points are read differently.
+            ('\\', _) if matches!(next, Some('v' | '<' | '>' | 'u' | 'U' | 'x')) => return false,
+            ('\\', _) => i += 1,
+            // Flags, conditions, comments and what looks around; groups with and without a name are alike.
+            ('(', None) if next == Some('?') => {
+                let third = chars.get(i + 2).copied();
+                let fourth = chars.get(i + 3).copied();
+                let plain = match third {
+                    Some(':') => true,
+                    Some('<') => fourth.is_some_and(|c| c.is_ascii_alphabetic() || c == '_'),
+                    Some('P') => fourth == Some('<'),
+                    _ => false,
+                };
+                if !plain {
+                    return false;
                 }
-                let (inner, used) = alternatives(&chars[start..], depth + 1)?;
-                if chars.get(start + used) != Some(&')') {
-                    return None;
+            }
+            ('(', None) if next == Some('*') => return false,
+            // Possessive repetitions.
+            ('*' | '+' | '?' | '}', None) if next == Some('+') => return false,
+            ('[', None) => {
+                set = Some(i);
+                if chars.get(i + 1) == Some(&'^') {
+                    i += 1;
                 }
-                (inner, start + used + 1 - i)
+                if chars.get(i + 1) == Some(&']') {
+                    return false;
+                }
             }
-            Some('\\') => match chars.get(i + 1) {
-                Some(c) if !c.is_ascii_alphanumeric() => (vec![c.to_string()], 2),
-                _ => return None,
-            },
-            Some('.' | '*' | '+' | '?' | '[' | ']' | '{' | '}' | '^' | '$') => return None,
-            Some(c) => (vec![c.to_string()], 1),
-        };
-        i += used;
-        let mut pieces = piece;
-        match chars.get(i) {
-            Some('?') => {
-                pieces.push(String::new());
-                i += 1;
-            }
-            Some('*' | '+' | '{') => return None,
+            // Sets in sets, and operations on them.
+            ('[', Some(_)) => return false,
+            ('&' | '~', Some(_)) if next == Some(chars[i]) => return false,
+            ('-', Some(_)) if next == Some('-') => return false,
+            (']', Some(_)) => set = None,
             _ => {}
         }
-        current = current.iter().flat_map(|c| pieces.iter().map(move |p| format!("{c}{p}"))).collect();
-        if current.len() > MAX_TEXTS {
-            return None;
-        }
+        i += 1;
     }
+    true
+}
+
+fn parse(pattern: &str) -> Option<Hir> {
+    if pattern.len() > MAX_PATTERN || !alike(pattern) {
+        return None;
+    }
+    ParserBuilder::new().unicode(false).utf8(false).nest_limit(24).build().parse(pattern).ok()
+}
+
+/// All bytes, perhaps without a line feed.
+fn is_dot(hir: &Hir) -> bool {
+    let HirKind::Class(Class::Bytes(set)) = hir.kind() else { return false };
+    let has = |b: u8| set.ranges().iter().any(|r| (r.start()..=r.end()).contains(&b));
+    (0..=u8::MAX).all(|b| has(b) || b == b'\n')
+}
+
+/// `[^.]`
+fn is_of_label(hir: &Hir) -> bool {
+    let HirKind::Class(Class::Bytes(set)) = hir.kind() else { return false };
+    let has = |b: u8| set.ranges().iter().any(|r| (r.start()..=r.end()).contains(&b));
+    (0..=u8::MAX).all(|b| has(b) != (b == b'.'))
+}
+
+/// The alternatives of a pattern, each as its parts in order.
+fn sequences(hir: &Hir) -> Option<Vec<Vec<Item>>> {
+    let one = |item| Some(vec![vec![item]]);
+    let out = match hir.kind() {
+        HirKind::Empty => vec![Vec::new()],
+        HirKind::Literal(text) => return one(Item::Text(String::from_utf8(text.0.to_vec()).ok()?)),
+        HirKind::Look(Look::Start) => return one(Item::Start),
+        HirKind::Look(Look::End) => return one(Item::End),
+        HirKind::Look(_) => return None,
+        HirKind::Class(Class::Bytes(set)) => {
+            let all: Vec<u8> = set.ranges().iter().flat_map(|r| r.start()..=r.end()).take(MAX_SET + 1).collect();
+            if all.len() > MAX_SET || !all.is_ascii() {
+                return None;
+            }
+            all.into_iter().map(|b| vec![Item::Text(char::from(b).to_string())]).collect()
+        }
+        HirKind::Class(_) => return None,
+        HirKind::Repetition(r) => match (r.min, r.max) {
+            (0, Some(1)) => {
+                let mut out = sequences(&r.sub)?;
+                out.push(Vec::new());
+                out
+            }
+            (0, None) if is_dot(&r.sub) => return one(Item::Anything),
+            (1, None) if is_dot(&r.sub) => return one(Item::Something),
+            (1, None) if is_of_label(&r.sub) => return one(Item::Label),
+            _ => return None,
+        },
+        HirKind::Capture(group) => return sequences(&group.sub),
+        HirKind::Alternation(parts) => {
+            let mut out = Vec::new();
+            for part in parts {
+                out.append(&mut sequences(part)?);
+                if out.len() > MAX_TEXTS {
+                    return None;
+                }
+            }
+            out
+        }
+        HirKind::Concat(parts) => {
+            let mut out: Vec<Vec<Item>> = vec![Vec::new()];
+            for part in parts {
+                let next = sequences(part)?;
+                if out.len() * next.len() > MAX_TEXTS {
+                    return None;
+                }
+                out = out.iter().flat_map(|o| next.iter().map(move |n| [o.as_slice(), n].concat())).collect();
+            }
+            out
+        }
+    };
+    Some(out)
+}
+
+/// The alternatives of a pattern, with neighbouring texts joined.
+fn expand(pattern: &str) -> Option<Vec<Vec<Item>>> {
+    let mut all = sequences(&parse(pattern)?)?;
+    for sequence in &mut all {
+        let mut joined: Vec<Item> = Vec::new();
+        for item in sequence.drain(..) {
+            match (joined.last_mut(), item) {
+                (Some(Item::Text(before)), Item::Text(text)) => before.push_str(&text),
+                (_, item) => joined.push(item),
+            }
+        }
+        *sequence = joined;
+    }
+    Some(all)
 }
 
 /// A pattern for host names, as names of `[[host]]`.
 pub(crate) fn names(pattern: &str) -> Option<Vec<String>> {
-    let e = expand(pattern)?;
-    if e.after != Edge::Nothing {
-        return None;
-    }
-    let mut out: Vec<String> = Vec::new();
-    for text in e.texts {
-        let text = text.to_ascii_lowercase();
-        match (e.before, text.strip_prefix('.')) {
-            (Edge::Nothing, None) => out.push(text),
-            (Edge::Something, Some(rest)) => out.push(format!("**.{rest}")),
-            (Edge::Label, Some(rest)) => out.push(format!("*.{rest}")),
+    let good = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    let name = |sequence: Vec<Item>| {
+        let (prefix, text) = match sequence.as_slice() {
+            [Item::Start, Item::Text(text), Item::End] => ("", text.as_str()),
+            [Item::Start, Item::Something, Item::Text(text), Item::End] => ("**.", text.strip_prefix('.')?),
+            [Item::Start, Item::Label, Item::Text(text), Item::End] => ("*.", text.strip_prefix('.')?),
             _ => return None,
-        }
-    }
-    let good = |n: &String| !n.is_empty() && n.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._*".contains(&b));
-    (!out.is_empty() && out.iter().all(good)).then_some(out)
+        };
+        let text = text.to_ascii_lowercase();
+        (good(&text) && !text.starts_with('.') && !text.ends_with('.')).then(|| format!("{prefix}{text}"))
+    };
+    unique(expand(pattern)?.into_iter().map(name).collect::<Option<Vec<_>>>()?)
 }
 
-/// A pattern for paths, as texts that paths are or begin with.
-pub(crate) fn paths(pattern: &str) -> Option<(Vec<String>, bool)> {
-    let e = expand(pattern)?;
-    let prefix = match e.after {
-        Edge::Nothing => false,
-        Edge::Anything => true,
-        _ => return None,
+/// A pattern for a whole text: the texts.
+pub(crate) fn texts(pattern: &str) -> Option<Vec<String>> {
+    let text = |sequence: Vec<Item>| match sequence.as_slice() {
+        [Item::Start, Item::Text(text), Item::End] => Some(text.clone()),
+        _ => None,
     };
-    let good = e.before == Edge::Nothing && e.texts.iter().all(|t| t.starts_with('/'));
-    good.then_some((e.texts, prefix))
+    unique(expand(pattern)?.into_iter().map(text).collect::<Option<Vec<_>>>()?)
+}
+
+fn unique(all: Vec<String>) -> Option<Vec<String>> {
+    let mut out: Vec<String> = Vec::new();
+    for text in all {
+        if !out.contains(&text) {
+            out.push(text);
+        }
+    }
+    (!out.is_empty()).then_some(out)
+}
+
+/// A pattern for paths, as what paths are or begin with.
+pub(crate) fn paths(pattern: &str, any_case: bool) -> Option<Vec<PathTest>> {
+    let test = |sequence: Vec<Item>| {
+        let (text, extent, line_feed) = match sequence.as_slice() {
+            [] | [Item::Start] | [Item::Anything | Item::Something, ..] if is_everything(&sequence) => {
+                ("/", Extent::Begins, false)
+            }
+            [Item::Start, Item::Anything, ..] if is_everything(&sequence[1..]) => ("/", Extent::Begins, false),
+            [Item::Start, Item::Text(text), Item::End] => (text.as_str(), Extent::Exact, true),
+            [Item::Start, Item::Text(text)]
+            | [Item::Start, Item::Text(text), Item::Anything]
+            | [Item::Start, Item::Text(text), Item::Anything, Item::End] => (text.as_str(), Extent::Begins, false),
+            [Item::Start, Item::Text(text), Item::Something]
+            | [Item::Start, Item::Text(text), Item::Something, Item::End] => (text.as_str(), Extent::Longer, false),
+            _ => return None,
+        };
+        text.starts_with('/').then(|| PathTest { text: text.to_owned(), extent, any_case, line_feed })
+    };
+    expand(pattern)?.into_iter().map(test).collect()
+}
+
+/// Whether parts match every path, which is never empty.
+fn is_everything(items: &[Item]) -> bool {
+    matches!(
+        items,
+        [] | [Item::Start]
+            | [Item::Anything]
+            | [Item::Something]
+            | [Item::Anything, Item::End]
+            | [Item::Something, Item::End]
+    )
+}
+
+/// A pattern that captures the rest of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Capture {
+    /// What stands before the rest; empty: nothing.
+    pub prefix: String,
+    /// Whether there is a rest; otherwise the path ends here.
+    pub rest: bool,
+    /// Whether the captured rest begins with a slash, or is behind one that is optional.
+    pub slash: bool,
+}
+
+/// A pattern such as `^/old/(.*)$`: one text, and perhaps a rest that is captured.
+pub(crate) fn capture(pattern: &str) -> Option<Capture> {
+    let hir = parse(pattern)?;
+    let parts = match hir.kind() {
+        HirKind::Concat(parts) => parts.as_slice(),
+        _ => std::slice::from_ref(&hir),
+    };
+    let parts = match parts {
+        [first, rest @ ..] if *first.kind() == HirKind::Look(Look::Start) => (true, rest),
+        all => (false, all),
+    };
+    let (start, parts) = parts;
+    let (end, parts) = match parts {
+        [rest @ .., last] if *last.kind() == HirKind::Look(Look::End) => (true, rest),
+        all => (false, all),
+    };
+    let everything = Some(Capture { prefix: String::new(), rest: true, slash: true });
+    let is_rest = |h: &Hir| matches!(h.kind(), HirKind::Repetition(r) if (r.min, r.max) == (0, None) && is_dot(&r.sub));
+    let is_slash = |h: &Hir| matches!(h.kind(), HirKind::Literal(l) if &*l.0 == b"/");
+    let in_group = |h: &Hir| match h.kind() {
+        HirKind::Capture(group) if is_rest(&group.sub) => Some(false),
+        HirKind::Capture(group) => match group.sub.kind() {
+            HirKind::Concat(inner) if matches!(inner.as_slice(), [a, b] if is_slash(a) && is_rest(b)) => Some(true),
+            _ => None,
+        },
+        _ => None,
+    };
+    match parts {
+        [] if start && !end => return everything,
+        [empty] if start && !end && *empty.kind() == HirKind::Empty => return everything,
+        [one] if is_rest(one) => return everything,
+        [one] if in_group(one) == Some(false) => return everything,
+        _ if !start => return None,
+        _ => {}
+    }
+    let text = |h: &Hir| match h.kind() {
+        HirKind::Literal(l) => String::from_utf8(l.0.to_vec()).ok(),
+        _ => None,
+    };
+    let good = |t: &String| t.starts_with('/') && t.bytes().all(|b| b.is_ascii_graphic());
+    let optional =
+        |h: &Hir| matches!(h.kind(), HirKind::Repetition(r) if (r.min, r.max) == (0, Some(1)) && is_slash(&r.sub));
+    match parts {
+        [group] if in_group(group) == Some(true) => everything,
+        [one] if end => Some(Capture { prefix: text(one).filter(good)?, rest: false, slash: false }),
+        [one, group] => {
+            let slash = in_group(group)?;
+            Some(Capture { prefix: text(one).filter(good)?, rest: true, slash })
+        }
+        [one, slash, group] if optional(slash) && in_group(group) == Some(false) => {
+            Some(Capture { prefix: text(one).filter(good)?, rest: true, slash: true })
+        }
+        // `^/api(/.*)?$`
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -196,31 +315,88 @@ mod tests {
     #[test]
     fn patterns_become_names() {
         let is = |p: &str, want: &[&str]| {
-            assert_eq!(
-                names(p).as_deref(),
-                Some(want.iter().map(|s| s.to_string()).collect::<Vec<_>>().as_slice()),
-                "{p}"
-            )
+            let mut found = names(p).unwrap_or_default();
+            found.sort();
+            let mut want: Vec<String> = want.iter().map(|s| (*s).to_owned()).collect();
+            want.sort();
+            assert_eq!(found, want, "{p}");
         };
         is(r"^(www\.)?example\.com$", &["www.example.com", "example.com"]);
         is(r"^(?<sub>.+)\.example\.com$", &["**.example.com"]);
         is(r"^[^.]+\.example\.(com|org)$", &["*.example.com", "*.example.org"]);
-        for bad in [r"example\.com", r"^www\d+\.example\.com$", r"^.*\.example\.com$", "^a", "(", "^(a|b", "^a)$"] {
+        is(r"^(a|b|c)\.d$", &["a.d", "b.d", "c.d"]);
+        for bad in [
+            r"example\.com",
+            r"^www\d+\.example\.com$",
+            r"^.*\.example\.com$",
+            "^a",
+            "(",
+            "^(a|b",
+            "^a)$",
+            r"^a\.b$|^c",
+            r"^a\.b|c\.d$",
+            "^a.b$",
+        ] {
             assert_eq!(names(bad), None, "{bad}");
         }
     }
 
     #[test]
     fn patterns_become_paths() {
-        let is = |p: &str, want: &[&str], prefix| {
-            assert_eq!(paths(p), Some((want.iter().map(|s| s.to_string()).collect(), prefix)), "{p}");
+        let is = |p: &str, want: &[&str], extent| {
+            let mut found: Vec<(String, Extent)> =
+                paths(p, false).unwrap_or_default().into_iter().map(|t| (t.text, t.extent)).collect();
+            found.sort();
+            let mut want: Vec<(String, Extent)> = want.iter().map(|s| ((*s).to_owned(), extent)).collect();
+            want.sort();
+            assert_eq!(found, want, "{p}");
         };
-        is("^/(api|auth)/", &["/api/", "/auth/"], true);
-        is("^/a$", &["/a"], false);
-        is("^/old/(.*)$", &["/old/"], true);
-        is(r"^/\.well-known/x", &["/.well-known/x"], true);
-        for bad in [r"\.php$", r"/x", r"^/x/\d+", "^/(?!a)", "^/x/(.+)$"] {
-            assert_eq!(paths(bad), None, "{bad}");
+        is("^/(api|auth)/", &["/api/", "/auth/"], Extent::Begins);
+        is("^/a$", &["/a"], Extent::Exact);
+        is("^/old/(.*)$", &["/old/"], Extent::Begins);
+        is(r"^/\.well-known/x", &["/.well-known/x"], Extent::Begins);
+        is("^/x/(.+)$", &["/x/"], Extent::Longer);
+        is("^/a/|^/b/", &["/a/", "/b/"], Extent::Begins);
+        is("^/v[12]/", &["/v1/", "/v2/"], Extent::Begins);
+        is("^", &["/"], Extent::Begins);
+        // The review's: each alternative has anchors of its own.
+        for bad in
+            ["^/admin/|/private/", "^/admin/|/private/$", r"\.php$", r"/x", r"^/x/\d+", "^/(?!a)", "^/(?i)a", "^/a++b"]
+        {
+            assert_eq!(paths(bad, false), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_in_two_ways_is_refused() {
+        for bad in [
+            r"^/a\v",
+            "^/[a[b]]c",
+            "^/[]a]",
+            "^/[a&&b]",
+            r"^/\<a",
+            "^/a(?#x)",
+            "(?x)^/ a",
+            "^(?R)",
+            "^/a*+",
+            "^/(*COMMIT)a",
+        ] {
+            assert_eq!(paths(bad, false), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_captured_is_known() {
+        let c = |prefix: &str, rest, slash| Some(Capture { prefix: prefix.into(), rest, slash });
+        assert_eq!(capture("^/old/(.*)$"), c("/old/", true, false));
+        assert_eq!(capture("^/old(/.*)$"), c("/old", true, true));
+        assert_eq!(capture("^/old/?(.*)$"), c("/old", true, true));
+        assert_eq!(capture(r"^/a\.b$"), c("/a.b", false, false));
+        for all in ["^", ".*", "^.*$", "(.*)", "^(.*)$", "^(/.*)$"] {
+            assert_eq!(capture(all), c("", true, true), "{all}");
+        }
+        for bad in ["/old/(.*)", "^/a.b$", "^/(a|b)/(.*)$", "^/a", "^/x|/y$"] {
+            assert_eq!(capture(bad), None, "{bad}");
         }
     }
 
@@ -228,5 +404,6 @@ mod tests {
     fn expansion_is_bounded() {
         assert_eq!(expand(&"(a|b)".repeat(20)), None);
         assert_eq!(expand(&"(".repeat(500)), None);
+        assert_eq!(expand(&format!("{}a{}", "(".repeat(500), ")".repeat(500))), None);
     }
 }

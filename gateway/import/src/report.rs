@@ -62,7 +62,7 @@ impl Outcome {
 }
 
 /// A directive's number in the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id(usize);
 
 #[derive(Clone, Debug)]

@@ -137,14 +137,14 @@ fn what_refuses_clients_of_haproxy_and_has_no_translation_stops_the_start() {
 }
 
 #[test]
-fn a_server_that_refuses_and_has_a_name_without_translation_stops_the_start() {
+fn a_server_with_a_name_without_translation_stops_the_start() {
     let with = |what: &str| {
         format!(
             "http {{ server {{ listen 80; location / {{ proxy_pass http://10.0.0.1; }} }}
             server {{ listen 80; server_name ~^x[0-9]+; {what} }} }}"
         )
     };
-    assert_eq!(undecided(nginx_of(&with("location / { proxy_pass http://10.0.0.2; }"))), 0);
+    assert!(undecided(nginx_of(&with("location / { proxy_pass http://10.0.0.2; }"))) > 0);
     assert!(undecided(nginx_of(&with("return 403;"))) > 0);
     assert!(undecided(nginx_of(&with("location / { auth_basic x; proxy_pass http://10.0.0.2; }"))) > 0);
 }

@@ -10,6 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    /// Zero.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
     /// Adds `n`. Only the owning lane may call this.
     #[inline]
     pub fn add(&self, n: u64) {

@@ -5,6 +5,7 @@
 //! [`Published`] and picked up between two events. What a lane does is a [`Service`].
 
 pub mod counter;
+pub mod histogram;
 mod mailbox;
 mod published;
 mod run;
@@ -16,5 +17,5 @@ pub use mailbox::{Inbox, Load, Mail, Mailbox, Undelivered, mailbox};
 pub use published::{Published, Subscription};
 pub use run::{After, Context, Ready, Service, run};
 pub use slots::{Key, Slots};
-pub use timers::{Deadline, Millis, TICK, Timers};
+pub use timers::{Deadline, Micros, Millis, TICK, Timers};
 pub use write_queue::{Full, WriteQueue};

@@ -4,7 +4,7 @@
 //! what it has deferred (admitted handshakes, sends). The service owns everything; the loop only says what is ready.
 
 use crate::mailbox::{Inbox, Mail};
-use crate::timers::{Millis, Timers};
+use crate::timers::{Micros, Millis, Timers};
 use rustix::event::epoll;
 use rustix::event::epoll::EventFlags;
 use rustix::time::Timespec;
@@ -18,6 +18,9 @@ const EVENTS: usize = 256;
 /// Most messages taken from the mailbox per turn. The rest waits for the next turn, so that a flood of mail delays the
 /// lane's own connections by this many messages at most.
 const MAIL_PER_TURN: usize = 64;
+/// One turn out of so many is measured. An odd number, since a request and its response often take two turns: an even one
+/// would measure the same of the two each time.
+const MEASURED: u8 = 7;
 /// The mailbox's token. The top bit is never set in a connection's key.
 const MAIL: u64 = u64::MAX;
 
@@ -49,6 +52,9 @@ pub trait Service {
     /// Mail.
     fn message(&mut self, cx: &mut Context, message: Self::Message);
 
+    /// A turn that was measured has taken so many microseconds, from its events to its end.
+    fn turn_took(&mut self, _: u64) {}
+
     /// The end of a turn. The loop sleeps only if this says [`After::Sleep`].
     fn turn(&mut self, cx: &mut Context) -> After;
 }
@@ -70,6 +76,7 @@ pub struct Context {
     epoll: OwnedFd,
     started: Instant,
     now: Millis,
+    micros: Micros,
     /// The lane's timers.
     pub timers: Timers,
     /// Turns of the loop so far.
@@ -91,6 +98,7 @@ impl Context {
             epoll,
             started: Instant::now(),
             now: 0,
+            micros: 0,
             timers: Timers::default(),
             turns: 0,
             mail_left: false,
@@ -105,9 +113,26 @@ impl Context {
         self.now
     }
 
+    /// The same time as [`Context::now`], in microseconds: for durations that are measured.
+    #[inline]
+    pub fn micros(&self) -> Micros {
+        self.micros
+    }
+
+    fn read_clock(&self) -> Micros {
+        let elapsed = self.started.elapsed();
+        elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
+    }
+
+    fn refresh_time(&mut self) {
+        self.micros = self.read_clock();
+        self.now = self.micros / 1000;
+    }
+
     #[cfg(test)]
     pub(crate) fn set_now(&mut self, now: Millis) {
         self.now = now;
+        self.micros = now * 1000;
     }
 
     /// The clock itself, for measuring.
@@ -154,6 +179,7 @@ pub fn run<S: Service>(mut cx: Context, mut service: S, inbox: &Inbox<S::Message
     let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
     let mut due = Vec::new();
     let mut after = After::Again;
+    let mut until_measured = MEASURED;
     while after != After::Stop {
         let timeout = match after {
             After::Sleep if !cx.mail_left => cx.timers.next(cx.now),
@@ -180,13 +206,13 @@ pub fn run<S: Service>(mut cx: Context, mut service: S, inbox: &Inbox<S::Message
             }
             Err(rustix::io::Errno::INTR) => {
                 // Timers and the alarm are waited for from here on, however often signals come.
-                cx.now = cx.started.elapsed().as_millis() as Millis;
+                cx.refresh_time();
                 continue;
             }
             Err(e) => return Err(e.into()),
         };
         cx.alarm = None;
-        cx.now = cx.started.elapsed().as_millis() as Millis;
+        cx.refresh_time();
         cx.turns += 1;
         let mut mail = std::mem::take(&mut cx.mail_left);
         for event in ready.iter() {
@@ -222,6 +248,11 @@ pub fn run<S: Service>(mut cx: Context, mut service: S, inbox: &Inbox<S::Message
             service.timeout(&mut cx, token);
         }
         after = service.turn(&mut cx);
+        until_measured -= 1;
+        if until_measured == 0 {
+            until_measured = MEASURED;
+            service.turn_took(cx.read_clock() - cx.micros);
+        }
     }
     Ok(service)
 }

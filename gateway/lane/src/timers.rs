@@ -10,6 +10,9 @@ use crate::run::Context;
 /// Milliseconds since the lane started.
 pub type Millis = u64;
 
+/// Microseconds since the lane started.
+pub type Micros = u64;
+
 const SLOTS: usize = 512;
 /// Resolution of the wheel.
 pub const TICK: Millis = 64;

@@ -188,7 +188,8 @@ impl Visit for Line {
 }
 
 /// A moment as RFC 3339 has it, in UTC, to the millisecond.
-struct Time(SystemTime);
+#[derive(Clone, Copy, Debug)]
+pub struct Time(pub SystemTime);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

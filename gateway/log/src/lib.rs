@@ -18,6 +18,7 @@ mod output;
 pub mod records;
 mod repeats;
 
+pub use format::Time;
 use format::{Format, Line};
 use output::{LineWriter, Output};
 use repeats::{Repeats, Told, Verdict};

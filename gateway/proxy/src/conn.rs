@@ -11,7 +11,7 @@ use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
 use sealane_exchange::deadlines::{self, Wait};
-use sealane_lane::{Context, Deadline, Key, Millis, Ready};
+use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready};
 use sealane_tls::hello::LargeHello;
 use sealane_tls::policy::ServerPolicy;
 use std::io::Write;
@@ -71,7 +71,15 @@ pub(crate) enum Turn {
     Idle,
     /// A request's head has begun to come.
     InHead,
-    Exchange(Key),
+    /// It serves an exchange.
+    Exchange(Key, Persistence),
+}
+
+/// Whether a connection over HTTP/1.1 serves another request after its exchange (RFC 9112 §9.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Persistence {
+    KeepAlive,
+    Close,
 }
 
 impl Protocol {
@@ -79,7 +87,7 @@ impl Protocol {
     #[inline]
     pub fn exchange(&self) -> Option<Key> {
         match self {
-            Self::H1(Turn::Exchange(exchange)) => Some(*exchange),
+            Self::H1(Turn::Exchange(exchange, _)) => Some(*exchange),
             _ => None,
         }
     }
@@ -93,7 +101,21 @@ impl Protocol {
     /// No request is under way or has begun to come, as far as the connection has one at a time.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        !matches!(self, Self::H1(Turn::InHead | Turn::Exchange(_)))
+        !matches!(self, Self::H1(Turn::InHead | Turn::Exchange(..)))
+    }
+
+    /// The connection serves an exchange over HTTP/1.1 and stays open after it.
+    #[inline]
+    pub fn is_kept_alive(&self) -> bool {
+        matches!(self, Self::H1(Turn::Exchange(_, Persistence::KeepAlive)))
+    }
+
+    /// The connection closes after the exchange that it serves over HTTP/1.1.
+    #[inline]
+    pub fn close_after_exchange(&mut self) {
+        if let Self::H1(Turn::Exchange(_, persistence)) = self {
+            *persistence = Persistence::Close;
+        }
     }
 
     #[inline]
@@ -188,6 +210,8 @@ pub(crate) struct ClientConnection {
     /// Plaintext that has not been taken yet.
     pub inbuf: Vec<u8>,
     pub deadline: Deadline,
+    /// When the connection was accepted.
+    pub began: Micros,
     /// When the handshake must be over, whatever is done with early data meanwhile.
     pub handshake_until: Millis,
     /// The handshake has been counted (or there is none).
@@ -244,6 +268,8 @@ pub(crate) struct UpstreamConnection {
     pub exchange: Option<Key>,
     pub inbuf: Vec<u8>,
     pub deadline: Deadline,
+    /// When the step under way (connecting, the handshake) has begun.
+    pub began: Micros,
     /// In the group's list of shared HTTP/2 connections, or connecting to join it.
     pub shared: bool,
     /// HTTP/1.1 only is wanted.

@@ -1,7 +1,10 @@
 //! What a lane of the proxy counts. Written by the lane, summed when they are read.
 
 use sealane_http::ParseError;
+use sealane_lane::Micros;
 use sealane_lane::counter::Counter;
+use sealane_lane::histogram::Histogram;
+use sealane_tls::policy::Version;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $field:ident, $kind:ident, $name:literal, $labels:literal;)*) => {
@@ -13,6 +16,12 @@ macro_rules! counters {
             pub parse_errors: Vec<Counter>,
             /// Failed handshakes with clients by reason, in the order of [`TLS_FAILURES`].
             pub tls_failures: Vec<Counter>,
+            /// How long handshakes with clients took, in the order of [`HANDSHAKES`].
+            pub handshakes: [Histogram; HANDSHAKES.len()],
+            /// How long ClientHellos waited for crypto time.
+            pub admission: Histogram,
+            /// How long turns of the lane's loop took; not all are measured.
+            pub turns: Histogram,
         }
 
         impl Default for Counters {
@@ -21,6 +30,9 @@ macro_rules! counters {
                     $($field: Counter::default(),)*
                     parse_errors: ParseError::ALL.iter().map(|_| Counter::default()).collect(),
                     tls_failures: TLS_FAILURES.iter().map(|_| Counter::default()).collect(),
+                    handshakes: std::array::from_fn(|_| Histogram::default()),
+                    admission: Histogram::default(),
+                    turns: Histogram::default(),
                 }
             }
         }
@@ -54,6 +66,16 @@ pub struct Description {
     pub help: &'static str,
 }
 
+/// The kinds of handshakes with clients: transport, version of TLS, and whether it was resumed.
+pub const HANDSHAKES: [(&str, &str, &str); 6] = [
+    ("tcp", "1.3", "full"),
+    ("tcp", "1.3", "resumed"),
+    ("tcp", "1.2", "full"),
+    ("tcp", "1.2", "resumed"),
+    ("quic", "1.3", "full"),
+    ("quic", "1.3", "resumed"),
+];
+
 /// Why handshakes with clients fail: the labels of `TlsError`, and what happens before a session exists.
 pub const TLS_FAILURES: &[&str] = &[
     "other",
@@ -73,6 +95,7 @@ pub const TLS_FAILURES: &[&str] = &[
     "certificate_revoked",
     "certificate_expired",
     "bad_certificate",
+    "client_name_not_allowed",
     "bad_record_mac",
     "no_application_protocol",
     "no_certificate",
@@ -313,6 +336,16 @@ impl Counters {
     pub(crate) fn tls_failure(&self, label: &str) {
         let at = TLS_FAILURES.iter().position(|l| *l == label).unwrap_or(0);
         self.tls_failures[at].inc();
+    }
+
+    /// Records how long a handshake with a client took.
+    pub(crate) fn handshake_took(&self, quic: bool, version: Version, resumed: bool, micros: Micros) {
+        let first = match (quic, version) {
+            (true, _) => 4,
+            (false, Version::Tls13) => 0,
+            (false, Version::Tls12) => 2,
+        };
+        self.handshakes[first + usize::from(resumed)].record(micros);
     }
 
     /// Counts a response.

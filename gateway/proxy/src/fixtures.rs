@@ -169,6 +169,7 @@ pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapsh
         quic_generation: 1,
         quic_predecessors: Arc::new([]),
         challenges: Arc::default(),
+        latency: Arc::default(),
     }
 }
 
@@ -214,6 +215,7 @@ pub(crate) fn connection(listener: &Rc<LaneListener>) -> (Conn, OwnedFd) {
         phase: ClientPhase::Open,
         inbuf: Vec::new(),
         deadline: Deadline::default(),
+        began: 0,
         handshake_until: 0,
         established: true,
         deferred: None,

@@ -1,5 +1,6 @@
 //! A lane's own form of a snapshot: its TLS contexts and its pools, reached by counts that no other lane touches.
 
+use crate::latency::Latency;
 use crate::snapshot::{Listener, Routing, Snapshot};
 use crate::upstream::group::{LaneUpstream, same_tls};
 use sealane_route::AccessRule;
@@ -16,6 +17,8 @@ pub(crate) struct LaneListener {
     pub routing: Arc<Routing>,
     /// The same for access rules.
     pub access: Arc<[AccessRule]>,
+    /// Of the same snapshot.
+    pub latency: Arc<Latency>,
     /// By policy; built when first used.
     contexts: RefCell<Vec<Option<ServerContext>>>,
     quic: RefCell<Option<Arc<quinn_proto::ServerConfig>>>,
@@ -86,18 +89,20 @@ impl LaneSnapshot {
         let same_upstreams = old.is_some_and(|o| {
             o.upstreams.len() == upstreams.len() && o.upstreams.iter().zip(&*upstreams).all(|(a, b)| Rc::ptr_eq(a, b))
         });
+        let same_latency = old.is_some_and(|o| Arc::ptr_eq(&o.snapshot.latency, &snapshot.latency));
         let listeners = snapshot.listeners.iter().map(|listener| {
             let kept = old.and_then(|o| o.listeners.iter().find(|l| Arc::ptr_eq(&l.listener, listener)));
             let same_rules = kept.is_some_and(|k| {
                 Arc::ptr_eq(&k.routing, &snapshot.routing) && Arc::ptr_eq(&k.access, &snapshot.access)
             });
             match kept {
-                Some(kept) if same_keys && same_upstreams && same_rules => kept.clone(),
+                Some(kept) if same_keys && same_upstreams && same_rules && same_latency => kept.clone(),
                 _ => Rc::new(LaneListener {
                     listener: listener.clone(),
                     upstreams: upstreams.clone(),
                     routing: snapshot.routing.clone(),
                     access: snapshot.access.clone(),
+                    latency: snapshot.latency.clone(),
                     contexts: RefCell::new(kept.map_or(Vec::new(), |k| {
                         let contexts = k.contexts.borrow();
                         let renew = |c: &ServerContext| c.with_ticket_keys(&snapshot.ticket_keys).ok();

@@ -1,7 +1,7 @@
 //! A whole lane, driven by hand: events, turns and messages come in the order that a test wants, without a loop, a thread or
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
-use crate::conn::{Answer, ClientPhase, Conn, Protocol, Turn, UpstreamConnection, UpstreamPhase};
+use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, UpstreamConnection, UpstreamPhase};
 use crate::counters::Counters;
 use crate::exchange::executor::{handshake_done, perform, refuse};
 use crate::exchange::request::request_sent;
@@ -109,7 +109,7 @@ impl Lane {
         x.upstream = proxy.settings.lane().upstreams.first().cloned();
         let exchange = proxy.exchanges.insert(x);
         let Some(client) = proxy.connections.client(client) else { unreachable!() };
-        client.protocol = Protocol::H1(Turn::Exchange(exchange));
+        client.protocol = Protocol::H1(Turn::Exchange(exchange, Persistence::Close));
         Request { exchange, _peer: peer }
     }
 
@@ -137,6 +137,7 @@ impl Lane {
             exchange: None,
             inbuf: Vec::new(),
             deadline: Deadline::default(),
+            began: 0,
             shared: false,
             only_h1: false,
             waiting: Vec::new(),

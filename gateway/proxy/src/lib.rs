@@ -40,6 +40,7 @@ mod h3;
 mod lane_state;
 #[cfg(test)]
 mod lane_tests;
+pub mod latency;
 mod lifecycle;
 pub mod limits;
 mod memory;
@@ -56,7 +57,7 @@ pub mod snapshot;
 mod transport;
 mod upstream;
 
-pub use access_log::{LogFormat, LogSink};
+pub use access_log::{AccessLogRules, LogFormat, LogSink, Template, TemplateError};
 pub use exchange::failure::Failure;
 pub use quic::Datagram;
 pub use quic::succession::{Channel, QuicPredecessor, QuicSuccessor};

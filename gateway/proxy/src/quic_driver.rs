@@ -110,11 +110,11 @@ fn quic_stream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, event: Strea
                 q.stage(index);
             }
         }
-        StreamEvent::Stopped { id, .. } => {
+        StreamEvent::Stopped { id, error_code } => {
             let Some(q) = proxy.connections.quic(key) else { return };
             match q.index_of(id) {
                 Some(index) if q.is_client() => h3_client_stopped(proxy, cx, key, index),
-                Some(index) => h3_server_stopped(&mut proxy.connections, key, index),
+                Some(index) => h3_server_stopped(&mut proxy.connections, key, index, error_code),
                 None => {}
             }
         }

@@ -10,7 +10,7 @@
 //! ```
 
 use crate::accept::syn::is_proven;
-use crate::conn::{Answer, ClientPhase, Conn, Protocol, Turn, UpstreamPhase};
+use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
@@ -78,7 +78,7 @@ pub(crate) fn relay_client(
     if name.is_none_or(|n| x.request.set_target(n.as_bytes()).is_err()) {
         let _ = x.request.set_target(b"-");
     }
-    x.started = cx.now();
+    x.started = cx.micros();
     x.body = BodyLength::None;
     x.begin_relay();
     x.upstream = Some(upstream.clone());
@@ -90,7 +90,7 @@ pub(crate) fn relay_client(
     let limits = &proxy.settings.limits();
     client_conn.deadline.after(cx, key, limits.idle_timeout);
     let exchange = proxy.exchanges.insert(x);
-    client_conn.protocol = Protocol::H1(Turn::Exchange(exchange));
+    client_conn.protocol = Protocol::H1(Turn::Exchange(exchange, Persistence::Close));
     proxy.counters.relays.inc();
     proxy.counters.active.set(proxy.exchanges.len() as u64);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };

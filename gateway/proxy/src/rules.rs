@@ -4,16 +4,20 @@
 //! route says, whether a server or the gateway makes the response.
 
 use crate::lane_state::LaneListener;
+use crate::latency::Place;
 use crate::snapshot::Action;
 use sealane_http::claims::is_alike;
 use sealane_http::{FieldError, Fields, Known, RequestHead};
 use sealane_route::{Subject, path};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What is done with the requests of one rule.
 #[derive(Debug)]
 pub struct Route {
+    /// What metrics call it: its name as configured, or its pattern.
+    pub label: String,
     /// Never [`Action::Routes`].
     pub action: Action,
     /// Who may come: indices into the snapshot's access rules, all of which the client must pass.
@@ -162,6 +166,12 @@ impl RouteRef {
 
     pub fn route(&self) -> Option<&Route> {
         self.listener.routing.routes.get(self.index)
+    }
+
+    /// Where the durations of the route's requests are recorded.
+    #[inline]
+    pub fn place(&self) -> Option<&Arc<Place>> {
+        self.listener.latency.routes.get(self.index)
     }
 
     /// Changes a response for the client; `secure`: it goes over TLS.

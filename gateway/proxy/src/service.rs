@@ -257,11 +257,14 @@ pub(crate) fn log_exchange(
     {
         log.records().exchange(counters, client, x);
     }
-    let Some(format) = settings.snapshot().access_log.filter(|_| log.is_on()) else { return };
+    let Some(rules) = settings.snapshot().access_log.as_deref().filter(|_| log.is_on()) else { return };
+    if !log.wants(rules, x) {
+        return;
+    }
     let Some(client) = connections.client_of(x.client_stream) else { return };
     let tls = connections.get(x.client_stream.conn()).and_then(Conn::tls_version);
-    let entry = Entry { x, client, tls, now: cx.now() };
-    log.write(cx, format, &entry, clock);
+    let entry = Entry { x, client, tls, now: cx.micros() };
+    log.write(cx, rules, &entry, clock);
 }
 
 impl Service for Proxy {
@@ -363,6 +366,10 @@ impl Service for Proxy {
                 flush_marked(self, cx);
             }
         }
+    }
+
+    fn turn_took(&mut self, micros: u64) {
+        self.counters.turns.record(micros);
     }
 
     fn turn(&mut self, cx: &mut Context) -> After {

@@ -4,8 +4,9 @@
 //! two events and builds what it needs from it for itself (TLS configurations, pools). Nothing here is ever changed
 //! after it is published.
 
-use crate::access_log::LogFormat;
+use crate::access_log::AccessLogRules;
 use crate::challenges::Challenges;
+use crate::latency::Latency;
 use crate::limits::RateLimit;
 use crate::quic::succession::QuicPredecessor;
 use crate::rules::{Redirect, Route};
@@ -41,14 +42,16 @@ pub struct Snapshot {
     pub ticket_keys: Arc<TicketKeys>,
     /// Limits and timeouts of clients.
     pub limits: Arc<ClientLimits>,
-    /// The format of access log lines; `None`: lanes do not even make them.
-    pub access_log: Option<LogFormat>,
+    /// The rules for access log lines; `None`: lanes do not even make them.
+    pub access_log: Option<Arc<AccessLogRules>>,
     /// The first byte of QUIC connection ids: which process they are of, when one follows another at the same sockets.
     pub quic_generation: u8,
     /// Processes that were at these sockets before and have QUIC connections still.
     pub quic_predecessors: Arc<[QuicPredecessor]>,
     /// Answers to certificate authorities.
     pub challenges: Arc<Challenges>,
+    /// Where the durations of requests are recorded.
+    pub latency: Arc<Latency>,
 }
 
 /// What the rules of all hosts refer to.

@@ -11,7 +11,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use sealane_control::client::{self, ClientSettings};
 use sealane_control::config::{
-    self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, Severity, Warning, https_record,
+    self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, Policy, Severity, Warning, https_record,
 };
 use sealane_control::log::{self, Level};
 use sealane_control::run::{self, syn_tls};
@@ -142,6 +142,7 @@ Exit code 0: no errors, possibly warnings. 1: errors, each with its line and a r
 
 Examples:
   sealane check -c sealane.toml
+  sealane check -c sealane.toml --policy pci-dss-4
   sealane config example | sealane check --offline -c /dev/stdin")]
     Check {
         /// The configuration file
@@ -150,6 +151,9 @@ Examples:
         /// Check the file alone: read no certificates, resolve no names
         #[arg(long)]
         offline: bool,
+        /// Audit by a policy: modern, intermediate, old, pci-dss-4, hipaa, fips-140-3 or cnsa-2
+        #[arg(long, value_name = "NAME")]
+        policy: Option<Policy>,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -201,7 +205,9 @@ Examples:
     },
     /// Reload the configuration and certificates of a running gateway (SIGHUP)
     Reload(running::At),
-    /// Upgrade a running gateway to the installed binary, without closing connections (SIGUSR2)
+    /// Upgrade a running gateway to the installed binary; open requests are finished (SIGUSR2)
+    ///
+    /// No client is refused. What the old process has open after `drain_timeout` is cut off.
     Upgrade(running::At),
     /// Stop a running gateway after its open requests (SIGTERM)
     Drain(running::At),
@@ -221,7 +227,7 @@ Example:
     },
     /// Reopen the access log of a running gateway, after a rotation (SIGUSR1)
     ReopenLogs(running::At),
-    /// Print the log level of a running gateway, or change it until its next start
+    /// Print the log level of a running gateway, or change it until the next start
     #[command(after_help = "\
 Example:
   sealane log-level debug")]
@@ -426,7 +432,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             client::run(&ClientSettings { listen, to, redirect, no_cookie, verbose })?;
         }
         Command::Serve { config } => serve(resolve::load_and_wait(&config))?,
-        Command::Check { config, offline, json } => return check(&config, offline, json),
+        Command::Check { config, offline, policy, json } => return check(&config, offline, policy, json),
         Command::Import(command) => import::execute(command)?,
         Command::Tunnel(command) => tunnel::execute(command)?,
         Command::Config(ConfigCommand::Example) => print(&config::example())?,
@@ -470,10 +476,11 @@ fn serve(loaded: Result<(Config, Vec<Warning>), Errors>) -> Result<()> {
     run::serve(config)
 }
 
-fn check(path: &Path, offline: bool, json: bool) -> Result<ExitCode> {
-    let loaded = match offline {
-        true => resolve::document_and_wait(path).and_then(|document| document.read_offline()),
-        false => resolve::load_and_wait(path),
+fn check(path: &Path, offline: bool, policy: Option<Policy>, json: bool) -> Result<ExitCode> {
+    let loaded = match (offline, policy) {
+        (true, _) => resolve::document_and_wait(path).and_then(|document| document.audited_by(policy).read_offline()),
+        (false, Some(policy)) => resolve::audit_and_wait(path, policy),
+        (false, None) => resolve::load_and_wait(path),
     };
     let (config, errors, warnings) = match loaded {
         Ok((config, warnings)) if offline => (Some(config), Vec::new(), warnings),
@@ -497,7 +504,8 @@ fn check(path: &Path, offline: bool, json: bool) -> Result<ExitCode> {
             Some(c) => {
                 let counts = [(c.listeners.len(), "listening address", "es"), (c.upstreams.len(), "upstream", "s")]
                     .map(|(n, what, plural)| format!("{n} {what}{}", if n == 1 { "" } else { plural }));
-                print(&format!("{}: good ({})\n", path.display(), counts.join(", ")))?;
+                let by = policy.map_or_else(String::new, |policy| format!("; nothing breaks {policy}"));
+                print(&format!("{}: good ({}{by})\n", path.display(), counts.join(", ")))?;
                 if let Some(note) = syn_tls::note(c).filter(|_| !offline) {
                     eprintln!("{}: note: {note}", path.display());
                 }

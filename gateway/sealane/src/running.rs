@@ -67,7 +67,7 @@ pub struct Change {
     /// End the drain: send requests to the server again
     #[arg(long)]
     ready: bool,
-    /// Set the weight, 0 to 256, until the gateway stops
+    /// Set the weight, 0 to 256, until the next start or upgrade
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=256))]
     weight: Option<u32>,
     /// Restore the configured weight

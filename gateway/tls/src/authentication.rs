@@ -9,15 +9,17 @@
 //! rustls verifies certificates, opens tickets and issues tickets from `Send + Sync` objects that do not know the session.
 //! They all run on the session's thread within [`during`], which lends them the session's authentication.
 
+use crate::policy::ClientName;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 use x509_parser::certificate::X509CertificateParser;
 use x509_parser::nom::Parser as _;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// The default for how long a client's certificate, once verified, is good for resumption.
 pub const REAUTHENTICATE_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -109,21 +111,25 @@ impl Limits {
     }
 }
 
-/// Verifies client certificates as another verifier does, and notes for how long they are good.
+/// Verifies client certificates as another verifier does, demands one of some names, and notes for how long they are good.
 #[derive(Debug)]
-pub(crate) struct NotesAuthentication(pub Arc<dyn ClientCertVerifier>);
+pub(crate) struct NotesAuthentication {
+    pub verifier: Arc<dyn ClientCertVerifier>,
+    /// Empty: every name is good.
+    pub names: Vec<ClientName>,
+}
 
 impl ClientCertVerifier for NotesAuthentication {
     fn offer_client_auth(&self) -> bool {
-        self.0.offer_client_auth()
+        self.verifier.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.0.client_auth_mandatory()
+        self.verifier.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.verifier.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -132,7 +138,10 @@ impl ClientCertVerifier for NotesAuthentication {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
+        let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
+        if !self.names.is_empty() && !has_one_of(end_entity, &self.names) {
+            return Err(CertificateError::ApplicationVerificationFailure.into());
+        }
         // A certificate that the chain does not need may expire first. Then the session ends earlier than it could, and
         // the client authenticates again. One that cannot be read has expired.
         let expiry = |c: &CertificateDer<'_>| not_after(c).unwrap_or_default();
@@ -147,7 +156,7 @@ impl ClientCertVerifier for NotesAuthentication {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
+        self.verifier.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -156,12 +165,42 @@ impl ClientCertVerifier for NotesAuthentication {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
+        self.verifier.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.verifier.supported_verify_schemes()
     }
+}
+
+/// Whether a certificate has one of these names. One that does not parse has none.
+fn has_one_of(certificate: &[u8], names: &[ClientName]) -> bool {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
+    let alternative = parsed.subject_alternative_name().ok().flatten();
+    let general: &[GeneralName<'_>] = alternative.as_ref().map_or(&[], |names| &names.value.general_names);
+    let common: Vec<&str> = parsed.subject().iter_common_name().map(|name| name.as_str().unwrap_or_default()).collect();
+    names.iter().any(|allowed| match allowed {
+        // A wildcard in a client's certificate is no name.
+        ClientName::Dns(pattern) => general.iter().any(|name| {
+            matches!(name, GeneralName::DNSName(dns) if !dns.contains('*') && pattern.matches(&dns.to_ascii_lowercase()))
+        }),
+        ClientName::Uri(wanted) => general.iter().any(|name| matches!(name, GeneralName::URI(uri) if uri == wanted)),
+        ClientName::UriBelow(start) => general.iter().any(|name| match name {
+            GeneralName::URI(uri) => uri.strip_prefix(start.as_str()).is_some_and(is_plain_path),
+            _ => false,
+        }),
+        ClientName::Email(wanted) => {
+            general.iter().any(|name| matches!(name, GeneralName::RFC822Name(address) if address == wanted))
+        }
+        ClientName::CommonName(wanted) => matches!(common[..], [name] if name == wanted),
+    })
+}
+
+/// Whether the rest of a URI consists of segments that are read in one way only (as SPIFFE's are): nothing that leads upwards, and
+/// nothing that is encoded.
+fn is_plain_path(rest: &str) -> bool {
+    let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+    rest.split('/').all(|segment| !segment.is_empty() && segment != "." && segment != ".." && segment.bytes().all(good))
 }
 
 /// A certificate's `notAfter` in seconds since 1970 (RFC 5280 §4.1.2.5); 0 before 1970.
@@ -174,6 +213,55 @@ fn not_after(certificate: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certificate_has_the_names_that_stand_in_it() {
+        use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+        let mut params =
+            CertificateParams::new(vec!["App.Clients.example".to_owned(), "*.example.net".to_owned()]).unwrap();
+        let text = |text: &str| text.try_into().unwrap();
+        for uri in ["spiffe://example.org/ns/prod/sa/web", "spiffe://example.org/up/../ns", "spiffe://example.org/"] {
+            params.subject_alt_names.push(SanType::URI(text(uri)));
+        }
+        params.subject_alt_names.push(SanType::Rfc822Name(text("a@example.org")));
+        params.distinguished_name.push(DnType::CommonName, "alice");
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        let dns = |pattern: &str| ClientName::Dns(pattern.parse().unwrap());
+        let below = |start: &str| ClientName::UriBelow(start.to_owned());
+        for good in [
+            dns("app.clients.example"),
+            dns("*.clients.example"),
+            dns("**.example"),
+            ClientName::Uri("spiffe://example.org/ns/prod/sa/web".to_owned()),
+            below("spiffe://example.org/"),
+            below("spiffe://example.org/ns/prod/"),
+            ClientName::Email("a@example.org".to_owned()),
+            ClientName::CommonName("alice".to_owned()),
+        ] {
+            assert!(has_one_of(certificate.der(), &[ClientName::Uri("x:y".to_owned()), good.clone()]), "{good}");
+        }
+        for bad in [
+            dns("clients.example"),
+            dns("*.example"),
+            // The certificate's own wildcard is no name.
+            dns("*.example.net"),
+            dns("a.example.net"),
+            ClientName::Uri("spiffe://example.org/ns/prod/sa/WEB".to_owned()),
+            ClientName::Uri("spiffe://example.org/ns/prod/sa".to_owned()),
+            below("spiffe://example.org/up/"),
+            below("spiffe://example.org/ns/prod/sa/web/"),
+            below("spiffe://example.or/"),
+            ClientName::Email("A@example.org".to_owned()),
+            ClientName::CommonName("ali".to_owned()),
+            ClientName::CommonName(String::new()),
+        ] {
+            assert!(!has_one_of(certificate.der(), std::slice::from_ref(&bad)), "{bad}");
+        }
+        assert!(!has_one_of(&certificate.der()[1..], &[dns("app.clients.example")]));
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        let nameless = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        assert!(!has_one_of(nameless.der(), &[ClientName::CommonName("alice".to_owned())]));
+    }
 
     #[test]
     fn the_end_of_a_certificate_is_read_and_what_is_none_has_no_end() {

@@ -5,7 +5,7 @@
 //! between lanes.
 
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use sealane_route::{NameMap, SiteMap};
+use sealane_route::{NameMap, NamePattern, SiteMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,6 +94,33 @@ pub enum ClientAuthMode {
     Require,
 }
 
+/// A name that the certificate of a client may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientName {
+    /// A DNS name (subjectAltName).
+    Dns(NamePattern),
+    /// This URI (subjectAltName), compared byte by byte.
+    Uri(String),
+    /// A URI that begins with this text, which ends with a slash, and goes on with path segments.
+    UriBelow(String),
+    /// This mailbox (subjectAltName), compared byte by byte.
+    Email(String),
+    /// This common name, where the subject has no other.
+    CommonName(String),
+}
+
+impl std::fmt::Display for ClientName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Dns(pattern) => write!(f, "dns:{pattern}"),
+            Self::Uri(uri) => write!(f, "uri:{uri}"),
+            Self::UriBelow(start) => write!(f, "uri:{start}*"),
+            Self::Email(address) => write!(f, "email:{address}"),
+            Self::CommonName(name) => write!(f, "cn:{name}"),
+        }
+    }
+}
+
 /// How client certificates are checked.
 #[derive(Clone, Debug)]
 pub struct ClientAuth {
@@ -103,6 +130,8 @@ pub struct ClientAuth {
     pub roots: Vec<CertificateDer<'static>>,
     /// Revocation lists; empty means that revocation is not checked.
     pub crls: Vec<CertificateRevocationListDer<'static>>,
+    /// The names of which a certificate must have one; empty means that every certificate of the authorities is accepted.
+    pub names: Vec<ClientName>,
     /// How long a client may resume sessions after its certificate was verified.
     pub reauthenticate_after: Duration,
 }

@@ -79,7 +79,7 @@ impl ServerContext {
                     verifier = verifier.allow_unauthenticated();
                 }
                 let verifier = verifier.build().map_err(|e| BuildError(e.to_string()))?;
-                builder.with_client_cert_verifier(Arc::new(NotesAuthentication(verifier)))
+                builder.with_client_cert_verifier(Arc::new(NotesAuthentication { verifier, names: auth.names.clone() }))
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(policy.identities.clone())));

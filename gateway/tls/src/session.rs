@@ -60,6 +60,9 @@ impl TlsError {
                 Error::NoCertificatesPresented => "no_client_certificate",
                 Error::InvalidCertificate(CertificateError::Revoked) => "certificate_revoked",
                 Error::InvalidCertificate(CertificateError::Expired) => "certificate_expired",
+                Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
+                    "client_name_not_allowed"
+                }
                 Error::InvalidCertificate(_) => "bad_certificate",
                 Error::DecryptError => "bad_record_mac",
                 Error::NoApplicationProtocol => "no_application_protocol",

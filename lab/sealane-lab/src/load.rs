@@ -32,7 +32,7 @@ EXAMPLES:
   TLS handshakes, 20 % of them full:
       sealane-lab load --handshake full=20,resumed=80 --rate 500 https://localhost:8443/
   CPU time of the server per request:
-      sealane-lab load --server-pid $(pidof -s nginx) https://localhost:8443/")]
+      sealane-lab load --server-pid $(cat /run/nginx.pid) https://localhost:8443/")]
 pub struct Args {
     /// URL to request; several with optional weights: 3@https://localhost/a 1@https://localhost/b
     #[arg(required = true, value_name = "[WEIGHT@]URL")]

@@ -43,7 +43,7 @@ pub fn config_with(
 #[track_caller]
 pub fn tcp(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect_timeout(&address, WAIT_LIMIT).unwrap_or_else(|error| panic!("{address}: {error}"));
-    patient(&stream, WAIT_LIMIT);
+    set_options(&stream, WAIT_LIMIT);
     stream
 }
 
@@ -55,11 +55,11 @@ pub fn tcp_from(from: Ipv4Addr, address: SocketAddr) -> TcpStream {
     bind(&socket, &SocketAddr::from((from, 0))).unwrap_or_else(|error| panic!("{from}: {error}"));
     connect(&socket, &address).unwrap_or_else(|error| panic!("{address} from {from}: {error}"));
     let stream = TcpStream::from(socket);
-    patient(&stream, WAIT_LIMIT);
+    set_options(&stream, WAIT_LIMIT);
     stream
 }
 
-fn patient(stream: &TcpStream, time: Duration) {
+fn set_options(stream: &TcpStream, time: Duration) {
     stream.set_read_timeout(Some(time)).expect("a timeout above zero is allowed");
     stream.set_write_timeout(Some(time)).expect("a timeout above zero is allowed");
     stream.set_nodelay(true).expect("a TCP socket knows this option");

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
-/// Runs a test's asynchronous part, within the usual patience.
+/// Runs a test's asynchronous part, for at most [`crate::WAIT_LIMIT`].
 #[track_caller]
 pub fn run<T>(part: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");

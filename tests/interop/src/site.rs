@@ -177,8 +177,12 @@ fn issue(
     key: &KeyPair,
     serial: Option<u64>,
 ) -> Identity {
-    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let (uris, names): (Vec<String>, Vec<String>) =
+        names.iter().map(|name| (*name).to_owned()).partition(|name| name.contains("://"));
     let mut params = CertificateParams::new(names).expect("the names are valid");
+    for uri in uris {
+        params.subject_alt_names.push(rcgen::SanType::URI(uri.try_into().expect("the URI is ASCII")));
+    }
     params.distinguished_name.push(rcgen::DnType::CommonName, file);
     params.use_authority_key_identifier_extension = true;
     params.serial_number = serial.map(SerialNumber::from);

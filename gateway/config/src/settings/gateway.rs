@@ -4,9 +4,11 @@ use super::{
     Choice, Count, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener, table,
     tunnel, upstream,
 };
-use crate::{AccessLogTarget, LEVELS, Level, ResolverKind, rate, read_access_log, read_resolver};
+use crate::access_log::{self as log_read, AccessLogTarget};
+use crate::{LEVELS, Level, ResolverKind, rate, read_resolver};
 use sealane_proxy::LogFormat;
 use sealane_proxy::limits::RateKey;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// RFC 8446 §4.6.1: a ticket lives for at most seven days.
@@ -19,7 +21,8 @@ table! {
     lanes: Count = Count(1..=1024),
         described("the cores this process may use (affinity and cgroup quota counted)"),
         example(4), aliases("workers", "threads", "nbthread", "worker_processes");
-    /// How long open requests may continue after the first SIGTERM or Ctrl-C. A second signal stops immediately.
+    /// How long open requests may continue after the first SIGTERM or Ctrl-C, and in the old process after an upgrade. A second
+    /// signal stops immediately.
     drain_timeout: Time = Time::ANY, default("30s");
     /// How long clients may resume TLS sessions. Ticket keys are replaced at this interval, and the previous key stays valid for one more.
     ticket_lifetime: Time = TICKETS, default("12h");
@@ -47,6 +50,8 @@ table! {
     acme: One = One(&acme::TABLE), described("the defaults of `[acme]`, for `certificates = \"auto\"`");
     /// The log on the standard error, and the access log.
     log: One = One(&log::TABLE), default({});
+    /// Metrics.
+    metrics: One = One(&metrics::TABLE), default({});
     /// Limits and timeouts of clients.
     limits: One = One(&limits::TABLE), default({});
     /// The addresses on which the gateway accepts connections.
@@ -68,7 +73,7 @@ table! {
     /// may connect. At most 90 bytes.
     socket: Text = Text, example("admin.sock");
     /// Address of a status page, `/metrics` (Prometheus), `/v1/status` (JSON) and `/healthz` (200; 503 while draining), over
-    /// plain HTTP and without a password: keep it on this machine.
+    /// plain HTTP and without a password: use an address that only your monitoring can reach.
     listen: Text = Text, described("must be set unless `socket` is"), sets("127.0.0.1:9901");
     /// Names under which `listen` answers, besides IP addresses and `localhost`. Requests for other names get 421: a web
     /// page could make its own name point here (DNS rebinding).
@@ -82,18 +87,47 @@ table! {
             SHA-256 fingerprint of the client's certificate (`-` if it showed none). Status 499: the client left before \
             the request was answered. Bytes from clients that are not printable ASCII are escaped as `\\xHH`.";
 
-    /// Where access log lines go: `"off"`, `"stdout"`, or a file, which is appended to and is opened again on SIGUSR1. A new
-    /// file has mode 0640. When the disk cannot keep up, lines are dropped and counted; requests never wait.
-    access: Own<AccessLogTarget> = Own(read_access_log, || Shape::Text(None)), default("off"), sets("stdout"),
+    /// Where access log lines go: `"off"`, `"stdout"`, a file, which is appended to and is opened again on SIGUSR1, or syslog
+    /// (RFC 5424, `local7.info`): `"syslog+udp://192.0.2.1:514"`, `"syslog+tcp://192.0.2.1:601"` or `"syslog+unix:///dev/log"`. A new
+    /// file has mode 0640. When the disk or the syslog server cannot keep up, lines are dropped and counted; requests never wait.
+    access: Own<AccessLogTarget> = Own(log_read::target, || Shape::Text(None)), default("off"), sets("stdout"),
         aliases("access_log");
-    /// The format of an access log line. Both formats are described below and in [operating](page:operating).
-    format: Choice<LogFormat> = Choice(&[("combined", LogFormat::Combined), ("json", LogFormat::Json)]),
-        default("combined");
-    /// What the gateway logs on its standard error. Each level includes those before it. A reload with another level
-    /// replaces what `sealane log-level` has set. See [operating](page:operating).
+    /// The format of an access log line: `"combined"`, `"json"`, `"logfmt"`, or a template with variables that have NGINX's names:
+    /// `"$remote_addr $request_method $uri $status"`. See [the access log](page:access-log).
+    format: Own<LogFormat> = Own(log_read::format, || Shape::Text(None)), default("combined"), aliases("log_format");
+    /// Statuses whose requests get a line: `"404"`, `"5xx"`, `"500-503"`.
+    statuses: Own<Vec<RangeInclusive<u16>>> = Own(log_read::statuses, || Shape::List(Box::new(Shape::Text(None)))),
+        described("all"), example(["4xx", "5xx"]);
+    /// Requests whose path begins with one of these get no line.
+    skip_paths: Strings = Strings, example(["/health"]);
+    /// Of the requests with a status below 400, one in so many gets a line. All others get one.
+    sample: Count = Count(1..=1_000_000), default(1);
+    /// How many leading bits of the IPv4 addresses of clients are written. The others are written as 0: with 24,
+    /// `192.0.2.77` becomes `192.0.2.0`.
+    ipv4_prefix: Count = Count(0..=32), default(32);
+    /// How many leading bits of the IPv6 addresses of clients are written.
+    ipv6_prefix: Count = Count(0..=128), default(128);
+    /// Whether the queries of targets and of the `Referer` are written.
+    queries: Flag = Flag, default(true);
+    /// The size at which the file is renamed to `FILE.1`, `FILE.1` to `FILE.2`, and so on, and a new file begins.
+    rotate_size: Size = Size(4096..=i64::MAX as u64), described("never"), example("100MiB");
+    /// How many renamed files are kept.
+    rotate_keep: Count = Count(1..=1000), default(5), needs("rotate_size");
+    /// What the gateway logs on its standard error. Each level includes those before it. A reload
+    /// replaces what `sealane log-level` has set only if this setting has changed since the last load. See [operating](page:operating).
     level: Choice<Level> = Choice(LEVELS), default("info");
     /// The format of the log: `"text"`, or `"json"` for one object per line.
     message_format: Choice<bool> = Choice(&[("text", false), ("json", true)]), default("text");
+}
+
+table! {
+    /// The metrics at `/metrics` of the admin listener. See [metrics](page:metrics).
+    metrics "[metrics]";
+
+    /// How many series of latencies there may be: one for each combination of host, route, upstream, version of HTTP and class
+    /// of status that has had a request, and one for each upstream. Each takes 1.4 to 2.1 KiB in each lane that has recorded in it.
+    /// What is beyond is recorded together, as host `(other)` or upstream `(other)`.
+    max_series: Count = Count(0..=100_000), default(1000);
 }
 
 table! {
@@ -128,7 +162,8 @@ table! {
     /// The most connections of a lane. At the limit the lane stops accepting, and new clients wait in the kernel's queue.
     max_connections: Count = Count(1..=10_000_000), default(16384), aliases("maxconn");
     /// Connections that one client may have open, over all lanes and all versions of HTTP together. Further connections are
-    /// closed, over QUIC refused. Connections of `trusted_proxies` are not counted. 0: any number.
+    /// closed, over QUIC refused. On a listener with `proxy_protocol` the client is the address in the PROXY header; otherwise
+    /// connections from `trusted_proxies` are not counted. 0: any number.
     max_connections_per_client: Count = Count(0..=1_000_000), default(0);
     /// Bytes that the process may hold in memory (resident). Above this, new clients wait in the kernel's queue until the
     /// process holds less, and the connections that hold the most are reset, if they hold 64 KiB or more. 0: nine tenths of
@@ -167,8 +202,8 @@ table! {
     rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), required("100/s");
     /// How many requests may come at once.
     burst: Count = Count(1..=1_000_000), described("what `rate` allows in a second, at least 1"), example(200);
-    /// What is counted: `"address"`, `"sni"` (the name in the ClientHello; the host over plain HTTP) or `"header:NAME"`
-    /// (requests without it are not counted).
+    /// What is counted: `"address"` (the client's; behind `trusted_proxies` the one that they name), `"sni"` (the name in the
+    /// ClientHello; the host over plain HTTP) or `"header:NAME"` (requests without it are not counted).
     key: Own<RateKey> = Own(rate::key, || Shape::Text(Some("^(address|sni|header:[^ ]+)$"))), default("address");
     /// How many leading bits of an IPv4 address identify a client.
     ipv4_prefix: Count = Count(0..=32), default(32);

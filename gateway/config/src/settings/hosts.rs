@@ -56,6 +56,9 @@ table! {
     /// changes, rate limits and access rules are applied in addition to those of the host.
     route "[[host.route]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE], example_is_commented = true;
 
+    /// What metrics and the access log call the route. If not set: its methods and its path, with `=` before an exact one.
+    name: Own<String> = Own(read::name, || Shape::Text(Some("^[^\\s](.*[^\\s])?$"))), described("its pattern"),
+        example("api");
     /// This path and everything below it.
     path: Own<String> = Own(read::path, || Shape::Text(Some("^/[^*?#]*$"))), described("every path"),
         example("/api/");

@@ -18,7 +18,7 @@ table! {
     /// IPv4 clients.
     address: Strings = Strings, required(":443"), sets(":443"), aliases("listen", "bind", "addr");
     /// Whether TLS handshakes may begin in the SYN of TCP: `"off"`, `"cookie"` (clients that show the cookie of an earlier
-    /// contact) or `"open"` (first contacts, too; needs an ECDSA certificate). See [TLS in the SYN](page:syn-tls).
+    /// contact) or `"open"` (first contacts, too; needs a certificate with an ECDSA or Ed25519 key). See [TLS in the SYN](page:syn-tls).
     syn_tls: Choice<SynTls> =
         Choice(&[("off", SynTls::Off), ("cookie", SynTls::Cookie), ("open", SynTls::Open)]), default("cookie"), needs("tls");
     /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of load balancers and proxies that may name the client.
@@ -91,7 +91,7 @@ table! {
     /// TLS versions. `"TLSv1.3"` is also accepted.
     versions: Own<Vec<Version>> = Own(tls::versions, || Shape::List(Box::new(Shape::Choice(
         vec!["1.3", "1.2", "TLSv1.3", "TLSv1.2"])))),
-        described("`[\"1.3\", \"1.2\"]`; with `preset = \"modern\"` only `\"1.3\"`"), example(["1.3", "1.2"]),
+        described("`[\"1.3\", \"1.2\"]`; in `[listener.tls]` with `preset = \"modern\"`: only `\"1.3\"`"), example(["1.3", "1.2"]),
         aliases("protocols", "ssl_protocols");
     /// Key exchange, in order of preference.
     groups: Words<Group> = Words(tls::GROUPS), default(["X25519MLKEM768", "x25519", "secp256r1", "secp384r1"]),
@@ -133,8 +133,9 @@ key = \"certs/example.com.key\"
     /// Tickets sent after a full TLS 1.3 handshake. 0 switches resumption off for TLS 1.3.
     // A browser uses each once and opens two connections.
     tickets: Count = Count(0..=16), default(2);
-    /// 0-RTT data accepted for safe methods: `"off"`, or a size. Needs TLS 1.3, `resumption` and `tickets`. Each ticket can
-    /// then be used once. Names with `client_auth` accept no early data, in either mode.
+    /// 0-RTT data accepted for safe methods: a size, or `"off"` (also `false`; `true` is an error, because a size is needed). Needs
+    /// TLS 1.3, `resumption` and `tickets`. Each ticket can then be used once. Names with `client_auth` accept no early data,
+    /// whether its `mode` is `"require"` or `"optional"`.
     early_data: Own<u32> = Own(tls::early_data, || Shape::Either(vec![
         Shape::Choice(vec!["off"]), Shape::Size(tls::EARLY_DATA), Shape::Flag])), default("off"), aliases("0rtt", "zero_rtt");
     /// Client certificates: for all names, or for those in `for`.
@@ -183,6 +184,10 @@ table! {
     ca: File = File, required("clients-ca.pem");
     /// One or several revocation lists, PEM or DER.
     crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/clients.crl"]);
+    /// The names of which a client's certificate must have one: `"dns:app.example.com"`, `"dns:*.clients.example.com"` (one label),
+    /// `"dns:**.example.com"` (any depth), `"uri:spiffe://example.com/ns/prod/sa/web"`, `"uri:spiffe://example.com/ns/prod/*"` (all
+    /// that begin so), `"email:a@example.com"`, `"cn:alice"` (the common name).
+    names: Strings = Strings, described("every name"), example(["uri:spiffe://example.com/ns/prod/*"]);
     /// How long a client may resume sessions after its certificate was verified.
     reauthenticate_after: Time = REAUTHENTICATE, default("24h");
     /// Host names to which this setting applies, as in `[[host]]`: `"a.example"`, `"*.a.example"` (one label),

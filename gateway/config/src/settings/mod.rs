@@ -19,8 +19,8 @@ mod listeners;
 mod tunnels;
 mod upstreams;
 
-pub(super) use authority::{acme, external_account};
-pub(super) use gateway::{admin, limits, log, rate_limit, top};
+pub(super) use authority::{acme, dns_update, external_account, fallback};
+pub(super) use gateway::{admin, limits, log, metrics, rate_limit, top};
 pub(super) use hosts::{access, actions, edits, forward_auth, host, messages, redirect, respond, route};
 pub(super) use kinds::{
     Choice, Count, Described, File, Flag, Kind, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time,

@@ -86,8 +86,11 @@ fn defaults_and_examples_are_values_of_their_type() {
 const EVERY_TABLE: &str = r#"
 [acme]
 external_account = { id = "i", key_file = "k" }
+fallback = { directory = "https://a" }
+dns_update = { server = "192.0.2.53", zone = "z", key_name = "k", key_file = "k" }
 [admin]
 [log]
+[metrics]
 [limits]
 [[rate_limit]]
 name = "r"
@@ -475,7 +478,8 @@ fn what_is_shown_means_the_same() {
             .iter()
             .map(|l| (l.address, &l.trust, l.syn_tls, l.h2c, l.tcp, &l.http3, l.allow_connect))
             .collect();
-        let rest = (c.lanes, &c.log_format, &c.access_log, c.drain_timeout, c.ticket_lifetime, c.resolver);
+        let rest =
+            (c.lanes, &c.access_log_rules, &c.access_log, &c.rotation, c.drain_timeout, c.ticket_lifetime, c.resolver);
         format!("{warnings:?} {listeners:?} {rest:?} {:?} {:?} {:?} {:?}", c.limits, c.upstreams, c.plans, c.routing)
     };
     for text in texts {

@@ -3,7 +3,7 @@
 
 use crate::config::Config;
 #[cfg(feature = "acme")]
-use crate::config::{Acme, challenge_policy};
+use crate::config::challenge_policy;
 use crate::metrics::status::AutomaticStatus;
 use sealane_proxy::challenges::Challenges;
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ pub struct Automatic {
 impl Automatic {
     /// Whether [`Automatic::configure`] would end what is under way.
     pub fn changes(&self, config: &Config) -> bool {
-        self.manager.as_ref().map(sealane_acme::Manager::settings) != config.acme.as_ref().map(settings).as_ref()
+        self.manager.as_ref().map(sealane_acme::Manager::settings) != config.acme.as_ref().map(|acme| &acme.settings)
     }
 
     /// Does what a configuration says. What has not changed goes on.
@@ -55,7 +55,7 @@ impl Automatic {
         if self.changes(config) {
             // The old one first: it has the folder's lock.
             self.manager = None;
-            self.manager = config.acme.as_ref().map(settings).map(sealane_acme::Manager::start);
+            self.manager = config.acme.as_ref().map(|acme| sealane_acme::Manager::start(acme.settings.clone()));
         }
     }
 
@@ -139,33 +139,6 @@ impl Automatic {
     /// Nothing is told.
     pub fn reporter(&self) -> Option<Reporter> {
         None
-    }
-}
-
-#[cfg(feature = "acme")]
-fn settings(acme: &Acme) -> sealane_acme::Settings {
-    use sealane_acme::ChallengeKind as Kind;
-    sealane_acme::Settings {
-        directory: acme.directory.clone(),
-        roots: acme.roots.clone(),
-        contact: acme.contact.clone(),
-        external_account: acme
-            .external_account
-            .as_ref()
-            .map(|e| sealane_acme::ExternalAccount { id: e.id.clone(), key: e.key.clone() }),
-        profile: acme.profile.clone(),
-        challenges: acme
-            .challenges
-            .iter()
-            .map(|kind| match kind {
-                crate::config::AcmeChallenge::Http01 => Kind::Http01,
-                crate::config::AcmeChallenge::TlsAlpn01 => Kind::TlsAlpn01,
-                crate::config::AcmeChallenge::Dns01 => Kind::Dns01,
-            })
-            .collect(),
-        dns_hook: acme.dns_hook.clone(),
-        storage: acme.storage.clone(),
-        names: acme.names.clone(),
     }
 }
 

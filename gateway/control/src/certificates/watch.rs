@@ -116,8 +116,7 @@ async fn watch(mut sets: Vec<(FileSet, Watched)>, tell: mpsc::Sender<Vec<Reread>
             () = tokio::time::sleep(every) => false,
             () = now.notified() => true,
         };
-        // One look at a time: where a file system does not answer, no second thread waits for it.
-        let Ok(look) = Look::start(files.clone()).await else { continue };
+        let look = Look::bounded(files.clone()).await;
         let mut changed: Vec<FileSet> = Vec::new();
         for (files, watched) in &mut sets {
             // One file that is both was renamed into its place: there is nothing to wait for.

@@ -3,6 +3,7 @@
 use super::tracked::{Event, Tracked};
 use crate::config::{Config, Found, Plan, expand};
 use crate::log;
+use crate::metrics::latency::Latencies;
 use sealane_proxy::Failure;
 use sealane_proxy::server_state::{GroupState, ServerState};
 use sealane_proxy::snapshot::Upstream;
@@ -112,13 +113,14 @@ pub struct ServerStatus {
 /// All groups.
 pub(super) struct Groups {
     lanes: usize,
+    latencies: Arc<Latencies>,
     look: Arc<Notify>,
     pub all: Vec<Group>,
 }
 
 impl Groups {
-    pub fn new(lanes: usize, look: Arc<Notify>) -> Self {
-        Self { lanes, look, all: Vec::new() }
+    pub fn new(lanes: usize, look: Arc<Notify>, latencies: Arc<Latencies>) -> Self {
+        Self { lanes, latencies, look, all: Vec::new() }
     }
 
     pub fn current(&self) -> Vec<Arc<Upstream>> {
@@ -179,7 +181,7 @@ impl Groups {
             None => Group {
                 base: base.clone(),
                 plan: plan.clone(),
-                state: Arc::new(GroupState::new(move || look.notify_one())),
+                state: Arc::new(GroupState::new(self.latencies.upstream(&base.name), move || look.notify_one())),
                 addresses,
                 servers: Vec::new(),
                 current: base.clone(),

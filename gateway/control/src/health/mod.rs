@@ -16,6 +16,7 @@ mod tracked;
 pub use groups::ServerStatus;
 
 use crate::config::Config;
+use crate::metrics::latency::Latencies;
 use groups::Groups;
 use sealane_proxy::snapshot::Upstream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,10 +59,10 @@ impl Shared {
 }
 
 impl LiveUpstreams {
-    /// Those of a configuration, for so many lanes. Nothing is monitored yet.
-    pub fn new(config: &Config) -> Self {
+    /// Those of a configuration, whose times are recorded in `latencies`. Nothing is monitored yet.
+    pub fn new(config: &Config, latencies: Arc<Latencies>) -> Self {
         let look = Arc::new(Notify::new());
-        let mut groups = Groups::new(config.lanes, look.clone());
+        let mut groups = Groups::new(config.lanes, look.clone(), latencies);
         groups.apply(config, Instant::now());
         Self(Arc::new(Shared { groups: Mutex::new(groups), look, changed: Notify::new(), waker: Mutex::new(None) }))
     }

@@ -1,9 +1,11 @@
 //! The lanes' counters as metrics, summed when somebody reads them.
 
+pub mod latency;
 pub mod prometheus;
 pub mod status;
 
 use crate::health::LiveUpstreams;
+use crate::metrics::latency::Latencies;
 use crate::metrics::prometheus::Writer;
 use crate::run::access_log_writer::LogStats;
 use crate::run::shortage::Shortages;
@@ -22,13 +24,21 @@ pub struct LaneMetrics {
     log: Option<LogStats>,
     upstreams: Option<LiveUpstreams>,
     draining: AtomicBool,
+    latencies: Arc<Latencies>,
     tunnel: OnceLock<StatusRegistry>,
 }
 
 impl LaneMetrics {
     /// Metrics of these lanes, and of the access log if there is one.
     pub fn new(lanes: Vec<Arc<Counters>>, log: Option<LogStats>) -> Self {
-        Self { lanes, log, upstreams: None, draining: AtomicBool::new(false), tunnel: OnceLock::new() }
+        Self {
+            lanes,
+            log,
+            upstreams: None,
+            draining: AtomicBool::new(false),
+            latencies: Arc::default(),
+            tunnel: OnceLock::new(),
+        }
     }
 
     /// The groups of servers, if there are any to know of.
@@ -39,6 +49,11 @@ impl LaneMetrics {
     /// And of the upstreams' servers.
     pub fn with_upstreams(self, upstreams: LiveUpstreams) -> Self {
         Self { upstreams: Some(upstreams), ..self }
+    }
+
+    /// And of the durations that lanes record.
+    pub fn with_latencies(self, latencies: Arc<Latencies>) -> Self {
+        Self { latencies, ..self }
     }
 
     /// From now on `/healthz` says that new requests should go elsewhere.
@@ -138,6 +153,7 @@ impl LaneMetrics {
         for (i, lane) in self.lanes.iter().enumerate() {
             family.sample(&[("lane", &i.to_string())], lane.requests.value());
         }
+        self.latencies.render(&self.lanes, out);
         if let Some(kernel) = fastopen_counts::Counts::read() {
             out.counter(
                 "sealane_syn_queue_overflows_total",
@@ -164,7 +180,7 @@ impl LaneMetrics {
         if let Some(log) = &self.log {
             out.counter(
                 "sealane_access_log_dropped_total",
-                "Access log lines dropped because the writer was too slow.",
+                "Access log lines lost because the writer was too slow, or because a syslog server did not take them.",
             )
             .sample(&[], log.dropped());
             out.counter("sealane_access_log_errors_total", "Writes to the access log that failed.")

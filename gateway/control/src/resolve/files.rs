@@ -1,7 +1,7 @@
 //! Reading files that may be anything: missing, unreadable, endless, a pipe without a writer, on a file system that does not
 //! answer, or replaced meanwhile. Each case is an error in plain words, in bounded time.
 
-use crate::config::{Content, Kind, MAX_FILE, Unreadable, plain};
+use crate::config::{Content, Kind, MAX_FILE, Print, Unreadable, plain};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open};
 use rustix::io::Errno;
@@ -112,7 +112,7 @@ fn read_once(path: &Path) -> io::Result<Option<Content>> {
         FileType::RegularFile => {
             let mut bytes = Zeroizing::new(Vec::with_capacity(before.st_size as usize + 1));
             (&file).take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-            if print(&fstat(&file)?) != print(&before) {
+            if written(&fstat(&file)?) != written(&before) {
                 return Ok(None);
             }
             bytes
@@ -122,11 +122,17 @@ fn read_once(path: &Path) -> io::Result<Option<Content>> {
     if bytes.len() as u64 > MAX_FILE {
         return Err(ErrorKind::FileTooLarge.into());
     }
-    Ok(Some(Content { bytes, mode: before.st_mode & 0o777 }))
+    Ok(Some(Content { bytes, mode: before.st_mode & 0o777, print: print(&before) }))
+}
+
+/// As [`crate::run::watch`] sees the file.
+fn print(stat: &Stat) -> Print {
+    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    regular.then_some((stat.st_dev, stat.st_ino, stat.st_size as u64, stat.st_ctime, stat.st_ctime_nsec as i64))
 }
 
 /// What is different once a file has been written to.
-fn print(stat: &Stat) -> (i64, i64, i64) {
+fn written(stat: &Stat) -> (i64, i64, i64) {
     (stat.st_size, stat.st_mtime, stat.st_mtime_nsec as i64)
 }
 

@@ -8,7 +8,7 @@ use crate::certificates::automatic;
 use crate::certificates::watch::{FileSet, Reread};
 use crate::config::{
     self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer, Origin,
-    Question, Reading, Severity, Unreadable, Warning, about_file, plain,
+    Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
 };
 use crate::dns;
 use crate::vpn::settings::PARTS;
@@ -40,10 +40,21 @@ type Enter = Box<dyn FnOnce(&mut Answers) + Send>;
 ///
 /// Errors are all that are wrong with it, each with its place; displayed, they are ready to be printed.
 pub async fn load(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
-    let document = Arc::new(match origin {
-        Origin::File(path) => document(path).await?,
+    load_audited(origin, None).await
+}
+
+/// [`load`], with an audit by a policy: what breaks it is an error.
+async fn load_audited(origin: &Origin, policy: Option<Policy>) -> Result<(Config, Vec<Warning>), Errors> {
+    let mut prints = HashMap::new();
+    let document = match origin {
+        Origin::File(path) => {
+            let (document, print) = read_document(path).await?;
+            prints.extend(print.map(|print| (path.clone(), Some(print))));
+            document
+        }
         Origin::CommandLine(args) => Document::of_command_line(args),
-    });
+    };
+    let document = Arc::new(document.audited_by(policy));
     let mut answers = Answers::default();
     let deadline = Instant::now() + FILES_LIMIT;
     for _ in 0..ROUNDS {
@@ -53,7 +64,13 @@ pub async fn load(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
         let reading;
         (reading, answers) = read.map_err(|e| bug(origin, &e.to_string()))?;
         match reading {
-            Reading::Done(done) => return done.and_then(|done| with_integrations(*done)),
+            Reading::Done(done) => {
+                return done.and_then(|done| with_integrations(*done)).map(|(mut config, warnings)| {
+                    prints.extend(answers.prints());
+                    config.prints = prints;
+                    (config, warnings)
+                });
+            }
             Reading::Asks(questions) => answer(questions, deadline, &mut answers).await,
         }
     }
@@ -89,8 +106,12 @@ fn bug(origin: &Origin, why: &str) -> Errors {
 
 /// Reads a file's text, for [`load`] and for those who want no more of it.
 pub async fn document(path: &Path) -> Result<Document, Errors> {
+    Ok(read_document(path).await?.0)
+}
+
+async fn read_document(path: &Path) -> Result<(Document, Print), Errors> {
     match files::read(path, Instant::now() + FILES_LIMIT).await {
-        Ok(content) => Document::of_file(path, &content.bytes),
+        Ok(content) => Ok((Document::of_file(path, &content.bytes)?, content.print)),
         Err((Unreadable { why, help }, missing)) => {
             let name = path.display();
             let start = || format!("start with an example: sealane config example > {name}");
@@ -125,6 +146,11 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
 /// [`load`] for callers without a runtime.
 pub fn load_and_wait(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
     wait(path, load(&Origin::File(path.to_path_buf())))?
+}
+
+/// [`load`], with an audit by a policy, for callers without a runtime.
+pub fn audit_and_wait(path: &Path, policy: Policy) -> Result<(Config, Vec<Warning>), Errors> {
+    wait(path, load_audited(&Origin::File(path.to_path_buf()), Some(policy)))?
 }
 
 /// [`load`] of a command line, for callers without a runtime.

@@ -2,7 +2,7 @@
 //!
 //! A lane gathers finished lines in a buffer of its own and hands the whole buffer over without ever waiting; a thread
 //! writes it to the standard output or a file and gives the emptied buffer back. When the disk cannot keep up the
-//! channel is full: the lines are dropped and counted, and requests go on.
+//! channel is full: the lines are dropped and counted, and requests go on. The same holds for a syslog server.
 //!
 //! ```text
 //! lane ── LaneLog::hand_over ──▶ bounded channel (all lanes) ──▶ writer thread ──▶ file
@@ -10,11 +10,12 @@
 //!   └───────────────── bounded channel of empty buffers (per lane) ◀───┘
 //! ```
 
-use crate::config::{AccessLogTarget, RunAs};
+use crate::config::{AccessLogTarget, Rotation, RunAs};
 use crate::log;
+use crate::run::syslog;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -46,6 +47,8 @@ struct Shared {
     reopen: AtomicBool,
     stop: AtomicBool,
     write_errors: AtomicU64,
+    /// Lines that a syslog server did not take.
+    lost: AtomicU64,
     bytes: AtomicU64,
 }
 
@@ -66,9 +69,9 @@ pub struct LogStats {
 }
 
 impl LogStats {
-    /// Lines that were dropped because the writer was behind.
+    /// Lines that were dropped because the writer was behind, or that a syslog server did not take.
     pub fn dropped(&self) -> u64 {
-        self.dropped.iter().map(|d| d.load(Relaxed)).sum()
+        self.dropped.iter().map(|d| d.load(Relaxed)).sum::<u64>() + self.shared.lost.load(Relaxed)
     }
 
     /// Failed writes.
@@ -119,13 +122,15 @@ impl AccessLog {
     /// Errors: the file cannot be opened.
     pub fn start(
         target: &AccessLogTarget,
+        rotation: Option<Rotation>,
         lanes: usize,
         owner: Option<&RunAs>,
     ) -> io::Result<Option<(AccessLog, Vec<LaneLog>)>> {
         let output = match target {
             AccessLogTarget::Off => return Ok(None),
             AccessLogTarget::Stdout => Output::Stdout,
-            AccessLogTarget::File(path) => Output::File(open(path, owner)?, path.clone()),
+            AccessLogTarget::File(path) => Output::File(LogFile::new(open(path, owner)?, path.clone(), rotation)),
+            AccessLogTarget::Syslog(server) => Output::Syslog(syslog::Sender::new(server.clone())),
         };
         Self::start_on(output, lanes, lanes * BUFFERS_PER_LANE).map(Some)
     }
@@ -175,7 +180,8 @@ impl AccessLog {
 
 enum Output {
     Stdout,
-    File(File, PathBuf),
+    File(LogFile),
+    Syslog(syslog::Sender),
     #[cfg(test)]
     Test(Box<dyn Write + Send>),
 }
@@ -197,25 +203,117 @@ fn open(path: &Path, owner: Option<&RunAs>) -> io::Result<File> {
     }
 }
 
+/// What went wrong with some lines.
+struct Failed {
+    /// What could not be done, for a message.
+    what: &'static str,
+    error: io::Error,
+    /// Lines that are known to be lost.
+    lost: u64,
+}
+
+impl Failed {
+    fn to(what: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| Self { what, error, lost: 0 }
+    }
+}
+
 impl Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Failed> {
+        let to_write = Failed::to("write");
         match self {
             Self::Stdout => {
                 let mut out = io::stdout().lock();
-                out.write_all(bytes)?;
-                out.flush()
+                out.write_all(bytes).and_then(|()| out.flush()).map_err(to_write)
             }
-            Self::File(file, _) => file.write_all(bytes),
+            Self::File(file) => file.write(bytes),
+            Self::Syslog(server) => {
+                let sent = server.send(bytes);
+                sent.error.map_or(Ok(()), |error| Err(Failed { what: "send", error, lost: sent.lost }))
+            }
             #[cfg(test)]
-            Self::Test(out) => out.write_all(bytes),
+            Self::Test(out) => out.write_all(bytes).map_err(to_write),
         }
     }
 
     fn reopen(&mut self) -> io::Result<()> {
-        if let Self::File(file, path) = self {
-            *file = open(path, None)?;
+        match self {
+            Self::File(file) => file.reopen(),
+            _ => Ok(()),
         }
+    }
+}
+
+/// The file that lines are appended to.
+struct LogFile {
+    file: File,
+    path: PathBuf,
+    rotation: Option<Rotation>,
+    /// Bytes in it, as far as this process knows.
+    size: u64,
+    /// After a rotation that failed, the next is not tried before.
+    retry_at: Option<Instant>,
+}
+
+/// How long the file is left as it is after it could not be renamed.
+const ROTATE_AGAIN: Duration = Duration::from_secs(60);
+
+impl LogFile {
+    fn new(file: File, path: PathBuf, rotation: Option<Rotation>) -> Self {
+        let size = file.metadata().map_or(0, |meta| meta.len());
+        Self { file, path, rotation, size, retry_at: None }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Failed> {
+        // Lines are worth more than a rotation: they are written in any case.
+        let rotated = match self.rotation {
+            Some(rotation) if self.size > 0 && self.size + bytes.len() as u64 > rotation.size => {
+                self.rotate(rotation.keep)
+            }
+            _ => Ok(()),
+        };
+        self.file.write_all(bytes).map_err(Failed::to("write"))?;
+        self.size += bytes.len() as u64;
+        rotated.map_err(Failed::to("rotate"))
+    }
+
+    fn reopen(&mut self) -> io::Result<()> {
+        *self = Self::new(open(&self.path, None)?, self.path.clone(), self.rotation);
         Ok(())
+    }
+
+    /// `FILE.1` becomes `FILE.2` and so on, the file `FILE.1`, and a new file begins.
+    fn rotate(&mut self, keep: u32) -> io::Result<()> {
+        if self.retry_at.is_some_and(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        let result = self.try_rotate(keep);
+        self.retry_at = result.is_err().then(|| Instant::now() + ROTATE_AGAIN);
+        result
+    }
+
+    fn try_rotate(&mut self, keep: u32) -> io::Result<()> {
+        let own = self.file.metadata()?;
+        match std::fs::symlink_metadata(&self.path) {
+            // A device or a link is not ours to rename.
+            Ok(meta) if !meta.is_file() => return Ok(()),
+            Ok(meta) if (meta.dev(), meta.ino()) == (own.dev(), own.ino()) => {}
+            // Somebody else has renamed the file: logrotate, or another process of this gateway during an upgrade.
+            _ => return self.reopen(),
+        }
+        let numbered = |n: u32| {
+            let mut name = self.path.clone().into_os_string();
+            name.push(format!(".{n}"));
+            PathBuf::from(name)
+        };
+        for n in (1..keep).rev() {
+            match std::fs::rename(numbered(n), numbered(n + 1)) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        std::fs::rename(&self.path, numbered(1))?;
+        self.reopen()
     }
 }
 
@@ -257,7 +355,11 @@ impl Writer {
             Ok(()) => {
                 self.shared.bytes.fetch_add(lines.len() as u64, Relaxed);
             }
-            Err(e) => self.failed("write", &e),
+            Err(failed) => {
+                self.failed(failed.what, &failed.error);
+                // After the line in the log, as the number of errors: who waits for the counter finds both.
+                self.shared.lost.fetch_add(failed.lost, Relaxed);
+            }
         }
         if lines.capacity() <= MAX_KEPT {
             lines.clear();
@@ -294,7 +396,7 @@ mod tests {
     fn lines_arrive_and_buffers_come_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access.log");
-        let (log, mut lanes) = AccessLog::start(&AccessLogTarget::File(path.clone()), 2, None).unwrap().unwrap();
+        let (log, mut lanes) = AccessLog::start(&AccessLogTarget::File(path.clone()), None, 2, None).unwrap().unwrap();
         lanes[0].hand_over(b"one\n".to_vec());
         lanes[1].hand_over(b"two\nthree\n".to_vec());
         assert!(log.finish(Duration::from_secs(60)));
@@ -340,7 +442,7 @@ mod tests {
     fn reopening_goes_on_in_a_new_file() {
         let folder = tempfile::tempdir().unwrap();
         let (path, moved) = (folder.path().join("access.log"), folder.path().join("access.log.1"));
-        let (log, mut lanes) = AccessLog::start(&AccessLogTarget::File(path.clone()), 1, None).unwrap().unwrap();
+        let (log, mut lanes) = AccessLog::start(&AccessLogTarget::File(path.clone()), None, 1, None).unwrap().unwrap();
         lanes[0].hand_over(b"old\n".to_vec());
         while log.stats().bytes() < 4 {
             std::thread::yield_now();
@@ -351,6 +453,43 @@ mod tests {
         assert!(log.finish(Duration::from_secs(60)));
         assert_eq!(std::fs::read_to_string(&moved).unwrap(), "old\n");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "new\n");
+    }
+
+    #[test]
+    fn a_file_that_is_full_makes_room_for_a_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.log");
+        let open_file =
+            |keep| LogFile::new(open(&path, None).unwrap(), path.clone(), Some(Rotation { size: 10, keep }));
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).ok();
+        let mut file = open_file(2);
+        for lines in ["12345\n", "678\n", "a\n", "longer than the limit\n", "b\n"] {
+            assert!(file.write(lines.as_bytes()).is_ok());
+        }
+        let names = ["access.log", "access.log.1", "access.log.2", "access.log.3"];
+        assert_eq!(
+            names.map(|name| read(name).unwrap_or_default()),
+            ["b\n", "longer than the limit\n", "a\n", ""],
+            "the oldest is gone"
+        );
+        // A start finds what is there.
+        let mut file = open_file(2);
+        assert_eq!(file.size, 2);
+        // Somebody else renames it: this process begins a new one, and leaves theirs.
+        std::fs::rename(&path, folder.path().join("theirs")).unwrap();
+        assert!(file.write(b"123456789\n").is_ok());
+        assert_eq!((read("theirs"), read("access.log")), (Some("b\n".into()), Some("123456789\n".into())));
+        // What cannot be renamed stays, and lines are written.
+        std::fs::remove_file(folder.path().join("access.log.2")).unwrap();
+        std::fs::create_dir_all(folder.path().join("access.log.2/full")).unwrap();
+        std::fs::write(folder.path().join("access.log.1"), "kept\n").unwrap();
+        assert!(file.write(b"more\n").is_err_and(|failed| failed.what == "rotate"));
+        assert_eq!(
+            (read("access.log.1"), read("access.log")),
+            (Some("kept\n".into()), Some("123456789\nmore\n".into()))
+        );
+        assert!(file.write(b"again\n").is_ok());
+        assert_eq!(read("access.log").unwrap(), "123456789\nmore\nagain\n");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::certificates::ticket_keys::TicketRing;
 use crate::config::{Config, snapshot_parts};
 use crate::log;
+use crate::metrics::latency::Latencies;
 use crate::run::sockets::{self, Opened, OpenedUdp};
 use crate::run::syn_tls;
 use crate::upgrade::handover::{Inherited, InheritedState};
@@ -32,6 +33,8 @@ pub struct Listeners {
     /// Processes before this one that have QUIC connections at the same sockets.
     predecessors: Arc<[QuicPredecessor]>,
     next_id: u32,
+    /// Where durations are recorded.
+    latencies: Arc<Latencies>,
     /// Answers to certificate authorities.
     challenges: Arc<Challenges>,
     /// No longer configured; open until the last lane has let go. An address that comes back meanwhile finds its
@@ -50,7 +53,7 @@ fn generation_after(predecessors: &[QuicPredecessor]) -> u8 {
 
 impl Listeners {
     /// None open, but these to be used where their address is configured.
-    pub fn of(inherited_state: &mut InheritedState) -> Self {
+    pub fn of(inherited_state: &mut InheritedState, latencies: Arc<Latencies>) -> Self {
         let predecessors: Arc<[QuicPredecessor]> = std::mem::take(&mut inherited_state.predecessors).into();
         Self {
             inherited: std::mem::take(&mut inherited_state.listeners),
@@ -58,6 +61,7 @@ impl Listeners {
             inherited_udp: std::mem::take(&mut inherited_state.udp),
             generation: generation_after(&predecessors),
             predecessors,
+            latencies,
             ..Self::default()
         }
     }
@@ -137,6 +141,7 @@ impl Listeners {
             quic_generation: self.generation,
             quic_predecessors: self.predecessors.clone(),
             challenges: self.challenges.clone(),
+            latency: self.latencies.places(config),
         })
     }
 

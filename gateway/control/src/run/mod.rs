@@ -12,6 +12,7 @@ pub(crate) mod shortage;
 pub mod signals;
 pub mod sockets;
 pub mod syn_tls;
+mod syslog;
 pub(crate) mod systemd;
 pub(crate) mod user;
 pub(crate) mod watch;
@@ -25,6 +26,7 @@ use crate::dns;
 use crate::health::LiveUpstreams;
 use crate::log::{self, LogSettings};
 use crate::metrics::LaneMetrics;
+use crate::metrics::latency::Latencies;
 use crate::metrics::status::StatusRegistry;
 use crate::resolve;
 use crate::run::access_log_writer::AccessLog;
@@ -61,7 +63,7 @@ const NO_UPGRADE_NOW: &str = "not upgraded: an upgrade or the end is under way";
 /// How often files are looked at when changes of them are to be noticed.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
-/// What is up, for those who print it.
+/// What the started gateway serves, for the caller to print.
 #[derive(Clone, Debug)]
 pub struct Ready {
     /// Addresses as bound, in the order of the configuration.
@@ -128,6 +130,9 @@ async fn load(origin: Origin, files: Vec<PathBuf>, resolve_names: bool) -> Loade
     // As the files are before they are read: what changes meanwhile has changed since.
     let before = Look::bounded(files.clone()).await;
     let mut config = resolve::load(&origin).await;
+    // Of files that were read, it is known which state was read.
+    let read = config.as_mut().map_or_else(|_| HashMap::new(), |(config, _)| std::mem::take(&mut config.prints));
+    let before = before.with(Look::of_read(read));
     let wanted = config.as_ref().err().map_or_else(Vec::new, |e| e.files.clone());
     let named = config.as_ref().map_or(&wanted, |(config, _)| &config.files);
     let sets = config.as_ref().map_or_else(|_| Vec::new(), |(config, _)| FileSet::of(config));
@@ -169,14 +174,14 @@ struct Running {
     loaded: mpsc::Receiver<Loaded>,
     /// A command to upgrade that waits for the successor.
     upgrading: Option<PendingCommand>,
-    /// Its end of what the successor and this process pass each other, and the listeners whose UDP sockets stay here.
+    /// The channel to the successor, and the listeners whose UDP sockets stay in this process.
     successor_channel: Option<(Arc<Channel>, Arc<[SocketAddr]>)>,
     draining: bool,
     vpn: Option<Vpn>,
 }
 
 impl Running {
-    /// Opens everything, becomes who it should be, starts the lanes; in this order.
+    /// Opens sockets and files, then changes to the configured user, then starts the lanes.
     async fn start(mut config: Config, program: Program, mut inherited_state: InheritedState) -> Result<Self> {
         let signals = Signals::new()?;
         let run_as = user::to_become(&config).cloned();
@@ -190,22 +195,23 @@ impl Running {
         if let Some(keys) = inherited_state.tickets.take() {
             ring.inherit(&keys);
         }
-        let mut listeners = Listeners::of(&mut inherited_state);
+        let latencies = Arc::new(Latencies::new(config.lanes));
+        let mut listeners = Listeners::of(&mut inherited_state, latencies.clone());
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
-        // Clients that come meanwhile wait to be accepted. Whose name does not resolve is down until it does.
+        // Clients that come meanwhile wait to be accepted. A server whose name does not resolve is down until it does.
         dns::inherit(std::mem::take(&mut inherited_state.names));
         for warning in resolve::names(&mut config, dns::LOAD_LIMIT).await {
             log::warn!("{warning}");
         }
-        let upstreams = LiveUpstreams::new(&config);
+        let upstreams = LiveUpstreams::new(&config, latencies.clone());
         snapshot.upstreams = upstreams.current();
         for address in listeners.forget_inherited() {
             log::warn!("no listener is configured for {address}, which was passed to this process");
         }
-        let log = AccessLog::start(&config.access_log, config.lanes, run_as.as_ref());
+        let log = AccessLog::start(&config.access_log, config.rotation, config.lanes, run_as.as_ref());
         let log = log.with_context(|| match &config.access_log {
             AccessLogTarget::File(path) => format!("cannot write the access log {}", path.display()),
-            AccessLogTarget::Off | AccessLogTarget::Stdout => "cannot start the access log".to_owned(),
+            _ => "cannot start the access log".to_owned(),
         })?;
         let (log, lane_logs) = match log {
             Some((log, lanes)) => (Some(log), lanes.into_iter().map(Some).collect()),
@@ -238,7 +244,7 @@ impl Running {
         }
         upstreams.start(lanes.waker())?;
         let metrics = LaneMetrics::new(lanes.counters.clone(), log.as_ref().map(AccessLog::stats));
-        let metrics = Arc::new(metrics.with_upstreams(upstreams.clone()));
+        let metrics = Arc::new(metrics.with_upstreams(upstreams.clone()).with_latencies(latencies));
         let status = Arc::new(StatusRegistry::new(metrics.clone()));
         status.configured(&config, &listeners, 1);
         let (commands, requested) = Commands::channel();
@@ -246,9 +252,9 @@ impl Running {
         admin.answer_to(&config.admin_names);
         let sets = FileSet::of(&config);
         let paths = sets.iter().flat_map(FileSet::all).chain(&config.files).cloned().collect();
-        let look = Look::bounded(paths).await;
-        let watched = config.reload_on_change.then(|| Watched::new(config.files.clone(), &Look::default(), &look));
-        let files = FileWatch::start(sets, &Look::default(), &look);
+        let (read, look) = (Look::of_read(std::mem::take(&mut config.prints)), Look::bounded(paths).await);
+        let watched = config.reload_on_change.then(|| Watched::new(config.files.clone(), &read, &look));
+        let files = FileWatch::start(sets, &read, &look);
         let mut automatic = Automatic::default();
         automatic.configure(&config);
         status.automatic(automatic.reporter());
@@ -317,7 +323,7 @@ impl Running {
         let memory = MemoryWatch::new(self.lanes.short_of_memory.clone());
         let mut shortages = ShortageWatch::default();
         let mut look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
-        // One look at a time: where a file system does not answer, no second thread waits for it.
+        // One look at a time.
         let (tell_looked, mut looked) = mpsc::channel(1);
         let mut looking = false;
         loop {
@@ -382,8 +388,8 @@ impl Running {
                 _ = look.tick(), if !looking => {
                     if let Some(watched) = &self.watched {
                         looking = true;
-                        let (look, tell) = (Look::start(watched.files().to_vec()), tell_looked.clone());
-                        tokio::spawn(async move { tell.send(look.await.unwrap_or_default()).await });
+                        let (look, tell) = (Look::bounded(watched.files().to_vec()), tell_looked.clone());
+                        tokio::spawn(async move { tell.send(look.await).await });
                     }
                 }
                 Some(look) = looked.recv() => {
@@ -642,7 +648,7 @@ impl Running {
             ("lanes", config.lanes != self.config.lanes),
             ("[admin] listen", config.admin != self.config.admin),
             ("[admin] socket", config.admin_socket != self.config.admin_socket),
-            ("[log] access", config.access_log != self.config.access_log),
+            ("[log] access", config.access_log != self.config.access_log || config.rotation != self.config.rotation),
             ("user", config.user != self.config.user),
         ] {
             if differs {
@@ -653,6 +659,7 @@ impl Running {
         config.admin = self.config.admin;
         config.admin_socket.clone_from(&self.config.admin_socket);
         config.access_log = self.config.access_log.clone();
+        config.rotation = self.config.rotation;
         config.user.clone_from(&self.config.user);
         self.ring.set_lifetime(config.ticket_lifetime);
         if self.automatic.changes(&config) {

@@ -3,7 +3,7 @@
 use super::files::{Folder, params};
 use rcgen::KeyPair;
 use sealane_control::certificates::automatic::BUILT_IN;
-use sealane_control::config::Config;
+use sealane_control::config::{Answers, Config, Content, read_again};
 
 /// A configuration with these hosts behind a listener with automatic certificates.
 fn text(folder: &Folder, hosts: &str) -> String {
@@ -39,7 +39,7 @@ fn each_exact_name_of_the_listeners_hosts_gets_one() {
     let folder = folder();
     let (config, warnings) = load(&folder, &text(&folder, TWO));
     let acme = config.acme.as_ref().unwrap();
-    assert_eq!(acme.names, ["a.example", "b.example"]);
+    assert_eq!(acme.settings.names, ["a.example", "b.example"]);
     let identities = &config.listeners[0].tls.as_ref().unwrap().policies[0].identities;
     assert_eq!(identities.all.len(), 2);
     assert_eq!((identities.find("a.example"), identities.find("b.example")), (&[0][..], &[1][..]));
@@ -60,7 +60,7 @@ fn wildcards_get_one_by_dns() {
     let folder = folder();
     let by_dns = "[acme]\nchallenges = [\"dns-01\"]\ndns_hook = [\"true\"]\n";
     let (config, warnings) = load(&folder, &text(&folder, TWO).replacen("[acme]\n", by_dns, 1));
-    assert_eq!(config.acme.as_ref().unwrap().names, ["*.example", "a.example", "b.example"]);
+    assert_eq!(config.acme.as_ref().unwrap().settings.names, ["*.example", "a.example", "b.example"]);
     assert!(!warnings.contains("no certificate of listener"), "{warnings}");
     let identities = &config.listeners[0].tls.as_ref().unwrap().policies[0].identities;
     assert_eq!(identities.find("c.example"), [0]);
@@ -100,6 +100,13 @@ fn mistakes_are_told_where_they_stand() {
         return;
     }
     let folder = folder();
+    folder.write("certs/dns.key", "c2VjcmV0");
+    let update = |fields: &str| {
+        format!(
+            "challenges = [\"dns-01\"]\ndns_update = {{ server = \"127.0.0.1\", key_name = \"acme\", \
+             key_file = \"certs/dns.key\", {fields} }}"
+        )
+    };
     let report = |text: &str| folder.report(text);
     let nameless = report(&text(&folder, "[[host]]\nnames = [\"*\"]\nrespond = {}\n"));
     assert!(
@@ -110,11 +117,23 @@ fn mistakes_are_told_where_they_stand() {
     for (setting, wanted) in [
         ("directory = \"http://a.example/dir\"", "is not the https URL of a directory"),
         ("directory = \"https:///dir\"", "is not the https URL of a directory"),
+        ("directory = \"https://[::1/dir\"", "is not the https URL of a directory"),
         ("contact = [\"admin@a.example\"]", "write \"mailto:admin@a.example\""),
         ("challenges = [\"http-01\"]", "no listener can answer \"http-01\""),
         ("challenges = [\"dns-01\"]", "\"dns-01\" needs a program"),
         ("challenges = [\"dns-01\"]\ndns_hook = [\"/none\"]", "there is no program /none"),
         ("challenges = [\"dns-02\"]", "dns-02"),
+        ("directory = \"https://b.example/\"\nfallback = { directory = \"https://b.example/\" }", "is there already"),
+        ("fallback = { directory = \"https:///\" }", "is not the https URL of a directory"),
+        (&update("zone = \"b.example\""), "no zone of [[acme.dns_update]] has the name a.example"),
+        (&update("zone = \"b..example\""), "is not a name in DNS"),
+        (&update("zone = \"example\", wait = \"2m\""), "\"wait\" is out of range"),
+        (&update("zone = \"example\"").replace("127.0.0.1", "localhost"), "is not the address of a DNS server"),
+        (&update("zone = \"example\"").replace("dns.key", "ca.pem"), "not a TSIG key"),
+        (
+            &update("zone = \"example\"").replacen("challenges", "dns_hook = [\"true\"]\nchallenges", 1),
+            "exclude each other",
+        ),
         ("external_account = { id = \"x\", key_file = \"certs/ca.pem\" }", "not an HMAC key"),
         ("external_account = { id = \"x\", key_file = \"certs/none\" }", "cannot read the key of the external account"),
     ] {
@@ -125,4 +144,31 @@ fn mistakes_are_told_where_they_stand() {
     let unused = text(&folder, host).replace("\"auto\"", "[{ cert = \"certs/a.pem\", key = \"certs/a.key\" }]");
     let report = report(&unused);
     assert!(report.contains("warning: [acme] is of no use"), "{report}");
+}
+
+/// The watcher of files looks for the name that a file is called by.
+#[test]
+fn a_certificate_for_another_name_is_not_taken_while_serving() {
+    if !BUILT_IN {
+        return;
+    }
+    let folder = folder();
+    let issue = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        key.serialize_pem() + &params(&[name], 2100).self_signed(&key).unwrap().pem()
+    };
+    std::fs::create_dir_all(folder.path("acme/certificates")).unwrap();
+    folder.write("acme/certificates/a.example.pem", issue("a.example"));
+    let (config, _) = load(&folder, &text(&folder, TWO));
+    let files = config.certificate_files().into_iter().find(|files| files.cert.ends_with("a.example.pem")).unwrap();
+    for (name, good) in [("a.example", true), ("b.example", false), ("a.example", true)] {
+        let path = folder.write("acme/certificates/a.example.pem", issue(name));
+        let mut answers = Answers::default();
+        let content = Content { bytes: std::fs::read(&path).unwrap().into(), mode: 0o600, print: None };
+        answers.contents.insert(path, Ok(content));
+        match read_again(&files, &answers) {
+            Ok(_) => assert!(good, "{name}"),
+            Err(errors) => assert!(!good && errors.to_string().contains("is not for a.example"), "{errors}"),
+        }
+    }
 }

@@ -237,7 +237,30 @@ fn messages() {
         (upstream("servers = [\"127.0.0.1:1\"]\nhealth = { status = 200 }"), "\"status\" without \"path\""),
         (String::from("resolver = \"mdns\"\n") + &listener("") + &respond, "not the address of a DNS server"),
     ];
-    for (text, wanted) in cases.into_iter().chain(routing) {
+    let log = |line: &str| format!("[log]\n{line}\n{}{respond}", listener(""));
+    let logs = [
+        (log("format = \"jsno\""), "did you mean \"json\"?"),
+        (log("format = \"apache\""), "or a template such as"),
+        (log("format = '$remote_adr'"), "did you mean \"$remote_addr\"?"),
+        (log("format = '$quux_quux'"), "the variables are"),
+        (log("format = 'costs $'"), "a \"$\" without the name of a variable"),
+        (log("format = \"$status\\n\""), "a line break within a line"),
+        (log("access = \"syslog:server=127.0.0.1\""), "write access = \"syslog+udp://192.0.2.1:514\""),
+        (log("access = \"syslog+udp://log.example:514\""), "is no syslog server"),
+        (log("statuses = [\"5xx\", \"600\"]"), "\"600\" is no status from 100 to 599"),
+        (log("skip_paths = \"health\""), "write \"/health\""),
+        (log("sample = 0"), "out of range"),
+        (log("rotate_size = \"1MiB\""), "is for an access log in a file"),
+        (log("access = \"a.log\"\nrotate_size = 1"), "out of range"),
+        (log("access = \"a.log\"\nrotate_keep = 3"), "no effect without \"rotate_size\""),
+        (format!("[metrics]\nmax_series = -1\n{}{respond}", listener("")), "max_series"),
+        (format!("[metrics]\nmax_serie = 1\n{}{respond}", listener("")), "did you mean \"max_series\"?"),
+        (
+            format!("{}{respond}[[host.route]]\nname = \" a\"\npath = \"/a\"\nrespond = {{}}\n", listener("")),
+            "spaces around it",
+        ),
+    ];
+    for (text, wanted) in cases.into_iter().chain(routing).chain(logs) {
         let errors = match folder.load(&text) {
             Ok(_) => panic!("taken:\n{text}"),
             Err(errors) => errors,

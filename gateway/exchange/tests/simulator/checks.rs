@@ -1,11 +1,11 @@
 //! The oracle. It knows what the peers did and saw, and compares.
 
-use crate::gateway::{Gateway, LINGER, PortPhase, X};
+use crate::gateway::{Gateway, PortPhase, X};
 use crate::net::{FOREVER, World};
 use crate::record::{Asked, Outcome};
 use crate::script::{Fault, Settings, Wish};
 use sealane_exchange::MAX_INTERIM;
-use sealane_exchange::deadlines::{Deadline, Party, Reason, Wait};
+use sealane_exchange::deadlines::{Deadline, LINGER, Party, Reason, Wait};
 
 /// A deadline has passed: the party that is blamed was slow by its script.
 pub fn check_blame(w: &World, settings: &Settings, x: &X, passed: &Deadline) {

@@ -2,10 +2,16 @@
 //!
 //! A condition is a disjunction of conjunctions of ACLs. For a given address, host and path most ACLs are decided; what is left is
 //! about methods and headers, which routes can say.
+//!
+//! An ACL is understood if its fetch, its converters, its kind of match, its flags and its values are all in [`read`]; everything
+//! else is [`Test::Unknown`], and so is undecided where a rule uses it.
 
 use super::parser::{Line, Proxy};
 use crate::nginx::is_name;
+use crate::output::{Methods, quoted};
+use crate::paths::{self, PathTest};
 use crate::patterns;
+use crate::report::Id;
 use std::collections::BTreeMap;
 
 /// What one `acl` line tests; several of one name are alternatives.
@@ -14,20 +20,24 @@ pub(super) enum Test {
     Always(bool),
     Tls,
     Port(Vec<u16>),
-    /// Names as in `[[host]]`.
+    /// Names of the request's host, as in `[[host]]`.
     Host(Vec<String>),
-    /// Texts that a path begins with.
-    PathBegins(Vec<String>),
-    Path(Vec<String>),
+    /// Names of the ClientHello, as in `[[host]]`. A connection without TLS has none.
+    ServerName(Vec<String>),
+    Path(Vec<PathTest>),
     Method(Vec<String>),
     /// A header, and a condition in TOML.
     Header(String, String),
-    /// More than `1` requests in the period of a stick table (`0`: its counter).
-    Rate(u32),
+    /// More requests in the period of a stick table than this, by the counter of this number.
+    Rate(Counter, u32),
     /// It checks who the client is.
     Access,
     Unknown,
 }
+
+/// A counter of clients' requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Counter(pub u8);
 
 /// A conjunction: tests, each perhaps negated.
 pub(super) type All = Vec<(bool, Vec<Test>)>;
@@ -36,20 +46,20 @@ pub(super) type All = Vec<(bool, Vec<Test>)>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Condition(pub Vec<All>);
 
-/// What was said of a condition by its ACLs, to be reported.
+/// What was said of a condition by its ACLs, to be reported: where a header's value has another case, it is not meant here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Remarks(pub Vec<String>);
 
 /// An `acl` line: what it tests, and remarks about that.
 pub(super) type Acl<'l> = (Test, &'l Line, Vec<String>);
 
-/// Methods (none: any), and headers with their conditions.
-pub(super) type Match = (Vec<String>, Vec<(String, String)>);
+/// Methods, and headers with their conditions.
+pub(super) type Match = (Methods, Vec<(String, String)>);
 
-/// The ACLs of a proxy by name, with the remarks about each.
+/// The ACLs of a proxy, by section and name: those of `defaults` are for the rules in them only.
 #[derive(Default)]
 pub(super) struct Acls<'l> {
-    pub named: BTreeMap<&'l str, Vec<Acl<'l>>>,
+    pub named: BTreeMap<(Id, &'l str), Vec<Acl<'l>>>,
 }
 
 /// ACLs that HAProxy defines.
@@ -76,15 +86,16 @@ const MAX_TERMS: usize = 200;
 impl<'l> Acls<'l> {
     pub fn of(proxy: &Proxy<'l>) -> Self {
         let mut out = Self::default();
-        for line in proxy.own().filter(|l| l.word(0) == "acl" && l.words.len() > 2) {
-            let (test, remarks) = test(line.from(2));
-            out.named.entry(line.words[1].as_str()).or_default().push((test, line, remarks));
+        for line in proxy.all().filter(|l| l.word(0) == "acl" && l.words.len() > 2) {
+            let mut remarks = Vec::new();
+            let test = read(line.from(2), &mut remarks).unwrap_or_else(|| unknown(line.word(2)));
+            out.named.entry((line.section, line.words[1].as_str())).or_default().push((test, line, remarks));
         }
         out
     }
 
-    /// Reads `if …` or `unless …` at the end of a line; `None` where it cannot be read.
-    pub fn condition(&self, words: &[String], remarks: &mut Remarks) -> Option<Condition> {
+    /// Reads `if …` or `unless …` at the end of a line of a section; `None` where it cannot be read.
+    pub fn condition(&self, section: Id, words: &[String], remarks: &mut Remarks) -> Option<Condition> {
         let Some(first) = words.first() else { return Some(Condition::default()) };
         let unless = match first.as_str() {
             "if" => false,
@@ -95,29 +106,27 @@ impl<'l> Acls<'l> {
         let mut negated = false;
         let mut i = 1;
         while i < words.len() {
-            let word = words[i].as_str();
+            let mut word = words[i].as_str();
             i += 1;
-            let (word, not) = match word.strip_prefix('!') {
-                Some(rest) => (rest, true),
-                None => (word, false),
-            };
-            negated ^= not;
+            while let Some(rest) = word.strip_prefix('!') {
+                negated = !negated;
+                word = rest;
+            }
             match word {
                 "" => continue,
-                "or" | "||" => {
+                "or" | "||" if !negated => {
                     terms.push(Vec::new());
                     continue;
                 }
-                "and" | "&&" => continue,
                 "{" => {
                     let end = words[i..].iter().position(|w| w == "}")? + i;
-                    let (test, mut found) = test(&words[i..end]);
-                    remarks.0.append(&mut found);
+                    let test = read(&words[i..end], &mut remarks.0)
+                        .unwrap_or_else(|| unknown(words.get(i).map_or("", String::as_str)));
                     terms.last_mut()?.push((negated, vec![test]));
                     i = end + 1;
                 }
                 name => {
-                    let tests: Vec<Test> = match self.named.get(name) {
+                    let tests: Vec<Test> = match self.named.get(&(section, name)) {
                         Some(tests) => {
                             tests.iter().for_each(|(.., r)| remarks.0.extend(r.iter().cloned()));
                             tests.iter().map(|(t, ..)| t.clone()).collect()
@@ -125,7 +134,7 @@ impl<'l> Acls<'l> {
                         None => {
                             let predefined = PREDEFINED.iter().find(|(n, _)| *n == name)?.1;
                             let words: Vec<String> = predefined.iter().map(|w| (*w).to_owned()).collect();
-                            vec![test(&words).0]
+                            vec![read(&words, &mut Vec::new()).unwrap_or(Test::Access)]
                         }
                     };
                     terms.last_mut()?.push((negated, tests));
@@ -136,7 +145,7 @@ impl<'l> Acls<'l> {
                 return None;
             }
         }
-        if terms.iter().any(Vec::is_empty) {
+        if negated || terms.iter().any(Vec::is_empty) {
             return None;
         }
         match (unless, terms.as_slice()) {
@@ -152,146 +161,164 @@ impl<'l> Acls<'l> {
     }
 }
 
-/// Reads a criterion with its flags and values.
-fn test(words: &[String]) -> (Test, Vec<String>) {
-    let mut remarks = Vec::new();
-    let Some(fetch) = words.first() else { return (Test::Unknown, remarks) };
-    let (fetch, converters) = fetch.split_once(',').unwrap_or((fetch.as_str(), ""));
+/// A criterion in its parts.
+struct Criterion<'w> {
+    name: &'w str,
+    argument: &'w str,
+    /// `-i`, or the converter `lower`.
+    any_case: bool,
+    /// `-m`; empty where there is none.
+    matching: &'w str,
+    values: Vec<&'w str>,
+}
+
+/// Takes a criterion apart; `None` where a converter, a flag or a parenthesis is not known.
+fn criterion(words: &[String]) -> Option<Criterion<'_>> {
+    let (fetch, lower) = match words.first()?.strip_suffix(",lower") {
+        Some(fetch) => (fetch, true),
+        None => (words.first()?.as_str(), false),
+    };
     let (name, argument) = match fetch.split_once('(') {
-        Some((name, rest)) => (name, rest.split(')').next().unwrap_or("")),
+        Some((name, rest)) => (name, rest.strip_suffix(')')?),
         None => (fetch, ""),
     };
-    let mut matching = "";
-    let mut ignore_case = matches!(converters, "lower");
-    let mut values: Vec<&str> = Vec::new();
+    // What is left of a converter has a comma, or a second parenthesis.
+    if name.contains([',', ')']) || argument.contains(['(', ')']) {
+        return None;
+    }
+    let mut out = Criterion { name, argument, any_case: lower, matching: "", values: Vec::new() };
     let mut i = 1;
     let mut flags = true;
     while i < words.len() {
         match words[i].as_str() {
-            "-i" if flags => ignore_case = true,
-            "-m" if flags => {
+            "-i" if flags => out.any_case = true,
+            "-m" if flags && out.matching.is_empty() => {
                 i += 1;
-                matching = words.get(i).map_or("", String::as_str);
+                out.matching = words.get(i)?;
             }
-            "-f" | "-M" | "-n" | "-u" if flags => return (access_or_unknown(name), remarks),
             "--" if flags => flags = false,
+            flag if flags && flag.starts_with('-') => return None,
             value => {
                 flags = false;
-                values.push(value);
+                out.values.push(value);
             }
         }
         i += 1;
     }
-    let owned = |values: &[&str]| values.iter().map(|v| (*v).to_owned()).collect::<Vec<String>>();
-    let host = matches!(argument.to_ascii_lowercase().as_str(), "host" | "host,1" | "host,-1");
-    let case = |remarks: &mut Vec<String>| {
-        if ignore_case {
-            remarks.push("upper and lower case differ in paths".to_owned());
-        }
-    };
-    let test = match (name, matching) {
-        ("always_true", _) => Test::Always(true),
-        ("always_false", _) => Test::Always(false),
-        ("ssl_fc", _) => Test::Tls,
-        ("req.ssl_hello_type" | "req_ssl_hello_type", _) => Test::Always(true),
-        ("dst_port", _) => match values.iter().map(|v| v.parse().ok()).collect() {
-            Some(ports) => Test::Port(ports),
-            None => Test::Unknown,
-        },
-        ("hdr" | "req.hdr" | "req.fhdr", "" | "str") if host => names(&values, "str", &mut remarks),
-        ("hdr" | "req.hdr", "beg" | "end" | "dom" | "reg") if host => names(&values, matching, &mut remarks),
-        ("hdr_beg" | "hdr_end" | "hdr_dom" | "hdr_reg", _) if host => names(&values, &name[4..], &mut remarks),
-        ("ssl_fc_sni" | "req.ssl_sni" | "req_ssl_sni", m) => {
-            names(&values, if m.is_empty() { "str" } else { m }, &mut remarks)
-        }
-        ("ssl_fc_sni_end" | "req_ssl_sni_end", _) => names(&values, "end", &mut remarks),
-        ("ssl_fc_sni_reg" | "req_ssl_sni_reg", _) => names(&values, "reg", &mut remarks),
-        ("path", "" | "str") | ("path_str", _) if !values.is_empty() => {
-            case(&mut remarks);
-            Test::Path(owned(&values))
-        }
-        ("path", "beg") | ("path_beg" | "url_beg", _) if !values.is_empty() => {
-            case(&mut remarks);
-            Test::PathBegins(owned(&values))
-        }
-        ("path", "dir") | ("path_dir", _) => Test::Unknown,
-        ("path", "reg") | ("path_reg", _) => {
-            let all: Option<Vec<(Vec<String>, bool)>> = values.iter().map(|v| patterns::paths(v)).collect();
-            case(&mut remarks);
-            match all {
-                Some(all) if !all.is_empty() && all.iter().all(|(_, p)| *p == all[0].1) => {
-                    let prefix = all[0].1;
-                    let texts: Vec<String> = all.into_iter().flat_map(|(t, _)| t).collect();
-                    if prefix { Test::PathBegins(texts) } else { Test::Path(texts) }
-                }
-                _ => Test::Unknown,
-            }
-        }
-        ("method", _) if !values.is_empty() => Test::Method(owned(&values)),
-        ("hdr" | "req.hdr" | "req.fhdr", "" | "str" | "found") | ("hdr_cnt" | "req.hdr_cnt", _)
-            if is_name(argument) =>
-        {
-            match (values.as_slice(), matching, name.ends_with("_cnt")) {
-                (_, "found", _) => Test::Header(argument.to_owned(), "true".to_owned()),
-                (["gt", "0"] | ["ge", "1"], _, true) => Test::Header(argument.to_owned(), "true".to_owned()),
-                (["0"] | ["eq", "0"], _, true) => Test::Header(argument.to_owned(), "false".to_owned()),
-                ([one], _, false) if !one.ends_with('*') => {
-                    if ignore_case {
-                        remarks.push("upper and lower case differ in a header's value".to_owned());
-                    }
-                    Test::Header(argument.to_owned(), crate::output::quoted(one))
-                }
-                _ => Test::Unknown,
-            }
-        }
-        ("hdr_beg" | "req.hdr_beg", _) | ("hdr" | "req.hdr", "beg") if is_name(argument) && values.len() == 1 => {
-            Test::Header(argument.to_owned(), crate::output::quoted(&format!("{}*", values[0])))
-        }
-        ("sc_http_req_rate" | "sc0_http_req_rate" | "src_http_req_rate", _) => match values.as_slice() {
-            ["gt", n] => n.parse().map_or(Test::Access, Test::Rate),
-            ["ge", n] => n.parse::<u32>().map_or(Test::Access, |n| Test::Rate(n.saturating_sub(1))),
-            _ => Test::Access,
-        },
-        (name, _) => access_or_unknown(name),
-    };
-    (test, remarks)
+    // A value in capitals is never equal to one in small letters.
+    if lower && out.values.iter().any(|v| v.bytes().any(|b| b.is_ascii_uppercase())) {
+        return None;
+    }
+    Some(out)
 }
 
-fn access_or_unknown(name: &str) -> Test {
+/// Reads a criterion. `None`: something of it is not known.
+fn read(words: &[String], remarks: &mut Vec<String>) -> Option<Test> {
+    let c = criterion(words)?;
+    let values = c.values.as_slice();
+    let owned = || values.iter().map(|v| (*v).to_owned()).collect::<Vec<String>>();
+    let plain = c.argument.is_empty() && c.matching.is_empty() && !c.any_case;
+    let is_host = matches!(c.argument.to_ascii_lowercase().as_str(), "host" | "host,1" | "host,-1");
+    let path = |test: fn(&str) -> PathTest| {
+        (c.argument.is_empty() && !values.is_empty())
+            .then(|| Test::Path(values.iter().map(|v| PathTest { any_case: c.any_case, ..test(v) }).collect()))
+    };
+    match (c.name, c.matching) {
+        ("always_true" | "always_false", _) if plain && values.is_empty() => {
+            Some(Test::Always(c.name == "always_true"))
+        }
+        ("ssl_fc", _) if plain && values.is_empty() => Some(Test::Tls),
+        ("req.ssl_hello_type" | "req_ssl_hello_type", _) if plain && values == ["1"] => Some(Test::Always(true)),
+        ("dst_port", _) if plain && !values.is_empty() => {
+            values.iter().map(|v| v.parse().ok()).collect::<Option<_>>().map(Test::Port)
+        }
+        ("hdr" | "req.hdr" | "req.fhdr", "" | "str") if is_host => names(values, "str").map(Test::Host),
+        ("hdr" | "req.hdr", "end" | "reg") if is_host => names(values, c.matching).map(Test::Host),
+        ("hdr_end" | "hdr_reg", "") if is_host => names(values, &c.name[4..]).map(Test::Host),
+        ("ssl_fc_sni" | "req.ssl_sni" | "req_ssl_sni", "" | "str") if c.argument.is_empty() => {
+            names(values, "str").map(Test::ServerName)
+        }
+        ("ssl_fc_sni" | "req.ssl_sni" | "req_ssl_sni", "end" | "reg") if c.argument.is_empty() => {
+            names(values, c.matching).map(Test::ServerName)
+        }
+        ("ssl_fc_sni_end" | "req_ssl_sni_end", "") if c.argument.is_empty() => {
+            names(values, "end").map(Test::ServerName)
+        }
+        ("ssl_fc_sni_reg" | "req_ssl_sni_reg", "") if c.argument.is_empty() => {
+            names(values, "reg").map(Test::ServerName)
+        }
+        ("path", "" | "str") | ("path_str", "") => path(PathTest::exact),
+        ("path", "beg") | ("path_beg", "") => path(PathTest::begins),
+        ("path", "reg") | ("path_reg", "") if c.argument.is_empty() && !values.is_empty() => {
+            let all: Option<Vec<Vec<PathTest>>> = values.iter().map(|v| patterns::paths(v, c.any_case)).collect();
+            all.map(|all| Test::Path(all.concat()))
+        }
+        ("method", "" | "str") if c.argument.is_empty() && !c.any_case && !values.is_empty() => {
+            let good = |m: &&str| !m.is_empty() && m.bytes().all(|b| b.is_ascii_uppercase());
+            values.iter().all(good).then(|| Test::Method(owned()))
+        }
+        ("hdr" | "req.hdr" | "req.fhdr", "found") if is_name(c.argument) && values.is_empty() => {
+            Some(Test::Header(c.argument.to_owned(), "true".to_owned()))
+        }
+        ("hdr_cnt" | "req.hdr_cnt", "") if is_name(c.argument) && !c.any_case => match values {
+            ["gt", "0"] | ["ge", "1"] => Some(Test::Header(c.argument.to_owned(), "true".to_owned())),
+            ["0"] | ["eq", "0"] => Some(Test::Header(c.argument.to_owned(), "false".to_owned())),
+            _ => None,
+        },
+        ("hdr" | "req.hdr" | "req.fhdr", "" | "str") if is_name(c.argument) && c.argument != "host" => match values {
+            [one] if !one.is_empty() && !one.ends_with('*') && !one.contains(',') => {
+                if c.any_case {
+                    remarks.push("upper and lower case differ in a header's value".to_owned());
+                }
+                Some(Test::Header(c.argument.to_owned(), quoted(one)))
+            }
+            _ => None,
+        },
+        ("sc_http_req_rate" | "sc0_http_req_rate" | "sc1_http_req_rate" | "sc2_http_req_rate", "") if !c.any_case => {
+            let counter = match (c.name.strip_prefix("sc")?.bytes().next()?, c.argument) {
+                (b'_', n) => n.parse().ok()?,
+                (digit, "") => digit - b'0',
+                _ => return None,
+            };
+            let n = match values {
+                ["gt", n] => n.parse().ok()?,
+                ["ge", n] => n.parse::<u32>().ok()?.checked_sub(1)?,
+                _ => return None,
+            };
+            Some(Test::Rate(Counter(counter), n))
+        }
+        _ => None,
+    }
+}
+
+/// A criterion that is not understood; whether it checks who the client is only changes what is said of it.
+fn unknown(fetch: &str) -> Test {
     let about_clients =
         ["src", "http_auth", "ssl_c_", "sc_", "sc0_", "sc1_", "sc2_", "ssl_fc_has", "table_", "so_id", "user"];
-    match about_clients.iter().any(|p| name.starts_with(p)) {
+    match about_clients.iter().any(|p| fetch.starts_with(p)) {
         true => Test::Access,
         false => Test::Unknown,
     }
 }
 
-fn names(values: &[&str], matching: &str, remarks: &mut Vec<String>) -> Test {
+/// Names of hosts. What ends within a label, or has a port, is not known.
+fn names(values: &[&str], matching: &str) -> Option<Vec<String>> {
     let mut out: Vec<String> = Vec::new();
     for value in values {
-        // A port beside the name is not looked at here.
         let lower = value.to_ascii_lowercase();
-        let bare = lower.rsplit_once(':').filter(|(_, p)| p.parse::<u16>().is_ok()).map_or(lower.as_str(), |(h, _)| h);
         let good = |n: &str| {
             !n.is_empty()
                 && n.split('.').all(|l| !l.is_empty())
                 && n.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
         };
-        match (matching, bare.strip_prefix('.')) {
-            ("str", None) if good(bare) => out.push(bare.to_owned()),
+        match (matching, lower.strip_prefix('.')) {
+            ("str", None) if good(&lower) => out.push(lower),
             ("end", Some(rest)) if good(rest) => out.push(format!("**.{rest}")),
-            ("end" | "dom", None) if good(bare) && bare.contains('.') => {
-                out.extend([bare.to_owned(), format!("**.{bare}")]);
-                remarks.push(format!("{bare} and the names below it, by whole labels"));
-            }
-            ("reg", _) => match patterns::names(value) {
-                Some(names) => out.extend(names),
-                None => return Test::Unknown,
-            },
-            _ => return Test::Unknown,
+            ("reg", _) => out.extend(patterns::names(value)?),
+            _ => return None,
         }
     }
-    if out.is_empty() { Test::Unknown } else { Test::Host(out) }
+    (!out.is_empty()).then_some(out)
 }
 
 /// Requests that the routes tell apart: those at an address, for a host, at a path.
@@ -301,7 +328,8 @@ pub(super) struct Atom<'a> {
     pub port: u16,
     /// As in `[[host]]`.
     pub host: &'a str,
-    pub path: &'a crate::output::Path,
+    /// One of the paths that pass the same tests; none: a rule has changed it.
+    pub path: Option<&'a str>,
 }
 
 /// What an ACL says of an atom.
@@ -311,7 +339,7 @@ pub(super) enum Verdict {
     /// It depends on the method.
     Method(Vec<String>),
     Header(String, String),
-    Rate(u32),
+    Rate(Counter, u32),
     Access,
     Unknown,
 }
@@ -333,26 +361,20 @@ pub(super) fn includes(wide: &str, narrow: &str) -> bool {
 }
 
 fn verdict(test: &Test, atom: &Atom) -> Verdict {
-    use crate::output::Path;
+    let is_host = |names: &[String]| names.iter().any(|n| includes(n, atom.host));
     match test {
         Test::Always(is) => Verdict::Known(*is),
         Test::Tls => Verdict::Known(atom.tls),
         Test::Port(ports) => Verdict::Known(ports.contains(&atom.port)),
-        Test::Host(names) => Verdict::Known(names.iter().any(|n| includes(n, atom.host))),
-        Test::Path(paths) => Verdict::Known(match atom.path {
-            Path::Exact(p) => paths.contains(p),
-            Path::Below(_) => false,
-        }),
-        Test::PathBegins(texts) => Verdict::Known(match atom.path {
-            Path::Exact(p) => texts.iter().any(|t| p.starts_with(t.as_str())),
-            Path::Below(p) => {
-                let slashed = format!("{}/", p.trim_end_matches('/'));
-                texts.iter().any(|t| slashed.starts_with(t.as_str()))
-            }
-        }),
+        Test::Host(names) => Verdict::Known(is_host(names)),
+        Test::ServerName(names) => Verdict::Known(atom.tls && is_host(names)),
+        Test::Path(tests) => match atom.path {
+            Some(path) => Verdict::Known(paths::any(tests, path)),
+            None => Verdict::Unknown,
+        },
         Test::Method(list) => Verdict::Method(list.clone()),
         Test::Header(name, rule) => Verdict::Header(name.clone(), rule.clone()),
-        Test::Rate(n) => Verdict::Rate(*n),
+        Test::Rate(counter, n) => Verdict::Rate(*counter, *n),
         Test::Access => Verdict::Access,
         Test::Unknown => Verdict::Unknown,
     }
@@ -365,7 +387,7 @@ pub(super) enum Left {
     Always,
     /// One of these: methods and headers.
     Routes(Vec<Match>),
-    Rate(u32),
+    Rate(Counter, u32),
     /// It checks who the client is.
     Access,
     Unknown,
@@ -375,6 +397,17 @@ impl Condition {
     /// The tests in it.
     pub fn tests(&self) -> impl Iterator<Item = &Test> {
         self.0.iter().flatten().flat_map(|(_, tests)| tests)
+    }
+
+    /// How many tests it has, for the work that it takes.
+    pub fn cost(&self) -> usize {
+        self.tests()
+            .map(|t| match t {
+                Test::Path(tests) => tests.len(),
+                Test::Host(names) | Test::ServerName(names) => names.len(),
+                _ => 1,
+            })
+            .sum()
     }
 
     pub fn of(&self, atom: &Atom) -> Left {
@@ -393,6 +426,8 @@ impl Condition {
             }
         }
         match (worst, routes.is_empty()) {
+            // A rate, or else something that can be said: not both in one limit.
+            (Some(Left::Rate(..)), false) => Left::Access,
             (Some(worst), _) => worst,
             (None, true) => Left::Never,
             (None, false) => Left::Routes(routes),
@@ -401,7 +436,7 @@ impl Condition {
 }
 
 fn term(all: &All, atom: &Atom) -> Left {
-    let mut methods: Option<Vec<String>> = None;
+    let mut methods = Methods::Any;
     let mut headers: Vec<(String, String)> = Vec::new();
     let mut rate = None;
     let mut worst = None;
@@ -417,9 +452,9 @@ fn term(all: &All, atom: &Atom) -> Left {
         match open.as_slice() {
             [] if *negated => {}
             [] => return Left::Never,
-            [Verdict::Method(list)] if !negated => match &mut methods {
-                Some(there) => there.retain(|m| list.contains(m)),
-                None => methods = Some(list.clone()),
+            [Verdict::Method(list)] => match and_methods(&methods, *negated, list) {
+                Methods::Of(none) if none.is_empty() => return Left::Never,
+                both => methods = both,
             },
             [Verdict::Header(name, rule)] => {
                 let rule = match (negated, rule.as_str()) {
@@ -437,8 +472,8 @@ fn term(all: &All, atom: &Atom) -> Left {
                     worst = worst.or(Some(Left::Unknown));
                 }
             }
-            [Verdict::Rate(n)] if !negated => rate = Some(*n),
-            many if many.contains(&&Verdict::Access) || many.iter().any(|v| matches!(v, Verdict::Rate(_))) => {
+            [Verdict::Rate(counter, n)] if !negated && rate.is_none() => rate = Some((*counter, *n)),
+            many if many.contains(&&Verdict::Access) || many.iter().any(|v| matches!(v, Verdict::Rate(..))) => {
                 worst = Some(Left::Access);
             }
             _ => worst = worst.or(Some(Left::Unknown)),
@@ -446,44 +481,117 @@ fn term(all: &All, atom: &Atom) -> Left {
     }
     match (worst, rate, methods, headers.is_empty()) {
         (Some(worst), ..) => worst,
-        (None, Some(n), None, true) => Left::Rate(n),
+        (None, Some((counter, n)), Methods::Any, true) => Left::Rate(counter, n),
         (None, Some(_), ..) => Left::Access,
-        (None, None, None, true) => Left::Always,
-        (None, None, Some(m), _) if m.is_empty() => Left::Never,
-        (None, None, methods, _) => Left::Routes(vec![(methods.unwrap_or_default(), headers)]),
+        (None, None, Methods::Any, true) => Left::Always,
+        (None, None, methods, _) => Left::Routes(vec![(methods, headers)]),
+    }
+}
+
+/// Methods that are among (`negated`: not among) a list, too.
+fn and_methods(methods: &Methods, negated: bool, list: &[String]) -> Methods {
+    let kept = |of: &[String], is: bool| of.iter().filter(|m| list.contains(m) == is).cloned().collect();
+    match (methods, negated) {
+        (Methods::Any, false) => Methods::Of(list.to_vec()),
+        (Methods::Any, true) => Methods::Not(list.to_vec()),
+        (Methods::Of(there), _) => Methods::Of(kept(there, !negated)),
+        (Methods::Not(there), false) => Methods::Of(list.iter().filter(|m| !there.contains(m)).cloned().collect()),
+        (Methods::Not(there), true) => Methods::Not([there.as_slice(), list].concat()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Path;
 
-    fn left(condition: &str, path: &Path, host: &str) -> Left {
-        let words: Vec<String> = condition.split(' ').map(str::to_owned).collect();
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    fn left(condition: &str, path: &str, host: &str) -> Left {
         let acls = Acls::default();
-        let c = acls.condition(&words, &mut Remarks::default()).unwrap();
-        c.of(&Atom { tls: true, port: 443, host, path })
+        let c = acls.condition(Id::default(), &words(condition), &mut Remarks::default()).unwrap();
+        c.of(&Atom { tls: true, port: 443, host, path: Some(path) })
     }
 
     #[test]
     fn conditions_have_and_or_and_not() {
-        let root = Path::Below("/".into());
-        assert_eq!(left("if { ssl_fc } { hdr(host) a.b }", &root, "a.b"), Left::Always);
-        assert_eq!(left("if { ssl_fc } { hdr(host) a.b }", &root, "c.d"), Left::Never);
-        assert_eq!(left("if !{ ssl_fc } or { hdr_end(host) .b }", &root, "a.b"), Left::Always);
-        assert_eq!(left("unless { ssl_fc } || { hdr(host) x.y }", &root, "a.b"), Left::Never);
-        assert_eq!(left("if { src 10.0.0.0/8 }", &root, "a.b"), Left::Access);
-        assert_eq!(left("if METH_POST", &root, "a.b"), Left::Routes(vec![(vec!["POST".into()], vec![])]));
+        assert_eq!(left("if { ssl_fc } { hdr(host) a.b }", "/", "a.b"), Left::Always);
+        assert_eq!(left("if { ssl_fc } { hdr(host) a.b }", "/", "c.d"), Left::Never);
+        assert_eq!(left("if !{ ssl_fc } or { hdr_end(host) .b }", "/", "a.b"), Left::Always);
+        assert_eq!(left("unless { ssl_fc } || { hdr(host) x.y }", "/", "a.b"), Left::Never);
+        assert_eq!(left("if { src 10.0.0.0/8 }", "/", "a.b"), Left::Access);
+        let post = || vec!["POST".to_owned()];
+        assert_eq!(left("if METH_POST", "/", "a.b"), Left::Routes(vec![(Methods::Of(post()), vec![])]));
+        assert_eq!(left("unless METH_POST", "/", "a.b"), Left::Routes(vec![(Methods::Not(post()), vec![])]));
+        assert_eq!(left("if METH_POST METH_PUT", "/", "a.b"), Left::Never);
     }
 
     #[test]
     fn paths_are_texts() {
-        let api = Path::Below("/api".into());
-        assert_eq!(left("if { path_beg /api/ }", &api, "x"), Left::Always);
-        assert_eq!(left("if { path_beg /api/ }", &Path::Exact("/api".into()), "x"), Left::Never);
-        assert_eq!(left("if { path_beg /api }", &Path::Exact("/api".into()), "x"), Left::Always);
-        assert_eq!(left("if { path /api }", &api, "x"), Left::Never);
+        for (condition, path, is) in [
+            ("if { path_beg /api/ }", "/api/x", true),
+            ("if { path_beg /api/ }", "/api", false),
+            ("if { path_beg /api }", "/apix", true),
+            ("if { path_beg -i /api }", "/APIx", true),
+            ("if { path /api }", "/api/", false),
+            ("if { path -m beg /api }", "/api/", true),
+            ("if { path_reg ^/(a|b)$ }", "/a", true),
+        ] {
+            assert_eq!(left(condition, path, "x"), if is { Left::Always } else { Left::Never }, "{condition} {path}");
+        }
+    }
+
+    /// What is not in the list of what is understood is unknown: converters, kinds of matches, flags, arguments and values.
+    #[test]
+    fn what_is_not_known_is_unknown() {
+        for criterion in [
+            "path,field(2,/) -m str admin",
+            "path,length gt 5",
+            "path,url_dec /admin",
+            "path -m dir admin",
+            "path -m sub admin",
+            "path -f list /a",
+            "path_end .env",
+            "path_dir admin",
+            "url_beg /admin",
+            "path(1) /a",
+            "ssl_fc 0",
+            "ssl_fc -m bool",
+            "always_true 0",
+            "method -m beg P",
+            "method -i get",
+            "hdr(user-agent),length 0",
+            "hdr(host),field(1,:) -i a.example",
+            "hdr(host),regsub(x,y) a",
+            "hdr(host) a.example:8080",
+            "hdr_dom(host) a.example",
+            "hdr_end(host) a.example",
+            "hdr_beg(host) www.",
+            "hdr(x) a b",
+            "hdr(x) -m sub a",
+            "hdr(x) -m found 0",
+            "hdr(x,2) a",
+            "hdr_beg(x) a",
+            "hdr_cnt(x) gt 5",
+            "dst_port gt 1024",
+            "dst_port 1000:2000",
+            "req.cook(session) -m found",
+            "path_reg ^/admin/|/private/",
+            "req.ssl_hello_type 2",
+            "path,lower /Admin",
+        ] {
+            assert_eq!(left(&format!("if {{ {criterion} }}"), "/", "a.example"), Left::Unknown, "{criterion}");
+        }
+        for criterion in
+            ["sc_http_req_rate(0) lt 5", "sc_http_req_rate(0,t) gt 5", "src_http_req_rate gt 5", "src_conn_cur gt 1"]
+        {
+            assert_eq!(left(&format!("if {{ {criterion} }}"), "/", "a.example"), Left::Access, "{criterion}");
+        }
+        for condition in ["if a and b", "if !", "if { path /a", "if", "if or TRUE", "if UNHEARD"] {
+            let read = Acls::default().condition(Id::default(), &words(condition), &mut Remarks::default());
+            assert!(read.is_none(), "{condition}");
+        }
     }
 
     #[test]

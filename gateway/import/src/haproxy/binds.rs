@@ -37,7 +37,7 @@ impl<'l> Defaults<'l> {
     }
 }
 
-/// A listener with what rules can ask of it.
+/// An address with what rules can ask of it.
 pub(super) struct Bound {
     pub addresses: Vec<String>,
     pub port: u16,
@@ -104,7 +104,7 @@ impl Context<'_, '_> {
 }
 
 /// Reads a `bind`; `None` where there is no listener for it.
-pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Option<(Listener, Bound, bool)> {
+pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Option<(Listener, Vec<Bound>, bool)> {
     let has = |o: &str| line.from(2).iter().any(|w| w == o);
     let (found, quic) = match addresses(line.word(1), has("v4v6"), has("v6only")) {
         Ok(found) => found,
@@ -264,7 +264,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
         }
         l.tls = Some(t);
     }
-    let bound = Bound { addresses: l.addresses.clone(), port: found.first().map_or(0, |f| f.1), tls };
+    let bound = found.into_iter().map(|(address, port)| Bound { addresses: vec![address], port, tls }).collect();
     Some((l, bound, quic))
 }
 

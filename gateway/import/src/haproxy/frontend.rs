@@ -3,9 +3,10 @@
 use super::acl::{Acls, Atom, Test};
 use super::binds::{self, Bound, Context, Defaults, blocks};
 use super::parser::{Line, Proxy, Section};
-use super::rules::{self, Exception, Outcome as Applied, Rule, What};
+use super::rules::{self, Exception, Limit, Outcome as Applied, Rule, Then, Trace, What};
 use super::servers;
-use crate::output::{Action, Host, Output, Path, Route, Settings, Upstream, quoted};
+use crate::output::{Action, Entry, Host, Methods, Output, Path, Route, Settings, Upstream, in_order, quoted};
+use crate::paths::{self, Budget, Elsewhere, PathTest};
 use crate::reader::Reader;
 use crate::report::{Place, Report};
 use crate::units::haproxy_time;
@@ -13,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Most hosts and paths that the rules of one frontend tell apart.
 const MAX_ATOMS: usize = 5000;
+/// Most rules of a frontend and its backends together.
+const MAX_RULES: usize = 5000;
 
 /// Translates all proxies.
 pub(super) fn all(
@@ -41,14 +44,19 @@ pub(super) fn all(
         if proxy.section.kind != "frontend" {
             shared.groups.insert(name.clone(), servers::upstream(proxy, proxy.is_tcp(), base, report));
         }
-        if proxy.section.kind == "backend" {
-            connections(proxy, acls, out, report);
-            let found = rules::rules(proxy, acls, report);
+        if proxy.section.kind != "frontend" {
+            if proxy.section.kind == "backend" {
+                connections(proxy, acls, out, report);
+            }
+            let mut found = rules::rules(proxy, acls, report);
+            // A `listen` that is a backend has its other rules, too.
+            found.retain(|r| !matches!(r.what, What::Backend(_)));
             shared.rules.insert(name, found);
         }
     }
+    let mut budget = Budget::default();
     for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.section.kind != "backend") {
-        frontend(proxy, acls, &shared, defaults, reader, base, out, report);
+        frontend(proxy, acls, &shared, defaults, reader, base, &mut budget, out, report);
     }
 }
 
@@ -71,10 +79,18 @@ fn frontend<'l>(
     defaults: &Defaults,
     reader: &dyn Reader,
     base: &std::path::Path,
+    budget: &mut Budget,
     out: &mut Output,
     report: &mut Report,
 ) {
     let tcp = proxy.is_tcp();
+    if let Some(l) = proxy.last(&["disabled"]) {
+        // Nobody gets in whom HAProxy would keep out.
+        report.same(l.id, "it is left out");
+        report.same(proxy.section.id, "disabled, and left out");
+        proxy.own().for_each(|l| report.say(l.id, crate::Outcome::Same, "its section is disabled"));
+        return;
+    }
     let only_stats = proxy.own().any(|l| l.word(0) == "stats")
         && proxy.last(&["default_backend"]).is_none()
         && !proxy.own().any(|l| matches!(l.word(0), "server" | "server-template" | "use_backend"));
@@ -95,7 +111,7 @@ fn frontend<'l>(
     let mut listeners = Vec::new();
     let mut quic_addresses: Vec<String> = Vec::new();
     for line in proxy.own().filter(|l| l.word(0) == "bind") {
-        let Some((l, b, quic)) = binds::bind(line, &context, report) else { continue };
+        let Some((l, bs, quic)) = binds::bind(line, &context, report) else { continue };
         if quic {
             quic_addresses.extend(l.addresses.clone());
         }
@@ -128,7 +144,7 @@ fn frontend<'l>(
             }
         }
         listeners.push(l);
-        bound.push(b);
+        bound.extend(bs);
     }
     if bound.is_empty() {
         return report.missing(proxy.section.id, "has no address to listen on");
@@ -146,22 +162,46 @@ fn frontend<'l>(
     }
     let default = default.map(|l| (l.word(1).to_owned(), l.place.clone())).or(own);
     connections(proxy, acls, out, report);
-    let names = hosts(&found, shared);
-    let paths = if tcp { vec![Path::Below("/".to_owned())] } else { paths(&found, shared) };
-    if names.len() * paths.len() * bound.len() > MAX_ATOMS {
+    let then = Then {
+        backends: &shared.rules,
+        default: default.as_ref().map(|(n, p)| (n.as_str(), p)),
+        own: &proxy.section.name,
+    };
+    let all = reached(&found, &then);
+    let names = hosts(&all);
+    let tests: Vec<&PathTest> = if tcp { Vec::new() } else { path_tests(&all) };
+    if names.len() * (tests.len() + 1) * bound.len() > MAX_ATOMS || all.len() > MAX_RULES {
         return report.decide(proxy.section.id, "its rules tell too many hosts and paths apart: split the frontend");
     }
+    let cost = all.iter().map(|r| r.condition.cost() + 1).sum();
     let monitor = proxy.last(&["monitor-uri"]);
     let mut hosts: Vec<(String, Host)> = Vec::new();
     for b in &bound {
         for name in &names {
             let mut routes: Vec<Route> = Vec::new();
             let mut written: Vec<(Path, String)> = Vec::new();
-            for path in &paths {
-                let atom = Atom { tls: b.tls, port: b.port, host: name, path };
-                let default = default.as_ref().map(|(n, p)| (n.as_str(), p));
-                let applied = rules::apply(&found, &shared.rules, default, &atom, report);
-                let made = routes_of(path, applied, tcp, proxy, shared, out, report);
+            let tls = b.tls || tcp;
+            let decide = |path: &str| {
+                let path = Some(path).filter(|_| !tcp);
+                then.trace(&found, &Atom { tls, port: b.port, host: name, path })
+            };
+            let restricts = |t: &Trace| t.restrictions().next().is_some();
+            let Some(plan) = paths::plan(&tests, cost, budget, decide, restricts) else {
+                return report
+                    .decide(proxy.section.id, "its rules tell too many hosts and paths apart: split the frontend");
+            };
+            plan.elsewhere.iter().for_each(|e| elsewhere(e, proxy, report));
+            for (path, sample, _) in &plan.routes {
+                let path_of = Some(sample.as_str()).filter(|_| !tcp);
+                let atom = Atom { tls, port: b.port, host: name, path: path_of };
+                let applied = rules::apply(&found, &then, &atom, path, report);
+                let Some(made) = routes_of(path, applied, tcp, proxy, shared, out, report) else {
+                    report.decide(
+                        proxy.section.id,
+                        "no routes have the order of its conditions on methods and headers: write one route for each case",
+                    );
+                    continue;
+                };
                 // The same as what is around it: no route of its own.
                 let shape = shape(&made);
                 let around = written.iter().filter(|(p, _)| is_around(p, path)).max_by_key(|(p, _)| len(p));
@@ -247,7 +287,7 @@ fn connections<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, out: &mut Output, report:
             }
             ("content", "accept") => {
                 let at = l.words.iter().position(|w| w == "if").unwrap_or(l.words.len());
-                let condition = acls.condition(l.from(at), &mut super::acl::Remarks::default());
+                let condition = acls.condition(l.section, l.from(at), &mut super::acl::Remarks::default());
                 let harmless = condition.is_some_and(|c| c.tests().all(|t| *t == Test::Always(true)));
                 match harmless {
                     true => report.same(l.id, "the name in the ClientHello is always waited for"),
@@ -262,12 +302,21 @@ fn connections<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, out: &mut Output, report:
                 let words = l.from(3);
                 match words {
                     [iff, open, fetch, gt, n, close]
-                        if iff == "if" && open == "{" && close == "}" && gt == "gt" && fetch.contains("conn_cur") =>
+                        if iff == "if"
+                            && open == "{"
+                            && close == "}"
+                            && gt == "gt"
+                            && is_conn_cur(fetch, proxy) =>
                     {
                         match n.parse::<u32>() {
                             Ok(n @ 1..=1_000_000) => {
-                                out.limits.set("max_connections_per_client", n.to_string(), &l.place);
-                                report.differs(l.id, "[limits] max_connections_per_client: connections of a client to all listeners together");
+                                let key = "max_connections_per_client";
+                                let there = out.limits.value(key).and_then(|v| v.parse::<u32>().ok());
+                                // The strictest of several holds for all.
+                                if there.is_none_or(|there| n < there) {
+                                    out.limits.set(key, n.to_string(), &l.place);
+                                }
+                                report.differs(l.id, "[limits] max_connections_per_client: connections of a client to all listeners together, the smallest number of all sections");
                             }
                             _ => report.decide(l.id, "write [limits] max_connections_per_client"),
                         }
@@ -286,12 +335,79 @@ fn connections<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, out: &mut Output, report:
     }
 }
 
+/// Whether a fetch is the number of a client's connections.
+fn is_conn_cur(fetch: &str, proxy: &Proxy) -> bool {
+    if fetch == "src_conn_cur" {
+        return true;
+    }
+    let counter = match fetch.strip_prefix("sc_conn_cur(").and_then(|f| f.strip_suffix(')')) {
+        Some(n) => n,
+        None => match fetch {
+            "sc0_conn_cur" => "0",
+            "sc1_conn_cur" => "1",
+            "sc2_conn_cur" => "2",
+            _ => return false,
+        },
+    };
+    counter.parse().is_ok_and(|n| tracked(n, proxy).is_some())
+}
+
+/// The line that counts clients' addresses with a counter, where it is the only one of this number, and counts all of them.
+fn tracked<'l>(counter: u8, proxy: &Proxy<'l>) -> Option<&'l Line> {
+    let name = format!("track-sc{counter}");
+    let mut found = proxy.all().filter(|l| {
+        l.word(0) == "http-request" && l.word(1) == name || l.word(0) == "tcp-request" && l.word(2) == name
+    });
+    let line = found.next()?;
+    let at = if line.word(0) == "http-request" { 2 } else { 3 };
+    let plain = match line.from(at) {
+        [src] => src == "src",
+        [src, table, _] => src == "src" && table == "table",
+        _ => false,
+    };
+    (found.next().is_none() && plain).then_some(line)
+}
+
+/// All rules that requests of a frontend meet.
+fn reached<'r, 'l>(found: &'r [Rule<'l>], then: &Then<'r, 'l>) -> Vec<&'r Rule<'l>> {
+    let chosen =
+        found.iter().filter_map(|r| if let What::Backend(name) = &r.what { Some(name.as_str()) } else { None });
+    let mut names: BTreeSet<&str> = chosen.collect();
+    names.extend(then.default.map(|(name, _)| name));
+    names.remove(then.own);
+    let behind = names.into_iter().filter_map(|name| then.backends.get(name)).flatten();
+    found.iter().chain(behind).collect()
+}
+
+/// Reports paths for which the routes do something else than HAProxy.
+fn elsewhere(e: &Elsewhere<Trace>, proxy: &Proxy, report: &mut Report) {
+    let there: Vec<_> = e.there.restrictions().collect();
+    let no_loss = !e.there.answers() && there.iter().all(|one| e.here.restrictions().any(|h| h == *one));
+    // The rule in which they differ.
+    let of = |a: &Trace, b: &Trace| a.fired.iter().find(|f| !b.fired.contains(f)).map(|f| f.0);
+    let id = of(&e.there, &e.here).or_else(|| of(&e.here, &e.there)).unwrap_or(proxy.section.id);
+    let path = &e.path;
+    match no_loss {
+        true => report.differs(
+            id,
+            format!("whole segments, in upper and lower case as written: {path} is treated as other paths are"),
+        ),
+        false => report.decide(
+            id,
+            format!(
+                "a route's path has whole segments, in upper and lower case as written: for {path} HAProxy does something else; add \
+                 routes for such paths, or let the server refuse them"
+            ),
+        ),
+    }
+}
+
 /// The hosts that rules tell apart.
-fn hosts(found: &[Rule], shared: &Shared) -> Vec<String> {
+fn hosts(all: &[&Rule]) -> Vec<String> {
     let mut out: BTreeSet<String> = BTreeSet::new();
-    for rule in found.iter().chain(shared.rules.values().flatten()) {
+    for rule in all {
         for test in rule.condition.tests() {
-            if let Test::Host(names) = test {
+            if let Test::Host(names) | Test::ServerName(names) = test {
                 out.extend(names.iter().cloned());
             }
         }
@@ -301,43 +417,21 @@ fn hosts(found: &[Rule], shared: &Shared) -> Vec<String> {
     out
 }
 
-/// The paths that rules tell apart, those around others first.
-fn paths(found: &[Rule], shared: &Shared) -> Vec<Path> {
-    let mut out: Vec<Path> = vec![Path::Below("/".to_owned())];
-    let mut add = |path: Path| {
-        let text = match &path {
-            Path::Below(p) | Path::Exact(p) => p,
-        };
-        let good = text.starts_with('/')
-            && !text.contains(['*', '?', '#', '%', '\\', ';'])
-            && text.bytes().all(|b| b.is_ascii_graphic());
-        if good && !out.contains(&path) {
-            out.push(path);
-        }
-    };
-    for rule in found.iter().chain(shared.rules.values().flatten()) {
+/// What rules compare paths with.
+fn path_tests<'r>(all: &[&'r Rule]) -> Vec<&'r PathTest> {
+    let mut out: Vec<&PathTest> = Vec::new();
+    for rule in all {
         for test in rule.condition.tests() {
-            match test {
-                Test::PathBegins(texts) => {
-                    for text in texts {
-                        let bare = text.trim_end_matches('/');
-                        if !bare.is_empty() {
-                            add(Path::Below(bare.to_owned()));
-                            if bare.len() < text.len() {
-                                add(Path::Exact(bare.to_owned()));
-                            }
-                        }
-                    }
-                }
-                Test::Path(texts) => texts.iter().for_each(|t| add(Path::Exact(t.clone()))),
-                _ => {}
+            if let Test::Path(tests) = test {
+                out.extend(tests);
             }
         }
-        if let What::Prefix { from, .. } = &rule.what {
-            add(Path::Below(from.clone()));
+        if let What::Prefix { tests, .. } = &rule.what {
+            out.extend(tests);
         }
     }
-    out.sort_by_key(|p| (len(p), matches!(p, Path::Exact(_))));
+    out.sort_by(|a, b| a.text.cmp(&b.text));
+    out.dedup();
     out
 }
 
@@ -365,7 +459,7 @@ fn shape(routes: &[Route]) -> String {
     routes.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-/// The routes of a path.
+/// The routes of a path. `None`: no routes say this.
 fn routes_of(
     path: &Path,
     applied: Applied,
@@ -374,7 +468,7 @@ fn routes_of(
     shared: &Shared,
     out: &mut Output,
     report: &mut Report,
-) -> Vec<Route> {
+) -> Option<Vec<Route>> {
     let host = applied.host.clone();
     let mut to = |backend: &str, place: &Place, host: Option<&(String, Place)>, report: &mut Report| {
         upstream(backend, place, tcp, host, shared, proxy, out, report)
@@ -386,7 +480,7 @@ fn routes_of(
     };
     // A connection that is relayed nowhere is closed, which needs no host.
     if tcp && !matches!(action, Action::Passthrough(_)) {
-        return Vec::new();
+        return Some(Vec::new());
     }
     let mut main = Route::new(path.clone(), action, &origin);
     if let Action::Upstream(_) = main.action {
@@ -396,41 +490,45 @@ fn routes_of(
     let passed = matches!(main.action, Action::Upstream(_));
     (main.response, main.hsts) =
         responses(passed, (applied.response, applied.hsts), (applied.after, applied.after_hsts));
-    let mut routes = Vec::new();
+    let mut entries = Vec::new();
     for Exception { methods, headers, then, place } in applied.exceptions {
+        if tcp {
+            // Bytes have neither.
+            return None;
+        }
         let action = match (then.action, then.backend) {
             (Some((action, _)), _) => action,
             (None, Some((backend, place))) => to(&backend, &place, then.host.as_ref(), report),
             (None, None) => continue,
         };
         let mut other = Route::new(path.clone(), action, &place);
-        (other.methods, other.headers) = (methods, headers);
+        other.headers = headers;
         if let Action::Upstream(_) = other.action {
             other.request = then.request;
             other.rewrite = then.rewrite.filter(|_| matches!(path, Path::Below(_)));
         }
         let passed = matches!(other.action, Action::Upstream(_));
         (other.response, other.hsts) = responses(passed, (then.response, then.hsts), (then.after, then.after_hsts));
-        for (.., id, _) in then.rates {
+        for Limit { id, .. } in then.rates {
             report.decide(id, "a limit of a backend is not translated where the backend is chosen by method or header; write a [[rate_limit]]");
         }
-        if !routes.iter().any(|r: &Route| r.conditions() == other.conditions()) {
-            routes.push(other);
-        }
+        entries.push(Entry { methods, route: other });
     }
-    let mut routes = crate::output::in_order(routes);
-    for (n, id, place) in applied.rates {
-        match rate_limit(n, proxy, shared, out, report) {
+    for limit in applied.rates {
+        // A limit holds for all requests of the path, and is the frontend's.
+        let found =
+            (limit.section == proxy.section.id).then(|| rate_limit(&limit, proxy, shared, out, report)).flatten();
+        match found {
             Some(name) => {
-                report.differs(id, "rate_limit: 429 with Retry-After, counted by client address");
-                routes.iter_mut().for_each(|r| r.rate_limits.push((name.clone(), place.clone())));
-                main.rate_limits.push((name, place));
+                report.differs(limit.id, "rate_limit: 429 with Retry-After, counted by client address");
+                entries.iter_mut().for_each(|e| e.route.rate_limits.push((name.clone(), limit.place.clone())));
+                main.rate_limits.push((name, limit.place));
             }
-            None => report.decide(id, "the table of this counter is not understood; write a [[rate_limit]]"),
+            None => report.decide(limit.id, "what this counter counts is not understood; write a [[rate_limit]]"),
         }
     }
-    routes.push(main);
-    routes
+    entries.push(Entry { methods: Methods::Any, route: main });
+    in_order(entries)
 }
 
 /// Changes to responses: those of servers have both kinds, HAProxy's own the second.
@@ -444,18 +542,14 @@ fn responses(passed: bool, of_servers: Changes, of_all: Changes) -> Changes {
 }
 
 /// The `[[rate_limit]]` of a frontend's stick table.
-fn rate_limit(n: u32, proxy: &Proxy, shared: &Shared, out: &mut Output, report: &mut Report) -> Option<String> {
-    // The table is the proxy's own, or the one that the rule which counts names.
-    let track = proxy.all().find(|l| l.word(0) == "http-request" && l.word(1).starts_with("track-sc"));
-    let table = match track {
-        Some(l) => {
-            if l.word(2) != "src" {
-                return None;
-            }
-            l.after("table").unwrap_or(&proxy.section.name).to_owned()
-        }
-        None => proxy.section.name.clone(),
-    };
+fn rate_limit(limit: &Limit, proxy: &Proxy, shared: &Shared, out: &mut Output, report: &mut Report) -> Option<String> {
+    let n = limit.requests;
+    // The table is the proxy's own, or the one that the rule which counts names. It counts before the limit is looked at.
+    let track = tracked(limit.counter.0, proxy)?;
+    if track.word(0) == "http-request" && track.id >= limit.id {
+        return None;
+    }
+    let table = track.after("table").unwrap_or(&proxy.section.name).to_owned();
     let line = *shared.tables.get(&table)?;
     if !matches!(line.after("type"), Some("ip" | "ipv6")) {
         return None;

@@ -14,6 +14,8 @@ pub(super) struct Words {
 
 /// Longest line, with its continuations.
 const MAX_LINE: usize = 64 << 10;
+/// Most lines by which a line is continued.
+const MAX_CONTINUED: u32 = 1000;
 /// Most words of a line.
 const MAX_WORDS: usize = 2000;
 
@@ -26,12 +28,14 @@ pub(super) fn lines(text: &str, reader: &dyn Reader) -> Result<Vec<Words>, (u32,
         if joined.is_empty() {
             begin = number;
         }
-        // An odd number of backslashes: the last one is not escaped, and the line goes on.
+        // An odd number of backslashes: the last one is not escaped, and the line goes on. A comment does not.
         let slashes = line.bytes().rev().take_while(|b| *b == b'\\').count();
-        let comment = joined.is_empty() && line.trim_start().starts_with('#');
-        if slashes % 2 == 1 && !comment {
+        if slashes % 2 == 1 && !ends_in_comment(&joined, line) {
             joined.push_str(&line[..line.len() - 1]);
             joined.push(' ');
+            if number - begin > MAX_CONTINUED {
+                return Err((begin, "the line goes on for too long".to_owned()));
+            }
         } else {
             joined.push_str(line);
             let words = split(&joined, begin, reader)?;
@@ -51,6 +55,25 @@ pub(super) fn lines(text: &str, reader: &dyn Reader) -> Result<Vec<Words>, (u32,
         }
     }
     Ok(out)
+}
+
+/// Whether a line, behind those that it continues, ends in a comment.
+fn ends_in_comment(before: &str, line: &str) -> bool {
+    let mut quote: Option<char> = None;
+    let mut rest = before.chars().chain(line.chars());
+    while let Some(c) = rest.next() {
+        match (c, quote) {
+            ('\'', Some('\'')) | ('"', Some('"')) => quote = None,
+            (_, Some('\'')) => {}
+            ('\\', _) => {
+                rest.next();
+            }
+            ('"' | '\'', None) => quote = Some(c),
+            ('#', None) => return true,
+            _ => {}
+        }
+    }
+    false
 }
 
 fn split(line: &str, number: u32, reader: &dyn Reader) -> Result<Words, (u32, String)> {
@@ -156,6 +179,13 @@ mod tests {
             [["bind", ":8080", "x8080", "$PORT", "9"]]
         );
         assert_eq!(words(r"acl a path_reg ^/x\.php$"), [["acl", "a", "path_reg", r"^/x\.php$"]]);
+    }
+
+    #[test]
+    fn a_comment_ends_with_its_line() {
+        assert_eq!(words("a # note \\\nb\n# note \\\nc"), [["a"], ["b"], ["c"]]);
+        assert_eq!(words("a \"#\" \\\nb"), [["a", "#", "b"]]);
+        assert_eq!(words("a \\\nb # c \\\nd"), [vec!["a", "b"], vec!["d"]]);
     }
 
     #[test]

@@ -50,7 +50,6 @@ const RULES: &[&str] = &[
     "http-response",
     "http-after-response",
     "tcp-request",
-    "stick-table",
     "default_backend",
 ];
 

@@ -10,6 +10,8 @@ use std::path::Path;
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub id: Id,
+    /// Its section.
+    pub section: Id,
     pub place: Place,
     pub words: Vec<String>,
 }
@@ -121,7 +123,7 @@ pub(super) fn parse(reader: &dyn Reader, path: &Path, report: &mut Report) -> Re
             continue;
         }
         match out.last_mut() {
-            Some(section) => section.lines.push(Line { id, place, words: l.words }),
+            Some(section) => section.lines.push(Line { id, section: section.id, place, words: l.words }),
             None => return Err(Failed::new(&place, format!("\"{}\" stands before any section", kind.escape_debug()))),
         }
     }

@@ -1,10 +1,12 @@
 //! `http-request`, `use_backend` and the like, in their order, for one kind of requests.
 
-use super::acl::{Acls, Atom, Condition, Left, Remarks, Test};
+use super::acl::{Acls, Atom, Condition, Counter, Left, Remarks, Test};
 use super::parser::{Line, Proxy};
 use crate::nginx::{FRAMING, is_name, is_value};
-use crate::output::{Action, Edits, Path};
-use crate::report::{Place, Report};
+use crate::output::{Action, Edits, Methods, Path};
+use crate::paths::{self, PathTest};
+use crate::patterns;
+use crate::report::{Id, Place, Report};
 use std::collections::BTreeMap;
 
 /// A rule that has been read.
@@ -21,17 +23,22 @@ pub(super) enum What {
     Answer(Action),
     Backend(String),
     Header(Of, Edit),
-    /// The beginning of the path is replaced.
+    /// The beginning of the path is replaced, where it passes a test.
     Prefix {
+        tests: Vec<PathTest>,
         from: String,
         to: String,
     },
-    /// It refuses requests, and cannot be translated.
+    /// It cannot be translated, and may decide who gets what.
     Refuse(&'static str),
     /// A limit by a stick table.
     Deny,
-    /// It decides nothing about who may connect, and cannot be translated.
+    /// It answers, with something for which there is nothing.
+    Unanswered,
+    /// It is known to decide nothing about requests, and nothing takes its place.
     Skip(&'static str),
+    /// The same, and nothing has to take its place.
+    Nothing(&'static str),
 }
 
 /// Whose headers are changed.
@@ -67,13 +74,26 @@ pub(super) struct Outcome {
     pub after_hsts: Option<(String, Place)>,
     pub host: Option<(String, Place)>,
     pub rewrite: Option<(String, Place)>,
-    /// Lines that refuse above a rate, with the number of requests.
-    pub rates: Vec<(u32, crate::report::Id, Place)>,
+    /// A rule has changed the path.
+    pub rewritten: bool,
+    /// Lines that refuse above a rate.
+    pub rates: Vec<Limit>,
+}
+
+/// A line that refuses above a rate.
+#[derive(Clone, Debug)]
+pub(super) struct Limit {
+    pub counter: Counter,
+    /// This many requests are allowed.
+    pub requests: u32,
+    pub id: Id,
+    pub section: Id,
+    pub place: Place,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Exception {
-    pub methods: Vec<String>,
+    pub methods: Methods,
     pub headers: Vec<(String, String)>,
     /// What is done with them.
     pub then: Box<Outcome>,
@@ -100,93 +120,90 @@ fn rule<'l>(line: &'l Line, acls: &Acls<'l>, report: &mut Report) -> Option<Rule
     let at = line.words.iter().position(|w| w == "if" || w == "unless").unwrap_or(line.words.len());
     let mut remarks = Remarks::default();
     let what = what(&line.words[..at]);
-    let condition = acls.condition(line.from(at), &mut remarks);
-    let refuses = matches!(&what, What::Refuse(_) | What::Deny) || matches!(&what, What::Answer(a) if a.is_refusal());
-    let Some(condition) = condition else {
-        match refuses {
-            true => report.decide(
-                line.id,
-                "its condition is not understood, and it refuses requests: let the server refuse them",
-            ),
-            false => report.missing(line.id, "its condition is not understood"),
+    match &what {
+        What::Nothing(why) => {
+            report.same(line.id, *why);
+            return None;
         }
+        What::Skip(why) => {
+            report.missing(line.id, *why);
+            return None;
+        }
+        What::Refuse(why) => {
+            report.decide(line.id, *why);
+            return None;
+        }
+        What::Unanswered => report.missing(line.id, "an answer has a constant body (respond); these requests get 501"),
+        _ => {}
+    }
+    let Some(condition) = acls.condition(line.section, line.from(at), &mut remarks) else {
+        report.decide(line.id, "its condition is not understood: say by hosts and routes what it does");
         return None;
     };
-    let of_request = |t: &Test| {
-        matches!(t, Test::Host(_) | Test::Path(_) | Test::PathBegins(_) | Test::Method(_) | Test::Header(..))
-    };
+    let of_request = |t: &Test| matches!(t, Test::Host(_) | Test::Path(_) | Test::Method(_) | Test::Header(..));
     if matches!(what, What::Header(Of::Responses | Of::AllResponses, _)) && condition.tests().any(of_request) {
-        let says = "left out: HAProxy does not know the request's host, path and headers any more when a response comes, so it never \
-                    applies this either";
-        report.differs(line.id, says);
-        return None;
-    }
-    if let What::Refuse(why) = &what {
-        report.decide(line.id, *why);
-        return None;
-    }
-    if let What::Skip(why) = &what {
-        match why.strip_prefix("same:") {
-            Some(why) => report.same(line.id, why),
-            None => report.missing(line.id, *why),
+        // Where none of these is true, which is what HAProxy takes them for, the rule never applies.
+        let never =
+            condition.0.iter().all(|all| all.iter().any(|(negated, tests)| !negated && tests.iter().all(of_request)));
+        let says = "HAProxy does not know the request's host, path and headers any more when a response comes, so it never applies this";
+        match never {
+            true => report.differs(line.id, format!("left out: {says} either")),
+            false => {
+                report.decide(line.id, format!("{says} as it is written: write response_headers of a host or route"))
+            }
         }
         return None;
     }
     for remark in remarks.0 {
-        match refuses {
-            true => report.decide(
+        match &what {
+            What::Backend(_) => report.differs(line.id, remark),
+            _ => report.decide(
                 line.id,
-                format!("{remark}: what is refused here is less than in HAProxy; add routes, or let the server refuse"),
+                format!("{remark}: what is meant here is less than in HAProxy; add routes, or let the server decide"),
             ),
-            false => report.differs(line.id, remark),
         }
     }
-    // A beginning that ends within a segment.
-    for test in condition.tests() {
-        let Test::PathBegins(texts) = test else { continue };
-        for text in texts.iter().filter(|t| !t.ends_with('/')) {
-            match refuses {
-                true => report.decide(
-                    line.id,
-                    format!("a route's path has whole segments: {text} and {text}/x are meant, {text}x is not"),
-                ),
-                false => report.differs(line.id, format!("whole segments: {text} and {text}/x, not {text}x")),
-            }
-        }
+    if condition.tests().any(|t| matches!(t, Test::ServerName(_))) && line.word(0) != "use_backend" {
+        report.differs(line.id, "the request's host is compared, which must fit the name in the ClientHello");
     }
     Some(Rule { line, condition, what })
 }
 
+/// What the words before a condition say. What is not listed is refused.
 fn what(words: &[String]) -> What {
     let word = |at: usize| words.get(at).map_or("", String::as_str);
-    let after = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1)).map(String::as_str);
     match (word(0), word(1)) {
-        ("use_backend", name) if !name.contains('%') => What::Backend(name.to_owned()),
-        ("use_backend", _) => What::Skip("the backend is chosen by an expression: write a host or route for each"),
+        ("use_backend", name) if words.len() == 2 && !name.contains('%') => What::Backend(name.to_owned()),
+        ("use_backend", _) => What::Refuse("the backend is chosen by an expression: write a host or route for each"),
         ("redirect", _) => redirect(&words[1..]),
         ("http-request", "redirect") => redirect(&words[2..]),
         ("http-request", "deny" | "silent-drop" | "reject" | "tarpit") => {
-            let status = after("deny_status").or(after("status")).and_then(|s| s.parse().ok());
             let default = if word(1) == "tarpit" { 500 } else { 403 };
-            match status.unwrap_or(default) {
-                429 => What::Deny,
-                status @ 400..=599 => What::Answer(Action::status(status)),
-                status @ 200..=299 => What::Answer(Action::status(status)),
+            let status = match words.get(2..).unwrap_or_default() {
+                [] => Some(default),
+                [name, status, ..] if name == "deny_status" || name == "status" => status.parse().ok(),
+                // Bodies and headers of refusals are left out.
+                [name, ..] => [
+                    "content-type",
+                    "errorfile",
+                    "errorfiles",
+                    "file",
+                    "lf-file",
+                    "string",
+                    "lf-string",
+                    "hdr",
+                    "default-errorfiles",
+                ]
+                .contains(&name.as_str())
+                .then_some(default),
+            };
+            match status {
+                Some(429) => What::Deny,
+                Some(status @ (200..=299 | 400..=599)) => What::Answer(Action::status(status)),
                 _ => What::Refuse("is no status that Sealane answers with"),
             }
         }
-        ("http-request", "return") => {
-            let status = after("status").and_then(|s| s.parse::<u16>().ok()).unwrap_or(200);
-            let body = after("string").or(after("lf-string")).unwrap_or("");
-            let odd =
-                words.iter().any(|w| matches!(w.as_str(), "file" | "lf-file" | "errorfile" | "errorfiles" | "hdr"));
-            if odd || body.contains("%[") || !(200..=599).contains(&status) || (300..400).contains(&status) {
-                return What::Skip("an answer has a constant body (respond); let a server give it");
-            }
-            let content_type = after("content-type").map(str::to_owned);
-            let body = if matches!(status, 204 | 205) { String::new() } else { body.to_owned() };
-            What::Answer(Action::Respond { status, body, content_type })
-        }
+        ("http-request", "return") => returned(words.get(2..).unwrap_or_default()),
         ("http-request", "auth") => {
             What::Refuse("Sealane asks for no passwords; let the server ask, or require client certificates")
         }
@@ -207,27 +224,45 @@ fn what(words: &[String]) -> What {
         ("http-response" | "http-after-response", "del-header") if words.len() == 3 && is_name(word(2)) => {
             What::Header(of_responses(word(0)), Edit::Remove(word(2).to_owned()))
         }
-        ("http-request", "replace-path" | "replace-uri") => prefix(word(2), word(3)),
-        ("http-request", "set-path") => {
+        ("http-request", "replace-path") if words.len() == 4 => prefix(word(2), word(3)),
+        ("http-request", "set-path") if words.len() == 3 => {
             // %[path,regsub(^/api/?,/)]
             let inner = word(2).strip_prefix("%[path,regsub(").and_then(|r| r.strip_suffix(")]"));
-            match inner.and_then(|i| i.split_once(',')) {
-                Some((from, to)) => {
-                    let from = from.trim_matches('"').trim_end_matches("/?").trim_end_matches('/');
-                    prefix(&format!("{from}/(.*)"), &format!("{}/\\1", to.trim_matches('"').trim_end_matches('/')))
+            let parts: Vec<&str> = inner.map_or_else(Vec::new, |i| i.split(',').map(|p| p.trim_matches('"')).collect());
+            match parts.as_slice() {
+                [from, "/"] => {
+                    match from.strip_prefix('^').and_then(|f| f.strip_suffix("/?").or(f.strip_suffix('/'))) {
+                        Some(plain) => prefix(&format!("^{plain}/(.*)"), "/\\1"),
+                        None => What::Refuse(REWRITES),
+                    }
                 }
-                None => What::Skip("paths are rewritten by a route's rewrite_prefix only; let the server do it"),
+                _ => What::Refuse(REWRITES),
             }
         }
-        ("http-request", "track-sc0" | "track-sc1" | "track-sc2") => What::Skip("same:counted by [[rate_limit]]"),
-        ("http-request", "set-log-level" | "capture" | "set-var" | "unset-var" | "set-nice" | "sc-inc-gpc0") => {
-            What::Skip("variables and captures have no counterpart; rules that use them are reported")
+        ("http-request" | "http-response", name) if is_harmless(name) => {
+            What::Skip("variables, counters and captures have no counterpart; rules that use them are reported")
         }
+        ("http-after-response", name) if is_harmless(name) => {
+            What::Skip("variables, counters and captures have no counterpart; rules that use them are reported")
+        }
+        ("http-request", "track-sc0" | "track-sc1" | "track-sc2") => What::Nothing("counted by [[rate_limit]]"),
         ("http-request", "wait-for-handshake") => {
-            What::Skip("same:early data is accepted for safe methods only (early_data)")
+            What::Nothing("early data is accepted for safe methods only (early_data)")
         }
-        ("http-request", "disable-l7-retry") => What::Skip("same:a request is sent again only where that is safe"),
-        ("http-request", "normalize-uri") => What::Skip("same:ambiguous paths are refused on hosts with routes"),
+        ("http-request", "disable-l7-retry") => What::Nothing("a request is sent again only where that is safe"),
+        ("http-request", "normalize-uri")
+            if [
+                "fragment-strip",
+                "fragment-encode",
+                "path-merge-slashes",
+                "path-strip-dot",
+                "path-strip-dotdot",
+                "percent-to-uppercase",
+            ]
+            .contains(&word(2)) =>
+        {
+            What::Nothing("ambiguous paths are refused on hosts with routes")
+        }
         ("http-request", "set-src") => {
             What::Refuse("who the client is says trusted_proxies, in X-Forwarded-For or Forwarded")
         }
@@ -235,23 +270,92 @@ fn what(words: &[String]) -> What {
             What::Skip("Sealane has no cache: put one between, or let the server cache")
         }
         ("http-response", "deny") => What::Refuse("responses are not refused: let the server decide"),
-        ("http-request", _) => {
-            What::Refuse("is not understood: say what it does with settings of Sealane, or leave it out")
+        ("http-response" | "http-after-response", _) => {
+            What::Refuse("responses are changed by response_headers only: let the server do it")
         }
-        _ => What::Skip("responses are changed by response_headers only"),
+        _ => What::Refuse("is not understood: say what it does with settings of Sealane, or leave it out"),
+    }
+}
+
+const REWRITES: &str = "paths are rewritten by a route's rewrite_prefix only; let the server do it";
+
+/// Actions that only store or count something.
+fn is_harmless(name: &str) -> bool {
+    let name = name.split('(').next().unwrap_or("");
+    [
+        "set-log-level",
+        "capture",
+        "set-var",
+        "unset-var",
+        "set-var-fmt",
+        "set-nice",
+        "sc-inc-gpc0",
+        "sc-inc-gpc1",
+        "sc-inc-gpc",
+    ]
+    .contains(&name)
+}
+
+/// `return`.
+fn returned(words: &[String]) -> What {
+    let mut status: u16 = 200;
+    let mut content_type = None;
+    let mut body = None;
+    let mut odd = false;
+    let mut i = 0;
+    while i < words.len() {
+        let Some(value) = words.get(i + 1).map(String::as_str) else {
+            // `default-errorfiles` has no value.
+            odd = true;
+            break;
+        };
+        match words[i].as_str() {
+            "status" => match value.parse() {
+                Ok(n) => status = n,
+                Err(_) => return What::Refuse("is no status that Sealane answers with"),
+            },
+            "content-type" => content_type = Some(value.to_owned()),
+            "string" => body = Some(value.to_owned()),
+            "lf-string" if !value.contains('%') => body = Some(value.to_owned()),
+            "hdr" => {
+                odd = true;
+                i += 1;
+            }
+            "lf-string" | "file" | "lf-file" | "errorfile" | "errorfiles" => odd = true,
+            _ => return What::Refuse("is not understood: write a route with respond"),
+        }
+        i += 2;
+    }
+    match (status, odd) {
+        // A refusal refuses, whatever its body.
+        (400..=599, true) => What::Answer(Action::status(status)),
+        (_, true) => What::Unanswered,
+        (200..=299 | 400..=599, false) => {
+            let body = if matches!(status, 204 | 205) { None } else { body };
+            What::Answer(Action::Respond { status, body: body.unwrap_or_default(), content_type })
+        }
+        _ => What::Unanswered,
     }
 }
 
 fn redirect(words: &[String]) -> What {
     let word = |at: usize| words.get(at).map_or("", String::as_str);
-    let code = words
-        .iter()
-        .position(|w| w == "code")
-        .and_then(|i| words.get(i + 1))
-        .and_then(|c| c.parse().ok())
-        .unwrap_or(302);
-    if !matches!(code, 301 | 302 | 303 | 307 | 308) || words.iter().any(|w| w == "set-cookie" || w == "clear-cookie") {
-        return What::Skip("a redirect sets no cookies");
+    let mut code = 302;
+    let mut i = 2;
+    while i < words.len() {
+        match word(i) {
+            "code" => {
+                i += 1;
+                match word(i).parse() {
+                    Ok(n @ (301 | 302 | 303 | 307 | 308)) => code = n,
+                    _ => return What::Refuse("is no status of a redirect"),
+                }
+            }
+            "drop-query" => {}
+            "set-cookie" | "clear-cookie" | "set-cookie-fmt" => return What::Refuse("a redirect sets no cookies"),
+            _ => return What::Refuse("is not understood: write a route with redirect"),
+        }
+        i += 1;
     }
     let drop_query = words.iter().any(|w| w == "drop-query");
     let uri = if drop_query { "{path}" } else { "{uri}" };
@@ -260,7 +364,7 @@ fn redirect(words: &[String]) -> What {
         "scheme" => format!("{value}://{{host}}{uri}"),
         "prefix" => format!("{value}{uri}"),
         "location" => value.to_owned(),
-        _ => return What::Skip("is not understood"),
+        _ => return What::Refuse("is not understood: write a route with redirect"),
     };
     for (from, into) in [
         ("%[hdr(host)]", "{host}"),
@@ -278,8 +382,8 @@ fn redirect(words: &[String]) -> What {
         to = to.replace(from, into);
     }
     let rooted = ["/", "http://", "https://"].iter().any(|p| to.starts_with(p));
-    if to.contains(['%', '$']) || !rooted || !to.bytes().all(|b| b.is_ascii_graphic()) {
-        return What::Skip("a redirect has {scheme}, {host}, {uri}, {path} and {query} only");
+    if value.contains(['{', '}']) || to.contains(['%', '$']) || !rooted || !to.bytes().all(|b| b.is_ascii_graphic()) {
+        return What::Refuse("a redirect has {scheme}, {host}, {uri}, {path} and {query} only");
     }
     What::Answer(Action::Redirect { to, status: code })
 }
@@ -296,9 +400,7 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
     if request {
         match lower.as_str() {
             "x-forwarded-proto" | "x-forwarded-for" | "x-forwarded-host" | "forwarded" => {
-                return What::Skip(
-                    "same:always sent; what a client has made up is removed, except from trusted_proxies",
-                );
+                return What::Nothing("always sent; what a client has made up is removed, except from trusted_proxies");
             }
             "x-real-ip" => {
                 return What::Skip(
@@ -306,7 +408,7 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
                 );
             }
             n if FRAMING.contains(&n) => {
-                return What::Skip("same:connections and upgrades are the gateway's to manage");
+                return What::Nothing("connections and upgrades are the gateway's to manage");
             }
             n if n.contains("client-cert") || n.starts_with("x-ssl") || value.contains("ssl_c_") => {
                 return What::Refuse(
@@ -317,17 +419,17 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
         }
     }
     if !is_name(name) {
-        return What::Skip("is not the name of a header");
+        return What::Refuse("is not the name of a header");
     }
     if value.contains('%') {
         // The client must not be able to say it instead.
         return match request {
             true => What::Header(of, Edit::Remove(name.to_owned())),
-            false => What::Skip("values of headers are constants here; let the server send it"),
+            false => What::Refuse("values of headers are constants here; let the server send it"),
         };
     }
     if !is_value(value) || FRAMING.contains(&lower.as_str()) {
-        return What::Skip("is not a header that can be set");
+        return What::Refuse("is not a header that can be set");
     }
     match set {
         true => What::Header(of, Edit::Set(name.to_owned(), value.to_owned())),
@@ -337,47 +439,140 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
 
 /// `^/api(/.*)? \1` and `^/api/(.*) /v1/\1`.
 fn prefix(pattern: &str, to: &str) -> What {
-    const NO: What = What::Skip("paths are rewritten by a route's rewrite_prefix only; let the server do it");
-    let body = pattern.strip_prefix('^').unwrap_or(pattern).trim_end_matches('$');
+    let body = pattern.strip_prefix('^').unwrap_or("").trim_end_matches('$');
     let forms = [("(/.*)?", true), ("(/.*)", true), ("/(.*)", false), ("[/]?(.*)", false), ("/?(.*)", false)];
     let Some((from, slash)) = forms.into_iter().find_map(|(f, slash)| Some((body.strip_suffix(f)?, slash))) else {
-        return NO;
+        return What::Refuse(REWRITES);
     };
-    let Some(head) = to.strip_suffix("\\1") else { return NO };
+    let (Some(head), Some(tests)) = (to.strip_suffix("\\1"), patterns::paths(pattern, false)) else {
+        return What::Refuse(REWRITES);
+    };
     let plain = |t: &str| t.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-_~".contains(&b));
     let to = if slash { format!("{head}/") } else { head.to_owned() };
     match from.starts_with('/') && plain(from) && plain(&to) && to.starts_with('/') && to.ends_with('/') {
-        true => What::Prefix { from: from.to_owned(), to },
-        false => NO,
+        true => What::Prefix { tests, from: from.to_owned(), to },
+        false => What::Refuse(REWRITES),
     }
 }
 
-/// Applies rules to an atom. `backends`: the rules of each backend, which follow.
+/// What of some rules applies to an atom, and how much of each condition is left: two atoms of which this is the same are treated
+/// alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Trace {
+    /// Rules by their lines. Whether one decides more than the backend or the path towards it.
+    pub fired: Vec<(Id, Left, bool)>,
+    backend: Option<String>,
+    answered: bool,
+    rewritten: bool,
+}
+
+impl Trace {
+    /// The rules that may keep a request out, or change it.
+    pub fn restrictions(&self) -> impl Iterator<Item = &(Id, Left, bool)> {
+        self.fired.iter().filter(|(.., restricts)| *restricts)
+    }
+
+    pub fn answers(&self) -> bool {
+        self.answered
+    }
+
+    fn run(&mut self, rules: &[Rule], atom: &Atom) {
+        // Backends that are chosen by method or header, with their own rules.
+        for rule in rules {
+            let response = matches!(rule.what, What::Header(Of::Responses | Of::AllResponses, _));
+            if self.answered && !response || matches!(rule.what, What::Backend(_)) && self.backend.is_some() {
+                continue;
+            }
+            let atom = Atom { path: atom.path.filter(|_| !self.rewritten), ..*atom };
+            let left = rule.condition.of(&atom);
+            if left == Left::Never {
+                continue;
+            }
+            let always = left == Left::Always;
+            match &rule.what {
+                What::Prefix { tests, .. } => {
+                    if !atom.path.is_some_and(|p| paths::any(tests, p)) {
+                        continue;
+                    }
+                    self.rewritten = true;
+                }
+                What::Backend(name) if always => self.backend = Some(name.clone()),
+                What::Answer(_) | What::Deny | What::Unanswered if always => self.answered = true,
+                _ => {}
+            }
+            let restricts = !matches!(rule.what, What::Backend(_) | What::Prefix { .. });
+            self.fired.push((rule.line.id, left, restricts));
+        }
+    }
+}
+
+/// Where requests go that no rule sends elsewhere, and the rules that follow there.
+#[derive(Clone, Copy)]
+pub(super) struct Then<'r, 'l> {
+    pub backends: &'r BTreeMap<String, Vec<Rule<'l>>>,
+    pub default: Option<(&'r str, &'r Place)>,
+    /// The section itself, whose rules have been applied.
+    pub own: &'r str,
+}
+
+impl<'r, 'l> Then<'r, 'l> {
+    fn rules(&self, backend: &str) -> Option<&'r Vec<Rule<'l>>> {
+        self.backends.get(backend).filter(|_| backend != self.own)
+    }
+
+    /// What applies to an atom.
+    pub fn trace(&self, rules: &[Rule<'l>], atom: &Atom) -> Trace {
+        let mut out = Trace::default();
+        out.run(rules, atom);
+        let default = self.default.map(|(name, _)| name.to_owned());
+        let some: Vec<&String> = rules
+            .iter()
+            .filter(|r| out.fired.iter().any(|(id, left, _)| *id == r.line.id && matches!(left, Left::Routes(_))))
+            .filter_map(|r| if let What::Backend(name) = &r.what { Some(name) } else { None })
+            .collect();
+        let mut others = Vec::new();
+        for name in some {
+            let mut other = Trace { rewritten: out.rewritten, ..Trace::default() };
+            self.rules(name).into_iter().for_each(|rules| other.run(rules, atom));
+            others.append(&mut other.fired);
+        }
+        if !out.answered {
+            out.backend = out.backend.or(default);
+            if let Some(rules) = out.backend.clone().and_then(|name| self.rules(&name)) {
+                out.run(rules, atom);
+            }
+        }
+        out.fired.append(&mut others);
+        out
+    }
+}
+
+/// Applies rules to an atom. `path`: the route's that is written.
 pub(super) fn apply<'l>(
     rules: &[Rule<'l>],
-    backends: &BTreeMap<String, Vec<Rule<'l>>>,
-    default: Option<(&str, &Place)>,
+    then: &Then<'_, 'l>,
     atom: &Atom,
+    path: &Path,
     report: &mut Report,
 ) -> Outcome {
     let mut out = Outcome::default();
-    run(rules, atom, report, &mut out);
+    run(rules, atom, path, report, &mut out);
     if out.action.is_none() && out.backend.is_none() {
-        out.backend = default.map(|(name, place)| (name.to_owned(), place.clone()));
+        out.backend = then.default.map(|(name, place)| (name.to_owned(), place.clone()));
     }
     // Exceptions have the frontend's changes, too, and then those of their own backend.
     let mut exceptions = std::mem::take(&mut out.exceptions);
-    for Exception { then, .. } in &mut exceptions {
-        (then.request, then.response) = (out.request.clone(), out.response.clone());
-        (then.hsts, then.host, then.rewrite) = (out.hsts.clone(), out.host.clone(), out.rewrite.clone());
-        (then.after, then.after_hsts) = (out.after.clone(), out.after_hsts.clone());
+    for Exception { then: other, .. } in &mut exceptions {
+        (other.request, other.response) = (out.request.clone(), out.response.clone());
+        (other.hsts, other.host, other.rewrite) = (out.hsts.clone(), out.host.clone(), out.rewrite.clone());
+        (other.after, other.after_hsts, other.rewritten) = (out.after.clone(), out.after_hsts.clone(), out.rewritten);
         let Some(rules) =
-            then.backend.as_ref().filter(|_| then.action.is_none()).and_then(|(name, _)| backends.get(name))
+            other.backend.as_ref().filter(|_| other.action.is_none()).and_then(|(name, _)| then.rules(name))
         else {
             continue;
         };
-        run(rules, atom, report, then);
-        for inner in std::mem::take(&mut then.exceptions) {
+        run(rules, atom, path, report, other);
+        for inner in std::mem::take(&mut other.exceptions) {
             let id = rules.iter().find(|r| r.line.place == inner.place).map(|r| r.line.id);
             if let Some(id) = id {
                 report.decide(id, "its condition is added to that of use_backend: write a route with both");
@@ -386,45 +581,52 @@ pub(super) fn apply<'l>(
     }
     out.exceptions = exceptions;
     if let (None, Some((name, _))) = (&out.action, &out.backend)
-        && let Some(rules) = backends.get(name)
+        && let Some(rules) = then.rules(name)
     {
-        run(rules, atom, report, &mut out);
+        run(rules, atom, path, report, &mut out);
     }
     out
 }
 
-fn run(rules: &[Rule], atom: &Atom, report: &mut Report, out: &mut Outcome) {
+fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut Outcome) {
     for rule in rules {
         let (id, place) = (rule.line.id, &rule.line.place);
         let response = matches!(rule.what, What::Header(Of::Responses | Of::AllResponses, _));
         if (out.action.is_some()) && !response {
             continue;
         }
-        let left = rule.condition.of(atom);
+        let atom = Atom { path: atom.path.filter(|_| !out.rewritten), ..*atom };
+        let left = rule.condition.of(&atom);
+        let action = match &rule.what {
+            What::Answer(action) => Some(action.clone()),
+            What::Deny => Some(Action::status(429)),
+            What::Unanswered => Some(Action::untranslated()),
+            _ => None,
+        };
+        let limit = |counter: Counter, requests: u32| Limit {
+            counter,
+            requests,
+            id,
+            section: rule.line.section,
+            place: place.clone(),
+        };
         match (&rule.what, left) {
             (_, Left::Never) => {}
             (What::Backend(_), _) if out.backend.is_some() => {}
-            (What::Answer(action), Left::Always) => {
-                report.same(id, "redirect or respond");
-                out.action = Some((action.clone(), place.clone()));
-            }
             (What::Backend(name), Left::Always) => {
                 report.same(id, "upstream");
                 out.backend = Some((name.clone(), place.clone()));
             }
-            (What::Deny, Left::Always) => {
-                report.same(id, "respond with 429");
-                out.action = Some((Action::status(429), place.clone()));
+            (_, Left::Always) if action.is_some() => {
+                report.same(id, "redirect or respond");
+                out.action = action.map(|a| (a, place.clone()));
             }
-            (What::Answer(_) | What::Backend(_) | What::Deny, Left::Routes(routes)) => {
+            (What::Answer(_) | What::Backend(_) | What::Deny | What::Unanswered, Left::Routes(routes)) => {
                 let then = match &rule.what {
-                    What::Answer(action) => {
-                        Outcome { action: Some((action.clone(), place.clone())), ..Outcome::default() }
-                    }
                     What::Backend(name) => {
                         Outcome { backend: Some((name.clone(), place.clone())), ..Outcome::default() }
                     }
-                    _ => Outcome { action: Some((Action::status(429), place.clone())), ..Outcome::default() },
+                    _ => Outcome { action: action.map(|a| (a, place.clone())), ..Outcome::default() },
                 };
                 report.same(id, "a route with a condition");
                 for (methods, headers) in routes {
@@ -436,37 +638,47 @@ fn run(rules: &[Rule], atom: &Atom, report: &mut Report, out: &mut Outcome) {
                     });
                 }
             }
-            (What::Deny, Left::Rate(n)) => out.rates.push((n, id, place.clone())),
-            (What::Answer(a), Left::Rate(n)) if a.is_refusal() => {
+            (What::Deny, Left::Rate(counter, n)) => out.rates.push(limit(counter, n)),
+            (What::Answer(a), Left::Rate(counter, n)) if a.is_refusal() => {
                 report.differs(id, "rate_limit: the status is 429");
-                out.rates.push((n, id, place.clone()));
+                out.rates.push(limit(counter, n));
             }
-            (What::Answer(a), Left::Access | Left::Unknown | Left::Rate(_)) if a.is_refusal() => {
-                report.decide(id, "its condition cannot be translated, and it refuses requests: let the server or a firewall refuse them");
-            }
-            (What::Deny, _) => report.decide(id, "its condition cannot be translated, and it refuses requests"),
-            (_, Left::Access | Left::Rate(_)) => {
+            (_, Left::Access | Left::Rate(..)) => {
                 report.decide(
                     id,
                     "its condition checks who the client is, which Sealane does by client certificates only",
                 );
             }
-            (_, Left::Unknown) => report
-                .missing(id, "its condition cannot be translated: hosts, paths, methods and headers can be compared"),
+            (_, Left::Unknown) => report.decide(
+                id,
+                "its condition cannot be translated (hosts, paths, methods and headers can be compared, before a path is rewritten): let \
+                 the server decide, or a firewall",
+            ),
             (What::Header(..) | What::Prefix { .. }, Left::Routes(_)) => {
-                report.missing(id, "headers are changed for hosts and paths, not by method or header; write a route with these conditions");
+                report.decide(id, "headers and paths are changed for hosts and paths, not by method or header; write a route with these conditions");
             }
             (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, report, out),
-            (What::Prefix { from, to }, Left::Always) => match atom.path {
-                Path::Below(p) if p.trim_end_matches('/') == from => {
-                    report.same(id, "rewrite_prefix");
-                    out.rewrite = Some((to.clone(), place.clone()));
+            (What::Prefix { tests, from, to }, Left::Always) => {
+                let Some(sample) = atom.path else {
+                    report.decide(id, "the path is rewritten before: write a route with rewrite_prefix");
+                    continue;
+                };
+                report.same(id, "rewrite_prefix");
+                if !paths::any(tests, sample) {
+                    continue;
                 }
-                Path::Below(p) if p != "/" && from.starts_with(&format!("{}/", p.trim_end_matches('/'))) => {}
-                // The paths that it changes are atoms of their own.
-                _ => report.same(id, "rewrite_prefix"),
-            },
-            (What::Refuse(_) | What::Skip(_), _) => {}
+                out.rewritten = true;
+                match path {
+                    Path::Below(p) if p.trim_end_matches('/') == from => out.rewrite = Some((to.clone(), place.clone())),
+                    // The route is for less than what is replaced.
+                    Path::Below(p) if p.strip_prefix(from.as_str()).is_some_and(|rest| rest.starts_with('/')) => {
+                        out.rewrite = Some((format!("{to}{}", &p[from.len() + 1..]), place.clone()));
+                    }
+                    _ => report.decide(id, "a single path is passed on as it is (rewrite_prefix is for a path and all below)"),
+                }
+            }
+            (What::Refuse(_) | What::Skip(_) | What::Nothing(_), _)
+            | (What::Answer(_) | What::Deny | What::Unanswered, Left::Always) => {}
         }
     }
 }
@@ -499,12 +711,18 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut O
         Edit::Set(name, value) => edits.set(name, value, place),
         Edit::Add(name, value) => {
             if !edits.add(name, value, place) {
-                return report.missing(id, "a header of this name is added already; put both values in one");
+                return report.decide(id, "a header of this name is added already; put both values in one");
             }
         }
         Edit::Remove(name) => {
-            if FRAMING.contains(&name.to_ascii_lowercase().as_str()) || name.eq_ignore_ascii_case("host") {
+            if FRAMING.contains(&name.to_ascii_lowercase().as_str()) {
                 return report.same(id, "the gateway's to manage");
+            }
+            if name.eq_ignore_ascii_case("host") {
+                return report.decide(
+                    id,
+                    "Host is the client's, or a constant (host_header), and may choose what the server shows",
+                );
             }
             edits.remove(name, place);
             if line.word(1) != "del-header" {

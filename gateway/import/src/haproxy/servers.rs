@@ -16,15 +16,55 @@ pub(super) fn upstream(proxy: &Proxy, tcp: bool, base: &Path, report: &mut Repor
     defaults.iter().for_each(|l| report.same(l.id, "options of each server"));
     let mut health = Settings::default();
     let mut checked: Option<Place> = None;
+    let mut first: Option<Upstream> = None;
+    // What holds for all servers of an upstream must be the same for each.
+    let mut one = |line: &Line, up: &mut Upstream, report: &mut Report| {
+        let mut single = Upstream::default();
+        server(line, &defaults, tcp, base, &mut single, &mut health, &mut checked, report);
+        let Some((url, place)) = single.servers.pop() else { return };
+        let of = |u: &Upstream, key: &str| u.settings.value(key).map(str::to_owned);
+        match &first {
+            None => {
+                (up.settings, up.tls) = (single.settings.clone(), single.tls.clone());
+                first = Some(single.clone());
+            }
+            Some(first) => {
+                let alike = ["proxy_protocol", "http"].iter().all(|k| of(first, k) == of(&single, k));
+                let secure = |url: &str| url.contains("https://");
+                let both_secure = up.servers.iter().all(|(u, _)| secure(u)) && secure(&url);
+                if !alike
+                    || first.tls.same() != single.tls.same()
+                        && (both_secure || !up.tls.is_empty() || !single.tls.is_empty())
+                {
+                    report.decide(
+                        line.id,
+                        "its TLS or protocol differs from that of the first server, and an upstream has one for all servers: make it an \
+                         upstream of its own",
+                    );
+                }
+                for key in ["max_connections", "queue", "slow_start"] {
+                    match (of(first, key), of(&single, key)) {
+                        (a, b) if a == b => {}
+                        (_, Some(value)) => {
+                            up.settings.set(key, value, &line.place);
+                            report.differs(line.id, format!("{key} is one for all servers: the last one is written"));
+                        }
+                        _ => report.differs(line.id, format!("{key} is one for all servers: the last one is written")),
+                    }
+                }
+            }
+        }
+        up.servers.push((url, place));
+    };
     for line in proxy.own() {
         match line.word(0) {
-            "server" => server(line, &defaults, tcp, base, &mut up, &mut health, &mut checked, report),
+            "server" => one(line, &mut up, report),
             "server-template" => {
                 // `srv 1-5 name:80`: a name with several addresses is several servers.
-                let mut one = line.clone();
-                if one.words.len() > 3 {
-                    one.words.remove(2);
-                    server(&one, &defaults, tcp, base, &mut up, &mut health, &mut checked, report);
+                let mut named = line.clone();
+                if named.words.len() > 3 {
+                    named.words.remove(2);
+                    one(&named, &mut up, report);
                     report.differs(line.id, "a name is as many servers as it has addresses");
                 } else {
                     report.missing(line.id, "is not understood");

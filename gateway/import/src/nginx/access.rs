@@ -30,14 +30,18 @@ pub(super) const GUARDS: &[(&str, &str)] = &[
 const LISTS: &str =
     "Sealane has no lists of addresses: listen on an internal address, use a firewall, or require client certificates";
 
-/// Whether something in a server checks who a client is.
-pub(super) fn is_guarded(server: &Directive) -> bool {
-    let guard = |d: &Directive| match d.name() {
-        "allow" | "deny" => d.word(1) != Some("all") || d.name() == "deny",
-        "ssl_verify_client" | "auth_basic" | "auth_request" => d.word(1) != Some("off"),
-        name => GUARDS.iter().any(|(g, _)| *g == name),
-    };
-    server.inner().iter().any(|d| guard(d) || is_guarded(d))
+/// The directives of a scope that keep requests out.
+pub(super) fn restrictions(scope: &Scope) -> Vec<crate::report::Id> {
+    let list = scope.all(&["allow", "deny"]);
+    let open = list.first().is_none_or(|d| d.name() == "allow" && d.word(1) == Some("all"));
+    let mut out: Vec<_> = if open { Vec::new() } else { list.iter().map(|d| d.id).collect() };
+    for (name, _) in GUARDS {
+        out.extend(scope.last(name).filter(|d| d.word(1) != Some("off")).map(|d| d.id));
+    }
+    for name in ["limit_req", "limit_conn"] {
+        out.extend(scope.all(&[name]).iter().map(|d| d.id));
+    }
+    out
 }
 
 /// What `allow` and `deny` come to.
@@ -53,6 +57,13 @@ pub(super) enum Access {
 pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Access {
     let mut found = Access::Open;
     let list = scope.all(&["allow", "deny"]);
+    if let Some((d, value)) = scope.value("satisfy") {
+        match value {
+            "all" => import.same(d, "the default"),
+            // A password may let in whom `deny` keeps out.
+            _ => import.decide(d, "Sealane compares no addresses and asks for no passwords"),
+        }
+    }
     match list.as_slice() {
         [] => {}
         [only] if only.name() == "deny" && only.word(1) == Some("all") => {

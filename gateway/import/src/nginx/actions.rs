@@ -2,17 +2,21 @@
 
 use super::conditions::{Condition, condition};
 use super::headers::{self, Changes};
-use super::locations::{Location, Site};
+use super::locations::{Location, Site, Step, Then, When};
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
 use super::variables::{Piece, expand, has_variables, pieces, target};
 use crate::output::{Action, Path, Route};
+use crate::patterns::{self, capture};
 use crate::report::Place;
 
 /// Directives that pass requests on: NGINX redirects `/x` to `/x/` where a location `/x/` has one.
 pub(super) const PASSES: &[&str] =
     &["proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"];
+
+/// Most values of a map by which an upstream is chosen.
+const MAX_CHOSEN: usize = 32;
 
 /// An upstream that a `map` chooses by a header.
 pub(super) struct Chosen {
@@ -23,52 +27,17 @@ pub(super) struct Chosen {
     pub place: Place,
 }
 
-/// How the phase of rewriting ends.
-pub(super) enum Step<'d> {
-    /// It answers.
-    Answer(Action, &'d Directive),
-    /// The request goes on; with another beginning of its path.
-    Continue(Option<(String, Place)>),
-}
-
-/// A regular expression of `rewrite` that is understood.
-struct Rule {
-    /// The path before what is captured.
-    prefix: String,
-    /// The rest is captured; otherwise the path ends here.
-    rest: bool,
-    /// The captured rest begins with a slash.
-    slash: bool,
-}
-
-fn rule(pattern: &str) -> Option<Rule> {
-    if matches!(pattern, "^" | ".*" | "^.*" | "^.*$" | "(.*)" | "^(.*)" | "^(.*)$") {
-        return Some(Rule { prefix: String::new(), rest: true, slash: true });
-    }
-    let body = pattern.strip_prefix('^')?;
-    let forms = [("(/.*)$", true), ("(/.*)", true), ("(.*)$", false), ("(.*)", false), ("/?(.*)$", true)];
-    let (prefix, rest, slash) = match forms.into_iter().find_map(|(f, slash)| Some((body.strip_suffix(f)?, slash))) {
-        Some((prefix, slash)) => (prefix, true, slash),
-        None => (body.strip_suffix('$')?, false, false),
-    };
-    let prefix = prefix.replace("\\.", ".").replace("\\/", "/").replace("\\-", "-");
-    let plain = prefix.starts_with('/') && prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-~".contains(&b));
-    let literal = plain && !prefix.contains('.') || pattern.contains("\\.");
-    let none = prefix.is_empty() && rest && slash;
-    (none || literal && plain).then_some(Rule { prefix, rest, slash })
-}
-
-/// The redirect that a `rewrite` makes, and the path that it is for.
-pub(super) fn redirect(d: &Directive, name: Option<&str>) -> Option<(Path, Action)> {
-    let (pattern, replacement, flag) = (d.word(1)?, d.word(2)?, d.word(3));
-    let absolute = ["http://", "https://", "$scheme"].iter().any(|p| replacement.starts_with(p));
-    let status = match flag {
-        Some("permanent") => 301,
-        Some("redirect") => 302,
-        None | Some("last" | "break") if absolute => 302,
+/// The redirect that a `rewrite` makes, and the paths that it is for.
+pub(super) fn redirect(d: &Directive, name: Option<&str>) -> Option<(When, Action)> {
+    let (pattern, replacement) = (d.word(1)?, d.word(2)?);
+    let absolute = ["http://", "https://", "$scheme://"].iter().any(|p| replacement.starts_with(p));
+    let status = match (d.word(3), d.words.len()) {
+        (Some("permanent"), 4) => 301,
+        (Some("redirect"), 4) => 302,
+        (Some("last" | "break"), 4) | (None, 3) if absolute => 302,
         _ => return None,
     };
-    let r = rule(pattern)?;
+    let r = capture(pattern)?;
     let (mut text, query) = match replacement.strip_suffix('?') {
         Some(bare) => (bare.to_owned(), false),
         None => (replacement.to_owned(), true),
@@ -79,12 +48,13 @@ pub(super) fn redirect(d: &Directive, name: Option<&str>) -> Option<(Path, Actio
         (true, true) => "{uri}",
         (true, false) => "{path}",
         (false, true) => "{rest}",
-        (false, false) => return None,
+        (false, false) => "",
     };
     if r.rest {
         let slashed = if r.slash { "$1".to_owned() } else { "/$1".to_owned() };
         // `{rest}` begins with a slash, like a path.
         match text.contains(&slashed) {
+            true if captured.is_empty() => return None,
             true => text = text.replacen(&slashed, "\u{1}", 1),
             false if text.contains("$1") => return None,
             false => {}
@@ -96,12 +66,15 @@ pub(super) fn redirect(d: &Directive, name: Option<&str>) -> Option<(Path, Actio
     if query && !has_query {
         to.push_str("{query}");
     }
-    let path = match (whole, r.rest) {
-        (true, true) => Path::Below("/".to_owned()),
-        (_, true) => Path::Below(r.prefix),
-        (_, false) => Path::Exact(r.prefix),
-    };
-    Some((path, Action::Redirect { to, status }))
+    Some((paths_of(pattern)?, Action::Redirect { to, status }))
+}
+
+/// The paths for which a pattern of `rewrite` is.
+fn paths_of(pattern: &str) -> Option<When> {
+    let tests = patterns::paths(pattern, false)?;
+    let all = tests.iter().any(|t| t.text == "/" && t.matches("/"));
+    let everything = all && tests.iter().any(|t| t.matches("/x"));
+    Some(if everything { When::Always } else { When::Paths(tests) })
 }
 
 /// What `return` answers.
@@ -157,160 +130,163 @@ pub(super) fn answer<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Dire
     }
 }
 
-/// Runs the directives that come before access and content. `path`: the location's.
-pub(super) fn rewrite_phase<'d>(
-    import: &mut Import<'d>,
-    scope: &Scope<'d>,
-    block: &'d [Directive],
-    name: Option<&str>,
-    path: Option<&str>,
-) -> Step<'d> {
-    let mut rewritten = None;
-    for d in block {
-        match d.name() {
-            "return" => return Step::Answer(answer(import, scope, d, name), d),
-            "rewrite" => match redirect(d, name) {
-                Some((Path::Below(p), action)) if p == "/" || Some(p.as_str()) == path => {
-                    import.same(d, "redirect");
-                    return Step::Answer(action, d);
-                }
-                Some(_) if path.is_none() => {}
-                Some(_) => import.missing(d, "make it a route of its own, with \"redirect\""),
-                None => match path.and_then(|p| new_prefix(d, p)) {
-                    Some(new) => {
-                        import.same(d, "rewrite_prefix");
-                        rewritten = Some((new, d.place.clone()));
-                    }
-                    None => {
-                        import.missing(d, "paths are rewritten by a route's rewrite_prefix only; let the server do it")
-                    }
-                },
-            },
-            _ => {}
-        }
-    }
-    Step::Continue(rewritten)
+/// Whether `rewrite ^/api/(.*)$ /v1/$1 break;` is a `rewrite_prefix`, and the paths that it is for.
+pub(super) fn is_new_prefix(d: &Directive) -> Option<When> {
+    let (from, _) = prefixes(d)?;
+    // It matches each path below, which is asked again for the path of the route.
+    (!from.is_empty()).then(|| paths_of(d.word(1)?)).flatten()
 }
 
-/// `rewrite ^/api/(.*)$ /v1/$1 break;` in `location /api/`.
-fn new_prefix(d: &Directive, path: &str) -> Option<String> {
-    if d.word(3) != Some("break") {
+/// The beginnings before and after, with a slash at their ends.
+fn prefixes(d: &Directive) -> Option<(String, String)> {
+    if d.word(3) != Some("break") || d.words.len() != 4 {
         return None;
     }
-    let r = rule(d.word(1)?)?;
+    let r = capture(d.word(1)?)?;
     let head = d.word(2)?.strip_suffix("$1")?;
     let new = if r.slash { format!("{head}/") } else { head.to_owned() };
-    let good = new.starts_with('/') && new.ends_with('/') && !new.contains(['$', '?', '#']);
+    let good = new.starts_with('/') && new.ends_with('/') && !new.contains(['$', '?', '#']) && !new.contains("//");
     if !r.rest || !good || !(r.slash || r.prefix.ends_with('/')) {
         return None;
     }
+    Some((format!("{}/", r.prefix.trim_end_matches('/')), new))
+}
+
+/// What the beginning of the paths below `path` becomes.
+fn new_prefix(d: &Directive, path: &str) -> Option<String> {
+    let (from, new) = prefixes(d)?;
     // The location may be deeper than what is replaced.
-    let from = format!("{}/", r.prefix.trim_end_matches('/'));
     let own = format!("{}/", path.trim_end_matches('/'));
     Some(new + own.strip_prefix(from.as_str())?)
 }
 
-/// The `if`s of a block that depend on the method or a header, with what they lead to. All others are reported.
-pub(super) fn conditions<'d>(
-    import: &mut Import<'d>,
-    block: &'d [Directive],
-    name: Option<&str>,
-) -> Vec<(Condition, Action, &'d Directive)> {
-    let mut out = Vec::new();
-    for d in block.iter().filter(|d| d.name() == "if") {
-        let condition = condition(d);
-        match simple(import, d, name).filter(|action| is_route(&condition, action)) {
-            Some(action) => out.push((condition, action, d)),
-            None => unknown_if(import, d),
+/// The block of an `if`.
+enum Body {
+    Answer(Action),
+    /// It decides nothing.
+    Nothing,
+    Unknown,
+}
+
+fn body<'d>(import: &mut Import<'d>, d: &'d Directive, name: Option<&str>) -> Body {
+    let mut out = Body::Nothing;
+    for inner in d.inner() {
+        match (inner.name(), &out) {
+            // A variable that `if` changes is no constant: what uses it is not translated.
+            ("set", Body::Nothing) => import.missing(inner, "there are no variables; what uses it is reported"),
+            ("access_log" | "log_not_found" | "rewrite_log", _) => {}
+            ("return", Body::Nothing) => out = Body::Answer(answer(import, &Scope::of(d.inner()), inner, name)),
+            ("rewrite", Body::Nothing) => match redirect(inner, name) {
+                Some((When::Always, action)) => {
+                    import.same(inner, "redirect");
+                    out = Body::Answer(action);
+                }
+                _ => return Body::Unknown,
+            },
+            _ => return Body::Unknown,
         }
     }
     out
 }
 
-/// Whether a condition with an answer can be a route. NGINX takes an empty header for an absent one, which matters where its absence
-/// refuses requests.
-pub(super) fn is_route(condition: &Condition, action: &Action) -> bool {
-    match condition {
-        Condition::Method(..) => true,
-        Condition::Header(_, rule) => rule != "false" || !action.is_refusal(),
-        _ => false,
-    }
+/// Where a server is asked: for a name (as in `[[host]]`), at a port, over TLS or not.
+pub(super) struct Asked<'a> {
+    pub name: &'a str,
+    pub port: u16,
+    pub tls: bool,
 }
 
-/// What the block of an `if` does, where that is one answer.
-pub(super) fn simple<'d>(import: &mut Import<'d>, d: &'d Directive, name: Option<&str>) -> Option<Action> {
-    let [only] = d.inner() else { return None };
-    match only.name() {
-        "return" => Some(answer(import, &Scope::of(d.inner()), only, name)),
-        "rewrite" => match redirect(only, name)? {
-            (Path::Below(p), action) if p == "/" => {
-                import.same(only, "redirect");
-                Some(action)
-            }
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-pub(super) fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
-    let refuses = d.inner().iter().any(|i| match i.name() {
-        "return" => i.word(1).and_then(|s| s.parse::<u16>().ok()).is_some_and(|s| s >= 400),
-        "deny" | "allow" | "auth_basic" => true,
-        _ => false,
-    });
-    let about_clients = d.arguments().iter().any(|a| {
-        [
-            "$ssl_client",
-            "$remote_addr",
-            "$binary_remote_addr",
-            "$remote_user",
-            "$geoip",
-            "$invalid_referer",
-            "$secure_link",
-        ]
-        .iter()
-        .any(|v| a.contains(v))
-    });
-    match refuses || about_clients {
-        true => {
-            import.decide(d, "this condition cannot be translated, and it refuses requests: let the server refuse them")
+/// The step that an `if` is; `None` where it decides nothing, or is not understood, which is reported. `asked`: for an `if` of a
+/// server.
+pub(super) fn if_step<'d>(
+    import: &mut Import<'d>,
+    d: &'d Directive,
+    name: Option<&str>,
+    asked: Option<&Asked>,
+) -> Option<Step<'d>> {
+    let condition = condition(d);
+    let action = match body(import, d, name) {
+        Body::Answer(action) => action,
+        Body::Nothing => {
+            import.missing(d, "it sets variables or logs only");
+            return None;
         }
-        false => import.missing(d, "conditions are on the method and on headers (methods and headers of a route)"),
-    }
+        Body::Unknown => {
+            unknown_if(import, d);
+            return None;
+        }
+    };
+    let constant = |import: &mut Import<'d>, holds: bool| {
+        import.same(d, "a host of its own");
+        holds.then(|| Step { d, when: When::Always, then: Then::Answer(action.clone()) })
+    };
+    let when = match (condition, asked) {
+        (Condition::Tls(wanted), Some(asked)) => return constant(import, wanted == asked.tls),
+        (Condition::Port(port, wanted), Some(asked)) => return constant(import, (port == asked.port) == wanted),
+        (Condition::Host(names, wanted), Some(asked)) => {
+            let holds = names.iter().any(|n| n == asked.name) == wanted;
+            return constant(import, holds);
+        }
+        (Condition::Method(list, is), _) => When::Method(list, is),
+        // An empty header is like none in NGINX: what an absent one refuses would let an empty one through.
+        (Condition::Header(_, rule), _) if rule == "false" => {
+            import.decide(
+                d,
+                "an empty header is like an absent one in NGINX, and is not here: let the server refuse the request",
+            );
+            return None;
+        }
+        (Condition::Header(header, rule), _) => {
+            if rule == "true" {
+                import.differs(d, "a header counts with every value, also with an empty one, or 0");
+            }
+            When::Header(header, rule)
+        }
+        _ => {
+            unknown_if(import, d);
+            return None;
+        }
+    };
+    import.same(d, "a route with a condition");
+    Some(Step { d, when, then: Then::Answer(action) })
+}
+
+fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
+    import.decide(
+        d,
+        "this condition, or what it leads to, cannot be translated (hosts and ports of a server, methods and headers can be): let \
+         the server decide",
+    );
     for inner in d.inner() {
         import.whole(inner, crate::Outcome::NotTranslated, "see the condition");
     }
 }
 
-/// What answers the requests of a location.
+/// What answers the requests of a location. `named`: where its `try_files` ends.
 #[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
 pub(super) fn content<'d>(
     import: &mut Import<'d>,
     site: &Site<'d>,
     l: &Location<'d>,
+    named: Option<&Location<'d>>,
     path: &Path,
-    text: &str,
-    rewritten: Option<(String, Place)>,
+    rewritten: Option<&'d Directive>,
     changes: &mut Changes,
     route: &mut Route,
 ) {
     let block = l.directive().inner();
-    if let Some(d) = block.iter().rfind(|d| d.name() == "proxy_pass" || d.name() == "grpc_pass") {
-        return pass(import, site, l.scope(), d, path, text, rewritten, changes, route);
+    let passes = |block: &'d [Directive]| block.iter().rfind(|d| d.name() == "proxy_pass" || d.name() == "grpc_pass");
+    if let Some(d) = passes(block) {
+        if let Some(files) = block.iter().find(|d| d.name() == "try_files") {
+            import.decide(files, "which requests are for files is not known here: let the server decide");
+        }
+        return pass(import, site, l, d, path, rewritten, changes, route);
     }
-    if let Some(d) = block.iter().rfind(|d| d.name() == "try_files") {
-        let last = d.arguments().last().copied().unwrap_or("").to_owned();
-        if let Some(named) = site.locations.iter().find(|n| last.starts_with('@') && n.is_named(&last)) {
-            let pass_ = named.directive().inner().iter().rfind(|d| d.name() == "proxy_pass");
-            if let Some(pass_) = pass_ {
-                import.differs(d, "Sealane serves no files: all requests go to the server");
-                import.same(named.directive(), "used by try_files");
-                for d in named.directive().inner().iter().filter(|d| d.name() == "rewrite" || d.name() == "if") {
-                    import.whole(d, crate::Outcome::NotTranslated, "let the server do it");
-                }
-                return pass(import, site, named.scope(), pass_, path, text, None, changes, route);
-            }
+    if let (Some(d), Some(named)) = (block.iter().rfind(|d| d.name() == "try_files"), named) {
+        import.same(named.directive(), "used by try_files");
+        if let Some(pass_) = passes(named.directive().inner()) {
+            import.differs(d, "Sealane serves no files: all requests go to the server");
+            return pass(import, site, named, pass_, path, rewritten, changes, route);
         }
     }
     let handled = block
@@ -327,14 +303,14 @@ pub(super) fn content<'d>(
 fn pass<'d>(
     import: &mut Import<'d>,
     site: &Site<'d>,
-    scope: &Scope<'d>,
+    l: &Location<'d>,
     d: &'d Directive,
     path: &Path,
-    text: &str,
-    rewritten: Option<(String, Place)>,
+    rewritten: Option<&'d Directive>,
     changes: &mut Changes,
     route: &mut Route,
 ) {
+    let scope = l.scope();
     let grpc = d.name() == "grpc_pass";
     let url = expand(import, scope, d.word(1).unwrap_or(""));
     let (scheme, rest) = url.split_once("://").unwrap_or((if grpc { "grpc" } else { "" }, &url));
@@ -353,40 +329,57 @@ fn pass<'d>(
     };
     let (authority, uri) = match authority.strip_suffix("${request_uri}") {
         Some(bare) => (bare, None),
-        None => (authority, uri.filter(|u| *u != "${request_uri}")),
+        None => (authority, uri),
     };
-    headers::request(import, scope, if grpc { "grpc_set_header" } else { "proxy_set_header" }, site.port, changes);
+    headers::request(import, site, scope, if grpc { "grpc_set_header" } else { "proxy_set_header" }, changes);
     let to = Target { protocol: if grpc { Protocol::Grpc } else { Protocol::Http }, tls, authority };
+    if rewritten.is_some() && (uri.is_some() || has_variables(authority)) {
+        return import.missing(d, "the path is rewritten twice; requests get 501");
+    }
     if has_variables(authority) {
         return variable(import, scope, d, authority, uri, &to, changes, route);
     }
-    let rewrite = match (path, uri) {
-        (_, None) => match (path, rewritten) {
-            (Path::Below(p), Some((new, place))) if *p == text => Some((new, place)),
-            (_, Some(_)) => return import.missing(d, "a single path is passed on as it is; requests get 501"),
-            _ => None,
+    let constant =
+        |uri: &str| !has_variables(uri) && !uri.contains(['?', '#']) && uri.bytes().all(|b| b.is_ascii_graphic());
+    let single = "a single path is passed on as it is (rewrite_prefix is for a path and all below); requests get 501";
+    let rewrite = match (path, uri, rewritten) {
+        (_, None, None) => None,
+        (Path::Below(p), None, Some(rewrite)) => match new_prefix(rewrite, p) {
+            Some(new) => Some((new, rewrite.place.clone())),
+            None => {
+                return import.missing(d, "the path is rewritten otherwise than by its beginning; requests get 501");
+            }
         },
-        (_, Some(uri))
-            if has_variables(uri) || uri.contains(['?', '#']) || !uri.bytes().all(|b| b.is_ascii_graphic()) =>
-        {
+        (Path::Exact(_), None, Some(_)) => return import.missing(d, single),
+        (_, Some(uri), _) if !constant(uri) => {
             return import.missing(d, "rewrite_prefix is a constant without a query; requests get 501");
         }
-        (Path::Exact(p), Some(uri)) if p == uri => None,
-        (Path::Exact(_), Some(_)) => {
-            return import.missing(
-                d,
-                "a single path is passed on as it is (rewrite_prefix is for a path and all below); requests get 501",
-            );
-        }
-        (Path::Below(p), Some(uri)) if p == uri => None,
-        (Path::Below(p), Some(uri)) => {
-            if p.ends_with('/') != uri.ends_with('/') {
-                import.differs(
-                    d,
-                    format!("{p}…/x becomes {}/x: there is exactly one slash between", uri.trim_end_matches('/')),
-                );
+        (Path::Below(p) | Path::Exact(p), Some(uri), _) => {
+            // The route may be for less than the location.
+            let Some(text) = l.text() else {
+                return import.missing(d, "which part of the path is replaced is not known here; requests get 501");
+            };
+            let new = match p.strip_prefix(text) {
+                Some(rest) => format!("{uri}{rest}"),
+                None if p.trim_end_matches('/') == text.trim_end_matches('/') => uri.to_owned(),
+                None => return import.missing(d, "the path does not begin with what is replaced; requests get 501"),
+            };
+            match path {
+                _ if new == *p => None,
+                Path::Exact(_) => return import.missing(d, single),
+                Path::Below(_) => {
+                    if text.ends_with('/') != uri.ends_with('/') {
+                        import.differs(
+                            d,
+                            format!(
+                                "{text}…/x becomes {}/x: there is exactly one slash between",
+                                uri.trim_end_matches('/')
+                            ),
+                        );
+                    }
+                    Some((new, d.place.clone()))
+                }
             }
-            Some((uri.to_owned(), d.place.clone()))
         }
     };
     if let Some(name) = upstreams::upstream(import, scope, d, &to, changes.host.as_ref()) {
@@ -431,7 +424,7 @@ fn variable<'d>(
     (route.action, route.origin) = (Action::Upstream(group), d.place.clone());
     let source = map.word(1).unwrap_or("");
     let Some(header) = source.strip_prefix("$http_").map(super::conditions::header_name) else {
-        return import.missing(
+        return import.decide(
             map,
             format!("what is chosen by {source} needs a server that chooses; only its default is translated"),
         );
@@ -445,12 +438,16 @@ fn variable<'d>(
             || has_variables(group)
             || entry.words.len() != 2
         {
-            import.missing(map, format!("{value}: a header's value is a constant"));
+            import
+                .decide(map, format!("{value}: a header's value is a constant; only the map's default is translated"));
             continue;
         }
         let rule =
             if value.is_empty() { "false".to_owned() } else { crate::output::quoted(value.trim_start_matches('\\')) };
         let to = Target { protocol: to.protocol, tls: to.tls, authority: group };
+        if import.chosen.len() >= MAX_CHOSEN {
+            return import.decide(map, "there are too many values: write routes with \"headers\"");
+        }
         if let Some(name) = upstreams::upstream(import, scope, d, &to, changes.host.as_ref()) {
             import.chosen.push(Chosen { header: header.clone(), rule, upstream: name, place: entry.place.clone() });
         }

@@ -1,13 +1,16 @@
 //! The conditions of `if`.
 
 use super::parser::Directive;
+use crate::output::quoted;
 use crate::patterns;
 
 /// A condition of `if`, as far as it is understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
-    /// The request came over TLS.
+    /// The request came over TLS, or (`false`) did not.
     Tls(bool),
+    /// The request came to this port, or (`false`) to another one.
+    Port(u16, bool),
     /// The host is one of these names, or (`false`) none of them.
     Host(Vec<String>, bool),
     /// The method is one of these, or (`false`) none of them.
@@ -17,63 +20,103 @@ pub(super) enum Condition {
     Unknown,
 }
 
-/// Reads the condition of an `if`.
+/// Reads the condition of an `if`. Everything that is not read here is unknown.
 pub(super) fn condition(d: &Directive) -> Condition {
-    let mut words: Vec<String> = d.arguments().into_iter().map(str::to_owned).collect();
-    if let Some(first) = words.first_mut()
-        && let Some(rest) = first.strip_prefix('(')
-    {
-        *first = rest.to_owned();
-    }
-    if let Some(last) = words.last_mut()
-        && let Some(rest) = last.strip_suffix(')')
-    {
-        *last = rest.to_owned();
-    }
-    let words: Vec<&str> = words.iter().map(String::as_str).filter(|w| !w.is_empty()).collect();
-    let Some(variable) = words.first().and_then(|w| w.strip_prefix('$')) else { return Condition::Unknown };
-    let variable = variable.trim_start_matches('{').trim_end_matches('}');
-    let (operator, value) = match words[1..] {
-        [] => ("", ""),
-        [operator] => (operator, ""),
-        [operator, value] => (operator, value),
-        _ => return Condition::Unknown,
-    };
-    let positive = !operator.starts_with('!');
-    let operator = operator.trim_start_matches('!');
-    match (variable, operator) {
-        ("scheme", "=") => tls(value, positive),
-        ("scheme", "~" | "~*") => tls(value.trim_start_matches('^').trim_end_matches('$'), positive),
-        ("https", "=") => Condition::Tls((value == "on") == positive),
-        ("https", "") => Condition::Tls(true),
-        ("server_port", "=") if matches!(value, "80" | "443") => Condition::Tls((value == "443") == positive),
-        ("host" | "http_host", "=") => Condition::Host(vec![value.to_ascii_lowercase()], positive),
-        ("host" | "http_host", "~" | "~*") => match patterns::names(value) {
-            Some(names) if names.iter().all(|n| !n.starts_with('*')) => Condition::Host(names, positive),
-            _ => Condition::Unknown,
-        },
-        ("request_method", "=") => Condition::Method(vec![value.to_owned()], positive),
-        ("request_method", "~" | "~*") => match methods(value) {
-            Some(list) => Condition::Method(list, positive),
-            None => Condition::Unknown,
-        },
-        (name, operator) => match (name.strip_prefix("http_"), operator) {
-            (Some(header), "") => Condition::Header(header_name(header), "true".to_owned()),
-            (Some(header), "=") if value.is_empty() => Condition::Header(header_name(header), (!positive).to_string()),
-            (Some(header), "=") if positive && !value.ends_with('*') => {
-                Condition::Header(header_name(header), crate::output::quoted(value))
-            }
-            _ => Condition::Unknown,
-        },
-    }
+    read(d).unwrap_or(Condition::Unknown)
 }
 
-fn tls(scheme: &str, positive: bool) -> Condition {
-    match scheme {
-        "https" => Condition::Tls(positive),
-        "http" => Condition::Tls(!positive),
-        _ => Condition::Unknown,
+fn read(d: &Directive) -> Option<Condition> {
+    let mut words: Vec<String> = d.arguments().into_iter().map(str::to_owned).collect();
+    let first = words.first_mut()?;
+    *first = first.strip_prefix('(')?.to_owned();
+    let last = words.last_mut()?;
+    *last = last.strip_suffix(')')?.to_owned();
+    if words.first().is_some_and(String::is_empty) {
+        words.remove(0);
     }
+    // The parenthesis at the end may be a word of its own, and so may an empty value.
+    if words.len() > 3 && words.last().is_some_and(String::is_empty) {
+        words.pop();
+    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let variable = words.first()?.strip_prefix('$')?;
+    let variable = match variable.strip_prefix('{') {
+        Some(inner) => inner.strip_suffix('}')?,
+        None => variable,
+    };
+    let (operator, value) = match words[1..] {
+        [] | [""] => ("", ""),
+        [operator, value] => (operator, value),
+        _ => return None,
+    };
+    let positive = match operator {
+        "" | "=" | "~" | "~*" => true,
+        "!=" | "!~" | "!~*" => false,
+        _ => return None,
+    };
+    let pattern = operator.contains('~');
+    if !pattern && value.contains('$') {
+        return None;
+    }
+    Some(match variable {
+        "scheme" => {
+            let schemes = if pattern { patterns::texts(value)? } else { vec![value.to_owned()] };
+            match schemes.as_slice() {
+                [one] if one == "https" && operator != "" => Condition::Tls(positive),
+                [one] if one == "http" && operator != "" => Condition::Tls(!positive),
+                _ => return None,
+            }
+        }
+        "https" => match (operator, value) {
+            ("", _) => Condition::Tls(true),
+            ("=" | "!=", "on") => Condition::Tls(positive),
+            ("=" | "!=", "") => Condition::Tls(!positive),
+            _ => return None,
+        },
+        "server_port" if matches!(operator, "=" | "!=") => Condition::Port(value.parse().ok()?, positive),
+        "host" | "http_host" => {
+            let names = match (pattern, operator) {
+                (true, _) => patterns::names(value)?,
+                (false, "") => return None,
+                // The host is in lower case; the header may not be.
+                (false, _) if variable == "host" && value.bytes().any(|b| b.is_ascii_uppercase()) => return None,
+                (false, _) => vec![value.to_ascii_lowercase()],
+            };
+            let good = |n: &String| {
+                !n.is_empty()
+                    && n.split('.')
+                        .all(|l| !l.is_empty() && l.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)))
+            };
+            if !names.iter().all(good) {
+                return None;
+            }
+            Condition::Host(names, positive)
+        }
+        "request_method" => {
+            let methods = match operator {
+                "" => return None,
+                // NGINX takes methods in capitals only.
+                "~*" | "!~*" => patterns::texts(value)?.iter().map(|m| m.to_ascii_uppercase()).collect(),
+                "~" | "!~" => patterns::texts(value)?,
+                _ => vec![value.to_owned()],
+            };
+            let good = |m: &String| !m.is_empty() && m.bytes().all(|b| b.is_ascii_uppercase());
+            if !methods.iter().all(good) {
+                return None;
+            }
+            Condition::Method(methods, positive)
+        }
+        name => {
+            let header = header_name(name.strip_prefix("http_").filter(|h| !h.is_empty())?);
+            match (operator, value) {
+                ("", _) => Condition::Header(header, "true".to_owned()),
+                ("!=", "") => Condition::Header(header, "true".to_owned()),
+                ("=", "") => Condition::Header(header, "false".to_owned()),
+                ("=", value) if !value.ends_with('*') => Condition::Header(header, quoted(value)),
+                _ => return None,
+            }
+        }
+    })
 }
 
 /// `$http_x_beta` is the header `X-Beta`.
@@ -86,12 +129,4 @@ pub(super) fn header_name(variable: &str) -> String {
         })
         .collect();
     words.join("-")
-}
-
-/// `^(GET|POST)$`: the methods.
-pub(super) fn methods(pattern: &str) -> Option<Vec<String>> {
-    let expanded = patterns::expand(pattern)?;
-    let anchored = expanded.before == patterns::Edge::Nothing && expanded.after == patterns::Edge::Nothing;
-    let good = |m: &String| !m.is_empty() && m.bytes().all(|b| b.is_ascii_uppercase());
-    (anchored && expanded.texts.iter().all(good)).then_some(expanded.texts)
 }

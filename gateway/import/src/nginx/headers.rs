@@ -1,5 +1,6 @@
 //! Headers: `proxy_set_header`, `add_header`, `proxy_hide_header`.
 
+use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::variables::{expand, has_variables};
@@ -24,19 +25,20 @@ pub(super) enum HostHeader {
     Literal(String, Place),
 }
 
-/// Response headers that protect: losing one weakens the site.
-const PROTECTING: &[&str] = &[
-    "strict-transport-security",
-    "content-security-policy",
-    "x-frame-options",
-    "x-content-type-options",
-    "permissions-policy",
-    "referrer-policy",
-    "access-control-allow-origin",
-    "access-control-allow-credentials",
-    "cross-origin-opener-policy",
-    "cross-origin-embedder-policy",
-    "cross-origin-resource-policy",
+/// Response headers that tell about the gateway or help to find errors: without them nothing is weaker. All others may protect.
+const TELLING: &[&str] = &[
+    "server-timing",
+    "x-backend",
+    "x-cache",
+    "x-cache-status",
+    "x-proxy-cache",
+    "x-request-id",
+    "x-request-time",
+    "x-response-time",
+    "x-served-by",
+    "x-upstream",
+    "x-upstream-addr",
+    "x-upstream-response-time",
 ];
 
 /// Headers that frame messages or belong to one connection.
@@ -64,14 +66,15 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// What a scope changes in requests. `set`: the directive, which differs between HTTP and gRPC.
 pub(super) fn request<'d>(
     import: &mut Import<'d>,
+    site: &Site<'d>,
     scope: &Scope<'d>,
     set: &str,
-    port: Option<u16>,
     changes: &mut Changes,
 ) {
+    let port = site.port;
     for d in scope.all(&[set]) {
         let (Some(name), Some(written)) = (d.word(1), d.word(2)) else {
-            import.missing(d, "has no value");
+            import.decide(d, "has no value");
             continue;
         };
         let value = expand(import, scope, written);
@@ -83,13 +86,16 @@ pub(super) fn request<'d>(
                     import.same(d, "Host is the client's");
                     changes.host = Some(HostHeader::Client);
                 }
-                "$host" | "$host:$server_port" | "$server_name" => {
-                    match (plain.as_str(), port) {
-                        ("$server_name", _) => import.differs(d, "Host is the client's, not the first server_name"),
-                        (_, None | Some(80 | 443)) => import.same(d, "Host is the client's"),
+                "$host" | "$host:$server_port" => {
+                    match port {
+                        None | Some(80 | 443) => import.same(d, "Host is the client's"),
                         _ => import.differs(d, "Host is the client's, with the port that the client sends"),
                     }
                     changes.host = Some(HostHeader::Client);
+                }
+                "$server_name" if site.name.is_some() => {
+                    import.same(d, "host_header");
+                    changes.host = site.name.clone().map(|name| HostHeader::Literal(name, d.place.clone()));
                 }
                 "$proxy_host" => import.same(d, "host_header"),
                 _ if !has_variables(value) && !value.is_empty() => {
@@ -97,7 +103,10 @@ pub(super) fn request<'d>(
                     changes.host = Some(HostHeader::Literal(value.to_owned(), d.place.clone()));
                 }
                 _ => {
-                    import.missing(d, "Host is the client's, or a constant (host_header)");
+                    import.decide(
+                        d,
+                        "Host is the client's, or a constant (host_header), and may choose what the server shows",
+                    );
                     changes.host = Some(HostHeader::Client);
                 }
             },
@@ -125,7 +134,7 @@ pub(super) fn request<'d>(
             "x-real-ip" if plain.starts_with('$') => {
                 import.missing(d, "the server finds the client in X-Forwarded-For, whose last entry is the gateway's, or in Forwarded");
             }
-            _ if !is_name(name) => import.missing(d, "is not the name of a header"),
+            _ if !is_name(name) => import.decide(d, "is not the name of a header"),
             _ if value.is_empty() => {
                 changes.request.remove(name, &d.place);
                 import.same(d, "request_headers.remove");
@@ -151,15 +160,13 @@ pub(super) fn request<'d>(
                 changes.request.set(name, value, &d.place);
                 import.same(d, "request_headers.set");
             }
-            _ => import.missing(d, "is not the value of a header"),
+            _ => import.decide(d, "is not the value of a header"),
         }
     }
     if let Some((d, value)) = scope.value("proxy_pass_request_headers") {
         match value {
             "on" => import.same(d, ""),
-            _ => {
-                import.missing(d, "requests are passed on with their headers; name those to remove in request_headers")
-            }
+            _ => import.decide(d, "requests are passed on with their headers; name those to remove in request_headers"),
         }
     }
 }
@@ -172,7 +179,7 @@ pub(super) fn response<'d>(import: &mut Import<'d>, scope: &Scope<'d>, changes: 
                 changes.response.remove(name, &d.place);
                 import.same(d, "response_headers.remove");
             }
-            None => import.missing(d, "is not the name of a header that can be removed"),
+            None => import.decide(d, "is not the name of a header that can be removed"),
         }
     }
     for d in scope.all(&["add_header"]) {
@@ -186,7 +193,7 @@ pub(super) fn response<'d>(import: &mut Import<'d>, scope: &Scope<'d>, changes: 
                     changes.response.remove(name, &d.place);
                     import.same(d, "response_headers.remove");
                 }
-                false => import.missing(d, "name the headers one by one in response_headers.remove"),
+                false => import.decide(d, "name the headers one by one in response_headers.remove"),
             }
         }
     }
@@ -197,14 +204,14 @@ pub(super) fn response<'d>(import: &mut Import<'d>, scope: &Scope<'d>, changes: 
                     changes.response.set(n, v, &d.place);
                     import.same(d, "response_headers.set");
                 }
-                _ => import.missing(d, "write it as response_headers"),
+                _ => import.decide(d, "write it as response_headers"),
             }
         }
     }
 }
 
 fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, changes: &mut Changes) {
-    let (Some(name), Some(written)) = (d.word(1), d.word(2)) else { return import.missing(d, "has no value") };
+    let (Some(name), Some(written)) = (d.word(1), d.word(2)) else { return import.decide(d, "has no value") };
     let value = expand(import, scope, written);
     let value = value.split_whitespace().collect::<Vec<_>>().join(" ");
     let lower = name.to_ascii_lowercase();
@@ -215,12 +222,12 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
         return import.same(d, "an empty value adds nothing");
     }
     if has_variables(&value) || !is_name(name) || !is_value(&value) || FRAMING.contains(&lower.as_str()) {
-        return match PROTECTING.contains(&lower.as_str()) {
-            true => import.decide(
+        return match TELLING.contains(&lower.as_str()) {
+            true => import.missing(d, "values of headers are constants here; let the server send it"),
+            false => import.decide(
                 d,
-                "values of headers are constants here; this one protects the site's users: let the server send it",
+                "values of headers are constants here, and this one may protect the site's users: let the server send it",
             ),
-            false => import.missing(d, "values of headers are constants here; let the server send it"),
         };
     }
     if lower == "strict-transport-security" && value.contains("max-age=") {
@@ -228,7 +235,7 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
         return import.same(d, "hsts, which is sent over TLS only");
     }
     if !changes.response.add(name, &value, &d.place) {
-        return import.missing(d, "a header of this name is added already; put both values in one");
+        return import.decide(d, "a header of this name is added already; put both values in one");
     }
     match d.word(3) {
         Some("always") => import.same(d, "response_headers.add"),

@@ -161,7 +161,18 @@ impl<'t> Lexer<'t> {
                         }
                     }
                 }
+                '[' => {
+                    self.skip_long()?;
+                }
                 '-' if self.rest.peek() == Some(&'-') => {
+                    self.bump();
+                    // A long comment is a long string.
+                    if self.rest.peek() == Some(&'[') {
+                        self.bump();
+                        if self.skip_long()? {
+                            continue;
+                        }
+                    }
                     while !matches!(self.rest.peek(), None | Some('\n')) {
                         self.bump();
                     }
@@ -173,6 +184,33 @@ impl<'t> Lexer<'t> {
             }
         }
         Err((line, "the block that begins here has no end".to_owned()))
+    }
+}
+
+impl Lexer<'_> {
+    /// Skips a long string of Lua (`[[…]]`, `[==[…]==]`) after its first bracket; whether it is one.
+    fn skip_long(&mut self) -> Result<bool, (u32, String)> {
+        let line = self.line;
+        let mut level = 0usize;
+        while self.rest.peek() == Some(&'=') {
+            self.bump();
+            level += 1;
+        }
+        if self.rest.peek() != Some(&'[') {
+            return Ok(false);
+        }
+        self.bump();
+        // Equals signs since a closing bracket.
+        let mut closing: Option<usize> = None;
+        while let Some(c) = self.bump() {
+            closing = match (c, closing) {
+                (']', Some(n)) if n == level => return Ok(true),
+                (']', _) => Some(0),
+                ('=', Some(n)) => Some(n + 1),
+                _ => None,
+            };
+        }
+        Err((line, "the string that begins here has no end".to_owned()))
     }
 }
 
@@ -221,6 +259,22 @@ mod tests {
             }
         }
         assert_eq!(lines, [1, 2, 4]);
+    }
+
+    #[test]
+    fn long_strings_of_lua_hide_braces() {
+        for text in [
+            "local a = [[{]] }after;",
+            "a = [==[}]]]=]{]==] }after;",
+            "--[[ } ]] x }after;",
+            "-- }\n a[1] = b[[}]] }after;",
+        ] {
+            let mut lexer = Lexer::new(text);
+            lexer.skip_lua().unwrap();
+            let Some(Token::Word(w)) = lexer.next().unwrap() else { panic!("{text}") };
+            assert_eq!(w.text, "after", "{text}");
+        }
+        assert!(Lexer::new("[[ }").skip_lua().is_err());
     }
 
     #[test]

@@ -1,39 +1,94 @@
-//! `location`: which one a request goes to, as routes.
+//! `location`: which one a request goes to, and what it does, as routes.
+//!
+//! [`Site::decision`] selects as NGINX does: the server's own directives, then the exact location, the longest prefix, and the regular
+//! expressions in their order unless the prefix has `^~`. `paths::plan` asks it about every class of paths, and this module writes
+//! the routes of each decision, in which the first step that applies decides. What no routes can say is undecided.
 
 use super::access::{self, Access};
-use super::actions::{self, Step};
-use super::conditions::Condition;
+use super::actions;
 use super::headers::{self, Changes};
 use super::parser::Directive;
 use super::scope::{Import, Scope};
-use crate::output::{Action, Path, Route};
+use crate::output::{Action, Entry, Methods, Path, Route, in_order};
+use crate::paths::{self, Elsewhere, PathTest};
 use crate::patterns;
+use crate::report::{Id, Place};
 
 /// Which requests a location is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Matcher {
     Exact(String),
     Prefix(String),
-    /// Paths that a regular expression stands for; with `true` all that begin so.
-    Pattern(Vec<String>, bool),
-    /// A regular expression that is not translated.
-    Unknown,
+    /// What a regular expression stands for; `None` where that cannot be said.
+    Pattern(Option<Vec<PathTest>>),
     Named(String),
 }
 
+/// When a step applies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    Always,
+    Paths(Vec<PathTest>),
+    /// The method is one of these, or (`false`) none of them.
+    Method(Vec<String>, bool),
+    /// A header, and a condition in TOML.
+    Header(String, String),
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    Answer(Action),
+    /// `rewrite … break`: the beginning of the path is replaced, and no later step is looked at.
+    Rewrite,
+    /// `break`: no later step is looked at.
+    Stop,
+}
+
+/// A directive that comes before access and content.
+#[derive(Clone, Debug)]
+pub(super) struct Step<'d> {
+    pub d: &'d Directive,
+    pub when: When,
+    pub then: Then,
+}
+
+impl Step<'_> {
+    /// What makes two steps the same.
+    pub fn key(&self) -> (Id, &When, &Then) {
+        (self.d.id, &self.when, &self.then)
+    }
+
+    fn is_for(&self, path: &str) -> bool {
+        match &self.when {
+            When::Paths(tests) => paths::any(tests, path),
+            _ => true,
+        }
+    }
+
+    /// No later step is looked at, whatever the request.
+    fn ends(&self) -> bool {
+        matches!(self.when, When::Always | When::Paths(_))
+    }
+}
+
 /// A location with what it inherits.
+#[derive(Clone)]
 pub(super) struct Location<'d> {
     d: &'d Directive,
     matcher: Matcher,
     scope: Scope<'d>,
+    /// The outermost location around it has `^~`.
+    no_regex: bool,
+    steps: Vec<Step<'d>>,
 }
 
-/// What all locations of a server have in common.
+/// What all locations of a server have in common, for some of its names.
 pub(super) struct Site<'d> {
     pub server: &'d Directive,
     pub scope: Scope<'d>,
-    /// Conditions of the server's own `if`s that depend on the request, each with what it leads to.
-    pub conditions: Vec<(Condition, Action, &'d Directive)>,
+    /// What the server does before it looks at locations.
+    pub steps: Vec<Step<'d>>,
     pub locations: Vec<Location<'d>>,
     /// The first name, for `$server_name`.
     pub name: Option<String>,
@@ -41,42 +96,85 @@ pub(super) struct Site<'d> {
     pub port: Option<u16>,
 }
 
+/// How a request ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// With the last step.
+    Answer,
+    Location(usize),
+    /// Redirected to this location's path, which has one slash more.
+    Slash(usize),
+    /// `internal`.
+    Internal(usize),
+    /// No location is for it: the server's own files.
+    Server,
+}
+
+/// What is done with the requests for a path: steps, by their numbers, and the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Decision {
+    steps: Vec<(Option<usize>, usize)>,
+    end: End,
+}
+
 /// Deepest nesting of locations, which the parser bounds, too.
 const MAX_DEPTH: usize = 16;
 /// Most locations of a server.
-const MAX_LOCATIONS: usize = 2000;
+const MAX_LOCATIONS: usize = 1000;
 
 /// The locations of a server, those in locations behind them.
-pub(super) fn locations<'d>(import: &mut Import<'d>, block: &'d [Directive], scope: &Scope<'d>) -> Vec<Location<'d>> {
+pub(super) fn locations<'d>(
+    import: &mut Import<'d>,
+    block: &'d [Directive],
+    scope: &Scope<'d>,
+    name: Option<&str>,
+) -> Vec<Location<'d>> {
     let mut out = Vec::new();
-    flatten(import, block, scope, 0, &mut out);
+    flatten(import, block, scope, name, None, &mut out);
     out
 }
 
+/// `outer`: how deep it is in another location, and whether the outermost one has `^~`.
 fn flatten<'d>(
     import: &mut Import<'d>,
     block: &'d [Directive],
     scope: &Scope<'d>,
-    depth: usize,
+    name: Option<&str>,
+    outer: Option<(usize, bool)>,
     out: &mut Vec<Location<'d>>,
 ) {
+    let depth = outer.map_or(0, |o| o.0);
     for d in block.iter().filter(|d| d.name() == "location") {
         if depth >= MAX_DEPTH || out.len() >= MAX_LOCATIONS {
             import.decide(d, "there are too many locations");
             continue;
         }
+        let Some((matcher, caret)) = matcher(import, d) else { continue };
+        let pattern = matches!(matcher, Matcher::Pattern(_));
+        if outer.is_some() && pattern {
+            import.decide(d, "a regular expression in another location is not translated: write its routes");
+            continue;
+        }
         let inner = scope.within(d.inner());
-        let matcher = matcher(import, d);
-        out.push(Location { d, matcher, scope: inner.clone() });
-        flatten(import, d.inner(), &inner, depth + 1, out);
+        let no_regex = outer.map_or(caret, |o| o.1);
+        let steps = steps(import, d, &inner, name);
+        out.push(Location { d, matcher, scope: inner.clone(), no_regex, steps });
+        match pattern {
+            true => {
+                for d in d.inner().iter().filter(|d| d.name() == "location") {
+                    import.decide(d, "a location in one with a regular expression is not translated: write its routes");
+                }
+            }
+            false => flatten(import, d.inner(), &inner, name, Some((depth + 1, no_regex)), out),
+        }
     }
 }
 
-fn matcher<'d>(import: &mut Import<'d>, d: &'d Directive) -> Matcher {
+fn matcher(import: &mut Import, d: &Directive) -> Option<(Matcher, bool)> {
     let arguments = d.arguments();
     let (operator, text) = match arguments.as_slice() {
         [one] => match one.strip_prefix('@') {
-            Some(_) => return Matcher::Named((*one).to_owned()),
+            Some(_) => return Some((Matcher::Named((*one).to_owned()), false)),
             None => match ["=", "^~", "~*", "~"].into_iter().find_map(|o| Some((o, one.strip_prefix(o)?))) {
                 Some((operator, rest)) => (operator, rest),
                 None => ("", *one),
@@ -85,315 +183,432 @@ fn matcher<'d>(import: &mut Import<'d>, d: &'d Directive) -> Matcher {
         [operator, text] => (*operator, *text),
         _ => {
             import.decide(d, "is not understood");
-            return Matcher::Unknown;
+            return None;
         }
     };
-    match operator {
-        "=" => Matcher::Exact(text.to_owned()),
-        "" | "^~" => Matcher::Prefix(text.to_owned()),
-        "~" | "~*" => match patterns::paths(text) {
-            Some((texts, prefix)) => {
-                if operator == "~*" {
-                    import.differs(d, "upper and lower case differ");
-                }
-                Matcher::Pattern(texts, prefix)
+    let plain = |text: &str| text.starts_with('/') && !text.chars().any(char::is_control);
+    Some(match operator {
+        "=" if plain(text) => (Matcher::Exact(text.to_owned()), false),
+        "" | "^~" if plain(text) => (Matcher::Prefix(text.to_owned()), operator == "^~"),
+        "~" | "~*" => (Matcher::Pattern(patterns::paths(text, operator == "~*")), false),
+        _ => {
+            import.decide(d, "is not understood");
+            return None;
+        }
+    })
+}
+
+/// The steps of a location, in order. What is not understood is undecided.
+fn steps<'d>(import: &mut Import<'d>, l: &'d Directive, scope: &Scope<'d>, name: Option<&str>) -> Vec<Step<'d>> {
+    let mut out = Vec::new();
+    // Methods come first: for those that are excepted, nothing else of the location counts.
+    for d in l.inner().iter().filter(|d| d.name() == "limit_except") {
+        let deny = matches!(d.inner(), [one] if one.name() == "deny" && one.word(1) == Some("all"));
+        let mut methods: Vec<String> = d.arguments().into_iter().map(str::to_owned).collect();
+        let good = |m: &String| !m.is_empty() && m.bytes().all(|b| b.is_ascii_uppercase());
+        if !deny || methods.is_empty() || !methods.iter().all(good) {
+            import
+                .decide(d, "methods are refused by a route with \"methods\"; addresses and passwords are not compared");
+            continue;
+        }
+        if methods.iter().any(|m| m == "GET") && !methods.iter().any(|m| m == "HEAD") {
+            methods.push("HEAD".to_owned());
+        }
+        import.same(d, "a route with \"methods\", and status 403 for others");
+        d.inner().iter().for_each(|d| import.same(d, "403"));
+        out.push(Step { d, when: When::Method(methods, false), then: Then::Answer(Action::status(403)) });
+    }
+    let mut rewritten = false;
+    for d in l.inner() {
+        match d.name() {
+            "return" => {
+                let action = actions::answer(import, scope, d, name);
+                out.push(Step { d, when: When::Always, then: Then::Answer(action) });
+                break;
             }
-            None => Matcher::Unknown,
-        },
-        _ => Matcher::Unknown,
+            "break" => {
+                import.same(d, "nothing behind it counts");
+                out.push(Step { d, when: When::Always, then: Then::Stop });
+                break;
+            }
+            "rewrite" if rewritten => import.decide(d, "a path is rewritten once"),
+            "rewrite" => match actions::redirect(d, name) {
+                Some((when, action)) => {
+                    import.same(d, "redirect");
+                    let all = when == When::Always;
+                    out.push(Step { d, when, then: Then::Answer(action) });
+                    if all {
+                        break;
+                    }
+                }
+                None => match actions::is_new_prefix(d) {
+                    Some(when) => {
+                        import.same(d, "rewrite_prefix");
+                        out.push(Step { d, when, then: Then::Rewrite });
+                        rewritten = true;
+                    }
+                    None => import.decide(
+                        d,
+                        "it changes which location or path is asked for: paths are rewritten by a route's rewrite_prefix only",
+                    ),
+                },
+            },
+            "if" => out.extend(actions::if_step(import, d, name, None)),
+            _ => {}
+        }
     }
+    out
 }
 
-/// Whether a path can stand in a route.
-fn is_path(path: &str) -> bool {
-    path.starts_with('/')
-        && !path.contains(['*', '?', '#', '%', '\\', ';'])
-        && path.bytes().all(|b| b.is_ascii_graphic())
-}
-
-impl Site<'_> {
-    fn exact(&self, path: &str) -> bool {
-        self.locations
-            .iter()
-            .any(|l| l.matcher == Matcher::Exact(path.to_owned()) || l.matcher == Matcher::Prefix(path.to_owned()))
+impl<'d> Site<'d> {
+    fn tests(&self) -> Vec<PathTest> {
+        let mut out = Vec::new();
+        for l in &self.locations {
+            match &l.matcher {
+                Matcher::Exact(p) => out.push(PathTest::exact(p)),
+                Matcher::Prefix(p) => out.push(PathTest::begins(p)),
+                Matcher::Pattern(Some(tests)) => out.extend(tests.iter().cloned()),
+                Matcher::Pattern(None) | Matcher::Named(_) => {}
+            }
+        }
+        let steps = self.steps.iter().chain(self.locations.iter().flat_map(|l| &l.steps));
+        for step in steps {
+            if let When::Paths(tests) = &step.when {
+                out.extend(tests.iter().cloned());
+            }
+        }
+        out
     }
 
-    /// The location of the longest prefix of a path, other than `not`.
-    fn parent(&self, path: &str, not: &str) -> Option<usize> {
-        let prefix = |l: &Location| match &l.matcher {
-            Matcher::Prefix(p) if path.starts_with(p.as_str()) && p != not => Some(p.len()),
-            _ => None,
-        };
-        let found = self.locations.iter().enumerate().filter_map(|(i, l)| Some((prefix(l)?, i)));
-        found.max_by_key(|(len, _)| *len).map(|(_, i)| i)
+    /// Where NGINX finds the configuration for a path.
+    fn end(&self, path: &str) -> End {
+        let mut longest: Option<(usize, usize)> = None;
+        let mut slash = None;
+        for (i, l) in self.locations.iter().enumerate() {
+            match &l.matcher {
+                Matcher::Exact(p) if p == path => return End::Location(i),
+                Matcher::Prefix(p) if path.starts_with(p.as_str()) => {
+                    if longest.is_none_or(|(len, _)| p.len() > len) {
+                        longest = Some((p.len(), i));
+                    }
+                }
+                Matcher::Prefix(p) if l.passes() && p.strip_suffix('/') == Some(path) => slash = Some(i),
+                _ => {}
+            }
+        }
+        // A location of just this path is preferred to the redirect.
+        if let (Some(i), true) = (slash, longest.is_none_or(|(len, _)| len < path.len())) {
+            return End::Slash(i);
+        }
+        if longest.is_none_or(|(_, i)| !self.locations[i].no_regex) {
+            let found = self.locations.iter().position(|l| match &l.matcher {
+                Matcher::Pattern(Some(tests)) => paths::any(tests, path),
+                _ => false,
+            });
+            if let Some(i) = found {
+                return End::Location(i);
+            }
+        }
+        longest.map_or(End::Server, |(_, i)| End::Location(i))
+    }
+
+    /// The steps for a path; whether one of them always answers.
+    fn add(&self, of: Option<usize>, path: &str, out: &mut Vec<(Option<usize>, usize)>) -> bool {
+        let steps = of.map_or(&self.steps, |i| &self.locations[i].steps);
+        for (at, step) in steps.iter().enumerate().filter(|(_, s)| s.is_for(path)) {
+            out.push((of, at));
+            if step.ends() {
+                return matches!(step.then, Then::Answer(_));
+            }
+        }
+        false
+    }
+
+    fn decision(&self, path: &str) -> Decision {
+        let mut steps = Vec::new();
+        if self.add(None, path, &mut steps) {
+            return Decision { steps, end: End::Answer };
+        }
+        let end = self.end(path);
+        let End::Location(i) = end else { return Decision { steps, end } };
+        if self.locations[i].internal().is_some() {
+            return Decision { steps, end: End::Internal(i) };
+        }
+        if self.add(Some(i), path, &mut steps) {
+            return Decision { steps, end: End::Answer };
+        }
+        let answered = self.fallback(i).is_some_and(|named| self.add(Some(named), path, &mut steps));
+        Decision { steps, end: if answered { End::Answer } else { end } }
+    }
+
+    /// The named location to which `try_files` sends all requests.
+    fn fallback(&self, i: usize) -> Option<usize> {
+        let l = &self.locations[i];
+        if l.d.inner().iter().any(|d| actions::PASSES.contains(&d.name())) {
+            return None;
+        }
+        let last = l.d.inner().iter().rfind(|d| d.name() == "try_files")?.arguments().last().copied()?;
+        self.locations.iter().position(|n| matches!(&n.matcher, Matcher::Named(name) if name == last))
+    }
+
+    fn step(&self, (of, at): (Option<usize>, usize)) -> &Step<'d> {
+        match of {
+            None => &self.steps[at],
+            Some(i) => &self.locations[i].steps[at],
+        }
+    }
+
+    /// What keeps requests out under a decision.
+    fn restrictions(&self, decision: &Decision) -> Vec<Id> {
+        let mut out: Vec<Id> = decision.steps.iter().map(|s| self.step(*s).d.id).collect();
+        if let End::Location(i) = decision.end {
+            // Nobody gets statistics here, so nobody is kept from them.
+            let served = |l: &usize| !self.locations[*l].has_statistics();
+            for l in [Some(i), self.fallback(i)].into_iter().flatten().filter(served) {
+                out.extend(access::restrictions(&self.locations[l].scope));
+            }
+        }
+        out
+    }
+
+    /// Whether a decision does more than pass requests on.
+    fn restricts(&self, decision: &Decision) -> bool {
+        !matches!(decision.end, End::Location(_)) || !self.restrictions(decision).is_empty()
+    }
+
+    /// Whether requests that are meant for one decision may get another: nobody is let in who was not.
+    fn is_no_loss(&self, e: &Elsewhere<Decision>) -> bool {
+        let here = self.restrictions(&e.here);
+        matches!(e.there.end, End::Location(_)) && self.restrictions(&e.there).iter().all(|id| here.contains(id))
+    }
+
+    fn blamed(&self, decision: &Decision) -> &'d Directive {
+        match decision.end {
+            End::Location(i) | End::Slash(i) | End::Internal(i) => self.locations[i].d,
+            End::Answer => decision.steps.last().map_or(self.server, |s| self.step(*s).d),
+            End::Server => self.server,
+        }
     }
 }
 
 /// All routes of a server.
 pub(super) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> Vec<Route> {
-    let mut out: Vec<Route> = Vec::new();
+    let serves = site.locations.iter().any(|l| l.matcher != Matcher::Pattern(None) && l.serves());
     for l in &site.locations {
-        let found = of_location(import, site, l);
-        import.same(l.d, "[[host.route]]");
-        for route in found {
-            push(&mut out, route);
+        match l.matcher {
+            Matcher::Pattern(None) => unknown(import, l, serves),
+            // Used by `try_files`, if at all.
+            Matcher::Named(_) => {}
+            _ => import.same(l.d, "[[host.route]]"),
         }
     }
-    let everything = Path::Below("/".to_owned());
-    if !out.iter().any(|r| r.path == everything && r.methods.is_empty() && r.headers.is_empty()) {
-        // What no location is for: the server's own files.
-        let mut route = Route::new(everything, Action::untranslated(), &site.server.place);
-        let own = site.scope.last("root").filter(|_| site.locations.is_empty());
-        import.missing(own.unwrap_or(site.server), "Sealane serves no files: requests that no location is for get 501");
-        if let Access::Closed(place) = access::access(import, &site.scope) {
-            route.action = Action::status(403);
-            route.origin = place;
+    let tests = site.tests();
+    let tests: Vec<&PathTest> = tests.iter().collect();
+    let mut budget = import.budget;
+    let cost = tests.len() + site.locations.len();
+    let plan = paths::plan(&tests, cost, &mut budget, |path| site.decision(path), |d| site.restricts(d));
+    import.budget = budget;
+    let Some(plan) = plan else {
+        import.decide(site.server, "it tells too many paths apart: write its routes");
+        return Vec::new();
+    };
+    for e in &plan.elsewhere {
+        let d = site.blamed(&e.there);
+        let path = &e.path;
+        match site.is_no_loss(e) {
+            true => import.differs(
+                d,
+                format!("whole segments, in upper and lower case as written: {path} is not meant here, and goes where other paths go"),
+            ),
+            false => import.decide(
+                d,
+                format!(
+                    "a route's path has whole segments, in upper and lower case as written: {path} is meant in NGINX, and is not here; \
+                     add routes for such paths, or let the server refuse them"
+                ),
+            ),
         }
-        let mut changes = Changes::default();
-        headers::response(import, &site.scope, &mut changes);
-        (route.response, route.hsts) = (changes.response, changes.hsts);
-        conditioned(import, &site.conditions, route).into_iter().for_each(|r| push(&mut out, r));
+    }
+    let mut out = Vec::new();
+    for (path, sample, decision) in plan.routes {
+        match of_decision(import, site, &path, &sample, &decision) {
+            Some(mut routes) => out.append(&mut routes),
+            None => import.decide(
+                site.blamed(&decision),
+                "no routes have the order of these conditions: write one route for each case, or let the server decide",
+            ),
+        }
     }
     out
 }
 
-/// The first of two routes for the same requests counts.
-fn push(out: &mut Vec<Route>, route: Route) {
-    let same = route.conditions();
-    if !out.iter().any(|r| r.conditions() == same) {
-        out.push(route);
-    }
-}
-
-fn of_location<'d>(import: &mut Import<'d>, site: &Site<'d>, l: &Location<'d>) -> Vec<Route> {
-    match &l.matcher {
-        // Used by `try_files`, if at all.
-        Matcher::Named(_) => Vec::new(),
-        Matcher::Unknown => {
-            unknown(import, l);
-            Vec::new()
-        }
-        Matcher::Exact(path) => {
-            if !is_path(path) {
-                import.decide(l.d, "this path cannot stand in a route");
-                return Vec::new();
-            }
-            serve(import, site, l, Path::Exact(path.clone()), path)
-        }
-        Matcher::Prefix(path) if path == "/" => serve(import, site, l, Path::Below("/".to_owned()), "/"),
-        Matcher::Prefix(path) => below(import, site, l, path),
-        Matcher::Pattern(texts, prefix) => {
-            let mut out = Vec::new();
-            for text in texts {
-                if !is_path(text) {
-                    import.decide(l.d, "this path cannot stand in a route");
-                } else if *prefix {
-                    out.extend(below(import, site, l, text));
-                } else {
-                    out.extend(serve(import, site, l, Path::Exact(text.clone()), text));
-                }
-            }
-            let any_case = l.d.word(1).is_some_and(|w| w.starts_with("~*"));
-            if any_case && (out.iter().any(|r| r.action.is_refusal()) || access::is_guarded(l.d)) {
-                import.decide(
-                    l.d,
-                    "upper and lower case differ here, so other spellings are not refused; let the server refuse them",
-                );
-            }
-            if *prefix {
-                let longer = |p: &str| texts.iter().any(|t| p.len() > t.len() && p.starts_with(t.as_str()));
-                if site.locations.iter().any(|o| matches!(&o.matcher, Matcher::Prefix(p) if longer(p))) {
-                    import.differs(
-                        l.d,
-                        "a longer path of another location wins here; in NGINX the regular expression does",
-                    );
-                }
-            }
-            out
-        }
-    }
-}
-
-/// A regular expression for which there is nothing.
-fn unknown<'d>(import: &mut Import<'d>, l: &Location<'d>) {
-    let step = actions::rewrite_phase(import, &l.scope, l.d.inner(), None, None);
-    let refuses = matches!(&step, Step::Answer(a, _) if a.is_refusal())
-        || l.scope.all(&["allow", "deny"]).iter().any(|d| d.name() == "deny")
-        || l.d.inner().iter().any(|d| d.name() == "internal");
-    let guarded = access::is_guarded(l.d);
-    match refuses || guarded {
-        true => {
-            import.decide(l.d, "there are no regular expressions for paths: say by routes which paths these are, or let the server refuse them");
-            access::moot(import, &l.scope, "see the location");
-        }
-        false => import.missing(
+/// A regular expression for which there is nothing. `serves`: a request for which it is may get an answer from another location.
+fn unknown<'d>(import: &mut Import<'d>, l: &Location<'d>, serves: bool) {
+    let harmless = !serves && !l.serves() && l.steps.is_empty() && access::restrictions(&l.scope).is_empty();
+    match harmless && l.internal().is_none() {
+        true => import.missing(
             l.d,
             "there are no regular expressions for paths: these requests go where the location with the longest prefix sends them",
         ),
+        false => {
+            import.decide(l.d, "there are no regular expressions for paths: say by routes which paths these are, or let the server refuse them");
+            access::moot(import, &l.scope, "see the location");
+        }
     }
     for d in l.d.inner() {
         import.whole(d, crate::Outcome::NotTranslated, "its location is not translated");
     }
 }
 
-/// A prefix, compared by whole segments here.
-fn below<'d>(import: &mut Import<'d>, site: &Site<'d>, l: &Location<'d>, path: &str) -> Vec<Route> {
-    if !is_path(path) {
-        import.decide(l.d, "this path cannot stand in a route");
-        return Vec::new();
-    }
-    let mut out = serve(import, site, l, Path::Below(path.to_owned()), path);
-    let Some(bare) = path.strip_suffix('/') else {
-        // A page of statistics is not served at all.
-        let statistics = has_statistics(l);
-        let refuses = out.iter().any(|r| r.action.is_refusal()) && !statistics;
-        let elsewhere = site.parent(path, path).map(|i| site.locations[i].d);
-        match (refuses, elsewhere) {
-            (true, _) => import.decide(
-                l.d,
-                format!("a route's path has whole segments: {path} and {path}/x are refused, {path}x is not; add routes for such paths, or let the server refuse them"),
-            ),
-            (false, _) if access::is_guarded(l.d) && !statistics => import.decide(
-                l.d,
-                format!("a route's path has whole segments: {path} and {path}/x are meant, {path}x is not"),
-            ),
-            _ => import.differs(l.d, format!("whole segments: {path} and {path}/x, not {path}x")),
-        }
-        return out;
-    };
-    if site.exact(bare) || bare.is_empty() {
-        return out;
-    }
-    // NGINX: /api is not below /api/. Where requests are passed on, they are redirected there.
-    let passed = l.d.inner().iter().any(|d| actions::PASSES.contains(&d.name()));
-    let exact = Path::Exact(bare.to_owned());
-    // A regular expression is compared as it is written.
-    let is_prefix = matches!(l.matcher, Matcher::Prefix(_));
-    if passed && is_prefix {
-        let port = site.port.filter(|p| !matches!(p, 80 | 443)).map_or_else(String::new, |p| format!(":{p}"));
-        let to = format!("{{scheme}}://{{host}}{port}{path}{{query}}");
-        let mut redirect = Route::new(exact, Action::Redirect { to, status: 301 }, &l.d.place);
-        if let Some(first) = out.last() {
-            (redirect.response, redirect.hsts) = (first.response.clone(), first.hsts.clone());
-        }
-        out.push(redirect);
-    } else if let Some(parent) = site.parent(bare, path) {
-        let parent = &site.locations[parent];
-        out.extend(serve(import, site, parent, exact, bare));
-    } else {
-        out.push(Route::new(exact, Action::untranslated(), &l.d.place));
-    }
-    out
-}
-
-fn has_statistics(l: &Location) -> bool {
-    l.d.inner().iter().any(|d| d.name() == "stub_status")
-}
-
-/// What a location does with the requests of a path.
-fn serve<'d>(import: &mut Import<'d>, site: &Site<'d>, l: &Location<'d>, path: Path, text: &str) -> Vec<Route> {
-    let block = l.d.inner();
-    let mut conditions = site.conditions.clone();
-    conditions.extend(actions::conditions(import, block, site.name.as_deref()));
-    let step = actions::rewrite_phase(import, &l.scope, block, site.name.as_deref(), Some(text));
-    let mut changes = Changes::default();
-    let mut route = Route::new(path.clone(), Action::untranslated(), &l.d.place);
-    match step {
-        Step::Answer(action, d) => {
-            route.action = action;
-            route.origin = d.place.clone();
-            headers::response(import, &l.scope, &mut changes);
-            access::moot(import, &l.scope, "\"return\" answers before");
-        }
-        Step::Continue(rewrite) => {
-            headers::response(import, &l.scope, &mut changes);
-            if has_statistics(l) {
-                access::moot(import, &l.scope, "nobody gets statistics here");
-                route.action = Action::status(404);
-                (route.response, route.hsts) = (changes.response, changes.hsts);
-                return vec![route];
+/// The routes of a path. `None`: no routes say this.
+fn of_decision<'d>(
+    import: &mut Import<'d>,
+    site: &Site<'d>,
+    path: &Path,
+    sample: &str,
+    decision: &Decision,
+) -> Option<Vec<Route>> {
+    let place = site.blamed(decision).place.clone();
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut rewritten = None;
+    for key in &decision.steps {
+        let step = site.step(*key);
+        let scope = key.0.map_or(&site.scope, |i| &site.locations[i].scope);
+        let action = match &step.then {
+            Then::Answer(action) => action.clone(),
+            Then::Rewrite => {
+                rewritten = Some(step.d);
+                continue;
             }
-            let access = access::access(import, &l.scope);
-            if let Access::Closed(place) = access {
-                (route.action, route.origin) = (Action::status(403), place);
-                for d in block {
-                    import.whole(d, crate::Outcome::Same, "nobody is let in");
-                }
-            } else if let Some(d) = block.iter().find(|d| d.name() == "internal") {
+            Then::Stop => continue,
+        };
+        let mut route = Route::new(path.clone(), action, &step.d.place);
+        let mut changes = Changes::default();
+        headers::response(import, scope, &mut changes);
+        (route.response, route.hsts) = (changes.response, changes.hsts);
+        let methods = match &step.when {
+            When::Method(list, true) => Methods::Of(list.clone()),
+            When::Method(list, false) => Methods::Not(list.clone()),
+            When::Header(name, rule) => {
+                route.headers.push((name.clone(), rule.clone()));
+                Methods::Any
+            }
+            When::Always | When::Paths(_) => Methods::Any,
+        };
+        entries.push(Entry { methods, route });
+    }
+    match decision.end {
+        End::Answer => {
+            if let Some((Some(i), _)) = decision.steps.last() {
+                access::moot(import, &site.locations[*i].scope, "\"return\" answers before");
+            }
+        }
+        End::Internal(i) => {
+            let l = &site.locations[i];
+            if let Some(d) = l.internal() {
                 import.same(d, "clients get 404");
-                (route.action, route.origin) = (Action::status(404), d.place.clone());
-            } else {
-                actions::content(import, site, l, &path, text, rewrite, &mut changes, &mut route);
-                route.rate_limits = access::rate_limits(import, &l.scope);
+            }
+            for d in l.d.inner() {
+                import.whole(d, crate::Outcome::Same, "clients get 404");
+            }
+            entries.push(answering(import, &l.scope, path, Action::status(404), &place));
+        }
+        End::Server => {
+            // The server's own files.
+            let own = site.scope.last("root").filter(|_| site.locations.is_empty());
+            import.missing(
+                own.unwrap_or(site.server),
+                "Sealane serves no files: requests that no location is for get 501",
+            );
+            let (action, place) = match access::access(import, &site.scope) {
+                Access::Closed(place) => (Action::status(403), place),
+                _ => (Action::untranslated(), place),
+            };
+            entries.push(answering(import, &site.scope, path, action, &place));
+        }
+        End::Slash(i) => {
+            let l = &site.locations[i];
+            let port = site.port.filter(|p| !matches!(p, 80 | 443)).map_or_else(String::new, |p| format!(":{p}"));
+            let to = format!("{{scheme}}://{{host}}{port}{sample}/{{query}}");
+            entries.push(answering(import, &l.scope, path, Action::Redirect { to, status: 301 }, &place));
+        }
+        End::Location(i) => {
+            let fallback = site.fallback(i);
+            content(import, site, i, fallback, path, rewritten, &mut entries);
+        }
+    }
+    in_order(entries)
+}
+
+fn answering<'d>(import: &mut Import<'d>, scope: &Scope<'d>, path: &Path, action: Action, place: &Place) -> Entry {
+    let mut route = Route::new(path.clone(), action, place);
+    let mut changes = Changes::default();
+    headers::response(import, scope, &mut changes);
+    (route.response, route.hsts) = (changes.response, changes.hsts);
+    Entry { methods: Methods::Any, route }
+}
+
+/// What a location does with requests that none of its steps has answered.
+fn content<'d>(
+    import: &mut Import<'d>,
+    site: &Site<'d>,
+    i: usize,
+    fallback: Option<usize>,
+    path: &Path,
+    rewritten: Option<&'d Directive>,
+    entries: &mut Vec<Entry>,
+) {
+    let l = &site.locations[i];
+    if l.has_statistics() {
+        access::moot(import, &l.scope, "nobody gets statistics here");
+        entries.push(answering(import, &l.scope, path, Action::status(404), &l.d.place));
+        return;
+    }
+    let from = fallback.map_or(l, |named| &site.locations[named]);
+    let mut changes = Changes::default();
+    headers::response(import, &from.scope, &mut changes);
+    let mut route = Route::new(path.clone(), Action::untranslated(), &l.d.place);
+    // Each of the two locations checks clients for itself.
+    let mut closed = None;
+    for scope in [Some(&l.scope), fallback.map(|named| &site.locations[named].scope)].into_iter().flatten() {
+        if let Access::Closed(place) = access::access(import, scope) {
+            closed = closed.or(Some(place));
+        }
+    }
+    if let Some(place) = closed {
+        (route.action, route.origin) = (Action::status(403), place);
+        for d in l.d.inner() {
+            import.whole(d, crate::Outcome::Same, "nobody is let in");
+        }
+    } else {
+        actions::content(
+            import,
+            site,
+            l,
+            fallback.map(|named| &site.locations[named]),
+            path,
+            rewritten,
+            &mut changes,
+            &mut route,
+        );
+        route.rate_limits = access::rate_limits(import, &l.scope);
+        if fallback.is_some() {
+            let more = access::rate_limits(import, &from.scope);
+            for limit in more {
+                if !route.rate_limits.iter().any(|(n, _)| *n == limit.0) {
+                    route.rate_limits.push(limit);
+                }
             }
         }
     }
     (route.request, route.response, route.hsts) = (changes.request, changes.response, changes.hsts);
-    let mut out = limit_except(import, l, &route);
     for chosen in std::mem::take(&mut import.chosen) {
         let mut other = route.clone();
         other.headers.push((chosen.header, chosen.rule));
         (other.action, other.origin) = (Action::Upstream(chosen.upstream), chosen.place);
-        out.push(other);
+        entries.push(Entry { methods: Methods::Any, route: other });
     }
-    out.extend(conditioned(import, &conditions, route));
-    out
-}
-
-/// `limit_except GET { deny all; }`: other methods get 403.
-fn limit_except<'d>(import: &mut Import<'d>, l: &Location<'d>, route: &Route) -> Vec<Route> {
-    let mut out = Vec::new();
-    for d in l.d.inner().iter().filter(|d| d.name() == "limit_except") {
-        let only = matches!(d.inner(), [one] if one.name() == "deny" && one.word(1) == Some("all"));
-        if !only || matches!(route.action, Action::Respond { .. }) {
-            import
-                .decide(d, "methods are refused by a route with \"methods\"; addresses and passwords are not compared");
-            continue;
-        }
-        let mut allowed = route.clone();
-        allowed.methods = d.arguments().into_iter().map(str::to_owned).collect();
-        if allowed.methods.iter().any(|m| m == "GET") && !allowed.methods.iter().any(|m| m == "HEAD") {
-            allowed.methods.push("HEAD".to_owned());
-        }
-        let mut refused = route.clone();
-        (refused.action, refused.origin, refused.rewrite) = (Action::status(403), d.place.clone(), None);
-        import.same(d, "a route with \"methods\", and status 403 for others");
-        d.inner().iter().for_each(|d| import.same(d, "403"));
-        out.extend([allowed, refused]);
-    }
-    out
-}
-
-/// A route with its exceptions by method or header.
-fn conditioned<'d>(
-    import: &mut Import<'d>,
-    conditions: &[(Condition, Action, &'d Directive)],
-    route: Route,
-) -> Vec<Route> {
-    let (mut out, mut others) = (Vec::new(), Vec::new());
-    let mut main = route;
-    for (condition, action, d) in conditions {
-        let mut other = main.clone();
-        (other.action, other.origin, other.rewrite) = (action.clone(), d.place.clone(), None);
-        match condition {
-            Condition::Method(methods, true) => other.methods = methods.clone(),
-            Condition::Method(methods, false) if main.methods.is_empty() => {
-                main.methods = methods.clone();
-                // What is for no method of these is for the others.
-                others.push(other);
-                import.same(d, "a route with \"methods\"");
-                continue;
-            }
-            Condition::Header(name, rule) => other.headers.push((name.clone(), rule.clone())),
-            _ => continue,
-        }
-        import.same(d, "a route with a condition");
-        out.push(other);
-    }
-    let mut out = crate::output::in_order(out);
-    out.push(main);
-    out.extend(others);
-    out
+    entries.push(Entry { methods: Methods::Any, route });
 }
 
 impl<'d> Location<'d> {
@@ -405,7 +620,33 @@ impl<'d> Location<'d> {
         &self.scope
     }
 
-    pub fn is_named(&self, name: &str) -> bool {
-        matches!(&self.matcher, Matcher::Named(n) if n == name)
+    /// The path that it is for; a regular expression has none.
+    pub fn text(&self) -> Option<&str> {
+        match &self.matcher {
+            Matcher::Exact(p) | Matcher::Prefix(p) => Some(p),
+            Matcher::Pattern(_) | Matcher::Named(_) => None,
+        }
+    }
+
+    fn internal(&self) -> Option<&'d Directive> {
+        self.d.inner().iter().find(|d| d.name() == "internal")
+    }
+
+    /// NGINX redirects `/x` to `/x/` where a location `/x/` passes requests on.
+    fn passes(&self) -> bool {
+        self.d.inner().iter().any(|d| actions::PASSES.contains(&d.name()))
+    }
+
+    fn has_statistics(&self) -> bool {
+        self.d.inner().iter().any(|d| d.name() == "stub_status")
+    }
+
+    /// Whether it answers otherwise than with files.
+    fn serves(&self) -> bool {
+        let named = |d: &Directive| d.name() == "try_files" && d.arguments().last().is_some_and(|a| a.starts_with('@'));
+        self.d
+            .inner()
+            .iter()
+            .any(|d| matches!(d.name(), "proxy_pass" | "grpc_pass" | "return" | "rewrite" | "if") || named(d))
     }
 }

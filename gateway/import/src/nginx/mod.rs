@@ -52,6 +52,8 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
         zones: BTreeMap::new(),
         connection_zones: BTreeMap::new(),
         chosen: Vec::new(),
+        budget: crate::paths::Budget::default(),
+        expansion: variables::MAX_EXPANSION,
     };
     import.out.title = format!("From {}, by `sealane import nginx`.", path.display());
     translate(&mut import, &tree);
@@ -81,6 +83,7 @@ const DECIDING: &[&str] = &[
     "allow",
     "auth_basic",
     "auth_request",
+    "break",
     "deny",
     "if",
     "internal",
@@ -88,6 +91,7 @@ const DECIDING: &[&str] = &[
     "limit_except",
     "limit_req",
     "return",
+    "rewrite",
     "satisfy",
     "ssl_verify_client",
     "ssl_verify_depth",

@@ -9,9 +9,19 @@ pub(super) struct Name {
     pub pattern: String,
 }
 
+/// Names are searched for in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    Exact,
+    /// `*.example.com`: the longest one counts.
+    Wildcard,
+    /// `~…`: the first one counts.
+    Pattern,
+}
+
 /// What a word of `server_name` stands for.
 pub(super) enum Meaning {
-    Names(Vec<String>),
+    Names(Vec<(Class, String)>),
     /// It matches no request, like `_`.
     Nothing,
     /// There is nothing for it.
@@ -24,48 +34,45 @@ fn is_host(name: &str) -> bool {
     name.len() < 254 && name.split('.').all(label)
 }
 
+/// A word that is one name.
+pub(super) fn exact(word: &str) -> Option<String> {
+    let lower = word.to_ascii_lowercase();
+    (is_host(&lower) && lower.contains('.')).then_some(lower)
+}
+
 /// Reads a word of `server_name`.
 pub(super) fn meaning(word: &str) -> Meaning {
     let lower = word.to_ascii_lowercase();
     if let Some(pattern) = word.strip_prefix('~') {
         return match patterns::names(pattern) {
-            Some(names) => Meaning::Names(names),
+            Some(names) => Meaning::Names(names.into_iter().map(|n| (Class::Pattern, n)).collect()),
             None => Meaning::Unknown("name the hosts; a pattern is \"*.example.com\" or \"**.example.com\""),
         };
     }
     if let Some(rest) = lower.strip_prefix("*.").filter(|r| is_host(r)) {
         // In NGINX it covers any number of labels.
-        return Meaning::Names(vec![format!("**.{rest}")]);
+        return Meaning::Names(vec![(Class::Wildcard, format!("**.{rest}"))]);
     }
     if let Some(rest) = lower.strip_prefix('.').filter(|r| is_host(r)) {
-        return Meaning::Names(vec![rest.to_owned(), format!("**.{rest}")]);
+        return Meaning::Names(vec![(Class::Exact, rest.to_owned()), (Class::Wildcard, format!("**.{rest}"))]);
     }
     if lower.ends_with(".*") {
         return Meaning::Unknown("name the hosts: a wildcard stands for the first labels only");
     }
-    if lower.is_empty() || lower == "_" || lower == "-" || lower.contains('$') {
+    if matches!(lower.as_str(), "" | "_" | "-" | "--" | "!@#" | "__") {
         return Meaning::Nothing;
+    }
+    if lower.contains('$') {
+        return Meaning::Unknown("name the hosts: there are no variables in names");
     }
     let bare = lower.trim_end_matches('.');
     if lower.starts_with('[') && lower.ends_with(']') && lower[1..lower.len() - 1].parse::<std::net::Ipv6Addr>().is_ok()
     {
-        return Meaning::Names(vec![lower]);
+        return Meaning::Names(vec![(Class::Exact, lower)]);
     }
     match is_host(bare) {
-        true => Meaning::Names(vec![bare.to_owned()]),
+        true => Meaning::Names(vec![(Class::Exact, bare.to_owned())]),
         false => Meaning::Unknown("is not a host name"),
-    }
-}
-
-/// Whether a name is one of those for which a pattern stands.
-pub(super) fn covers(pattern: &str, name: &str) -> bool {
-    match (pattern, pattern.strip_prefix("**."), pattern.strip_prefix("*.")) {
-        ("*", ..) => true,
-        (_, Some(rest), _) => name.strip_suffix(rest).is_some_and(|n| n.len() > 1 && n.ends_with('.')),
-        (_, _, Some(rest)) => {
-            name.strip_suffix(rest).and_then(|n| n.strip_suffix('.')).is_some_and(|n| !n.is_empty() && !n.contains('.'))
-        }
-        _ => pattern == name,
     }
 }
 

@@ -62,6 +62,10 @@ pub(super) struct Import<'d> {
     pub connection_zones: BTreeMap<String, &'d Directive>,
     /// What a `map` has chosen for the location that is being translated.
     pub chosen: Vec<super::actions::Chosen>,
+    /// The work that is left for telling paths apart.
+    pub budget: crate::paths::Budget,
+    /// The bytes that are left for values of variables.
+    pub expansion: usize,
 }
 
 impl<'d> Import<'d> {

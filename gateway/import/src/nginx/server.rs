@@ -1,26 +1,32 @@
 //! `server`: the hosts of Sealane that a server becomes, and the listeners of its addresses.
 
 use super::access;
-use super::actions;
+use super::actions::{self, Asked};
 use super::conditions::{Condition, condition};
-use super::headers::{self, Changes};
-use super::locations::{self, Site};
-use super::names::{Name, covers};
+use super::locations::{self, Site, Step, Then, When};
+use super::names;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::sockets::Socket;
 use super::tls::{self, Member};
 use crate::Outcome;
-use crate::output::{Action, Host, Listener, Path, Route, list, quoted};
-use crate::report::Place;
+use crate::output::{Action, Host, Listener, Route, list, quoted};
 
-/// What a server does before it looks at locations, for some of its names at some of its addresses.
-#[derive(Clone, Debug)]
-struct Group {
+/// Some names of a server at some of its addresses, for which it does the same before it looks at locations.
+struct Group<'d> {
     names: Vec<String>,
-    early: Option<(Action, Place)>,
+    steps: Vec<Step<'d>>,
     listeners: Vec<String>,
 }
+
+impl Group<'_> {
+    fn does_like(&self, steps: &[Step]) -> bool {
+        self.steps.iter().map(Step::key).eq(steps.iter().map(Step::key))
+    }
+}
+
+/// Most names of one server, each of which its conditions are asked for.
+const MAX_NAMES: usize = 2000;
 
 /// Writes the hosts of a server.
 pub(super) fn hosts<'d>(
@@ -32,8 +38,9 @@ pub(super) fn hosts<'d>(
 ) {
     let server = servers[index];
     let scope = http.within(server.inner());
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<Group<'d>> = Vec::new();
     let mut ports: Vec<u16> = Vec::new();
+    let own_name = names::words(server).next().and_then(|(_, w)| names::exact(w));
     for socket in sockets {
         let Some((at, seat)) = socket.seats.iter().enumerate().find(|(_, s)| s.server == index) else { continue };
         let mut names: Vec<String> = seat.names.iter().map(|n| n.pattern.clone()).collect();
@@ -41,16 +48,17 @@ pub(super) fn hosts<'d>(
             names.push("*".to_owned());
         }
         ports.push(socket.port);
-        add_compared(server, socket, &mut names);
+        add_compared(server, index, socket, &mut names);
+        if names.len() > MAX_NAMES {
+            import.decide(server, "it has too many names: write its hosts");
+            return;
+        }
         for name in names {
-            let early = early(import, &scope, server, &name, socket.tls);
-            let same = |g: &&mut Group| {
-                let action = |e: &Option<(Action, Place)>| e.as_ref().map(|(a, _)| a.clone());
-                g.listeners == [socket.address.clone()] && action(&g.early) == action(&early)
-            };
-            match groups.iter_mut().find(same) {
+            let asked = Asked { name: &name, port: socket.port, tls: socket.tls };
+            let steps = steps(import, &scope, server, own_name.as_deref(), &asked);
+            match groups.iter_mut().find(|g| g.listeners == [socket.address.clone()] && g.does_like(&steps)) {
                 Some(group) => group.names.push(name),
-                None => groups.push(Group { names: vec![name], early, listeners: vec![socket.address.clone()] }),
+                None => groups.push(Group { names: vec![name], steps, listeners: vec![socket.address.clone()] }),
             }
         }
     }
@@ -59,8 +67,7 @@ pub(super) fn hosts<'d>(
     let port = if let [only] = ports.as_slice() { Some(*only) } else { None };
     let mut merged: Vec<Group> = Vec::new();
     for group in groups {
-        let action = |g: &Group| g.early.as_ref().map(|(a, _)| a.clone());
-        match merged.iter_mut().find(|m| m.names == group.names && action(m) == action(&group)) {
+        match merged.iter_mut().find(|m| m.names == group.names && m.does_like(&group.steps)) {
             Some(there) => there.listeners.extend(group.listeners),
             None => merged.push(group),
         }
@@ -77,47 +84,7 @@ pub(super) fn hosts<'d>(
         return import.whole(server, Outcome::Same, "no request gets here: handshakes are refused");
     }
     import.same(server, "[[host]]");
-    // `if`s on the scheme and the host are decided by now; what they do is in the groups.
-    let mut conditions = Vec::new();
-    let name = merged.iter().flat_map(|g| &g.names).find(|n| !n.contains('*')).cloned();
-    for d in server.inner().iter().filter(|d| d.name() == "if") {
-        match condition(d) {
-            Condition::Tls(_) | Condition::Host(..) => match actions::simple(import, d, name.as_deref()) {
-                Some(_) => import.same(d, "a host of its own"),
-                None => actions::unknown_if(import, d),
-            },
-            found @ (Condition::Method(..) | Condition::Header(..)) => {
-                match actions::simple(import, d, name.as_deref()).filter(|action| actions::is_route(&found, action)) {
-                    Some(action) => conditions.push((found, action, d)),
-                    None => actions::unknown_if(import, d),
-                }
-            }
-            Condition::Unknown => actions::unknown_if(import, d),
-        }
-    }
-    let always_early = merged.iter().all(|g| g.early.is_some());
-    let site = (!always_early).then(|| {
-        let locations = locations::locations(import, server.inner(), &scope);
-        let site = Site { server, scope: scope.clone(), conditions, locations, name: name.clone(), port };
-        let mut routes: Vec<Route> = Vec::new();
-        // A server's own redirects of single paths come before its locations.
-        for d in server.inner().iter().filter(|d| d.name() == "rewrite") {
-            match actions::redirect(d, name.as_deref()) {
-                Some((Path::Below(p), _)) if p == "/" => {}
-                Some((path, action)) => {
-                    import.same(d, "redirect");
-                    routes.push(Route::new(path, action, &d.place));
-                }
-                None => import.missing(d, "paths are rewritten by a route's rewrite_prefix only; let the server do it"),
-            }
-        }
-        for route in locations::routes(import, &site) {
-            if !routes.iter().any(|r| r.conditions() == route.conditions()) {
-                routes.push(route);
-            }
-        }
-        routes
-    });
+    let always_early = merged.iter().all(|g| g.steps.iter().any(|s| s.when == When::Always));
     if always_early {
         access::moot(import, &scope, "the server answers before");
         let inner: Vec<&Directive> = server.inner().iter().filter(|d| d.name() == "location").collect();
@@ -125,18 +92,20 @@ pub(super) fn hosts<'d>(
             import.whole(d, Outcome::Same, "not reached: the server answers before");
         }
     }
+    let locations = match always_early {
+        true => Vec::new(),
+        false => locations::locations(import, server.inner(), &scope, own_name.as_deref()),
+    };
     for group in merged {
-        let routes = match &group.early {
-            Some((action, place)) => {
-                let mut route = Route::new(Path::Below("/".to_owned()), action.clone(), place);
-                let mut changes = Changes::default();
-                headers::response(import, &scope, &mut changes);
-                (route.response, route.hsts) = (changes.response, changes.hsts);
-                vec![route]
-            }
-            None => site.clone().unwrap_or_default(),
+        let site = Site {
+            server,
+            scope: scope.clone(),
+            steps: group.steps,
+            locations: locations.clone(),
+            name: own_name.clone(),
+            port,
         };
-        let mut routes = routes;
+        let mut routes = locations::routes(import, &site);
         let absolute_redirect = scope.value("absolute_redirect");
         if let Some((d, _)) = absolute_redirect {
             import.same(d, "redirect");
@@ -168,54 +137,60 @@ fn absolute(route: &mut Route, ports: &[u16]) {
     }
 }
 
-/// Names that an `if` compares the host with are names of their own where a wildcard covers them.
-fn add_compared(server: &Directive, socket: &Socket, names: &mut Vec<String>) {
+/// Names that an `if` compares the host with are names of their own where they belong to this server.
+fn add_compared(server: &Directive, index: usize, socket: &Socket, names: &mut Vec<String>) {
     for d in server.inner().iter().filter(|d| d.name() == "if") {
         let Condition::Host(compared, _) = condition(d) else { continue };
         for name in compared {
-            let taken = socket.seats.iter().any(|s| s.names.iter().any(|n: &Name| n.pattern == name));
-            let good = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b));
-            if good && !taken && !names.contains(&name) && names.iter().any(|n| covers(n, &name)) {
+            if socket.owner(&name) == Some(index) && !names.contains(&name) {
                 names.push(name);
             }
         }
     }
 }
 
-/// What a server answers before it looks at locations.
-fn early<'d>(
+/// What a server does before it looks at locations, in order, up to what always answers.
+fn steps<'d>(
     import: &mut Import<'d>,
     scope: &Scope<'d>,
     server: &'d Directive,
-    name: &str,
-    tls: bool,
-) -> Option<(Action, Place)> {
-    let constant = (!name.contains('*')).then_some(name);
+    name: Option<&str>,
+    asked: &Asked,
+) -> Vec<Step<'d>> {
+    let mut out = Vec::new();
     for d in server.inner() {
-        match d.name() {
-            "return" => return Some((actions::answer(import, scope, d, constant), d.place.clone())),
-            "rewrite" => {
-                if let Some((Path::Below(p), action)) = actions::redirect(d, constant)
-                    && p == "/"
-                {
+        let step = match d.name() {
+            "return" => {
+                let action = actions::answer(import, scope, d, name);
+                Some(Step { d, when: When::Always, then: Then::Answer(action) })
+            }
+            "break" => {
+                import.same(d, "nothing behind it counts");
+                return out;
+            }
+            "rewrite" => match actions::redirect(d, name) {
+                Some((when, action)) => {
                     import.same(d, "redirect");
-                    return Some((action, d.place.clone()));
+                    Some(Step { d, when, then: Then::Answer(action) })
                 }
-            }
-            "if" => {
-                let holds = match condition(d) {
-                    Condition::Tls(wanted) => wanted == tls,
-                    Condition::Host(names, wanted) => names.iter().any(|n| n == name) == wanted,
-                    _ => false,
-                };
-                if holds && let Some(action) = actions::simple(import, d, constant) {
-                    return Some((action, d.place.clone()));
+                None => {
+                    import.decide(
+                        d,
+                        "it changes which location or path is asked for: paths are rewritten by a route's rewrite_prefix only",
+                    );
+                    None
                 }
-            }
-            _ => {}
+            },
+            "if" => actions::if_step(import, d, name, Some(asked)),
+            _ => None,
+        };
+        let last = step.as_ref().is_some_and(|s| s.when == When::Always);
+        out.extend(step);
+        if last {
+            break;
         }
     }
-    None
+    out
 }
 
 /// Writes the listener of an address.
@@ -263,7 +238,8 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
         let own: Vec<String> =
             from.iter().filter_map(|d| d.word(1)).filter(|b| *b != "unix:").map(str::to_owned).collect();
         if at > 0 && own != blocks {
-            for d in &from {
+            let all = scopes[0].all(&["set_real_ip_from"]);
+            for d in from.iter().chain(&all) {
                 import.decide(
                     d,
                     "the servers of one address differ in set_real_ip_from; a listener has one list (trusted_proxies)",

@@ -1,9 +1,10 @@
 //! `listen`: the addresses of all servers, and which server is the default there.
 
-use super::names::{Meaning, Name, meaning, words};
+use super::names::{Class, Meaning, Name, meaning, words};
 use super::parser::Directive;
 use super::scope::Import;
 use crate::report::Place;
+use sealane_route::{NameMap, NamePattern, groups};
 use std::collections::HashSet;
 
 /// A server at an address.
@@ -29,6 +30,80 @@ pub(super) struct Socket {
     pub seats: Vec<Seat>,
     default: Option<usize>,
     order: Vec<usize>,
+    claims: Claims,
+}
+
+/// Which server NGINX finds by name at an address.
+#[derive(Clone, Debug, Default)]
+struct Claims {
+    exact: NameMap<usize>,
+    wildcards: NameMap<usize>,
+    patterns: Vec<(NamePattern, usize)>,
+    /// All names, in the order of the servers.
+    all: Vec<NamePattern>,
+}
+
+/// Most names of regular expressions at one address.
+const MAX_PATTERNS: usize = 500;
+
+impl Claims {
+    /// Takes a name for a server; whether it is the first one of its kind.
+    fn add(&mut self, class: Class, name: &str, server: usize) -> bool {
+        let Ok(pattern) = name.parse::<NamePattern>() else { return true };
+        let new = match class {
+            Class::Exact => self.exact.insert(pattern.clone(), server).is_ok(),
+            Class::Wildcard => self.wildcards.insert(pattern.clone(), server).is_ok(),
+            Class::Pattern => {
+                self.patterns.push((pattern.clone(), server));
+                true
+            }
+        };
+        self.all.push(pattern);
+        new
+    }
+
+    /// The server of a name; none: the default one.
+    fn find(&self, name: &str) -> Option<usize> {
+        let named = self.exact.find(name).or_else(|| self.wildcards.find(name)).copied();
+        named.or_else(|| self.patterns.iter().find(|(p, _)| p.matches(name)).map(|(_, server)| *server))
+    }
+
+    /// Names, each with its server, so that the narrowest one leads to the server that NGINX finds. A name that leads there without
+    /// being written is left out, unless the original has it.
+    fn names(&self, default: usize) -> Vec<(NamePattern, usize)> {
+        let written: HashSet<&NamePattern> = self.all.iter().collect();
+        let mut all: Vec<NamePattern> = groups(self.all.iter().cloned()).into_iter().collect();
+        all.sort_by(|a, b| a.rank().cmp(&b.rank()).then_with(|| a.cmp(b)));
+        let mut table: NameMap<usize> = NameMap::default();
+        for pattern in all {
+            let name = pattern.sample();
+            let (found, there) = (self.find(&name), table.find(&name).copied());
+            let server = found.unwrap_or(default);
+            if there.unwrap_or(default) != server || found.is_some() && written.contains(&pattern) {
+                // Each pattern is there once.
+                let _ = table.insert(pattern, server);
+            }
+        }
+        let mut out: Vec<(NamePattern, usize)> = Vec::new();
+        let mut seen: HashSet<&NamePattern> = HashSet::new();
+        for pattern in self.all.iter().filter(|p| seen.insert(*p)) {
+            if let Some(server) = table.get(pattern) {
+                out.push((pattern.clone(), *server));
+            }
+        }
+        let mut more: Vec<(NamePattern, usize)> =
+            table.iter().filter(|(p, _)| !written.contains(p)).map(|(p, s)| (p, *s)).collect();
+        more.sort();
+        out.extend(more);
+        out
+    }
+}
+
+impl Socket {
+    /// The server of a name.
+    pub fn owner(&self, name: &str) -> Option<usize> {
+        self.claims.find(name).or_else(|| self.seats.first().map(|s| s.server))
+    }
 }
 
 /// One `listen`.
@@ -40,6 +115,8 @@ struct Listen {
     http2: bool,
     quic: bool,
     proxy_protocol: bool,
+    /// It has an option that is not known.
+    unknown: bool,
 }
 
 fn listen(d: &Directive) -> Result<Listen, &'static str> {
@@ -53,6 +130,7 @@ fn listen(d: &Directive) -> Result<Listen, &'static str> {
         http2: false,
         quic: false,
         proxy_protocol: false,
+        unknown: false,
     };
     let mut both = false;
     for option in arguments {
@@ -64,7 +142,13 @@ fn listen(d: &Directive) -> Result<Listen, &'static str> {
             "proxy_protocol" => out.proxy_protocol = true,
             "ipv6only=off" => both = true,
             "udp" => return Err("UDP is not relayed"),
-            _ => {}
+            // Who reaches the socket is the same with all of these.
+            "bind" | "reuseport" | "deferred" | "ipv6only=on" => {}
+            o if ["backlog=", "rcvbuf=", "sndbuf=", "so_keepalive=", "fastopen=", "setfib=", "multipath"]
+                .iter()
+                .any(|p| o.starts_with(p)) => {}
+            o if o.starts_with("accept_filter=") => {}
+            _ => out.unknown = true,
         }
     }
     let number = |p: &str| p.parse::<u16>().map_err(|_| "is not an address and a port");
@@ -118,6 +202,7 @@ pub(super) fn sockets<'d>(import: &mut Import<'d>, servers: &[&'d Directive]) ->
                         seats: Vec::new(),
                         default: None,
                         order: Vec::new(),
+                        claims: Claims::default(),
                     });
                     all.len() - 1
                 });
@@ -142,7 +227,12 @@ pub(super) fn sockets<'d>(import: &mut Import<'d>, servers: &[&'d Directive]) ->
         }
         for d in &own {
             match listen(d) {
-                Ok(one) => add(import, one, &d.place, Some(d)),
+                Ok(one) => {
+                    if one.unknown {
+                        import.decide(d, "has an option that is not known: say what it does with settings of Sealane, or leave it out");
+                    }
+                    add(import, one, &d.place, Some(d));
+                }
                 // The server is not reached there: nobody gets in whom NGINX would keep out.
                 Err(why) => import.missing(d, why),
             }
@@ -156,51 +246,50 @@ pub(super) fn sockets<'d>(import: &mut Import<'d>, servers: &[&'d Directive]) ->
                 http2: false,
                 quic: false,
                 proxy_protocol: false,
+                unknown: false,
             };
             add(import, plain, &server.place, None);
         }
     }
     for socket in &mut all {
         let default = socket.default.or(socket.order.first().copied()).unwrap_or(0);
-        let mut taken: HashSet<String> = HashSet::new();
-        for index in std::mem::take(&mut socket.order) {
-            let mut names: Vec<Name> = Vec::new();
-            for (d, word) in words(servers[index]) {
+        let order = std::mem::take(&mut socket.order);
+        for index in &order {
+            for (d, word) in words(servers[*index]) {
                 match meaning(word) {
-                    Meaning::Names(patterns) => {
-                        for pattern in patterns {
-                            match taken.insert(pattern.clone()) {
-                                true => names.push(Name { pattern }),
-                                false if names.iter().any(|n| n.pattern == pattern) => {}
-                                false => import.differs(
+                    Meaning::Names(names) => {
+                        for (class, name) in names {
+                            let there = socket.claims.exact.find(&name).copied();
+                            if !socket.claims.add(class, &name, *index) && there != Some(*index) {
+                                import.differs(
                                     d,
                                     "a server before this one has the same name, and gets its requests, as in NGINX",
-                                ),
+                                );
                             }
                         }
                     }
                     Meaning::Nothing => {}
-                    Meaning::Unknown(why) => {
-                        let refuses = |d: &Directive| {
-                            d.name() == "return"
-                                && d.word(1).and_then(|s| s.parse::<u16>().ok()).is_some_and(|s| s >= 400)
-                        };
-                        let guarded =
-                            super::access::is_guarded(servers[index]) || servers[index].inner().iter().any(refuses);
-                        match guarded {
-                            true => import.decide(d, why),
-                            false => import.missing(d, why),
-                        }
-                    }
+                    Meaning::Unknown(why) => import.decide(d, why),
                 }
                 import.same(d, "names");
             }
-            let seat = Seat { server: index, names };
-            match index == default {
-                true => socket.seats.insert(0, seat),
-                false => socket.seats.push(seat),
+        }
+        if socket.claims.patterns.len() > MAX_PATTERNS {
+            let d = servers[default];
+            import.decide(d, "there are too many names with regular expressions: name the hosts");
+            socket.claims.patterns.truncate(MAX_PATTERNS);
+        }
+        let mut seats: Vec<Seat> = order.iter().map(|server| Seat { server: *server, names: Vec::new() }).collect();
+        for (pattern, server) in socket.claims.names(default) {
+            if let Ok(at) = order.binary_search(&server) {
+                seats[at].names.push(Name { pattern: pattern.to_string() });
             }
         }
+        if let Ok(at) = order.binary_search(&default) {
+            let first = seats.remove(at);
+            seats.insert(0, first);
+        }
+        socket.seats = seats;
     }
     join(all)
 }

@@ -142,11 +142,18 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
                 let names = match name {
                     "default" => vec!["*".to_owned()],
                     n if !hostnames && n.starts_with(['*', '.']) => continue,
+                    n if n.starts_with('~') => {
+                        import.decide(
+                            map,
+                            format!("{n}: name the hosts; a pattern is \"*.example.com\" or \"**.example.com\""),
+                        );
+                        continue;
+                    }
                     n => match meaning(n) {
-                        Meaning::Names(names) => names,
+                        Meaning::Names(names) => names.into_iter().map(|(_, name)| name).collect(),
                         Meaning::Nothing => continue,
                         Meaning::Unknown(why) => {
-                            import.missing(map, format!("{n}: {why}"));
+                            import.decide(map, format!("{n}: {why}"));
                             continue;
                         }
                     },
@@ -159,6 +166,7 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
             }
         }
         Some(map) => {
+            // Nothing is relayed: nobody gets in whom NGINX would keep out.
             import.missing(
                 pass,
                 "relayed connections are chosen by the name in the ClientHello only; nothing is relayed here",

@@ -94,9 +94,9 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("location", Translated("`[[host.route]]`")),
     ("return", Translated("`redirect`, `respond`")),
     ("rewrite", Translated("`redirect`, `rewrite_prefix`")),
-    ("if", Translated("hosts and routes of their own, for the scheme, the host, methods and headers")),
+    ("if", Translated("hosts and routes of their own, for the scheme, the port, the host, methods and headers")),
     ("set", Translated("if the value is a constant, it replaces the variable")),
-    ("break", Missing("rewriting has one step here")),
+    ("break", Translated("what is behind it is left out")),
     (
         "map",
         Translated(
@@ -233,10 +233,13 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_redirect", Missing(REWRITE)),
     ("proxy_cookie_path", Missing(REWRITE)),
     ("proxy_cookie_domain", Missing(REWRITE)),
-    ("proxy_cookie_flags", Missing(REWRITE)),
-    ("proxy_method", Missing("methods are passed on as they are")),
-    ("proxy_set_body", Missing("bodies are passed on as they are")),
-    ("proxy_pass_request_body", Missing("bodies are passed on as they are")),
+    (
+        "proxy_cookie_flags",
+        Undecided("cookies are passed on as they are: let the server set Secure, HttpOnly and SameSite"),
+    ),
+    ("proxy_method", Undecided("methods are passed on as they are")),
+    ("proxy_set_body", Undecided("bodies are passed on as they are")),
+    ("proxy_pass_request_body", Undecided("bodies are passed on as they are")),
     ("userid", Missing("let the server set cookies")),
     // Servers.
     ("upstream", Translated("`[[upstream]]`")),

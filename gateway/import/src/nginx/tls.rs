@@ -138,11 +138,13 @@ fn client_auth<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, alone: bool
             .differs(d, "client_auth: a client without a certificate is refused in the handshake, not with status 400"),
         _ => import.same(d, "client_auth"),
     }
-    if let Some((d, _)) = scope.value("ssl_verify_depth") {
-        import.differs(
-            d,
-            "chains of any depth that end at a CA of \"ca\" are accepted: name no CA that signs for others",
-        );
+    if let Some((d, depth)) = scope.value("ssl_verify_depth") {
+        let says = "chains of any depth that end at a CA of \"ca\" are accepted: name no CA that signs for others";
+        match depth.parse::<u32>() {
+            // NGINX's default is 1.
+            Ok(1..) => import.differs(d, says),
+            _ => import.decide(d, says),
+        }
     }
     let mut names: Vec<String> = member.names.iter().map(|n| n.pattern.clone()).collect();
     if member.is_default {

@@ -48,20 +48,30 @@ pub(super) fn has_variables(text: &str) -> bool {
 
 /// Longest value.
 const MAX_VALUE: usize = 16 << 10;
+/// Most bytes of all values together.
+pub(super) const MAX_EXPANSION: usize = 16 << 20;
 
 /// Puts the values of variables in their place that `set` gives a constant. Those of `set` are marked as translated.
 pub(super) fn expand<'d>(import: &mut Import<'d>, scope: &Scope<'d>, text: &str) -> String {
     let mut text = text.to_owned();
     // A value may have variables in turn.
     for _ in 0..4 {
+        if text.len() > MAX_VALUE || import.expansion < text.len() {
+            return too_long();
+        }
+        import.expansion -= text.len();
         let mut out = String::new();
         let mut changed = false;
         for piece in pieces(&text) {
             match piece {
                 Piece::Text(t) => out.push_str(t),
+                Piece::Variable(_) if !spend(import, scope) => return too_long(),
                 Piece::Variable(name) => match constant(scope, name) {
                     Some((d, value)) => {
                         import.same(d, "put where the variable is used");
+                        if out.len() + value.len() > MAX_VALUE {
+                            return too_long();
+                        }
                         out.push_str(value);
                         changed = true;
                     }
@@ -73,12 +83,25 @@ pub(super) fn expand<'d>(import: &mut Import<'d>, scope: &Scope<'d>, text: &str)
                 },
             }
         }
-        if !changed || out.len() > MAX_VALUE {
+        if !changed {
             break;
         }
         text = out;
     }
     text
+}
+
+/// Takes the work of looking for a variable; whether there was enough.
+fn spend(import: &mut Import, scope: &Scope) -> bool {
+    let work: usize = scope.blocks().map(<[Directive]>::len).sum();
+    let enough = import.expansion >= work;
+    import.expansion = import.expansion.saturating_sub(work);
+    enough
+}
+
+/// A value for which there is nothing: whatever uses it is not translated.
+fn too_long() -> String {
+    "${too_long}".to_owned()
 }
 
 /// The `set` that gives a variable its value, where there is one only.
@@ -109,7 +132,7 @@ pub(super) fn target(text: &str, server_name: Option<&str>) -> Result<String, St
             Piece::Variable(name) => out.push_str(match name {
                 "scheme" => "{scheme}",
                 "host" | "http_host" => "{host}",
-                "server_name" => server_name.unwrap_or("{host}"),
+                "server_name" => server_name.ok_or("$server_name")?,
                 "request_uri" => "{uri}",
                 "uri" | "document_uri" => "{path}",
                 "is_args" => continue,

@@ -6,6 +6,7 @@
 //! STORAGE/certificates/NAME.pem    private key, certificate, intermediate certificates: one file, so that a rename replaces
 //!                                  the pair as a whole
 //! STORAGE/state/NAME.json          attempts that failed, when the next one may be made, when it is renewed
+//! STORAGE/state/NAME.order         an order that the authority has not completed yet: its URL, and the new certificate's key
 //! STORAGE/state.json               when the authority wants to be asked again
 //! ```
 //!
@@ -18,7 +19,7 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -38,6 +39,11 @@ pub(crate) fn certificate_file(name: &str) -> String {
 /// The file of the state of a name.
 pub(crate) fn state_file(name: &str) -> String {
     format!("state/{}.json", name.replace('*', "+"))
+}
+
+/// The file of an order of a name that the authority has not completed yet: no state has this ending.
+pub(crate) fn pending_file(name: &str) -> String {
+    format!("state/{}.order", name.replace('*', "+"))
 }
 
 /// Whether a name can be a part of a file's name.
@@ -65,7 +71,7 @@ impl Folder {
     /// Makes the folder if it is not there, and takes its lock. `None`: another process has it.
     pub async fn lock(&self) -> io::Result<Option<Lock>> {
         let path = self.path.clone();
-        bounded(move || {
+        self.bounded(LIMIT, move || {
             for folder in [path.as_path(), &path.join("certificates"), &path.join("state")] {
                 match DirBuilder::new().recursive(true).mode(0o700).create(folder) {
                     Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(named(&e, folder)),
@@ -101,7 +107,7 @@ impl Folder {
     /// The content of a file; `None` if it is not there.
     pub async fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let place = self.path.join(name);
-        bounded(move || {
+        self.bounded(LIMIT, move || {
             let file = match File::open(&place) {
                 Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
                 other => other.map_err(|e| named(&e, &place))?,
@@ -119,7 +125,7 @@ impl Folder {
     /// Puts a file in the place of the one that is there, as a whole or not at all.
     pub async fn write(&self, name: &str, bytes: Vec<u8>) -> io::Result<()> {
         let place = self.path.join(name);
-        bounded(move || {
+        self.bounded(LIMIT, move || {
             let folder = place.parent().unwrap_or(Path::new("/"));
             let file = place.file_name().unwrap_or_default().to_string_lossy();
             // One name for each place: what a crash leaves is overwritten.
@@ -137,7 +143,7 @@ impl Folder {
     /// Removes a file.
     pub async fn remove(&self, name: &str) -> io::Result<()> {
         let place = self.path.join(name);
-        bounded(move || match std::fs::remove_file(&place) {
+        self.bounded(LIMIT, move || match std::fs::remove_file(&place) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(named(&e, &place)),
             _ => Ok(()),
         })
@@ -147,7 +153,7 @@ impl Folder {
     /// Fails where what an order brings could not be kept. Authorities count orders.
     pub async fn has_room(&self) -> io::Result<()> {
         let place = self.path.join(".room");
-        bounded(move || {
+        self.bounded(LIMIT, move || {
             let written = write_new(&place, &[0; PROBE]);
             let _ = std::fs::remove_file(&place);
             written.map_err(|e| named(&e, &place))
@@ -171,12 +177,45 @@ fn named(e: &io::Error, path: &Path) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }
 
-/// Runs what may block on a thread of its own.
-async fn bounded<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    match timeout(LIMIT, spawn_blocking(work)).await {
-        Ok(Ok(done)) => done,
-        Ok(Err(e)) => Err(io::Error::other(e)),
-        Err(_) => Err(io::Error::new(ErrorKind::TimedOut, "the file system of the folder does not answer")),
+/// Threads of folders whose file system has not responded, as long as it does not. While there is one, its folder is not asked
+/// again: whoever tries every few seconds does not leave another thread behind each time.
+static HANGING: Mutex<Vec<(Arc<PathBuf>, Weak<()>)>> = Mutex::new(Vec::new());
+
+impl Folder {
+    fn hangs(&self) -> bool {
+        let mut hanging = HANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        hanging.retain(|(_, thread)| thread.strong_count() > 0);
+        hanging.iter().any(|(path, _)| *path == self.path)
+    }
+
+    /// Runs what may block on a thread of its own.
+    async fn bounded<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let late = |what: &str| {
+            let why = format!("the file system of {} {what}: is it a network file system?", self.path.display());
+            Err(io::Error::new(ErrorKind::TimedOut, why))
+        };
+        if self.hangs() {
+            return late("has not responded to an earlier attempt yet");
+        }
+        let thread = Arc::new(());
+        let mark = Arc::downgrade(&thread);
+        let work = spawn_blocking(move || {
+            let done = work();
+            drop(thread);
+            done
+        });
+        match timeout(limit, work).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(e)) => Err(io::Error::other(e)),
+            Err(_) => {
+                HANGING.lock().unwrap_or_else(PoisonError::into_inner).push((self.path.clone(), mark));
+                late("has not responded in time")
+            }
+        }
     }
 }
 
@@ -206,6 +245,27 @@ mod tests {
             assert_eq!(mode(&path.join(certificate_file("a.example"))), 0o600);
             let left: Vec<_> = std::fs::read_dir(path.join("certificates")).unwrap().collect();
             assert_eq!(left.len(), 1, "nothing is left beside it");
+        });
+    }
+
+    /// A file system that hangs, which no test can have, is work that does not end.
+    #[test]
+    fn a_folder_that_hangs_leaves_one_thread_however_often_it_is_tried() {
+        run(async {
+            let folder = Folder::new(Path::new("/far/acme"));
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let first = folder.bounded(Duration::from_millis(20), move || Ok(ended.recv().is_ok())).await;
+            assert!(first.unwrap_err().to_string().contains("has not responded in time"));
+            for _ in 0..3 {
+                // Another manager for the same folder waits for it as well.
+                let why = Folder::new(Path::new("/far/acme")).lock().await.unwrap_err().to_string();
+                assert!(why.contains("an earlier attempt"), "{why}");
+            }
+            drop(end);
+            while folder.hangs() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(folder.bounded(LIMIT, || Ok(7)).await.unwrap(), 7);
         });
     }
 

@@ -1,9 +1,11 @@
-//! DNS-01: a program publishes the record that the authority looks for, and removes it afterwards.
+//! DNS-01: the record that the authority looks for is published by a program or by a dynamic update, and removed afterwards.
 //!
-//! It is started as `PROGRAM ARGUMENTS… present _acme-challenge.NAME VALUE`, and ends when the record can be seen; later with
+//! The program is started as `PROGRAM ARGUMENTS… present _acme-challenge.NAME VALUE`, and ends when the record can be seen; later with
 //! `cleanup` in the place of `present`.
 
+use crate::dns_update::{self, Change};
 use crate::order::{Failure, cut};
+use sealane_config::{AcmeSettings, DnsUpdate};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,31 +21,57 @@ const MAX_WORDS: usize = 400;
 /// How long its standard error is read after its end.
 const AFTER_END: Duration = Duration::from_millis(200);
 
+/// How records are published.
+#[derive(Clone)]
+enum Way {
+    Program(Arc<[String]>),
+    Update(Arc<DnsUpdate>),
+}
+
 /// A record that is there until this is dropped.
 pub(crate) struct Record {
-    command: Arc<[String]>,
+    way: Way,
     name: String,
     value: String,
 }
 
 impl Record {
-    /// Publishes a record.
-    pub async fn publish(command: &[String], name: &str, value: String) -> Result<Self, Failure> {
+    /// Publishes the record of a name. The authority can see it afterwards.
+    pub async fn publish(settings: &AcmeSettings, name: &str, value: String) -> Result<Self, Failure> {
+        let way = match (&settings.dns_hook, settings.dns_update_for(name)) {
+            (Some(command), _) => Way::Program(command.as_slice().into()),
+            (None, Some(update)) => Way::Update(Arc::new(update.clone())),
+            (None, None) => return Err(Failure::ours(format!("no zone of [[acme.dns_update]] has the name {name}"))),
+        };
         // Before it is there: what was begun is cleaned up, too.
         let domain = name.strip_prefix("*.").unwrap_or(name);
-        let record = Self { command: command.into(), name: format!("_acme-challenge.{domain}"), value };
-        run(&record.command, "present", &record.name, &record.value).await.map_err(Failure::ours)?;
+        let record = Self { way, name: format!("_acme-challenge.{domain}"), value };
+        match &record.way {
+            Way::Program(command) => run(command, "present", &record.name, &record.value).await,
+            Way::Update(update) => {
+                let added = dns_update::send(update, Change::Add, &record.name, &record.value).await;
+                if added.is_ok() {
+                    tokio::time::sleep(update.wait).await;
+                }
+                added
+            }
+        }
+        .map_err(Failure::ours)?;
         Ok(record)
     }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let (command, name, value) = (self.command.clone(), self.name.clone(), self.value.clone());
+        let (way, name, value) = (self.way.clone(), self.name.clone(), self.value.clone());
         // At the very end of the process the record stays.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
-                if let Err(e) = run(&command, "cleanup", &name, &value).await {
+                let removed = match way {
+                    Way::Program(command) => run(&command, "cleanup", &name, &value).await,
+                    Way::Update(update) => dns_update::send(&update, Change::Remove, &name, &value).await,
+                };
+                if let Err(e) = removed {
                     sealane_log::warn!("{e}");
                 }
             });

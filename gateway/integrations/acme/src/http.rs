@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
+use serde::Deserialize;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -98,7 +99,25 @@ impl Http {
         if matches!(head.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             self.shared.demanded.store(wait.map_or(0, |wait| wait + 1), Ordering::Relaxed);
         }
+        check_directory(&body)?;
         Ok(BytesResponse { parts: head, body: Box::new(body) })
+    }
+}
+
+/// Refuses a directory whose `newNonce` is not a URL: `instant-acme` builds its request from it without asking.
+fn check_directory(body: &[u8]) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct Directory {
+        #[serde(rename = "newNonce")]
+        new_nonce: String,
+    }
+    match serde_json::from_slice::<Directory>(body) {
+        Ok(directory) => match directory.new_nonce.parse::<Uri>() {
+            Ok(_) => Ok(()),
+            Err(e) => Err(format!("the authority's directory has no URL in \"newNonce\": {e}")),
+        },
+        // Another answer.
+        Err(_) => Ok(()),
     }
 }
 
@@ -271,6 +290,24 @@ mod tests {
             assert!(asked(&http, format!("https://localhost:{port}/")).await.is_ok());
             let Err(e) = asked(&http, format!("https://localhost:{port}/")).await else { panic!("it is too often") };
             assert!(e.contains("endless"), "{e}");
+        });
+    }
+
+    #[test]
+    fn a_directory_whose_nonces_have_no_url_is_refused() {
+        run(async {
+            let lying = "HTTP/1.1 200 OK\r\nContent-Length: 77\r\n\r\n\
+                         {\"newNonce\":\"https://[::1\",\"newAccount\":\"https://a\",\"newOrder\":\"https://a/o\"}";
+            assert_eq!(lying.split("\r\n\r\n").nth(1).map(str::len), Some(77));
+            let (port, certificate) = server(lying, b"").await;
+            let http = Http::new(tls(&[certificate]).unwrap());
+            let account =
+                instant_acme::NewAccount { contact: &[], terms_of_service_agreed: true, only_return_existing: false };
+            let directory = format!("https://localhost:{port}/");
+            // The library would panic.
+            let made = instant_acme::Account::builder_with_http(Box::new(http)).create(&account, directory, None).await;
+            let Err(e) = made else { panic!("it has no nonces") };
+            assert!(e.to_string().contains("newNonce"), "{e}");
         });
     }
 

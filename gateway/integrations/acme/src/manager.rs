@@ -5,18 +5,22 @@ use crate::certificate::{self, Info};
 use crate::challenges::{Responder, Table};
 use crate::folder::{Folder, Lock, certificate_file, is_file_name, state_file};
 use crate::order::{Failure, Issued, Suggested, Work};
-use crate::{Settings, http, schedule};
+use crate::schedule::now;
+use crate::{http, schedule};
 use rustls::pki_types::CertificateDer;
+use sealane_config::AcmeSettings;
 use sealane_log as log;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{self, JoinHandle, JoinSet};
 
 /// Orders that are open at a time.
 const MAX_ORDERS: usize = 4;
+/// Attempts by one authority before another one is asked: one for each way to prove a name that needs no setting.
+const ATTEMPTS: usize = 2;
 /// The longest sleep: a clock may be set, and the lock of another process may become free.
 const LONGEST_SLEEP: u64 = 10;
 /// How often an authority is asked when it would like a renewal: bounds of what it says itself.
@@ -59,7 +63,7 @@ pub struct Reports {
 /// The running task.
 #[derive(Debug)]
 pub struct Manager {
-    settings: Arc<Settings>,
+    settings: Arc<AcmeSettings>,
     commands: mpsc::Sender<(String, oneshot::Sender<Reply>)>,
     table: watch::Receiver<Table>,
     published: watch::Sender<u64>,
@@ -76,7 +80,7 @@ impl Drop for Manager {
 
 impl Manager {
     /// Starts it, in a runtime of tokio's.
-    pub fn start(settings: Settings) -> Self {
+    pub fn start(settings: AcmeSettings) -> Self {
         let settings = Arc::new(settings);
         let (commands, asked) = mpsc::channel(COMMANDS);
         let (table_sender, table) = watch::channel(Table::default());
@@ -87,18 +91,18 @@ impl Manager {
         let task = {
             let (settings, reports) = (settings.clone(), reports.clone());
             tokio::spawn(async move {
-                match http::tls(&settings.roots) {
-                    Ok(tls) => {
-                        let folder = Folder::new(&settings.storage);
-                        let work = Work {
-                            settings,
-                            folder,
-                            tls,
-                            responder,
-                            registration: Arc::new(tokio::sync::Mutex::default()),
-                        };
-                        Task::new(work, tell_written, reports).run(asked).await;
-                    }
+                let folder = Folder::new(&settings.storage);
+                let work = |settings: AcmeSettings| {
+                    Ok(Work {
+                        tls: http::tls(&settings.roots)?,
+                        settings: Arc::new(settings),
+                        folder: folder.clone(),
+                        responder: responder.clone(),
+                        registration: Arc::new(tokio::sync::Mutex::default()),
+                    })
+                };
+                match settings.by_authority().into_iter().map(work).collect::<Result<Vec<Work>, String>>() {
+                    Ok(works) => Task::new(works, tell_written, reports).run(asked).await,
                     Err(e) => log::error!("certificates are not renewed: {e}"),
                 }
             })
@@ -107,7 +111,7 @@ impl Manager {
     }
 
     /// What it was started with.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &AcmeSettings {
         &self.settings
     }
 
@@ -155,7 +159,7 @@ impl Renewer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Saved {
-    /// Of which authority this is.
+    /// The authority that has issued the certificate, or is asked for the first.
     directory: String,
     /// In a row.
     failures: u32,
@@ -169,12 +173,15 @@ struct Saved {
     window: Option<(u64, u64)>,
 }
 
-/// What is kept of the authority on disk.
+/// What is kept of the authorities on disk.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct SavedAuthority {
     directory: String,
     not_before: u64,
+    /// The same of the other authorities.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    others: Vec<SavedAuthority>,
 }
 
 #[derive(Default)]
@@ -189,8 +196,10 @@ struct Entry {
     ask_at: Option<u64>,
     /// No order before this second, whatever was issued.
     spaced: u64,
-    /// The certificate is from another authority than the configured one.
+    /// The certificate is from another authority than the configured ones.
     foreign: bool,
+    /// Which authority the open order is with.
+    asks: usize,
 }
 
 impl Entry {
@@ -211,14 +220,16 @@ enum Done {
 }
 
 struct Task {
-    work: Work,
+    /// Of each authority, the first one first; never empty.
+    works: Vec<Work>,
     lock: Option<Lock>,
     /// Why there is no lock, so that it is said once.
     told: String,
     /// Another process has the lock, and renews.
     follows: bool,
     entries: BTreeMap<String, Entry>,
-    authority: SavedAuthority,
+    /// When each authority may be asked for orders again, in the order of `works`.
+    waits: Vec<u64>,
     running: JoinSet<(String, Done)>,
     /// Whom each of them is for: one that panics cannot say it.
     names: HashMap<task::Id, String>,
@@ -228,16 +239,16 @@ struct Task {
 }
 
 impl Task {
-    fn new(work: Work, tell_written: mpsc::Sender<()>, reports: Arc<Mutex<Reports>>) -> Self {
-        let names = work.settings.names.iter().filter(|name| is_file_name(name));
+    fn new(works: Vec<Work>, tell_written: mpsc::Sender<()>, reports: Arc<Mutex<Reports>>) -> Self {
+        let names = works[0].settings.names.iter().filter(|name| is_file_name(name));
         let entries = names.map(|name| (name.clone(), Entry::default())).collect();
         Self {
-            work,
+            waits: vec![0; works.len()],
+            works,
             lock: None,
             told: String::new(),
             follows: false,
             entries,
-            authority: SavedAuthority::default(),
             running: JoinSet::new(),
             names: HashMap::new(),
             commanded: VecDeque::new(),
@@ -286,8 +297,8 @@ impl Task {
 
     /// Becomes the one that renews, if no other process is; then reads what is there.
     async fn take_lock(&mut self) {
-        let shown = self.work.settings.storage.display().to_string();
-        let taken = self.work.folder.lock().await;
+        let shown = self.works[0].settings.storage.display().to_string();
+        let taken = self.works[0].folder.lock().await;
         self.follows = matches!(taken, Ok(None));
         let told = match taken {
             Ok(Some(lock)) => {
@@ -312,29 +323,31 @@ impl Task {
     }
 
     async fn read_folder(&mut self) -> std::io::Result<()> {
-        let directory = &self.work.settings.directory;
-        let authority = self.work.folder.read("state.json").await?;
+        let (directory, folder) = (&self.works[0].settings.directory, &self.works[0].folder);
+        let saved = folder.read("state.json").await?;
         // What is damaged counts as not there.
-        self.authority = authority.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        if self.authority.directory != *directory {
-            self.authority = SavedAuthority { directory: directory.clone(), not_before: 0 };
+        let saved: SavedAuthority = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        for (work, wait) in self.works.iter().zip(&mut self.waits) {
+            let of = |saved: &&SavedAuthority| saved.directory == work.settings.directory;
+            *wait = std::iter::once(&saved).chain(&saved.others).find(of).map_or(0, |saved| saved.not_before);
         }
+        let known = |directory: &str| self.works.iter().any(|work| work.settings.directory == directory);
         let now = now();
         for (name, entry) in &mut self.entries {
-            let saved = self.work.folder.read(&state_file(name)).await?;
+            let saved = folder.read(&state_file(name)).await?;
             entry.saved = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
             // Another authority has refused nothing yet, and issued nothing either.
-            entry.foreign = !entry.saved.directory.is_empty() && entry.saved.directory != *directory;
-            if entry.saved.directory != *directory {
+            entry.foreign = !entry.saved.directory.is_empty() && !known(&entry.saved.directory);
+            if !known(&entry.saved.directory) {
                 entry.saved = Saved { directory: directory.clone(), ..Saved::default() };
             }
-            let pem = self.work.folder.read(&certificate_file(name)).await?;
+            let pem = folder.read(&certificate_file(name)).await?;
             entry.certificate = match pem.map(|pem| certificate::check(&pem, name)) {
                 Some(Ok(info)) => Some(info),
                 Some(Err(why)) => {
                     log::warn!(
                         "{}/{} cannot be used: {why}",
-                        self.work.settings.storage.display(),
+                        self.works[0].settings.storage.display(),
                         certificate_file(name)
                     );
                     None
@@ -384,9 +397,26 @@ impl Task {
         }
     }
 
+    /// The authority for the next order of a name: the first one for two attempts, then the next one, in turn. One that must not
+    /// be asked now is passed over, if another may be.
+    fn authority_for(&self, entry: &Entry, now: u64) -> usize {
+        let wanted = entry.saved.failures as usize / ATTEMPTS;
+        let turns = || (0..self.works.len()).map(|i| (wanted + i) % self.works.len());
+        turns().find(|i| self.waits[*i] <= now).or_else(|| turns().min_by_key(|i| self.waits[*i])).unwrap_or(0)
+    }
+
+    /// When the next order of a name is to be made.
+    fn due(&self, entry: &Entry) -> u64 {
+        entry.due(self.waits[self.authority_for(entry, now())])
+    }
+
+    /// The authority that has issued a name's certificate: the only one that knows it.
+    fn issuer_of(&self, entry: &Entry) -> Option<usize> {
+        self.works.iter().position(|work| work.settings.directory == entry.saved.directory).filter(|_| !entry.foreign)
+    }
+
     fn next_due(&self) -> u64 {
-        let authority = self.authority.not_before;
-        let due = |e: &Entry| e.due(authority).min(e.ask_at.unwrap_or(u64::MAX));
+        let due = |e: &Entry| self.due(e).min(e.ask_at.unwrap_or(u64::MAX));
         self.entries.values().filter(|e| !e.running).map(due).min().unwrap_or(u64::MAX)
     }
 
@@ -394,7 +424,7 @@ impl Task {
     fn follow_clock(&mut self) {
         let now = now();
         let genuine = |at| schedule::genuine(at, now, schedule::LONGEST_WAIT);
-        self.authority.not_before = genuine(self.authority.not_before);
+        self.waits.iter_mut().for_each(|wait| *wait = genuine(*wait));
         for entry in self.entries.values_mut() {
             entry.saved.not_before = genuine(entry.saved.not_before);
             entry.spaced = genuine(entry.spaced);
@@ -404,13 +434,16 @@ impl Task {
 
     fn start_due(&mut self) {
         self.follow_clock();
-        let (now, authority) = (now(), self.authority.not_before);
+        let now = now();
         let mut due: Vec<(u64, String)> = Vec::new();
         let mut ask = Vec::new();
         for (name, entry) in self.entries.iter().filter(|(_, e)| !e.running) {
             match &entry.certificate {
-                _ if entry.due(authority) <= now => due.push((entry.due(authority), name.clone())),
-                Some(info) if entry.ask_at.is_some_and(|at| at <= now) && authority <= now => {
+                _ if self.due(entry) <= now => due.push((self.due(entry), name.clone())),
+                Some(info)
+                    if entry.ask_at.is_some_and(|at| at <= now)
+                        && self.issuer_of(entry).is_some_and(|i| self.waits[i] <= now) =>
+                {
                     ask.push((name.clone(), info.leaf.clone()));
                 }
                 _ => {}
@@ -432,12 +465,16 @@ impl Task {
     }
 
     fn start_order(&mut self, name: &str) {
+        let Some(entry) = self.entries.get(name) else { return };
+        let authority = self.authority_for(entry, now());
+        let issuer = self.issuer_of(entry);
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.running = true;
-        let (work, of, attempt) = (self.work.clone(), name.to_owned(), entry.saved.failures);
+        entry.asks = authority;
+        let (work, of, attempt) = (self.works[authority].clone(), name.to_owned(), entry.saved.failures);
         // Once refused, perhaps because of what it replaces.
-        let replaces =
-            entry.certificate.as_ref().filter(|_| attempt == 0 && !entry.foreign).map(|info| info.leaf.clone());
+        let known = attempt == 0 && issuer == Some(authority);
+        let replaces = entry.certificate.as_ref().filter(|_| known).map(|info| info.leaf.clone());
         let handle = self.running.spawn(async move {
             let result = work.obtain(&of, attempt, replaces).await;
             (of, Done::Order(result))
@@ -446,9 +483,10 @@ impl Task {
     }
 
     fn start_asking(&mut self, name: String, leaf: CertificateDer<'static>) {
+        let Some(issuer) = self.entries.get(&name).and_then(|entry| self.issuer_of(entry)) else { return };
         let Some(entry) = self.entries.get_mut(&name) else { return };
         entry.running = true;
-        let (work, of) = (self.work.clone(), name.clone());
+        let (work, of) = (self.works[issuer].clone(), name.clone());
         let handle = self.running.spawn(async move {
             let result = work.renewal_window(&leaf).await;
             (of, Done::Window(result))
@@ -457,6 +495,7 @@ impl Task {
     }
 
     async fn finished(&mut self, name: &str, done: Done) {
+        let authority = self.entries.get(name).map_or(0, |entry| entry.asks);
         let result = match done {
             Done::Window(window) => return self.take_window(name, window).await,
             Done::Order(Ok(issued)) => self.keep(name, issued).await,
@@ -465,9 +504,11 @@ impl Task {
         if let Err(failure) = &result
             && failure.account_unknown
         {
-            self.work.forget_account().await;
+            self.works[authority].forget_account().await;
         }
         let now = now();
+        let several = self.works.len() > 1;
+        let other_is_free = (0..self.works.len()).any(|i| i != authority && self.waits[i] <= now);
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.running = false;
         entry.spaced = now + schedule::spacing(entry.life());
@@ -480,23 +521,28 @@ impl Task {
                 self.reports().issued += 1;
                 let _ = self.tell_written.try_send(());
                 let line = format!("{name}: a certificate was issued");
-                log::info!("{line} by {}", self.work.settings.directory);
+                log::info!("{line} by {}", self.works[authority].settings.directory);
                 Ok(line)
             }
             Err(failure) => {
                 entry.saved.failures = entry.saved.failures.saturating_add(1);
-                let wait = schedule::back_off(entry.saved.failures, entry.life(), failure.demanded, share());
+                let back_off = schedule::back_off(entry.saved.failures, entry.life(), failure.demanded, share());
+                // Where several can be asked, one that is away or limits orders holds up nothing.
+                let of_authority = failure.of_authority || several && failure.unreachable;
+                let wait = if of_authority && other_is_free { 1 } else { back_off };
                 entry.saved.not_before = now + wait;
-                entry.saved.last_error.clone_from(&failure.why);
-                if failure.of_authority {
-                    self.authority.not_before = now + wait;
-                    let bytes = serde_json::to_vec(&self.authority).unwrap_or_default();
-                    if let Err(e) = self.work.folder.write("state.json", bytes).await {
-                        log::warn!("{e}");
-                    }
+                let why = match several {
+                    true => format!("{}: {}", self.works[authority].settings.directory, failure.why),
+                    false => failure.why,
+                };
+                entry.saved.last_error.clone_from(&why);
+                let wait = entry.saved.not_before.max(entry.spaced) - now;
+                if of_authority {
+                    self.waits[authority] = now + back_off;
+                    self.save_waits().await;
                 }
                 self.reports().failed += 1;
-                let line = format!("{name}: no certificate was issued: {}; next attempt in {wait} s", failure.why);
+                let line = format!("{name}: no certificate was issued: {why}; next attempt in {wait} s");
                 log::warn!("{line}");
                 Err(line)
             }
@@ -511,7 +557,11 @@ impl Task {
     /// Puts what was issued in the place of what is there.
     async fn keep(&mut self, name: &str, issued: Issued) -> Result<(), Failure> {
         let info = certificate::check(&issued.pem, name).map_err(Failure::ours)?;
-        self.work.folder.write(&certificate_file(name), issued.pem).await?;
+        let authority = self.entries.get(name).map_or(0, |entry| entry.asks);
+        let work = &self.works[authority];
+        work.folder.write(&certificate_file(name), issued.pem).await?;
+        work.forget_pending(name).await;
+        let directory = work.settings.directory.clone();
         let now = now();
         let dates = (info.not_before, info.not_after);
         let Some(entry) = self.entries.get_mut(name) else { return Ok(()) };
@@ -519,6 +569,7 @@ impl Task {
         entry.saved.window = None;
         entry.ask_at = Some(now);
         entry.certificate = Some(info);
+        entry.saved.directory = directory;
         entry.foreign = false;
         if now < dates.0.saturating_sub(3600) || now >= dates.1 {
             // It is kept and served: clients have clocks of their own. But renewing it again would lead here again.
@@ -559,16 +610,31 @@ impl Task {
     async fn save(&self, name: &str) {
         let Some(entry) = self.entries.get(name) else { return };
         let bytes = serde_json::to_vec(&entry.saved).unwrap_or_default();
-        if let Err(e) = self.work.folder.write(&state_file(name), bytes).await {
+        if let Err(e) = self.works[0].folder.write(&state_file(name), bytes).await {
+            log::warn!("{e}");
+        }
+    }
+
+    /// Keeps on disk when authorities may be asked again.
+    async fn save_waits(&self) {
+        let saved = |(work, wait): (&Work, &u64)| SavedAuthority {
+            directory: work.settings.directory.clone(),
+            not_before: *wait,
+            others: Vec::new(),
+        };
+        let mut all = self.works.iter().zip(&self.waits).map(saved);
+        let Some(mut first) = all.next() else { return };
+        first.others = all.collect();
+        let bytes = serde_json::to_vec(&first).unwrap_or_default();
+        if let Err(e) = self.works[0].folder.write("state.json", bytes).await {
             log::warn!("{e}");
         }
     }
 
     fn report(&self) {
-        let authority = self.authority.not_before;
         let renews = self.lock.is_some();
         let report = |entry: &Entry| Report {
-            next: renews.then(|| entry.due(authority)),
+            next: renews.then(|| self.due(entry)),
             last_error: match (renews, self.follows) {
                 (true, _) => entry.saved.last_error.clone(),
                 (false, true) => String::new(),
@@ -577,10 +643,6 @@ impl Task {
         };
         self.reports().names = self.entries.iter().map(|(name, entry)| (name.clone(), report(entry))).collect();
     }
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
 /// A random share of 1.

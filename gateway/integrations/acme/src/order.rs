@@ -1,10 +1,10 @@
 //! One order: from the name to the certificate (RFC 8555 §7.4), with a deadline for the whole.
 
 use crate::challenges::{Answered, Challenge, Proof, Responder};
-use crate::folder::Folder;
+use crate::folder::{Folder, pending_file};
 use crate::hook::Record;
 use crate::http::Http;
-use crate::{ChallengeKind, Settings};
+use crate::schedule::{LONGEST_WAIT, now};
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeHandle, ChallengeType, Error,
     ExternalAccountKey, Identifier, NewAccount, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
@@ -12,11 +12,14 @@ use instant_acme::{
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sealane_config::{AcmeChallenge, AcmeSettings};
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
+use zeroize::{Zeroize, Zeroizing};
 
 /// From the first request to the certificate.
 pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(150);
@@ -25,6 +28,8 @@ const POLLS: RetryPolicy =
     RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(Duration::from_secs(60));
 /// The most bytes of what an authority says that are kept.
 const MAX_WORDS: usize = 600;
+/// How long an order is gone on with that the authority does not complete.
+const PENDING_LIMIT: u64 = 86_400;
 /// The longest token. RFC 8555 §8.3 demands 128 bits; authorities have 43 characters.
 const MAX_TOKEN: usize = 256;
 
@@ -37,6 +42,8 @@ pub(crate) struct Failure {
     pub demanded: Option<u64>,
     /// The demand is for every order: a rate limit, or an authority that is not there.
     pub of_authority: bool,
+    /// The authority could not be reached, or its answer was none.
+    pub unreachable: bool,
     /// The authority does not know the account.
     pub account_unknown: bool,
 }
@@ -44,14 +51,19 @@ pub(crate) struct Failure {
 impl Failure {
     /// Something here, not at the authority.
     pub fn ours(why: impl Into<String>) -> Self {
-        Self { why: why.into(), demanded: None, of_authority: false, account_unknown: false }
+        Self { why: why.into(), demanded: None, of_authority: false, unreachable: false, account_unknown: false }
     }
 
     fn of(error: &Error, http: &Http) -> Self {
         let mut failure = Self::ours(words(error));
         failure.demanded = http.demanded();
+        failure.unreachable = matches!(error, Error::Other(_) | Error::Json(_) | Error::Str(_));
+        if let Error::Timeout(Some(at)) = error {
+            // The order stays open, and is gone on with then.
+            failure.demanded = Some(at.saturating_duration_since(Instant::now()).as_secs().min(LONGEST_WAIT) + 1);
+        }
         if let Error::Api(problem) = error {
-            let kind = problem.r#type.as_deref().and_then(|t| t.strip_prefix("urn:ietf:params:acme:error:"));
+            let kind = kind_of(problem);
             failure.of_authority = kind == Some("rateLimited") || failure.demanded.is_some();
             failure.account_unknown = kind == Some("accountDoesNotExist");
             if kind == Some("rateLimited") && failure.demanded.is_none() {
@@ -71,12 +83,30 @@ impl From<io::Error> for Failure {
 /// What all orders share.
 #[derive(Clone)]
 pub(crate) struct Work {
-    pub settings: Arc<Settings>,
+    pub settings: Arc<AcmeSettings>,
     pub folder: Folder,
     pub tls: Arc<ClientConfig>,
     pub responder: Responder,
     /// One registration at a time.
     pub registration: Arc<Mutex<()>>,
+}
+
+/// An order that is finalized, as it is kept on disk.
+#[derive(Serialize, Deserialize)]
+struct Pending {
+    /// Of which authority it is.
+    directory: String,
+    url: String,
+    /// The key of the certificate, in PEM.
+    key: String,
+    /// When it was finalized, in seconds since 1970.
+    since: u64,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
 }
 
 /// A certificate as it is kept: the key, then the chain.
@@ -119,16 +149,26 @@ impl Work {
         // Before the authority counts an order whose result could not be kept.
         self.folder.has_room().await?;
         let account = self.account(http).await?;
+        if let Some(issued) = self.resume(http, &account, name).await? {
+            return Ok(issued);
+        }
         let identifiers = [Identifier::Dns(name.to_owned())];
         let plain = || match self.settings.profile.as_deref() {
             Some(profile) => NewOrder::new(&identifiers).profile(profile),
             None => NewOrder::new(&identifiers),
         };
-        // RFC 9773 §5: renewals that say what they replace may be exempt from limits. An authority that does not understand
-        // it is asked without.
+        // RFC 9773 §5: renewals that say what they replace may be exempt from limits. An authority that refuses it is asked
+        // without.
         let id = replaces.as_ref().and_then(|leaf| CertificateIdentifier::try_from(leaf).ok());
         let renewal = match id {
-            Some(id) => account.new_order(&plain().replaces(id)).await.ok(),
+            Some(id) => match account.new_order(&plain().replaces(id)).await {
+                Ok(order) => Some(order),
+                Err(e) if refuses_replacing(&e) => {
+                    sealane_log::debug!("{name}: an order without the certificate that it replaces: {}", words(&e));
+                    None
+                }
+                Err(e) => return Err(failed(e)),
+            },
             None => None,
         };
         let mut order = match renewal {
@@ -152,12 +192,79 @@ impl Work {
         let mut params = CertificateParams::new(vec![name.to_owned()]).map_err(|e| Failure::ours(e.to_string()))?;
         params.distinguished_name = DistinguishedName::new();
         let request = params.serialize_request(&key).map_err(|e| Failure::ours(e.to_string()))?;
+        // Before the authority has it: what becomes of the order later can be used.
+        let pending = Pending {
+            directory: self.settings.directory.clone(),
+            url: order.url().to_owned(),
+            key: key.serialize_pem(),
+            since: now(),
+        };
+        let bytes = serde_json::to_vec(&pending).map_err(|e| Failure::ours(e.to_string()))?;
+        self.folder.write(&pending_file(name), bytes).await?;
         order.finalize_csr(request.der()).await.map_err(failed)?;
-        let chain = order.poll_certificate(&POLLS).await.map_err(failed)?;
-        let pem = format!("{}{chain}", key.serialize_pem()).into_bytes();
-        crate::certificate::check(&pem, name)
-            .map_err(|why| Failure::ours(format!("the authority has issued what cannot be served: {why}")))?;
+        self.complete(http, order, name, &pending.key).await
+    }
+
+    /// Waits for the certificate of an order that is finalized. An order that the authority does not complete in time is kept, and
+    /// the next attempt goes on with it.
+    async fn complete(&self, http: &Http, mut order: Order, name: &str, key: &str) -> Result<Issued, Failure> {
+        let chain = match order.poll_certificate(&POLLS).await {
+            Ok(chain) => chain,
+            Err(e) => {
+                if !matches!(e, Error::Timeout(_)) && order.state().status == OrderStatus::Invalid {
+                    self.forget_pending(name).await;
+                }
+                return Err(Failure::of(&e, http));
+            }
+        };
+        let pem = format!("{key}{chain}").into_bytes();
+        if let Err(why) = crate::certificate::check(&pem, name) {
+            // It would be the same the next time.
+            self.forget_pending(name).await;
+            return Err(Failure::ours(format!("the authority has issued what cannot be served: {why}")));
+        }
         Ok(Issued { pem })
+    }
+
+    /// Goes on with an order that the authority had not completed. `None`: there is none.
+    async fn resume(&self, http: &Http, account: &Account, name: &str) -> Result<Option<Issued>, Failure> {
+        let Some(bytes) = self.folder.read(&pending_file(name)).await? else { return Ok(None) };
+        let bytes = Zeroizing::new(bytes);
+        let pending: Option<Pending> = serde_json::from_slice(&bytes).ok();
+        // One of another authority may be gone on with when that one is asked again.
+        if pending.as_ref().is_some_and(|p| p.directory != self.settings.directory) {
+            return Ok(None);
+        }
+        let open = pending.filter(|p| now().saturating_sub(p.since) < PENDING_LIMIT);
+        let Some(pending) = open else {
+            self.forget_pending(name).await;
+            return Ok(None);
+        };
+        let mut order = match account.order(pending.url.clone()).await {
+            Ok(order) => order,
+            // It has forgotten the order.
+            Err(Error::Api(problem)) if !is_for_all_orders(&problem) => {
+                self.forget_pending(name).await;
+                return Ok(None);
+            }
+            Err(e) => return Err(Failure::of(&e, http)),
+        };
+        match order.state().status {
+            OrderStatus::Processing | OrderStatus::Valid => {
+                self.complete(http, order, name, &pending.key).await.map(Some)
+            }
+            OrderStatus::Pending | OrderStatus::Ready | OrderStatus::Invalid => {
+                self.forget_pending(name).await;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Forgets an order that was kept to go on with.
+    pub async fn forget_pending(&self, name: &str) {
+        if let Err(e) = self.folder.remove(&pending_file(name)).await {
+            sealane_log::warn!("{e}");
+        }
     }
 
     /// The account of the folder; registers one the first time.
@@ -207,9 +314,9 @@ impl Work {
             // Where one way does not work, the next attempt takes another one.
             let kinds = &self.settings.challenges;
             let kinds = (0..kinds.len()).map(|i| kinds[(i + attempt as usize) % kinds.len()]);
-            let offered = |kind: &ChallengeKind| {
+            let offered = |kind: &AcmeChallenge| {
                 // RFC 8555 §8.4: who answers for one name does not answer for all names.
-                let fits = *kind == ChallengeKind::Dns01 || !name.starts_with("*.");
+                let fits = *kind == AcmeChallenge::Dns01 || !name.starts_with("*.");
                 fits && authorization.challenges.iter().any(|c| c.r#type == type_of(*kind))
             };
             let Some(kind) = kinds.into_iter().find(offered) else {
@@ -219,8 +326,8 @@ impl Work {
             answered.push(match proof(kind, name, &challenge)? {
                 Some(proof) => Held::Lanes(self.responder.answer(Challenge { name: name.to_owned(), proof }).await?),
                 None => {
-                    let command = self.settings.dns_hook.as_deref().unwrap_or_default();
-                    Held::Dns(Record::publish(command, name, challenge.key_authorization().dns_value()).await?)
+                    let value = challenge.key_authorization().dns_value();
+                    Held::Dns(Record::publish(&self.settings, name, value).await?)
                 }
             });
             challenge.set_ready().await.map_err(failed)?;
@@ -245,11 +352,34 @@ impl Work {
     }
 }
 
-fn type_of(kind: ChallengeKind) -> ChallengeType {
+/// Whether an authority refuses an order because of the certificate that it replaces (RFC 9773 §5). What else is wrong, such as a
+/// rate limit, would be wrong without it, too.
+fn refuses_replacing(error: &Error) -> bool {
+    match error {
+        // Nothing was asked: the authority has no renewal information.
+        Error::Unsupported(_) => true,
+        Error::Api(problem) => {
+            matches!(kind_of(problem), Some("alreadyReplaced" | "malformed" | "unauthorized" | "conflict"))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a problem says nothing about the order that was asked for.
+fn is_for_all_orders(problem: &Problem) -> bool {
+    matches!(kind_of(problem), Some("rateLimited" | "serverInternal" | "badNonce" | "accountDoesNotExist"))
+}
+
+/// The last part of a problem's type, if it is one of ACME's.
+fn kind_of(problem: &Problem) -> Option<&str> {
+    problem.r#type.as_deref().and_then(|t| t.strip_prefix("urn:ietf:params:acme:error:"))
+}
+
+fn type_of(kind: AcmeChallenge) -> ChallengeType {
     match kind {
-        ChallengeKind::Http01 => ChallengeType::Http01,
-        ChallengeKind::TlsAlpn01 => ChallengeType::TlsAlpn01,
-        ChallengeKind::Dns01 => ChallengeType::Dns01,
+        AcmeChallenge::Http01 => ChallengeType::Http01,
+        AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
+        AcmeChallenge::Dns01 => ChallengeType::Dns01,
     }
 }
 
@@ -260,12 +390,12 @@ enum Held {
 }
 
 /// What lanes answer to prove a name; `None`: they do not.
-fn proof(kind: ChallengeKind, name: &str, challenge: &ChallengeHandle<'_>) -> Result<Option<Proof>, Failure> {
+fn proof(kind: AcmeChallenge, name: &str, challenge: &ChallengeHandle<'_>) -> Result<Option<Proof>, Failure> {
     let ours = |e: rcgen::Error| Failure::ours(e.to_string());
     let authorization = challenge.key_authorization();
     match kind {
-        ChallengeKind::Dns01 => Ok(None),
-        ChallengeKind::Http01 => {
+        AcmeChallenge::Dns01 => Ok(None),
+        AcmeChallenge::Http01 => {
             // It becomes part of a path, and a response.
             let token = &challenge.token;
             let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
@@ -274,7 +404,7 @@ fn proof(kind: ChallengeKind, name: &str, challenge: &ChallengeHandle<'_>) -> Re
             }
             Ok(Some(Proof::Http { token: token.clone(), key_authorization: authorization.as_str().to_owned() }))
         }
-        ChallengeKind::TlsAlpn01 => {
+        AcmeChallenge::TlsAlpn01 => {
             let key = KeyPair::generate().map_err(ours)?;
             let mut params = CertificateParams::new(vec![name.to_owned()]).map_err(ours)?;
             params.custom_extensions = vec![CustomExtension::new_acme_identifier(authorization.digest().as_ref())];
@@ -338,12 +468,85 @@ pub(crate) fn cut(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scripted::Authority;
 
     #[test]
     fn what_an_authority_says_is_one_line_of_bounded_length() {
         let text = cut(format!("a\nb\u{1b}[31m{}", "é".repeat(10_000)));
         assert!(text.starts_with("a b [31m"), "{text}");
         assert_eq!(text.chars().count(), MAX_WORDS);
+    }
+
+    fn problem(kind: &str) -> Error {
+        let text = format!(r#"{{ "type": "urn:ietf:params:acme:error:{kind}", "detail": "no" }}"#);
+        Error::Api(serde_json::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn only_a_refused_replacement_is_asked_for_without_it() {
+        assert!(refuses_replacing(&problem("alreadyReplaced")) && refuses_replacing(&Error::Unsupported("ARI")));
+        for other in [problem("rateLimited"), problem("serverInternal"), Error::Other("it is away".into())] {
+            assert!(!refuses_replacing(&other), "{other}");
+        }
+    }
+
+    #[test]
+    fn an_order_that_takes_longer_is_asked_for_when_the_authority_says() {
+        let http = Http::new(Arc::new(
+            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_root_certificates(rustls::RootCertStore::empty())
+                .with_no_client_auth(),
+        ));
+        let at = |seconds| Error::Timeout(Some(Instant::now() + Duration::from_secs(seconds)));
+        let demanded = Failure::of(&at(3600), &http).demanded.unwrap();
+        assert!((3500..=3601).contains(&demanded), "{demanded}");
+        assert_eq!(Failure::of(&at(1_000_000), &http).demanded, Some(LONGEST_WAIT + 1));
+        assert_eq!(Failure::of(&Error::Timeout(None), &http).demanded, None);
+    }
+
+    fn run(work: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+    }
+
+    #[test]
+    fn an_order_that_the_authority_has_not_completed_is_gone_on_with() {
+        run(async {
+            let (authority, folder) = (Authority::start().await, tempfile::tempdir().unwrap());
+            authority.script().processing = Some(7200);
+            let work = authority.work(folder.path()).await;
+            let failure = work.obtain("a.example", 0, None).await.map(|_| ()).unwrap_err();
+            let demanded = failure.demanded.expect("the authority says when");
+            assert!((7000..=7201).contains(&demanded) && !failure.of_authority, "{failure:?}");
+            // A restart, and a look that comes too early.
+            let work = authority.work(folder.path()).await;
+            assert!(work.obtain("a.example", 1, None).await.is_err());
+            authority.script().processing = None;
+            let issued = work.obtain("a.example", 2, None).await.map_err(|f| f.why).unwrap();
+            // The key is the one that was there before.
+            crate::certificate::check(&issued.pem, "a.example").unwrap();
+            assert_eq!(authority.script().orders, 1);
+            work.forget_pending("a.example").await;
+            work.obtain("a.example", 0, None).await.map_err(|f| f.why).unwrap();
+            assert_eq!(authority.script().orders, 2, "an order that is through is not asked for again");
+        });
+    }
+
+    #[test]
+    fn a_renewal_that_a_rate_limit_refuses_is_not_repeated_without_what_it_replaces() {
+        run(async {
+            let (authority, folder) = (Authority::start().await, tempfile::tempdir().unwrap());
+            let work = authority.work(folder.path()).await;
+            let old = authority.issued_before("a.example");
+            authority.script().refuses_replacing = Some("rateLimited");
+            let failure = work.obtain("a.example", 0, Some(old.clone())).await.map(|_| ()).unwrap_err();
+            assert!(failure.of_authority && failure.demanded.is_some(), "{failure:?}");
+            assert_eq!(authority.script().orders, 0);
+            authority.script().refuses_replacing = Some("alreadyReplaced");
+            work.obtain("a.example", 0, Some(old)).await.map_err(|f| f.why).unwrap();
+            assert_eq!(authority.script().orders, 1);
+        });
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! When a certificate is renewed, and when an attempt that failed is repeated. Functions of numbers: seconds since 1970, and
-//! a random share of 1.
+//! When a certificate is renewed, and when an attempt that failed is repeated. Functions of numbers: seconds since 1970,
+//! and a random share of 1.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The least time from one order for a name to the next.
 const SPACING: u64 = 10;
@@ -7,6 +9,11 @@ const SPACING: u64 = 10;
 const FIRST_WAIT: u64 = 60;
 /// The longest.
 pub(crate) const LONGEST_WAIT: u64 = 86_400;
+
+/// The time of day.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
 
 /// When a certificate is renewed: after two thirds of its life, give or take a thirtieth, so that certificates that were
 /// issued together are not renewed together.

@@ -14,7 +14,7 @@ use crate::lane_state::LaneSnapshot;
 use crate::limits::{ClientConnections, Counted, LaneLimits, Passed};
 use crate::service::{Message, Proxy};
 use crate::settings::LaneSettings;
-use sealane_lane::{Context, Deadline, Key, Millis, Ready, Undelivered};
+use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready, Undelivered};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ const SPARE_DESCRIPTORS: usize = 8;
 pub(crate) struct Admission {
     /// What is cheap, oldest first.
     steps: VecDeque<Step>,
-    /// Hellos that wait for crypto time, oldest first.
-    hellos: VecDeque<Key>,
+    /// Hellos that wait for crypto time, oldest first, and since when.
+    hellos: VecDeque<(Key, Micros)>,
     /// How long the last hello took to be answered.
     last: Duration,
     /// The last turn had no time left for a hello: in the next one comes first.
@@ -99,8 +99,8 @@ impl Admission {
         self.steps.len() + self.hellos.len() >= MAX_WAITING
     }
 
-    pub fn hello(&mut self, key: Key) {
-        self.hellos.push_back(key);
+    pub fn hello(&mut self, key: Key, now: Micros) {
+        self.hellos.push_back((key, now));
     }
 
     /// The socket with this token has connections to accept.
@@ -380,8 +380,8 @@ pub(crate) fn serve_admission(proxy: &mut Proxy, cx: &mut Context) {
     let mut begun = false;
     let mut answered = false;
     if std::mem::take(&mut proxy.admission.owed)
-        && let Some(key) = proxy.admission.hellos.pop_front()
-        && let Some(after) = answer_hello(proxy, cx, key, now)
+        && let Some(hello) = proxy.admission.hellos.pop_front()
+        && let Some(after) = answer_hello(proxy, cx, hello, now)
     {
         now = after;
         (begun, answered) = (true, true);
@@ -401,13 +401,13 @@ pub(crate) fn serve_admission(proxy: &mut Proxy, cx: &mut Context) {
         now = cx.instant();
         begun = true;
     }
-    while let Some(key) = proxy.admission.hellos.pop_front() {
+    while let Some(hello) = proxy.admission.hellos.pop_front() {
         if begun && now - start + proxy.admission.last > budget {
-            proxy.admission.hellos.push_front(key);
+            proxy.admission.hellos.push_front(hello);
             proxy.admission.owed = !answered;
             break;
         }
-        if let Some(after) = answer_hello(proxy, cx, key, now) {
+        if let Some(after) = answer_hello(proxy, cx, hello, now) {
             now = after;
             (begun, answered) = (true, true);
         }
@@ -424,11 +424,12 @@ fn deferred_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 }
 
 /// `None`: the client is gone, and what it did not take says nothing of how long the next will.
-fn answer_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, before: Instant) -> Option<Instant> {
+fn answer_hello(proxy: &mut Proxy, cx: &mut Context, (key, since): (Key, Micros), before: Instant) -> Option<Instant> {
     let waits = |conn: &Conn| matches!(conn, Conn::Client(client_conn) if client_conn.phase == ClientPhase::Admission);
     if !proxy.connections.get(key).is_some_and(waits) {
         return None;
     }
+    proxy.counters.admission.record(cx.micros() - since);
     start_session(proxy, cx, key);
     flush_marked(proxy, cx);
     let now = cx.instant();
@@ -510,7 +511,7 @@ mod tests {
         assert_eq!(admission.steps.len(), 3);
         let deferred = client_conn.deferred.unwrap();
         assert!(deferred.read && deferred.error, "nothing that has come is lost");
-        (0..MAX_WAITING).for_each(|_| admission.hello(key));
+        (0..MAX_WAITING).for_each(|_| admission.hello(key, 0));
         assert!(admission.is_queue_full());
     }
 

@@ -147,6 +147,7 @@ pub(crate) fn adopt_client(
         phase,
         inbuf: Vec::new(),
         deadline: Deadline::default(),
+        began: cx.micros(),
         handshake_until,
         established: false,
         deferred: None,

@@ -230,7 +230,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
         && let Some(client_conn) = proxy.connections.client(key)
     {
         client_conn.phase = ClientPhase::Admission;
-        proxy.admission.hello(key);
+        proxy.admission.hello(key, cx.micros());
     }
 }
 
@@ -450,7 +450,11 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     }
     let summary = tls.summary();
     let (early, exchange) = (client_conn.early, client_conn.protocol.exchange());
+    let took = cx.micros() - client_conn.began;
     let c = &proxy.counters;
+    if let Some(s) = summary {
+        c.handshake_took(false, s.version, s.resumed, took);
+    }
     match summary.map(|s| (s.version, s.resumed)) {
         Some((Version::Tls13, false)) => c.full_tls13.inc(),
         Some((Version::Tls13, true)) => c.resumed_tls13.inc(),

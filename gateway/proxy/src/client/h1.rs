@@ -1,7 +1,7 @@
 //! HTTP/1.1 towards clients: bytes to requests, responses to bytes.
 
 use crate::client::connection::{client_gone, handshake_failed};
-use crate::conn::{ClientPhase, Conn, EarlyData, Protocol, Turn};
+use crate::conn::{ClientPhase, Conn, EarlyData, Persistence, Protocol, Turn};
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
@@ -145,9 +145,8 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
         client_conn.early == EarlyData::Taken && client_conn.transport.is_handshaking()
     };
     x.client_stream = ClientStream::H1(key);
-    x.started = cx.now();
+    x.started = cx.micros();
     x.body = info.body;
-    x.keep_alive = info.keep_alive;
     x.request_body.decoder.reset(info.body);
     x.begin(info.upgrade, early, proxy.settings.limits());
     proxy.counters.requests.inc();
@@ -155,7 +154,8 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     let exchange = proxy.exchanges.insert(x);
     let wait = first_look(&proxy.settings);
     if let Some(client_conn) = proxy.connections.client(key) {
-        client_conn.protocol = Protocol::H1(Turn::Exchange(exchange));
+        let persistence = if info.keep_alive { Persistence::KeepAlive } else { Persistence::Close };
+        client_conn.protocol = Protocol::H1(Turn::Exchange(exchange, persistence));
         // What was awaited before is here, but for the end of the handshake.
         let at = cx.now() + wait;
         client_conn.deadline.set(cx, key, if early { at.min(client_conn.handshake_until) } else { at });
@@ -224,12 +224,11 @@ fn bad_request(proxy: &mut Proxy, cx: &mut Context, key: Key, x: Box<Exchange>, 
 fn refuse_unread(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exchange>, status: u16) {
     proxy.counters.requests.inc();
     x.client_stream = ClientStream::H1(key);
-    x.started = cx.now();
-    x.keep_alive = false;
+    x.started = cx.micros();
     x.begin_unread(Version::Http11);
     let exchange = proxy.exchanges.insert(x);
     if let Some(client_conn) = proxy.connections.client(key) {
-        client_conn.protocol = Protocol::H1(Turn::Exchange(exchange));
+        client_conn.protocol = Protocol::H1(Turn::Exchange(exchange, Persistence::Close));
     }
     refuse(proxy, cx, exchange, status);
 }
@@ -328,19 +327,24 @@ pub(crate) fn h1_client_head(proxy: &mut Proxy, exchange: Key, key: Key, body: B
         return;
     };
     let status = x.response.status;
-    x.keep_alive &= !draining && client_conn.client.requests < max_requests;
+    if draining || client_conn.client.requests >= max_requests {
+        client_conn.protocol.close_after_exchange();
+    }
+    let keep_alive = client_conn.protocol.is_kept_alive();
     let connection = match x.machine.request() {
         _ if upgrade && status == 101 => ConnectionOption::Upgrade,
         _ if upgrade => ConnectionOption::KeepAlive,
-        Phase::Complete | Phase::Draining if x.keep_alive => ConnectionOption::KeepAlive,
+        Phase::Complete | Phase::Draining if keep_alive => ConnectionOption::KeepAlive,
         // A request that is still coming cannot be told from the next one once it is answered.
-        Phase::Streaming if x.keep_alive && !x.body.is_empty() && status < 300 => ConnectionOption::KeepAlive,
+        Phase::Streaming if keep_alive && !x.body.is_empty() && status < 300 => ConnectionOption::KeepAlive,
         _ => ConnectionOption::Close,
     };
     scratch.take_buffer(&mut client_conn.transport.stage);
     let framing = encode_response(&mut client_conn.transport.stage, &x.response, x.request.version, body, connection);
     x.response_body.framing = framing;
-    x.keep_alive &= framing != BodyLength::UntilClose && connection == ConnectionOption::KeepAlive;
+    if framing == BodyLength::UntilClose || connection != ConnectionOption::KeepAlive {
+        client_conn.protocol.close_after_exchange();
+    }
     proxy.connections.mark_for_flush(key);
 }
 
@@ -365,20 +369,19 @@ pub(crate) fn h1_client_end(connections: &mut Connections, exchanges: &Exchanges
     connections.mark_for_flush(key);
 }
 
-/// The response is staged whole: the connection goes on to its next request (`keep`), or closes.
+/// The response is staged whole: the connection serves its next request, or closes. `complete`: the request has come whole.
 pub(crate) fn h1_client_finish(
     connections: &mut Connections,
     exchanges: &mut Exchanges,
     settings: &LaneSettings,
     cx: &mut Context,
     key: Key,
-    keep: bool,
     complete: bool,
 ) {
-    let keep = keep && !settings.is_draining();
     let keepalive = settings.limits().keepalive_timeout;
     let idle = settings.limits().idle_timeout;
     let Some(client_conn) = connections.client(key) else { return };
+    let keep = client_conn.protocol.is_kept_alive() && complete && !settings.is_draining();
     client_conn.protocol = Protocol::H1(Turn::Idle);
     if keep {
         let at = cx.now() + keepalive.as_millis() as Millis;

@@ -107,7 +107,7 @@ pub(super) fn h2_request(
     // From now on a reset wakes it. One that came with the request wakes nobody, and is known already.
     let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
     x.client_stream = ClientStream::H2(key, index);
-    x.started = cx.now();
+    x.started = cx.micros();
     let early = client_conn.early == EarlyData::Taken && client_conn.transport.is_handshaking();
     if let Ok(info) = info {
         x.body = info.body;

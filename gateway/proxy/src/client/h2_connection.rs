@@ -363,7 +363,7 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
 fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let mut x = proxy.exchanges.fresh(ClientStream::H2(key, u32::MAX));
     x.client_stream = ClientStream::H2(key, u32::MAX);
-    x.started = cx.now();
+    x.started = cx.micros();
     x.begin_unread(sealane_http::Version::Http2);
     x.status = ParseError::HeadTooLarge.status();
     if let Some(client_conn) = proxy.connections.client(key) {

@@ -19,7 +19,7 @@ use crate::exchange::streams::{ClientStream, Later};
 use crate::exchange::waste::{calling_off_wastes, client_wasted};
 use crate::exchange::websocket;
 use crate::h3::connection::Phase;
-use crate::h3::stream::{Read, Stream};
+use crate::h3::stream::{Read, Receiving, Sending, Stream};
 use crate::h3::{READ_AHEAD, code};
 use crate::scratch::Scratch;
 use crate::service::Proxy;
@@ -91,7 +91,7 @@ fn h3_read_with(
                     && matches!(q.quic.recv_stream(id).received_reset(), Ok(Some(_)))
                 {
                     if let Some(stream) = q.streams.get_mut(index as usize) {
-                        stream.read_done = true;
+                        stream.receiving = Receiving::ResetRead;
                     }
                     h3_called_off(proxy, cx, key, index);
                 }
@@ -196,7 +196,7 @@ fn h3_head(
             return Err(e);
         }
     };
-    x.started = cx.now();
+    x.started = cx.micros();
     Ok(Begun { x, info })
 }
 
@@ -245,6 +245,7 @@ fn h3_begin(
     proxy.counters.active.set(proxy.exchanges.len() as u64 + 1);
     let exchange = proxy.exchanges.insert(x);
     stream.exchange = Some(exchange);
+    stream.receiving.begin_body();
     q.place(index, priority);
     if last {
         q.leave();
@@ -280,7 +281,7 @@ fn h3_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) -> Result
 fn h3_called_off(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
     let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
     // Before the head has come there is no exchange yet, and after the response none any more.
-    let (exchange, served) = (stream.exchange.take(), stream.finish);
+    let (exchange, served) = (stream.exchange.take(), stream.sending != Sending::Send);
     proxy.counters.h3_resets.inc();
     let wasted = exchange.map_or(!served, |exchange| calling_off_wastes(&proxy.exchanges, cx, exchange));
     if let Some(exchange) = exchange {
@@ -318,13 +319,13 @@ fn h3_stream_error(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, er
             x.request.clear();
             x.request.version = Version::Http3;
             let _ = x.request.set_target(b"-");
-            x.started = cx.now();
+            x.started = cx.micros();
             // Its end cannot be found any more.
             if let Some(q) = proxy.connections.quic(key)
                 && let Some(stream) = q.streams.get_mut(index as usize)
             {
                 stream.rest.clear();
-                stream.read_done = true;
+                stream.receiving = Receiving::StopSent;
                 let id = stream.id;
                 q.stop(id, Code::MessageError);
             }

@@ -21,6 +21,7 @@ use crate::snapshot::ClientLimits;
 use quinn_proto::ConnectionError;
 use sealane_http::h3::{Code, Settings};
 use sealane_lane::{Context, Key, Millis};
+use sealane_tls::policy::Version;
 
 /// What we tell clients.
 fn our_settings(limits: &ClientLimits) -> Settings {
@@ -45,7 +46,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
         held: 0,
     };
     let limits = proxy.settings.limits();
-    let q = Box::new(H3Connection::new(connection, Role::Client(client), cx.now()));
+    let q = Box::new(H3Connection::new(connection, Role::Client(client), cx.now(), cx.micros()));
     let key = proxy.connections.insert(Conn::Quic(q));
     proxy.admission.arrived(&proxy.counters);
     count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key);
@@ -78,6 +79,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let certificate = q.quic.peer_certificate();
     q.open_control(&our_settings(&limits));
     q.idle_since = cx.now();
+    let took = cx.micros() - q.began;
     proxy.quic.handshake_over();
     let c = &proxy.counters;
     c.quic_connections.inc();
@@ -86,6 +88,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
             Some(true) => c.resumed_tls13.inc(),
             _ => c.full_tls13.inc(),
         }
+        c.handshake_took(true, Version::Tls13, h.summary.is_some_and(|s| s.resumed), took);
         match (h.early_offered, q.called_early) {
             (true, true) => c.early_data_accepted.inc(),
             (true, false) => c.early_data_rejected.inc(),
@@ -177,7 +180,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
     let instant = cx.instant();
     let Some(q) = proxy.connections.quic(key) else { return };
-    let handshake_until = q.began + limits.handshake_timeout.as_millis() as Millis;
+    let handshake_until = q.began / 1000 + limits.handshake_timeout.as_millis() as Millis;
     match q.phase {
         Phase::Closed => return,
         // A request in early data has deadlines before that.

@@ -3,7 +3,7 @@
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
-use crate::h3::stream::Stream;
+use crate::h3::stream::{Receiving, Stream};
 use crate::settings::LaneSettings;
 use crate::transport::HIGH_WATER;
 use sealane_http::BodyLength;
@@ -75,11 +75,12 @@ pub(crate) fn h3_client_finish(
     let Some(Conn::Quic(q)) = connections.get_mut(key) else { return };
     let Some(stream) = q.streams.get_mut(index as usize) else { return };
     stream.exchange = None;
-    stream.finish = true;
+    stream.sending.end();
     stream.rest.clear();
     stream.due = cx.now() + idle;
-    if !std::mem::replace(&mut stream.read_done, true) {
+    if !stream.receiving.is_over() {
         // RFC 9114 §4.1: the rest of a request whose response needs none of it.
+        stream.receiving = Receiving::StopSent;
         let id = stream.id;
         q.stop(id, Code::NoError);
     }

@@ -18,17 +18,19 @@ use crate::exchange::authorize::restore_request;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::forwarded;
 use crate::exchange::streams::{
-    ClientStream, Later, client_data, client_detach, client_end, client_finish, client_head, client_is_handshaking,
-    client_is_read, client_reset, server_end, server_finish, server_reset,
+    ClientStream, Later, client_close_after, client_data, client_detach, client_end, client_finish, client_head,
+    client_is_handshaking, client_is_read, client_reset, server_end, server_finish, server_reset,
 };
 use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
 use crate::lane_state::LaneListener;
+use crate::latency;
 use crate::memory::note_held;
 use crate::records::CLIENT_LEFT;
 use crate::relay::{half_close, relay_done};
 use crate::renewal::rules_hold;
 use crate::service::{Proxy, log_exchange};
+use crate::settings::LaneSettings;
 use crate::snapshot::Action;
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::selection::{Routed, add_response_headers, budget_allows, route_request, send_redirect};
@@ -100,6 +102,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     }
     let Decision::Host(host) = decision else { return refuse(proxy, cx, exchange, 404) };
     let Some(action) = listener.listener.actions.get(host) else { return refuse(proxy, cx, exchange, 500) };
+    x.routed.host = Some((listener.clone(), host));
     run_action(proxy, cx, exchange, &listener, action, expects);
 }
 
@@ -299,15 +302,16 @@ fn send_response(
     body: &[u8],
     close: bool,
 ) {
-    let draining = proxy.settings.is_draining();
-    let Proxy { exchanges, clock, .. } = proxy;
+    let Proxy { connections, exchanges, clock, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
     if restore_request(x).is_some() {
         // Nobody has said that it may pass.
         proxy.counters.not_authorized.inc();
     }
-    x.keep_alive &= !close && !draining;
+    if close {
+        client_close_after(connections, client_stream);
+    }
     x.response.clear();
     x.response.status = status;
     let head_only = x.request.method() == Method::Head;
@@ -338,6 +342,7 @@ fn send_response(
     if !matches!(length, BodyLength::None) {
         x.response_body.bytes = body.len() as u64;
     }
+    x.headed = cx.micros();
     x.status = status;
 }
 
@@ -350,7 +355,7 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     x.request_body.begin(now);
     match client_stream {
         // It reads on to the next request.
-        ClientStream::H1(_) if x.keep_alive => {}
+        ClientStream::H1(key) if proxy.connections.client(key).is_some_and(|c| c.protocol.is_kept_alive()) => {}
         // The connection lingers as a whole.
         ClientStream::H1(_) => return drain_is_over(proxy, cx, exchange),
         // All that is to be read of it has been.
@@ -404,6 +409,7 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
         x.status = CLIENT_LEFT;
     }
     count_exchange(&proxy.exchanges, &proxy.counters, &x);
+    time_exchange(&proxy.settings, cx, &x);
     log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
     if actions.has(Do::CutClient) {
         client_reset(proxy, cx, x.client_stream, x.response_body.is_blocked());
@@ -413,6 +419,18 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
         client_finish(&mut proxy.connections, &mut proxy.exchanges, &proxy.settings, cx, &x, complete);
     }
     proxy.exchanges.recycle(x);
+}
+
+/// Records how long a request took.
+fn time_exchange(settings: &LaneSettings, cx: &Context, x: &Exchange) {
+    if x.machine.is_relay() {
+        return;
+    }
+    let place = x.routed.place().unwrap_or(&settings.snapshot().latency.no_host);
+    let first_byte = (x.headed > 0).then(|| x.headed.saturating_sub(x.started));
+    // How long a connection of another protocol is open says nothing about how fast the server is.
+    let total = (!x.machine.is_tunnel()).then(|| x.until(cx.micros()).saturating_sub(x.started));
+    latency::record(place, settings.slot(), x.request.version, x.status, first_byte, total);
 }
 
 fn count_exchange(exchanges: &Exchanges, counters: &Counters, x: &Exchange) {

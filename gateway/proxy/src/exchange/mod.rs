@@ -29,7 +29,7 @@ use sealane_exchange::Kind;
 use sealane_exchange::deadlines::{LINGER_BYTES, Party, Progress};
 use sealane_http::h1::{BodyDecoder, Limits};
 use sealane_http::{BodyLength, Fields, Method, RequestHead, ResponseHead, Version};
-use sealane_lane::Millis;
+use sealane_lane::{Micros, Millis};
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -157,15 +157,18 @@ pub(crate) struct Exchange {
     pub body: BodyLength,
     /// What is believed of what the request says of its client.
     pub claims: Claims,
-    /// Over HTTP/1.1: the client's connection stays open.
-    pub keep_alive: bool,
     /// Status sent to the client.
     pub status: u16,
     /// Connections tried.
     pub attempts: usize,
     /// The server in use: an index into the upstream's.
     pub server: usize,
-    pub started: Millis,
+    /// When its head was whole.
+    pub started: Micros,
+    /// When its head was sent to the server in use.
+    pub sent: Micros,
+    /// When the head of the final response was there; 0: it is not.
+    pub headed: Micros,
     pub ending: Ending,
     /// Bytes of the response that were read and wait with the upstream's connection.
     pub held: usize,
@@ -187,11 +190,12 @@ impl Exchange {
             question: None,
             body: BodyLength::None,
             claims: Claims::Removed,
-            keep_alive: false,
             status: 0,
             attempts: 0,
             server: 0,
             started: 0,
+            sent: 0,
+            headed: 0,
             ending: Ending::No,
             held: 0,
         }
@@ -265,6 +269,12 @@ impl Exchange {
         }
     }
 
+    /// When the response had been sent, if it is over `now`.
+    #[inline]
+    pub fn until(&self, now: Micros) -> Micros {
+        self.drains_since().map_or(now, |since| (since * 1000).max(self.started))
+    }
+
     /// Makes it as new, keeping the memory of its heads within reason.
     pub fn recycle(&mut self) {
         self.request.clear();
@@ -278,9 +288,9 @@ impl Exchange {
         self.request_body.reset();
         self.response_body.reset();
         self.claims = Claims::Removed;
-        self.keep_alive = false;
         self.number = 0;
         self.status = 0;
+        self.headed = 0;
         self.attempts = 0;
         self.ending = Ending::No;
         self.held = 0;

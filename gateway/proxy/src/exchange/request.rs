@@ -125,6 +125,7 @@ pub(crate) fn connected(proxy: &mut Proxy, cx: &mut Context, exchange: Key, swit
 pub(crate) fn request_sent(proxy: &mut Proxy, cx: &mut Context, exchange: Key, side: UpstreamStream, actions: Actions) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     x.upstream_stream = Some(side);
+    x.sent = cx.micros();
     x.response_body.progress.begin(cx.now());
     perform(proxy, cx, exchange, actions.without(Do::SendHead));
     look_soon(&mut proxy.connections, &proxy.exchanges, &proxy.settings, cx, exchange);

@@ -5,8 +5,11 @@ use crate::connections::Connections;
 use crate::exchange::authorize::{admit, restore_request};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
-use crate::exchange::streams::{ClientStream, client_credit, client_data, client_head, client_interim, server_reset};
+use crate::exchange::streams::{
+    ClientStream, client_close_after, client_credit, client_data, client_head, client_interim, server_reset,
+};
 use crate::exchange::websocket;
+use crate::latency::WAIT;
 use crate::memory::read_within_budget;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
@@ -91,6 +94,9 @@ pub(crate) fn response_arrived(
         return false;
     }
     if actions.has(Do::Admit) {
+        if let Some(upstream) = &x.upstream {
+            upstream.record(proxy.settings.slot(), WAIT, cx.micros().saturating_sub(x.sent));
+        }
         admit(proxy, cx, exchange, body);
         return false;
     }
@@ -104,6 +110,10 @@ pub(crate) fn response_arrived(
         x.routed.denied = Some(DeniedBy::Server);
         proxy.counters.not_admitted.inc();
     }
+    x.headed = cx.micros();
+    if let Some(upstream) = &x.upstream {
+        upstream.record(proxy.settings.slot(), WAIT, x.headed.saturating_sub(x.sent));
+    }
     add_response_headers(&proxy.connections, &mut proxy.exchanges, exchange, false);
     client_head(proxy, exchange, client_stream, body, upgrade);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
@@ -111,7 +121,7 @@ pub(crate) fn response_arrived(
     x.response_body.progress.begin(cx.now());
     if x.machine.is_tunnel() {
         proxy.counters.tunnels.inc();
-        x.keep_alive = false;
+        client_close_after(&mut proxy.connections, client_stream);
     }
     perform(proxy, cx, exchange, actions.without(Do::ForwardHead));
     true
@@ -181,7 +191,7 @@ pub(crate) fn response_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     }
     if x.machine.request() != Phase::Complete {
         // Over HTTP/1.1 what follows the response cannot be told from the rest of this request.
-        x.keep_alive = false;
+        client_close_after(&mut proxy.connections, x.client_stream);
     }
     let actions = x.machine.on(Event::Ended(Direction::Response));
     perform(proxy, cx, exchange, actions);

@@ -210,11 +210,19 @@ pub(crate) fn client_finish(
     complete: bool,
 ) {
     match x.client_stream {
-        ClientStream::H1(key) => {
-            h1_client_finish(connections, exchanges, settings, cx, key, x.keep_alive && complete, complete)
-        }
+        ClientStream::H1(key) => h1_client_finish(connections, exchanges, settings, cx, key, complete),
         ClientStream::H2(key, stream) => h2_client_finish(connections, settings, cx, key, stream),
         ClientStream::H3(key, stream) => h3_client_finish(connections, settings, cx, key, stream),
+    }
+}
+
+/// The client's connection closes after this exchange, if it is one over HTTP/1.1. Those of other versions serve several
+/// exchanges at a time.
+pub(crate) fn client_close_after(connections: &mut Connections, side: ClientStream) {
+    if let ClientStream::H1(key) = side
+        && let Some(client_conn) = connections.client(key)
+    {
+        client_conn.protocol.close_after_exchange();
     }
 }
 
@@ -271,7 +279,7 @@ pub(crate) fn client_is_handshaking(connections: &Connections, side: ClientStrea
 pub(crate) fn client_is_read(connections: &Connections, side: ClientStream) -> bool {
     match (side, connections.get(side.conn())) {
         (ClientStream::H3(_, stream), Some(Conn::Quic(q))) => {
-            q.streams.get(stream as usize).is_some_and(|s| s.read_done && s.rest.is_empty())
+            q.streams.get(stream as usize).is_some_and(|s| s.receiving.is_over() && s.rest.is_empty())
         }
         _ => false,
     }

@@ -6,7 +6,7 @@
 //! | what happens | cost |
 //! |---|---|
 //! | the client resets or stops a request | 1 |
-//! | the same, [`PATIENT`] after the request began | 0: open streams are limited |
+//! | the same, [`WANTED_AFTER`] after the request began | 0: open streams are limited |
 //! | the same, during a response from a shared connection to the upstream | 0: no connection is lost |
 //! | what the client sends breaks a rule, so that the stream is reset or the request fails halfway | 1 |
 //! | a request is served to its end | -1 |
@@ -26,8 +26,8 @@ use sealane_lane::{Context, Key, Millis};
 pub(crate) const BURST: u32 = 256;
 /// Requests that may be wasted per second.
 const PER_SECOND: u64 = 32;
-/// A client that has waited for so long wants to know the answer.
-const PATIENT: Millis = 1000;
+/// A client that has waited this long for its response wants it: its reset wastes nothing.
+const WANTED_AFTER: Millis = 1000;
 
 /// The client sends too much of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl WasteBudget {
 /// Whether a request that its client calls off now is wasted.
 fn is_wasted(x: &Exchange, now: Millis) -> bool {
     let shared = matches!(x.upstream_stream, Some(UpstreamStream::H2(..) | UpstreamStream::H3(..)));
-    let waited = now.saturating_sub(x.started) >= PATIENT;
+    let waited = now.saturating_sub(x.started / 1000) >= WANTED_AFTER;
     !(waited || x.machine.is_answered() && shared || x.drains_since().is_some())
 }
 

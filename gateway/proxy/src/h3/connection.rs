@@ -10,7 +10,7 @@ use crate::quic::connection::Connection;
 use crate::upstream::group::LaneUpstream;
 use quinn_proto::StreamId;
 use sealane_http::h3::{Code, Peer, Side, UniReader};
-use sealane_lane::{Deadline, Key, Millis};
+use sealane_lane::{Deadline, Key, Micros, Millis};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -63,7 +63,7 @@ pub(crate) struct H3Connection {
     pub needs_flush: bool,
     pub deadline: Deadline,
     /// When the handshake began.
-    pub began: Millis,
+    pub began: Micros,
     pub idle_since: Millis,
     /// Requests that wait until it is made, or until the server allows more streams.
     pub requests_waiting: VecDeque<Key>,
@@ -78,7 +78,7 @@ pub(crate) struct H3Connection {
 }
 
 impl H3Connection {
-    pub fn new(quic: Connection, role: Role, now: Millis) -> Self {
+    pub fn new(quic: Connection, role: Role, now: Millis, began: Micros) -> Self {
         let side = if matches!(role, Role::Client(_)) { Side::Server } else { Side::Client };
         Self {
             quic,
@@ -96,7 +96,7 @@ impl H3Connection {
             staged: Vec::new(),
             needs_flush: false,
             deadline: Deadline::default(),
-            began: now,
+            began,
             idle_since: now,
             requests_waiting: VecDeque::new(),
             next_id: 0,

@@ -1,7 +1,7 @@
 //! The order in which responses are sent (RFC 9218): where windows are short, the first have it all.
 
 use super::connection::H3Connection;
-use super::stream::Stream;
+use super::stream::{Sending, Stream};
 use crate::exchange::priority::Priority;
 use quinn_proto::StreamId;
 use std::cmp::Reverse;
@@ -31,7 +31,7 @@ impl H3Connection {
     pub fn reprioritise(&mut self, id: StreamId, priority: Priority) {
         let index = self.by_id.get(&id).copied();
         // Its request has begun, or even its response has been read to its end, and waits here.
-        let placed = |s: &Stream| s.exchange.is_some() || s.finish;
+        let placed = |s: &Stream| s.exchange.is_some() || s.sending != Sending::Send;
         match index.map(|index| (index, self.streams.get(index as usize).is_some_and(placed))) {
             Some((index, true)) => self.prioritise(index, priority),
             None if u64::from(id) < self.next_id => {}

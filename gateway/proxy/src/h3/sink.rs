@@ -4,6 +4,7 @@
 //! peer's windows do not let out stays with the stream, and is its back-pressure.
 
 use crate::connections::Connections;
+use crate::h3::stream::Sending;
 use crate::transport::MIN_CREDIT;
 use sealane_http::Fields;
 use sealane_http::h3;
@@ -13,7 +14,7 @@ use sealane_lane::Key;
 pub(crate) fn h3_credit(connections: &mut Connections, key: Key, index: u32, want: usize) -> usize {
     let Some(q) = connections.quic(key) else { return 0 };
     let Some(stream) = q.streams.get(index as usize) else { return 0 };
-    if stream.stopped {
+    if stream.sending == Sending::ResetSent {
         // It is thrown away.
         return want;
     }
@@ -26,12 +27,14 @@ pub(crate) fn h3_credit(connections: &mut Connections, key: Key, index: u32, wan
 pub(crate) fn h3_data(connections: &mut Connections, key: Key, index: u32, data: &[u8], last: bool) {
     let Some(q) = connections.quic(key) else { return };
     let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    if stream.stopped {
+    if stream.sending == Sending::ResetSent {
         return;
     }
     h3::put_data_header(&mut stream.out, data.len());
     stream.out.extend_from_slice(data);
-    stream.finish |= last;
+    if last {
+        stream.sending.end();
+    }
     q.stage(index);
     connections.mark_for_flush(key);
 }
@@ -40,7 +43,7 @@ pub(crate) fn h3_data(connections: &mut Connections, key: Key, index: u32, data:
 pub(crate) fn h3_end(connections: &mut Connections, key: Key, index: u32, trailers: &Fields) {
     let Some(q) = connections.quic(key) else { return };
     let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    if !stream.stopped && !std::mem::replace(&mut stream.finish, true) {
+    if stream.sending.end() {
         h3::encode_trailers(&mut stream.out, trailers);
     }
     q.stage(index);

@@ -1,4 +1,7 @@
 //! One stream of a connection: a request and its response, whichever side of it is ours.
+//!
+//! [`Receiving`] and [`Sending`] are the states of its two directions, with the names of RFC 9000 §3 where the transport has
+//! the same state. What is lost, resent and acknowledged is the transport's and not seen here.
 
 use super::code;
 use super::connection::H3Connection;
@@ -6,13 +9,92 @@ use crate::exchange::priority::Priority;
 use crate::memory::BUFFER_BUDGET;
 use crate::transport::HIGH_WATER;
 use bytes::Bytes;
-use quinn_proto::{ReadError, StreamId, VarInt, WriteError};
+use quinn_proto::{FinishError, ReadError, StreamId, VarInt, WriteError};
 use sealane_http::ParseError;
 use sealane_http::h3::{Code, MessageReader, Side};
 use sealane_lane::{Key, Millis};
 
 /// The most bytes that wait on a stream whose peer has no window for them.
 const HELD_LIMIT: usize = 8 * 1024;
+
+/// The peer's direction of a stream (RFC 9000 §3.2), as far as HTTP/3 has read it:
+///
+/// ```text
+/// Awaited ─► Head ─► Body ─► DataRead
+///    └────────┴───────┴────► ResetRead, StopSent
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiving {
+    /// "Recv": nothing has come.
+    Awaited,
+    /// "Recv": some has come, and the message's (final) head is not complete.
+    Head,
+    /// "Recv": the body, or what a tunnel carries, is read.
+    Body,
+    /// All that the peer has sent was read, to its end.
+    DataRead,
+    /// The peer has reset it.
+    ResetRead,
+    /// We have asked the peer to send no more (STOP_SENDING), and read no more.
+    StopSent,
+}
+
+impl Receiving {
+    /// Nothing more is read.
+    #[inline]
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::DataRead | Self::ResetRead | Self::StopSent)
+    }
+
+    /// Something has come.
+    fn begin(&mut self) {
+        if *self == Self::Awaited {
+            *self = Self::Head;
+        }
+    }
+
+    /// The message's (final) head is complete.
+    pub fn begin_body(&mut self) {
+        if !self.is_over() {
+            *self = Self::Body;
+        }
+    }
+}
+
+/// Our direction of a stream (RFC 9000 §3.1), as far as HTTP/3 has written it:
+///
+/// ```text
+/// Send ─► SizeKnown ─► DataSent
+///   └─────────┴──────► ResetSent
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// More may be staged.
+    Send,
+    /// The message is staged to its end, and the end follows what waits.
+    SizeKnown,
+    /// The transport has all of it, and the end.
+    DataSent,
+    /// The peer wants no more: the transport has been told to reset it. What is staged from now on is thrown away.
+    ResetSent,
+}
+
+impl Sending {
+    /// Nothing of it is ours to send any more.
+    #[inline]
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::DataSent | Self::ResetSent)
+    }
+
+    /// The message is staged to its end. False if it was before, or nobody wants it.
+    pub fn end(&mut self) -> bool {
+        let ends = *self == Self::Send;
+        if ends {
+            *self = Self::SizeKnown;
+        }
+        ends
+    }
+}
 
 /// One request and its response.
 pub(crate) struct Stream {
@@ -22,14 +104,8 @@ pub(crate) struct Stream {
     pub reader: MessageReader,
     /// Received and not taken yet.
     pub rest: Bytes,
-    /// Nothing more is read: the peer's direction has ended, was reset, or was stopped by us.
-    pub read_done: bool,
-    /// Of a response: its final head has come.
-    pub headed: bool,
-    /// Something has come.
-    pub answered: bool,
-    /// The server wants no more of the request.
-    pub stopped: bool,
+    pub receiving: Receiving,
+    pub sending: Sending,
     /// Bytes of body that `content-length` still promises.
     pub promised: Option<u64>,
     /// To send.
@@ -42,9 +118,6 @@ pub(crate) struct Stream {
     pub priority: Priority,
     /// When it last had its turn.
     pub(super) turn: u64,
-    /// The end follows what is to be sent.
-    pub finish: bool,
-    pub finished: bool,
     /// Of a client's stream without an exchange: when its request's head must have come, or its response must be through.
     pub due: Millis,
 }
@@ -56,10 +129,8 @@ impl Stream {
             exchange: None,
             reader,
             rest: Bytes::new(),
-            read_done: false,
-            headed: false,
-            answered: false,
-            stopped: false,
+            receiving: Receiving::Awaited,
+            sending: Sending::Send,
             promised: None,
             out: Vec::new(),
             held: Bytes::new(),
@@ -67,8 +138,6 @@ impl Stream {
             staged: false,
             priority: Priority::default(),
             turn: 0,
-            finish: false,
-            finished: false,
             due,
         }
     }
@@ -84,6 +153,12 @@ impl Stream {
     /// Whether less of the body has come than `content-length` promised.
     pub fn is_short(&self) -> bool {
         self.promised.is_some_and(|left| left > 0)
+    }
+
+    /// Throws away what waits to be sent.
+    fn discard(&mut self) {
+        self.out = Vec::new();
+        self.held.clear();
     }
 
     /// Bytes that wait to be sent.
@@ -121,7 +196,7 @@ impl H3Connection {
     /// Takes the next bytes of a stream from the transport, which lets the peer send as many more.
     pub fn fetch(&mut self, index: u32) -> Read {
         let Some(stream) = self.streams.get_mut(index as usize) else { return Read::Blocked };
-        if stream.read_done {
+        if stream.receiving.is_over() {
             return Read::Blocked;
         }
         let mut recv = self.quic.recv_stream(stream.id);
@@ -129,16 +204,21 @@ impl H3Connection {
         let read = match chunks.next(usize::MAX) {
             Ok(Some(chunk)) => {
                 stream.rest = chunk.bytes;
-                stream.answered = true;
+                stream.receiving.begin();
                 Read::Data
             }
-            Ok(None) => Read::End,
+            Ok(None) => {
+                stream.receiving = Receiving::DataRead;
+                Read::End
+            }
             Err(ReadError::Blocked) => Read::Blocked,
-            Err(ReadError::Reset(code)) => Read::Reset(code),
+            Err(ReadError::Reset(code)) => {
+                stream.receiving = Receiving::ResetRead;
+                Read::Reset(code)
+            }
         };
         // Whether there is something to send is looked at once per turn anyway.
         let _ = chunks.finalize();
-        stream.read_done |= matches!(read, Read::End | Read::Reset(_));
         read
     }
 
@@ -204,26 +284,33 @@ impl H3Connection {
                     self.waiting += stream.left;
                     return false;
                 }
-                // Nobody wants it any more; the event that says so decides what becomes of the request.
-                Err(_) => {
-                    stream.held.clear();
-                    stream.out = Vec::new();
-                    stream.finished = true;
+                // The event that says so decides what becomes of the request.
+                Err(WriteError::Stopped(why)) => {
+                    self.send_reset(index, why);
+                    return true;
+                }
+                // The transport has reset it, or does not know it any more.
+                Err(WriteError::ClosedStream) => {
+                    stream.discard();
+                    stream.sending = Sending::ResetSent;
                     return true;
                 }
             }
         }
-        if stream.finish && !stream.finished {
-            stream.finished = true;
-            // As above.
-            let _ = send.finish();
+        if stream.sending == Sending::SizeKnown {
+            match send.finish() {
+                // As above.
+                Err(FinishError::Stopped(why)) => self.send_reset(index, why),
+                Ok(()) | Err(FinishError::ClosedStream) => stream.sending = Sending::DataSent,
+            }
         }
         true
     }
 
     /// Forgets a stream once both its directions are done with. The protocol finishes what it has been given.
     pub fn reap(&mut self, index: u32) {
-        let done = |s: &Stream| s.exchange.is_none() && s.read_done && s.finished && s.waiting() == 0;
+        let done =
+            |s: &Stream| s.exchange.is_none() && s.receiving.is_over() && s.sending.is_over() && s.waiting() == 0;
         if self.streams.get(index as usize).is_some_and(done) {
             self.remove(index);
         }
@@ -237,15 +324,24 @@ impl H3Connection {
         }
     }
 
+    /// Ends our direction of a stream with a code, unless the transport has all of it already, and throws away what waits.
+    pub fn send_reset(&mut self, index: u32, why: VarInt) {
+        let Some(stream) = self.streams.get_mut(index as usize) else { return };
+        if stream.sending.is_over() {
+            return;
+        }
+        stream.sending = Sending::ResetSent;
+        stream.discard();
+        // It fails only where that direction is at its end already.
+        let _ = self.quic.send_stream(stream.id).reset(why);
+    }
+
     /// Ends both directions of a stream with a code, and forgets it.
     pub fn reset(&mut self, index: u32, why: Code) {
         let Some(stream) = self.streams.get(index as usize) else { return };
-        let (id, read_done, finished) = (stream.id, stream.read_done, stream.finished);
-        if !finished {
-            // It fails only where that direction is at its end already.
-            let _ = self.quic.send_stream(id).reset(code(why));
-        }
-        if !read_done {
+        let (id, receiving) = (stream.id, stream.receiving);
+        self.send_reset(index, code(why));
+        if !receiving.is_over() {
             self.stop(id, why);
         }
         self.remove(index);

@@ -178,6 +178,7 @@ pub(crate) fn failure(reason: &ConnectionError) -> &'static str {
             Some(116) => "no_client_certificate",
             Some(42) => "bad_certificate",
             Some(45) => "certificate_expired",
+            Some(49) => "client_name_not_allowed",
             Some(40) => "incompatible",
             Some(_) => "bad_message",
             None => "other",

@@ -7,6 +7,7 @@ use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::streams::UpstreamStream;
+use crate::latency::{CONNECT, HANDSHAKE};
 use crate::lifecycle::close_connection;
 use crate::service::Proxy;
 use crate::snapshot::UpstreamHttp;
@@ -112,6 +113,7 @@ fn connect_upstream(
         exchange: (!shared).then_some(exchange),
         inbuf: Vec::new(),
         deadline: Deadline::default(),
+        began: cx.micros(),
         shared,
         only_h1,
         waiting: if shared { vec![exchange] } else { Vec::new() },
@@ -203,6 +205,8 @@ pub(crate) fn upstream_connected(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let (exchange, only_h1, server) = (upstream_conn.exchange, upstream_conn.only_h1, upstream_conn.server);
     let upstream = upstream_conn.upstream.clone();
+    upstream.record(proxy.settings.slot(), CONNECT, cx.micros() - upstream_conn.began);
+    upstream_conn.began = cx.micros();
     if upstream.upstream.proxy_protocol.is_some() {
         let Some(header) = upstream_header(&proxy.connections, &proxy.exchanges, &upstream, server, exchange) else {
             return close_connection(proxy, cx, key);
@@ -244,6 +248,7 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let h2 = upstream_conn.transport.tls.as_ref().and_then(|t| t.alpn()) == Some(b"h2");
     let upstream = upstream_conn.upstream.clone();
+    upstream.record(proxy.settings.slot(), HANDSHAKE, cx.micros() - upstream_conn.began);
     let (server, only_h1) = (upstream_conn.server, upstream_conn.only_h1);
     let resumed = upstream_conn.transport.tls.as_ref().and_then(|t| t.summary()).is_some_and(|s| s.resumed);
     let exchange = upstream_conn.exchange;

@@ -1,10 +1,11 @@
 //! A group of servers as one lane knows it: its connections by server, and the requests that wait for room.
 
 use crate::lane_state::LaneSnapshot;
+use crate::latency::UpstreamTimes;
 use crate::snapshot::{Upstream, UpstreamHttp};
 use crate::upstream::balance::{Balance, Balancer, LaneServer, RetryBudget};
 use crate::upstream::syn::SynServer;
-use sealane_lane::{Key, Millis};
+use sealane_lane::{Key, Micros, Millis};
 use sealane_tls::{BuildError, ClientContext};
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -35,6 +36,7 @@ pub(crate) struct LaneUpstream {
     queue_share: usize,
     /// By server: the connection over QUIC, and until when it is not tried again.
     h3: RefCell<Vec<(Option<Key>, Millis)>>,
+    times: Arc<UpstreamTimes>,
     /// By server, for hellos in SYNs.
     syn: RefCell<Vec<SynServer>>,
 }
@@ -134,7 +136,16 @@ impl LaneUpstream {
             queue_share: upstream.queue.div_ceil(lanes.max(1)),
             h3: RefCell::new(vec![(None, 0); upstream.servers.len()]),
             syn: RefCell::new(vec![SynServer::default(); upstream.servers.len()]),
+            times: upstream.group.times().clone(),
             upstream: upstream.clone(),
+        }
+    }
+
+    /// Records how long one of the steps of [`UPSTREAM_STEPS`](crate::latency::UPSTREAM_STEPS) took.
+    #[inline]
+    pub fn record(&self, slot: usize, step: usize, micros: Micros) {
+        if let Some(steps) = self.times.histograms(slot, 0) {
+            steps[step].record(micros);
         }
     }
 

@@ -18,8 +18,9 @@ use crate::exchange::response::{
 };
 use crate::exchange::streams::{Later, UpstreamStream};
 use crate::h3::connection::{H3Connection, Phase, Role};
-use crate::h3::stream::{Read, Stream};
+use crate::h3::stream::{Read, Receiving, Stream};
 use crate::h3::{READ_AHEAD, sweep};
+use crate::latency::HANDSHAKE;
 use crate::quic::{QuicEndpoint, config};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
@@ -27,7 +28,7 @@ use crate::snapshot::{QuicSettings, UpstreamHttp};
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
-use quinn_proto::{ConnectionError, Dir, StreamId};
+use quinn_proto::{ConnectionError, Dir, StreamId, VarInt};
 use sealane_exchange::Switching;
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
@@ -40,7 +41,7 @@ use std::time::Duration;
 
 /// How long a server that could not be reached over QUIC is asked over TCP.
 const FORGET: Millis = 60_000;
-/// Beyond all other patience: a server that has not said a word for so long is gone.
+/// Beyond all other deadlines: a server that has been silent for so long has gone.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
 
 /// Towards upstreams: windows for bulk, no streams of theirs.
@@ -118,13 +119,13 @@ fn h3_connect(
     let mut config = quinn_proto::ClientConfig::new(Arc::new(client));
     // Longer than what an answer may take, so that this is what a late one is counted as; but a server that is gone
     // without a word is found out.
-    let patience = upstream.upstream.first_byte_timeout.max(upstream.upstream.idle_timeout);
-    let silence = patience.saturating_add(DEAD_AFTER);
+    let longest = upstream.upstream.first_byte_timeout.max(upstream.upstream.idle_timeout);
+    let silence = longest.saturating_add(DEAD_AFTER);
     config.transport_config(Arc::new(config::transport(&SETTINGS, Some(silence))));
     let connection = quic.connect(cx, settings, config, address, &policy.server_name)?;
     counters.upstream_connects.inc();
     let role = Role::Server(upstream.clone(), server);
-    let key = connections.insert(Conn::Quic(Box::new(H3Connection::new(connection, role, cx.now()))));
+    let key = connections.insert(Conn::Quic(Box::new(H3Connection::new(connection, role, cx.now(), cx.micros()))));
     upstream.h3_note(server, Some(key));
     let wait = upstream.upstream.connect_timeout;
     let q = connections.quic(key)?;
@@ -140,6 +141,9 @@ pub(crate) fn h3_server_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let Some(q) = proxy.connections.quic(key) else { return };
     q.phase = Phase::Open;
     q.idle_since = cx.now();
+    if let Role::Server(upstream, _) = &q.role {
+        upstream.record(proxy.settings.slot(), HANDSHAKE, cx.micros() - q.began);
+    }
     q.open_control(&Settings { max_field_section_size: limits.http.head as u64, connect_protocol: false });
     let handshake = q.quic.handshake();
     q.deadline.set(cx, key, cx.now() + sweep(&limits));
@@ -182,7 +186,9 @@ fn h3_send_request(proxy: &mut Proxy, cx: &mut Context, key: Key, exchange: Key,
     stream.exchange = Some(exchange);
     x.request_body.framing = BodyLength::None;
     h3::encode_request(&mut stream.out, &x.request, x.body, Scheme::Https, false);
-    stream.finish = x.body.is_empty();
+    if x.body.is_empty() {
+        stream.sending.end();
+    }
     q.stage(index);
     proxy.connections.mark_for_flush(key);
     request_sent(proxy, cx, exchange, UpstreamStream::H3(key, index), actions);
@@ -262,7 +268,7 @@ fn h3_server_read_with(
             continue;
         }
         let mut step = stream.rest.len();
-        if stream.headed {
+        if stream.receiving == Receiving::Body {
             match response_room(&mut proxy.connections, &mut proxy.exchanges, cx, exchange, step) {
                 None | Some(0) => return Ok(()),
                 Some(room) => step = step.min(room),
@@ -293,7 +299,7 @@ fn h3_server_read_with(
                     }
                     continue;
                 }
-                stream.headed = true;
+                stream.receiving.begin_body();
                 stream.promised = match info.body {
                     BodyLength::Known(n) => Some(n),
                     BodyLength::None => Some(0),
@@ -314,14 +320,15 @@ fn h3_server_read_with(
     }
 }
 
-/// The server wants no more of a request (STOP_SENDING): it may have answered already.
-pub(crate) fn h3_server_stopped(connections: &mut Connections, key: Key, index: u32) {
-    if let Some(stream) = connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) {
-        stream.out = Vec::new();
-        stream.held.clear();
-        stream.finished = true;
-        stream.stopped = true;
+/// The server wants no more of a request (STOP_SENDING): it may have answered already. RFC 9000 §3.5: it is told with the
+/// same code that no more comes; it counts the stream as open until then.
+pub(crate) fn h3_server_stopped(connections: &mut Connections, key: Key, index: u32, code: VarInt) {
+    if let Some(q) = connections.quic(key) {
+        q.send_reset(index, code);
+        // What is thrown away from now on needs no room.
+        q.stage(index);
     }
+    connections.mark_for_flush(key);
 }
 
 /// The server is going away: requests from this stream on were not looked at.
@@ -389,7 +396,7 @@ pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reas
     q.phase = Phase::Closed;
     let established = q.quic.is_established();
     let under_way: Vec<(Key, bool)> =
-        q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.answered))).collect();
+        q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.receiving != Receiving::Awaited))).collect();
     q.forget_streams();
     let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
     if let Role::Server(upstream, server) = &q.role {
@@ -443,8 +450,8 @@ pub(crate) fn h3_server_finish(connections: &mut Connections, cx: &mut Context, 
     q.idle_since = cx.now();
     let Some(stream) = q.streams.get_mut(index as usize) else { return };
     stream.exchange = None;
-    if complete && stream.read_done {
-        stream.finish = true;
+    if complete && stream.receiving.is_over() {
+        stream.sending.end();
         q.stage(index);
     } else {
         q.reset(index, Code::RequestCancelled);

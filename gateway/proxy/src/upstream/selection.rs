@@ -13,6 +13,7 @@ use crate::exchange::executor::{perform, refuse, respond, run_action};
 use crate::exchange::response::{Loss, try_lost};
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
+use crate::latency::Place;
 use crate::rules::{Redirect, Request, RouteRef};
 use crate::service::Proxy;
 use crate::snapshot::Action;
@@ -82,6 +83,8 @@ impl DeniedBy {
 /// What an exchange knows of the way that was chosen for it.
 #[derive(Default)]
 pub(crate) struct Routed {
+    /// The host that the request is for, at the listener that it came to.
+    pub host: Option<(Rc<LaneListener>, usize)>,
     pub route: Option<RouteRef>,
     /// Counts as under way at the server in use.
     lease: Option<Lease>,
@@ -138,6 +141,17 @@ impl Routed {
             x.routed.sticky = server.map_or(Sticky::New, Sticky::To);
             x.routed.adds_headers = true;
         }
+    }
+
+    /// Where the duration of the request is recorded; `None` for a request that came to no host.
+    #[inline]
+    pub fn place(&self) -> Option<&Place> {
+        let place = match (&self.route, &self.host) {
+            (Some(route), _) => route.place(),
+            (None, Some((listener, host))) => listener.latency.hosts.get(*host),
+            (None, None) => None,
+        };
+        place.map(|place| &**place)
     }
 
     /// The server has nothing more to do for this request: its place is free for another one.
@@ -417,8 +431,8 @@ fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &
     let now = cx.now();
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let first = x.routed.waits_until.is_none();
-    let patience = upstream.upstream.queue_timeout.as_millis() as Millis;
-    let until = *x.routed.waits_until.get_or_insert(now + patience);
+    let queue_timeout = upstream.upstream.queue_timeout.as_millis() as Millis;
+    let until = *x.routed.waits_until.get_or_insert(now + queue_timeout);
     if upstream.queue(exchange, |key| proxy.exchanges.get(key).is_some()).is_err() {
         proxy.counters.queue_full.inc();
         return refuse(proxy, cx, exchange, 503);

@@ -5,7 +5,9 @@
 //! reloads: control keeps it by the upstream's name and the server's address.
 
 use crate::Failure;
+use crate::latency::UpstreamTimes;
 use sealane_lane::counter::Counter;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Weights are published in hundredths, so that a server that starts slowly can have a part of its weight.
@@ -151,9 +153,10 @@ impl ServerState {
 }
 
 /// Tells lanes that some server of a group stands differently. One per upstream.
-#[derive(Default)]
 pub struct GroupState {
     version: AtomicU64,
+    /// How long connecting to its servers takes, and their answers.
+    times: Arc<UpstreamTimes>,
     /// Wakes control.
     nudge: Option<Box<dyn Fn() + Send + Sync>>,
 }
@@ -164,10 +167,21 @@ impl std::fmt::Debug for GroupState {
     }
 }
 
+impl Default for GroupState {
+    fn default() -> Self {
+        Self { version: AtomicU64::new(0), times: Arc::new(UpstreamTimes::unbounded(0)), nudge: None }
+    }
+}
+
 impl GroupState {
-    /// One for which `nudge` makes control look at once.
-    pub fn new(nudge: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { version: AtomicU64::new(1), nudge: Some(Box::new(nudge)) }
+    /// One for which `nudge` makes control look at once, and whose times are recorded in `times`.
+    pub fn new(times: Arc<UpstreamTimes>, nudge: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { version: AtomicU64::new(1), times, nudge: Some(Box::new(nudge)) }
+    }
+
+    /// How long connecting to its servers takes, and their answers.
+    pub fn times(&self) -> &Arc<UpstreamTimes> {
+        &self.times
     }
 
     /// Asks control to look now: a server has failed, or requests wait. For what is rare; it may take a lock.

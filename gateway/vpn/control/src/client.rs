@@ -97,7 +97,7 @@ async fn run(mut profile: Profile) -> Result<()> {
                 End::Lost(why, wait) => (why, wait),
             };
         let _ = plane.command(Command::PeerDel(SERVER));
-        // Whoever stayed connected for a while did not fail at once.
+        // A tunnel that was up for a while did not fail at once: the pauses begin again with the shortest.
         if started.elapsed() > LONGEST_PAUSE {
             pause = FIRST_PAUSE;
         }

@@ -13,6 +13,7 @@ use sealane_tunnel::plane::{Feature, Plane, Prefix, Transport};
 use sealane_tunnel::user::{Config, Role, Sockets};
 use sealane_tunnel::{Prepared as PreparedPlane, Started};
 use std::collections::HashSet;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -68,8 +69,9 @@ impl Vpn {
         let addresses = udp.chain(sockets.tcp_addresses().into_iter().map(|a| (Transport::Tcp, a))).collect();
         let (sink, outlet) = server::inbox();
         let started = sealane_tunnel::start(settings.data_plane, &config(&settings), sockets, sink);
-        let Started { plane, not_kernel } = started.with_context(|| {
-            format!("cannot make the tunnel's interface {} (it takes CAP_NET_ADMIN and /dev/net/tun)", settings.device)
+        let Started { plane, not_kernel } = started.map_err(|e| {
+            let what = no_interface(&settings.device, e.kind());
+            anyhow::Error::new(e).context(what)
         })?;
         let notes = notes(plane.as_ref(), not_kernel, &settings);
         let routed = behind_clients(&settings);
@@ -275,4 +277,15 @@ fn notes(plane: &dyn Plane, not_kernel: Option<String>, settings: &Settings) -> 
         );
     }
     notes
+}
+
+/// Why there is no interface, and what to do.
+fn no_interface(device: &str, kind: io::ErrorKind) -> String {
+    // The kernel replaces `%d` with the first number that is free.
+    let device = device.replace("%d", "0");
+    let remedy = match kind {
+        io::ErrorKind::NotFound => "there is no /dev/net/tun; load the kernel's module: sudo modprobe tun",
+        _ => "it takes CAP_NET_ADMIN and /dev/net/tun",
+    };
+    format!("cannot make the tunnel's interface {device} ({remedy})")
 }

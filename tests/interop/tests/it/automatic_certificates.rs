@@ -1,7 +1,7 @@
 //! Certificates from a real authority for tests (Pebble), which refuses a part of all nonces, checks names by real connections, and
 //! issues certificates that live for a minute.
 
-use crate::operating::Operated;
+use crate::operating::{Operated, order};
 use sealane_interop::client::{self, get};
 use sealane_interop::http::Wire;
 use sealane_interop::peers::{find, pebble};
@@ -43,6 +43,19 @@ impl Authority {
         address: &str,
         external: bool,
     ) -> Self {
+        Self::with_dns(site, programs, life, (http, tls), address, external, None)
+    }
+
+    /// The same, which asks another DNS server.
+    fn with_dns(
+        site: &Site,
+        programs: &(PathBuf, PathBuf),
+        life: u32,
+        (http, tls): (SocketAddr, SocketAddr),
+        address: &str,
+        external: bool,
+        asked: Option<SocketAddr>,
+    ) -> Self {
         let (listen, management, dns, dns_management) = (ports::free(), ports::free(), ports::free(), ports::free());
         let mut command = Command::new(&programs.1);
         command.args(["-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "", "-defaultIPv6", ""]);
@@ -68,7 +81,7 @@ impl Authority {
         );
         let config = site.file("pebble.json", text);
         let mut command = Command::new(&programs.0);
-        command.arg("-config").arg(config).args(["-dnsserver", &dns.to_string()]);
+        command.arg("-config").arg(config).args(["-dnsserver", &asked.unwrap_or(dns).to_string()]);
         // One nonce in twenty is refused; each order proves the name anew.
         command.env("PEBBLE_WFE_NONCEREJECT", "5").env("PEBBLE_AUTHZREUSE", "0").env("PEBBLE_VA_NOSLEEP", "1");
         let mut pebble = Server::start(command, site.path());
@@ -315,4 +328,136 @@ fn a_wildcard_is_proven_by_a_record_in_dns() {
     assert!(eventually(|| cleaned().contains("cleanup")), "{}", cleaned());
     assert_eq!(cleaned(), "present _acme-challenge.acme.test\ncleanup _acme-challenge.acme.test\n");
     assert!(certificates(&gateway).starts_with("*.acme.test\n"), "{}", certificates(&gateway));
+}
+
+/// The key of dynamic updates, and another one.
+const UPDATE_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+const OTHER_KEY: &str = "bm90IHRoZSBrZXkgdGhhdCB0aGUgc2VydmVyIGhhcy4=";
+
+/// Knot DNS as the primary server of `acme.test`, which takes updates signed with [`UPDATE_KEY`].
+fn knot(site: &Site, program: &Path) -> (Server, SocketAddr) {
+    let listen = ports::free();
+    let folder = site.path().join("knot");
+    std::fs::create_dir_all(&folder).expect("a folder for Knot");
+    let zone = "@ SOA ns hostmaster 1 3600 600 86400 1\n@ NS ns\nns A 127.0.0.1\n";
+    std::fs::write(folder.join("acme.test.zone"), zone).expect("a zone");
+    let config = site.file(
+        "knot.conf",
+        format!(
+            "server:\n  listen: 127.0.0.1@{port}\n  rundir: \"{at}\"\ndatabase:\n  storage: \"{at}\"\n\
+             log:\n  - target: stderr\n    any: info\n\
+             key:\n  - id: acme.key\n    algorithm: hmac-sha256\n    secret: {UPDATE_KEY}\n\
+             acl:\n  - id: update\n    key: acme.key\n    action: update\n\
+             zone:\n  - domain: acme.test\n    storage: \"{at}\"\n    file: acme.test.zone\n    acl: update\n",
+            port = listen.port(),
+            at = folder.display(),
+        ),
+    );
+    let mut command = Command::new(program);
+    command.arg("-c").arg(config);
+    let mut server = Server::start(command, site.path());
+    server.wait_until(|| TcpStream::connect(listen).is_ok());
+    (server, listen)
+}
+
+/// How many TXT records the server has for a name.
+fn records(server: SocketAddr, name: &str) -> u16 {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+    let mut query = vec![0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        query.push(label.len() as u8);
+        query.extend_from_slice(label.as_bytes());
+    }
+    query.extend_from_slice(&[0, 0, 16, 0, 1]);
+    socket.send_to(&query, server).expect("the query leaves");
+    let mut answer = [0; 512];
+    let length = socket.recv(&mut answer).expect("the server answers");
+    assert!(length >= 12 && answer[..2] == query[..2]);
+    u16::from_be_bytes([answer[6], answer[7]])
+}
+
+#[test]
+fn a_wildcard_is_proven_by_a_dynamic_update() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let Some(program) = find("knotd") else { skip!("`knotd` is not installed") };
+    let site = Site::new();
+    let (_knot, dns) = knot(&site, &program);
+    let (tls, http) = (ports::free(), ports::free());
+    let authority = Authority::with_dns(&site, &programs, 86_400, (http, tls), NOWHERE, false, Some(dns));
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let key = site.file("dns.key", OTHER_KEY);
+    let more = format!(
+        "challenges = [\"dns-01\"]\n[[acme.dns_update]]\nserver = \"{dns}\"\nzone = \"acme.test\"\n\
+         key_name = \"acme.key\"\nkey_file = \"{}\"\nwait = \"0s\"\n",
+        key.display()
+    );
+    let file = |admin: &str| {
+        authority.configuration(admin, &storage, tls, http, &more).replace(&format!("\"{NAME}\""), "\"*.acme.test\"")
+    };
+    let gateway = Operated::start(&site, 1, file, tls);
+    let log = || gateway.gateway.server.log();
+    assert!(
+        eventually(|| certificates(&gateway).contains("does not accept the key")),
+        "{}\n{}",
+        certificates(&gateway),
+        log()
+    );
+
+    site.file("dns.key", UPDATE_KEY);
+    order(&gateway.socket, "reload").expect("the new key is taken");
+    let socket = gateway.socket.display().to_string();
+    let out = sealane_interop::gateway::run(["certificates", "renew", "*.acme.test", "--socket", &socket]);
+    assert!(out.status.success(), "{}\n{}", String::from_utf8_lossy(&out.stderr), log());
+    assert!(eventually(|| visit(tls, &root).is_ok()), "{}", log());
+    assert!(eventually(|| records(dns, "_acme-challenge.acme.test") == 0), "the record is removed: {}", log());
+    assert!(!log().contains(UPDATE_KEY));
+}
+
+#[test]
+fn another_authority_issues_where_the_first_is_away() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let (_taken, away) = ports::refusing();
+    let authority = Authority::start(&site, &programs, 86_400, http, tls, "127.0.0.1", false);
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let more = format!(
+        "[[acme.fallback]]\ndirectory = \"{}\"\nca = \"{}\"\n",
+        authority.directory,
+        authority.site_ca.display()
+    );
+    let first = format!("https://{away}/dir");
+    let file = |admin: &str| {
+        authority.configuration(admin, &storage, tls, http, &more).replacen(&authority.directory, &first, 1)
+    };
+    let mut gateway = Operated::start(&site, 1, file, tls);
+    // An authority that cannot be reached holds up nothing but one order's spacing.
+    assert!((0..3).any(|_| eventually(|| visit(tls, &root).is_ok())), "{}", gateway.gateway.server.log());
+    let log = gateway.gateway.server.log();
+    assert!(log.contains(&format!("no certificate was issued: {first}: ")), "{log}");
+    assert!(log.contains(&format!("a certificate was issued by {}", authority.directory)), "{log}");
+    let state = std::fs::read_to_string(storage.join("state.json")).expect("the wait of the first is kept");
+    assert!(state.contains(&first), "{state}");
+    assert_eq!(certificates(&gateway).lines().filter(|line| line.contains("last error")).count(), 0);
+
+    // A restart keeps the certificate, which is not from a stranger.
+    let before = visit(tls, &root).expect("it is served");
+    gateway.gateway.server.terminate();
+    gateway.gateway.server.wait();
+    drop(gateway);
+    let gateway = Operated::start(&site, 1, file, tls);
+    assert_eq!(visit(tls, &root).as_deref(), Ok(&before[..]));
+    // The first one's wait goes on, and an order on demand goes to the other at once.
+    let (good, said) = renew(&gateway);
+    assert!(good, "{said}\n{}", gateway.gateway.server.log());
+    assert_eq!(metric(&gateway, "sealane_acme_orders_total{result=\"failed\"}"), 0.0);
 }

@@ -72,7 +72,7 @@ fn post_that_expects_100_continue() {
     let site = Site::new();
     let backend = Backend::start(|mut connection| {
         let Ok(Some(mut head)) = connection.wire.request_head() else { return };
-        // The body comes only after this, else curl waits for its own patience to end.
+        // curl sends the body after this, or else only after a timeout of its own.
         connection.send("HTTP/1.1 100 Continue\r\n\r\n");
         let length = head.header("content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
         if connection.wire.exactly(length, &mut head.body).is_ok() {

@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 /// Longer than any deadline here, many times.
 const LONG: Duration = Duration::from_secs(40);
 
-struct Scene {
+struct Fixture {
     gateway: Gateway,
     quic: SocketAddr,
     _site: Site,
 }
 
 /// A gateway that answers `/respond` and `/redirect` by itself, and passes the rest on.
-fn scene(server: &str, limits: &str, upstream: &str) -> Scene {
+fn fixture(server: &str, limits: &str, upstream: &str) -> Fixture {
     let site = Site::new();
     let quic = ports::free();
     let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
@@ -38,7 +38,7 @@ fn scene(server: &str, limits: &str, upstream: &str) -> Scene {
          [[host.route]]\npath = \"/\"\nupstream = \"u\"\n\
          [[upstream]]\nname = \"u\"\nservers = \"{server}\"\n{upstream}\n"
     );
-    Scene { gateway: configured(&site, &text), quic, _site: site }
+    Fixture { gateway: configured(&site, &text), quic, _site: site }
 }
 
 /// A client in the middle of a request.
@@ -50,7 +50,7 @@ enum Client {
 
 const VERSIONS: [&str; 3] = ["HTTP/1.1", "HTTP/2", "HTTP/3"];
 
-impl Scene {
+impl Fixture {
     /// Sends a POST's head, of the type if there is one.
     fn post(&self, version: &str, path: &str, kind_of: Option<&str>) -> Client {
         let fields: Vec<(&str, &str)> = kind_of.map(|k| ("content-type", k)).into_iter().collect();
@@ -164,10 +164,10 @@ impl Client {
 fn an_upload_to_a_host_that_answers_by_itself_ends_when_it_stalls() {
     for version in VERSIONS {
         for path in ["/respond", "/redirect"] {
-            let scene = scene("http://127.0.0.1:1", "idle_timeout = \"500ms\"", "");
-            let mut client = scene.post(version, path, None);
+            let fixture = fixture("http://127.0.0.1:1", "idle_timeout = \"500ms\"", "");
+            let mut client = fixture.post(version, path, None);
             client.send(b"some");
-            scene.ends(&format!("{version} {path}"), Duration::from_millis(50), || client.idle());
+            fixture.ends(&format!("{version} {path}"), Duration::from_millis(50), || client.idle());
             // It has its answer all the same.
             let told = client.told();
             assert!(path == "/redirect" || told.contains("ours"), "{version}: {told}");
@@ -180,8 +180,8 @@ fn an_upload_to_a_host_that_answers_by_itself_ends_when_it_stalls() {
 fn the_first_byte_of_a_body_may_take_longer_than_a_head() {
     let backend = Backend::answering(|request| ok(&request.body));
     for version in VERSIONS {
-        let scene = scene(&backend.url(), "header_timeout = \"200ms\"\nidle_timeout = \"600s\"", "");
-        let mut client = scene.post(version, "/", None);
+        let fixture = fixture(&backend.url(), "header_timeout = \"200ms\"\nidle_timeout = \"600s\"", "");
+        let mut client = fixture.post(version, "/", None);
         // Many looks of its timer.
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(1500) {
@@ -190,7 +190,7 @@ fn the_first_byte_of_a_body_may_take_longer_than_a_head() {
         }
         client.send(b"late");
         assert!(client.finish().ends_with("late"), "{version}");
-        assert_eq!(scene.count("sealane_client_timeouts_total"), 0.0, "{version}");
+        assert_eq!(fixture.count("sealane_client_timeouts_total"), 0.0, "{version}");
     }
 }
 
@@ -199,11 +199,11 @@ fn the_first_byte_of_a_body_may_take_longer_than_a_head() {
 fn a_body_that_never_comes_ends_where_the_host_answers_by_itself() {
     for version in VERSIONS {
         for path in ["/respond", "/redirect"] {
-            let scene = scene("http://127.0.0.1:1", "idle_timeout = \"500ms\"", "");
-            let mut client = scene.post(version, path, None);
-            scene.ends(&format!("{version} {path}"), Duration::from_millis(50), || client.idle());
+            let fixture = fixture("http://127.0.0.1:1", "idle_timeout = \"500ms\"", "");
+            let mut client = fixture.post(version, path, None);
+            fixture.ends(&format!("{version} {path}"), Duration::from_millis(50), || client.idle());
             // It has its response: who then sends no more has not failed, over no version.
-            assert_eq!(scene.count("sealane_client_timeouts_total"), 0.0, "{version} {path}");
+            assert_eq!(fixture.count("sealane_client_timeouts_total"), 0.0, "{version} {path}");
             let told = client.told();
             assert!(path == "/redirect" || told.contains("ours"), "{version}: {told}");
         }
@@ -213,9 +213,9 @@ fn a_body_that_never_comes_ends_where_the_host_answers_by_itself() {
 #[test]
 fn an_upload_to_a_host_that_answers_by_itself_ends_when_it_drips() {
     for version in VERSIONS {
-        let scene = scene("http://127.0.0.1:1", "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
-        let mut client = scene.post(version, "/respond", None);
-        scene.ends(version, Duration::from_millis(50), || client.send(b"x"));
+        let fixture = fixture("http://127.0.0.1:1", "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
+        let mut client = fixture.post(version, "/respond", None);
+        fixture.ends(version, Duration::from_millis(50), || client.send(b"x"));
     }
 }
 
@@ -230,21 +230,21 @@ fn an_upstream_that_answers_early_excuses_nobody() {
         }
     });
     for version in VERSIONS {
-        let scene = scene(&backend.url(), "idle_timeout = \"500ms\"", "idle_timeout = \"600s\"");
-        let mut client = scene.post(version, "/", None);
+        let fixture = fixture(&backend.url(), "idle_timeout = \"500ms\"", "idle_timeout = \"600s\"");
+        let mut client = fixture.post(version, "/", None);
         client.send(b"some");
-        scene.ends(version, Duration::from_millis(50), || client.idle());
-        assert_eq!(scene.count("sealane_client_timeouts_total"), 1.0, "{version}");
-        assert_eq!(scene.count("sealane_upstream_timeouts_total"), 0.0, "{version}");
+        fixture.ends(version, Duration::from_millis(50), || client.idle());
+        assert_eq!(fixture.count("sealane_client_timeouts_total"), 1.0, "{version}");
+        assert_eq!(fixture.count("sealane_upstream_timeouts_total"), 0.0, "{version}");
     }
     // And the other way around: the client may take its time, the server may not.
     for version in VERSIONS {
-        let scene = scene(&backend.url(), "idle_timeout = \"600s\"", "idle_timeout = \"500ms\"");
-        let mut client = scene.post(version, "/", None);
+        let fixture = fixture(&backend.url(), "idle_timeout = \"600s\"", "idle_timeout = \"500ms\"");
+        let mut client = fixture.post(version, "/", None);
         client.send(b"some");
-        scene.ends(version, Duration::from_millis(50), || client.idle());
-        assert_eq!(scene.count("sealane_client_timeouts_total"), 0.0, "{version}");
-        assert_eq!(scene.count("sealane_upstream_timeouts_total"), 1.0, "{version}");
+        fixture.ends(version, Duration::from_millis(50), || client.idle());
+        assert_eq!(fixture.count("sealane_client_timeouts_total"), 0.0, "{version}");
+        assert_eq!(fixture.count("sealane_upstream_timeouts_total"), 1.0, "{version}");
     }
 }
 
@@ -252,10 +252,10 @@ fn an_upstream_that_answers_early_excuses_nobody() {
 fn an_upload_that_drips_is_a_408() {
     let backend = Backend::answering(|request| ok(&request.body));
     for version in VERSIONS {
-        let scene = scene(&backend.url(), "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
-        let mut client = scene.post(version, "/", None);
-        scene.ends(version, Duration::from_millis(50), || client.send(b"x"));
-        assert!(scene.count("sealane_slow_bodies_total") >= 1.0, "{version}: {}", scene.gateway.metrics());
+        let fixture = fixture(&backend.url(), "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
+        let mut client = fixture.post(version, "/", None);
+        fixture.ends(version, Duration::from_millis(50), || client.send(b"x"));
+        assert!(fixture.count("sealane_slow_bodies_total") >= 1.0, "{version}: {}", fixture.gateway.metrics());
         let told = client.told();
         assert!(told.contains("408 Request Timeout"), "{version}: {told}");
     }
@@ -272,8 +272,8 @@ fn uploads_that_may_drip() {
             (limits, None, 1000),
             ("idle_timeout = \"1s\"\nmin_body_rate = 0", None, 1),
         ] {
-            let scene = scene(&backend.url(), limits, "");
-            let mut client = scene.post(version, "/", kind_of);
+            let fixture = fixture(&backend.url(), limits, "");
+            let mut client = fixture.post(version, "/", kind_of);
             let start = Instant::now();
             let mut last = start;
             while start.elapsed() < Duration::from_millis(2500) {
@@ -294,16 +294,16 @@ fn uploads_that_may_drip() {
 #[test]
 fn a_response_that_is_taken_byte_by_byte_is_cut_off() {
     let backend = Backend::answering(|_| ok(&[b'x'; 100_000]));
-    let scene = scene(&backend.url(), "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
+    let fixture = fixture(&backend.url(), "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
     // SETTINGS_INITIAL_WINDOW_SIZE.
-    let mut frames = Frames::plain(scene.gateway.address, &[(4, 1)]);
+    let mut frames = Frames::plain(fixture.gateway.address, &[(4, 1)]);
     frames.request(1, "GET", "/", &[], true).expect("the gateway reads");
-    scene.ends("a window of one byte", Duration::from_millis(50), || {
+    fixture.ends("a window of one byte", Duration::from_millis(50), || {
         drop(frames.send(kind::WINDOW_UPDATE, 0, 1, &1u32.to_be_bytes()));
     });
     assert!(frames.find(|f| f.kind == kind::RST_STREAM && f.stream == 1).is_some());
-    assert_eq!(scene.gateway.metric_with("sealane_slow_bodies_total", "party=\"client\""), Some(1.0));
-    assert_eq!(scene.count("sealane_upstream_timeouts_total"), 0.0);
+    assert_eq!(fixture.gateway.metric_with("sealane_slow_bodies_total", "party=\"client\""), Some(1.0));
+    assert_eq!(fixture.count("sealane_upstream_timeouts_total"), 0.0);
 }
 
 /// A server that drips its response, where a rate is asked of it.
@@ -317,17 +317,17 @@ fn a_response_that_drips_is_the_servers_fault() {
             }
         }
     });
-    let scene = scene(&backend.url(), "", "idle_timeout = \"1s\"\nmin_body_rate = 1000");
-    let broken = scene.gateway.plain(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect_err("it is cut off");
+    let fixture = fixture(&backend.url(), "", "idle_timeout = \"1s\"\nmin_body_rate = 1000");
+    let broken = fixture.gateway.plain(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect_err("it is cut off");
     assert!(broken.partial.body.len() < 100_000);
-    assert_eq!(scene.gateway.metric_with("sealane_slow_bodies_total", "party=\"upstream\""), Some(1.0));
+    assert_eq!(fixture.gateway.metric_with("sealane_slow_bodies_total", "party=\"upstream\""), Some(1.0));
 }
 
 #[test]
 fn a_head_that_drips_ends_in_all_versions() {
     let backend = Backend::answering(|_| ok(b"hello"));
-    let scene = scene(&backend.url(), "header_timeout = \"500ms\"", "");
-    let timeouts = || scene.count("sealane_client_timeouts_total");
+    let fixture = fixture(&backend.url(), "header_timeout = \"500ms\"", "");
+    let timeouts = || fixture.count("sealane_client_timeouts_total");
     let drips = |what: &str, before: f64, send: &mut dyn FnMut()| {
         let start = Instant::now();
         while timeouts() <= before {
@@ -336,14 +336,14 @@ fn a_head_that_drips_ends_in_all_versions() {
             std::thread::sleep(Duration::from_millis(50));
         }
     };
-    let mut wire = Wire::new(client::tcp(scene.gateway.address));
+    let mut wire = Wire::new(client::tcp(fixture.gateway.address));
     let _ = wire.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n"));
     drips("HTTP/1.1", timeouts(), &mut || drop(wire.send("X: y\r\n")));
-    let mut frames = Frames::plain(scene.gateway.address, &[]);
+    let mut frames = Frames::plain(fixture.gateway.address, &[]);
     let head = frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, &[0; 10_000]);
     let mut rest = head.iter();
     drips("HTTP/2", timeouts(), &mut || drop(frames.stream.write_all(&[*rest.next().expect("it is long enough")])));
-    let mut quic = h3::Client::connect(scene.quic, &over_quic(scene.gateway.config(), false));
+    let mut quic = h3::Client::connect(fixture.quic, &over_quic(fixture.gateway.config(), false));
     let head = h3::headers("GET", "/", &[], BodyLength::None);
     let id = quic.open(&head[..1], false);
     let mut rest = head[1..head.len() - 1].iter();
@@ -389,15 +389,15 @@ fn an_idle_websocket_is_nobodys_failure() {
 /// Nothing is read of a request whose head is refused, so nothing is waited for. The exchange ends before its answer leaves.
 #[test]
 fn a_request_that_is_refused_at_its_head_is_over_with_its_answer() {
-    let scene = scene("http://127.0.0.1:9", "", "");
-    let mut client = h3::Client::connect(scene.quic, &over_quic(scene.gateway.config(), false));
+    let fixture = fixture("http://127.0.0.1:9", "", "");
+    let mut client = h3::Client::connect(fixture.quic, &over_quic(fixture.gateway.config(), false));
     let many: Vec<(&str, &str)> = vec![("x-many", "y"); 200];
     let path = format!("/{}", "a".repeat(20_000));
     let long = "v".repeat(40_000);
     for (path, fields, expected) in [("/", &many[..], 431), (&path, &[], 414), ("/", &[("x-large", &long)], 431)] {
         let head = h3::headers("GET", path, fields, BodyLength::None);
         assert_eq!(client.exchange(&head, b"").expect("an answer").status, expected);
-        assert_eq!(scene.active(), 0.0, "{expected}");
+        assert_eq!(fixture.active(), 0.0, "{expected}");
     }
 }
 

@@ -102,6 +102,29 @@ fn every_example_passes_the_check() {
     }
 }
 
+/// The ports that the compose file forwards, and the address of the image's health check, are those of its configuration.
+#[test]
+fn the_compose_file_and_its_configuration_agree() {
+    let folder = examples().join("compose");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let (compose, configuration) = (read("compose.yaml"), read("sealane.toml"));
+    let file = folder.join("sealane.toml");
+    let offline = run(["check", "--offline", "-c", file.to_str().expect("a plain name")]);
+    assert!(offline.status.success() && offline.stderr.is_empty(), "{offline:?}");
+    for (forwarded, address) in
+        [("\"80:8080\"", "\":8080\""), ("\"443:8443\"", "\":8443\""), ("\"443:8443/udp\"", "http3 = true")]
+    {
+        assert!(compose.contains(forwarded) && configuration.contains(address), "{forwarded}, {address}");
+    }
+    let admin = "127.0.0.1:9901";
+    let image = std::fs::read_to_string(examples().join("../xtask/src/image.rs")).expect("the image's description");
+    let default =
+        std::fs::read_to_string(examples().join("../packaging/image/sealane.toml")).expect("the image's configuration");
+    assert!([&configuration, &image, &default].iter().all(|text| text.contains(admin)));
+    let file = site().file("default.toml", default);
+    assert!(run(["check", "--offline", "-c", file.to_str().expect("a plain name")]).status.success());
+}
+
 #[test]
 fn one_site() {
     let (site, app) = (site(), Backend::saying("app"));

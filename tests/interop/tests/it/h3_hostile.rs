@@ -9,21 +9,21 @@ use sealane_interop::site::Site;
 use sealane_interop::{eventually, noise};
 use std::net::{Ipv4Addr, UdpSocket};
 
-struct Scene {
+struct Fixture {
     _site: Site,
     backend: Backend,
     gateway: Gateway,
 }
 
-fn scene(listener: &str) -> Scene {
+fn fixture(listener: &str) -> Fixture {
     let site = Site::new();
     let backend = Backend::answering(|request| ok(&request.body));
     let setup = before(&site, [backend.url()]).listener("http3 = true").listener(listener);
     let gateway = setup.limits("header_timeout = \"2s\"").start();
-    Scene { _site: site, backend, gateway }
+    Fixture { _site: site, backend, gateway }
 }
 
-impl Scene {
+impl Fixture {
     fn connect(&self) -> Client {
         Client::connect(self.gateway.address, &over_quic(self.gateway.config(), false))
     }
@@ -49,7 +49,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn breaches_that_end_the_connection() {
-    let s = scene("");
+    let s = fixture("");
     // On a request stream.
     for (what, bytes, code) in [
         ("DATA before HEADERS", data(b"x"), Code::FrameUnexpected),
@@ -109,7 +109,7 @@ fn breaches_that_end_the_connection() {
 
 #[test]
 fn malformed_messages_are_answered_and_never_reach_the_backend() {
-    let s = scene("");
+    let s = fixture("");
     let mut client = s.connect();
     let literal = |name: &str, value: &str| {
         let mut out = vec![0x27, (name.len() - 7) as u8];
@@ -165,7 +165,7 @@ fn section(list: &[(&str, &str)]) -> Vec<u8> {
 /// The rules of `h2::what_http1_could_not_carry_is_refused_and_the_connection_goes_on`, one by one.
 #[test]
 fn what_http1_could_not_carry_is_refused() {
-    let s = scene("");
+    let s = fixture("");
     let mut client = s.connect();
     let good = [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", "/")];
     let mut lists: Vec<Vec<(&str, &str)>> = Vec::new();
@@ -216,7 +216,7 @@ fn what_http1_could_not_carry_is_refused() {
 
 #[test]
 fn garbage_does_no_harm() {
-    let s = scene("");
+    let s = fixture("");
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut client = s.connect();
     for seed in 0..2000u64 {
@@ -241,7 +241,7 @@ fn garbage_does_no_harm() {
 /// RFC 9000 §6: a version that is not spoken is answered with those that are, and only where that is no amplification.
 #[test]
 fn another_version_is_negotiated() {
-    let s = scene("");
+    let s = fixture("");
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut hello = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8, 1, 2, 3, 4, 5, 6, 7, 8, 4, 9, 9, 9, 9];
     let short = hello.clone();
@@ -269,7 +269,7 @@ fn another_version_is_negotiated() {
 
 #[test]
 fn a_flood_of_handshakes_meets_retry_and_clients_still_get_in() {
-    let s = scene("[listener.quic]\nretry_above = 8");
+    let s = fixture("[listener.quic]\nretry_above = 8");
     let config = over_quic(s.gateway.config(), false);
     // They say hello and are never heard of again.
     let mut flood: Vec<Client> = (0..200).map(|_| Client::begin(s.gateway.address, &config)).collect();
@@ -282,7 +282,7 @@ fn a_flood_of_handshakes_meets_retry_and_clients_still_get_in() {
 
 #[test]
 fn rapid_resets_end_the_connection() {
-    let s = scene("");
+    let s = fixture("");
     let mut client = s.connect();
     for _ in 0..2000 {
         if client.lost.is_some() {
@@ -303,7 +303,7 @@ fn rapid_resets_end_the_connection() {
 
 #[test]
 fn a_head_that_does_not_come_to_its_end_is_given_up() {
-    let s = scene("");
+    let s = fixture("");
     let mut client = s.connect();
     let id = client.open(&get()[..8], false);
     assert!(client.until(|c| c.ended(id).is_some()));

@@ -270,7 +270,7 @@ fn a_slow_handshake_is_ended() {
     for sent in [&b""[..], &hello(gateway.config(), HOST)[..20], &hello(gateway.config(), HOST)] {
         let mut stream = tcp(gateway.address);
         stream.write_all(sent).expect("the gateway reads");
-        // It is the gateway that ends it: our own patience would be an error of another kind.
+        // The gateway ends it: this client's own timeout would be an error of another kind.
         let (_, end) = Wire::new(&stream).rest();
         let kind = end.err().map(|error| error.kind());
         assert!(!matches!(kind, Some(std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)), "still open");

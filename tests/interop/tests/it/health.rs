@@ -18,7 +18,7 @@ fn start(site: &Site, lanes: usize, upstream: &str) -> Gateway {
 }
 
 /// A backend whose health can be set.
-fn patient(name: &'static str, well: &Arc<AtomicBool>) -> Backend {
+fn with_health(name: &'static str, well: &Arc<AtomicBool>) -> Backend {
     let well = Arc::clone(well);
     Backend::answering(move |request| match (request.target(), well.load(Ordering::SeqCst)) {
         ("/health", false) => b"HTTP/1.1 500 Ill\r\nContent-Length: 0\r\n\r\n".to_vec(),
@@ -31,7 +31,7 @@ fn patient(name: &'static str, well: &Arc<AtomicBool>) -> Backend {
 fn checks_take_servers_out_and_back() {
     let site = Site::new();
     let (one, two) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true)));
-    let (a, b) = (patient("a", &one), patient("b", &two));
+    let (a, b) = (with_health("a", &one), with_health("b", &two));
     let check = "[upstream.health]\npath = \"/health\"\ninterval = \"50ms\"\ntimeout = \"20s\"\nrise = 2\nfall = 2";
     let gateway = start(&site, 2, &format!("servers = [\"{}\", \"{}\"]\n{check}", a.url(), b.url()));
     let up = |backend: &Backend| {
@@ -62,7 +62,7 @@ fn checks_take_servers_out_and_back() {
 fn lanes_do_not_check_and_a_server_that_comes_back_starts_slowly() {
     let site = Site::new();
     let (one, two) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true)));
-    let (a, b) = (patient("a", &one), patient("b", &two));
+    let (a, b) = (with_health("a", &one), with_health("b", &two));
     let file = |interval: &str, slow: &str| {
         format!(
             "servers = [\"{}\", \"{}\"]\nslow_start = \"{slow}\"\n[upstream.health]\npath = \"/health\"\n\

@@ -131,7 +131,8 @@ fn the_journal_gets_priorities() {
     let mut command = sealane();
     command.env("JOURNAL_STREAM", "1:1");
     let running = logging(&site, &backend, command, "");
-    assert!(running.gateway.server.log().contains(" INFO sealane: listening on "), "{}", running.gateway.server.log());
+    let log = || running.gateway.server.log();
+    assert!(eventually(|| log().contains(" INFO sealane: listening on ")), "{}", log());
 }
 
 /// What lanes tell, which is also in the access log under the same ids.

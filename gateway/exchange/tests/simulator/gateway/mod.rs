@@ -10,7 +10,7 @@ use crate::front::ends_connection;
 use crate::net::{Code, FOREVER, Item, Wake, Way, World};
 use crate::script::{Dial, Settings, dial};
 use crate::upstream::Servers;
-use sealane_exchange::deadlines::{Millis, Party, Progress};
+use sealane_exchange::deadlines::{LINGER, Millis, Party, Progress};
 use sealane_exchange::{Action as Do, Actions, Direction, Event, Exchange, Head, Kind, Loss, Phase};
 use sealane_http::h1::{BodyDecoder, Limits};
 use sealane_http::{BodyLength, Fields, Known, RequestHead, ResponseHead};
@@ -20,8 +20,6 @@ use std::collections::VecDeque;
 pub const STAGE: usize = 16 * 1024;
 /// Bytes that are read at once.
 pub const READ: usize = 16 * 1024;
-/// How long a client is read on that has been answered before its request was through.
-pub const LINGER: Millis = 2000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortPhase {

@@ -206,7 +206,7 @@ impl Server {
     fn renew(&mut self, key: Key, key_id: u8, user: Option<String>) -> Result<(), Denied> {
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
         let claim = peer.claim(key_id).ok_or("the key exchange is not complete")?;
-        // Whoever renews is who connected.
+        // The client that renews its keys must be the one that connected.
         let name = claim.common_name.clone().or_else(|| user.clone()).unwrap_or_default();
         if name != peer.name || user != peer.user {
             return Err("another certificate or user name than before".into());

@@ -90,7 +90,7 @@ pub struct Start {
 pub enum Ended {
     /// As it was told.
     Stopped,
-    /// Everything is written down, for whoever asked.
+    /// The state is saved, for the caller that has asked to hand over.
     Left(Result<HandoverState>, Box<Settings>, oneshot::Sender<Result<Handed>>),
 }
 
@@ -207,7 +207,7 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
                 Some(AdminCommand::Reopen) => server.log = EventLog::open(server.settings.log.as_deref()),
                 Some(AdminCommand::HandOver(asker)) if !server.plane.supports(Feature::HandOver) => {
                     let why = anyhow!("this data plane cannot be handed over; restart, and its clients connect again");
-                    // Whoever asked has gone: nobody wants it any more.
+                    // It fails only if the caller has gone and needs no reply.
                     let _ = asker.send(Err(why));
                 }
                 Some(AdminCommand::HandOver(asker)) => server.leaving = Some((Instant::now() + LEAVING, asker)),
@@ -262,7 +262,7 @@ impl Server {
             return;
         }
         if self.leaving.is_some() {
-            // It is asked again, and answered by whoever goes on.
+            // The client repeats it, and the successor answers.
             return;
         }
         match self.gate.judge(&packet.bytes, packet.remote, unix() as u32) {

@@ -16,10 +16,10 @@ impl Server {
         self.peers.values().any(|p| p.stage != Stage::Connected || p.renewal.is_some() || !p.session.is_flushed())
     }
 
-    /// Stops the plane and writes everything down. Whoever is not through its handshake begins anew, elsewhere.
+    /// Stops the plane and saves its state. A client whose handshake is not complete begins again at the successor.
     pub(super) fn leave(mut self, outlet: &mut Outlet) -> Result<HandoverState> {
         let plane = self.plane.hand_over().context("the data plane cannot be handed over")?;
-        // What the lanes have said last still counts; what it makes us say is said again by whoever goes on.
+        // The last messages of the lanes still count. A reply that they cause is lost here, and the successor repeats it.
         let now = Instant::now();
         while let Some(word) = outlet.try_next() {
             match word {

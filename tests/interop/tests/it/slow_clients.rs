@@ -38,7 +38,7 @@ fn a_response_byte_by_byte() {
     assert_eq!(gateway.get("/").text(), "hello");
 }
 
-/// Ended by the gateway: an answer or none, but not our own patience.
+/// Requires that the gateway ends the connection, with a response or without, before this client's own timeout.
 fn ended<S: std::io::Read>(wire: &mut Wire<S>) -> Option<u16> {
     let result = wire.response("GET");
     match result {

@@ -10,12 +10,12 @@ use std::process::Command;
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// A suite of the mirror that this machine's apt uses already.
-pub(super) struct Suite {
+pub struct Suite {
     root: PathBuf,
 }
 
 /// The mirror of Debian that this machine's apt uses.
-pub(crate) fn mirror() -> anyhow::Result<String> {
+pub fn mirror() -> anyhow::Result<String> {
     let targets = output(Command::new("apt-get").args([
         "indextargets",
         "--format",
@@ -29,7 +29,7 @@ pub(crate) fn mirror() -> anyhow::Result<String> {
 
 impl Suite {
     /// Reads what the suite has.
-    pub(super) fn open(folder: &Path, name: &str) -> anyhow::Result<Self> {
+    pub fn open(folder: &Path, name: &str) -> anyhow::Result<Self> {
         let mirror = mirror()?;
         let suite = Self { root: folder.join(format!("apt-{name}")) };
         let root = suite.root.display();
@@ -57,13 +57,13 @@ impl Suite {
     }
 
     /// Packages whose names a regular expression finds.
-    pub(super) fn search(&self, names: &str) -> anyhow::Result<Vec<String>> {
+    pub fn search(&self, names: &str) -> anyhow::Result<Vec<String>> {
         let found = output(self.command("apt-cache").args(["search", "--names-only", names]))?;
         Ok(found.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
     }
 
     /// Fetches one package, unless it lies there already.
-    pub(super) fn fetch(&self, name: &str) -> anyhow::Result<PathBuf> {
+    pub fn fetch(&self, name: &str) -> anyhow::Result<PathBuf> {
         let file = || -> anyhow::Result<Option<PathBuf>> {
             let ours =
                 |p: &PathBuf| p.file_name().is_some_and(|f| f.to_string_lossy().starts_with(&format!("{name}_")));
@@ -72,14 +72,14 @@ impl Suite {
         if let Some(file) = file()? {
             return Ok(file);
         }
-        println!("ovpn-vm: fetching {name}");
+        println!("fetching {name}");
         output(self.command("apt-get").args(["-q", "download", name]))?;
         file()?.with_context(|| format!("apt said that it fetched {name}, but there is none"))
     }
 
     /// Unpacks a package and everything that it needs, down to the C library, into a folder of its own.
-    pub(super) fn unpack_with_all(&self, name: &str) -> anyhow::Result<PathBuf> {
-        println!("ovpn-vm: fetching {name} and its libraries");
+    pub fn unpack_with_all(&self, name: &str) -> anyhow::Result<PathBuf> {
+        println!("fetching {name} and its libraries");
         let archives = self.root.join("cache/archives");
         let debs = || -> anyhow::Result<Vec<PathBuf>> {
             let files = fs::read_dir(&archives)?.filter_map(Result::ok).map(|e| e.path());

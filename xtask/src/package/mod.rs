@@ -1,9 +1,12 @@
-//! `cargo xtask package`: packages for dpkg and rpm, and an archive with a static program, in target/package.
+//! `cargo xtask package`: packages for dpkg and rpm, in target/package.
 //!
 //! The packages' contents are described once for both formats in `packaging/*.yaml`. nfpm, a Go program, builds them.
 
-use crate::metadata::{Workspace, cargo};
-use crate::{setup, steps};
+mod check;
+
+use crate::metadata::Workspace;
+use crate::programs::{self, Linking, checked};
+use crate::setup;
 use anyhow::{Context, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,8 +35,8 @@ pub struct Options {
     /// The packages' version [default: the workspace's]
     #[arg(long, value_name = "VERSION")]
     package_version: Option<String>,
-    /// Afterwards try the packages in fresh Debian 12 and 13 roots: installation, first start, upgrade, removal (needs root and
-    /// debootstrap)
+    /// Afterwards try the packages in fresh Debian 12 and 13 roots: installation, first start, upgrade, removal, in a namespace and in
+    /// a virtual machine with systemd (needs root, debootstrap and qemu)
     #[arg(long)]
     check: bool,
 }
@@ -42,8 +45,21 @@ pub struct Options {
 pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     let programs = match &options.programs {
         Some(folder) => fs::canonicalize(folder).with_context(|| folder.display().to_string())?,
-        None => build(workspace, &options.profile)?,
+        None => programs::build(workspace, &options.profile, Linking::Dynamic)?,
     };
+    let version = options.package_version.as_deref();
+    build(workspace, &programs, version, options.check)?;
+    programs::checksums(&workspace.target().join("package"))?;
+    Ok(0)
+}
+
+/// Writes the packages to target/package and returns their paths. With `check`, they are tried in fresh roots.
+pub fn build(
+    workspace: &Workspace,
+    programs: &Path,
+    version: Option<&str>,
+    check: bool,
+) -> anyhow::Result<Vec<PathBuf>> {
     let out = workspace.target().join("package");
     if out.exists() {
         fs::remove_dir_all(&out).with_context(|| out.display().to_string())?;
@@ -51,38 +67,43 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     let stage = out.join("stage");
     for (_, program) in PACKAGES {
         if let Some(program) = program {
-            stage_program(&programs, &stage, program)?;
+            stage_program(programs, &stage, program)?;
         }
     }
-    let version = match &options.package_version {
-        Some(version) => version.clone(),
+    let version = match version {
+        Some(version) => version.to_owned(),
         None => workspace.version()?,
     };
     let nfpm = nfpm(workspace)?;
     let library = PACKAGES.iter().filter_map(|(_, program)| *program).map(|program| stage.join("bin").join(program));
     let library = newest_glibc(library)?;
-    let variables = Variables { glibc: &library, time: &commit_time(workspace)? };
+    let variables = Variables { glibc: &library, time: &programs::commit_time(workspace)? };
     for (package, _) in PACKAGES {
         for format in FORMATS {
             variables.build(workspace, &nfpm, package, format, &version, &out)?;
         }
     }
     let newer = out.join("newer");
-    if options.check {
+    if check {
         fs::create_dir_all(&newer)?;
         for (package, _) in PACKAGES {
             variables.build(workspace, &nfpm, package, "deb", &format!("{version}+1"), &newer)?;
         }
     }
     fs::remove_dir_all(&stage)?;
-    if options.check {
+    if check {
         for suite in SUITES {
-            life_cycle(workspace, &out, suite)?;
+            check::life_cycle(workspace, &out, suite)?;
+            check::boot(workspace, &out, suite)?;
         }
         fs::remove_dir_all(&newer)?;
     }
-    checksums(&out)?;
-    Ok(0)
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&out)? {
+        files.push(entry?.path());
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// What the descriptions of all packages take from the environment.
@@ -104,7 +125,7 @@ impl Variables<'_> {
         let mut command = Command::new(nfpm);
         command.args(["package", "--packager", format, "--config", &format!("packaging/{package}.yaml"), "--target"]);
         command.arg(out).current_dir(workspace.root());
-        command.envs([("VERSION", version), ("GLIBC", self.glibc), ("ARCH", architecture()?)]);
+        command.envs([("VERSION", version), ("GLIBC", self.glibc), ("ARCH", programs::architecture()?)]);
         // Files in packages carry the time of the commit: the same commit gives the same package.
         command.env("SOURCE_DATE_EPOCH", self.time);
         let output = command.output().with_context(|| nfpm.display().to_string())?;
@@ -117,86 +138,14 @@ impl Variables<'_> {
     }
 }
 
-/// Runs `packaging/tests/life-cycle.sh` in a fresh root of a Debian suite. The root is made once and kept in target/roots.
-fn life_cycle(workspace: &Workspace, packages: &Path, suite: &str) -> anyhow::Result<()> {
-    for program in ["debootstrap", "unshare", "ip"] {
-        ensure!(setup::find(program).is_some(), "`{program}` is missing; --check needs it");
-    }
-    let kept = workspace.target().join("roots").join(suite);
-    if !kept.join("etc/debian_version").exists() || !kept.join("usr/bin/curl").exists() {
-        println!("{suite}: making a root");
-        fs::create_dir_all(&kept)?;
-        let mirror = crate::ovpn_vm::mirror()?;
-        let wanted = "--include=ca-certificates,systemd,init-system-helpers,curl,util-linux";
-        let mut command = Command::new("debootstrap");
-        quiet(command.args(["--variant=minbase", wanted, suite]).arg(&kept).arg(mirror))?;
-    }
-    let root = packages.join(format!("root-{suite}"));
-    checked(Command::new("cp").arg("-a").arg(&kept).arg(&root))?;
-    fs::create_dir(root.join("packages"))?;
-    checked(Command::new("cp").arg("-a").arg(packages.join("newer")).arg(root.join("packages/newer")))?;
-    for entry in fs::read_dir(packages)? {
-        let file = entry?.path();
-        if file.extension().is_some_and(|extension| extension == "deb") {
-            fs::copy(&file, root.join("packages").join(file.file_name().unwrap_or_default()))?;
-        }
-    }
-    fs::copy(workspace.root().join("packaging/tests/life-cycle.sh"), root.join("packages/life-cycle.sh"))?;
-    println!("{suite}:");
-    let inside = "ip link set lo up && mount -t proc proc \"$0/proc\" && exec chroot \"$0\" sh /packages/life-cycle.sh";
-    let mut command = Command::new("unshare");
-    command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", inside]).arg(&root);
-    checked(&mut command).with_context(|| format!("the packages fail in {suite}; see {}", root.display()))?;
-    fs::remove_dir_all(&root)?;
-    Ok(())
-}
-
-/// Runs a command that has much to say, and shows it only when it fails.
-fn quiet(command: &mut Command) -> anyhow::Result<()> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    ensure!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stdout));
-    Ok(())
-}
-
-fn build(workspace: &Workspace, profile: &str) -> anyhow::Result<PathBuf> {
-    for arguments in [&["-p", "sealane", "--features", "full"][..], &["-p", "sealane-lab"]] {
-        let mut command = cargo();
-        command.args(["build", "--locked", "--profile", profile]).args(arguments);
-        ensure!(steps::run(command, workspace)? == 0, "cargo build {} failed", arguments.join(" "));
-    }
-    Ok(workspace.target().join(if profile == "dev" { "debug" } else { profile }))
-}
-
 /// Copies a program, and has it write its manual pages and shell completions.
-fn stage_program(programs: &Path, stage: &Path, program: &str) -> anyhow::Result<()> {
-    let [bin, man, completions] = [stage.join("bin"), stage.join("man").join(program), stage.join("completions")];
-    for folder in [&bin, &man, &completions] {
-        fs::create_dir_all(folder)?;
-    }
-    let from = programs.join(program);
+fn stage_program(folder: &Path, stage: &Path, program: &str) -> anyhow::Result<()> {
+    let bin = stage.join("bin");
+    fs::create_dir_all(&bin)?;
     let copy = bin.join(program);
-    fs::copy(&from, &copy).with_context(|| from.display().to_string())?;
-    // Function names stay: a backtrace of a user names them.
-    checked(Command::new("strip").arg("--strip-debug").arg(&copy))?;
-    checked(Command::new(&copy).arg("man").arg(&man))?;
-    for page in fs::read_dir(&man)? {
-        // -n: no name and no time in the file.
-        checked(Command::new("gzip").args(["-9", "-n"]).arg(page?.path()))?;
-    }
-    for (shell, file) in
-        [("bash", format!("{program}.bash")), ("zsh", format!("_{program}")), ("fish", format!("{program}.fish"))]
-    {
-        let output = Command::new(&copy).args(["completions", shell]).output()?;
-        ensure!(output.status.success(), "{program} completions {shell} failed");
-        fs::write(completions.join(file), output.stdout)?;
-    }
-    Ok(())
-}
-
-fn checked(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("{command:?}"))?;
-    ensure!(status.success(), "{command:?}: {status}");
-    Ok(())
+    programs::strip(&folder.join(program), &copy)?;
+    programs::manual(&copy, &stage.join("man").join(program))?;
+    programs::completions(&copy, program, &stage.join("completions"))
 }
 
 /// nfpm in target/tools, built there from its Go module when it is missing.
@@ -210,22 +159,6 @@ fn nfpm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         checked(Command::new(go).args(["install", NFPM]).env("GOBIN", &folder).current_dir(std::env::temp_dir()))?;
     }
     Ok(program)
-}
-
-/// Debian's name of this machine's architecture; nfpm translates it for rpm.
-fn architecture() -> anyhow::Result<&'static str> {
-    match std::env::consts::ARCH {
-        "x86_64" => Ok("amd64"),
-        "aarch64" => Ok("arm64"),
-        other => bail!("no packages for {other}"),
-    }
-}
-
-fn commit_time(workspace: &Workspace) -> anyhow::Result<String> {
-    let output = Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(workspace.root()).output()?;
-    let time = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    ensure!(output.status.success() && !time.is_empty(), "git does not say when the newest commit was made");
-    Ok(time)
 }
 
 /// The newest version of the C library whose symbols the programs use, as `2.34`.
@@ -249,23 +182,6 @@ fn glibc_in(bytes: &[u8]) -> Option<(u32, u32)> {
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     });
     versions.max()
-}
-
-/// `SHA256SUMS`, as `sha256sum --check` reads it.
-fn checksums(folder: &Path) -> anyhow::Result<()> {
-    let mut files: Vec<String> = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        files.push(entry?.file_name().to_string_lossy().into_owned());
-    }
-    files.sort();
-    let output = Command::new("sha256sum").args(&files).current_dir(folder).output().context("sha256sum")?;
-    ensure!(output.status.success(), "sha256sum: {}", output.status);
-    fs::write(folder.join("SHA256SUMS"), &output.stdout)?;
-    for file in files {
-        println!("{}", folder.join(file).display());
-    }
-    println!("{}", folder.join("SHA256SUMS").display());
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,0 +1,258 @@
+//! The access log in `[log]`: where lines go, what they look like, and which requests get one.
+
+use super::Kind;
+use super::decode::{self, At, Node, Section};
+use super::diagnostics::{Place, Sink};
+use super::settings::log as s;
+use sealane_proxy::{AccessLogRules, LogFormat, Template, TemplateError};
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where access log lines go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AccessLogTarget {
+    /// Nowhere: lanes do not even make them.
+    #[default]
+    Off,
+    /// To the standard output.
+    Stdout,
+    /// Appended to a file, which is opened again on SIGUSR1.
+    File(PathBuf),
+    /// To a syslog server (RFC 5424).
+    Syslog(Syslog),
+}
+
+/// How a syslog server is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Syslog {
+    /// A datagram for each line (RFC 5426).
+    Udp(SocketAddr),
+    /// Lines with their length (RFC 6587 §3.4.1).
+    Tcp(SocketAddr),
+    /// A datagram for each line, to this socket.
+    Unix(PathBuf),
+}
+
+/// When the file of the access log is replaced by a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// With a line beyond so many bytes.
+    pub size: u64,
+    /// So many renamed files are kept.
+    pub keep: u32,
+}
+
+/// What `[log]` says of the access log.
+#[derive(Debug, Default)]
+pub(super) struct AccessLog {
+    pub target: AccessLogTarget,
+    /// Where `access` stands.
+    pub place: Option<Place>,
+    pub rotation: Option<Rotation>,
+    pub rules: AccessLogRules,
+}
+
+/// Reads what `[log]` says of the access log; the rest of the section has been read.
+pub(super) fn read(section: Section) -> AccessLog {
+    let sink = section.sink;
+    let access = section.optional_at(&s::access);
+    let rotate_size = section.optional_at(&s::rotate_size);
+    let keep = section.or(&s::rotate_keep) as u32;
+    let rules = AccessLogRules {
+        format: section.or(&s::format),
+        statuses: section.optional(&s::statuses).unwrap_or_default(),
+        skip_paths: section.optional(&s::skip_paths).map_or_else(Vec::new, |paths| skip_paths(sink, paths)),
+        one_in: section.or(&s::sample) as u32,
+        prefixes: (section.or(&s::ipv4_prefix) as u8, section.or(&s::ipv6_prefix) as u8),
+        queries: section.or(&s::queries),
+    };
+    let keep_span = section.key_span(s::rotate_keep.key);
+    section.finish();
+    let place = access.as_ref().map(|access| sink.place_of(&access.span));
+    let target = access.map_or_else(|| s::access.default(), |access| access.value);
+    if let (Some(size), false) = (&rotate_size, matches!(target, AccessLogTarget::File(_))) {
+        let help = "set access = \"/var/log/sealane/access.log\", or remove \"rotate_size\"".to_owned();
+        sink.error(&size.span, "\"rotate_size\" is for an access log in a file", Some(help));
+    }
+    if let (Some(span), false) = (keep_span, rotate_size.is_some()) {
+        let help = "add rotate_size = \"100MiB\"".to_owned();
+        sink.error(&span, "\"rotate_keep\" has no effect without \"rotate_size\"", Some(help));
+    }
+    let rotation = rotate_size.map(|size| Rotation { size: size.value, keep });
+    AccessLog { target, place, rotation, rules }
+}
+
+fn skip_paths(sink: &Sink, paths: Vec<At<String>>) -> Vec<String> {
+    let good = |path: At<String>| {
+        if path.value.starts_with('/') {
+            return Some(path.value);
+        }
+        let help = format!("write \"/{}\"", path.value);
+        sink.error(&path.span, format!("no request has a path that begins with \"{}\"", path.value), Some(help));
+        None
+    };
+    paths.into_iter().filter_map(good).collect()
+}
+
+/// `"off"`, `"stdout"`, a path or a syslog server.
+pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<AccessLogTarget> {
+    let written = decode::text(sink, key, node)?;
+    match written.as_str() {
+        "off" => Some(AccessLogTarget::Off),
+        "stdout" | "-" => Some(AccessLogTarget::Stdout),
+        "" => {
+            let help = "write \"off\", \"stdout\" or a path".to_owned();
+            sink.error(&node.span(), format!("\"{key}\" is empty"), Some(help));
+            None
+        }
+        syslog if syslog.starts_with("syslog") && (syslog.contains(':') || syslog == "syslog") => {
+            let found = self::syslog(syslog);
+            if found.is_none() {
+                let help = format!(
+                    "write {key} = \"syslog+udp://192.0.2.1:514\", \"syslog+tcp://[2001:db8::1]:601\" or \
+                     \"syslog+unix:///dev/log\""
+                );
+                sink.error(&node.span(), format!("\"{syslog}\" is no syslog server"), Some(help));
+            }
+            found.map(AccessLogTarget::Syslog)
+        }
+        path => {
+            let path = sink.base.join(path);
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let (at_path, at_folder) = (sink.kind(&path), sink.kind(folder));
+            let is_folder = at_path == Some(Kind::Folder);
+            if is_folder || at_folder.is_some_and(|kind| kind != Kind::Folder) {
+                let message = match is_folder {
+                    true => format!("{} is a folder", path.display()),
+                    false => format!("there is no folder {}", folder.display()),
+                };
+                let help = "write \"off\", \"stdout\" or a file's path".to_owned();
+                sink.error(&node.span(), message, Some(help));
+                return None;
+            }
+            Some(AccessLogTarget::File(path))
+        }
+    }
+}
+
+/// The syslog server that a URL names: by address, since nothing waits for DNS here.
+fn syslog(url: &str) -> Option<Syslog> {
+    let (transport, server) = url.strip_prefix("syslog+")?.split_once("://")?;
+    match transport {
+        "udp" => server.parse().ok().filter(has_port).map(Syslog::Udp),
+        "tcp" => server.parse().ok().filter(has_port).map(Syslog::Tcp),
+        // sun_path has 108 bytes (unix(7)), with a 0 at the end.
+        "unix" if server.starts_with('/') && server.len() < 108 => Some(Syslog::Unix(server.into())),
+        _ => None,
+    }
+}
+
+fn has_port(address: &SocketAddr) -> bool {
+    address.port() != 0
+}
+
+/// `"combined"`, `"json"`, `"logfmt"` or a template.
+pub(super) fn format(sink: &Sink, key: &str, node: &Node) -> Option<LogFormat> {
+    let written = decode::text(sink, key, node)?;
+    let words = ["combined", "json", "logfmt"];
+    match written.as_str() {
+        "combined" => return Some(LogFormat::Combined),
+        "json" => return Some(LogFormat::Json),
+        "logfmt" => return Some(LogFormat::Logfmt),
+        _ => {}
+    }
+    if !written.contains('$') {
+        let help = match decode::nearest(&written, words.into_iter()) {
+            Some(best) => format!("did you mean \"{best}\"?"),
+            None => format!(
+                "write {}, or a template such as \"$remote_addr $request $status\"",
+                decode::listed(words.into_iter())
+            ),
+        };
+        sink.error(&node.span(), format!("\"{key}\" is no format: \"{written}\""), Some(help));
+        return None;
+    }
+    match written.parse::<Template>() {
+        Ok(template) => Some(LogFormat::Template(Arc::new(template))),
+        Err(e) => {
+            let nearest = match &e {
+                TemplateError::Unknown(name) => decode::nearest(name, Template::variables()),
+                TemplateError::Dollar | TemplateError::LineBreak => None,
+            };
+            let help = match nearest {
+                Some(best) => format!("did you mean \"${best}\"?"),
+                None => format!("the variables are {}", decode::listed(Template::variables())),
+            };
+            sink.error(&node.span(), format!("{e}, in \"{key}\""), Some(help));
+            None
+        }
+    }
+}
+
+/// `"404"`, `"5xx"`, `"500-503"`.
+pub(super) fn statuses(sink: &Sink, key: &str, node: &Node) -> Option<Vec<RangeInclusive<u16>>> {
+    let mut ranges = Vec::new();
+    let mut is_good = true;
+    for at in decode::strings(sink, key, node)? {
+        match status_range(&at.value) {
+            Some(range) => ranges.push(range),
+            None => {
+                let help = "write \"404\", \"5xx\" or \"500-503\"".to_owned();
+                sink.error(&at.span, format!("\"{}\" is no status from 100 to 599", at.value), Some(help));
+                is_good = false;
+            }
+        }
+    }
+    is_good.then_some(ranges)
+}
+
+fn status_range(text: &str) -> Option<RangeInclusive<u16>> {
+    let status = |text: &str| text.parse::<u16>().ok().filter(|s| text.len() == 3 && (100..600).contains(s));
+    if let Some(class) = text.strip_suffix("xx") {
+        let class = class.parse::<u16>().ok().filter(|c| (1..=5).contains(c) && text.len() == 3)?;
+        return Some(class * 100..=class * 100 + 99);
+    }
+    match text.split_once('-') {
+        Some((first, last)) => {
+            let (first, last) = (status(first)?, status(last)?);
+            (first <= last).then_some(first..=last)
+        }
+        None => status(text).map(|s| s..=s),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_single_ones_classes_and_ranges() {
+        let good = [("404", 404..=404), ("5xx", 500..=599), ("100-199", 100..=199), ("503-503", 503..=503)];
+        for (text, range) in good {
+            assert_eq!(status_range(text), Some(range), "{text}");
+        }
+        for bad in ["", "99", "600", "0404", "6xx", "xx", "5x", "55xx", "503-500", "500-", "-500", "+50", "a"] {
+            assert_eq!(status_range(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn syslog_servers_have_addresses() {
+        assert_eq!(syslog("syslog+udp://192.0.2.1:514"), Some(Syslog::Udp(([192, 0, 2, 1], 514).into())));
+        assert_eq!(syslog("syslog+tcp://[::1]:601"), Some(Syslog::Tcp("[::1]:601".parse().unwrap())));
+        assert_eq!(syslog("syslog+unix:///dev/log"), Some(Syslog::Unix("/dev/log".into())));
+        let long = format!("syslog+unix:///{}", "a".repeat(108));
+        for bad in [
+            "syslog",
+            "syslog:server=a",
+            "syslog+udp://a:514",
+            "syslog+udp://192.0.2.1",
+            "syslog+tcp://192.0.2.1:0",
+            &long,
+        ] {
+            assert_eq!(syslog(bad), None, "{bad}");
+        }
+    }
+}

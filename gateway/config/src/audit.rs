@@ -1,0 +1,569 @@
+//! Audits by the policies that people know by name: `sealane check --policy NAME`.
+//!
+//! The reading code calls these functions where it has a setting and its place; without a policy they return at once. What
+//! breaks a rule is an error with the place of the setting, or of the table in which the setting is missing. The rules with their
+//! sources are in `docs/reference/policies.md`.
+
+use super::decode::{At, Section};
+use super::diagnostics::Sink;
+use super::host::{Hosts, Target, Upstreams};
+use super::identity::Loaded;
+use super::listener::Draft;
+use super::tls::{GROUPS, SUITES};
+use sealane_proxy::snapshot::Action;
+use sealane_tls::policy::{Group, Suite, Version};
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::public_key::PublicKey;
+
+/// A policy that a configuration can be audited by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Mozilla's guideline "Server Side TLS", configuration Modern.
+    Modern,
+    /// The same guideline, configuration Intermediate.
+    Intermediate,
+    /// The same guideline, configuration Old.
+    Old,
+    /// PCI DSS 4.0.1, requirements 2.2.7 and 4.2.1.
+    PciDss4,
+    /// 45 CFR 164.312(e), by the guidance of HHS: NIST SP 800-52 revision 2.
+    Hipaa,
+    /// FIPS 140-3: approved algorithms, in a validated module.
+    Fips1403,
+    /// NSA's CNSA 2.0.
+    Cnsa2,
+}
+
+/// Every policy with its name.
+pub const POLICIES: &[(&str, Policy)] = &[
+    ("modern", Policy::Modern),
+    ("intermediate", Policy::Intermediate),
+    ("old", Policy::Old),
+    ("pci-dss-4", Policy::PciDss4),
+    ("hipaa", Policy::Hipaa),
+    ("fips-140-3", Policy::Fips1403),
+    ("cnsa-2", Policy::Cnsa2),
+];
+
+impl std::str::FromStr for Policy {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = POLICIES.iter().find(|(known, _)| *known == name).map(|(_, policy)| *policy);
+        known.ok_or_else(|| {
+            let names: Vec<&str> = POLICIES.iter().map(|(name, _)| *name).collect();
+            format!("the policies are {}", names.join(", "))
+        })
+    }
+}
+
+impl std::fmt::Display for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(POLICIES.iter().find(|(_, policy)| policy == self).map_or("", |(name, _)| name))
+    }
+}
+
+/// What a policy demands of the elements of a set.
+struct Allowed<T: 'static> {
+    these: &'static [T],
+    /// Where it is written.
+    source: &'static str,
+}
+
+/// What a policy demands of certificates.
+struct Certificates {
+    /// Of an RSA key; `None`: RSA is not allowed.
+    rsa_bits: Option<usize>,
+    /// Sizes of ECDSA's curves.
+    curves: &'static [usize],
+    ed25519: bool,
+    /// From the first to the last day.
+    days: Option<i64>,
+    /// What is written where of keys, and of signatures.
+    source: &'static str,
+}
+
+/// The rules of a policy.
+struct Rules {
+    versions: Allowed<Version>,
+    /// Versions that must be enabled.
+    needed: Allowed<Version>,
+    groups: Allowed<Group>,
+    suites: Allowed<Suite>,
+    certificates: Certificates,
+    /// Some certificate of the listener must have an RSA key.
+    rsa_needed: bool,
+    /// The source of: no early data. Empty: it is allowed.
+    no_early_data: &'static str,
+    /// The source of: traffic is encrypted, servers are verified, secrets of connections are not written down, certificates are
+    /// valid. Empty: the policy is only about what listeners negotiate.
+    whole_path: &'static str,
+    /// What no configuration of this program fulfils.
+    limit: Option<&'static str>,
+}
+
+const BOTH: &[Version] = &[Version::Tls13, Version::Tls12];
+const TLS13: &[Version] = &[Version::Tls13];
+const EVERY_GROUP: &[Group] = &[Group::X25519MlKem768, Group::X25519, Group::Secp256r1, Group::Secp384r1];
+const NIST_GROUPS: &[Group] = &[Group::X25519MlKem768, Group::Secp256r1, Group::Secp384r1];
+const EVERY_SUITE: &[Suite] = &[
+    Suite::TLS13_AES_128_GCM_SHA256,
+    Suite::TLS13_AES_256_GCM_SHA384,
+    Suite::TLS13_CHACHA20_POLY1305_SHA256,
+    Suite::ECDHE_ECDSA_AES_128_GCM_SHA256,
+    Suite::ECDHE_ECDSA_AES_256_GCM_SHA384,
+    Suite::ECDHE_ECDSA_CHACHA20_POLY1305_SHA256,
+    Suite::ECDHE_RSA_AES_128_GCM_SHA256,
+    Suite::ECDHE_RSA_AES_256_GCM_SHA384,
+    Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256,
+];
+const TLS13_SUITES: &[Suite] =
+    &[Suite::TLS13_AES_128_GCM_SHA256, Suite::TLS13_AES_256_GCM_SHA384, Suite::TLS13_CHACHA20_POLY1305_SHA256];
+const AES_SUITES: &[Suite] = &[
+    Suite::TLS13_AES_128_GCM_SHA256,
+    Suite::TLS13_AES_256_GCM_SHA384,
+    Suite::ECDHE_ECDSA_AES_128_GCM_SHA256,
+    Suite::ECDHE_ECDSA_AES_256_GCM_SHA384,
+    Suite::ECDHE_RSA_AES_128_GCM_SHA256,
+    Suite::ECDHE_RSA_AES_256_GCM_SHA384,
+];
+
+const MOZILLA_MODERN: &str = "Mozilla Server Side TLS, Modern";
+const MOZILLA_INTERMEDIATE: &str = "Mozilla Server Side TLS, Intermediate";
+const MOZILLA_OLD: &str = "Mozilla Server Side TLS, Old";
+const PCI: &str = "PCI DSS 4.0.1, 4.2.1";
+const NIST_VERSIONS: &str = "NIST SP 800-52r2, 3.1";
+const NIST_CERTIFICATES: &str = "NIST SP 800-52r2, 3.2";
+const NIST_SUITES: &str = "NIST SP 800-52r2, 3.3";
+const NIST_EXTENSIONS: &str = "NIST SP 800-52r2, 3.4";
+const HIPAA: &str = "45 CFR 164.312(e)";
+const FIPS: &str = "FIPS 140-3, SP 800-140C";
+const CNSA: &str = "CNSA 2.0";
+
+impl Policy {
+    fn rules(self) -> Rules {
+        let nobody = Allowed { these: &[], source: "" };
+        match self {
+            Self::Modern => Rules {
+                versions: Allowed { these: TLS13, source: MOZILLA_MODERN },
+                needed: nobody,
+                groups: Allowed { these: EVERY_GROUP, source: MOZILLA_MODERN },
+                suites: Allowed { these: TLS13_SUITES, source: MOZILLA_MODERN },
+                certificates: Certificates {
+                    rsa_bits: None,
+                    curves: &[256, 384],
+                    ed25519: false,
+                    days: Some(90),
+                    source: MOZILLA_MODERN,
+                },
+                rsa_needed: false,
+                no_early_data: "",
+                whole_path: "",
+                limit: None,
+            },
+            Self::Intermediate => Rules {
+                versions: Allowed { these: BOTH, source: MOZILLA_INTERMEDIATE },
+                needed: nobody,
+                groups: Allowed { these: EVERY_GROUP, source: MOZILLA_INTERMEDIATE },
+                suites: Allowed { these: EVERY_SUITE, source: MOZILLA_INTERMEDIATE },
+                certificates: Certificates {
+                    rsa_bits: Some(2048),
+                    curves: &[256, 384],
+                    ed25519: false,
+                    days: Some(366),
+                    source: MOZILLA_INTERMEDIATE,
+                },
+                rsa_needed: false,
+                no_early_data: "",
+                whole_path: "",
+                limit: None,
+            },
+            Self::Old => Rules {
+                versions: Allowed { these: BOTH, source: MOZILLA_OLD },
+                needed: Allowed { these: BOTH, source: MOZILLA_OLD },
+                groups: Allowed { these: EVERY_GROUP, source: MOZILLA_OLD },
+                suites: Allowed { these: EVERY_SUITE, source: MOZILLA_OLD },
+                certificates: Certificates {
+                    rsa_bits: Some(2048),
+                    curves: &[256, 384],
+                    ed25519: false,
+                    days: Some(366),
+                    source: MOZILLA_OLD,
+                },
+                rsa_needed: true,
+                no_early_data: "",
+                whole_path: "",
+                limit: Some(
+                    "this program has no TLS 1.0, no TLS 1.1 and no cipher with CBC, which clients of Old need",
+                ),
+            },
+            Self::PciDss4 => Rules {
+                versions: Allowed { these: BOTH, source: PCI },
+                needed: nobody,
+                groups: Allowed { these: EVERY_GROUP, source: PCI },
+                suites: Allowed { these: EVERY_SUITE, source: PCI },
+                certificates: Certificates {
+                    rsa_bits: Some(2048),
+                    curves: &[256, 384, 521],
+                    ed25519: true,
+                    days: None,
+                    source: "PCI DSS 4.0.1, glossary: strong cryptography",
+                },
+                rsa_needed: false,
+                no_early_data: "",
+                whole_path: PCI,
+                limit: None,
+            },
+            Self::Hipaa => Rules {
+                versions: Allowed { these: BOTH, source: NIST_VERSIONS },
+                needed: Allowed { these: TLS13, source: NIST_VERSIONS },
+                groups: Allowed { these: NIST_GROUPS, source: NIST_EXTENSIONS },
+                suites: Allowed { these: AES_SUITES, source: NIST_SUITES },
+                certificates: Certificates {
+                    rsa_bits: Some(2048),
+                    curves: &[256, 384, 521],
+                    ed25519: false,
+                    days: None,
+                    source: NIST_CERTIFICATES,
+                },
+                rsa_needed: false,
+                no_early_data: NIST_EXTENSIONS,
+                whole_path: HIPAA,
+                limit: None,
+            },
+            Self::Fips1403 => Rules {
+                versions: Allowed { these: BOTH, source: FIPS },
+                needed: nobody,
+                groups: Allowed { these: NIST_GROUPS, source: "FIPS 203, SP 800-56A, SP 800-56C" },
+                suites: Allowed { these: AES_SUITES, source: "SP 800-38D" },
+                certificates: Certificates {
+                    rsa_bits: Some(2048),
+                    curves: &[256, 384, 521],
+                    ed25519: true,
+                    days: None,
+                    source: "FIPS 186-5",
+                },
+                rsa_needed: false,
+                no_early_data: "",
+                whole_path: FIPS,
+                limit: Some("the cryptographic library of this build is not a validated module"),
+            },
+            Self::Cnsa2 => Rules {
+                versions: Allowed { these: TLS13, source: CNSA },
+                needed: nobody,
+                groups: Allowed { these: &[], source: CNSA },
+                suites: Allowed { these: &[Suite::TLS13_AES_256_GCM_SHA384], source: CNSA },
+                certificates: Certificates {
+                    rsa_bits: None,
+                    curves: &[],
+                    ed25519: false,
+                    days: None,
+                    source: "CNSA 2.0: ML-DSA-87",
+                },
+                rsa_needed: false,
+                no_early_data: "",
+                whole_path: CNSA,
+                limit: Some("this program has neither ML-KEM-1024 nor certificates with ML-DSA-87"),
+            },
+        }
+    }
+
+    /// Whether servers are audited, too, not only what clients see.
+    fn covers_upstreams(self) -> bool {
+        !self.rules().whole_path.is_empty()
+    }
+}
+
+/// The policy of this reading, and its rules.
+fn rules(sink: &Sink) -> Option<(Policy, Rules)> {
+    sink.policy.map(|policy| (policy, policy.rules()))
+}
+
+fn breaks(sink: &Sink, policy: Policy, source: &str, span: &Range<usize>, message: &str, help: String) {
+    sink.error(span, format!("{policy}: {message} ({source})"), Some(help));
+}
+
+/// What no configuration fulfils.
+pub(super) fn limits(sink: &Sink) {
+    let Some((policy, rules)) = rules(sink) else { return };
+    if let Some(limit) = rules.limit {
+        sink.error_of_file(format!("{policy}: {limit}"));
+    }
+}
+
+/// The name of a group or suite as the registry has it.
+fn name_of<T: PartialEq>(names: &'static [(&'static str, T)], of: &T) -> &'static str {
+    names.iter().find(|(_, value)| value == of).map_or("", |(name, _)| name)
+}
+
+fn names_of<T: PartialEq>(names: &'static [(&'static str, T)], of: &[T]) -> Vec<&'static str> {
+    of.iter().map(|value| name_of(names, value)).collect()
+}
+
+const VERSION_NAMES: &[(&str, Version)] = &[("1.3", Version::Tls13), ("1.2", Version::Tls12)];
+
+/// A TLS section, or the place of what has the defaults.
+pub(super) struct Written<'s, 'd> {
+    pub sink: &'s Sink<'s>,
+    pub section: Option<&'s Section<'s, 'd>>,
+    /// Where it stands.
+    pub span: Range<usize>,
+}
+
+impl Written<'_, '_> {
+    /// Where a setting stands, or should.
+    fn at(&self, key: &str) -> Range<usize> {
+        self.section.and_then(|section| section.key_span(key)).unwrap_or_else(|| self.span.clone())
+    }
+}
+
+/// One set of a TLS section, against what a policy allows.
+fn subset<T: PartialEq + Copy>(
+    written: &Written,
+    policy: Policy,
+    key: &'static str,
+    names: &'static [(&'static str, T)],
+    used: &[T],
+    allowed: &Allowed<T>,
+) {
+    let (kept, more): (Vec<T>, Vec<T>) = used.iter().copied().partition(|value| allowed.these.contains(value));
+    if more.is_empty() {
+        return;
+    }
+    let help = match (kept.is_empty(), allowed.these.is_empty()) {
+        (true, true) => "this program has nothing that the policy allows".to_owned(),
+        (true, false) => format!("write {key} = {:?}", names_of(names, allowed.these)),
+        (false, _) => format!("write {key} = {:?}", names_of(names, &kept)),
+    };
+    let message = format!("\"{key}\" has {}, which the policy does not allow", names_of(names, &more).join(", "));
+    breaks(written.sink, policy, allowed.source, &written.at(key), &message, help);
+}
+
+/// What a TLS section lets connections negotiate.
+pub(super) fn protocol(written: &Written, server: bool, versions: &[Version], groups: &[Group], suites: &[Suite]) {
+    let Some((policy, rules)) = rules(written.sink) else { return };
+    if !server && !policy.covers_upstreams() {
+        return;
+    }
+    subset(written, policy, "versions", VERSION_NAMES, versions, &rules.versions);
+    subset(written, policy, "groups", GROUPS, groups, &rules.groups);
+    // Suites of a version that is not allowed go with the version.
+    let of_version: Vec<Suite> = suites
+        .iter()
+        .copied()
+        .filter(|suite| {
+            let version = if TLS13_SUITES.contains(suite) { Version::Tls13 } else { Version::Tls12 };
+            rules.versions.these.contains(&version)
+        })
+        .collect();
+    subset(written, policy, "ciphers", SUITES, &of_version, &rules.suites);
+    for version in rules.needed.these.iter().filter(|version| !versions.contains(version)) {
+        let name = name_of(VERSION_NAMES, version);
+        let (message, help) = (format!("TLS {name} is not enabled"), format!("add \"{name}\" to \"versions\""));
+        breaks(written.sink, policy, rules.needed.source, &written.at("versions"), &message, help);
+    }
+}
+
+/// What else `[listener.tls]` says.
+pub(super) fn listener(section: &Section, early_data: bool, key_log: bool, certificates: Option<&[Arc<Loaded>]>) {
+    let sink = section.sink;
+    let Some((policy, rules)) = rules(sink) else { return };
+    let at = |key: &str| section.key_span(key).unwrap_or_else(|| section.span.clone());
+    if early_data && !rules.no_early_data.is_empty() {
+        let message = "early data is accepted, which an attacker can replay";
+        breaks(sink, policy, rules.no_early_data, &at("early_data"), message, "remove \"early_data\"".to_owned());
+    }
+    if key_log && !rules.whole_path.is_empty() {
+        let message = "secrets of connections are written to a file";
+        let help = "remove \"dangerous_key_log\"".to_owned();
+        breaks(sink, policy, rules.whole_path, &at("dangerous_key_log"), message, help);
+    }
+    let is_rsa = |loaded: &Arc<Loaded>| loaded.identity.kind == sealane_tls::policy::KeyKind::Rsa;
+    if rules.rsa_needed && !sink.offline() && certificates.is_some_and(|all| !all.iter().any(is_rsa)) {
+        let message = "no certificate has an RSA key, which the oldest clients need";
+        let help = "add a certificate with an RSA key of 2048 bits for the same names".to_owned();
+        breaks(sink, policy, rules.certificates.source, &at("certificates"), message, help);
+    }
+}
+
+/// A certificate of a listener.
+pub(super) fn certificate(sink: &Sink, loaded: &Loaded, span: &Range<usize>) {
+    let Some((policy, rules)) = rules(sink) else { return };
+    // Offline there is a stand-in for each.
+    if sink.offline() {
+        return;
+    }
+    let demands = &rules.certificates;
+    let shown = loaded.identity.source.display();
+    if loaded.self_signed {
+        let message = format!("{shown}: there is no certificate of the authority yet");
+        let help = "run the audit again when the gateway has obtained it".to_owned();
+        return breaks(sink, policy, demands.source, span, &message, help);
+    }
+    for (i, der) in loaded.identity.chain.iter().enumerate() {
+        let Ok((_, parsed)) = X509Certificate::from_der(der) else { continue };
+        let which = if i == 0 { format!("{shown}") } else { format!("{shown}, certificate {}", i + 1) };
+        let tell = |what: String, help: &str| {
+            breaks(sink, policy, demands.source, span, &format!("{which}: {what}"), help.to_owned());
+        };
+        let renew = "get a certificate with another key";
+        match parsed.public_key().parsed() {
+            Ok(PublicKey::RSA(key)) => match demands.rsa_bits {
+                // Authorities sign ECDSA certificates with RSA, too.
+                None if i > 0 && !demands.curves.is_empty() && key.key_size() >= 2048 => {}
+                None => tell("its key is RSA".to_owned(), renew),
+                Some(bits) if key.key_size() < bits => {
+                    tell(format!("its RSA key has {} bits, and must have {bits}", key.key_size()), renew);
+                }
+                Some(_) => {}
+            },
+            Ok(PublicKey::EC(point)) => {
+                // P-521 has 66 bytes.
+                let bits = if point.key_size() == 528 { 521 } else { point.key_size() };
+                if !demands.curves.contains(&bits) {
+                    tell(format!("its key is ECDSA with {bits} bits"), renew);
+                }
+            }
+            _ if loaded.identity.kind == sealane_tls::policy::KeyKind::Ed25519 && i == 0 => {
+                if !demands.ed25519 {
+                    tell("its key is Ed25519".to_owned(), renew);
+                }
+            }
+            _ => tell("its key is of a kind that the policy does not name".to_owned(), renew),
+        }
+        let weak = ["1.2.840.113549.1.1.4", "1.2.840.113549.1.1.5", "1.2.840.10045.4.1"];
+        let signature = parsed.signature_algorithm.algorithm.to_id_string();
+        if weak.contains(&signature.as_str()) && parsed.subject() != parsed.issuer() {
+            tell("it is signed with SHA-1 or MD5".to_owned(), "get one that is signed with SHA-256");
+        }
+        let (from, to) = (parsed.validity().not_before.timestamp(), parsed.validity().not_after.timestamp());
+        if let Some(days) = demands.days.filter(|days| i == 0 && to - from > days * 86_400 + 86_399) {
+            let what = format!("it is valid for {} days, and the longest is {days}", (to - from) / 86_400);
+            tell(what, "get certificates for a shorter time, and renew them automatically");
+        }
+        if i == 0 && !rules.whole_path.is_empty() && !(from..=to).contains(&now()) {
+            let what = format!("{which}: it is not valid now");
+            breaks(sink, policy, rules.whole_path, span, &what, "renew it".to_owned());
+        }
+    }
+}
+
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
+}
+
+/// Servers whose certificate is not checked.
+pub(super) fn unverified(sink: &Sink, span: &Range<usize>) {
+    let Some((policy, rules)) = rules(sink).filter(|(policy, _)| policy.covers_upstreams()) else { return };
+    let help = "remove \"dangerous_skip_verification\", and set \"ca\"".to_owned();
+    breaks(sink, policy, rules.whole_path, span, "the server's certificate is not checked", help);
+}
+
+/// Upstreams with a name whose servers are asked without TLS. What is relayed as it comes is not asked.
+pub(super) fn plain_upstreams(sink: &Sink, names: &[At<String>], upstreams: &Upstreams, hosts: &Hosts) {
+    let relays =
+        |index: usize| hosts.actions().any(|a| matches!(a, Action::Passthrough { upstream, .. } if *upstream == index));
+    for name in names {
+        let Some(index) = upstreams.named.get(&name.value).copied().flatten() else { continue };
+        if upstreams.all[index].tls.is_none() && !relays(index) {
+            for server in &upstreams.plans[index].servers {
+                plain_server(sink, &server.host, &name.span);
+            }
+        }
+    }
+}
+
+/// A server that is asked without TLS. Inside a machine or a private network that is allowed.
+pub(super) fn plain_server(sink: &Sink, host: &str, span: &Range<usize>) {
+    let Some((policy, rules)) = rules(sink).filter(|(policy, _)| policy.covers_upstreams()) else { return };
+    let inside = match host.parse::<IpAddr>() {
+        Ok(address) => is_private(address),
+        // Names without a dot, and those of private zones, are the network's own.
+        Err(_) => {
+            let own = [".internal", ".local", ".localhost", ".lan", ".home.arpa", ".test"];
+            !host.trim_end_matches('.').contains('.') || own.iter().any(|zone| host.ends_with(zone))
+        }
+    };
+    if !inside {
+        let help = format!("write \"https://{host}\"");
+        let message = format!("requests for {host} leave the private network without encryption");
+        breaks(sink, policy, rules.whole_path, span, &message, help);
+    }
+}
+
+/// Loopback, link-local, and the private networks of RFC 1918, RFC 4193 and RFC 6598.
+fn is_private(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => {
+            let [a, b, ..] = v4.octets();
+            v4.is_loopback() || v4.is_private() || v4.is_link_local() || (a == 100 && (64..128).contains(&b))
+        }
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
+    }
+}
+
+/// The admin listener, which has no TLS.
+pub(super) fn admin(sink: &Sink, address: IpAddr, span: &Range<usize>) {
+    let Some((policy, rules)) = rules(sink).filter(|(policy, _)| policy.covers_upstreams()) else { return };
+    if !address.is_loopback() {
+        let source = if policy == Policy::PciDss4 { "PCI DSS 4.0.1, 2.2.7" } else { rules.whole_path };
+        let help = "write an address of this machine: listen = \"127.0.0.1:9180\"".to_owned();
+        breaks(sink, policy, source, span, "the admin listener is reached over the network without encryption", help);
+    }
+}
+
+/// Listeners that serve more than redirects without TLS.
+pub(super) fn plain_listeners(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &Hosts) {
+    let Some((policy, rules)) = rules(sink).filter(|(policy, _)| policy.covers_upstreams()) else { return };
+    for (listener, target) in listeners.iter().zip(targets) {
+        if listener.has_tls() || listener.broken_tls || listener.tcp || listener.address.ip().is_loopback() {
+            continue;
+        }
+        let served = target.hosts.iter().filter(|(_, host)| !matches!(hosts.action(**host), Action::Redirect(_)));
+        let mut names: Vec<String> = served.map(|(pattern, _)| pattern.to_string()).collect();
+        if names.is_empty() {
+            continue;
+        }
+        names.sort();
+        names.truncate(3);
+        let message = format!("listener {} serves {} without encryption", listener.written, names.join(", "));
+        let help = "give these hosts listeners = [\":443\"], and redirect = \"https://{host}{uri}\" to this listener";
+        breaks(sink, policy, rules.whole_path, &listener.span, &message, help.to_owned());
+    }
+}
+
+/// The tunnel, which the policies of HTTP do not speak of.
+pub(super) fn tunnel(sink: &Sink, span: &Range<usize>) {
+    if let Some((policy, _)) = rules(sink) {
+        sink.warn(span, format!("{policy}: the tunnel is not part of this audit"), None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_has_its_name() {
+        for (name, policy) in POLICIES {
+            assert_eq!(name.parse::<Policy>(), Ok(*policy));
+            assert_eq!(policy.to_string(), *name);
+        }
+        assert!("pci".parse::<Policy>().unwrap_err().contains("pci-dss-4"));
+    }
+
+    #[test]
+    fn what_is_inside_a_private_network() {
+        for inside in ["127.0.0.1", "::1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "fd00::1", "fe80::1"]
+        {
+            assert!(is_private(inside.parse().unwrap()), "{inside}");
+        }
+        for outside in ["8.8.8.8", "172.32.0.1", "100.128.0.1", "2001:db8::1", "::ffff:8.8.8.8"] {
+            assert!(!is_private(outside.parse().unwrap()), "{outside}");
+        }
+    }
+}

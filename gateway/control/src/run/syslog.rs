@@ -1,0 +1,221 @@
+//! Sends access log lines to a syslog server: RFC 5424, over UDP (RFC 5426), TCP (RFC 6587 §3.4.1) or a Unix socket.
+//!
+//! The access log's thread calls this, so waiting here delays nobody but other lines, which wait in a bounded queue and are
+//! dropped when it is full. A server that does not answer is tried again after a while, and lines meanwhile are lost.
+
+use crate::config::Syslog;
+use crate::log::Time;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant, SystemTime};
+
+/// `local7.info` (RFC 5424 §6.2.1): 23 times 8, and 6.
+const PRIORITY: u8 = 190;
+/// The longest message in a datagram; longer lines are cut. RFC 5426 §3.2 promises 480 bytes, servers usually take 8 KiB.
+const MAX_DATAGRAM: usize = 8192;
+/// How long connecting and sending may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a server is left alone after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+/// RFC 5424 §6.2.4: the longest name of a host.
+const MAX_HOST: usize = 255;
+
+/// A syslog server, connected to when there is something to send.
+pub struct Sender {
+    server: Syslog,
+    /// What stands between the time and the line: ` HOST sealane PID access - `.
+    names: String,
+    connection: Option<Connection>,
+    /// It is not tried before.
+    retry_at: Option<Instant>,
+    message: Vec<u8>,
+}
+
+enum Connection {
+    Udp(UdpSocket),
+    Tcp(TcpStream),
+    Unix(UnixDatagram),
+}
+
+/// What became of some lines.
+#[derive(Debug, Default)]
+pub struct Sent {
+    /// Lines that were not sent.
+    pub lost: u64,
+    /// Why, the last time.
+    pub error: Option<io::Error>,
+}
+
+impl Sender {
+    /// Connects to nothing yet.
+    pub fn new(server: Syslog) -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        // RFC 5424 §6: printable ASCII, and `-` where nothing is known.
+        let host: String = host.trim().chars().filter(char::is_ascii_graphic).take(MAX_HOST).collect();
+        let host = if host.is_empty() { "-" } else { &host };
+        let names = format!(" {host} sealane {} access - ", std::process::id());
+        Self { server, names, connection: None, retry_at: None, message: Vec::new() }
+    }
+
+    /// Sends whole lines, each as a message.
+    pub fn send(&mut self, lines: &[u8]) -> Sent {
+        let mut sent = Sent::default();
+        let header = format!("<{PRIORITY}>1 {}{}", Time(SystemTime::now()), self.names);
+        for line in lines.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+            if let Err(e) = self.send_line(&header, line) {
+                sent.lost += 1;
+                sent.error = Some(e);
+            }
+        }
+        sent
+    }
+
+    fn send_line(&mut self, header: &str, line: &[u8]) -> io::Result<()> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => {
+                if self.retry_at.is_some_and(|at| Instant::now() < at) {
+                    return Err(io::Error::new(
+                        io::ErrorKind::NotConnected,
+                        "the syslog server was not reached a moment ago",
+                    ));
+                }
+                match Connection::open(&self.server) {
+                    Ok(connection) => none.insert(connection),
+                    Err(e) => {
+                        self.retry_at = Some(Instant::now() + RETRY);
+                        return Err(e);
+                    }
+                }
+            }
+        };
+        let result = connection.send(&mut self.message, header.as_bytes(), line);
+        if let (Err(_), Connection::Tcp(_) | Connection::Unix(_)) = (&result, connection) {
+            // A message may have been sent in part. A UDP socket stays as good as it was.
+            self.connection = None;
+            self.retry_at = Some(Instant::now() + RETRY);
+        }
+        result
+    }
+}
+
+impl Connection {
+    fn open(server: &Syslog) -> io::Result<Self> {
+        match server {
+            Syslog::Udp(address) => {
+                let any = match address {
+                    SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+                    SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+                };
+                let socket = UdpSocket::bind(any)?;
+                socket.connect(address)?;
+                socket.set_write_timeout(Some(TIMEOUT))?;
+                Ok(Self::Udp(socket))
+            }
+            Syslog::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, TIMEOUT)?;
+                stream.set_write_timeout(Some(TIMEOUT))?;
+                Ok(Self::Tcp(stream))
+            }
+            Syslog::Unix(path) => {
+                let socket = UnixDatagram::unbound()?;
+                socket.connect(path)?;
+                socket.set_write_timeout(Some(TIMEOUT))?;
+                Ok(Self::Unix(socket))
+            }
+        }
+    }
+
+    fn send(&mut self, message: &mut Vec<u8>, header: &[u8], line: &[u8]) -> io::Result<()> {
+        message.clear();
+        if let Self::Tcp(_) = self {
+            write!(message, "{} ", header.len() + line.len())?;
+        }
+        message.extend_from_slice(header);
+        message.extend_from_slice(line);
+        match self {
+            Self::Tcp(stream) => stream.write_all(message),
+            Self::Udp(socket) => socket.send(&message[..message.len().min(MAX_DATAGRAM)]).map(drop),
+            Self::Unix(socket) => socket.send(&message[..message.len().min(MAX_DATAGRAM)]).map(drop),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    /// `<190>1 TIME HOST sealane PID access - LINE` without what differs from run to run.
+    fn line_of(message: &str) -> &str {
+        let mut parts = message.splitn(8, ' ');
+        let header: Vec<&str> = parts.by_ref().take(7).collect();
+        assert_eq!((header[0], header[3], header[5], header[6]), ("<190>1", "sealane", "access", "-"), "{message}");
+        assert!(header[1].ends_with('Z') && header[4] == std::process::id().to_string(), "{message}");
+        parts.next().unwrap()
+    }
+
+    #[test]
+    fn datagrams_have_a_line_each() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let unix = UnixDatagram::bind(&path).unwrap();
+        let mut buffer = [0; 2 * MAX_DATAGRAM];
+        let long = "x".repeat(2 * MAX_DATAGRAM);
+        let lines = format!("one two\nthree\n{long}\n");
+        type Receive<'r> = Box<dyn FnMut(&mut [u8]) -> io::Result<usize> + 'r>;
+        let targets: [(Syslog, Receive); 2] = [
+            (Syslog::Udp(server.local_addr().unwrap()), Box::new(|b| server.recv(b))),
+            (Syslog::Unix(path.clone()), Box::new(|b| unix.recv(b))),
+        ];
+        for (target, mut receive) in targets {
+            let sent = Sender::new(target).send(lines.as_bytes());
+            assert_eq!(sent.lost, 0, "{:?}", sent.error);
+            for wanted in ["one two", "three"] {
+                let n = receive(&mut buffer).unwrap();
+                assert_eq!(line_of(str::from_utf8(&buffer[..n]).unwrap()), wanted);
+            }
+            assert_eq!(receive(&mut buffer).unwrap(), MAX_DATAGRAM);
+        }
+    }
+
+    #[test]
+    fn a_stream_has_lengths_and_is_made_again() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = Sender::new(Syslog::Tcp(server.local_addr().unwrap()));
+        assert_eq!(sender.send(b"one\ntwo words\n").lost, 0);
+        let (mut stream, _) = server.accept().unwrap();
+        sender.connection = None;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let mut rest = &text[..];
+        for wanted in ["one", "two words"] {
+            let (length, behind) = rest.split_once(' ').unwrap();
+            let (message, more) = behind.split_at(length.parse().unwrap());
+            assert_eq!(line_of(message), wanted);
+            rest = more;
+        }
+        assert!(rest.is_empty());
+        assert_eq!(sender.send(b"three\n").lost, 0);
+        assert!(server.accept().is_ok());
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_costs_lines_and_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut sender = Sender::new(Syslog::Unix(path.clone()));
+        let sent = sender.send(b"one\ntwo\n");
+        assert_eq!(sent.lost, 2);
+        assert!(sender.retry_at.is_some());
+        let server = UnixDatagram::bind(&path).unwrap();
+        sender.retry_at = Some(Instant::now());
+        assert_eq!(sender.send(b"three\n").lost, 0);
+        let mut buffer = [0; 1024];
+        let n = server.recv(&mut buffer).unwrap();
+        assert_eq!(line_of(str::from_utf8(&buffer[..n]).unwrap()), "three");
+    }
+}

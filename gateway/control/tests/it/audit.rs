@@ -1,0 +1,297 @@
+//! Audits by policies: for each rule a configuration that passes, and one that breaks it.
+
+use super::files::Folder;
+use rcgen::{CertificateParams, KeyPair, RsaKeySize, date_time_ymd};
+use sealane_control::config::{POLICIES, Policy};
+use sealane_control::resolve;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A certificate with an RSA key of 1024 bits.
+const SMALL: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIB+zCCAWSgAwIBAgIUSOidq+Wf7Nec0l9sOV6QaC07EZYwDQYJKoZIhvcNAQEL\n\
+BQAwEDEOMAwGA1UEAwwFc21hbGwwIBcNMjYxMTIzMDYxNzQwWhgPMjEyNjEwMzAw\n\
+NjE3NDBaMBAxDjAMBgNVBAMMBXNtYWxsMIGfMA0GCSqGSIb3DQEBAQUAA4GNADCB\n\
+iQKBgQCrOfP8TiROuolYFL2QtoNW6CfCXsJzZkXPUDZ012bxhQhm4cv+GpMpN9Xi\n\
+GhQcs6RPPmVhEXVzV8EYcC1fqxLdSp+3GHrnrm928YKmW6WnWJl+tbjOle2em/HM\n\
+U5r+nCRfgSVz8Yy3BrhijReAdbwH/93mhJF3tQYbz8xoVUhftQIDAQABo1AwTjAd\n\
+BgNVHQ4EFgQU76tZz4LWznB+LuSsJ979wZRgE8AwHwYDVR0jBBgwFoAU76tZz4LW\n\
+znB+LuSsJ979wZRgE8AwDAYDVR0TBAUwAwEB/zANBgkqhkiG9w0BAQsFAAOBgQCd\n\
+9HSh3D7sqy2XtzRQiQFwl3FcyLcgeGyQP+jWEpgMWzztWQyEiaVMKs3sq9T2irZV\n\
+7YMNaohOAfQwtuv9IZhuR9bZd1Z2tsakWMGS/48zmEutKW0N2fliKS0Zoj09v9d7\n\
+QZEaj481LMXii3dj2ziAtGIZTvATF3Wiixzqup8b9Q==\n\
+-----END CERTIFICATE-----\n";
+/// A certificate that is signed by ECDSA with SHA-1.
+const SHA1: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIBHzCBxgIUTNhEEn3svdXX7p3MU6dyQ+Mdh3QwCQYHKoZIzj0EATANMQswCQYD\n\
+VQQDDAJjYTAgFw0yNjExMjMwNjE3NDRaGA8yMTI2MTAzMDA2MTc0NFowFzEVMBMG\n\
+A1UEAwwMaW50ZXJtZWRpYXRlMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE/kJI\n\
+llyucQpjTOxEVNEBCEHweqsPRHegXOcyLbnz+pdOQRJjQ2w7b2/L883VtDolXRfU\n\
+8B5JBM5JHa1JvPt5ADAJBgcqhkjOPQQBA0kAMEYCIQCZcBQEw3tE1cRZFOyOLfMl\n\
+42WBKuNglcopdqzlJcFJrQIhAMJJQlUo7i/O4pyuTsHv0feombjaPbmCO8/PzUz+\n\
+RQrJ\n\
+-----END CERTIFICATE-----\n";
+
+const NIST: &str = "groups = [\"X25519MLKEM768\", \"secp256r1\", \"secp384r1\"]\n\
+                    ciphers = [\"TLS_AES_256_GCM_SHA384\", \"ECDHE-ECDSA-AES256-GCM-SHA384\"]\n";
+
+/// A folder with certificates of several kinds for `a.example`.
+fn folder() -> Folder {
+    let folder = Folder::new();
+    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let day = Duration::from_secs(86_400);
+    let write = |name: &str, days: u32, key: &KeyPair, more: &str| {
+        let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+        params.not_before = date_time_ymd(1970, 1, 1) + today - day;
+        params.not_after = params.not_before + day * days;
+        folder.write(&format!("certs/{name}.pem"), params.self_signed(key).unwrap().pem() + more);
+        folder.write(&format!("certs/{name}.key"), key.serialize_pem());
+    };
+    let ecdsa = KeyPair::generate().unwrap();
+    write("ecdsa", 80, &ecdsa, "");
+    write("year", 365, &ecdsa, "");
+    write("long", 800, &ecdsa, "");
+    write("small", 80, &ecdsa, SMALL);
+    write("sha1", 80, &ecdsa, SHA1);
+    write("rsa", 80, &KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap(), "");
+    write("p521", 80, &KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA512).unwrap(), "");
+    write("ed25519", 80, &KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap(), "");
+    folder.certificate_until("expired", &["a.example"], 2010);
+    folder.ca("ca");
+    folder
+}
+
+/// A gateway with this certificate, these lines in its `[listener.tls]`, and these after its host.
+fn text(certificate: &str, tls: &str, more: &str) -> String {
+    format!(
+        "[[listener]]\naddress = \"127.0.0.1:8443\"\n[listener.tls]\n\
+         certificates = [{{ cert = \"certs/{certificate}.pem\", key = \"certs/{certificate}.key\" }}]\n{tls}\
+         [[host]]\nnames = [\"a.example\"]\nlisteners = [\"127.0.0.1:8443\"]\nrespond = {{}}\n{more}"
+    )
+}
+
+/// What breaks a policy, as printed without the policy's name.
+fn broken(folder: &Folder, policy: Policy, text: &str) -> Vec<String> {
+    let path = folder.write("sealane.toml", text);
+    match resolve::audit_and_wait(&path, policy) {
+        Ok(_) => Vec::new(),
+        Err(errors) => {
+            let name = format!("{policy}: ");
+            let cut = |d: &sealane_control::config::Diagnostic| {
+                let rule = d.message.strip_prefix(&name).unwrap_or_else(|| panic!("{errors}\n--- in\n{text}"));
+                // Every rule names its line and a remedy; what the program cannot do is about none.
+                assert!(
+                    rule.contains("this program") || rule.contains("this build") || d.line > 0 && d.help.is_some(),
+                    "{d}"
+                );
+                rule.to_owned()
+            };
+            errors.errors.iter().map(cut).collect()
+        }
+    }
+}
+
+/// A configuration that breaks nothing but what the program cannot do, and changes of it, each of which breaks one rule more.
+fn check(policy: Policy, good: &str, limits: &[&str], bad: &[(&str, &str)]) {
+    let folder = folder();
+    let left = broken(&folder, policy, good);
+    assert_eq!(left.len(), limits.len(), "{policy}: {left:#?}");
+    for limit in limits {
+        assert!(left.iter().any(|rule| rule.contains(limit)), "{policy}: {limit}: {left:#?}");
+    }
+    for (text, wanted) in bad {
+        let found = broken(&folder, policy, text);
+        let more: Vec<&String> = found.iter().filter(|rule| !left.contains(rule)).collect();
+        assert!(!more.is_empty(), "{policy}: nothing breaks it in\n{text}");
+        assert!(more.iter().all(|rule| rule.contains(wanted)), "{policy}: {wanted}: {more:#?}\n--- in\n{text}");
+    }
+}
+
+/// Changes that break every policy about the whole path.
+fn whole_path(certificate: &str, tls: &str) -> Vec<(String, &'static str)> {
+    let upstream = |server: &str, more: &str| format!("[[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n{more}");
+    let host = |names: &str, more: &str| format!("[[host]]\nnames = [\"{names}\"]\nlisteners = [{more}\n");
+    let secure = "\"127.0.0.1:8443\"]";
+    let uses = host("b.example", &format!("{secure}\nupstream = \"u\""));
+    vec![
+        (text(certificate, &format!("{tls}dangerous_key_log = \"keys.log\"\n"), ""), "secrets of connections"),
+        (
+            text(
+                certificate,
+                tls,
+                &(upstream(
+                    "https://127.0.0.1:1",
+                    &format!("[upstream.tls]\n{tls}dangerous_skip_verification = true\n"),
+                ) + &uses),
+            ),
+            "is not checked",
+        ),
+        (text(certificate, tls, &(upstream("http://192.0.2.1:1", "") + &uses)), "leave the private network"),
+        (text(certificate, tls, &(upstream("app.example.com:80", "") + &uses)), "leave the private network"),
+        (
+            text(certificate, tls, &host("b.example", &format!("{secure}\nto = [\"http://192.0.2.1:1\"]"))),
+            "leave the private network",
+        ),
+        (
+            text(
+                certificate,
+                tls,
+                &format!(
+                    "[[listener]]\naddress = \"192.0.2.9:8080\"\n{}",
+                    host("b.example", "\"192.0.2.9:8080\"]\nrespond = {}")
+                ),
+            ),
+            "serves b.example without encryption",
+        ),
+        (text(certificate, tls, "[admin]\nlisten = \"192.0.2.9:9180\"\n"), "the admin listener"),
+        (text("expired", tls, ""), "it is not valid now"),
+    ]
+}
+
+fn check_whole_path(policy: Policy, certificate: &str, tls: &str, limits: &[&str]) {
+    let bad = whole_path(certificate, tls);
+    let bad: Vec<(&str, &str)> = bad.iter().map(|(text, wanted)| (text.as_str(), *wanted)).collect();
+    // What is allowed: a redirect without TLS, and servers of the private network.
+    let good = "[[listener]]\naddress = \"192.0.2.9:8080\"\n\
+                [[host]]\nnames = [\"*\"]\nlisteners = [\"192.0.2.9:8080\"]\nredirect = \"https://{host}{uri}\"\n\
+                [[host]]\nnames = [\"b.example\"]\nlisteners = [\"127.0.0.1:8443\"]\n\
+                to = [\"http://10.0.0.1:1\", \"http://app.internal:1\"]\n\
+                [[host]]\nnames = [\"c.example\"]\nlisteners = [\"127.0.0.1:8443\"]\npassthrough = \"relayed\"\n\
+                [[upstream]]\nname = \"relayed\"\nservers = [\"tcp://192.0.2.1:443\"]\n\
+                [admin]\nlisten = \"127.0.0.1:9180\"\n";
+    check(policy, &text(certificate, tls, good), limits, &bad);
+}
+
+#[test]
+fn modern() {
+    let modern = "preset = \"modern\"\n";
+    check(
+        Policy::Modern,
+        &text("ecdsa", modern, ""),
+        &[],
+        &[
+            (&text("ecdsa", "", ""), "\"versions\" has 1.2"),
+            (&text("rsa", modern, ""), "its key is RSA"),
+            (&text("p521", modern, ""), "ECDSA with 521 bits"),
+            (&text("ed25519", modern, ""), "Ed25519"),
+            (&text("year", modern, ""), "valid for 365 days, and the longest is 90"),
+        ],
+    );
+}
+
+#[test]
+fn intermediate() {
+    check(
+        Policy::Intermediate,
+        &text("year", "", ""),
+        &[],
+        &[
+            (&text("small", "", ""), "its RSA key has 1024 bits"),
+            (&text("p521", "", ""), "ECDSA with 521 bits"),
+            (&text("ed25519", "", ""), "Ed25519"),
+            (&text("long", "", ""), "the longest is 366"),
+            (&text("sha1", "", ""), "SHA-1"),
+        ],
+    );
+    // A stricter configuration breaks nothing.
+    check(Policy::Intermediate, &text("rsa", "preset = \"modern\"\n", ""), &[], &[]);
+}
+
+#[test]
+fn old() {
+    let limit = ["no TLS 1.0"];
+    check(
+        Policy::Old,
+        &text("rsa", "", ""),
+        &limit,
+        &[
+            (&text("ecdsa", "", ""), "no certificate has an RSA key"),
+            (&text("rsa", "preset = \"modern\"\n", ""), "TLS 1.2 is not enabled"),
+            (&text("rsa", "versions = [\"1.2\"]\n", ""), "TLS 1.3 is not enabled"),
+        ],
+    );
+}
+
+#[test]
+fn pci_dss_4() {
+    check_whole_path(Policy::PciDss4, "ecdsa", "", &[]);
+    check(
+        Policy::PciDss4,
+        &text("ed25519", "", ""),
+        &[],
+        &[(&text("small", "", ""), "its RSA key has 1024 bits"), (&text("sha1", "", ""), "SHA-1")],
+    );
+}
+
+#[test]
+fn hipaa() {
+    check_whole_path(Policy::Hipaa, "ecdsa", NIST, &[]);
+    let https = "[[host]]\nnames = [\"b.example\"]\nlisteners = [\"127.0.0.1:8443\"]\nto = [\"https://b.example\"]\n";
+    check(
+        Policy::Hipaa,
+        &text("ecdsa", NIST, ""),
+        &[],
+        &[
+            (&text("ecdsa", &NIST.replace("\"secp256r1\"", "\"x25519\""), ""), "\"groups\" has x25519"),
+            (&text("ecdsa", NIST.split_inclusive('\n').next().unwrap(), ""), "CHACHA20"),
+            (
+                &text(
+                    "ecdsa",
+                    &format!("{}versions = [\"1.2\"]\n", NIST.replace("\"TLS_AES_256_GCM_SHA384\", ", "")),
+                    "",
+                ),
+                "TLS 1.3 is not enabled",
+            ),
+            (&text("ecdsa", &format!("{NIST}early_data = \"16KiB\"\n"), ""), "early data is accepted"),
+            (&text("ed25519", NIST, ""), "Ed25519"),
+            (&text("small", NIST, ""), "its RSA key has 1024 bits"),
+            // What is negotiated with servers, too.
+            (&text("ecdsa", NIST, https), "which the policy does not allow"),
+        ],
+    );
+}
+
+#[test]
+fn fips_140_3() {
+    let limit = ["not a validated module"];
+    check_whole_path(Policy::Fips1403, "ecdsa", NIST, &limit);
+    check(
+        Policy::Fips1403,
+        &text("ed25519", NIST, ""),
+        &limit,
+        &[
+            (&text("ecdsa", &NIST.replace("\"secp256r1\"", "\"x25519\""), ""), "\"groups\" has x25519"),
+            (&text("ecdsa", NIST.split_inclusive('\n').next().unwrap(), ""), "CHACHA20"),
+            (&text("small", NIST, ""), "its RSA key has 1024 bits"),
+        ],
+    );
+}
+
+#[test]
+fn cnsa_2() {
+    // Nothing that the program has is enough, and the audit says all of it.
+    let best = "preset = \"modern\"\nciphers = [\"TLS_AES_256_GCM_SHA384\"]\n";
+    let limits = ["neither ML-KEM-1024", "\"groups\" has X25519MLKEM768", "ECDSA with 256 bits"];
+    check(
+        Policy::Cnsa2,
+        &text("ecdsa", best, ""),
+        &limits,
+        &[
+            (
+                &text("ecdsa", "ciphers = [\"TLS_AES_256_GCM_SHA384\", \"ECDHE-ECDSA-AES256-GCM-SHA384\"]\n", ""),
+                "\"versions\" has 1.2",
+            ),
+            (&text("ecdsa", "preset = \"modern\"\n", ""), "TLS_AES_128_GCM_SHA256"),
+            (&text("rsa", best, ""), "its key is RSA"),
+        ],
+    );
+}
+
+#[test]
+fn the_reference_has_a_table_for_each_policy() {
+    let page = include_str!("../../../../docs/reference/policies.md");
+    for (name, _) in POLICIES {
+        assert!(page.contains(&format!("## {name}\n")), "{name}");
+    }
+}

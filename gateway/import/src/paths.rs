@@ -1,0 +1,336 @@
+//! Which paths a rule is for, and the routes that tell them apart.
+//!
+//! NGINX and HAProxy compare paths as texts, Sealane by whole segments. The tests of a site divide all paths into classes: within one
+//! class all paths pass the same tests. [`plan`] asks for the decision about each class, writes routes for those that a route can
+//! say, and then compares: a class for which the routes lead to another decision than the original is listed, so that the caller
+//! reports it. Nothing else is lost between the original and the routes.
+
+use crate::output::Path;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How much of a path a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Extent {
+    /// All of it.
+    Exact,
+    /// Its beginning, or all of it.
+    Begins,
+    /// Its beginning, and something follows.
+    Longer,
+}
+
+/// A text with which paths are compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PathTest {
+    pub text: String,
+    pub extent: Extent,
+    /// Upper and lower case are the same.
+    pub any_case: bool,
+    /// A line feed may follow, as behind `$` of a regular expression.
+    pub line_feed: bool,
+}
+
+impl PathTest {
+    pub fn exact(text: &str) -> Self {
+        Self { text: text.to_owned(), extent: Extent::Exact, any_case: false, line_feed: false }
+    }
+
+    pub fn begins(text: &str) -> Self {
+        Self { text: text.to_owned(), extent: Extent::Begins, any_case: false, line_feed: false }
+    }
+
+    pub fn matches(&self, path: &str) -> bool {
+        let (path, text) = (path.as_bytes(), self.text.as_bytes());
+        let is = |a: &[u8]| if self.any_case { a.eq_ignore_ascii_case(text) } else { a == text };
+        match self.extent {
+            Extent::Exact => is(path) || self.line_feed && path.strip_suffix(b"\n").is_some_and(is),
+            Extent::Begins => path.get(..text.len()).is_some_and(is),
+            Extent::Longer => path.len() > text.len() && path.get(..text.len()).is_some_and(is),
+        }
+    }
+}
+
+/// Whether one of several tests matches.
+pub(crate) fn any(tests: &[PathTest], path: &str) -> bool {
+    tests.iter().any(|t| t.matches(path))
+}
+
+/// A character that no test has, for what follows a text.
+const OTHER: char = '\u{1}';
+/// Most texts of one plan.
+const MAX_TEXTS: usize = 1000;
+/// Deepest path of a route.
+const MAX_DEPTH: usize = 32;
+
+/// The work that all plans of an import may take together, in comparisons.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget(u64);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(100_000_000)
+    }
+}
+
+impl Budget {
+    /// Takes some of it; `None` where there is not enough.
+    pub fn take(&mut self, work: usize) -> Option<()> {
+        self.0 = self.0.checked_sub(work as u64)?;
+        Some(())
+    }
+}
+
+/// Paths for which the routes decide otherwise than the original.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Elsewhere<D> {
+    /// One of them, to be shown.
+    pub path: String,
+    /// What the original does.
+    pub there: D,
+    /// What the routes do.
+    pub here: D,
+}
+
+/// Routes, and what they cannot say.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan<D> {
+    /// Each with a path that it is for, and the decision. The first is for everything.
+    pub routes: Vec<(Path, String, D)>,
+    pub elsewhere: Vec<Elsewhere<D>>,
+}
+
+/// Whether a path can stand in a route.
+pub(crate) fn is_path(path: &str) -> bool {
+    path.starts_with('/')
+        && !path.contains(['*', '?', '#', '%', '\\', ';'])
+        && !path.contains("//")
+        && path.bytes().all(|b| b.is_ascii_graphic())
+        && path.bytes().filter(|b| *b == b'/').count() <= MAX_DEPTH
+        && !path.split('/').any(|s| s == "." || s == "..")
+}
+
+/// Decisions by path, looked up as Sealane does.
+struct Table<D> {
+    exact: BTreeMap<String, D>,
+    below: BTreeMap<String, D>,
+}
+
+impl<D: Clone + PartialEq> Table<D> {
+    /// The decision of the longest prefix by whole segments; `not`: other than this one.
+    fn around(&self, path: &str, not: Option<&str>) -> Option<&D> {
+        let mut end = path.trim_end_matches('/').len();
+        loop {
+            let prefix = &path[..end];
+            if Some(prefix) != not
+                && let Some(d) = self.below.get(prefix)
+            {
+                return Some(d);
+            }
+            end = path[..end].rfind('/')?;
+        }
+    }
+
+    fn find(&self, path: &str) -> Option<&D> {
+        self.exact.get(path).or_else(|| self.around(path, None))
+    }
+}
+
+/// Plans the routes of a site. `tests`: all that paths are compared with. `decide`: what the original does with a path; `cost`: how
+/// many comparisons that takes. `restricts`: whether a decision keeps anybody out. `None`: there are too many paths.
+pub(crate) fn plan<D: Clone + PartialEq>(
+    tests: &[&PathTest],
+    cost: usize,
+    budget: &mut Budget,
+    mut decide: impl FnMut(&str) -> D,
+    restricts: impl Fn(&D) -> bool,
+) -> Option<Plan<D>> {
+    let mut texts: BTreeSet<&str> = tests.iter().map(|t| t.text.as_str()).collect();
+    texts.insert("/");
+    if texts.len() > MAX_TEXTS {
+        return None;
+    }
+    budget.take(texts.len().saturating_mul(cost.saturating_add(1)).saturating_mul(10))?;
+    let mut table = Table { exact: BTreeMap::new(), below: BTreeMap::new() };
+    for text in texts.iter().filter(|t| is_path(t)) {
+        let bare = text.trim_end_matches('/');
+        let slashed = format!("{bare}/");
+        table.below.insert(bare.to_owned(), decide(&format!("{slashed}{OTHER}")));
+        table.exact.insert(slashed.clone(), decide(&slashed));
+        if !bare.is_empty() {
+            table.exact.insert(bare.to_owned(), decide(bare));
+        }
+    }
+    // What is around a path decides the same: no route of its own. Those around come first.
+    let belows: Vec<String> = table.below.keys().cloned().collect();
+    for path in belows.iter().filter(|p| !p.is_empty()) {
+        if table.around(path, Some(path)) == table.below.get(path) {
+            table.below.remove(path);
+        }
+    }
+    let exacts: Vec<String> = table.exact.keys().cloned().collect();
+    for path in &exacts {
+        if table.around(path, None) == table.exact.get(path) {
+            table.exact.remove(path);
+        }
+    }
+    for test in tests.iter().filter(|t| t.line_feed && is_path(&t.text)) {
+        let path = format!("{}\n", test.text);
+        let there = decide(&path);
+        if table.find(&path) != Some(&there) && restricts(&there) {
+            table.exact.insert(path, there);
+        }
+    }
+    let elsewhere = elsewhere(tests, &texts, cost, budget, &table, &mut decide)?;
+    let shown = |path: &str| path.replace('\n', "%0A");
+    let mut routes: Vec<(Path, String, D)> = Vec::new();
+    for (bare, decision) in table.below {
+        let path = if bare.is_empty() { "/".to_owned() } else { bare.clone() };
+        // As the original writes it.
+        let slashed = format!("{bare}/");
+        let path = if !bare.is_empty() && texts.contains(slashed.as_str()) { slashed.clone() } else { path };
+        routes.push((Path::Below(path), format!("{slashed}{OTHER}"), decision));
+    }
+    routes.extend(table.exact.into_iter().map(|(path, d)| (Path::Exact(shown(&path)), path, d)));
+    Some(Plan { routes, elsewhere })
+}
+
+/// Compares the decisions of a table with those of the original, for each class of paths.
+fn elsewhere<D: Clone + PartialEq>(
+    tests: &[&PathTest],
+    texts: &BTreeSet<&str>,
+    cost: usize,
+    budget: &mut Budget,
+    table: &Table<D>,
+    decide: &mut impl FnMut(&str) -> D,
+) -> Option<Vec<Elsewhere<D>>> {
+    let mut out: Vec<Elsewhere<D>> = Vec::new();
+    let mut look = |path: String| {
+        let there = decide(&path);
+        let Some(here) = table.find(&path) else { return };
+        let new = || !out.iter().any(|e| e.there == there && e.here == *here);
+        if *here != there && new() {
+            let path = path.replace(OTHER, "x").replace('\n', "%0A");
+            out.push(Elsewhere { path, there, here: here.clone() });
+        }
+    };
+    for text in texts {
+        let bare = text.trim_end_matches('/');
+        for path in [bare.to_owned(), format!("{bare}{OTHER}"), format!("{bare}/"), format!("{bare}/{OTHER}")] {
+            if path.starts_with('/') {
+                look(path);
+            }
+        }
+        // A text that is no path of a route, such as one with two slashes at its end.
+        look((*text).to_owned());
+        look(format!("{text}{OTHER}"));
+    }
+    for test in tests.iter().filter(|t| t.line_feed) {
+        look(format!("{}\n", test.text));
+    }
+    // Other spellings: each text may go on in the other case.
+    let others: BTreeSet<&str> = tests.iter().filter(|t| t.any_case).map(|t| t.text.as_str()).collect();
+    budget.take(others.len().saturating_mul(texts.len()))?;
+    for other in others {
+        for text in texts {
+            let begins = other.get(..text.len()).is_some_and(|head| head.eq_ignore_ascii_case(text));
+            if !begins {
+                continue;
+            }
+            budget.take(3 * (cost + out_of(texts)))?;
+            let swapped: String = other[text.len()..].chars().map(swap_case).collect();
+            let path = format!("{text}{swapped}");
+            look(format!("{path}{OTHER}"));
+            look(format!("{path}/{OTHER}"));
+            look(path);
+        }
+    }
+    Some(out)
+}
+
+fn out_of(texts: &BTreeSet<&str>) -> usize {
+    // A lookup walks segments, each by a search in the table.
+    MAX_DEPTH.min(texts.len())
+}
+
+fn swap_case(c: char) -> char {
+    if c.is_ascii_lowercase() { c.to_ascii_uppercase() } else { c.to_ascii_lowercase() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(tests: &[PathTest]) -> (Vec<(Path, usize)>, Vec<(String, usize, usize)>) {
+        let decide = |path: &str| tests.iter().position(|t| t.matches(path)).unwrap_or(99);
+        let all: Vec<&PathTest> = tests.iter().collect();
+        let plan = plan(&all, tests.len(), &mut Budget::default(), decide, |d| *d < 99).unwrap();
+        let routes = plan.routes.into_iter().map(|(p, _, d)| (p, d)).collect();
+        (routes, plan.elsewhere.into_iter().map(|e| (e.path, e.there, e.here)).collect())
+    }
+
+    fn below(p: &str, d: usize) -> (Path, usize) {
+        (Path::Below(p.into()), d)
+    }
+
+    fn exact(p: &str, d: usize) -> (Path, usize) {
+        (Path::Exact(p.into()), d)
+    }
+
+    #[test]
+    fn a_text_with_a_slash_is_a_route() {
+        let (routes, elsewhere) = planned(&[PathTest::begins("/api/")]);
+        assert_eq!(routes, [below("/", 99), below("/api/", 0), exact("/api", 99)]);
+        assert_eq!(elsewhere, []);
+    }
+
+    #[test]
+    fn a_text_within_a_segment_is_listed() {
+        let (routes, elsewhere) = planned(&[PathTest::begins("/api")]);
+        assert_eq!(routes, [below("/", 99), below("/api", 0)]);
+        assert_eq!(elsewhere, [("/apix".to_owned(), 0, 99)]);
+    }
+
+    #[test]
+    fn an_end_may_have_a_line_feed() {
+        let test = PathTest { line_feed: true, ..PathTest::exact("/a") };
+        let (routes, elsewhere) = planned(&[test]);
+        assert_eq!(routes, [below("/", 99), exact("/a", 0), exact("/a%0A", 0)]);
+        assert_eq!(elsewhere, []);
+    }
+
+    #[test]
+    fn other_spellings_are_listed() {
+        let test = PathTest { any_case: true, ..PathTest::begins("/Ab/") };
+        let (routes, elsewhere) = planned(&[test]);
+        assert_eq!(routes, [below("/", 99), below("/Ab/", 0), exact("/Ab", 99)]);
+        assert_eq!(elsewhere, [("/aB/x".to_owned(), 0, 99)]);
+    }
+
+    #[test]
+    fn what_no_route_can_say_is_listed() {
+        for text in ["/a b/", "/a;b", "//", "/a%20b/", "/a//b"] {
+            let (_, elsewhere) = planned(&[PathTest::begins(text)]);
+            assert_eq!(elsewhere.len(), 1, "{text}: {elsewhere:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_several_counts() {
+        let (routes, elsewhere) =
+            planned(&[PathTest::begins("/a/b/"), PathTest::begins("/a/"), PathTest::begins("/a/b/c/")]);
+        assert_eq!(routes, [below("/", 99), below("/a/", 1), below("/a/b/", 0), exact("/a", 99), exact("/a/b", 1)]);
+        assert_eq!(elsewhere, []);
+    }
+
+    #[test]
+    fn the_work_is_bounded() {
+        let many: Vec<PathTest> = (0..MAX_TEXTS + 1).map(|n| PathTest::begins(&format!("/{n}/"))).collect();
+        let all: Vec<&PathTest> = many.iter().collect();
+        assert!(plan(&all, 1, &mut Budget::default(), |_| 0, |_| false).is_none());
+        assert!(plan(&all[..100], 1, &mut Budget(100), |_| 0, |_| false).is_none());
+        let cases: Vec<PathTest> =
+            (0..900).map(|n| PathTest { any_case: true, ..PathTest::begins(&format!("/{}", "a".repeat(n))) }).collect();
+        let all: Vec<&PathTest> = cases.iter().collect();
+        assert!(plan(&all, 900, &mut Budget::default(), |_| 0, |_| false).is_none());
+    }
+}

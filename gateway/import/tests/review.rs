@@ -1,0 +1,377 @@
+//! The inputs of a review, with each of which a restriction was lost without a word: now each is undecided, or the restriction is in
+//! the result.
+
+use sealane_import::{Imported, Memory, Outcome, haproxy, nginx};
+use std::path::Path;
+use std::time::Instant;
+
+fn import(kind: &str, text: &str) -> Imported {
+    let mut reader = Memory::default();
+    reader.files.insert("/etc/x.conf".into(), text.as_bytes().to_vec());
+    reader.files.insert("/tmp/c.pem".into(), b"x".to_vec());
+    let path = Path::new("/etc/x.conf");
+    match kind {
+        "nginx" => nginx::import(&reader, path),
+        _ => haproxy::import(&reader, path),
+    }
+    .unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+fn site(inner: &str) -> String {
+    format!("events{{}} http {{ server {{ listen 80; server_name a.example; {inner} }} }}")
+}
+
+fn proxies(frontend: &str, rest: &str) -> String {
+    format!(
+        "defaults\n mode http\n timeout connect 5s\n timeout client 5s\n timeout server 5s\nfrontend f\n bind :80\n{frontend}\n \
+         default_backend b\nbackend b\n server s 10.0.0.1:80\n{rest}"
+    )
+}
+
+fn undecided(kind: &str, text: &str) {
+    let Imported { toml, report } = import(kind, text);
+    assert!(report.count(Outcome::Undecided) > 0, "{text}\n{toml}\n{}", report.to_text(true));
+}
+
+/// Nothing is undecided, and these lines are in the result one behind another.
+fn says(kind: &str, text: &str, lines: &[&str]) {
+    let Imported { toml, report } = import(kind, text);
+    assert_eq!(report.undecided(), Vec::<String>::new(), "{text}\n{toml}");
+    let plain: Vec<&str> = toml.lines().map(|l| l.split("  # ").next().unwrap_or("")).collect();
+    assert!(plain.windows(lines.len()).any(|w| w == lines), "{lines:?}\n{toml}");
+}
+
+const PASS: &str = "location / { proxy_pass http://10.0.0.1; }";
+
+#[test]
+fn finding_1_a_regular_expression_wins_over_a_prefix() {
+    let text = site(
+        "location /admin/ { proxy_pass http://10.0.0.1; } location ~ ^/admin/ { return 403; } location / { proxy_pass http://10.0.0.1; }",
+    );
+    says("nginx", &text, &["path = \"/admin/\"", "respond = { status = 403 }"]);
+    let text = site(&format!(
+        "{PASS} location ~ ^/admin/ {{ return 403; }} location /admin/pub/ {{ proxy_pass http://10.0.0.1; }}"
+    ));
+    says("nginx", &text, &["path = \"/admin/\"", "respond = { status = 403 }"]);
+    assert!(!import("nginx", &text).toml.contains("path = \"/admin/pub/\""));
+    let text = site(&format!(
+        "{PASS} location ~ ^/admin/ {{ return 403; }} location ^~ /admin/pub/ {{ proxy_pass http://10.0.0.2; }}"
+    ));
+    says("nginx", &text, &["path = \"/admin/pub/\"", "upstream = \"10.0.0.2\""]);
+}
+
+#[test]
+fn finding_2_every_alternative_has_its_own_anchors() {
+    undecided("nginx", &site(&format!("{PASS} location ~ ^/admin/|/private/ {{ return 403; }}")));
+    undecided("nginx", &site(&format!("{PASS} location ~ ^/admin/|/private/$ {{ return 403; }}")));
+    undecided("haproxy", &proxies(" http-request deny if { path_reg ^/admin/|/private/ }", ""));
+    undecided("nginx", "http { server { listen 80; server_name ~^a\\.example$|b; return 403; } }");
+    undecided("nginx", &site(&format!("if ($host ~ ^bad\\.example$|worse) {{ return 403; }} {PASS}")));
+}
+
+#[test]
+fn finding_3_conditions_keep_their_order() {
+    let bad = "if ($http_x_bad) { return 403; }";
+    let pass = "proxy_pass http://10.0.0.1;";
+    says(
+        "nginx",
+        &site(&format!("location / {{ {bad} if ($request_method != GET) {{ return 405; }} {pass} }}")),
+        &["methods = [\"GET\"]", "headers.X-Bad = true", "respond = { status = 403 }"],
+    );
+    says(
+        "nginx",
+        &site(&format!(
+            "if ($request_method !~ ^(GET|POST)$) {{ return 405; }} location / {{ if ($request_method != POST) {{ return 403; }} {pass} }}"
+        )),
+        &["methods = [\"GET\"]", "respond = { status = 403 }"],
+    );
+    says(
+        "nginx",
+        &site(&format!("location / {{ {bad} limit_except GET POST {{ deny all; }} {pass} }}")),
+        &["methods = [\"GET\", \"POST\", \"HEAD\"]", "headers.X-Bad = true", "respond = { status = 403 }"],
+    );
+    let map = "http { map $http_x_group $b { default 10.0.0.1; beta 10.0.0.2; } server { listen 80; location / { limit_except GET { deny all; } proxy_pass http://$b; } } }";
+    says("nginx", map, &["methods = [\"GET\", \"HEAD\"]", "headers.X-Group = \"beta\"", "upstream = \"10.0.0.2\""]);
+    // An unconditional answer stays behind the conditions before it.
+    says(
+        "nginx",
+        "http { server { listen 80; if ($request_method = POST) { return 403; } return 301 https://b.example/; } }",
+        &["methods = [\"POST\"]", "respond = { status = 403 }"],
+    );
+}
+
+#[test]
+fn finding_4_a_named_location_keeps_its_checks() {
+    for check in ["allow 10.0.0.0/8; deny all;", "if ($http_x_token != s3) { return 403; }", "auth_basic x;"] {
+        undecided(
+            "nginx",
+            &site(&format!(
+                "location / {{ try_files $uri @app; }} location @app {{ {check} proxy_pass http://10.0.0.1; }}"
+            )),
+        );
+    }
+    let text = site(
+        "location / { try_files $uri @app; } location @app { if ($http_x_bad) { return 403; } limit_except GET { deny all; } proxy_pass http://10.0.0.1; }",
+    );
+    says("nginx", &text, &["methods = [\"GET\", \"HEAD\"]", "headers.X-Bad = true", "respond = { status = 403 }"]);
+}
+
+#[test]
+fn finding_5_criteria_that_are_not_known_are_undecided() {
+    for criterion in [
+        "path,field(2,/) -m str admin",
+        "path,length gt 5",
+        "ssl_fc 0",
+        "method -m beg P",
+        "hdr(user-agent),length 0",
+        "req.hdr(user-agent),length 0",
+    ] {
+        undecided("haproxy", &proxies(&format!(" http-request deny if {{ {criterion} }}"), ""));
+        undecided("haproxy", &proxies(&format!(" http-request set-header X-A b if {{ {criterion} }}"), ""));
+        undecided(
+            "haproxy",
+            &proxies(&format!(" use_backend c if {{ {criterion} }}"), "backend c\n server s 10.0.0.2:80\n"),
+        );
+    }
+    undecided("haproxy", &proxies(" http-request deny if !{ hdr(host),field(1,:) -i a.example }", ""));
+    // Without TLS there is no name.
+    says(
+        "haproxy",
+        &proxies(" http-request deny unless { ssl_fc_sni a.example }", ""),
+        &["names = [\"a.example\", \"*\"]", "listeners = [\"0.0.0.0:80\"]", "respond = { status = 403 }"],
+    );
+}
+
+#[test]
+fn finding_6_a_path_that_is_no_route_is_undecided() {
+    for path in ["/private%20files/", "//", "/a;b", "/a*", "/a\\\\b", "/a?b", "admin"] {
+        undecided("haproxy", &proxies(&format!(" http-request deny if {{ path_beg {path} }}"), ""));
+    }
+    undecided("nginx", &site(&format!("{PASS} location \"/private files/\" {{ return 403; }}")));
+}
+
+#[test]
+fn finding_7_rules_behind_a_rewrite_see_the_new_path() {
+    undecided(
+        "haproxy",
+        &proxies(" http-request replace-path ^/app/(.*) /\\1\n http-request deny if { path_beg /admin/ }", ""),
+    );
+    undecided("haproxy", &proxies(" http-request set-path /public%[path]", ""));
+}
+
+#[test]
+fn finding_8_refusals_refuse_wherever_they_stand() {
+    for answer in ["lf-string \"no %[src]\"", "file /tmp/c.pem"] {
+        says(
+            "haproxy",
+            &proxies(
+                &format!(" http-request return status 403 content-type text/plain {answer} if {{ path_beg /admin/ }}"),
+                "",
+            ),
+            &["path = \"/admin/\"", "respond = { status = 403 }"],
+        );
+    }
+    undecided(
+        "haproxy",
+        &proxies(" use_backend blocked if { path_end .env }", "backend blocked\n http-request deny\n"),
+    );
+    let listen = "listen L\n bind 127.0.0.1:8081\n http-request deny if { path_beg /admin/ }\n server s 10.0.0.2:80\n";
+    let text = format!("defaults\n mode http\nfrontend f\n bind :80\n default_backend L\n{listen}");
+    let Imported { toml, report } = import("haproxy", &text);
+    assert_eq!(report.count(Outcome::Undecided), 0);
+    assert_eq!(
+        toml.matches("path = \"/admin/\"").count()
+            + toml.matches("listeners = [\"0.0.0.0:80\", \"127.0.0.1:8081\"]").count(),
+        2,
+        "{toml}"
+    );
+}
+
+#[test]
+fn finding_9_a_comment_ends_with_its_line() {
+    undecided("haproxy", &proxies(" # note \\\n bogus_keyword x", ""));
+    let text = proxies(" bind :82 # note \\\n http-request deny if { path_beg /admin/ }", "");
+    says("haproxy", &text, &["path = \"/admin/\"", "respond = { status = 403 }"]);
+}
+
+#[test]
+fn finding_10_names_are_searched_for_in_nginxs_order() {
+    let guarded = "http { server { listen 80; server_name ~^(www|admin)\\.example\\.com$; location / { proxy_pass http://10.0.0.1; } } server { listen 80; server_name admin.example.com; auth_basic x; location / { proxy_pass http://10.0.0.1; } } }";
+    undecided("nginx", guarded);
+    let refused = "http { server { listen 80; server_name *.example.com; return 403; } server { listen 80; server_name ~^www\\.example\\.com$; location / { proxy_pass http://10.0.0.1; } } }";
+    let Imported { toml, report } = import("nginx", refused);
+    assert_eq!(report.count(Outcome::Undecided), 0, "{toml}");
+    assert!(!toml.contains("upstream ="), "the wildcard wins: {toml}");
+    let exact = "http { server { listen 80; server_name ~^(www|admin)\\.example\\.com$; return 200; } server { listen 80; server_name admin.example.com; return 403; } }";
+    says(
+        "nginx",
+        exact,
+        &["names = [\"admin.example.com\"]", "listeners = [\"0.0.0.0:80\"]", "respond = { status = 403 }"],
+    );
+    for name in ["~^x[0-9]+\\.example", "www.*", "$hostname"] {
+        undecided(
+            "nginx",
+            &format!(
+                "http {{ server {{ listen 80; {PASS} }} server {{ listen 80; server_name {name}; location / {{ return 403; }} }} }}"
+            ),
+        );
+        undecided(
+            "nginx",
+            &format!("http {{ server {{ listen 80; {PASS} }} server {{ listen 80; server_name {name}; {PASS} }} }}"),
+        );
+    }
+}
+
+#[test]
+fn finding_11_a_regular_expression_without_translation_is_undecided() {
+    undecided(
+        "nginx",
+        &site(&format!(
+            "{PASS} location ~ \\.php$ {{ if ($http_x_token != s3) {{ return 403; }} proxy_pass http://10.0.0.1; }}"
+        )),
+    );
+    undecided(
+        "nginx",
+        &site(&format!(
+            "{PASS} location ~ \\.php$ {{ if ($http_x_token) {{ return 403; }} proxy_pass http://10.0.0.1; }}"
+        )),
+    );
+    let limit = format!("{PASS} location ~ login\\.php$ {{ limit_req zone=l; proxy_pass http://10.0.0.1; }}");
+    undecided(
+        "nginx",
+        &format!("http {{ limit_req_zone $binary_remote_addr zone=l:1m rate=1r/s; server {{ listen 80; {limit} }} }}"),
+    );
+    undecided("nginx", &site(&format!("{PASS} location ~ \\.php$ {{ proxy_pass http://10.0.0.2; }}")));
+}
+
+#[test]
+fn finding_12_whatever_a_gate_answers() {
+    for gate in [
+        "if ($cookie_session != \"s3cret\") { return 302 https://login.example/; }",
+        "if ($http_x_forwarded_proto != https) { return 301 https://$host$request_uri; }",
+        "if ($cookie_session = \"\") { rewrite ^ /login last; }",
+        "if ($http_x_token = \"\") { return 302 /login; }",
+        "rewrite ^/secret /deny last; location = /deny { return 403; }",
+    ] {
+        undecided("nginx", &site(&format!("{gate} {PASS}")));
+    }
+    undecided(
+        "nginx",
+        &format!(
+            "http {{ map $ssl_client_verify $b {{ default 10.0.0.1; NONE 10.0.0.9; }} server {{ listen 80; location / {{ proxy_pass http://$b; }} }} }}"
+        ),
+    );
+    undecided(
+        "nginx",
+        &site(&format!("location /admin/ {{ rewrite ^ /login break; proxy_pass http://10.0.0.1; }} {PASS}")),
+    );
+    let internal = site(&format!("location = /s {{ internal; return 200 secret; }} {PASS}"));
+    says("nginx", &internal, &["exact = \"/s\"", "respond = { status = 404 }"]);
+    undecided("haproxy", &proxies(" http-request redirect location /login unless { req.cook(session) -m found }", ""));
+    undecided(
+        "haproxy",
+        &proxies(" acl internal req.hdr(x-secret) -m str s3cret\n http-request del-header X-Admin if !internal", ""),
+    );
+}
+
+#[test]
+fn finding_13_what_is_merged_is_not_weaker() {
+    let servers = |one: &str, two: &str| {
+        format!(
+            "defaults\n mode http\nfrontend f\n bind :80\n default_backend b\nbackend b\n server s1 10.0.0.2:443 {one}\n server s2 10.0.0.3:443 {two}\n"
+        )
+    };
+    undecided("haproxy", &servers("ssl verify required ca-file /tmp/c.pem", "ssl verify none"));
+    undecided("haproxy", &servers("ssl verify none", "ssl verify required ca-file /tmp/c.pem"));
+    let name = "sni str(app.internal)";
+    undecided(
+        "haproxy",
+        &servers(
+            &format!("ssl verify required ca-file /tmp/c.pem {name} verifyhost app.internal"),
+            &format!("ssl verify none {name}"),
+        ),
+    );
+    undecided("haproxy", &servers("send-proxy", ""));
+    let several = "defaults\n mode http\nfrontend f\n bind :81,:8080\n http-request deny if { dst_port 8080 }\n default_backend b\nbackend b\n server s 10.0.0.1:80\n";
+    says("haproxy", several, &["names = [\"*\"]", "listeners = [\"0.0.0.0:8080\"]", "respond = { status = 403 }"]);
+    let counters = " stick-table type ip size 1k expire 1m store http_req_rate(1s)\n http-request track-sc0 src\n http-request track-sc1 src table t\n http-request deny deny_status 429 if { sc_http_req_rate(1) gt 5 }";
+    says(
+        "haproxy",
+        &proxies(counters, "backend t\n stick-table type ip size 1k expire 10m store http_req_rate(10m)\n"),
+        &["name = \"t-5\"", "rate = \"30/h\""],
+    );
+    let connections =
+        "frontend f2\n bind :81\n tcp-request connection reject if { src_conn_cur gt 1000 }\n default_backend b\n";
+    says(
+        "haproxy",
+        &proxies(" tcp-request connection reject if { src_conn_cur gt 5 }", connections),
+        &["max_connections_per_client = 5"],
+    );
+    // ACLs of `defaults` are for the rules in them.
+    let named = "defaults base\n mode http\n acl bad path_beg /admin/\n http-request deny if bad\ndefaults o\n mode http\nfrontend f from base\n bind :80\n acl bad path_beg /other/\n use_backend c if bad\n default_backend b\nbackend b from o\n server s 10.0.0.1:80\nbackend c from o\n server s 10.0.0.2:80\n";
+    says("haproxy", named, &["path = \"/admin/\"", "respond = { status = 403 }"]);
+    let hidden = "defaults base\n mode http\n acl bad path_beg /admin/\nfrontend f from base\n bind :80\n http-request deny if bad\n default_backend b\nbackend b\n server s 10.0.0.1:80\n";
+    undecided("haproxy", hidden);
+    // More conditions than there are routes for.
+    let many: String = (0..80).map(|n| format!(" use_backend b if METH_POST {{ req.hdr(x-t{n}) v }}\n")).collect();
+    undecided("haproxy", &proxies(&format!(" http-request deny if {{ req.hdr(x-bad) 1 }}\n{many}"), ""));
+    let some: String = (1..13).map(|n| format!(" use_backend b if METH_POST {{ req.hdr(x-t) v{n} }}\n")).collect();
+    says(
+        "haproxy",
+        &proxies(&format!(" http-request deny if {{ req.hdr(x-bad) 1 }}\n{some}"), ""),
+        &["methods = [\"POST\"]", "headers.x-bad = \"1\"", "headers.x-t = \"v12\"", "respond = { status = 403 }"],
+    );
+}
+
+#[test]
+fn finding_14_what_was_compared_in_another_way() {
+    undecided("nginx", &site(&format!("{PASS} if ($http_host = \"a.example:8080\") {{ return 403; }}")));
+    let named = "http { server { listen 80; location / { proxy_pass http://10.0.0.1; } if ($host = bad_host.example) { return 403; } } }";
+    says(
+        "nginx",
+        named,
+        &["names = [\"bad_host.example\"]", "listeners = [\"0.0.0.0:80\"]", "respond = { status = 403 }"],
+    );
+    let ports = "http { server { listen 8443; listen 443; if ($server_port != 443) { return 403; } location / { proxy_pass http://10.0.0.1; } } }";
+    says("nginx", ports, &["names = [\"*\"]", "listeners = [\"0.0.0.0:8443\"]", "respond = { status = 403 }"]);
+    let tls = "listen 443 ssl; ssl_certificate /tmp/c.pem; ssl_certificate_key /tmp/k.pem; ssl_verify_client on; ssl_client_certificate /tmp/c.pem;";
+    undecided("nginx", &site(&format!("{tls} ssl_verify_depth 0; {PASS}")));
+    undecided(
+        "nginx",
+        &site(&format!("location / {{ proxy_cookie_flags ~ secure httponly; proxy_pass http://10.0.0.1; }}")),
+    );
+    undecided("haproxy", &proxies(" http-response set-header X-Frame-Options DENY unless { path_beg /embed/ }", ""));
+    let trusted = format!(
+        "http {{ server {{ listen 80; server_name a; set_real_ip_from 10.0.0.0/8; real_ip_header X-Forwarded-For; {PASS} }} server {{ listen 80; server_name b; {PASS} }} }}"
+    );
+    undecided("nginx", &trusted);
+    let lua = "location / { log_by_lua_block { local a = [[{]] } allow 10.0.0.0/8; deny all; header_filter_by_lua_block { local b = [[}]] } proxy_pass http://10.0.0.1; }";
+    undecided("nginx", &site(lua));
+}
+
+/// Hostile files: the work is bounded, whatever they say. The bounds are of the program, so nothing is measured here but that it ends
+/// in the time of a test.
+#[test]
+fn finding_15_hostile_files_take_bounded_work() {
+    let begun = Instant::now();
+    let alternatives: String = (0..64).map(|n| format!("{n}y/")).collect::<Vec<_>>().join("|");
+    let locations: String =
+        (0..2000).map(|n| format!("location ~ ^/{n}({alternatives}) {{ return 403; }}\n")).collect();
+    undecided("nginx", &site(&locations));
+    let paths: String = (0..300)
+        .map(|n| (0..100).map(|m| format!(" /{n}.{m}/")).collect::<String>())
+        .map(|p| format!(" acl a path_beg{p}\n"))
+        .collect();
+    undecided("haproxy", &proxies(&format!("{paths} http-request deny if a"), ""));
+    let long = "x".repeat(15_000);
+    let uses: String = (0..5000)
+        .map(|n| format!("location /{n}/ {{ proxy_pass http://10.0.0.1; proxy_set_header X \"$a$a$a$a\"; }}\n"))
+        .collect();
+    undecided("nginx", &site(&format!("set $a \"{long}\"; {uses}")));
+    let doubling: String = (0..60).map(|n| format!("set $v{} \"$v{n}$v{n}\"; ", n + 1)).collect();
+    let text = site(&format!(
+        "set $v0 {long}; {doubling} location / {{ proxy_pass http://10.0.0.1; add_header X \"$v60\"; }}"
+    ));
+    undecided("nginx", &text);
+    println!("{:?}", begun.elapsed());
+}

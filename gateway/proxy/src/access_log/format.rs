@@ -1,0 +1,391 @@
+//! What access log lines look like.
+//!
+//! Combined: the format that NGINX and Apache write, then: duration in seconds, TLS version (`-` without), bytes
+//! received, upstream server, SHA-256 fingerprint of the client's certificate. JSON: one object per line with the same,
+//! the host and the route as well, why the upstream server failed, and `"end":"idle"` where an upgraded or relayed connection
+//! was silent for too long; what is absent is left out. logfmt: the same as JSON, as `name=value`.
+
+use super::AccessLogRules;
+use super::template::Template;
+use crate::Failure;
+use crate::clock::Clock;
+use crate::conn::Client;
+use crate::exchange::{Ending, Exchange};
+use crate::records::ConnectionId;
+use sealane_http::Known;
+use sealane_http::h1::encode_decimal;
+use sealane_lane::Micros;
+use std::io::Write;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What a line looks like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// As NGINX and Apache write it, with more at the end.
+    Combined,
+    /// An object per line.
+    Json,
+    /// `name=value`, separated by spaces.
+    Logfmt,
+    /// Text with variables that have NGINX's names.
+    Template(Arc<Template>),
+}
+
+/// What a line is about.
+pub(crate) struct Entry<'e> {
+    pub x: &'e Exchange,
+    pub client: &'e Client,
+    pub tls: Option<sealane_tls::policy::Version>,
+    pub now: Micros,
+}
+
+impl Entry<'_> {
+    pub fn tls_version(&self) -> Option<&'static str> {
+        self.tls.map(|version| match version {
+            sealane_tls::policy::Version::Tls13 => "TLSv1.3",
+            sealane_tls::policy::Version::Tls12 => "TLSv1.2",
+        })
+    }
+
+    pub fn upstream_server(&self) -> Option<&str> {
+        self.x.upstream.as_ref()?.upstream.servers.get(self.x.server).map(|s| s.name.as_str())
+    }
+
+    pub fn upstream_name(&self) -> Option<&str> {
+        Some(&self.x.upstream.as_ref()?.upstream.name)
+    }
+
+    pub fn route(&self) -> Option<&str> {
+        self.x.routed.route.as_ref()?.route().map(|route| route.label.as_str()).filter(|label| !label.is_empty())
+    }
+
+    /// A relayed connection is none of HTTP's.
+    pub fn protocol(&self) -> Option<&'static str> {
+        (!self.x.machine.is_relay()).then(|| self.x.request.version.name())
+    }
+
+    pub fn duration(&self) -> Micros {
+        self.x.until(self.now).saturating_sub(self.x.started)
+    }
+
+    /// The time to the head of the response; `None` if there was none.
+    pub fn first_byte(&self) -> Option<Micros> {
+        (self.x.headed > 0).then(|| self.x.headed.saturating_sub(self.x.started))
+    }
+
+    /// The client's address, as far as it is written.
+    pub fn address(&self, b: &mut Vec<u8>, rules: &AccessLogRules) {
+        let told = self.x.told();
+        let written: Option<IpAddr> = rules.masked(told.unwrap_or(self.client.peer.ip())).or(told);
+        match written {
+            // A vector takes all that is written to it.
+            Some(ip) => drop(write!(b, "{ip}")),
+            None => b.extend_from_slice(self.client.peer_text.as_bytes()),
+        }
+    }
+
+    /// The request's target, as far as it is written.
+    pub fn target(&self, rules: &AccessLogRules) -> &[u8] {
+        if rules.queries { self.x.request.target() } else { self.x.request.path() }
+    }
+
+    /// A field of the request, as far as it is written.
+    pub fn field(&self, name: &[u8], rules: &AccessLogRules) -> Option<&[u8]> {
+        let value = self.x.request.fields.get_named(name)?;
+        // The address of a page has a query, too.
+        let has_query = !rules.queries && name.eq_ignore_ascii_case(b"referer");
+        Some(if has_query { without_query(value) } else { value })
+    }
+
+    pub fn fingerprint(&self) -> Option<&str> {
+        self.client.cert.as_ref().map(|c| c.fingerprint.as_str())
+    }
+
+    pub fn request_id(&self, b: &mut Vec<u8>) {
+        connection_id(b, self.client.id);
+        b.push(b'-');
+        encode_decimal(b, u64::from(self.x.number));
+    }
+}
+
+fn without_query(value: &[u8]) -> &[u8] {
+    value.iter().position(|b| *b == b'?').map_or(value, |at| &value[..at])
+}
+
+/// Seconds with three digits behind the point.
+pub(super) fn seconds(b: &mut Vec<u8>, micros: Micros) {
+    encode_decimal(b, micros / 1_000_000);
+    let rest = micros / 1000 % 1000;
+    b.extend_from_slice(&[b'.', b'0' + (rest / 100) as u8, b'0' + (rest / 10 % 10) as u8, b'0' + (rest % 10) as u8]);
+}
+
+/// Seconds with six digits behind the point.
+fn exact_seconds(b: &mut Vec<u8>, micros: Micros) {
+    seconds(b, micros);
+    let rest = micros % 1000;
+    b.extend_from_slice(&[b'0' + (rest / 100) as u8, b'0' + (rest / 10 % 10) as u8, b'0' + (rest % 10) as u8]);
+}
+
+/// Appends the line of an entry.
+pub(super) fn line(b: &mut Vec<u8>, rules: &AccessLogRules, entry: &Entry, clock: &Clock) {
+    match &rules.format {
+        LogFormat::Combined => combined(b, rules, entry, clock),
+        LogFormat::Json => json(b, rules, entry, clock),
+        LogFormat::Logfmt => logfmt(b, rules, entry, clock),
+        LogFormat::Template(template) => template.render(b, rules, entry, clock),
+    }
+    b.push(b'\n');
+}
+
+fn combined(b: &mut Vec<u8>, rules: &AccessLogRules, entry: &Entry, clock: &Clock) {
+    let x = entry.x;
+    entry.address(b, rules);
+    b.extend_from_slice(b" - - [");
+    b.extend_from_slice(clock.log());
+    b.extend_from_slice(b"] \"");
+    escape(b, x.request.method_name());
+    b.push(b' ');
+    escape(b, entry.target(rules));
+    b.push(b' ');
+    b.extend_from_slice(entry.protocol().unwrap_or("-").as_bytes());
+    b.extend_from_slice(b"\" ");
+    encode_decimal(b, u64::from(x.status));
+    b.push(b' ');
+    encode_decimal(b, x.response_body.bytes);
+    for name in [&b"referer"[..], b"user-agent"] {
+        b.extend_from_slice(b" \"");
+        match entry.field(name, rules) {
+            Some(value) => escape(b, value),
+            None => b.push(b'-'),
+        }
+        b.push(b'"');
+    }
+    b.push(b' ');
+    seconds(b, entry.duration());
+    b.push(b' ');
+    b.extend_from_slice(entry.tls_version().unwrap_or("-").as_bytes());
+    b.push(b' ');
+    encode_decimal(b, x.request_body.bytes);
+    b.push(b' ');
+    b.extend_from_slice(entry.upstream_server().unwrap_or("-").as_bytes());
+    b.push(b' ');
+    b.extend_from_slice(entry.fingerprint().unwrap_or("-").as_bytes());
+}
+
+/// What a field of a JSON or logfmt line is.
+enum Value<'v> {
+    Text(&'v [u8]),
+    Number(u64),
+    Seconds(Micros),
+}
+
+/// Gives all fields of a line by name, those that are there.
+fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl FnMut(&str, Value)) {
+    let Entry { x, .. } = entry;
+    put("time", Value::Text(clock.iso()));
+    let mut own = Vec::with_capacity(48);
+    entry.address(&mut own, rules);
+    put("remote", Value::Text(&own));
+    let mut text = |name: &str, value: Option<&[u8]>| {
+        if let Some(value) = value {
+            put(name, Value::Text(value));
+        }
+    };
+    text("method", Some(x.request.method_name()));
+    text("host", Some(x.request.authority()).filter(|a| !a.is_empty()));
+    text("target", Some(entry.target(rules)));
+    text("protocol", entry.protocol().map(str::as_bytes));
+    text("tls", entry.tls_version().map(str::as_bytes));
+    text("route", entry.route().map(str::as_bytes));
+    text("upstream", entry.upstream_server().map(str::as_bytes));
+    text("referer", x.request.fields.get(Known::Referer).and_then(|_| entry.field(b"referer", rules)));
+    text("user_agent", x.request.fields.get(Known::UserAgent));
+    text("client_certificate", entry.fingerprint().map(str::as_bytes));
+    let failure = x.routed.failure.map(Failure::text);
+    text("error", failure.as_ref().map(|f| f.as_bytes()));
+    text("denied", x.routed.denied.map(|by| by.name().as_bytes()));
+    text("end", (x.ending == Ending::Idle).then_some(b"idle"));
+    put("status", Value::Number(u64::from(x.status)));
+    put("bytes_in", Value::Number(x.request_body.bytes));
+    put("bytes_out", Value::Number(x.response_body.bytes));
+    own.clear();
+    connection_id(&mut own, entry.client.id);
+    put("connection", Value::Text(&own));
+    own.clear();
+    entry.request_id(&mut own);
+    put("request", Value::Text(&own));
+    if let Some(micros) = entry.first_byte() {
+        put("first_byte", Value::Seconds(micros));
+    }
+    put("duration", Value::Seconds(entry.duration()));
+}
+
+fn json(b: &mut Vec<u8>, rules: &AccessLogRules, entry: &Entry, clock: &Clock) {
+    let mut separator = b'{';
+    fields(entry, rules, clock, |name, value| {
+        b.push(std::mem::replace(&mut separator, b','));
+        b.push(b'"');
+        b.extend_from_slice(name.as_bytes());
+        b.extend_from_slice(b"\":");
+        match value {
+            Value::Text(text) => {
+                b.push(b'"');
+                escape_json(b, text);
+                b.push(b'"');
+            }
+            Value::Number(number) => encode_decimal(b, number),
+            Value::Seconds(micros) => exact_seconds(b, micros),
+        }
+    });
+    b.push(b'}');
+}
+
+fn logfmt(b: &mut Vec<u8>, rules: &AccessLogRules, entry: &Entry, clock: &Clock) {
+    let mut is_first = true;
+    fields(entry, rules, clock, |name, value| {
+        if !std::mem::take(&mut is_first) {
+            b.push(b' ');
+        }
+        b.extend_from_slice(name.as_bytes());
+        b.push(b'=');
+        match value {
+            // Readers of logfmt take quoted values for strings of JSON.
+            Value::Text(text) if text.iter().all(|b| matches!(b, b'!'..=b'~') && !matches!(b, b'"' | b'\\' | b'=')) => {
+                b.extend_from_slice(text);
+            }
+            Value::Text(text) => {
+                b.push(b'"');
+                escape_json(b, text);
+                b.push(b'"');
+            }
+            Value::Number(number) => encode_decimal(b, number),
+            Value::Seconds(micros) => exact_seconds(b, micros),
+        }
+    });
+}
+
+pub(super) fn connection_id(b: &mut Vec<u8>, id: ConnectionId) {
+    encode_decimal(b, id.slot());
+    b.push(b'-');
+    encode_decimal(b, id.number());
+}
+
+/// What a client has sent must not forge lines: quotes, backslashes and bytes that are not printable ASCII are escaped.
+pub(super) fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
+    if bytes.iter().all(|b| matches!(b, b' '..=b'~') && !matches!(b, b'"' | b'\\')) {
+        out.extend_from_slice(bytes);
+        return;
+    }
+    for b in bytes {
+        match b {
+            b'"' | b'\\' | 0..=0x1f | 0x7f.. => {
+                let _ = write!(out, "\\x{b:02X}");
+            }
+            _ => out.push(*b),
+        }
+    }
+}
+
+/// RFC 8259 §7. Bytes that are not ASCII stand for the characters of these numbers (Latin-1), so that every line is
+/// UTF-8 whatever clients send.
+fn escape_json(out: &mut Vec<u8>, bytes: &[u8]) {
+    for b in bytes {
+        match b {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', *b]),
+            0..=0x1f | 0x7f.. => {
+                let _ = write!(out, "\\u{b:04x}");
+            }
+            _ => out.push(*b),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::exchange::streams::ClientStream;
+    use crate::fixtures;
+    use sealane_lane::Key;
+
+    /// The line of a request for `/a b?q=1` that took 1.234567 s, from 192.0.2.77.
+    pub fn rendered(rules: &AccessLogRules) -> String {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let client = fixtures::client(&settings.listeners()[0], "192.0.2.77:5");
+        let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
+        x.request.set_target(b"/a?q=1").unwrap();
+        x.request.set_authority(b"a.example:8443").unwrap();
+        x.request.fields.push(b"Referer", b"https://b.example/p?secret=1").unwrap();
+        x.request.fields.push(b"User-Agent", b"a \"b\"=c\xff").unwrap();
+        x.request.fields.push(b"X-Team", b"blue").unwrap();
+        (x.number, x.status, x.started, x.headed) = (3, 200, 1_000_000, 1_500_000);
+        (x.request_body.bytes, x.response_body.bytes) = (7, 11);
+        let mut clock = Clock::default();
+        clock.refresh(0);
+        let mut out = Vec::new();
+        let entry = Entry { x: &x, client: &client, tls: Some(sealane_tls::policy::Version::Tls13), now: 2_234_567 };
+        line(&mut out, rules, &entry, &clock);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn every_format_has_what_it_says() {
+        let of = |format| rendered(&AccessLogRules { format, ..AccessLogRules::default() });
+        let combined = of(LogFormat::Combined);
+        assert!(combined.starts_with("192.0.2.77 - - ["), "{combined}");
+        let rest = combined.split_once("] ").unwrap().1;
+        assert_eq!(
+            rest,
+            "\"GET /a?q=1 HTTP/1.1\" 200 11 \"https://b.example/p?secret=1\" \"a \\x22b\\x22=c\\xFF\" 1.234 TLSv1.3 7 - -\n"
+        );
+        let json = of(LogFormat::Json);
+        assert!(
+            json.starts_with("{\"time\":\"") && json.ends_with("\"first_byte\":0.500000,\"duration\":1.234567}\n"),
+            "{json}"
+        );
+        assert!(
+            json.contains("\"user_agent\":\"a \\\"b\\\"=c\\u00ff\",\"status\":200,\"bytes_in\":7,\"bytes_out\":11"),
+            "{json}"
+        );
+        let logfmt = of(LogFormat::Logfmt);
+        let rest = logfmt.split_once(' ').unwrap().1;
+        assert_eq!(
+            rest,
+            "remote=192.0.2.77 method=GET host=a.example:8443 target=\"/a?q=1\" protocol=HTTP/1.1 tls=TLSv1.3 \
+             referer=\"https://b.example/p?secret=1\" user_agent=\"a \\\"b\\\"=c\\u00ff\" status=200 bytes_in=7 bytes_out=11 \
+             connection=0-0 request=0-0-3 first_byte=0.500000 duration=1.234567\n"
+        );
+    }
+
+    #[test]
+    fn personal_data_is_left_out_of_every_format() {
+        let template = LogFormat::Template(Arc::new(
+            "$remote_addr $request $request_uri [$args] [$query_string] $http_referer".parse().unwrap(),
+        ));
+        for format in [LogFormat::Combined, LogFormat::Json, LogFormat::Logfmt, template] {
+            let line =
+                rendered(&AccessLogRules { format, prefixes: (24, 48), queries: false, ..AccessLogRules::default() });
+            assert!(
+                line.contains("192.0.2.0") && line.contains("/a") && line.contains("https://b.example/p"),
+                "{line}"
+            );
+            for hidden in ["192.0.2.77", "q=1", "secret"] {
+                assert!(!line.contains(hidden), "{hidden} in {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn json_strings_are_ascii() {
+        let mut out = Vec::new();
+        escape_json(&mut out, b"a\"b\\c\nd\xff");
+        assert_eq!(out, b"a\\\"b\\\\c\\u000ad\\u00ff");
+    }
+
+    #[test]
+    fn nothing_can_forge_a_line() {
+        let mut out = Vec::new();
+        escape(&mut out, b"a\"b\\c\nd\x80");
+        assert_eq!(out, b"a\\x22b\\x5Cc\\x0Ad\\x80");
+    }
+}

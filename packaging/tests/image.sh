@@ -1,0 +1,58 @@
+#!/bin/sh
+# Runs the container images with podman, in namespaces of its own: `cargo xtask image --check`.
+# Arguments: the archives of the gateway's and the lab's image.
+set -eu
+
+fail() {
+	echo "failed: $*" >&2
+	exit 1
+}
+step() { echo "  $*"; }
+
+gateway_archive=$1
+lab_archive=$2
+work=$(mktemp -d)
+trap 'podman_ rm -fa >/dev/null 2>&1 || true; umount -R "$work/storage" 2>/dev/null || true; rm -rf "$work"' EXIT
+ip link set lo up
+# Some kernels and sandboxes have control groups of version 1 beside version 2, which crun does not run on.
+mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null || true
+
+podman_() {
+	podman --root "$work/storage" --runroot "$work/run" --storage-driver vfs --events-backend none "$@"
+}
+# As a cautious administrator runs it: no capabilities, nothing to write to.
+confined() {
+	podman_ run --cgroups=disabled --network=host --no-hosts --ulimit nofile=4096:4096 --ulimit nproc=1024:1024 \
+		--cap-drop=all --security-opt=no-new-privileges --read-only --read-only-tmpfs=false --no-healthcheck "$@"
+}
+image() { podman_ load --quiet --input "$1" | sed 's/^Loaded image: *//'; }
+
+step "the gateway's image: a numeric user, a health check, no shell"
+gateway=$(image "$gateway_archive")
+[ "$(podman_ image inspect --format '{{.Config.User}}' "$gateway")" = 65532:65532 ] || fail "the user is not 65532:65532"
+podman_ image inspect --format '{{.HealthCheck}}' "$gateway" | grep -q "sealane status" || fail "no health check"
+if confined --rm --entrypoint /bin/sh "$gateway" -c true 2>/dev/null; then fail "the image has a shell"; fi
+
+step "the welcome page, without capabilities and on a read-only root"
+id=$(confined --detach "$gateway")
+tries=100
+until curl -fs http://127.0.0.1:8080/ >"$work/page"; do
+	tries=$((tries - 1))
+	[ $tries -gt 0 ] || fail "no welcome page: $(podman_ logs "$id" 2>&1)"
+	sleep 0.1
+done
+grep -q "Sealane works" "$work/page" || fail "another page: $(cat "$work/page")"
+
+step "the health check's command"
+podman_ exec "$id" /usr/bin/sealane status --admin 127.0.0.1:9901 >/dev/null || fail "sealane status"
+podman_ exec "$id" /usr/bin/sealane self check >/dev/null || fail "sealane self check"
+
+step "the lab's image sends requests to it"
+lab=$(image "$lab_archive")
+confined --rm "$lab" load --duration 1s --rate 20 --connections 2 http://127.0.0.1:8080/ >"$work/load" ||
+	fail "sealane-lab load: $(cat "$work/load")"
+
+step "an orderly end"
+podman_ stop --time 20 "$id" >/dev/null
+code=$(podman_ inspect --format '{{.State.ExitCode}}' "$id")
+[ "$code" = 0 ] || fail "exit code $code: $(podman_ logs "$id" 2>&1)"

@@ -1,0 +1,210 @@
+//! Where access log lines go, what they look like and which requests get one, over the whole program.
+
+use crate::operating::{Operated, order};
+use sealane_interop::backend::Backend;
+use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::site::{HOST, Site};
+use sealane_interop::{WAIT_LIMIT, eventually, ports};
+use std::io::Read;
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+/// A gateway whose `[log]` has these lines, with a server that says hello and a route that refuses.
+fn logging(site: &Site, backend: &Backend, log: &str) -> Gateway {
+    let (cert, key) = (&site.ecdsa.cert, &site.ecdsa.key);
+    configured(
+        site,
+        &format!(
+            "lanes = 1\n[admin]\nlisten = \"@ADMIN@\"\n[log]\n{log}\n[[listener]]\naddress = \"@ADDRESS@\"\n[listener.tls]\n\
+             certificates = {{ cert = {cert:?}, key = {key:?} }}\n[[upstream]]\nname = \"app\"\nservers = [\"{}\"]\n\
+             [[host]]\nnames = [\"*\"]\nupstream = \"app\"\n\
+             [[host.route]]\nname = \"the private part\"\npath = \"/private\"\nrespond = {{ status = 403 }}\n",
+            backend.url()
+        ),
+    )
+}
+
+/// The lines of a file once there are so many.
+#[track_caller]
+fn lines(file: &Path, wanted: usize) -> Vec<String> {
+    let read = || std::fs::read_to_string(file).unwrap_or_default();
+    assert!(eventually(|| read().lines().count() >= wanted && read().ends_with('\n')), "{}", read());
+    read().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_template_has_the_values_of_requests() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let log = site.path().join("access.log");
+    let gateway = logging(
+        &site,
+        &backend,
+        &format!(
+            "access = {log:?}\nformat = '$remote_addr \"$request\" $status $body_bytes_sent $scheme://$host ${{ssl_protocol}} \
+             $upstream_addr/$upstream_name [$route] $http_x_team'"
+        ),
+    );
+    for path in ["/one?q=1", "/private/x"] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\nX-Team: a \"b\"\r\nConnection: close\r\n\r\n");
+        gateway.exchange(request).expect("an answer comes");
+    }
+    let team = "a \\x22b\\x22";
+    assert_eq!(
+        lines(&log, 2),
+        [
+            format!(
+                "127.0.0.1 \"GET /one?q=1 HTTP/1.1\" 200 5 https://{HOST} TLSv1.3 {}/app [-] {team}",
+                backend.address
+            ),
+            format!("127.0.0.1 \"GET /private/x HTTP/1.1\" 403 0 https://{HOST} TLSv1.3 -/- [the private part] {team}"),
+        ]
+    );
+}
+
+#[test]
+fn requests_are_chosen_and_personal_data_is_left_out() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let log = site.path().join("access.log");
+    let settings = format!(
+        "access = {log:?}\nformat = \"logfmt\"\nstatuses = [\"2xx\", \"403\"]\nskip_paths = \"/health\"\nsample = 3\n\
+         ipv4_prefix = 8\nqueries = false"
+    );
+    let gateway = logging(&site, &backend, &settings);
+    for path in ["/health", "/private/1?secret", "/a?secret", "/b", "/c?secret", "/private/2", "/d", "/e", "/f"] {
+        gateway.get(path);
+    }
+    let found = lines(&log, 4);
+    let targets: Vec<&str> = found.iter().filter_map(|l| l.split(" target=").nth(1)?.split(' ').next()).collect();
+    // One in three of those that are answered well, and all that are not.
+    assert_eq!(targets, ["/private/1", "/c", "/private/2", "/f"], "{found:?}");
+    for line in &found {
+        assert!(line.contains(" remote=127.0.0.0 ") && !line.contains("secret"), "{line}");
+    }
+}
+
+#[test]
+fn a_syslog_server_gets_a_message_for_each_line() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let udp = UdpSocket::bind("127.0.0.1:0").expect("a port is free");
+    let path = site.path().join("syslog");
+    let unix = UnixDatagram::bind(&path).expect("our own folder");
+    udp.set_read_timeout(Some(WAIT_LIMIT)).expect("it is ours");
+    unix.set_read_timeout(Some(WAIT_LIMIT)).expect("it is ours");
+    type Receive<'r> = Box<dyn FnMut(&mut [u8]) -> std::io::Result<usize> + 'r>;
+    let mut receivers: [(String, Receive); 2] = [
+        (format!("syslog+udp://{}", udp.local_addr().expect("it is bound")), Box::new(|b| udp.recv(b))),
+        (format!("syslog+unix://{}", path.display()), Box::new(|b| unix.recv(b))),
+    ];
+    for (server, receive) in &mut receivers {
+        let gateway = logging(&site, &backend, &format!("access = \"{server}\"\nformat = '$uri $status'"));
+        for path in ["/one", "/private"] {
+            gateway.get(path);
+        }
+        for wanted in ["/one 200", "/private 403"] {
+            let mut buffer = [0; 2048];
+            let n = receive(&mut buffer).unwrap_or_else(|e| panic!("{server}: {e}"));
+            let message = String::from_utf8_lossy(&buffer[..n]).into_owned();
+            assert!(message.starts_with("<190>1 ") && message.ends_with(&format!(" access - {wanted}")), "{message}");
+        }
+        assert_eq!(gateway.metric("sealane_access_log_dropped_total"), Some(0.0));
+    }
+}
+
+#[test]
+fn a_syslog_server_that_comes_later() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let server = ports::free();
+    let gateway = logging(&site, &backend, &format!("access = \"syslog+tcp://{server}\"\nformat = '$uri'"));
+    for _ in 0..3 {
+        assert_eq!(gateway.get("/before").text(), "hello");
+    }
+    // Nobody waits, and what is lost is counted.
+    let lost = || gateway.metric("sealane_access_log_dropped_total");
+    assert!(eventually(|| lost() == Some(3.0)), "{:?}", lost());
+    assert!(gateway.metric("sealane_access_log_errors_total").is_some_and(|n| n >= 1.0));
+    assert!(gateway.server.log().contains("cannot send the access log"), "{}", gateway.server.log());
+    let listener = TcpListener::bind(server).expect("the port is reserved for this test");
+    listener.set_nonblocking(true).expect("it is ours");
+    let mut accepted = None;
+    assert!(eventually(|| {
+        gateway.get("/after");
+        accepted = accepted.take().or_else(|| listener.accept().ok());
+        accepted.is_some()
+    }));
+    let (mut stream, _) = accepted.expect("it was accepted");
+    stream.set_nonblocking(false).expect("it is ours");
+    stream.set_read_timeout(Some(WAIT_LIMIT)).expect("it is ours");
+    let mut text = [0; 4096];
+    let n = stream.read(&mut text).expect("a message comes");
+    let text = String::from_utf8_lossy(&text[..n]);
+    let (length, message) = text.split_once(' ').expect("a message has its length before it");
+    let length: usize = length.parse().expect("the length is a number");
+    assert!(message[..length].ends_with(" access - /after"), "{text}");
+}
+
+#[test]
+fn a_file_is_renamed_at_its_size_and_loses_no_line() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let log = site.path().join("access.log");
+    let settings = format!("access = {log:?}\nformat = '$request_uri'\nrotate_size = 4096\nrotate_keep = 1000");
+    let gateway = logging(&site, &backend, &settings);
+    let mut wire = gateway.connect();
+    let long = "x".repeat(500);
+    let mut sent = 0;
+    let files = || {
+        let name = |n: u32| site.path().join(format!("access.log.{n}"));
+        let old: Vec<_> = (1..).map(name).take_while(|path| path.exists()).collect();
+        old.into_iter()
+            .rev()
+            .chain([log.clone()])
+            .map(|path| std::fs::read_to_string(path).unwrap_or_default())
+            .collect()
+    };
+    let written = || -> Vec<String> { files() };
+    assert!(eventually(|| {
+        for _ in 0..10 {
+            wire.send(format!("GET /{sent}/{long} HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("the gateway reads");
+            assert_eq!(wire.response("GET").expect("the gateway answers").text(), "hello");
+            sent += 1;
+        }
+        written().len() >= 3
+    }));
+    let numbers = || -> Vec<usize> {
+        let text = written().concat();
+        text.lines().filter_map(|line| line.split('/').nth(1)?.parse().ok()).collect()
+    };
+    assert!(eventually(|| numbers().len() == sent), "{} of {sent}", numbers().len());
+    assert_eq!(numbers(), (0..sent).collect::<Vec<_>>(), "in order");
+    assert_eq!(gateway.metric("sealane_access_log_errors_total"), Some(0.0));
+}
+
+#[test]
+fn the_format_changes_with_a_reload() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let log = site.path().join("access.log");
+    let file = |admin: &str, format: &str| {
+        let admin = format!("{admin}\n[log]\naccess = {log:?}\nformat = '{format}'\n");
+        Operated::simple_file(&site, &admin, listen, &backend.url())
+    };
+    let running = Operated::start(&site, 1, |admin| file(admin, "one $uri"), listen);
+    running.get("/a");
+    lines(&log, 1);
+    running.write(&file(&running.admin_lines, "two $uri"));
+    order(&running.socket, "reload").expect("it may");
+    running.get("/b");
+    assert_eq!(lines(&log, 2), ["one /a", "two /b"]);
+    // One that is wrong changes nothing.
+    running.write(&file(&running.admin_lines, "three $uir"));
+    let refused = order(&running.socket, "reload").expect_err("it is wrong").to_string();
+    assert!(refused.contains("$uir") && refused.contains("did you mean \"$uri\"?"), "{refused}");
+    running.get("/c");
+    assert_eq!(lines(&log, 3)[2], "two /c");
+}

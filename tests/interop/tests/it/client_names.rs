@@ -1,0 +1,129 @@
+//! Client certificates by name: those of the authority that have an allowed name are accepted, over TCP and QUIC, and in every
+//! handshake after the rule is there.
+
+use crate::operating::{Operated, order};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, SupportedProtocolVersion};
+use sealane_interop::backend::Backend;
+use sealane_interop::client::{self, get};
+use sealane_interop::http::Wire;
+use sealane_interop::peers::find;
+use sealane_interop::site::{HOST, Identity, Site};
+use sealane_interop::{eventually, h3, ports, skip};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+
+const VERSIONS: [&SupportedProtocolVersion; 2] = [&rustls::version::TLS12, &rustls::version::TLS13];
+const NAMES: &str = ", names = [\"dns:*.clients.test\", \"uri:spiffe://example.test/ns/prod/*\", \"email:a@example.test\", \"cn:alice\"]";
+
+fn with(site: &Site, identity: &Identity, version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
+    let (chain, key) = identity.load();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&site.ca).expect("PEM")).expect("a certificate");
+    let builder = ClientConfig::builder_with_provider(client::provider().into());
+    let builder = builder.with_protocol_versions(&[version]).expect("the provider knows it");
+    Arc::new(builder.with_root_certificates(roots).with_client_auth_cert(chain, key).expect("they belong together"))
+}
+
+/// What a client with a certificate gets, or why it gets nothing.
+fn visit(address: SocketAddr, config: &Arc<ClientConfig>) -> Result<String, String> {
+    let stream = client::handshake(client::tcp(address), config, HOST).map_err(|e| e.to_string())?;
+    let mut wire = Wire::new(stream);
+    wire.send(get("/")).map_err(|e| e.to_string())?;
+    wire.response("GET").map(|answer| answer.text()).map_err(|broken| broken.error.to_string())
+}
+
+fn with_rule(text: &str, site: &Site, listen: SocketAddr, names: &str) -> String {
+    let rule = format!("client_auth = {{ mode = \"require\", ca = \"{}\"{names} }}\n", site.ca.display());
+    text.replace(&format!("address = \"{listen}\"\n"), &format!("address = \"{listen}\"\nhttp3 = true\n"))
+        .replace("[[host]]", &format!("{rule}[[host]]"))
+}
+
+#[test]
+fn a_certificate_of_the_authority_needs_an_allowed_name() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let file = |admin: &str, names: &str| {
+        with_rule(&Operated::simple_file(&site, admin, listen, &backend.url()), &site, listen, names)
+    };
+    let gateway = Operated::start(&site, 1, |admin| file(admin, ""), listen);
+    let mallory = site.issue("mallory", &["clients.test", "spiffe://example.test/ns/test/sa/web"]);
+    // While every name is allowed, mallory comes in, and gets tickets.
+    let strangers = VERSIONS.map(|version| with(&site, &mallory, version));
+    let over_quic = h3::over_quic(&strangers[1], false);
+    for config in &strangers {
+        assert_eq!(visit(listen, config).as_deref(), Ok("hello"));
+    }
+    assert_eq!(h3::Client::connect(listen, &over_quic).get("/").status, 200);
+
+    gateway.write(&file(&gateway.admin_lines, NAMES));
+    order(&gateway.socket, "reload").expect("the rule is taken");
+    for config in &strangers {
+        let refused = visit(listen, config).expect_err("neither a ticket nor the certificate is good");
+        assert!(refused.contains("AccessDenied"), "{refused}");
+    }
+    let mut client = h3::Client::begin(listen, &over_quic);
+    let id = client.open(&h3::headers("GET", "/", &[], sealane_http::BodyLength::None), true);
+    assert!(client.response(id).is_err(), "the rule holds over QUIC");
+    assert!(eventually(|| gateway.gateway.failed_handshakes("client_name_not_allowed") >= 3.0));
+    for (file, names) in
+        [("web", "app.clients.test"), ("pod", "spiffe://example.test/ns/prod/sa/web"), ("alice", "other.test")]
+    {
+        let identity = site.issue(file, &[names]);
+        for version in VERSIONS {
+            assert_eq!(visit(listen, &with(&site, &identity, version)).as_deref(), Ok("hello"), "{file}");
+        }
+        let config = h3::over_quic(&with(&site, &identity, &rustls::version::TLS13), false);
+        assert_eq!(h3::Client::connect(listen, &config).get("/").status, 200, "{file}");
+    }
+    // Without a certificate nothing has changed.
+    let none = Arc::new(client::config(&site.ca));
+    let refused = visit(listen, &none).expect_err("a certificate is required");
+    assert!(refused.contains("CertificateRequired"), "{refused}");
+}
+
+#[test]
+fn curl_comes_in_by_its_name() {
+    let Some(curl) = find("curl") else { skip!("`curl` is not installed") };
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let file =
+        |admin: &str| with_rule(&Operated::simple_file(&site, admin, listen, &backend.url()), &site, listen, NAMES);
+    let _gateway = Operated::start(&site, 1, file, listen);
+    let ask = |identity: &Identity| {
+        let mut command = Command::new(&curl);
+        command.arg("--silent").arg("--max-time").arg("20").arg("--cacert").arg(&site.ca);
+        command.arg("--cert").arg(&identity.cert).arg("--key").arg(&identity.key);
+        command.arg("--connect-to").arg(format!("{HOST}:443:{listen}")).arg(format!("https://{HOST}/"));
+        let output = command.output().expect("curl runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(ask(&site.issue("web", &["app.clients.test"])), "hello");
+    assert_eq!(ask(&site.issue("bob", &["other.test"])), "");
+}
+
+#[test]
+fn a_host_is_not_served_where_more_names_are_allowed() {
+    let site = Site::new();
+    let (first, second) = (ports::free(), ports::free());
+    let (cert, key, ca) = (site.ecdsa.cert.display(), site.ecdsa.key.display(), site.ca.display());
+    let listener = |address: SocketAddr, names: &str| {
+        format!(
+            "[[listener]]\naddress = \"{address}\"\n[listener.tls]\n\
+             certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+             client_auth = {{ mode = \"require\", ca = \"{ca}\"{names} }}\n"
+        )
+    };
+    let host = "[[host]]\nnames = [\"a.example.test\"]\nrespond = {}\n";
+    let narrow = ", names = [\"cn:alice\"]";
+    for (other, good) in [(narrow, true), ("", false), (", names = [\"cn:alice\", \"cn:bob\"]", false)] {
+        let file = site.file("names.toml", format!("{}{}{host}", listener(first, narrow), listener(second, other)));
+        let said = sealane_interop::gateway::run(["check".as_ref(), "-c".as_ref(), file.as_os_str()]);
+        let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!(said.status.success(), good, "{other}: {errors}");
+    }
+}

@@ -1,0 +1,105 @@
+//! `cargo xtask package --check`: the packages in fresh Debian roots.
+
+use crate::machine::{self, Kernel, Machine, Suite};
+use crate::metadata::Workspace;
+use crate::programs::{checked, quiet};
+use crate::setup;
+use anyhow::{Context, bail, ensure};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the roots contain beside the smallest Debian system.
+const INCLUDED: &str =
+    "--include=ca-certificates,systemd,systemd-sysv,init-system-helpers,curl,util-linux,procps,kmod,iproute2";
+/// Of the kernel's modules: what the tunnel needs.
+const MODULES: &[&str] = &["drivers/net/tun.ko.xz", "drivers/net/tun.ko"];
+/// Software emulation of a loaded machine is slow; a hang is longer.
+const SECONDS: u32 = 1800;
+/// What the script in the machine prints at its end.
+const PASSED: &str = "packages: passed";
+const FAILED: &str = "failed: ";
+
+/// Runs `packaging/tests/life-cycle.sh` in a fresh root, in namespaces of its own, without systemd.
+pub fn life_cycle(workspace: &Workspace, packages: &Path, suite: &str) -> anyhow::Result<()> {
+    for program in ["debootstrap", "unshare", "ip"] {
+        ensure!(setup::find(program).is_some(), "`{program}` is missing; --check needs it");
+    }
+    let root = fresh_root(workspace, packages, suite, "life-cycle.sh")?;
+    println!("{suite}:");
+    let inside = "ip link set lo up && mount -t proc proc \"$0/proc\" && exec chroot \"$0\" sh /packages/life-cycle.sh";
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", inside]).arg(&root);
+    checked(&mut command).with_context(|| format!("the packages fail in {suite}; see {}", root.display()))?;
+    fs::remove_dir_all(&root)?;
+    Ok(())
+}
+
+/// Boots a fresh root with systemd and the suite's own kernel, and runs `packaging/tests/boot.sh` in it.
+pub fn boot(workspace: &Workspace, packages: &Path, suite: &str) -> anyhow::Result<()> {
+    if let Some(missing) = machine::missing(machine::NEEDS) {
+        bail!("{missing}; --check needs it");
+    }
+    let folder = workspace.target().join("roots").join(format!("{suite}-kernel"));
+    fs::create_dir_all(&folder)?;
+    let kernel = machine::fetch_kernel(&Suite::open(&folder, suite)?)?;
+    let kernel = Kernel::unpack(&kernel, &folder.join("unpacked"))?;
+    let root = fresh_root(workspace, packages, suite, "boot.sh")?;
+    kernel.install_modules(MODULES, &root)?;
+    let units = root.join("etc/systemd/system");
+    fs::copy(workspace.root().join("packaging/tests/boot.service"), units.join("boot-test.service"))?;
+    fs::create_dir_all(units.join("multi-user.target.wants"))?;
+    symlink("/etc/systemd/system/boot-test.service", units.join("multi-user.target.wants/boot-test.service"))?;
+    let initrd = packages.join(format!("{suite}.initrd"));
+    machine::pack(&root, &initrd)?;
+    let log = workspace.target().join("roots").join(format!("{suite}-console.log"));
+    println!("{suite}, booted by systemd:");
+    let machine = Machine {
+        image: &kernel.image,
+        initrd: &initrd,
+        parameters: "rdinit=/lib/systemd/systemd systemd.show_status=false net.ifnames=0",
+        memory: 3072,
+        seconds: SECONDS,
+    };
+    let said = machine.run(&log)?;
+    fs::remove_file(&initrd)?;
+    for line in said.lines().map(str::trim_end).filter(|line| line.starts_with("  ") || line.starts_with(FAILED)) {
+        println!("{line}");
+    }
+    ensure!(said.contains(PASSED), "the packages fail in {suite} under systemd; see {}", log.display());
+    fs::remove_dir_all(&root)?;
+    Ok(())
+}
+
+/// A copy of a suite's smallest system, with the packages and a script in `/packages`. The original is made once and kept in
+/// target/roots.
+fn fresh_root(workspace: &Workspace, packages: &Path, suite: &str, script: &str) -> anyhow::Result<PathBuf> {
+    let kept = workspace.target().join("roots").join(suite);
+    // The last that debootstrap was asked for, as a sign that it came to its end.
+    if !kept.join("sbin/init").exists() || !kept.join("usr/bin/curl").exists() || !kept.join("usr/sbin/ip").exists() {
+        println!("{suite}: making a root");
+        if kept.exists() {
+            fs::remove_dir_all(&kept)?;
+        }
+        fs::create_dir_all(&kept)?;
+        let mirror = machine::mirror()?;
+        quiet(Command::new("debootstrap").args(["--variant=minbase", INCLUDED, suite]).arg(&kept).arg(mirror))?;
+        quiet(Command::new("chroot").arg(&kept).args(["apt-get", "clean"]))?;
+    }
+    let root = packages.join(format!("root-{suite}"));
+    if root.exists() {
+        fs::remove_dir_all(&root)?;
+    }
+    checked(Command::new("cp").arg("-a").arg(&kept).arg(&root))?;
+    fs::create_dir(root.join("packages"))?;
+    checked(Command::new("cp").arg("-a").arg(packages.join("newer")).arg(root.join("packages/newer")))?;
+    for entry in fs::read_dir(packages)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "deb") {
+            fs::copy(&file, root.join("packages").join(file.file_name().unwrap_or_default()))?;
+        }
+    }
+    fs::copy(workspace.root().join("packaging/tests").join(script), root.join("packages").join(script))?;
+    Ok(root)
+}
