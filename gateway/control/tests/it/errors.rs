@@ -152,7 +152,7 @@ fn messages() {
         (listener("allow = \"10.1.2.3/8\"") + &respond, "write \"10.0.0.0/8\""),
         (listener("deny = [\"example.com\"]") + &respond, "\"example.com\" is not a block of addresses"),
         (listener("allow = []") + &respond, "\"allow\" is empty"),
-        (listener("deny_file = \"none.txt\"") + &respond, "cannot read the list of addresses none.txt: no such file"),
+        (listener("deny_file = \"none.txt\"") + &respond, "none.txt: no such file"),
         (
             listener("") + &respond + "deny_file = \"list.txt\"\n",
             "list.txt:2: \"192.0.2.256\" is not a block of addresses",
@@ -168,7 +168,10 @@ fn messages() {
         ),
         (listener("") + &respond + "forward_auth = true\n", "neither a table nor false"),
         (
-            listener("") + &respond + "forward_auth = { upstream = \"u\", path = \"/\", copy_headers = \"Host\" }\n",
+            listener("")
+                + &respond
+                + "forward_auth = { upstream = \"u\", path = \"/\", copy_headers = \"Host\" }\n\
+                [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
             "\"Host\" cannot be copied",
         ),
         (listener("trusted_proxies = \"10.1.2.3/8\"") + &respond, "write \"10.0.0.0/8\""),
