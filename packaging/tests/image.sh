@@ -49,8 +49,10 @@ podman_ exec "$id" /usr/bin/sealane self check >/dev/null || fail "sealane self 
 
 step "the lab's image sends requests to it"
 lab=$(image "$lab_archive")
-confined --rm "$lab" load --duration 1s --rate 20 --connections 2 http://127.0.0.1:8080/ >"$work/load" ||
+# Exit code 3: the figures are void, as on a busy machine.
+confined --rm "$lab" load --duration 1s --rate 20 --connections 2 http://127.0.0.1:8080/ >"$work/load" || [ $? = 3 ] ||
 	fail "sealane-lab load: $(cat "$work/load")"
+grep -q ', 0 failed, 0 never started' "$work/load" || fail "requests failed: $(cat "$work/load")"
 
 step "an orderly end"
 podman_ stop --time 20 "$id" >/dev/null

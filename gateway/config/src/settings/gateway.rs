@@ -100,7 +100,7 @@ table! {
         described("all"), example(["4xx", "5xx"]);
     /// Requests whose path begins with one of these get no line.
     skip_paths: Strings = Strings, example(["/health"]);
-    /// Of the requests with a status below 400, one in so many gets a line. All others get one.
+    /// With 100, one in 100 requests with a status below 400 gets a line. Every request with a status of 400 or more gets a line.
     sample: Count = Count(1..=1_000_000), default(1);
     /// How many leading bits of the IPv4 addresses of clients are written. The others are written as 0: with 24,
     /// `192.0.2.77` becomes `192.0.2.0`.

@@ -164,7 +164,7 @@ table! {
     passphrase_file: File = File, example("certs/static.passphrase"), aliases("ssl_password_file");
     /// An OCSP response in DER, which is stapled.
     ocsp: File = File, example("certs/static.ocsp");
-    /// Shown to clients that ask for another name or for none. If no certificate is marked, the first of the list is the
+    /// Shown to clients that send no server name, or a name for which there is no certificate. If no certificate is marked, the first of the list is the
     /// default, together with those for the same names with another type of key.
     default: Flag = Flag, default(false);
 }

@@ -184,10 +184,11 @@ fn every_page_is_in_its_part() {
         ("docs/measurements/", "Measurements"),
     ];
     // Other files and sites link to these pages where they are.
-    const AT_THE_TOP: [(&str, &str); 6] = [
+    const AT_THE_TOP: [(&str, &str); 7] = [
         ("docs/index.md", "Summary"),
         ("docs/security.md", "Explanation"),
         ("docs/stability.md", "Explanation"),
+        ("docs/upgrading.md", "Explanation"),
         ("docs/counting.md", "Contributing"),
         ("docs/debugging.md", "Contributing"),
         ("docs/releasing.md", "Contributing"),
