@@ -37,6 +37,11 @@ const ASK: &str = "forward_auth = { upstream = \"auth\", path = \"/verify?app=1\
 
 /// A gateway in front of an application, whose requests `auth` must admit.
 fn gateway(site: &Site, app: &str, auth: &str, rest: &str) -> (Gateway, SocketAddr) {
+    asking(site, app, &format!("servers = {auth:?}"), rest)
+}
+
+/// The same, with all settings of the upstream that is asked.
+fn asking(site: &Site, app: &str, auth: &str, rest: &str) -> (Gateway, SocketAddr) {
     let plain = ports::free();
     let text = format!(
         r#"
@@ -54,13 +59,14 @@ certificates = {{ cert = {cert:?}, key = {key:?} }}
 [[listener]]
 address = "{plain}"
 h2c = true
+allow_connect = true
 [[host]]
 names = ["*"]
 to = {app:?}
 {rest}
 [[upstream]]
 name = "auth"
-servers = {auth:?}
+{auth}
 "#,
         log = site.path().join("access.log"),
         cert = site.ecdsa.cert,
@@ -322,4 +328,93 @@ fn a_route_may_need_no_permission_and_answers_of_the_gateway_do() {
     assert!(auth.requests().is_empty());
     assert_eq!((ask("/said", "session=unknown"), ask("/said", "session=good")), ([401; 3], [200; 3]));
     assert_eq!((ask("/moved/x", "session=unknown"), ask("/moved/x", "session=good")), ([401; 3], [308; 3]));
+}
+
+#[test]
+fn the_server_that_is_asked_may_speak_any_version() {
+    let site = Site::new();
+    let rest = "[[host.route]]\npath = \"/\"\nheaders = { Cookie = \"session=good\" }\nrespond = { status = 204 }\n\
+                response_headers = { set = { Remote-User = \"alice\" } }\n\
+                [[host.route]]\npath = \"/\"\nheaders = { Cookie = \"session=wordy\" }\nrespond = { body = \"yes\" }\n\
+                response_headers = { set = { Remote-User = \"wordy\" } }\n";
+    let plain = ports::free();
+    let text = format!(
+        "[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\nhttp3 = true\n[listener.tls]\n\
+         certificates = {{ cert = {cert:?}, key = {key:?} }}\n[[listener]]\naddress = \"{plain}\"\nh2c = true\n\
+         [[host]]\nnames = [\"*\"]\nrespond = {{ status = 401, body = \"who now?\" }}\n{rest}",
+        cert = site.ecdsa.cert,
+        key = site.ecdsa.key,
+    );
+    let auth = configured(&site, &text);
+    let secure = format!("servers = \"https://{HOST}:{}\"\ntls = {{ ca = {:?} }}", auth.address.port(), site.ca);
+    for (version, upstream) in [
+        ("HTTP/1.1", format!("servers = \"http://{plain}\"\nhttp = \"1.1\"")),
+        ("HTTP/2", format!("servers = \"http://{plain}\"\nhttp = \"2\"")),
+        ("HTTP/2 over TLS", format!("{secure}\nhttp = \"2\"")),
+        ("HTTP/3", format!("{secure}\nhttp = \"3\"")),
+    ] {
+        let app = Backend::saying("hello");
+        let (gateway, plain) = asking(&site, &app.url(), &upstream, ASK);
+        let mut every = Everywhere::new(&gateway, plain);
+        // Twice: what one question leaves behind must not harm the next.
+        for (cookie, status, reached) in
+            [("session=good", 200, 3), ("session=wordy", 200, 3), ("session=unknown", 401, 0)].repeat(2)
+        {
+            let before = app.requests().len();
+            let fields = [("cookie", cookie), ("remote-user", "root")];
+            let posted = Asked { method: "POST", target: "/up", fields: &fields, trailers: &[("x-sum", "1")] };
+            assert_eq!(every.ask(posted).map(|(status, _)| status), [status; 3], "{version} {cookie}");
+            let asked = Asked { target: "/", fields: &fields, ..Asked::default() };
+            assert_eq!(every.ask(asked).map(|(status, _)| status), [status; 3], "{version} {cookie}");
+            let seen = app.requests();
+            assert_eq!(seen.len() - before, 2 * reached, "{version} {cookie}");
+            for request in &seen[before..] {
+                assert_eq!(
+                    request.header("remote-user"),
+                    cookie.strip_prefix("session=").map(|c| if c == "good" { "alice" } else { c }),
+                    "{version}"
+                );
+                let body = if request.start.starts_with("POST") { "hello" } else { "" };
+                assert_eq!(request.text(), body, "{version} {cookie}");
+            }
+        }
+        assert_eq!(
+            (asked(&gateway, "admitted"), asked(&gateway, "refused"), asked(&gateway, "failed")),
+            (24.0, 12.0, 0.0),
+            "{version}"
+        );
+    }
+}
+
+#[test]
+fn a_tunnel_opens_only_if_it_is_admitted() {
+    let site = Site::new();
+    let app = Backend::start(|mut connection| {
+        let Ok(Some(request)) = connection.wire.request_head() else { return };
+        connection.note(&request);
+        connection.send("HTTP/1.1 200 OK\r\n\r\n");
+        let mut said = Vec::new();
+        if connection.wire.exactly(4, &mut said).is_ok() {
+            connection.send(said);
+        }
+    });
+    let auth = Backend::answering(verdict);
+    let (_gateway, plain) = gateway(&site, &app.url(), &auth.url(), ASK);
+    for (cookie, admitted) in [("session=unknown", false), ("session=good", true), ("session=wordy", true)] {
+        let mut wire = Wire::new(client::tcp(plain));
+        // What comes at once waits for the answer.
+        wire.send(format!("CONNECT db.example:5432 HTTP/1.1\r\nHost: db.example:5432\r\nCookie: {cookie}\r\n\r\nping"))
+            .expect("the gateway reads");
+        let status = wire.line().expect("it answers");
+        assert_eq!(status.contains(" 200 "), admitted, "{cookie}: {status}");
+        if admitted {
+            while !wire.line().expect("the head goes on").is_empty() {}
+            let mut echoed = Vec::new();
+            wire.exactly(4, &mut echoed).expect("it comes back");
+            assert_eq!(echoed, b"ping");
+            assert_eq!(app.last().start, "CONNECT db.example:5432 HTTP/1.1");
+        }
+    }
+    assert_eq!((app.requests().len(), auth.requests().len()), (2, 3));
+    assert!(auth.requests().iter().all(|question| question.start == "GET /verify?app=1 HTTP/1.1"));
 }
