@@ -466,7 +466,7 @@ pub(super) fn unverified(sink: &Sink, span: &Range<usize>) {
 /// Upstreams with a name whose servers are asked without TLS. What is relayed as it comes is not asked.
 pub(super) fn plain_upstreams(sink: &Sink, names: &[At<String>], upstreams: &Upstreams, hosts: &Hosts) {
     let relays =
-        |index: usize| hosts.actions().any(|a| matches!(a, Action::Passthrough { upstream } if *upstream == index));
+        |index: usize| hosts.actions().any(|a| matches!(a, Action::Passthrough { upstream, .. } if *upstream == index));
     for name in names {
         let Some(index) = upstreams.named.get(&name.value).copied().flatten() else { continue };
         if upstreams.all[index].tls.is_none() && !relays(index) {

@@ -119,7 +119,7 @@ pub(super) fn read(
                 .to_owned(),
         );
     }
-    let extras = route::extras(&section, routes, false);
+    let extras = route::extras(&section, routes, upstreams, false);
     let action = route::table(&section, own, extras, &label, routes, upstreams, context);
     section.finish();
 

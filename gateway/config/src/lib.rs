@@ -15,6 +15,7 @@
 //! starts, since every file that the configuration names is asked for. Nothing that is wrong stops the reading: all errors are
 //! reported at once.
 
+mod access;
 mod access_log;
 mod acme;
 mod addresses;
@@ -49,6 +50,7 @@ mod trust;
 mod tunnel;
 mod upstream;
 
+pub use access::{AccessLists, read_list_again};
 pub use access_log::{AccessLogTarget, Rotation, Syslog};
 pub use acme::{
     Acme, AcmeAuthority, AcmeChallenge, AcmeSettings, DnsUpdate, ExternalAccount, TsigAlgorithm, challenge_policy,
@@ -67,6 +69,7 @@ pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use reference::generated;
 pub use schema::schema;
+pub use sealane_route::AddressSet;
 pub use show::Effective;
 pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
 pub use trust::Trust;
@@ -154,6 +157,8 @@ pub struct Config {
     pub resolved: HashMap<String, Found>,
     /// What hosts' rules refer to, and rates.
     pub routing: Arc<Routing>,
+    /// Who may come, by address.
+    pub access: AccessLists,
     /// What metrics call the hosts, in the order of a listener's actions.
     pub host_labels: Vec<String>,
     /// How many series of durations there may be.
@@ -180,6 +185,8 @@ pub struct Listener {
     pub certificates: Option<Arc<CertificateSet>>,
     /// Whose word about clients is taken.
     pub trust: Trust,
+    /// Who may come: an index into [`AccessLists::rules`].
+    pub access: Option<usize>,
     /// CONNECT is allowed.
     pub allow_connect: bool,
     /// TRACE is allowed.
@@ -241,7 +248,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
 
     let mut store = identity::Store::new();
     let listeners_absent = top.key_span("listener").is_none();
-    let mut listeners = listener::read_all(&top, &mut store, &mut addresses);
+    let mut access = AccessLists::default();
+    let mut listeners = listener::read_all(&top, &mut store, &mut addresses, &mut access);
     let mut targets: Vec<Target> = listeners
         .iter()
         .map(|l| Target { written: l.written.clone(), tcp: l.tcp, tls: l.has_tls(), hosts: NameMap::default() })
@@ -249,7 +257,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
 
     let mut context = upstream::Context { store: &mut store, resolver, names: Vec::new() };
     let mut upstreams = Upstreams::default();
-    let mut routes = Routes::default();
+    let mut routes = Routes { access, ..Routes::default() };
     let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);
     routing.rate_limits = rate_limits;
     let mut places = Vec::new();
@@ -295,6 +303,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         sink.warn(&name.span, format!("no host uses the rate limit \"{}\"", name.value), None);
     }
     routing.routes = routes.all;
+    let mut access = routes.access;
+    access.compile();
 
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     top.finish();
@@ -338,6 +348,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         listens: addresses.places(),
         resolved: HashMap::new(),
         routing: Arc::new(routing),
+        access,
         host_labels,
         max_series,
     })

@@ -1,5 +1,6 @@
 //! `[[listener]]`.
 
+use super::access::{self, AccessLists};
 use super::addresses::{Addresses, Protocol};
 use super::decode::{self, At, Section};
 use super::diagnostics::Sink;
@@ -32,6 +33,7 @@ pub(super) struct Draft {
     /// It has a TLS section, and that is wrong.
     pub broken_tls: bool,
     trust: Trust,
+    access: Option<usize>,
     allow_connect: bool,
     allow_trace: bool,
     syn_tls: SynTls,
@@ -52,7 +54,7 @@ impl Draft {
     }
 
     pub fn into_listener(self, sites: SiteMap, actions: Arc<[Action]>) -> Listener {
-        let Self { address, tls, trust, allow_connect, allow_trace, syn_tls, h2c, http3, tcp, .. } = self;
+        let Self { address, tls, trust, access, allow_connect, allow_trace, syn_tls, h2c, http3, tcp, .. } = self;
         let sites = Arc::new(sites);
         let certificates = tls.as_ref().map(|t| t.certificates.clone());
         let tls = tls.map(|t| ListenerTls { policies: t.policies, sites: sites.clone() });
@@ -61,6 +63,7 @@ impl Draft {
             tls,
             certificates,
             trust,
+            access,
             allow_connect,
             allow_trace,
             syn_tls,
@@ -74,7 +77,12 @@ impl Draft {
 }
 
 /// Reads every `[[listener]]`. One whose TLS section is wrong is returned without, so that hosts can refer to it.
-pub(super) fn read_all(document: &Section, store: &mut Store, addresses: &mut Addresses) -> Vec<Draft> {
+pub(super) fn read_all(
+    document: &Section,
+    store: &mut Store,
+    addresses: &mut Addresses,
+    lists: &mut AccessLists,
+) -> Vec<Draft> {
     let sections = document.tables(&top::listener);
     if sections.is_empty() && document.key_span("tunnel").is_none() {
         let help = "add [[listener]] with address = \":443\"".to_owned();
@@ -82,12 +90,12 @@ pub(super) fn read_all(document: &Section, store: &mut Store, addresses: &mut Ad
     }
     let mut out: Vec<Draft> = Vec::new();
     for section in sections {
-        read(section, store, &mut out, addresses);
+        read(section, store, &mut out, addresses, lists);
     }
     out
 }
 
-fn read(section: Section, store: &mut Store, out: &mut Vec<Draft>, addresses: &mut Addresses) {
+fn read(section: Section, store: &mut Store, out: &mut Vec<Draft>, addresses: &mut Addresses, lists: &mut AccessLists) {
     let sink = section.sink;
     let written = section.required(&s::address);
     let allow_connect = section.or(&s::allow_connect);
@@ -95,6 +103,7 @@ fn read(section: Section, store: &mut Store, out: &mut Vec<Draft>, addresses: &m
     let h2c = section.optional_at(&s::h2c);
     let tcp = section.or(&s::mode);
     let trust = trust::read(&section, tcp);
+    let access = access::read(&section, lists);
     let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
     if let (true, Some(span)) = (tcp, section.key_span("tls")) {
         let help = "remove \"mode\" or [listener.tls]: relayed connections are not decrypted".to_owned();
@@ -137,6 +146,7 @@ fn read(section: Section, store: &mut Store, out: &mut Vec<Draft>, addresses: &m
                 tls: tls.clone(),
                 broken_tls: has_tls && tls.is_none(),
                 trust: trust.clone(),
+                access,
                 allow_connect,
                 allow_trace,
                 syn_tls,

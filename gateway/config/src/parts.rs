@@ -5,7 +5,7 @@ use super::http3::Http3;
 use super::{AccessLogTarget, Config, SynTls, Trust};
 use sealane_proxy::AccessLogRules;
 use sealane_proxy::snapshot::{self, Action, ClientLimits, Routing, SynData, Upstream};
-use sealane_route::SiteMap;
+use sealane_route::{AccessRule, SiteMap};
 use sealane_tls::policy::ListenerTls;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -20,6 +20,8 @@ pub struct Parts {
     pub upstreams: Vec<Arc<Upstream>>,
     /// What hosts' rules refer to.
     pub routing: Arc<Routing>,
+    /// Who may come, by address.
+    pub access: Arc<[AccessRule]>,
     /// Limits of clients.
     pub limits: Arc<ClientLimits>,
     /// The rules for access log lines; `None` writes none.
@@ -35,6 +37,8 @@ pub struct ListenerParts {
     pub tls: Option<ListenerTls>,
     /// Whose word about clients is taken.
     pub trust: Trust,
+    /// Who may come: an index into [`Parts::access`].
+    pub access: Option<usize>,
     /// CONNECT is allowed.
     pub allow_connect: bool,
     /// TRACE is allowed.
@@ -58,7 +62,7 @@ impl ListenerParts {
     /// sockets for HTTP/3, one per lane slot.
     pub fn bound(self, id: u32, address: SocketAddr, udp: Vec<Arc<OwnedFd>>) -> snapshot::Listener {
         let syn_tls = SynData { data: self.syn_tls != SynTls::Off, unproven: self.syn_tls == SynTls::Open };
-        let Self { tls, trust, allow_connect, allow_trace, h2c, tcp, http3, sites, actions, .. } = self;
+        let Self { tls, trust, access, allow_connect, allow_trace, h2c, tcp, http3, sites, actions, .. } = self;
         let quic = http3.map(|h| snapshot::Quic { sockets: udp, settings: h.at(address.port()) });
         let passes = |host: usize| matches!(actions.get(host), Some(Action::Passthrough { .. }));
         let relays = match (tcp, sites.has_names()) {
@@ -76,6 +80,7 @@ impl ListenerParts {
             trusted_proxies: trust.proxies,
             trust_forwarded: trust.forwarded,
             address_header: trust.address_header,
+            access,
             allow_connect,
             allow_trace,
             syn_tls,
@@ -93,6 +98,7 @@ pub fn snapshot_parts(config: &Config) -> Parts {
         address: l.address,
         tls: l.tls.clone(),
         trust: l.trust.clone(),
+        access: l.access,
         allow_connect: l.allow_connect,
         allow_trace: l.allow_trace,
         syn_tls: if l.tls.is_some() { l.syn_tls } else { SynTls::Off },
@@ -106,6 +112,7 @@ pub fn snapshot_parts(config: &Config) -> Parts {
         listeners: listeners.collect(),
         upstreams: config.upstreams.clone(),
         routing: config.routing.clone(),
+        access: config.access.rules().clone(),
         limits: Arc::new(config.limits.clone()),
         access_log: (config.access_log != AccessLogTarget::Off).then(|| config.access_log_rules.clone()),
     }

@@ -1,12 +1,15 @@
 //! What is done with requests: the actions of `[[host]]` and `[[host.route]]`, and what they change on the way.
 
+use super::access::{self, AccessLists};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::Upstreams;
-use super::settings::{actions as a, edits as e, host as h, messages as m, redirect as d, route as r};
+use super::settings::{
+    actions as a, edits as e, forward_auth as f, host as h, messages as m, redirect as d, route as r,
+};
 use super::upstream::{self, Context};
 use sealane_http::{Fields, Known};
-use sealane_proxy::rules::{FieldEdits, Piece, Redirect, Route};
+use sealane_proxy::rules::{self, FieldEdits, Piece, Redirect, Route};
 use sealane_proxy::snapshot::Action;
 use sealane_route::path::Readings;
 use sealane_route::{Conditions, FieldRule, MAX_DEPTH, PathRule, RouteTable, RuleError};
@@ -23,35 +26,50 @@ pub(super) struct Routes {
     pub limits: HashMap<String, Option<usize>>,
     /// Names that some route uses.
     pub used: std::collections::HashSet<String>,
+    /// Access rules.
+    pub access: AccessLists,
 }
 
 /// What may be said of a host and of a route alike.
 pub(super) struct Extras {
+    access: Option<usize>,
     request: Option<FieldEdits>,
     response: Option<FieldEdits>,
     hsts: Option<String>,
     rate_limits: Vec<usize>,
+    /// `None` inside: no permission is needed.
+    forward_auth: Option<Option<rules::ForwardAuth>>,
     rewrite: Option<At<String>>,
 }
 
 impl Extras {
     fn is_empty(&self) -> bool {
-        self.request.is_none()
+        self.access.is_none()
+            && self.request.is_none()
             && self.response.is_none()
             && self.hsts.is_none()
             && self.rate_limits.is_empty()
+            && self.forward_auth.is_none()
             && self.rewrite.is_none()
     }
 }
 
 /// Reads the settings of a host or a route that change messages or limit requests.
-pub(super) fn extras(section: &Section, routes: &mut Routes, rewrites: bool) -> Extras {
+pub(super) fn extras(section: &Section, routes: &mut Routes, upstreams: &mut Upstreams, rewrites: bool) -> Extras {
     Extras {
+        access: access::read(section, &mut routes.access),
         request: section.table(&m::request_headers).and_then(edits),
         response: section.table(&m::response_headers).and_then(edits),
         hsts: section.optional(&m::hsts),
         rate_limits: section.optional(&m::rate_limit).map_or(Vec::new(), |names| {
             names.into_iter().filter_map(|name| rate_limit(section.sink, name, routes)).collect()
+        }),
+        forward_auth: section.optional(&m::forward_auth).and_then(|written| match written {
+            ForwardAuth::Off => Some(None),
+            ForwardAuth::Ask { upstream, target, copy, timeout } => {
+                let upstream = super::host::reference(section, upstream, upstreams)?;
+                Some(Some(rules::ForwardAuth { upstream, target, copy, timeout }))
+            }
         }),
         rewrite: rewrites.then(|| section.optional_at(&r::rewrite_prefix)).flatten(),
     }
@@ -106,7 +124,7 @@ pub(super) fn action(
                 sink.error(&span, "\"passthrough\" excludes servers with https://", Some(help));
                 return None;
             }
-            Some(Action::Passthrough { upstream })
+            Some(Action::Passthrough { upstream, access: None })
         });
     }
     (!given.is_empty(), action)
@@ -128,11 +146,16 @@ pub(super) fn table(
     }
     if let (Some(Action::Passthrough { .. }), Some(span)) = (
         &own,
-        ["route", "request_headers", "response_headers", "hsts", "rate_limit"].iter().find_map(|k| host.key_span(k)),
+        ["route", "request_headers", "response_headers", "hsts", "rate_limit", "forward_auth"]
+            .iter()
+            .find_map(|k| host.key_span(k)),
     ) {
         let help = "remove this: the gateway does not read connections that it passes through".to_owned();
         host.sink.error(&span, "this setting is for requests, and excludes \"passthrough\"", Some(help));
         return None;
+    }
+    if let Some(Action::Passthrough { upstream, .. }) = own {
+        return Some(Action::Passthrough { upstream, access: extras.access });
     }
     let mut table = RouteTable::default();
     let mut seen: Vec<(String, Range<usize>)> = Vec::new();
@@ -143,6 +166,8 @@ pub(super) fn table(
         let route = Route {
             label: String::new(),
             action,
+            access: extras.access.into_iter().collect(),
+            forward_auth: extras.forward_auth.flatten(),
             request: extras.request.into_iter().collect(),
             response: extras.response.into_iter().collect(),
             hsts: extras.hsts,
@@ -183,7 +208,7 @@ fn route(
                     settings for every request belong in [[host]] itself";
         section.missing("[[host.route]] does not say which requests it is for".to_owned(), help.to_owned());
     }
-    let own = extras(&section, routes, true);
+    let own = extras(&section, routes, upstreams, true);
     let name = section.optional(&r::name);
     let shown = name.unwrap_or_else(|| pattern(path.as_ref(), exact.as_ref(), methods.as_deref()));
     let label = path.as_ref().or(exact.as_ref()).map_or_else(|| label.to_owned(), |p| format!("{label} {}", p.value));
@@ -225,13 +250,22 @@ fn route(
     }
     seen.push((same, span));
     let Some(action) = action else { return };
-    let join = |a: &Option<FieldEdits>, b: Option<FieldEdits>| a.iter().cloned().chain(b).collect();
+    let join =
+        |a: &Option<FieldEdits>, b: Option<FieldEdits>| -> Vec<FieldEdits> { a.iter().cloned().chain(b).collect() };
     let mut rate_limits = host.rate_limits.clone();
     rate_limits.extend(own.rate_limits.iter().filter(|l| !host.rate_limits.contains(l)));
+    let mut request: Vec<FieldEdits> = Vec::new();
+    if let (Some(None), Some(Some(of_host))) = (&own.forward_auth, &host.forward_auth) {
+        // What the server says on other routes is nobody's to say here.
+        request.push(FieldEdits { remove: of_host.copy.clone(), ..FieldEdits::default() });
+    }
+    request.extend(join(&host.request, own.request));
     routes.all.push(Route {
         label: shown,
         action,
-        request: join(&host.request, own.request),
+        access: host.access.into_iter().chain(own.access).collect(),
+        forward_auth: own.forward_auth.unwrap_or_else(|| host.forward_auth.clone().flatten()),
+        request,
         response: join(&host.response, own.response),
         hsts: own.hsts.or_else(|| host.hsts.clone()),
         rewrite: own.rewrite.map(|r| r.value),
@@ -252,6 +286,34 @@ fn route(
             "servers disagree about the meaning of \";\", \"\\\" and \"%2F\": write the path without them".to_owned();
         sink.warn(&at.span, message, Some(help));
     }
+}
+
+/// What `forward_auth` says.
+pub(super) enum ForwardAuth {
+    /// `false`: no permission is needed.
+    Off,
+    /// This upstream is asked.
+    Ask { upstream: At<String>, target: String, copy: Vec<String>, timeout: Duration },
+}
+
+pub(super) fn forward_auth(sink: &Sink, key: &str, node: &Node) -> Option<ForwardAuth> {
+    let table = match node.get_ref() {
+        DeValue::Boolean(false) => return Some(ForwardAuth::Off),
+        DeValue::Table(table) => table,
+        _ => {
+            let help =
+                format!("write {key} = {{ upstream = \"auth\", path = \"/verify\" }}, or {key} = false in a route");
+            sink.error(&node.span(), format!("\"{key}\" is neither a table nor false"), Some(help));
+            return None;
+        }
+    };
+    let section = Section::new(sink, &f::TABLE, table, node.span());
+    let upstream = section.required(&f::upstream);
+    let target = section.required(&f::path);
+    let copy = section.optional(&f::copy_headers).unwrap_or_default();
+    let timeout = section.or(&f::timeout);
+    section.finish();
+    Some(ForwardAuth::Ask { upstream: upstream?, target: target?.value, copy, timeout })
 }
 
 /// What a route without a name is called: `GET,POST /api/`, `= /health`.
@@ -436,11 +498,20 @@ pub(super) fn pairs(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, 
 
 /// Names of headers that are removed.
 pub(super) fn removed(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
+    field_names(sink, key, node, "removed")
+}
+
+/// Names of headers that are copied.
+pub(super) fn copied(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
+    field_names(sink, key, node, "copied")
+}
+
+fn field_names(sink: &Sink, key: &str, node: &Node, done: &str) -> Option<Vec<String>> {
     let names = decode::strings(sink, key, node)?;
     let good = names.into_iter().filter(|name| {
         let why = reserved(&name.value).or((!is_token(&name.value)).then_some("write a header's name"));
         if let Some(why) = why {
-            sink.error(&name.span, format!("\"{}\" cannot be removed", name.value), Some(why.to_owned()));
+            sink.error(&name.span, format!("\"{}\" cannot be {done}", name.value), Some(why.to_owned()));
         }
         why.is_none()
     });

@@ -1,9 +1,10 @@
 //! What a listener believes of its clients: `proxy_protocol`, `trust_forwarded`, `trusted_proxies`.
 
+use super::access;
 use super::decode::{At, Section};
 use super::settings::listener as s;
 use sealane_proxy::snapshot::AddressHeader;
-use sealane_route::proxies::{Cidr, CidrError, TrustedProxies};
+use sealane_route::proxies::{Cidr, TrustedProxies};
 
 /// Whose word about clients is taken, and which.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,24 +51,10 @@ pub(super) fn read(section: &Section, tcp: bool) -> Trust {
 }
 
 fn cidr(section: &Section, text: &At<String>) -> Option<Cidr> {
-    let sink = section.sink;
-    match text.value.parse::<Cidr>() {
-        Ok(cidr) => {
-            if cidr.is_everything() {
-                let message = format!("\"{}\" trusts everybody: every client can claim any address", text.value);
-                sink.warn(&text.span, message, Some("name the addresses of your load balancers".to_owned()));
-            }
-            Some(cidr)
-        }
-        Err(CidrError::HostBits(better)) => {
-            let message = format!("\"{}\" has bits beyond its prefix", text.value);
-            sink.error(&text.span, message, Some(format!("write \"{better}\"")));
-            None
-        }
-        Err(CidrError::Malformed) => {
-            let help = "write \"192.0.2.0/24\", \"2001:db8::/32\" or one address".to_owned();
-            sink.error(&text.span, format!("\"{}\" is not a block of addresses", text.value), Some(help));
-            None
-        }
+    let block = access::block(section.sink, text)?;
+    if block.is_everything() {
+        let message = format!("\"{}\" trusts everybody: every client can claim any address", text.value);
+        section.sink.warn(&text.span, message, Some("name the addresses of your load balancers".to_owned()));
     }
+    Some(block)
 }

@@ -3,7 +3,8 @@
 //! The part of an executor that reports an event answers the actions that only this event can cause:
 //! [`Action::SendHead`] and [`Action::AwaitSettings`] follow from a connection that is ready,
 //! [`Action::ForwardInterim`], [`Action::ForwardHead`] and [`Action::RejectResponse`] follow from a response's head,
-//! [`Action::AskRetry`] from a loss and from the end of the client's handshake. All others can follow from any event.
+//! [`Action::Admit`] from the head of the answer to a question, [`Action::AskRetry`] from a loss and from the end of the client's
+//! handshake. All others can follow from any event.
 
 /// One thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,9 @@ pub enum Action {
     ForwardHead,
     /// The server's answer breaks the rules: report `Lost(Broken)`.
     RejectResponse,
+    /// The server that was asked whether the request may pass has said yes. Its connection or stream is idle once its response has
+    /// ended. Report `Forward`, or answer the request.
+    Admit,
     /// Send a response of the gateway's own, with [`Actions::status`].
     Respond,
     /// The request's source may be read.
@@ -57,13 +61,14 @@ pub enum Action {
 
 impl Action {
     /// All of them, in the order in which they are done.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::SendHead,
         Self::AwaitSettings,
         Self::ResetUpstream,
         Self::ForwardInterim,
         Self::ForwardHead,
         Self::RejectResponse,
+        Self::Admit,
         Self::Respond,
         Self::ResumeRequest,
         Self::ResumeResponse,

@@ -69,6 +69,8 @@ pub enum Wait {
     RequestRest,
     /// A connection to the server, or a stream on one.
     Connection,
+    /// The answer of the server that is asked whether the request may pass, its connection included.
+    Authorization,
     /// The head of the response; the request has been sent.
     ResponseHead,
     /// The next bytes of a response's body.
@@ -159,6 +161,14 @@ pub const TABLE: &[Row] = &[
         after: "",
     },
     Row {
+        wait: Wait::Authorization,
+        name: "the answer of a server of `forward_auth`, its connection included",
+        party: Some(Party::Upstream),
+        settings: &["timeout in forward_auth (total)", "try_timeout (total)"],
+        before: "504; with try_timeout another server",
+        after: "",
+    },
+    Row {
         wait: Wait::ResponseHead,
         name: "a response's head, once the request has been sent",
         party: Some(Party::Upstream),
@@ -220,7 +230,9 @@ impl Wait {
             | Self::ResponseRoom
             | Self::LastBytes
             | Self::ClientEnd => Some(Party::Client),
-            Self::RequestRoom | Self::Connection | Self::ResponseHead | Self::ResponseBody => Some(Party::Upstream),
+            Self::RequestRoom | Self::Connection | Self::Authorization | Self::ResponseHead | Self::ResponseBody => {
+                Some(Party::Upstream)
+            }
             Self::Tunnel => None,
         }
     }
@@ -267,6 +279,8 @@ pub struct State {
     pub raw: bool,
     /// The request waits for the end of the client's handshake.
     pub handshake: bool,
+    /// A server is asked whether the request may pass.
+    pub authorizing: bool,
 }
 
 impl State {
@@ -285,6 +299,7 @@ impl State {
             sent: exchange.has_server(),
             raw: exchange.is_tunnel(),
             handshake: exchange.awaits_handshake(),
+            authorizing: exchange.is_authorizing(),
         }
     }
 
@@ -307,6 +322,7 @@ impl State {
             Step::Open { .. } if self.raw => Some(Wait::Tunnel),
             Step::Open { .. } => Some(Wait::ResponseBody),
             Step::Waiting if !self.chosen => None,
+            Step::Waiting if self.authorizing => Some(Wait::Authorization),
             Step::Waiting if !self.sent => Some(Wait::Connection),
             // The request comes first, and its direction has a deadline.
             Step::Waiting if self.request != Step::Done => None,
@@ -338,6 +354,8 @@ pub struct Limits {
     pub connection: Millis,
     /// For the response's head.
     pub first_byte: Millis,
+    /// When a server must have said whether the request may pass.
+    pub authorized_until: Option<Millis>,
     /// When the try under way must have led to a response.
     pub try_until: Option<Millis>,
     /// When the unwanted rest of a request must have come.
@@ -482,6 +500,10 @@ pub fn deadline(
             // Of these no direction of an exchange waits; `Tunnel` has nobody to blame.
             Wait::RequestHead | Wait::LastBytes | Wait::ClientEnd | Wait::Tunnel => {}
             Wait::Handshake => consider(since + limits.handshake, wait, Reason::Total),
+            Wait::Authorization => {
+                let all = [limits.authorized_until, limits.try_until];
+                all.into_iter().flatten().for_each(|at| consider(at, wait, Reason::Total));
+            }
             Wait::Connection | Wait::ResponseHead => {
                 let own = if wait == Wait::Connection { limits.connection } else { limits.first_byte };
                 consider(since + own, wait, Reason::Total);

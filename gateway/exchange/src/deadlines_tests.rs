@@ -10,6 +10,7 @@ fn limits() -> Limits {
         handshake: 500,
         connection: 700,
         first_byte: 2000,
+        authorized_until: Some(400),
         try_until: None,
         rest_until: None,
     }
@@ -17,7 +18,15 @@ fn limits() -> Limits {
 
 fn open() -> State {
     let request = Step::Open { blocked: false };
-    State { request, response: Step::Waiting, chosen: true, sent: true, raw: false, handshake: false }
+    State {
+        request,
+        response: Step::Waiting,
+        chosen: true,
+        sent: true,
+        raw: false,
+        handshake: false,
+        authorizing: false,
+    }
 }
 
 /// Both directions of an exchange.
@@ -82,10 +91,17 @@ fn a_direction_that_waits_has_one_party_to_blame() {
     let steps = [Step::Waiting, Step::Open { blocked: false }, Step::Open { blocked: true }, Step::Dropped, Step::Done];
     for request in steps {
         for response in steps {
-            for flags in 0..16u8 {
+            for flags in 0..32u8 {
                 let flag = |bit: u8| flags & 1 << bit != 0;
-                let state =
-                    State { request, response, chosen: flag(0), sent: flag(1), raw: flag(2), handshake: flag(3) };
+                let state = State {
+                    request,
+                    response,
+                    chosen: flag(0),
+                    sent: flag(1),
+                    raw: flag(2),
+                    handshake: flag(3),
+                    authorizing: flag(4),
+                };
                 if let Step::Open { blocked } = request {
                     let expected = match () {
                         () if blocked => Some(Party::Upstream),
@@ -255,6 +271,10 @@ fn heads_and_connections_have_a_total_time() {
     let rest = State { request: Step::Dropped, response: Step::Done, ..open() };
     let lingers = Limits { rest_until: Some(200), ..limits() };
     assert_eq!(total(&mut both, &rest, &lingers), (200, Wait::RequestRest, Reason::Total));
+    // A body that waits for the answer does not put the deadline off.
+    let asked = State { request: Step::Waiting, authorizing: true, ..done };
+    assert_eq!(total(&mut both, &asked, &limits()), (400, Wait::Authorization, Reason::Total));
+    assert_eq!(total(&mut both, &State { sent: false, ..asked }, &tried), (300, Wait::Authorization, Reason::Total));
     // In the queue there are other timers.
     let queued = State { chosen: false, sent: false, ..done };
     assert_eq!(both.deadline(0, &queued, Class::Message, &limits()), None);

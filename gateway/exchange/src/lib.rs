@@ -9,6 +9,7 @@
 //! - what the answer to an upgrade or an extended CONNECT must be (RFC 6455 §4.1, RFC 8441 §5, RFC 9220 §3);
 //! - how many interim responses pass (RFC 9110 §15.2);
 //! - how long a client is read that was answered before its request was complete;
+//! - what may pass before a server has admitted a request, where one is asked ([`Event::Authorize`]): nothing;
 //! - who is cut off, and who gets an error, when one side fails;
 //! - how long each side may take, and whom to blame ([`deadlines`]).
 //!
@@ -22,6 +23,13 @@
 //!                                      └─ Asking ◄┤     Asking: may the request be sent again?
 //!                                           ▲     │
 //!                                           └ Handshake 425 to early data: once the client's handshake is over
+//! ```
+//!
+//! A request that must be admitted by a server goes through `Selecting`, `Open` and `Asking` twice: first with a question without
+//! a body, whose answer either admits it (2xx) or is the client's response, then with itself.
+//!
+//! ```text
+//! None ── Authorize ─► Selecting ─► Open ── 2xx ─► None ── Forward ─► Selecting ─► …
 //! ```
 
 mod actions;
@@ -155,6 +163,8 @@ pub struct Head {
 pub enum Event {
     /// The request's host and method are allowed: from now on it may be answered or forwarded, unless it came too early.
     Accepted,
+    /// The rules ask a server whether the request may pass.
+    Authorize,
     /// The rules send the request to an upstream group.
     Forward,
     /// The gateway answers itself, or refuses. The response is complete with this.
@@ -256,6 +266,8 @@ pub struct Exchange {
     upstream: Upstream,
     /// Bytes of the request's body that have left for a server, and so cannot be sent again.
     released: u64,
+    /// What a server gets is a question about the request, not the request itself.
+    authorizing: bool,
     /// The directions carry another protocol than HTTP.
     tunnel: bool,
     finished: bool,
@@ -279,6 +291,7 @@ impl Exchange {
             response: ResponseState::Awaiting { interim: 0 },
             upstream,
             released: 0,
+            authorizing: false,
             tunnel: false,
             finished: false,
         }
@@ -329,22 +342,28 @@ impl Exchange {
         self.upstream == Upstream::Handshake
     }
 
+    /// Whether a server is asked whether the request may pass, and has not answered.
+    #[inline]
+    pub fn is_authorizing(&self) -> bool {
+        self.authorizing
+    }
+
     /// Whether upstreams must be told that the request may be a replay (RFC 8470 §5.1).
     #[inline]
     pub fn is_early(&self) -> bool {
         self.facts.is_early
     }
 
-    /// Whether the client asks to switch protocols.
+    /// Whether a server is wanted that can switch protocols: the client asks for that, and nobody else has to be asked first.
     #[inline]
     pub fn asks_upgrade(&self) -> bool {
-        matches!(self.facts.kind, Kind::WebSocket | Kind::Upgrade | Kind::ExtendedConnect)
+        !self.authorizing && matches!(self.facts.kind, Kind::WebSocket | Kind::Upgrade | Kind::ExtendedConnect)
     }
 
-    /// Whether the client asks for WebSocket.
+    /// The same for WebSocket.
     #[inline]
     pub fn asks_websocket(&self) -> bool {
-        matches!(self.facts.kind, Kind::WebSocket | Kind::ExtendedConnect)
+        !self.authorizing && matches!(self.facts.kind, Kind::WebSocket | Kind::ExtendedConnect)
     }
 
     /// Whether the server that has the request's head was asked to switch protocols.
@@ -373,6 +392,7 @@ impl Exchange {
         }
         match event {
             Event::Accepted => self.accepted(),
+            Event::Authorize => self.authorize(),
             Event::Forward => self.forward(),
             Event::Answer { status } => self.answer(status),
             Event::Connected(switching) => self.connected(switching),
@@ -410,6 +430,12 @@ impl Exchange {
         Actions::NONE
     }
 
+    fn authorize(&mut self) -> Actions {
+        let actions = self.forward();
+        self.authorizing |= !actions.is_empty();
+        actions
+    }
+
     #[inline]
     fn forward(&mut self) -> Actions {
         if self.upstream != Upstream::None || self.is_answered() {
@@ -425,6 +451,7 @@ impl Exchange {
             return self.end(Actions::NONE.with(Action::CutClient));
         }
         let actions = self.leave_upstream(Actions::NONE).respond(status);
+        self.authorizing = false;
         self.response = ResponseState::Complete;
         self.response_complete(actions)
     }
@@ -441,6 +468,10 @@ impl Exchange {
     fn connected(&mut self, switching: Switching) -> Actions {
         if self.upstream != Upstream::Selecting {
             return Actions::NONE;
+        }
+        if self.authorizing {
+            self.upstream = Upstream::Open { asks: false };
+            return Actions::NONE.with(Action::SendHead);
         }
         let asks = match (self.facts.kind, switching) {
             (Kind::Message | Kind::Connect, _) | (Kind::Relay, Switching::Any) => false,
@@ -538,10 +569,11 @@ impl Exchange {
     }
 
     fn interim(&mut self) -> Actions {
+        let passes = if self.authorizing { Actions::NONE } else { Actions::NONE.with(Action::ForwardInterim) };
         match (&mut self.response, self.upstream) {
             (ResponseState::Awaiting { interim }, Upstream::Open { .. }) if *interim < MAX_INTERIM => {
                 *interim += 1;
-                Actions::NONE.with(Action::ForwardInterim)
+                passes
             }
             (ResponseState::Awaiting { .. }, Upstream::Open { .. }) => Actions::NONE.with(Action::RejectResponse),
             _ => Actions::NONE,
@@ -557,6 +589,9 @@ impl Exchange {
         if head.status == 425 && self.facts.is_early {
             return self.too_early();
         }
+        if self.authorizing {
+            return self.authorized(head);
+        }
         if !self.is_acceptable(head, asks) {
             return Actions::NONE.with(Action::RejectResponse);
         }
@@ -567,6 +602,21 @@ impl Exchange {
         }
         self.response = ResponseState::Streaming;
         actions
+    }
+
+    /// The answer to the question whether the request may pass: 2xx admits it, every other answer is the client's.
+    fn authorized(&mut self, head: Head) -> Actions {
+        if head.switches || head.status < 200 {
+            return Actions::NONE.with(Action::RejectResponse);
+        }
+        self.authorizing = false;
+        if !(200..300).contains(&head.status) {
+            self.response = ResponseState::Streaming;
+            return Actions::NONE.with(Action::ForwardHead);
+        }
+        self.upstream = Upstream::None;
+        self.response = ResponseState::Awaiting { interim: 0 };
+        Actions::NONE.with(Action::Admit)
     }
 
     /// Whether a head answers what was asked. `asks`: the server was asked to switch protocols.
@@ -628,7 +678,8 @@ impl Exchange {
             self.upstream = Upstream::None;
             return self.end(reset.with(Action::CutClient));
         }
-        if self.released == 0 && loss.allows_retry(self.facts.is_idempotent) {
+        // A question changes nothing, whatever the request does.
+        if self.released == 0 && loss.allows_retry(self.facts.is_idempotent || self.authorizing) {
             self.upstream = Upstream::Asking(loss.status());
             self.rewind();
             return reset.with(Action::AskRetry);
@@ -657,6 +708,7 @@ impl Exchange {
     /// The end, which comes once. An upstream connection that is idle now may be used again.
     #[inline]
     fn end(&mut self, actions: Actions) -> Actions {
+        self.authorizing = false;
         let whole = self.request == RequestState::Complete && self.response == ResponseState::Complete;
         let actions = if actions.has(Action::CloseUpstream) {
             self.upstream = Upstream::None;

@@ -68,9 +68,10 @@ fn loss(random: &mut Random) -> Loss {
 /// Any event at any time, also those that make no sense: an executor's mistake must not break a rule.
 fn event(random: &mut Random) -> Event {
     let direction = random.pick(&[Direction::Request, Direction::Response]);
-    match random.below(19) {
+    match random.below(20) {
         0 | 1 => Event::Forward,
         18 => Event::Accepted,
+        19 => Event::Authorize,
         2 => Event::Answer { status: 200 },
         3 | 4 => Event::Connected(random.pick(&[
             Switching::Any,
@@ -120,6 +121,8 @@ struct Observer {
     selects: u32,
     handshake_done: bool,
     accepted: bool,
+    /// A server must admit the request before it may go on.
+    unadmitted: bool,
 }
 
 impl Observer {
@@ -159,8 +162,10 @@ impl Observer {
             let Event::Connected(switching) = event else { panic!("a head is sent without a connection") };
             assert!(self.upstream && !self.connected, "a head without a server, or a second one");
             self.connected = true;
+            assert_eq!(self.unadmitted, before.is_authorizing(), "only the question goes before the answer");
             // Only what can carry WebSocket is asked for it, and nobody switches unasked.
             self.asked = match facts.kind {
+                _ if self.unadmitted => false,
                 Kind::Message | Kind::Connect | Kind::Relay => false,
                 Kind::Upgrade => switching == Switching::Any,
                 Kind::WebSocket | Kind::ExtendedConnect => {
@@ -168,6 +173,19 @@ impl Observer {
                     true
                 }
             };
+        }
+        // Nothing of a request passes before it is admitted, and only a 2xx admits it.
+        self.unadmitted |= event == Event::Authorize && has(SelectServer);
+        if self.unadmitted && !has(Admit) {
+            let passes = [ResumeRequest, ResumeResponse, EndRequest, ForwardInterim, AwaitSettings].map(has);
+            assert!(!passes.contains(&true), "a request passes that was not admitted");
+            assert_ne!(after.request(), Phase::Streaming);
+        }
+        if has(Admit) {
+            let Event::Head(head) = event else { panic!("a request is admitted without an answer") };
+            assert!(self.unadmitted && self.connected && (200..300).contains(&head.status) && !head.switches);
+            assert_eq!((self.released, self.heads + self.responds), (0, 0));
+            (self.unadmitted, self.upstream, self.connected, self.selects) = (false, false, false, 0);
         }
         if has(AwaitSettings) {
             assert!(event == Event::Connected(Switching::Unknown) && self.upstream && !self.connected);
@@ -204,6 +222,7 @@ impl Observer {
             let success = (200..300).contains(&head.status);
             assert!(
                 match facts.kind {
+                    _ if self.unadmitted => !head.switches && !success && head.status >= 200,
                     Kind::Message => !head.switches,
                     Kind::Connect => head.status != 101,
                     Kind::WebSocket | Kind::Upgrade => !head.switches || self.asked && head.confirms,
@@ -230,7 +249,7 @@ impl Observer {
             assert_eq!(self.released, 0, "what has been released is not kept");
             let provably_unprocessed =
                 matches!(loss, Loss::Unreachable | Loss::ConnectTimeout | Loss::Exhausted | Loss::Unprocessed);
-            assert!(provably_unprocessed || facts.is_idempotent, "an unsafe retry");
+            assert!(provably_unprocessed || facts.is_idempotent || self.unadmitted, "an unsafe retry");
             self.asking = true;
         }
         if has(SelectServer) && self.selects > 1 {

@@ -157,6 +157,55 @@ fn interim_responses_are_bounded() {
     assert_eq!(last(POST, &script).0, [RejectResponse]);
 }
 
+/// A server is asked first: 2xx admits the request, every other answer is the client's.
+#[test]
+fn a_request_that_must_be_admitted() {
+    let answer = |status| Event::Head(Head { status, switches: false, confirms: false });
+    let asked = [Event::Authorize, CONNECTED];
+    for kind in [Kind::Message, Kind::Connect, Kind::WebSocket, Kind::Upgrade, Kind::ExtendedConnect] {
+        let facts = Request { kind, ..POST };
+        let mut x = accepted(facts);
+        assert_eq!(x.on(Event::Authorize).iter().collect::<Vec<_>>(), [SelectServer], "{kind:?}");
+        assert!(x.is_authorizing() && !x.asks_upgrade() && !x.asks_websocket());
+        assert!(x.on(Event::Forward).is_empty(), "one thing after the other");
+        // Whatever the connection can carry: a question is a request like any other.
+        assert_eq!(x.on(Event::Connected(Switching::None)).iter().collect::<Vec<_>>(), [SendHead]);
+        assert!(!x.asks_server_to_switch() && x.request() == Phase::Awaiting, "its body waits");
+        assert!(x.on(Event::Interim).is_empty());
+        assert_eq!(x.on(answer(204)).iter().collect::<Vec<_>>(), [Admit], "{kind:?}");
+        assert!(!x.is_authorizing() && !x.is_answered());
+        assert_eq!(x.on(Event::Forward).iter().collect::<Vec<_>>(), [SelectServer]);
+        let actions: Vec<Action> = x.on(CONNECTED).iter().collect();
+        assert_eq!(actions, [SendHead, ResumeRequest], "{kind:?}");
+        let wanted = matches!(kind, Kind::WebSocket | Kind::Upgrade | Kind::ExtendedConnect);
+        assert_eq!(x.asks_server_to_switch(), wanted, "{kind:?}");
+
+        for status in [302, 401, 403, 500] {
+            let mut x = accepted(facts);
+            for event in asked {
+                let _ = x.on(event);
+            }
+            assert_eq!(x.on(answer(status)).iter().collect::<Vec<_>>(), [ForwardHead], "{kind:?} {status}");
+            assert!(x.is_answered() && !x.is_tunnel());
+            let end: Vec<Action> = x.on(Event::Ended(Direction::Response)).iter().collect();
+            assert_eq!(end, [ResetUpstream, EndResponse, StartDraining], "nobody wants its body");
+        }
+    }
+    let switched = Event::Head(Head { status: 101, switches: true, confirms: true });
+    assert_eq!(last(POST, &[asked[0], asked[1], switched]).0, [RejectResponse]);
+    // It fails closed. A question may be asked again, whatever the method of the request.
+    let lost = |loss| [Event::Authorize, CONNECTED, Event::Lost(loss)];
+    assert_eq!(last(POST, &lost(Loss::Broken)).0, [ResetUpstream, AskRetry]);
+    let late = last(POST, &lost(Loss::Timeout { short: false }));
+    assert_eq!(late, (vec![ResetUpstream, Respond, StartDraining], 504));
+    let denied = [&lost(Loss::Broken)[..], &[Event::RetryDenied]].concat();
+    assert_eq!(last(GET, &denied), (vec![Respond, FinishClient, Finish], 502));
+    let again = [&lost(Loss::Broken)[..], &[Event::RetryGranted, CONNECTED]].concat();
+    assert_eq!(last(POST, &again).0, [SendHead], "the question once more");
+    assert_eq!(last(GET, &[Event::Authorize, Event::ClientGone]).0, [ResetUpstream, DetachClient, Finish]);
+    assert!(Exchange::new(GET).on(Event::Authorize).is_empty(), "nobody has accepted it");
+}
+
 #[test]
 fn early_data() {
     let early = |facts| Request { is_early: true, ..facts };

@@ -27,6 +27,9 @@ fn line(record: &Record) {
         Occurrence::HandshakeFailed(reason) => {
             debug!(connection = connection, client = client; "TLS handshake with a client failed: {reason}");
         }
+        Occurrence::Denied => {
+            debug!(connection = connection, client = client; "a connection was refused: its address is not let in");
+        }
         Occurrence::Refused(request, status) => {
             debug!(
                 connection = connection, request = display(request), client = client, status = u64::from(*status);

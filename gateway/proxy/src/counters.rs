@@ -233,6 +233,18 @@ counters! {
     clients_limited, counter, "sealane_rate_limited_total", "what=\"open_connection\"";
     /// What was refused because a client did too much of it.
     handshakes_limited, counter, "sealane_rate_limited_total", "what=\"handshake\"";
+    /// What was refused because `allow` and `deny` do not let the client's address in.
+    connections_denied, counter, "sealane_access_denied_total", "what=\"connection\"";
+    /// What was refused because `allow` and `deny` do not let the client's address in.
+    requests_denied, counter, "sealane_access_denied_total", "what=\"request\"";
+    /// What was refused because `allow` and `deny` do not let the client's address in.
+    relays_denied, counter, "sealane_access_denied_total", "what=\"relay\"";
+    /// Requests about which a server of forward_auth was asked, by what came of it.
+    admitted, counter, "sealane_forward_auth_total", "result=\"admitted\"";
+    /// Requests about which a server of forward_auth was asked, by what came of it.
+    not_admitted, counter, "sealane_forward_auth_total", "result=\"refused\"";
+    /// Requests about which a server of forward_auth was asked, by what came of it.
+    not_authorized, counter, "sealane_forward_auth_total", "result=\"failed\"";
     /// Connections that were reset because they held the most while memory was short.
     memory_resets, counter, "sealane_memory_resets_total", "";
     /// Connections relayed without being read.

@@ -3,6 +3,7 @@
 use crate::latency::Latency;
 use crate::snapshot::{Listener, Routing, Snapshot};
 use crate::upstream::group::{LaneUpstream, same_tls};
+use sealane_route::AccessRule;
 use sealane_tls::{BuildError, ServerContext};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,6 +15,8 @@ pub(crate) struct LaneListener {
     pub upstreams: Rc<[Rc<LaneUpstream>]>,
     /// What the listener's hosts name by index, of the same snapshot.
     pub routing: Arc<Routing>,
+    /// The same for access rules.
+    pub access: Arc<[AccessRule]>,
     /// Of the same snapshot.
     pub latency: Arc<Latency>,
     /// By policy; built when first used.
@@ -89,13 +92,16 @@ impl LaneSnapshot {
         let same_latency = old.is_some_and(|o| Arc::ptr_eq(&o.snapshot.latency, &snapshot.latency));
         let listeners = snapshot.listeners.iter().map(|listener| {
             let kept = old.and_then(|o| o.listeners.iter().find(|l| Arc::ptr_eq(&l.listener, listener)));
-            let same_routing = kept.is_some_and(|k| Arc::ptr_eq(&k.routing, &snapshot.routing));
+            let same_rules = kept.is_some_and(|k| {
+                Arc::ptr_eq(&k.routing, &snapshot.routing) && Arc::ptr_eq(&k.access, &snapshot.access)
+            });
             match kept {
-                Some(kept) if same_keys && same_upstreams && same_routing && same_latency => kept.clone(),
+                Some(kept) if same_keys && same_upstreams && same_rules && same_latency => kept.clone(),
                 _ => Rc::new(LaneListener {
                     listener: listener.clone(),
                     upstreams: upstreams.clone(),
                     routing: snapshot.routing.clone(),
+                    access: snapshot.access.clone(),
                     latency: snapshot.latency.clone(),
                     contexts: RefCell::new(kept.map_or(Vec::new(), |k| {
                         let contexts = k.contexts.borrow();

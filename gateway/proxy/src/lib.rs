@@ -23,6 +23,7 @@
 //! [`Proxy`] is a [`sealane_lane::Service`]; control gives it [`snapshot::Snapshot`]s.
 
 mod accept;
+mod access;
 mod access_log;
 pub mod challenges;
 mod client;

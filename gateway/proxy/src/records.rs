@@ -55,6 +55,8 @@ impl fmt::Display for RequestId {
 pub enum Occurrence {
     /// TLS failed, for one of the reasons in [`TLS_FAILURES`](crate::counters::TLS_FAILURES).
     HandshakeFailed(&'static str),
+    /// The connection ended because its client's address is not let in (`allow`, `deny`).
+    Denied,
     /// The client got this status from the gateway, and no server was asked.
     Refused(RequestId, u16),
     /// The client left before it was answered.
@@ -128,6 +130,13 @@ impl Records {
     pub fn handshake_failed(&self, counters: &Counters, client: (SocketAddr, ConnectionId), reason: &'static str) {
         if self.are_wanted() {
             self.push(counters, client, Occurrence::HandshakeFailed(reason));
+        }
+    }
+
+    /// Reports that a connection ends because its client's address is not let in.
+    pub fn connection_denied(&self, counters: &Counters, client: (SocketAddr, ConnectionId)) {
+        if self.are_wanted() {
+            self.push(counters, client, Occurrence::Denied);
         }
     }
 

@@ -9,6 +9,7 @@
 //!    └───── Named: hello_arrived ── passthrough_for ──────┘
 //! ```
 
+use crate::accept::syn::is_proven;
 use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
@@ -23,19 +24,47 @@ use sealane_exchange::{Event, Switching};
 use sealane_http::BodyLength;
 use sealane_lane::{Context, Key};
 
-/// The upstream group for connections that ask for a name, if they are not ours to read.
-pub(crate) fn passthrough_for(listener: &Listener, name: Option<&str>) -> Option<usize> {
+/// Where connections for a name are relayed to.
+#[derive(Clone, Copy)]
+pub(crate) struct Passthrough {
+    upstream: usize,
+    access: Option<usize>,
+}
+
+/// Where connections that ask for a name are relayed to, if they are not ours to read.
+pub(crate) fn passthrough_for(listener: &Listener, name: Option<&str>) -> Option<Passthrough> {
     match listener.actions.get(listener.sites.host_for(name)?)? {
-        Action::Passthrough { upstream } => Some(*upstream),
+        Action::Passthrough { upstream, access } => Some(Passthrough { upstream: *upstream, access: *access }),
         _ => None,
     }
 }
 
 /// Relays a client's connection, with what has been read of it so far. Without an upstream it is closed.
-pub(crate) fn relay_client(proxy: &mut Proxy, cx: &mut Context, key: Key, upstream: Option<usize>, name: Option<&str>) {
+pub(crate) fn relay_client(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    key: Key,
+    passthrough: Option<Passthrough>,
+    name: Option<&str>,
+) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
+    let listener = client_conn.client.listener.clone();
+    let rules = listener.listener.access.into_iter().chain(passthrough.and_then(|p| p.access));
+    if rules.clone().next().is_some() {
+        if !is_proven(client_conn) {
+            // Its address may be forged: the third packet of TCP's handshake brings it here again.
+            client_conn.phase = ClientPhase::Hello { awaits_proof: true };
+            return;
+        }
+        if !listener.permit(rules, client_conn.client.peer.ip()) {
+            proxy.counters.relays_denied.inc();
+            let client = (client_conn.client.peer, client_conn.client.id);
+            proxy.log.records().connection_denied(&proxy.counters, client);
+            return close_connection(proxy, cx, key);
+        }
+    }
     client_conn.large_hello = None;
-    let upstream = upstream.and_then(|u| client_conn.client.listener.upstreams.get(u).cloned());
+    let upstream = passthrough.and_then(|p| listener.upstreams.get(p.upstream).cloned());
     let Some(upstream) = upstream else {
         proxy.counters.relays_refused.inc();
         return close_connection(proxy, cx, key);

@@ -11,6 +11,7 @@ use sealane_http::{FieldError, Fields, Known, RequestHead};
 use sealane_route::{Subject, path};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What is done with the requests of one rule.
 #[derive(Debug)]
@@ -19,6 +20,10 @@ pub struct Route {
     pub label: String,
     /// Never [`Action::Routes`].
     pub action: Action,
+    /// Who may come: indices into the snapshot's access rules, all of which the client must pass.
+    pub access: Vec<usize>,
+    /// A server that must admit the request.
+    pub forward_auth: Option<ForwardAuth>,
     /// Changes to the request's fields, for the upstream, one after the other.
     pub request: Vec<FieldEdits>,
     /// Changes to the response's fields, for the client, one after the other.
@@ -29,6 +34,19 @@ pub struct Route {
     pub rewrite: Option<String>,
     /// Indices into the snapshot's rate limits; the request must pass all of them.
     pub rate_limits: Vec<usize>,
+}
+
+/// Which server is asked, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardAuth {
+    /// Index into the snapshot's upstreams.
+    pub upstream: usize,
+    /// The target of the question.
+    pub target: String,
+    /// Headers of the answer that go into the request. The client's own of these names never reach a server.
+    pub copy: Vec<String>,
+    /// How long the answer may take as a whole.
+    pub timeout: Duration,
 }
 
 /// Changes to a message's fields: first what is removed, then what is set, then what is added.
@@ -142,6 +160,10 @@ impl RouteRef {
         Self { listener, index, matched }
     }
 
+    pub fn listener(&self) -> &Rc<LaneListener> {
+        &self.listener
+    }
+
     pub fn route(&self) -> Option<&Route> {
         self.listener.routing.routes.get(self.index)
     }
@@ -164,7 +186,11 @@ impl RouteRef {
 
     /// Removes from a request's trailers what is removed from its head.
     pub fn clean_request_trailers(&self, trailers: &mut Fields) {
-        self.route().into_iter().flat_map(|route| &route.request).for_each(|edits| edits.clean(trailers));
+        let Some(route) = self.route() else { return };
+        route.request.iter().for_each(|edits| edits.clean(trailers));
+        // What the server says that admits a request is nobody else's to say.
+        let copied = route.forward_auth.iter().flat_map(|auth| &auth.copy);
+        copied.for_each(|name| trailers.remove_alike(name.as_bytes()));
     }
 
     /// Removes from a response's trailers what is removed from its head.

@@ -14,7 +14,7 @@ use crate::upstream::balance::{Balance, HashKey, Sticky};
 use crate::upstream::server_state::{GroupState, ServerState};
 use sealane_http::h1::{Limits, Tolerance};
 use sealane_route::proxies::TrustedProxies;
-use sealane_route::{RouteTable, SiteMap};
+use sealane_route::{AccessRule, RouteTable, SiteMap};
 use sealane_sys::fastopen::Cookie;
 use sealane_tls::policy::{ClientPolicy, ListenerTls, TicketKeys};
 use std::net::SocketAddr;
@@ -36,6 +36,8 @@ pub struct Snapshot {
     pub upstreams: Vec<Arc<Upstream>>,
     /// What hosts' rules name by index, and rates.
     pub routing: Arc<Routing>,
+    /// Who may come, by address: listeners, hosts and routes name the rules by index.
+    pub access: Arc<[AccessRule]>,
     /// The key ring for session tickets.
     pub ticket_keys: Arc<TicketKeys>,
     /// Limits and timeouts of clients.
@@ -85,6 +87,8 @@ pub struct Listener {
     pub trust_forwarded: bool,
     /// In which field trusted proxies say who the client is.
     pub address_header: AddressHeader,
+    /// Who may come: an index into [`Snapshot::access`]; `None`: everybody.
+    pub access: Option<usize>,
     /// CONNECT is allowed (else 405).
     pub allow_connect: bool,
     /// TRACE is allowed (else 405).
@@ -181,6 +185,8 @@ pub enum Action {
     Passthrough {
         /// Index into [`Snapshot::upstreams`].
         upstream: usize,
+        /// Who may come: an index into [`Snapshot::access`]; `None`: everybody.
+        access: Option<usize>,
     },
 }
 

@@ -27,7 +27,25 @@ impl Cidr {
         self.prefix == 0
     }
 
-    fn contains(self, ip: IpAddr) -> bool {
+    /// The first and the last address. A block of IPv4-mapped IPv6 addresses is one of IPv4 addresses.
+    pub(crate) fn range(self) -> (IpAddr, IpAddr) {
+        match self.address {
+            IpAddr::V4(ip) => {
+                let hosts = u32::MAX.checked_shr(u32::from(self.prefix)).unwrap_or(0);
+                (ip.into(), Ipv4Addr::from(u32::from(ip) | hosts).into())
+            }
+            IpAddr::V6(ip) => {
+                let hosts = u128::MAX.checked_shr(u32::from(self.prefix)).unwrap_or(0);
+                let last = Ipv6Addr::from(u128::from(ip) | hosts);
+                match (ip.to_ipv4_mapped(), last.to_ipv4_mapped()) {
+                    (Some(first), Some(last)) => (first.into(), last.into()),
+                    _ => (ip.into(), last.into()),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn contains(self, ip: IpAddr) -> bool {
         match (self.address, ip) {
             (IpAddr::V4(own), IpAddr::V4(ip)) => {
                 (u32::from(own) ^ u32::from(ip)).checked_shr(32 - u32::from(self.prefix)).unwrap_or(0) == 0

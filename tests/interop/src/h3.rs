@@ -318,6 +318,11 @@ impl Client {
         self.socket = socket();
     }
 
+    /// Goes on from another address of this machine.
+    pub fn rebind_to(&mut self, from: Ipv4Addr) {
+        self.socket = socket_at(from);
+    }
+
     /// The local address.
     pub fn local(&self) -> SocketAddr {
         self.socket.local_addr().expect("a bound socket has an address")
@@ -434,7 +439,11 @@ impl Client {
 }
 
 fn socket() -> UdpSocket {
-    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free")
+    socket_at(Ipv4Addr::LOCALHOST)
+}
+
+fn socket_at(address: Ipv4Addr) -> UdpSocket {
+    UdpSocket::bind((address, 0)).expect("a port is free")
 }
 
 fn listed(fields: &Fields) -> Vec<(String, String)> {

@@ -1,7 +1,9 @@
 //! `[[host]]`, `[[host.route]]` and what they have in common.
 
-use super::{Count, Many, One, Own, Shape, Strings, Text, argument, table};
+use super::{Count, Many, One, Own, Shape, Strings, Text, Time, argument, table};
+use crate::plan;
 use crate::route as read;
+use crate::route::ForwardAuth;
 use crate::upstream::{Entry, entries, entries_shape};
 use sealane_proxy::rules::{Piece, Redirect};
 use sealane_route::FieldRule;
@@ -23,7 +25,7 @@ table! {
     ///
     /// A host has one of `to`, `upstream`, `redirect`, `respond` and `passthrough`. It may have none if it has routes:
     /// requests that no route matches then get 404.
-    host "[[host]]", includes = &[&messages::TABLE, &actions::TABLE],
+    host "[[host]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE],
         example = "\
 [[host]]
 names = [\"*.example.com\"] # one label, as in certificates; \"**.example.com\" is any depth
@@ -51,8 +53,8 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
 table! {
     /// Other rules for some of the host's requests. A route needs at least one of `path`, `exact`, `methods` and `headers`,
     /// and exactly one of `to`, `upstream`, `respond` and `redirect`. Which route wins: [routing](page:routing). Header
-    /// changes and rate limits are applied in addition to those of the host.
-    route "[[host.route]]", includes = &[&messages::TABLE, &actions::TABLE], example_is_commented = true;
+    /// changes, rate limits and access rules are applied in addition to those of the host.
+    route "[[host.route]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE], example_is_commented = true;
 
     /// What metrics and the access log call the route. If not set: its methods and its path, with `=` before an exact one.
     name: Own<String> = Own(read::name, || Shape::Text(Some("^[^\\s](.*[^\\s])?$"))), described("its pattern"),
@@ -70,6 +72,22 @@ table! {
         vec![Shape::Flag, Shape::Text(None)])))), example({ X-Beta = true }), secret(Values);
     /// Replaces `path` in the request to the upstream. Needs `path` and an upstream.
     rewrite_prefix: Own<String> = Own(read::rewrite, || Shape::Text(Some("^/[^?#]*$"))), example("/v2/");
+}
+
+table! {
+    access "";
+
+    /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of the clients that are let in; all others are refused. The
+    /// address is the one that `trusted_proxies` tell, if there are any. A client must be let in by the listener, the host
+    /// and the route. See [access control](page:access-control).
+    allow: Strings = Strings, example(["10.0.0.0/8", "2001:db8::/32"]);
+    /// Files with more of `allow`: one address or block per line; what follows `#` or `;` is a comment. A changed file is
+    /// taken without a reload; one with a mistake is refused, and the list before it stays.
+    allow_file: Strings = Strings, example("lists/offices.txt");
+    /// Addresses and blocks of clients that are refused, even if `allow` names them.
+    deny: Strings = Strings, example(["192.0.2.0/24"]);
+    /// Files with more of `deny`, as `allow_file`.
+    deny_file: Strings = Strings, example("lists/blocked.txt");
 }
 
 table! {
@@ -100,6 +118,27 @@ table! {
     hsts: Own<String> = Own(read::hsts, || Shape::Either(vec![Shape::Flag, Shape::Text(None)])), example("365d");
     /// Names of `[[rate_limit]]`s that a request must pass.
     rate_limit: Strings = Strings, example("per-client");
+    /// A server that is asked whether a request may pass: a table, or `false` in a route that needs no permission. A route
+    /// without it uses the host's. See [access control](page:access-control#ask-a-server).
+    forward_auth: Own<ForwardAuth> = Own(read::forward_auth, || Shape::Either(
+        vec![Shape::Flag, Shape::Table(&forward_auth::TABLE)])), example({ upstream = "auth", path = "/verify" });
+}
+
+table! {
+    /// The gateway sends `path` of an upstream a request with the header fields of the client's request, without its body, and
+    /// with its method and target in `X-Forwarded-Method` and `X-Forwarded-Uri`. A response of 2xx lets the request pass; every
+    /// other response goes to the client. Without a response the client gets 502, 503 or 504.
+    forward_auth "forward_auth";
+
+    /// The name of an `[[upstream]]`.
+    upstream: Text = Text, required("auth");
+    /// The path, with a query if there is one, that is requested: by HEAD if the client's request is HEAD, else by GET.
+    path: Own<String> = Own(plan::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify");
+    /// Headers of the response that are set in the request. The client's own headers of these names are removed.
+    copy_headers: Own<Vec<String>> = Own(read::copied, || Shape::List(Box::new(Shape::Text(None)))),
+        example(["Remote-User", "Remote-Groups"]);
+    /// How long the answer may take, with connecting and further tries (else 504).
+    timeout: Time = Time::TIMEOUT, default("5s");
 }
 
 table! {

@@ -1,7 +1,8 @@
 //! `[[listener]]` and its tables.
 
 use super::{
-    Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Time, Words, argument, table,
+    Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Time, Words, access, argument,
+    table,
 };
 use crate::{SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 table! {
     /// A listener serves one address, or several addresses in the same way.
-    listener "[[listener]]",
+    listener "[[listener]]", includes = &[&access::TABLE],
         example = "# Plain HTTP on another port.\n[[listener]]\naddress = \":80\"\n";
 
     /// `"127.0.0.1:8443"`, `"[::1]:8443"`, `":443"` (all addresses, IPv4 and IPv6), or a list. An IPv6 address never takes

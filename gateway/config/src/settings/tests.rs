@@ -108,6 +108,7 @@ path = "/"
 request_headers = {}
 respond = {}
 redirect = { to = "/" }
+forward_auth = {}
 to = [{ url = "http://a" }]
 [[upstream]]
 name = "u"

@@ -1,10 +1,11 @@
-//! Certificates whose files have changed are read again, pair by pair, whatever else of the configuration is right or wrong.
+//! Certificates and lists of addresses whose files have changed are read again, each by itself, whatever else of the
+//! configuration is right or wrong.
 //!
-//! The files are looked at, as `watch` does for the configuration. A pair counts once it has stood still from one look to the
+//! The files are looked at, as `watch` does for the configuration. A change counts once it has stood still from one look to the
 //! next. A certificate that is replaced before its key is refused for a moment, with the reason, while the old pair serves on;
 //! the change of the key is the next one.
 
-use crate::config::{CertificateFiles, Errors, Loaded, Warning};
+use crate::config::{AddressSet, CertificateFiles, Config, Errors, Loaded, Warning};
 use crate::resolve;
 use crate::run::watch::{Look, Watched};
 use std::collections::HashSet;
@@ -19,27 +20,64 @@ const EVERY: Duration = Duration::from_secs(2);
 /// And so much longer for each file: ten thousand are looked at every twelve seconds.
 const EVERY_FILE: Duration = Duration::from_millis(1);
 
-/// A certificate that was read again, or why it is refused.
-pub type Reread = (CertificateFiles, Result<(Arc<Loaded>, Vec<Warning>), Errors>);
+/// Files that are read again together, and without the rest of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum FileSet {
+    /// Those of a certificate.
+    Certificate(CertificateFiles),
+    /// A list of addresses.
+    AddressList(PathBuf),
+}
 
-/// The task that looks at the files of certificates, until it is dropped.
+impl FileSet {
+    /// All that a configuration names.
+    pub fn of(config: &Config) -> Vec<Self> {
+        let certificates = config.certificate_files().into_iter().map(Self::Certificate);
+        certificates.chain(config.address_lists().into_iter().map(Self::AddressList)).collect()
+    }
+
+    /// Each file of the set.
+    pub fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        let (certificate, list) = match self {
+            Self::Certificate(files) => (Some(files), None),
+            Self::AddressList(file) => (None, Some(file)),
+        };
+        certificate.into_iter().flat_map(CertificateFiles::all).chain(list)
+    }
+
+    /// One file that was renamed into its place, so that there is nothing to wait for once its owner says so.
+    fn is_one_file(&self) -> bool {
+        matches!(self, Self::Certificate(files) if files.cert == files.key)
+    }
+}
+
+/// What was read again, or why it is refused.
 #[derive(Debug)]
-pub struct CertificateWatch {
+pub enum Reread {
+    /// A certificate.
+    Certificate(CertificateFiles, Result<(Arc<Loaded>, Vec<Warning>), Errors>),
+    /// A list of addresses.
+    AddressList(PathBuf, Result<Arc<AddressSet>, Errors>),
+}
+
+/// The task that looks at the files of certificates and lists, until it is dropped.
+#[derive(Debug)]
+pub struct FileWatch {
     task: JoinHandle<()>,
     found: mpsc::Receiver<Vec<Reread>>,
     look: Arc<Notify>,
 }
 
-impl Drop for CertificateWatch {
+impl Drop for FileWatch {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl CertificateWatch {
+impl FileWatch {
     /// Watches these. `before` and `after` are how files were before and after the configuration was read.
-    pub fn start(certificates: Vec<CertificateFiles>, before: &Look, after: &Look) -> Self {
-        let watched = certificates.into_iter().map(|files| {
+    pub fn start(sets: Vec<FileSet>, before: &Look, after: &Look) -> Self {
+        let watched = sets.into_iter().map(|files| {
             let paths = files.all().cloned().collect();
             let watched = Watched::new(paths, before, after);
             (files, watched)
@@ -55,7 +93,7 @@ impl CertificateWatch {
         self.look.notify_one();
     }
 
-    /// The certificates that were read again. Cancel safe.
+    /// What was read again. Cancel safe.
     pub async fn next(&mut self) -> Vec<Reread> {
         match self.found.recv().await {
             Some(found) => found,
@@ -65,9 +103,9 @@ impl CertificateWatch {
     }
 }
 
-async fn watch(mut certificates: Vec<(CertificateFiles, Watched)>, tell: mpsc::Sender<Vec<Reread>>, now: Arc<Notify>) {
+async fn watch(mut sets: Vec<(FileSet, Watched)>, tell: mpsc::Sender<Vec<Reread>>, now: Arc<Notify>) {
     let mut seen = HashSet::new();
-    let all = certificates.iter().flat_map(|(files, _)| files.all());
+    let all = sets.iter().flat_map(|(files, _)| files.all());
     let files: Vec<PathBuf> = all.filter(|path| seen.insert((*path).clone())).cloned().collect();
     if files.is_empty() {
         return;
@@ -79,15 +117,15 @@ async fn watch(mut certificates: Vec<(CertificateFiles, Watched)>, tell: mpsc::S
             () = now.notified() => true,
         };
         let look = Look::bounded(files.clone()).await;
-        let mut changed: Vec<CertificateFiles> = Vec::new();
-        for (files, watched) in &mut certificates {
+        let mut changed: Vec<FileSet> = Vec::new();
+        for (files, watched) in &mut sets {
             // One file that is both was renamed into its place: there is nothing to wait for.
-            let whole = at_once && files.cert == files.key;
+            let whole = at_once && files.is_one_file();
             if watched.changed(&look) || whole && watched.changed(&look) {
                 changed.push(files.clone());
             }
         }
-        if !changed.is_empty() && tell.send(resolve::certificates(changed).await).await.is_err() {
+        if !changed.is_empty() && tell.send(resolve::read_again(changed).await).await.is_err() {
             return;
         }
     }

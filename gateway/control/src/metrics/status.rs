@@ -192,6 +192,8 @@ struct Written {
     /// Certificates whose changed files were taken, and refused.
     replaced: u64,
     refused: u64,
+    /// Lists of addresses whose changed files were taken, and refused.
+    lists: (u64, u64),
     /// Why, by file, as long as they are.
     refusals: BTreeMap<String, String>,
     automatic: Option<Reporter>,
@@ -250,6 +252,13 @@ impl StatusRegistry {
         }
     }
 
+    /// The file of a list of addresses has changed: the new list holds, or is refused.
+    pub fn list_read(&self, good: bool) {
+        let mut w = self.written();
+        let lists = &mut w.lists;
+        *(if good { &mut lists.0 } else { &mut lists.1 }) += 1;
+    }
+
     /// Who tells how the certificates stand that an authority issues.
     pub fn automatic(&self, reporter: Option<Reporter>) {
         self.written().automatic = reporter;
@@ -305,6 +314,12 @@ impl StatusRegistry {
         );
         family.sample(&[("result", "good")], w.replaced);
         family.sample(&[("result", "refused")], w.refused);
+        let mut family = out.counter(
+            "sealane_address_list_replacements_total",
+            "Lists of addresses whose files have changed, by what became of them.",
+        );
+        family.sample(&[("result", "good")], w.lists.0);
+        family.sample(&[("result", "refused")], w.lists.1);
         if let Some(reporter) = &w.automatic {
             let reports = reporter();
             let mut family = out.counter("sealane_acme_orders_total", "Orders for certificates by how they ended.");

@@ -5,10 +5,10 @@
 mod files;
 
 use crate::certificates::automatic;
-use crate::certificates::watch::Reread;
+use crate::certificates::watch::{FileSet, Reread};
 use crate::config::{
-    AccessLogTarget, Answers, CertificateFiles, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer,
-    Origin, Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain, read_again,
+    self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer, Origin,
+    Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
 };
 use crate::dns;
 use crate::vpn::settings::PARTS;
@@ -121,13 +121,24 @@ async fn read_document(path: &Path) -> Result<(Document, Print), Errors> {
     }
 }
 
-/// Reads certificates again, each by itself: what is wrong with one does not matter to the others.
-pub async fn certificates(all: Vec<CertificateFiles>) -> Vec<Reread> {
+/// Reads certificates and lists again, each by itself: what is wrong with one does not matter to the others.
+pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
     let mut answers = Answers::default();
-    let questions = all.iter().flat_map(CertificateFiles::all).cloned().map(Question::Content).collect();
+    let questions = all.iter().flat_map(FileSet::all).cloned().map(Question::Content).collect();
     answer(questions, Instant::now() + FILES_LIMIT, &mut answers).await;
-    let read =
-        move || all.into_iter().map(|files| (read_again(&files, &answers), files)).map(|(r, f)| (f, r)).collect();
+    let read = move || {
+        let read = all.into_iter().map(|set| match set {
+            FileSet::Certificate(files) => {
+                let read = config::read_again(&files, &answers);
+                Reread::Certificate(files, read)
+            }
+            FileSet::AddressList(file) => {
+                let read = config::read_list_again(&file, &answers);
+                Reread::AddressList(file, read)
+            }
+        });
+        read.collect()
+    };
     // It panics only by a bug, and then nothing changes.
     spawn_blocking(read).await.unwrap_or_default()
 }

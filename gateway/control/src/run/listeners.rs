@@ -134,6 +134,7 @@ impl Listeners {
             sockets,
             upstreams: parts.upstreams,
             routing: parts.routing,
+            access: parts.access,
             ticket_keys: ring.current(),
             limits: parts.limits,
             access_log: parts.access_log,

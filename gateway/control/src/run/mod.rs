@@ -20,8 +20,8 @@ pub(crate) mod watch;
 use crate::admin::{self, Admin};
 use crate::certificates::automatic::{self, Automatic};
 use crate::certificates::ticket_keys::TicketRing;
-use crate::certificates::watch::{CertificateWatch, Reread};
-use crate::config::{AccessLogTarget, CertificateFiles, Config, Origin, Warning};
+use crate::certificates::watch::{FileSet, FileWatch, Reread};
+use crate::config::{AccessLogTarget, Config, Origin, Warning};
 use crate::dns;
 use crate::health::LiveUpstreams;
 use crate::log::{self, LogSettings};
@@ -135,8 +135,8 @@ async fn load(origin: Origin, files: Vec<PathBuf>, resolve_names: bool) -> Loade
     let before = before.with(Look::of_read(read));
     let wanted = config.as_ref().err().map_or_else(Vec::new, |e| e.files.clone());
     let named = config.as_ref().map_or(&wanted, |(config, _)| &config.files);
-    let pairs = config.as_ref().map_or_else(|_| Vec::new(), |(config, _)| config.certificate_files());
-    let paths = pairs.iter().flat_map(CertificateFiles::all).chain(named).cloned();
+    let sets = config.as_ref().map_or_else(|_| Vec::new(), |(config, _)| FileSet::of(config));
+    let paths = sets.iter().flat_map(FileSet::all).chain(named).cloned();
     let after = Look::bounded(files.into_iter().chain(paths).collect()).await;
     if let (Ok((config, warnings)), true) = (&mut config, resolve_names) {
         warnings.extend(resolve::names(config, dns::LOAD_LIMIT).await);
@@ -159,7 +159,8 @@ struct Running {
     admin: Admin,
     notifier: Notifier,
     watched: Option<Watched>,
-    certificates: CertificateWatch,
+    /// Certificates and lists that are taken without a reload.
+    files: FileWatch,
     automatic: Automatic,
     /// Files that a configuration named which could not be read: the next try may be better once one of them is there.
     wanted: Vec<PathBuf>,
@@ -249,11 +250,11 @@ impl Running {
         let (commands, requested) = Commands::channel();
         let admin = opened.serve(&metrics, &status, &commands)?;
         admin.answer_to(&config.admin_names);
-        let pairs = config.certificate_files();
-        let paths = pairs.iter().flat_map(CertificateFiles::all).chain(&config.files).cloned().collect();
+        let sets = FileSet::of(&config);
+        let paths = sets.iter().flat_map(FileSet::all).chain(&config.files).cloned().collect();
         let (read, look) = (Look::of_read(std::mem::take(&mut config.prints)), Look::bounded(paths).await);
         let watched = config.reload_on_change.then(|| Watched::new(config.files.clone(), &read, &look));
-        let certificates = CertificateWatch::start(pairs, &read, &look);
+        let files = FileWatch::start(sets, &read, &look);
         let mut automatic = Automatic::default();
         automatic.configure(&config);
         status.automatic(automatic.reporter());
@@ -291,7 +292,7 @@ impl Running {
             admin,
             notifier,
             watched,
-            certificates,
+            files,
             automatic,
             wanted: Vec::new(),
             signals,
@@ -399,9 +400,9 @@ impl Running {
                         tokio::spawn(async move { commands.tell(Command::Reload).await });
                     }
                 }
-                read = self.certificates.next() => self.take_certificates(read)?,
+                read = self.files.next() => self.take_files(read)?,
                 event = self.automatic.next() => match event {
-                    automatic::Event::Written => self.certificates.look_now(),
+                    automatic::Event::Written => self.files.look_now(),
                     automatic::Event::Challenges(version, challenges) => {
                         self.listeners.set_challenges(challenges.clone());
                         // Everything else stays as it is, and with it what lanes have made of it.
@@ -422,26 +423,44 @@ impl Running {
         }
     }
 
-    /// Takes certificates that were read again. One that is refused leaves the one that is served.
-    fn take_certificates(&mut self, read: Vec<Reread>) -> Result<()> {
+    /// Takes certificates and lists that were read again. What is refused leaves what is served.
+    fn take_files(&mut self, read: Vec<Reread>) -> Result<()> {
         let mut new = HashMap::new();
-        for (files, result) in read {
-            let shown = files.cert.display();
-            match result {
-                Ok((loaded, warnings)) => {
+        let mut lists = Vec::new();
+        for read in read {
+            match read {
+                Reread::Certificate(files, Ok((loaded, warnings))) => {
                     // An authority may issue certificates for days: that they end soon is no news.
                     for warning in warnings.iter().filter(|_| !self.config.is_automatic(&files.cert)) {
                         log::warn!("{warning}");
                     }
-                    log::info!("{shown} has changed: clients get the new certificate from now on");
+                    log::info!("{} has changed: clients get the new certificate from now on", files.cert.display());
                     self.status.certificate_read(&files.cert, None);
                     new.insert(files, loaded);
                 }
-                Err(errors) => {
+                Reread::Certificate(files, Err(errors)) => {
+                    let shown = files.cert.display();
                     log::error!("{shown}: the certificate in use stays; the changed files are refused:\n{errors}");
                     self.status.certificate_read(&files.cert, Some(errors.to_string()));
                 }
+                Reread::AddressList(file, Ok(set)) => {
+                    log::info!("{} has changed: the new list of addresses holds from now on", file.display());
+                    self.status.list_read(true);
+                    lists.push((file, set));
+                }
+                Reread::AddressList(file, Err(errors)) => {
+                    log::error!("{}: the list in use stays; the changed file is refused:\n{errors}", file.display());
+                    self.status.list_read(false);
+                }
             }
+        }
+        if !lists.is_empty() {
+            lists.into_iter().for_each(|(file, set)| self.config.access.replace(&file, set));
+            // Everything else stays as it is, and with it what lanes have made of it. It holds while the gateway drains, too.
+            let mut snapshot = (*self.published.newest()).clone();
+            snapshot.generation += 1;
+            snapshot.access = self.config.access.rules().clone();
+            self.publish(snapshot);
         }
         if new.is_empty() || self.draining {
             return Ok(());
@@ -592,11 +611,11 @@ impl Running {
         self.wanted = loaded.wanted;
         let result = loaded.config.map_err(anyhow::Error::msg).and_then(|(config, said)| self.try_reload(config, said));
         // What has been looked at, good or bad, is not looked at again until it changes again.
-        self.watched = self.config.reload_on_change.then(|| Watched::new(self.files(), &loaded.before, &loaded.after));
+        self.watched =
+            self.config.reload_on_change.then(|| Watched::new(self.named_files(), &loaded.before, &loaded.after));
         // After an error the certificates are those of before, and so is what is known of their files.
         if result.is_ok() {
-            let pairs = self.config.certificate_files();
-            self.certificates = CertificateWatch::start(pairs, &loaded.before, &loaded.after);
+            self.files = FileWatch::start(FileSet::of(&self.config), &loaded.before, &loaded.after);
         }
         let reply = match result {
             Ok(notes) if notes.is_empty() => Ok("reloaded".to_owned()),
@@ -609,14 +628,14 @@ impl Running {
     }
 
     /// The files whose changes matter.
-    fn files(&self) -> Vec<PathBuf> {
+    fn named_files(&self) -> Vec<PathBuf> {
         self.config.files.iter().chain(&self.wanted).cloned().collect()
     }
 
     /// What is looked at before and after a configuration is read.
     fn looked_at(&self) -> Vec<PathBuf> {
-        let pairs = self.config.certificate_files();
-        pairs.iter().flat_map(CertificateFiles::all).cloned().chain(self.files()).collect()
+        let sets = FileSet::of(&self.config);
+        sets.iter().flat_map(FileSet::all).cloned().chain(self.named_files()).collect()
     }
 
     /// Returns the settings that take effect later, for the response to the command.

@@ -56,6 +56,7 @@ fn bytes_that_are_not_text() {
 fn messages() {
     let folder = Folder::new();
     folder.certificate("a", &["a.example"]);
+    folder.write("list.txt", "10.0.0.0/8\n192.0.2.256\n");
     let listener = |more: &str| format!("[[listener]]\naddress = \"127.0.0.1:0\"\n{more}\n");
     let tls = |more: &str| {
         listener(&format!(
@@ -147,6 +148,31 @@ fn messages() {
         (
             upstream("servers = [\"http://127.0.0.1\"]\nhttp = \"2\"\ntolerate = \"bare_lf\"\n"),
             "\"tolerate\" is for servers that speak HTTP/1.1",
+        ),
+        (listener("allow = \"10.1.2.3/8\"") + &respond, "write \"10.0.0.0/8\""),
+        (listener("deny = [\"example.com\"]") + &respond, "\"example.com\" is not a block of addresses"),
+        (listener("allow = []") + &respond, "\"allow\" is empty"),
+        (listener("deny_file = \"none.txt\"") + &respond, "none.txt: no such file"),
+        (
+            listener("") + &respond + "deny_file = \"list.txt\"\n",
+            "list.txt:2: \"192.0.2.256\" is not a block of addresses",
+        ),
+        (
+            listener("") + &respond + "forward_auth = { upstream = \"auth\", path = \"/\" }\n",
+            "there is no upstream \"auth\"",
+        ),
+        (listener("") + &respond + "forward_auth = { path = \"/\" }\n", "forward_auth has no \"upstream\""),
+        (
+            listener("") + &respond + "forward_auth = { upstream = \"u\", path = \"verify\" }\n",
+            "\"verify\" is not a path",
+        ),
+        (listener("") + &respond + "forward_auth = true\n", "neither a table nor false"),
+        (
+            listener("")
+                + &respond
+                + "forward_auth = { upstream = \"u\", path = \"/\", copy_headers = \"Host\" }\n\
+                [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
+            "\"Host\" cannot be copied",
         ),
         (listener("trusted_proxies = \"10.1.2.3/8\"") + &respond, "write \"10.0.0.0/8\""),
         (listener("trusted_proxies = [\"balancer\"]") + &respond, "\"balancer\" is not a block of addresses"),

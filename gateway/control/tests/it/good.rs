@@ -313,7 +313,7 @@ health = { path = "/up", interval = "1s", status = "200-204" }
     let [http, tcp] = &snapshot_parts(&config).listeners[..] else { panic!() };
     assert!(matches!(action(http, "a.example"), Some(Action::Routes(_))));
     assert!(action(http, "b.example").is_none(), "what is relayed is not for plain HTTP");
-    assert!(tcp.tcp && matches!(action(tcp, ""), Some(Action::Passthrough { upstream: 0 })));
+    assert!(tcp.tcp && matches!(action(tcp, ""), Some(Action::Passthrough { upstream: 0, .. })));
     assert!(matches!(action(tcp, "a.example"), Some(Action::Passthrough { .. })));
 
     let (upstream, plan) = (&config.upstreams[0], &config.plans[0]);

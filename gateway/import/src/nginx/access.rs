@@ -11,10 +11,7 @@ pub(super) const GUARDS: &[(&str, &str)] = &[
         "auth_basic",
         "Sealane asks for no passwords; let the server ask, or use client certificates ([[listener.tls.client_auth]])",
     ),
-    (
-        "auth_request",
-        "Sealane asks no other server for permission; let the server check, or put the authenticating proxy behind Sealane",
-    ),
+    ("auth_request", "it is not translated: write forward_auth, which asks a server for permission"),
     ("auth_jwt", "Sealane checks no tokens; let the server check them"),
     ("secure_link", "Sealane checks no signed links; let the server check them"),
     ("valid_referers", "Sealane compares no referers; let the server do it"),
@@ -27,8 +24,7 @@ pub(super) const GUARDS: &[(&str, &str)] = &[
     ("perl_access", "Perl is not run; let the server check"),
 ];
 
-const LISTS: &str =
-    "Sealane has no lists of addresses: listen on an internal address, use a firewall, or require client certificates";
+const LISTS: &str = "lists of addresses are not translated: write \"allow\" and \"deny\" yourself";
 
 /// The directives of a scope that keep requests out.
 pub(super) fn restrictions(scope: &Scope) -> Vec<crate::report::Id> {
@@ -61,7 +57,7 @@ pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Access {
         match value {
             "all" => import.same(d, "the default"),
             // A password may let in whom `deny` keeps out.
-            _ => import.decide(d, "Sealane compares no addresses and asks for no passwords"),
+            _ => import.decide(d, "every check must be passed, and Sealane asks for no passwords"),
         }
     }
     match list.as_slice() {

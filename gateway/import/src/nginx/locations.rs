@@ -287,10 +287,8 @@ impl<'d> Site<'d> {
         for (i, l) in self.locations.iter().enumerate() {
             match &l.matcher {
                 Matcher::Exact(p) if p == path => return End::Location(i),
-                Matcher::Prefix(p) if path.starts_with(p.as_str()) => {
-                    if longest.is_none_or(|(len, _)| p.len() > len) {
-                        longest = Some((p.len(), i));
-                    }
+                Matcher::Prefix(p) if path.starts_with(p.as_str()) && longest.is_none_or(|(len, _)| p.len() > len) => {
+                    longest = Some((p.len(), i));
                 }
                 Matcher::Prefix(p) if l.passes() && p.strip_suffix('/') == Some(path) => slash = Some(i),
                 _ => {}

@@ -74,7 +74,7 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
     }
     if let Access::Closed(_) | Access::Undecided = access::access(import, scope) {
         for d in scope.all(&["allow", "deny"]) {
-            import.decide(d, "Sealane has no lists of addresses: listen on an internal address, or use a firewall");
+            import.decide(d, "lists of addresses are not translated: write \"allow\" and \"deny\" yourself");
         }
     }
     for d in scope.all(&["limit_conn"]) {

@@ -19,8 +19,7 @@ const OCSP: &str =
     "Sealane fetches no OCSP responses: give a file (ocsp) beside the certificate, where its CA still answers";
 const LOGS: &str = "the log goes to the standard error, with [log] level";
 const RESUMPTION: &str = "sessions are resumed by tickets whose keys are replaced every ticket_lifetime";
-const LISTS: &str =
-    "Sealane has no lists of addresses: listen on an internal address, use a firewall, or require client certificates";
+const LISTS: &str = "lists of addresses are not translated: write \"allow\" and \"deny\" yourself";
 
 /// The directives, by name.
 pub const DIRECTIVES: &[(&str, Kind)] = &[
@@ -387,7 +386,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     // Who may connect.
     ("allow", Translated("`allow all`; lists of addresses are undecided")),
     ("deny", Translated("`deny all` alone: status 403; lists of addresses are undecided")),
-    ("satisfy", Undecided("Sealane compares no addresses and asks for no passwords")),
+    ("satisfy", Undecided("every check must be passed, and Sealane asks for no passwords")),
     (
         "auth_basic",
         Undecided(
@@ -395,8 +394,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
         ),
     ),
     ("auth_basic_user_file", NotNeeded("see auth_basic")),
-    ("auth_request", Undecided("Sealane asks no other server for permission; let the server check")),
-    ("auth_request_set", Missing("Sealane asks no other server for permission")),
+    ("auth_request", Undecided("it is not translated: write forward_auth, which asks a server for permission")),
+    ("auth_request_set", Missing("it is not translated: write copy_headers in forward_auth")),
     ("auth_jwt", Undecided("Sealane checks no tokens; let the server check them")),
     ("auth_jwt_key_file", NotNeeded("see auth_jwt")),
     ("secure_link", Undecided("Sealane checks no signed links; let the server check them")),

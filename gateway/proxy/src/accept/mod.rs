@@ -12,6 +12,7 @@ use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
 use crate::lifecycle::close_connection;
 use crate::memory::count_in;
+use crate::records::ConnectionId;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::Relays;
@@ -81,6 +82,10 @@ fn client_accepted(proxy: &mut Proxy, cx: &mut Context, fd: OwnedFd, peer: Socke
     if phase == ClientPhase::ProxyHeader && !trusted.is_empty() && !trusted.contains(peer.ip()) {
         return proxy.counters.untrusted_proxies.inc();
     }
+    if phase != ClientPhase::ProxyHeader && !listener.admits(peer.ip()) {
+        let client = (peer, proxy.log.next_connection());
+        return connection_denied(proxy, client);
+    }
     // Behind a PROXY header stands who it is.
     if phase != ClientPhase::ProxyHeader && !proxy.admission.allows_connection(cx, peer.ip(), &proxy.counters) {
         return;
@@ -98,6 +103,12 @@ fn client_accepted(proxy: &mut Proxy, cx: &mut Context, fd: OwnedFd, peer: Socke
         client_ready(proxy, cx, key);
         flush_marked(proxy, cx);
     }
+}
+
+/// Counts and reports that a connection ends because its client's address is not let in.
+pub(crate) fn connection_denied(proxy: &Proxy, client: (SocketAddr, ConnectionId)) {
+    proxy.counters.connections_denied.inc();
+    proxy.log.records().connection_denied(&proxy.counters, client);
 }
 
 /// Takes a client's connection in. `allowance`: how much may be sent there (`crate::accept::syn`).

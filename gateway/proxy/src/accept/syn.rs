@@ -9,7 +9,7 @@
 
 use crate::accept::admission::Admission;
 use crate::client::connection::hello_arrived;
-use crate::conn::{ClientPhase, Conn};
+use crate::conn::{ClientConnection, ClientPhase, Conn};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::lane_state::LaneListener;
@@ -59,6 +59,14 @@ impl Signatures {
 fn is_unproven(socket: impl AsFd) -> bool {
     // A socket that tells nothing is closing: the next read finds that out.
     fastopen::info(socket).is_ok_and(|i| i.state == State::SynReceived)
+}
+
+/// Whether a client has shown that it is where it says.
+pub(crate) fn is_proven(client_conn: &mut ClientConnection) -> bool {
+    if client_conn.transport.allowance.is_some() && !is_unproven(&client_conn.transport.fd) {
+        client_conn.transport.allowance = None;
+    }
+    client_conn.transport.allowance.is_none()
 }
 
 /// A new connection: how much may be sent to its client, which is nothing yet where that is unproven. Counts hellos

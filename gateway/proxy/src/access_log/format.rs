@@ -204,6 +204,7 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text("client_certificate", entry.fingerprint().map(str::as_bytes));
     let failure = x.routed.failure.map(Failure::text);
     text("error", failure.as_ref().map(|f| f.as_bytes()));
+    text("denied", x.routed.denied.map(|by| by.name().as_bytes()));
     text("end", (x.ending == Ending::Idle).then_some(b"idle"));
     put("status", Value::Number(u64::from(x.status)));
     put("bytes_in", Value::Number(x.request_body.bytes));

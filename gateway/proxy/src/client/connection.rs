@@ -1,8 +1,8 @@
 //! A client's connection over TCP: PROXY header, ClientHello, handshake, plaintext for `client::h1` or `client::h2`, and its
 //! end.
 
-use crate::accept::proxy_protocol;
 use crate::accept::syn::{may_answer, signs_cheaply};
+use crate::accept::{connection_denied, proxy_protocol};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
 use crate::client::h2_connection::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
 use crate::conn::{AddressText, ClientPhase, Conn, EarlyData, Protocol, Turn};
@@ -127,6 +127,11 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             }
             let listener = client_conn.client.listener.clone();
             let peer = client_conn.client.peer.ip();
+            if !listener.admits(peer) {
+                let client = (client_conn.client.peer, client_conn.client.id);
+                connection_denied(proxy, client);
+                return close_connection(proxy, cx, key);
+            }
             if !proxy.admission.allows_connection(cx, peer, &proxy.counters) {
                 return close_connection(proxy, cx, key);
             }
@@ -174,9 +179,9 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     let listener = client_conn.client.listener.clone();
     let name = hello.name();
     if listener.listener.relays != Relays::Never {
-        let upstream = passthrough_for(&listener.listener, name.as_deref());
-        if upstream.is_some() || listener.listener.tls.is_none() {
-            return relay_client(proxy, cx, key, upstream, name.as_deref());
+        let passthrough = passthrough_for(&listener.listener, name.as_deref());
+        if passthrough.is_some() || listener.listener.tls.is_none() {
+            return relay_client(proxy, cx, key, passthrough, name.as_deref());
         }
     }
     let Some(tls) = &listener.listener.tls else { return };
@@ -243,8 +248,8 @@ fn refuse_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, error: HelloError
 /// Relays a connection that names nobody.
 pub(crate) fn relay_all(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
-    let upstream = passthrough_for(&client_conn.client.listener.listener, None);
-    relay_client(proxy, cx, key, upstream, None);
+    let passthrough = passthrough_for(&client_conn.client.listener.listener, None);
+    relay_client(proxy, cx, key, passthrough, None);
 }
 
 /// Hands a connection to the lane that has its session. False if that one has no room, or cannot be reached: nothing

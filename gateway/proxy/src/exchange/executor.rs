@@ -12,7 +12,9 @@
 //! | response ends before the request's body | response sent, then both closed (the client's lingering) | |
 
 use crate::Failure;
+use crate::access::{Verdict, judge, turn_away};
 use crate::counters::Counters;
+use crate::exchange::authorize::restore_request;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::forwarded;
 use crate::exchange::streams::{
@@ -57,6 +59,12 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let listener = client.listener.clone();
     if forwarded::receive(x, client, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
+    }
+    if let Some(rule) = listener.listener.access {
+        let verdict = judge(connections, x, client, &listener, &[rule]);
+        if verdict != Verdict::Admitted {
+            return turn_away(proxy, cx, exchange, verdict, expects);
+        }
     }
     // Before the host's rules: a redirect to HTTPS must not meet a check that comes here by definition.
     if listener.listener.tls.is_none()
@@ -159,8 +167,15 @@ pub(crate) fn perform(proxy: &mut Proxy, cx: &mut Context, exchange: Key, action
 fn perform_some(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
-    let others =
-        [Do::SendHead, Do::AwaitSettings, Do::ForwardInterim, Do::ForwardHead, Do::RejectResponse, Do::AskRetry];
+    let others = [
+        Do::SendHead,
+        Do::AwaitSettings,
+        Do::ForwardInterim,
+        Do::ForwardHead,
+        Do::RejectResponse,
+        Do::Admit,
+        Do::AskRetry,
+    ];
     debug_assert!(
         !others.iter().any(|a| actions.has(*a)),
         "the caller that reported the event does these: {actions:?}"
@@ -254,7 +269,8 @@ fn send_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
         Some(why) => format!("502 {phrase}: {why}\n"),
         None => format!("{status} {phrase}\n"),
     };
-    let close = !matches!(status, 404 | 405 | 421 | 425 | 502 | 503 | 504) || x.machine.request() != Phase::Complete;
+    let close =
+        !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504) || x.machine.request() != Phase::Complete;
     send_response(proxy, cx, exchange, status, b"text/plain", body.as_bytes(), close);
 }
 
@@ -289,6 +305,10 @@ fn send_response(
     let Proxy { connections, exchanges, clock, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
+    if restore_request(x).is_some() {
+        // Nobody has said that it may pass.
+        proxy.counters.not_authorized.inc();
+    }
     if close {
         client_close_after(connections, client_stream);
     }
@@ -372,6 +392,8 @@ pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
 fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, 0);
     let Some(mut x) = proxy.exchanges.remove(exchange) else { return };
+    // Its client has left: it is logged as it came.
+    let _ = restore_request(&mut x);
     if let Some(upstream_stream) = x.upstream_stream.take() {
         if actions.has(Do::CloseUpstream) && x.machine.is_relay() {
             relay_done(proxy, cx, upstream_stream);

@@ -32,6 +32,7 @@ fn limits(client: &ClientLimits, upstream: Option<&Upstream>) -> Limits {
         handshake,
         connection: own.idle,
         first_byte: own.idle,
+        authorized_until: None,
         try_until: None,
         rest_until: None,
     };
@@ -76,6 +77,7 @@ pub(crate) fn look_soon(
     let shortest = limits(settings.limits(), Some(&upstream.upstream)).shortest();
     let at = cx.now() + shortest;
     let at = x.routed.try_until(upstream).map_or(at, |t| at.min(t));
+    let at = x.question.as_ref().map_or(at, |question| at.min(question.until));
     connections.look_by(cx, x.client_stream, at);
 }
 
@@ -87,6 +89,7 @@ pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let upstream = x.upstream.as_ref();
     let mut limits = limits(proxy.settings.limits(), upstream.map(|u| &*u.upstream));
     limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
+    limits.authorized_until = x.question.as_ref().map(|question| question.until);
     limits.rest_until = x.drains_since().map(|since| since + LINGER);
     let blocked = [x.request_body.is_blocked(), x.response_body.is_blocked()];
     let state = State::of(&x.machine, x.upstream_stream.is_some(), blocked);

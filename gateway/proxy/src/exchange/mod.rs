@@ -4,6 +4,7 @@
 //! How far both have come, and what follows from what happens, is the state machine's to say (`sealane-exchange`); the
 //! submodules `request` and `response` report events to it, and `executor` does what it says.
 
+pub(crate) mod authorize;
 pub(crate) mod exchanges;
 pub(crate) mod executor;
 pub(crate) mod expiry;
@@ -17,6 +18,7 @@ pub(crate) mod waste;
 pub(crate) mod websocket;
 
 use crate::conn::Client;
+use crate::exchange::authorize::Question;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
 use crate::scratch::READ_SIZE;
 use crate::snapshot::ClientLimits;
@@ -149,6 +151,8 @@ pub(crate) struct Exchange {
     pub routed: Routed,
     pub request_body: Flow,
     pub response_body: Flow,
+    /// The client's request, while `request` and `body` are those of a question about it.
+    pub question: Option<Box<Question>>,
     /// What the request's body is like, as it came.
     pub body: BodyLength,
     /// What is believed of what the request says of its client.
@@ -183,6 +187,7 @@ impl Exchange {
             routed: Routed::default(),
             request_body: Flow::new(Party::Client),
             response_body: Flow::new(Party::Upstream),
+            question: None,
             body: BodyLength::None,
             claims: Claims::Removed,
             status: 0,
@@ -276,6 +281,7 @@ impl Exchange {
         self.request.shrink_to(4096);
         self.response.clear();
         self.response.shrink_to(4096);
+        self.question = None;
         self.upstream_stream = None;
         self.upstream = None;
         self.routed = Routed::default();

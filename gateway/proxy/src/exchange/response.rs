@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::connections::Connections;
+use crate::exchange::authorize::{admit, restore_request};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
 use crate::exchange::streams::{
@@ -12,7 +13,7 @@ use crate::latency::WAIT;
 use crate::memory::read_within_budget;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
-use crate::upstream::selection::{account_for_loss, add_response_headers, retry_is_granted};
+use crate::upstream::selection::{DeniedBy, account_for_loss, add_response_headers, retry_is_granted};
 use sealane_exchange as machine;
 use sealane_exchange::{Action as Do, Actions, Direction, Event, Head, Phase};
 use sealane_http::{BodyLength, ParseError};
@@ -72,10 +73,14 @@ pub(crate) fn response_arrived(
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
     let (status, client_stream) = (x.response.status, x.client_stream);
     if (100..200).contains(&status) && !upgrade {
-        if x.machine.on(Event::Interim).has(Do::RejectResponse) {
+        let actions = x.machine.on(Event::Interim);
+        if actions.has(Do::RejectResponse) {
             x.routed.hint = Some(Failure::TooManyInterim);
             server_lost(proxy, cx, exchange, Loss::Broken);
             return false;
+        }
+        if !actions.has(Do::ForwardInterim) {
+            return true;
         }
         proxy.counters.status(status);
         client_interim(&mut proxy.connections, &proxy.exchanges, &mut proxy.scratch, exchange, client_stream);
@@ -88,12 +93,23 @@ pub(crate) fn response_arrived(
         server_lost(proxy, cx, exchange, Loss::Broken);
         return false;
     }
+    if actions.has(Do::Admit) {
+        if let Some(upstream) = &x.upstream {
+            upstream.record(proxy.settings.slot(), WAIT, cx.micros().saturating_sub(x.sent));
+        }
+        admit(proxy, cx, exchange, body);
+        return false;
+    }
     if !actions.has(Do::ForwardHead) {
         // RFC 8470 §5.2: it was too early, and goes again once the handshake is over.
         perform(proxy, cx, exchange, actions);
         return false;
     }
     x.routed.succeeded();
+    if restore_request(x).is_some() {
+        x.routed.denied = Some(DeniedBy::Server);
+        proxy.counters.not_admitted.inc();
+    }
     x.headed = cx.micros();
     if let Some(upstream) = &x.upstream {
         upstream.record(proxy.settings.slot(), WAIT, x.headed.saturating_sub(x.sent));

@@ -85,11 +85,16 @@ impl QuicEndpoint {
         let pressure = self.handshakes + self.waiting.len();
         let Some(Some(endpoint)) = self.endpoints.get_mut(index) else { return };
         let Some(listener) = &endpoint.listener else { return endpoint.endpoint.ignore(incoming) };
+        let admitted = counted || listener.admits(incoming.remote_address().ip());
         let retry_above = listener.listener.quic.as_ref().map_or(0, |q| q.settings.retry_above);
         let mut answer = std::mem::take(&mut self.out.scratch);
         answer.clear();
         if full || endpoint.leaving {
             counters.quic_refused.inc();
+            let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
+            self.out.push(index, &transmit, &answer);
+        } else if !admitted {
+            counters.connections_denied.inc();
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
             self.out.push(index, &transmit, &answer);
         } else if pressure >= retry_above && incoming.may_retry() && !incoming.remote_address_validated() {

@@ -179,7 +179,9 @@ fn consume_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8])
                 Ok(None) => return used,
                 Ok(Some(info)) => {
                     used += info.consumed;
-                    *answer = Answer::Headed { keep_alive: info.keep_alive };
+                    // Bytes behind a response without a body are nobody's: the next response must not begin with them.
+                    let trailing = info.body.is_empty() && used < input.len();
+                    *answer = Answer::Headed { keep_alive: info.keep_alive && !trailing };
                     x.response_body.decoder.reset(info.body);
                     if !response_arrived(proxy, cx, exchange, info.body, info.upgrade) {
                         return input.len();

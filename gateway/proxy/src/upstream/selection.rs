@@ -3,9 +3,11 @@
 //! `balance` has the algorithms; `server_state` and `limits` have what lanes share.
 
 use crate::Failure;
+use crate::access::{Verdict, judge, turn_away};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
+use crate::exchange::authorize::authorize;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse, respond, run_action};
 use crate::exchange::response::{Loss, try_lost};
@@ -59,6 +61,25 @@ enum OwnAnswer {
     Location(Vec<u8>),
 }
 
+/// Who has refused a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeniedBy {
+    /// `allow` and `deny`.
+    Address,
+    /// The server of `forward_auth`.
+    Server,
+}
+
+impl DeniedBy {
+    /// As the access log has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Server => "forward_auth",
+        }
+    }
+}
+
 /// What an exchange knows of the way that was chosen for it.
 #[derive(Default)]
 pub(crate) struct Routed {
@@ -83,6 +104,8 @@ pub(crate) struct Routed {
     pub failure: Option<Failure>,
     /// The gateway adds headers to this response.
     adds_headers: bool,
+    /// Who has refused the request, if `allow`, `deny` or `forward_auth` did.
+    pub denied: Option<DeniedBy>,
 }
 
 impl Routed {
@@ -134,6 +157,12 @@ impl Routed {
     /// The server has nothing more to do for this request: its place is free for another one.
     pub fn release(&mut self) {
         self.lease = None;
+    }
+
+    /// The request goes to another group now: what the way to the one before has left is forgotten.
+    pub fn begin_again(&mut self) {
+        let Self { route, own, denied, adds_headers, .. } = std::mem::take(self);
+        *self = Self { route, own, denied, adds_headers, ..Self::default() };
     }
 
     /// What the request brings to the choice of a server.
@@ -216,6 +245,12 @@ pub(crate) fn route_request(
     x.routed.route = Some(RouteRef::new(listener.clone(), *found.value, found.matched));
     x.routed.adds_headers = true;
     let Some(client) = connections.client_of(x.client_stream) else { return };
+    if !route.access.is_empty() {
+        let verdict = judge(connections, x, client, listener, &route.access);
+        if verdict != Verdict::Admitted {
+            return turn_away(proxy, cx, exchange, verdict, expects);
+        }
+    }
     let name = client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes();
     let mut wait = None;
     for limit in &route.rate_limits {
@@ -229,11 +264,38 @@ pub(crate) fn route_request(
         x.routed.own = OwnAnswer::RetryAfter(ms.div_ceil(1000));
         return respond(proxy, cx, exchange, 429, b"text/plain", b"429 Too Many Requests\n", expects);
     }
-    if let Action::Redirect(redirect) = &route.action {
-        let secure = client.is_secure();
-        return send_redirect(proxy, cx, exchange, redirect, secure, found.matched, expects);
+    if let Some(auth) = &route.forward_auth {
+        return authorize(proxy, cx, exchange, listener, auth, expects);
     }
-    run_action(proxy, cx, exchange, listener, &route.action, expects);
+    run_route_action(proxy, cx, exchange, listener, &route.action, found.matched, expects);
+}
+
+/// Does what the route of a request says, once the request is admitted.
+pub(crate) fn run_route(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
+    let Some(route) = proxy.exchanges.get(exchange).and_then(|x| x.routed.route.clone()) else { return };
+    match route.route() {
+        Some(rule) => run_route_action(proxy, cx, exchange, route.listener(), &rule.action, route.matched, expects),
+        None => refuse(proxy, cx, exchange, 500),
+    }
+}
+
+/// Does what a route says.
+#[inline]
+fn run_route_action(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    exchange: Key,
+    listener: &Rc<LaneListener>,
+    action: &Action,
+    matched: usize,
+    expects: bool,
+) {
+    if let Action::Redirect(redirect) = action {
+        let Some(x) = proxy.exchanges.get(exchange) else { return };
+        let secure = proxy.connections.client_of(x.client_stream).is_some_and(|client| client.is_secure());
+        return send_redirect(proxy, cx, exchange, redirect, secure, matched, expects);
+    }
+    run_action(proxy, cx, exchange, listener, action, expects);
 }
 
 pub(crate) fn send_redirect(

@@ -1,5 +1,6 @@
 //! The real gateway against things that we did not write, and against peers that misbehave on purpose.
 
+mod access;
 mod access_log;
 mod admin;
 mod admin_host;
@@ -22,6 +23,7 @@ mod early_data;
 mod examples;
 mod exhaustion;
 mod faults;
+mod forward_auth;
 mod forwarded;
 mod framing;
 mod full_log;

@@ -15,6 +15,7 @@ impl Gateway {
             handshake: s.handshake,
             connection: s.connect + s.first_byte,
             first_byte: s.first_byte,
+            authorized_until: None,
             try_until: s.try_timeout.map(|t| run.try_began + t),
             rest_until: run.drains_since.map(|since| since + LINGER),
         }
