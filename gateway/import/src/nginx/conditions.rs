@@ -62,8 +62,8 @@ fn read(d: &Directive) -> Option<Condition> {
         "scheme" => {
             let schemes = if pattern { patterns::texts(value)? } else { vec![value.to_owned()] };
             match schemes.as_slice() {
-                [one] if one == "https" && operator != "" => Condition::Tls(positive),
-                [one] if one == "http" && operator != "" => Condition::Tls(!positive),
+                [one] if one == "https" && !operator.is_empty() => Condition::Tls(positive),
+                [one] if one == "http" && !operator.is_empty() => Condition::Tls(!positive),
                 _ => return None,
             }
         }

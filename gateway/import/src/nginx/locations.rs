@@ -296,10 +296,10 @@ impl<'d> Site<'d> {
             for (i, l) in self.locations.iter().enumerate().filter(|(_, l)| l.outer == found) {
                 match &l.matcher {
                     Matcher::Exact(p) if p == path => return End::Location(i),
-                    Matcher::Prefix(p) if path.starts_with(p.as_str()) => {
-                        if longest.is_none_or(|(len, _)| p.len() > len) {
-                            longest = Some((p.len(), i));
-                        }
+                    Matcher::Prefix(p)
+                        if path.starts_with(p.as_str()) && longest.is_none_or(|(len, _)| p.len() > len) =>
+                    {
+                        longest = Some((p.len(), i));
                     }
                     Matcher::Exact(p) | Matcher::Prefix(p) if p.strip_suffix('/') == Some(path) => {
                         passes |= l.passes();
