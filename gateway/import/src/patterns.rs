@@ -111,14 +111,21 @@ fn sequences(hir: &Hir) -> Option<Vec<Vec<Item>>> {
         HirKind::Look(Look::Start) => return one(Item::Start),
         HirKind::Look(Look::End) => return one(Item::End),
         HirKind::Look(_) => return None,
-        HirKind::Class(Class::Bytes(set)) => {
-            let all: Vec<u8> = set.ranges().iter().flat_map(|r| r.start()..=r.end()).take(MAX_SET + 1).collect();
-            if all.len() > MAX_SET || !all.is_ascii() {
+        HirKind::Class(set) => {
+            // The parser makes a set of characters of `(a|b)`, too.
+            let all: Vec<char> = match set {
+                Class::Bytes(set) => {
+                    set.ranges().iter().flat_map(|r| r.start()..=r.end()).map(char::from).take(MAX_SET + 1).collect()
+                }
+                Class::Unicode(set) => {
+                    set.ranges().iter().flat_map(|r| r.start()..=r.end()).take(MAX_SET + 1).collect()
+                }
+            };
+            if all.len() > MAX_SET || !all.iter().all(char::is_ascii) {
                 return None;
             }
-            all.into_iter().map(|b| vec![Item::Text(char::from(b).to_string())]).collect()
+            all.into_iter().map(|c| vec![Item::Text(c.to_string())]).collect()
         }
-        HirKind::Class(_) => return None,
         HirKind::Repetition(r) => match (r.min, r.max) {
             (0, Some(1)) => {
                 let mut out = sequences(&r.sub)?;

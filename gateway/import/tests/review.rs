@@ -349,6 +349,42 @@ fn finding_14_what_was_compared_in_another_way() {
     undecided("nginx", &site(lua));
 }
 
+/// What the comparison of random configurations found behind the review.
+#[test]
+fn locations_within_others_count_only_there() {
+    let text = site(&format!(
+        "{PASS} location /a/ {{ proxy_pass http://10.0.0.1; location /a/b/ {{ proxy_pass http://10.0.0.2; }} }} location /a/b/ {{ return 403; }}"
+    ));
+    says("nginx", &text, &["path = \"/a/b/\"", "respond = { status = 403 }"]);
+    assert!(!import("nginx", &text).toml.contains("10.0.0.2"));
+    // NGINX redirects to an exact location, too; to an internal one, nobody.
+    let redirect = "redirect = { to = \"{scheme}://{host}/a/{query}\", status = 301 }";
+    let text = site(&format!("{PASS} location = /a/ {{ proxy_pass http://10.0.0.2; }}"));
+    says("nginx", &text, &["exact = \"/a\"", redirect]);
+    let text = site(&format!("{PASS} location /a/ {{ internal; proxy_pass http://10.0.0.2; }}"));
+    says("nginx", &text, &["path = \"/a/\"", "respond = { status = 404 }"]);
+    assert!(!import("nginx", &text).toml.contains("redirect"));
+}
+
+#[test]
+fn what_answers_before_a_refusal_is_a_loss() {
+    undecided(
+        "nginx",
+        &site(
+            "deny all; location / { if ($http_x_one) { return 200 text; } } location /ab { proxy_pass http://10.0.0.1; }",
+        ),
+    );
+    let text = " http-request return status 200 content-type text/plain string text if { hdr(X-One) 1 } !{ path_beg /ab }\n \
+                http-request deny if { method POST }";
+    undecided("haproxy", &proxies(text, ""));
+    let text = " use_backend c if { hdr(X-One) 1 } !{ path_beg /ab }";
+    undecided(
+        "haproxy",
+        &proxies(text, "backend c\n server s 10.0.0.2:80\n")
+            .replace("backend b\n", "backend b\n http-request deny if { method POST }\n"),
+    );
+}
+
 /// Hostile files: the work is bounded, whatever they say. The bounds are of the program, so nothing is measured here but that it ends
 /// in the time of a test.
 #[test]

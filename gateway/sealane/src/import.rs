@@ -132,7 +132,6 @@ fn server(options: &Options, import: fn(&dyn Reader, &Path) -> Result<Imported, 
     // The result may lie elsewhere.
     let path = std::path::absolute(&options.file).with_context(|| options.file.display().to_string())?;
     let Imported { toml, report } = import(&Files, &path)?;
-    let toml = for_review(&toml);
     match &options.out {
         Some(out) => write_new(out, &toml).with_context(|| format!("cannot write {}", out.display()))?,
         None => print(&toml)?,
@@ -150,24 +149,6 @@ fn server(options: &Options, import: fn(&dyn Reader, &Path) -> Result<Imported, 
     }
 }
 
-/// What stands under `undecided` in every result. It goes when the import follows every rule of the originals.
-const REVIEW: &str = "the whole file: this import does not yet follow every rule of the original (docs/reference/import.md, Known gaps): \
-                      look for those gaps, then remove this entry, and compare both before you switch";
-
-/// Adds the entry that has a person compare the result with the original before it serves.
-fn for_review(toml: &str) -> String {
-    const UNDECIDED: &str = "undecided = [\n";
-    let entry = format!("    \"{REVIEW}\",\n");
-    if let Some(at) = toml.find(UNDECIDED) {
-        let (before, after) = toml.split_at(at + UNDECIDED.len());
-        return format!("{before}{entry}{after}");
-    }
-    // Settings without a table come first, and before them only comments.
-    let at = toml.split_inclusive('\n').take_while(|line| line.starts_with('#')).map(str::len).sum();
-    let (comments, settings) = toml.split_at(at);
-    format!("{comments}{UNDECIDED}{entry}]\n{settings}")
-}
-
 /// Writes a file; nothing that is there is overwritten.
 fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
@@ -176,19 +157,4 @@ fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
 
 fn print(text: &str) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes()).context("cannot print")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_result_waits_for_a_review() {
-        let fresh = for_review("# title\n# note\nuser = \"www\"\n\n[admin]\n");
-        assert!(fresh.starts_with("# title\n# note\nundecided = [\n    \"the whole file: "), "{fresh}");
-        assert!(fresh.ends_with("\",\n]\nuser = \"www\"\n\n[admin]\n"), "{fresh}");
-        let more = for_review("# title\nundecided = [\n    \"a\",\n]\n");
-        assert_eq!(more.matches("undecided = [").count(), 1);
-        assert!(more.ends_with("\",\n    \"a\",\n]\n"), "{more}");
-    }
 }

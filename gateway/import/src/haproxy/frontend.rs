@@ -381,13 +381,11 @@ fn reached<'r, 'l>(found: &'r [Rule<'l>], then: &Then<'r, 'l>) -> Vec<&'r Rule<'
 
 /// Reports paths for which the routes do something else than HAProxy.
 fn elsewhere(e: &Elsewhere<Trace>, proxy: &Proxy, report: &mut Report) {
-    let there: Vec<_> = e.there.restrictions().collect();
-    let no_loss = !e.there.answers() && there.iter().all(|one| e.here.restrictions().any(|h| h == *one));
     // The rule in which they differ.
     let of = |a: &Trace, b: &Trace| a.fired.iter().find(|f| !b.fired.contains(f)).map(|f| f.0);
     let id = of(&e.there, &e.here).or_else(|| of(&e.here, &e.there)).unwrap_or(proxy.section.id);
     let path = &e.path;
-    match no_loss {
+    match e.there.may_become(&e.here) {
         true => report.differs(
             id,
             format!("whole segments, in upper and lower case as written: {path} is treated as other paths are"),

@@ -461,6 +461,8 @@ fn prefix(pattern: &str, to: &str) -> What {
 pub(super) struct Trace {
     /// Rules by their lines. Whether one decides more than the backend or the path towards it.
     pub fired: Vec<(Id, Left, bool)>,
+    /// How many of them are the section's own; those of backends follow.
+    own: usize,
     backend: Option<String>,
     answered: bool,
     rewritten: bool,
@@ -472,8 +474,12 @@ impl Trace {
         self.fired.iter().filter(|(.., restricts)| *restricts)
     }
 
-    pub fn answers(&self) -> bool {
-        self.answered
+    /// Whether a request for which this is meant may get `other`: nobody is let in who was not. Rules apply in order, so what `other`
+    /// has more must come behind what keeps requests out here; and rules of a backend keep out nobody who is sent to another one.
+    pub fn may_become(&self, other: &Self) -> bool {
+        let in_order = self.restrictions().eq(other.restrictions().take(self.restrictions().count()));
+        let only_own = !self.fired[self.own..].iter().any(|(.., restricts)| *restricts);
+        !self.answered && in_order && (only_own || other.fired.starts_with(&self.fired))
     }
 
     fn run(&mut self, rules: &[Rule], atom: &Atom) {
@@ -524,6 +530,7 @@ impl<'r, 'l> Then<'r, 'l> {
     pub fn trace(&self, rules: &[Rule<'l>], atom: &Atom) -> Trace {
         let mut out = Trace::default();
         out.run(rules, atom);
+        out.own = out.fired.len();
         let default = self.default.map(|(name, _)| name.to_owned());
         let some: Vec<&String> = rules
             .iter()

@@ -78,6 +78,10 @@ pub(super) struct Location<'d> {
     d: &'d Directive,
     matcher: Matcher,
     scope: Scope<'d>,
+    /// The location around it.
+    outer: Option<usize>,
+    /// How many locations are around it.
+    depth: usize,
     /// The outermost location around it has `^~`.
     no_regex: bool,
     steps: Vec<Step<'d>>,
@@ -134,16 +138,16 @@ pub(super) fn locations<'d>(
     out
 }
 
-/// `outer`: how deep it is in another location, and whether the outermost one has `^~`.
+/// `outer`: the location around these.
 fn flatten<'d>(
     import: &mut Import<'d>,
     block: &'d [Directive],
     scope: &Scope<'d>,
     name: Option<&str>,
-    outer: Option<(usize, bool)>,
+    outer: Option<usize>,
     out: &mut Vec<Location<'d>>,
 ) {
-    let depth = outer.map_or(0, |o| o.0);
+    let depth = outer.map_or(0, |o| out[o].depth + 1);
     for d in block.iter().filter(|d| d.name() == "location") {
         if depth >= MAX_DEPTH || out.len() >= MAX_LOCATIONS {
             import.decide(d, "there are too many locations");
@@ -156,16 +160,17 @@ fn flatten<'d>(
             continue;
         }
         let inner = scope.within(d.inner());
-        let no_regex = outer.map_or(caret, |o| o.1);
+        let no_regex = outer.map_or(caret, |o| out[o].no_regex);
         let steps = steps(import, d, &inner, name);
-        out.push(Location { d, matcher, scope: inner.clone(), no_regex, steps });
+        let own = out.len();
+        out.push(Location { d, matcher, scope: inner.clone(), outer, depth, no_regex, steps });
         match pattern {
             true => {
                 for d in d.inner().iter().filter(|d| d.name() == "location") {
                     import.decide(d, "a location in one with a regular expression is not translated: write its routes");
                 }
             }
-            false => flatten(import, d.inner(), &inner, name, Some((depth + 1, no_regex)), out),
+            false => flatten(import, d.inner(), &inner, name, Some(own), out),
         }
     }
 }
@@ -280,34 +285,52 @@ impl<'d> Site<'d> {
         out
     }
 
-    /// Where NGINX finds the configuration for a path.
+    /// Where NGINX finds the configuration for a path: `ngx_http_core_find_location`. Locations in another one count only where that
+    /// one is the longest prefix of its level.
     fn end(&self, path: &str) -> End {
-        let mut longest: Option<(usize, usize)> = None;
-        let mut slash = None;
-        for (i, l) in self.locations.iter().enumerate() {
-            match &l.matcher {
-                Matcher::Exact(p) if p == path => return End::Location(i),
-                Matcher::Prefix(p) if path.starts_with(p.as_str()) && longest.is_none_or(|(len, _)| p.len() > len) => {
-                    longest = Some((p.len(), i));
+        let mut found: Option<usize> = None;
+        loop {
+            let mut longest: Option<(usize, usize)> = None;
+            // The location of the path and a slash, and whether it passes requests on. An exact one is preferred.
+            let (mut slash, mut passes) = (None, false);
+            for (i, l) in self.locations.iter().enumerate().filter(|(_, l)| l.outer == found) {
+                match &l.matcher {
+                    Matcher::Exact(p) if p == path => return End::Location(i),
+                    Matcher::Prefix(p)
+                        if path.starts_with(p.as_str()) && longest.is_none_or(|(len, _)| p.len() > len) =>
+                    {
+                        longest = Some((p.len(), i));
+                    }
+                    Matcher::Exact(p) | Matcher::Prefix(p) if p.strip_suffix('/') == Some(path) => {
+                        passes |= l.passes();
+                        if slash.is_none() || matches!(l.matcher, Matcher::Exact(_)) {
+                            slash = Some(i);
+                        }
+                    }
+                    _ => {}
                 }
-                Matcher::Prefix(p) if l.passes() && p.strip_suffix('/') == Some(path) => slash = Some(i),
-                _ => {}
+            }
+            // A location of just this path is preferred to the redirect.
+            if let Some(i) = slash.filter(|_| passes)
+                && longest.is_none_or(|(len, _)| len < path.len())
+            {
+                return End::Slash(i);
+            }
+            match longest {
+                Some((_, i)) => found = Some(i),
+                None => break,
             }
         }
-        // A location of just this path is preferred to the redirect.
-        if let (Some(i), true) = (slash, longest.is_none_or(|(len, _)| len < path.len())) {
-            return End::Slash(i);
-        }
-        if longest.is_none_or(|(_, i)| !self.locations[i].no_regex) {
-            let found = self.locations.iter().position(|l| match &l.matcher {
+        if found.is_none_or(|i| !self.locations[i].no_regex) {
+            let pattern = self.locations.iter().position(|l| match &l.matcher {
                 Matcher::Pattern(Some(tests)) => paths::any(tests, path),
                 _ => false,
             });
-            if let Some(i) = found {
+            if let Some(i) = pattern {
                 return End::Location(i);
             }
         }
-        longest.map_or(End::Server, |(_, i)| End::Location(i))
+        found.map_or(End::Server, End::Location)
     }
 
     /// The steps for a path; whether one of them always answers.
@@ -328,9 +351,12 @@ impl<'d> Site<'d> {
             return Decision { steps, end: End::Answer };
         }
         let end = self.end(path);
-        let End::Location(i) = end else { return Decision { steps, end } };
+        let (End::Location(i) | End::Slash(i)) = end else { return Decision { steps, end } };
         if self.locations[i].internal().is_some() {
             return Decision { steps, end: End::Internal(i) };
+        }
+        if let End::Slash(_) = end {
+            return Decision { steps, end };
         }
         if self.add(Some(i), path, &mut steps) {
             return Decision { steps, end: End::Answer };
@@ -374,10 +400,15 @@ impl<'d> Site<'d> {
         !matches!(decision.end, End::Location(_)) || !self.restrictions(decision).is_empty()
     }
 
-    /// Whether requests that are meant for one decision may get another: nobody is let in who was not.
+    /// Whether requests that are meant for one decision may get another: nobody is let in who was not. Steps come before what checks
+    /// clients, so the other decision may have more of them only where nothing is checked.
     fn is_no_loss(&self, e: &Elsewhere<Decision>) -> bool {
         let here = self.restrictions(&e.here);
-        matches!(e.there.end, End::Location(_)) && self.restrictions(&e.there).iter().all(|id| here.contains(id))
+        let there = self.restrictions(&e.there);
+        matches!(e.there.end, End::Location(_))
+            && e.here.steps.starts_with(&e.there.steps)
+            && (e.here.steps.len() == e.there.steps.len() || there.len() == e.there.steps.len())
+            && there.iter().all(|id| here.contains(id))
     }
 
     fn blamed(&self, decision: &Decision) -> &'d Directive {
@@ -403,7 +434,8 @@ pub(super) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> Vec<Route>
     let tests = site.tests();
     let tests: Vec<&PathTest> = tests.iter().collect();
     let mut budget = import.budget;
-    let cost = tests.len() + site.locations.len();
+    let levels = site.locations.iter().map(|l| l.depth + 1).max().unwrap_or(1);
+    let cost = tests.len() + site.locations.len() * levels;
     let plan = paths::plan(&tests, cost, &mut budget, |path| site.decision(path), |d| site.restricts(d));
     import.budget = budget;
     let Some(plan) = plan else {

@@ -1,7 +1,7 @@
 //! Random small configurations of NGINX and HAProxy: where their import is complete, Sealane's routing decides about requests as a
 //! small model of the original does. The model shares no code with the import.
 //!
-//! `SEED=N` repeats one configuration, and prints it.
+//! `SEED=N` repeats one configuration, and prints it. `SEEDS=N` tries so many.
 
 #[path = "../model/mod.rs"]
 mod model;
@@ -16,7 +16,8 @@ type Import = fn(&dyn Reader, &Path) -> Result<Imported, Failed>;
 
 fn check(kind: &str, import: Import, generate: fn(&mut Random, bool) -> Generated, least: usize) {
     let only: Option<u64> = std::env::var("SEED").ok().map(|s| s.parse().expect("a number"));
-    let seeds = only.map_or(1..601, |s| s..s + 1);
+    let many: u64 = std::env::var("SEEDS").map_or(600, |s| s.parse().expect("a number"));
+    let seeds = only.map_or(1..many + 1, |s| s..s + 1);
     let (mut complete, mut all) = (0, 0);
     for seed in seeds {
         let Generated { text, model } = generate(&mut Random::new(seed), seed % 2 == 0);
@@ -40,8 +41,11 @@ fn check(kind: &str, import: Import, generate: fn(&mut Random, bool) -> Generate
             // A path that ends within a segment may go elsewhere, where that is said, and nobody was kept out.
             let free = matches!(there, Answer::Server(..) | Answer::File);
             let unserved = here == Answer::File && free && said.contains("501");
+            // A regular expression for files may be left out, where that is said, and nobody gets anything else instead.
+            let refused = matches!(here, Answer::Status(403 | 404, _));
+            let left_out = there == Answer::File && refused && said.contains("no regular expressions for paths");
             assert!(
-                there == here || announced && free || unserved,
+                there == here || announced && free || unserved || left_out,
                 "{kind}, SEED={seed}: {request:?}\n  original: {there:?}\n  sealane:  {here:?}\n{text}\n{toml}\n{}",
                 report.to_text(true)
             );

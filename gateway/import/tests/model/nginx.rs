@@ -293,7 +293,10 @@ fn decide(servers: &[Server], r: &Request) -> Answer {
         Selected::None => {
             return if denied(&server.does) { Answer::Status(403, String::new()) } else { Answer::File };
         }
-        Selected::Slash => return Answer::Redirect(301, format!("http://{}:8080{}/", r.host, r.path)),
+        Selected::Slash(l) if l.does.iter().any(|d| matches!(d, Does::Internal)) => {
+            return Answer::Status(404, String::new());
+        }
+        Selected::Slash(_) => return Answer::Redirect(301, format!("http://{}:8080{}/", r.host, r.path)),
         Selected::Location(path) => path,
     };
     let own = *l.last().expect("it is there");
@@ -342,7 +345,8 @@ fn rewriting(does: &[Does], r: &Request) -> Option<Answer> {
 
 enum Selected<'l> {
     None,
-    Slash,
+    /// Redirected to this location.
+    Slash(&'l Location),
     /// The location, behind those around it.
     Location(Vec<&'l Location>),
 }
@@ -368,16 +372,19 @@ fn select<'l>(locations: &'l [Location], r: &Request) -> Selected<'l> {
         }
     }
     let here = longest.is_some_and(|(_, p, _)| p == r.path);
-    for l in locations {
-        if matches!(l.matcher, Matcher::Prefix(p, _) if p.strip_suffix('/') == Some(r.path)) && passes(l) && !here {
-            return Selected::Slash;
-        }
+    let slashed = |l: &&Location| match l.matcher {
+        Matcher::Exact(p) | Matcher::Prefix(p, _) => p.strip_suffix('/') == Some(r.path),
+        Matcher::Pattern(..) => false,
+    };
+    if !here && locations.iter().filter(slashed).any(passes) {
+        let exact = locations.iter().filter(slashed).find(|l| matches!(l.matcher, Matcher::Exact(_)));
+        return exact.or(locations.iter().find(slashed)).map_or(Selected::None, Selected::Slash);
     }
     let mut inner = Selected::None;
     if let Some((l, ..)) = longest {
         inner = select(&l.inner, r);
         match inner {
-            Selected::Slash => return Selected::Slash,
+            Selected::Slash(_) => return inner,
             // An exact one ends the search.
             Selected::Location(ref path) if matches!(path[0].matcher, Matcher::Exact(_)) => {
                 return Selected::Location([&[l][..], path].concat());

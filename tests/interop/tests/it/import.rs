@@ -1,5 +1,8 @@
 //! `sealane import`: its exit codes, and translations that behave like the originals, which run beside them.
 
+#[path = "../../../../gateway/import/tests/model/mod.rs"]
+mod model;
+
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::gateway::{Gateway, configured, run};
 use sealane_interop::http::{Message, Wire};
@@ -30,21 +33,12 @@ fn with_servers(text: &str, servers: &[Backend]) -> String {
     text
 }
 
-/// A result after its review: without the entry that asks for one.
-fn reviewed(text: &str) -> String {
-    let lines = text.lines().filter(|line| !line.starts_with("    \"the whole file: "));
-    let text: String = lines.flat_map(|line| [line, "\n"]).collect();
-    assert_ne!(text.lines().count(), 0);
-    text.replace("undecided = [\n]\n", "")
-}
-
 /// Imports the configuration of a program that listens on `address`, and starts the result on another one.
 fn translated(site: &Site, kind: &str, file: &Path, address: SocketAddr) -> Gateway {
     let output = run(["import", kind, file.to_str().expect("a plain name")]);
     let report = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{report}");
     let text = String::from_utf8(output.stdout).expect("TOML is UTF-8");
-    let text = reviewed(&text);
     // The user is the test's own.
     let text: Vec<&str> = text.lines().filter(|line| !line.starts_with("user = ")).collect();
     let text = text.join("\n").replace(&address.to_string(), "@ADDRESS@");
@@ -257,6 +251,83 @@ backend b6
     compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
 }
 
+/// Random configurations whose import is complete: original and translation give the same answers. The model of the original, with
+/// which the import is tested without programs, is held against the program here, too. `CONFIGURATIONS=N` compares so many.
+fn random_ones_behave_alike(kind: &str, generate: fn(&mut model::Random, bool) -> model::Generated) {
+    let program = need!(kind);
+    let (site, servers) = (Site::new(), servers(6));
+    let (mut compared, mut seed) = (0, 0);
+    let wanted: u64 = std::env::var("CONFIGURATIONS").map_or(8, |n| n.parse().expect("a number"));
+    while compared < wanted {
+        seed += 1;
+        assert!(seed < 50 * wanted, "{kind}: only {compared} of {seed} are complete");
+        let address = ports::free();
+        let model::Generated { text, model } = generate(&mut model::Random::new(seed), true);
+        let mut text = text.replace("127.0.0.1:8080", &address.to_string());
+        for (number, server) in servers.iter().enumerate() {
+            let real = server.url().trim_start_matches("http://").to_owned();
+            text = text
+                .replace(&format!("10.0.0.{}:80", number + 1), &real)
+                .replace(&format!("10.0.0.{}", number + 1), &real);
+        }
+        let file =
+            site.path().join(format!("{kind}-{}.{}", address.port(), if kind == "nginx" { "conf" } else { "cfg" }));
+        // The program's start writes the whole file; the import is asked before.
+        std::fs::write(&file, &text).expect("it can be written");
+        if !run(["import", kind, file.to_str().expect("a plain name")]).status.success() {
+            continue;
+        }
+        let inner = match kind {
+            "nginx" => text.trim_start_matches("http {").trim_end().trim_end_matches('}').to_owned(),
+            _ => text[text.find("frontend").expect("it has one")..].to_owned(),
+        };
+        let _original = match kind {
+            "nginx" => nginx(&site, &program, address, &inner),
+            _ => haproxy(&site, &program, address, &inner),
+        };
+        let gateway = translated(&site, kind, &file, address);
+        // A part of all requests for each configuration.
+        for request in model::requests().skip(seed as usize % 7).step_by(7) {
+            let wanted = model(&request);
+            if wanted == model::Answer::File {
+                continue;
+            }
+            let header =
+                |name: &str, value: Option<&str>| value.map_or_else(String::new, |v| format!("{name}: {v}\r\n"));
+            let (one, two) = (header("X-One", request.one), header("X-Two", request.two));
+            let (method, path, host) = (request.method, request.path, request.host);
+            let sent = format!(
+                "{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n{one}{two}\r\n"
+            );
+            let (there, here) = (seen(address, &sent), seen(gateway.address, &sent));
+            let status = match &wanted {
+                model::Answer::Status(status, _) | model::Answer::Redirect(status, _) => *status,
+                model::Answer::Server(..) | model::Answer::File => 200,
+            };
+            assert!(
+                there.starts_with(&format!("{status} ")),
+                "{kind} {seed}: {request:?}: the model says {wanted:?}: {there}\n{text}"
+            );
+            // What is not translated is announced.
+            assert!(
+                there == here || here.starts_with("501 "),
+                "{kind} {seed}: {request:?}\n  {there}\n  {here}\n{text}"
+            );
+        }
+        compared += 1;
+    }
+}
+
+#[test]
+fn random_configurations_of_nginx_behave_alike() {
+    random_ones_behave_alike("nginx", model::nginx::generate);
+}
+
+#[test]
+fn random_configurations_of_haproxy_behave_alike() {
+    random_ones_behave_alike("haproxy", model::haproxy::generate);
+}
+
 #[test]
 fn what_is_undecided_exits_with_1_and_does_not_start() {
     let site = Site::new();
@@ -271,9 +342,6 @@ fn what_is_undecided_exits_with_1_and_does_not_start() {
     let check = |file: &Path| run([Path::new("check"), Path::new("--offline"), Path::new("-c"), file]).status.code();
 
     assert_eq!(import(&good, &one).status.code(), Some(0));
-    assert_eq!(check(&one), Some(1), "every result waits for a review");
-    let text = std::fs::read_to_string(&one).expect("it was written");
-    std::fs::write(&one, reviewed(&text)).expect("it can be written");
     assert_eq!(check(&one), Some(0));
     // What is there is not overwritten.
     assert_eq!(import(&good, &one).status.code(), Some(1));
