@@ -257,9 +257,7 @@ fn finding_12_whatever_a_gate_answers() {
     }
     undecided(
         "nginx",
-        &format!(
-            "http {{ map $ssl_client_verify $b {{ default 10.0.0.1; NONE 10.0.0.9; }} server {{ listen 80; location / {{ proxy_pass http://$b; }} }} }}"
-        ),
+        "http { map $ssl_client_verify $b { default 10.0.0.1; NONE 10.0.0.9; } server { listen 80; location / { proxy_pass http://$b; } } }",
     );
     undecided(
         "nginx",
@@ -336,10 +334,7 @@ fn finding_14_what_was_compared_in_another_way() {
     says("nginx", ports, &["names = [\"*\"]", "listeners = [\"0.0.0.0:8443\"]", "respond = { status = 403 }"]);
     let tls = "listen 443 ssl; ssl_certificate /tmp/c.pem; ssl_certificate_key /tmp/k.pem; ssl_verify_client on; ssl_client_certificate /tmp/c.pem;";
     undecided("nginx", &site(&format!("{tls} ssl_verify_depth 0; {PASS}")));
-    undecided(
-        "nginx",
-        &site(&format!("location / {{ proxy_cookie_flags ~ secure httponly; proxy_pass http://10.0.0.1; }}")),
-    );
+    undecided("nginx", &site("location / { proxy_cookie_flags ~ secure httponly; proxy_pass http://10.0.0.1; }"));
     undecided("haproxy", &proxies(" http-response set-header X-Frame-Options DENY unless { path_beg /embed/ }", ""));
     let trusted = format!(
         "http {{ server {{ listen 80; server_name a; set_real_ip_from 10.0.0.0/8; real_ip_header X-Forwarded-For; {PASS} }} server {{ listen 80; server_name b; {PASS} }} }}"
