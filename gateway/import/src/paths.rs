@@ -260,7 +260,10 @@ fn swap_case(c: char) -> char {
 mod tests {
     use super::*;
 
-    fn planned(tests: &[PathTest]) -> (Vec<(Path, usize)>, Vec<(String, usize, usize)>) {
+    /// A path, and what the original and the routes decide for it.
+    type Elsewhere = (String, usize, usize);
+
+    fn planned(tests: &[PathTest]) -> (Vec<(Path, usize)>, Vec<Elsewhere>) {
         let decide = |path: &str| tests.iter().position(|t| t.matches(path)).unwrap_or(99);
         let all: Vec<&PathTest> = tests.iter().collect();
         let plan = plan(&all, tests.len(), &mut Budget::default(), decide, |d| *d < 99).unwrap();
