@@ -198,7 +198,7 @@ fn log(import: &mut Import, block: &[Directive]) {
             let place = d.place.clone();
             import.out.log.set("format", "\"json\"", &place);
         }
-        import.differs(d, "[log] format is \"combined\" or \"json\", with fields of their own");
+        import.differs(d, "the fields are those of Sealane's format; for others write [log] format: a template with NGINX's variables, \"json\" or \"logfmt\"");
     }
 }
 

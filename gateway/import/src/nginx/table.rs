@@ -416,7 +416,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl", Translated("`[listener.tls]`")),
     ("ssl_certificate", Translated("`certificates`")),
     ("ssl_certificate_key", Translated("`certificates`")),
-    ("ssl_certificate_cache", NotNeeded("certificates are read at the start and on a reload")),
+    ("ssl_certificate_cache", NotNeeded("changed certificate files are noticed without a reload")),
     ("ssl_protocols", Translated("`versions`")),
     ("ssl_ciphers", Translated("`ciphers`")),
     ("ssl_conf_command", Translated("`ciphers`, for `Ciphersuites`; others are undecided")),
