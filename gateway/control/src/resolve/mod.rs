@@ -1,4 +1,4 @@
-//! The second stage of a configuration, between [`config`](crate::config) and the snapshots: reads the files that a
+//! The second stage of a configuration, between [`config`] and the snapshots: reads the files that a
 //! configuration names, asks for users and for the addresses of servers, and finds what this machine would refuse. Nothing else
 //! opens files for a configuration, and each wait has a limit: a reload never blocks control.
 
