@@ -6,7 +6,7 @@
 //! response  header │ …           …     │ TSIG over the request's MAC and all of it
 //! ```
 //!
-//! An answer counts only if it is signed with the same key: whoever is on the path can neither forge success nor read the key.
+//! An answer counts only if it is signed with the same key: an attacker on the path can neither forge success nor read the key.
 
 use aws_lc_rs::hmac;
 use sealane_config::{DnsUpdate, TsigAlgorithm};

@@ -178,7 +178,7 @@ fn named(e: &io::Error, path: &Path) -> io::Error {
 }
 
 /// Threads of folders whose file system has not responded, as long as it does not. While there is one, its folder is not asked
-/// again: whoever tries every few seconds does not leave another thread behind each time.
+/// again: attempts every few seconds do not each leave a thread behind.
 static HANGING: Mutex<Vec<(Arc<PathBuf>, Weak<()>)>> = Mutex::new(Vec::new());
 
 impl Folder {
