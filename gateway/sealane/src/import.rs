@@ -20,10 +20,9 @@ pub enum ImportCommand {
     #[command(after_help = format!("\
 The report lists every directive as the same, different (with the difference), not translated
 (with what to do instead), or undecided.
-An undecided directive says who may connect or how strong the protection is, and has no
-translation. Every file that this command writes also has one entry under \"undecided\", which
-asks you to review the whole file.
-`sealane check` and `sealane serve` refuse the file until all entries are removed.
+An undecided directive decides who may connect or how strong the protection is, and has no
+translation. The file has one entry under \"undecided\" for each of these directives.
+`sealane check` and `sealane serve` refuse the file until you have removed all entries.
 
 Examples:
   sealane import nginx /etc/nginx/nginx.conf --out sealane.toml
@@ -35,8 +34,9 @@ Examples:
     #[command(after_help = format!("\
 The report lists every line as the same, different (with the difference), not translated (with
 what to do instead), or undecided.
-Every file that this command writes has one entry under \"undecided\", which asks you to review
-the whole file. `sealane check` and `sealane serve` refuse the file until all entries are removed.
+An undecided line decides who may connect or how strong the protection is, and has no
+translation. The file has one entry under \"undecided\" for each of these lines.
+`sealane check` and `sealane serve` refuse the file until you have removed all entries.
 Variables in double quotes (\"$NAME\") get their values from the environment of this command.
 
 Examples:

@@ -653,7 +653,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             (_, Left::Access | Left::Rate(..)) => {
                 report.decide(
                     id,
-                    "its condition checks who the client is, which Sealane does by client certificates only",
+                    "its condition checks who the client is: write allow, deny, forward_auth or client_auth yourself",
                 );
             }
             (_, Left::Unknown) => report.decide(
