@@ -200,8 +200,8 @@ pub(super) fn read(
     if !settings.dns_updates.is_empty()
         && let Some(name) = settings.names.iter().find(outside)
     {
-        let help = "add a [[acme.dns_update]] with its zone".to_owned();
-        sink.error(&first, format!("no zone of [[acme.dns_update]] has the name {name}"), Some(help));
+        let help = "add an [[acme.dns_update]] with the zone of this name".to_owned();
+        sink.error(&first, format!("no zone of [[acme.dns_update]] contains the name {name}"), Some(help));
     }
     Some(acme)
 }

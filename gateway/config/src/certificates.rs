@@ -150,8 +150,13 @@ pub fn read_again(files: &CertificateFiles, answers: &Answers) -> Result<(Arc<Lo
         && !unanswered
         && !loaded.names.contains(name)
     {
-        let help = Some("a file of this folder holds the certificate of the name that it is called by".to_owned());
-        sink.error(&(0..0), format!("{}: the certificate is not for {name}", files.cert.display()), help);
+        let help = "each file of this folder is named after the host name in its certificate: put a certificate for that \
+                    name there";
+        sink.error(
+            &(0..0),
+            format!("{}: the certificate is not for {name}", files.cert.display()),
+            Some(help.to_owned()),
+        );
     }
     let (errors, warnings) = sink.finish();
     match loaded {

@@ -503,32 +503,34 @@ fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
 
 /// Parses a name of a client. On failure: what is wrong.
 fn client_name(written: &str) -> Result<ClientName, String> {
-    let (kind, name) = written.split_once(':').ok_or("it does not say of which kind it is")?;
+    let (kind, name) = written.split_once(':').ok_or("it must begin with \"dns:\", \"uri:\", \"email:\" or \"cn:\"")?;
     let exact = |name: &str| match name {
         "" => Err("it is empty".to_owned()),
-        name if name.contains('*') => Err("\"*\" may only be the end of a URI, or begin a DNS name".to_owned()),
+        name if name.contains('*') => {
+            Err("\"*\" may only be the last character of a URI, or begin a DNS name".to_owned())
+        }
         name => Ok(name.to_owned()),
     };
     match kind {
         "dns" => match name.parse() {
-            Ok(NamePattern::Any) => Err("it would be every DNS name".to_owned()),
+            Ok(NamePattern::Any) => Err("it matches every DNS name".to_owned()),
             Ok(pattern) => Ok(ClientName::Dns(pattern)),
             Err(e) => Err(format!("it is {e}")),
         },
         "uri" => {
-            let (_, rest) = name.split_once("://").ok_or("a URI has a scheme: \"spiffe://\"")?;
+            let (_, rest) = name.split_once("://").ok_or("a URI needs a scheme, such as \"spiffe://\"")?;
             match name.strip_suffix('*') {
                 // Without an authority it would be every URI of the scheme.
-                Some(_) if rest.trim_matches(['/', '*']).is_empty() => Err("it would be every URI".to_owned()),
+                Some(_) if rest.trim_matches(['/', '*']).is_empty() => Err("it matches every URI".to_owned()),
                 Some(start) if start.ends_with('/') => Ok(ClientName::UriBelow(exact(start)?)),
-                Some(_) => Err("\"*\" stands behind a slash".to_owned()),
+                Some(_) => Err("\"*\" may only follow a slash, as in \"uri:spiffe://example.com/ns/*\"".to_owned()),
                 None => Ok(ClientName::Uri(exact(name)?)),
             }
         }
         "email" if name.contains('@') => Ok(ClientName::Email(exact(name)?)),
-        "email" => Err("there is no \"@\" in it".to_owned()),
+        "email" => Err("it contains no \"@\"".to_owned()),
         "cn" => Ok(ClientName::CommonName(exact(name)?)),
-        _ => Err("it does not say of which kind it is".to_owned()),
+        _ => Err("it must begin with \"dns:\", \"uri:\", \"email:\" or \"cn:\"".to_owned()),
     }
 }
 

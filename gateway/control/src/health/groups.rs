@@ -352,7 +352,7 @@ impl Groups {
                         if before.is_empty() && group.unresolved.len() == 1 {
                             let then = match group.addresses[*at].is_empty() {
                                 true => "the server is down until it resolves",
-                                false => "the addresses known last stay in use",
+                                false => "the last known addresses stay in use",
                             };
                             log::warn!("upstream {}: {host}: {e}; {then}", group.base.name);
                         }

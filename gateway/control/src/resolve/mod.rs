@@ -253,7 +253,7 @@ pub async fn names(config: &mut Config, limit: Duration) -> Vec<Warning> {
         let why = plain(e);
         let known = dns::last_known(host);
         let (message, help) = match &known {
-            Some(_) => (format!("\"{host}\" does not resolve now: {why}"), "the addresses known last are used"),
+            Some(_) => (format!("\"{host}\" does not resolve now: {why}"), "the last known addresses are used"),
             None => (
                 format!("\"{host}\" does not resolve: {why}"),
                 "the server is down until it does; \"resolver\" says who is asked",

@@ -125,7 +125,7 @@ fn mistakes_are_told_where_they_stand() {
         ("challenges = [\"dns-02\"]", "dns-02"),
         ("directory = \"https://b.example/\"\nfallback = { directory = \"https://b.example/\" }", "is there already"),
         ("fallback = { directory = \"https:///\" }", "is not the https URL of a directory"),
-        (&update("zone = \"b.example\""), "no zone of [[acme.dns_update]] has the name a.example"),
+        (&update("zone = \"b.example\""), "no zone of [[acme.dns_update]] contains the name a.example"),
         (&update("zone = \"b..example\""), "is not a name in DNS"),
         (&update("zone = \"example\", wait = \"2m\""), "\"wait\" is out of range"),
         (&update("zone = \"example\"").replace("127.0.0.1", "localhost"), "is not the address of a DNS server"),

@@ -41,7 +41,9 @@ impl Record {
         let way = match (&settings.dns_hook, settings.dns_update_for(name)) {
             (Some(command), _) => Way::Program(command.as_slice().into()),
             (None, Some(update)) => Way::Update(Arc::new(update.clone())),
-            (None, None) => return Err(Failure::ours(format!("no zone of [[acme.dns_update]] has the name {name}"))),
+            (None, None) => {
+                return Err(Failure::ours(format!("no zone of [[acme.dns_update]] contains the name {name}")));
+            }
         };
         // Before it is there: what was begun is cleaned up, too.
         let domain = name.strip_prefix("*.").unwrap_or(name);

@@ -378,7 +378,7 @@ impl Task {
     fn execute_commands(&mut self) {
         while let Some((name, reply)) = self.commanded.pop_front() {
             let refused = match self.entries.get_mut(&name) {
-                None => Some(format!("no listener with certificates = \"auto\" has the name {name}")),
+                None => Some(format!("no listener with certificates = \"auto\" serves the name {name}")),
                 Some(_) if self.lock.is_none() => Some(self.told.clone()),
                 Some(entry) if !entry.running && self.running.len() >= MAX_ORDERS => {
                     Some("too many orders are open: try again".to_owned())

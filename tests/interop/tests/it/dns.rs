@@ -123,5 +123,5 @@ fn names_are_resolved_again() {
     assert!(eventually(|| (0..8).all(|_| who() == "127.0.0.4")));
     let log = gateway.server.log();
     assert!(log.contains("app.example.test is now 127.0.0.4"), "{log}");
-    assert!(log.contains("the addresses known last stay in use"), "{log}");
+    assert!(log.contains("the last known addresses stay in use"), "{log}");
 }
