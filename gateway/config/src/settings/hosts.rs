@@ -9,22 +9,22 @@ use sealane_proxy::rules::{Piece, Redirect};
 use sealane_route::FieldRule;
 
 table! {
-    /// What the gateway does with requests, by the host that they are for. A request for no known host gets 404. Names are
-    /// compared in the same way everywhere (`names`, `for` in `client_auth`, certificates):
+    /// A host defines what the gateway does with requests for its names. A request for an unknown name gets 404. Names
+    /// match in the same way in all settings (`names`, `for` in `client_auth`) and in certificates:
     ///
     /// | name | matches |
     /// |---|---|
     /// | `"example.com"` | that name |
-    /// | `"[2001:db8::1]"` | that IPv6 address, however it is spelled |
-    /// | `"*.example.com"` | names with exactly one more label: `a.example.com`. As in TLS certificates. |
+    /// | `"[2001:db8::1]"` | that IPv6 address, in every spelling |
+    /// | `"*.example.com"` | names with exactly one more label, as in TLS certificates: `a.example.com` |
     /// | `"**.example.com"` | names with one or more further labels: `a.example.com`, `b.a.example.com` |
     /// | `"*"` | every name |
     ///
-    /// The narrowest name wins: the exact name, then the longest suffix (of two with the same suffix, `*.` before `**.`), then
-    /// `"*"`.
+    /// The most specific name wins: first the exact name, then the longest suffix (with the same suffix, `*.` before
+    /// `**.`), then `"*"`.
     ///
-    /// A host has one of `to`, `upstream`, `redirect`, `respond` and `passthrough`. It may have none if it has routes:
-    /// requests that no route matches then get 404.
+    /// A host must have exactly one of `to`, `upstream`, `redirect`, `respond` and `passthrough`. A host with routes
+    /// may have none of them; requests that no route matches then get 404.
     host "[[host]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE],
         example = "\
 [[host]]
@@ -40,29 +40,31 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
     /// Host names, without a port.
     names: Strings = Strings, required(["example.com"], or ["*"] for every name), sets(["example.com", "www.example.com"]),
         aliases("server_name", "hosts", "domains");
-    /// Addresses of listeners, written as in `address`. If not set, a plain listener redirects (308) requests to HTTPS
-    /// when this host requires a client certificate on another listener.
+    /// Addresses of the listeners that serve this host, written as in `address`. If this setting is missing and the
+    /// host requires a client certificate on a listener, plain listeners redirect requests to HTTPS (308).
     listeners: Strings = Strings, described("all"), sets([":443"]);
-    /// The name of an `[[upstream]]` to which connections for these names are relayed unchanged. For listeners with TLS or
-    /// `mode = "tcp"`; without `listeners`, for all such listeners.
+    /// The name of an `[[upstream]]` to which the gateway relays connections for these names unchanged. Only listeners
+    /// with TLS or with `mode = "tcp"` can relay. Without `listeners`, all of these listeners do.
     passthrough: Text = Text, example("app");
-    /// Rules for some of the host's requests. Which rule wins: [routing](page:routing).
+    /// Rules for some of the host's requests. [Routing](page:routing) describes which rule wins.
     route: Many = Many(&route::TABLE);
 }
 
 table! {
-    /// Other rules for some of the host's requests. A route needs at least one of `path`, `exact`, `methods` and `headers`,
-    /// and exactly one of `to`, `upstream`, `respond` and `redirect`. Which route wins: [routing](page:routing). Header
-    /// changes, rate limits and access rules are applied in addition to those of the host.
+    /// A route defines other rules for some of the host's requests. A route must have at least one of `path`, `exact`,
+    /// `methods` and `headers`, and exactly one of `to`, `upstream`, `respond` and `redirect`. [Routing](page:routing)
+    /// describes which route wins. The route's header changes, rate limits and access rules apply in addition to those
+    /// of the host.
     route "[[host.route]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE], example_is_commented = true;
 
-    /// What metrics and the access log call the route. If not set: its methods and its path, with `=` before an exact one.
-    name: Own<String> = Own(read::name, || Shape::Text(Some("^[^\\s](.*[^\\s])?$"))), described("its pattern"),
-        example("api");
+    /// The name of the route in metrics and in the access log. If not set, the name consists of the route's methods and
+    /// path, with `=` before an exact path.
+    name: Own<String> = Own(read::name, || Shape::Text(Some("^[^\\s](.*[^\\s])?$"))),
+        described("the route's methods and path"), example("api");
     /// This path and everything below it.
     path: Own<String> = Own(read::path, || Shape::Text(Some("^/[^*?#]*$"))), described("every path"),
         example("/api/");
-    /// This path alone.
+    /// Only this path.
     exact: Own<String> = Own(read::path_text, || Shape::Text(Some("^/[^?#]*$"))), example("/api");
     /// Methods, in capitals.
     methods: Own<Vec<String>> = Own(read::methods, || Shape::List(Box::new(Shape::Text(None)))), described("any"),
@@ -77,24 +79,25 @@ table! {
 table! {
     access "";
 
-    /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of the clients that are let in; all others are refused. The
-    /// address is the one that `trusted_proxies` tell, if there are any. A client must be let in by the listener, the host
-    /// and the route. See [access control](page:access-control).
+    /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of clients that are allowed; all other clients are
+    /// refused. If `trusted_proxies` name the client, the rule applies to the address that they name. The listener, the
+    /// host and the route must all allow the client. See [access control](page:access-control).
     allow: Strings = Strings, example(["10.0.0.0/8", "2001:db8::/32"]);
-    /// Files with more of `allow`: one address or block per line; what follows `#` or `;` is a comment. A changed file is
-    /// taken without a reload; one with a mistake is refused, and the list before it stays.
+    /// Files with further entries of `allow`: one address or block per line. Text after `#` or `;` is a comment. The
+    /// gateway loads a changed file without a reload. If the changed file has a mistake, the previous list stays in
+    /// use.
     allow_file: Strings = Strings, example("lists/offices.txt");
     /// Addresses and blocks of clients that are refused, even if `allow` names them.
     deny: Strings = Strings, example(["192.0.2.0/24"]);
-    /// Files with more of `deny`, as `allow_file`.
+    /// Files with further entries of `deny`, in the format of `allow_file`.
     deny_file: Strings = Strings, example("lists/blocked.txt");
 }
 
 table! {
     actions "";
 
-    /// Servers, as in `[[upstream]]`'s `servers` (`weight` and `backup` too), all other settings at their defaults. In logs
-    /// and metrics they are the upstream `host NAME`, followed by the path of their route.
+    /// Servers, written as in `servers` of `[[upstream]]` (also with `weight` and `backup`). All other settings of this
+    /// upstream have their defaults. Logs and metrics call the upstream `host NAME`, followed by the path of the route.
     to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3000"]),
         aliases("proxy_pass", "reverse_proxy");
     /// The name of an `[[upstream]]`.
@@ -109,35 +112,40 @@ table! {
 table! {
     messages "";
 
-    /// Changes to requests for the upstream.
+    /// Changes to the headers of requests to the upstream.
     request_headers: One = One(&edits::TABLE), example({ set = { X-Version = "2" } });
-    /// Changes to responses for the client.
+    /// Changes to the headers of responses to the client.
     response_headers: One = One(&edits::TABLE), example({ set = { X-Frame-Options = "DENY" }, remove = ["Server"] });
-    /// `true` (a year), a duration, or the whole value of `Strict-Transport-Security`. The header is sent over TLS only. A route without
-    /// `hsts` uses the host's.
+    /// The value of `Strict-Transport-Security`: `true` (one year), a duration, or the whole value. The gateway sends
+    /// the header only over TLS. A route without `hsts` uses the host's `hsts`.
     hsts: Own<String> = Own(read::hsts, || Shape::Either(vec![Shape::Flag, Shape::Text(None)])), example("365d");
-    /// Names of `[[rate_limit]]`s that a request must pass.
+    /// Names of `[[rate_limit]]` tables that apply to requests.
     rate_limit: Strings = Strings, example("per-client");
-    /// A server that is asked whether a request may pass: a table, or `false` in a route that needs no permission. A route
-    /// without it uses the host's. See [access control](page:access-control#ask-a-server).
+    /// A server that decides whether a request may pass: a table, or `false` in a route that needs no permission. A
+    /// route without `forward_auth` uses the host's `forward_auth`. See [access
+    /// control](page:access-control#ask-a-server).
     forward_auth: Own<ForwardAuth> = Own(read::forward_auth, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&forward_auth::TABLE)])), example({ upstream = "auth", path = "/verify" });
 }
 
 table! {
-    /// The gateway sends `path` of an upstream a request with the header fields of the client's request, without its body, and
-    /// with its method and target in `X-Forwarded-Method` and `X-Forwarded-Uri`. A response of 2xx lets the request pass; every
-    /// other response goes to the client. Without a response the client gets 502, 503 or 504.
+    /// Before the gateway forwards or answers a request, it asks the upstream for permission, with a request for
+    /// `path`. This request has the header fields of the client's request, but not its body. `X-Forwarded-Method` and
+    /// `X-Forwarded-Uri` contain the method and the target of the client's request. If the upstream responds with 2xx,
+    /// the client's request passes. Any other response goes to the client. If there is no response, the client gets
+    /// 502, 503 or 504.
     forward_auth "forward_auth";
 
     /// The name of an `[[upstream]]`.
     upstream: Text = Text, required("auth");
-    /// The path, with a query if there is one, that is requested: by HEAD if the client's request is HEAD, else by GET.
+    /// The path, optionally with a query, that the gateway requests. The method is HEAD if the client's request is
+    /// HEAD, and GET in all other cases.
     path: Own<String> = Own(plan::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify");
-    /// Headers of the response that are set in the request. The client's own headers of these names are removed.
+    /// Headers that the gateway copies from the response into the client's request. The gateway removes headers of
+    /// these names that the client sent.
     copy_headers: Own<Vec<String>> = Own(read::copied, || Shape::List(Box::new(Shape::Text(None)))),
         example(["Remote-User", "Remote-Groups"]);
-    /// How long the answer may take, with connecting and further tries (else 504).
+    /// How long the response may take, including connecting and retries (else 504).
     timeout: Time = Time::TIMEOUT, default("5s");
 }
 
@@ -167,8 +175,8 @@ table! {
 table! {
     redirect "redirect";
 
-    /// The target. `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`, `{query}` and `{rest}` (path and query after the
-    /// route's path) stand for parts of the request.
+    /// The target. These parts of the request can be used: `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`,
+    /// `{query}` and `{rest}` (path and query after the route's path).
     to: Own<Vec<Piece>> = Own(read::target, || Shape::Text(None)), required("https://{host}{uri}");
     /// 301, 302, 303, 307 or 308.
     status: Count = Count(300..=399), default(308);

@@ -14,44 +14,46 @@ table! {
     listener "[[listener]]", includes = &[&access::TABLE],
         example = "# Plain HTTP on another port.\n[[listener]]\naddress = \":80\"\n";
 
-    /// `"127.0.0.1:8443"`, `"[::1]:8443"`, `":443"` (all addresses, IPv4 and IPv6), or a list. An IPv6 address never takes
-    /// IPv4 clients.
+    /// The address to listen on: `"127.0.0.1:8443"`, `"[::1]:8443"`, `":443"` (all addresses, IPv4 and IPv6), or a
+    /// list. A listener on an IPv6 address accepts no IPv4 clients.
     address: Strings = Strings, required(":443"), sets(":443"), aliases("listen", "bind", "addr");
-    /// Whether TLS handshakes may begin in the SYN of TCP: `"off"`, `"cookie"` (clients that show the cookie of an earlier
-    /// contact) or `"open"` (first contacts, too; needs a certificate with an ECDSA or Ed25519 key). See [TLS in the SYN](page:syn-tls).
+    /// Whether TLS handshakes may begin in the TCP SYN: `"off"`, `"cookie"` (only for clients that send the cookie of
+    /// an earlier connection) or `"open"` (also for the first connection; needs a certificate with an ECDSA or Ed25519
+    /// key). See [TLS in the SYN](page:syn-tls).
     syn_tls: Choice<SynTls> =
         Choice(&[("off", SynTls::Off), ("cookie", SynTls::Cookie), ("open", SynTls::Open)]), default("cookie"), needs("tls");
-    /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of load balancers and proxies that may name the client.
-    /// Such headers from other clients are removed. See [behind a load balancer](page:behind-a-load-balancer).
+    /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of load balancers and proxies that may name the client in
+    /// a header. The gateway removes such headers from other clients. See [behind a load
+    /// balancer](page:behind-a-load-balancer).
     trusted_proxies: Strings = Strings, example(["10.0.0.0/8"]);
     /// The header in which trusted proxies name the client. The gateway does not trust the other header. With
-    /// `"Forwarded"`, the scheme and the host are taken from that header, too. Incoming `X-Forwarded-*` headers are then
-    /// dropped and written anew. Needs `trusted_proxies`.
+    /// `"Forwarded"`, the gateway also takes the scheme and the host from this header, and replaces incoming
+    /// `X-Forwarded-*` headers. Needs `trusted_proxies`.
     client_address_header: Choice<AddressHeader> = Choice(&[
         ("X-Forwarded-For", AddressHeader::XForwardedFor),
         ("Forwarded", AddressHeader::Forwarded),
     ]), default("X-Forwarded-For"), needs("trusted_proxies");
-    /// Trust `Forwarded`, `X-Forwarded-*` and similar headers from trusted proxies. Without `trusted_proxies`: from
-    /// everybody, and `sealane check` warns about it.
+    /// Trust `Forwarded`, `X-Forwarded-*` and similar headers of trusted proxies. If `true` without `trusted_proxies`,
+    /// the gateway trusts these headers from every client, and `sealane check` warns about this.
     trust_forwarded: Flag = Flag, described("`false`; `true` with `trusted_proxies`"), example(true);
-    /// Clients start with a PROXY protocol header, version 1 or 2. A connection without one is refused, and so is one from
-    /// another address than `trusted_proxies`. Without `trusted_proxies` the header is accepted from everybody, and
-    /// `sealane check` warns about it.
+    /// Every connection must start with a PROXY protocol header, version 1 or 2; the gateway refuses other connections.
+    /// With `trusted_proxies`, it also refuses connections from all other addresses. Without `trusted_proxies`, the
+    /// gateway accepts the header from every client, and `sealane check` warns about this.
     proxy_protocol: Flag = Flag, default(false);
     /// Allow the method CONNECT (else 405).
     allow_connect: Flag = Flag, default(false);
     /// Allow the method TRACE (else 405). A server that responds to TRACE shows headers to scripts that should not see them.
     allow_trace: Flag = Flag, default(false);
-    /// With TLS: the port at which clients reach the listener, if it differs from the port in `address` (port forwarding, a
-    /// container). Plain listeners redirect requests that need a client certificate to this port, and
-    /// `Alt-Svc` announces it.
+    /// With TLS: the port on which clients reach the listener, if it differs from the port in `address` (port
+    /// forwarding, a container). Plain listeners redirect requests that need a client certificate to this port, and
+    /// `Alt-Svc` announces this port.
     public_port: Count = Count(1..=65_535), described("the port of `address`"), example(443);
-    /// Without TLS: accept HTTP/2 from clients that begin with it (prior knowledge, RFC 9113 §3.3), beside HTTP/1.1.
+    /// Without TLS: also accept HTTP/2 with prior knowledge (RFC 9113 §3.3), in addition to HTTP/1.1.
     h2c: Flag = Flag, default(false);
-    /// `"tcp"`: connections are relayed without being read, see `passthrough`. Excludes `tls`.
+    /// `"tcp"`: the gateway relays connections without reading them, see `passthrough`. Cannot be combined with `tls`.
     mode: Choice<bool> = Choice(&[("http", false), ("tcp", true)]), default("http");
-    /// HTTP/3 at the same address, over UDP. Needs `[listener.tls]` with TLS 1.3; not with `proxy_protocol`. See
-    /// [HTTP/3](page:http3).
+    /// HTTP/3 on the same address, over UDP. Needs `[listener.tls]` with TLS 1.3. Cannot be combined with
+    /// `proxy_protocol`. See [HTTP/3](page:http3).
     http3: Flag = Flag, default(false);
     /// TLS of the listener.
     tls: One = One(&listener_tls::TABLE), described("none: plain HTTP"), aliases("ssl");
@@ -63,40 +65,42 @@ table! {
     /// Settings of HTTP/3. They have no effect without `http3`.
     quic "[listener.quic]", example_is_commented = true;
 
-    /// Requests open at once on one connection.
+    /// How many requests a client may have open at the same time on one connection.
     max_streams: Count = Count(1..=10_000), default(100);
-    /// Bytes of one request's body that may be in flight.
+    /// How many bytes of one request's body may be in flight.
     stream_window: Size = Size(16 << 10..=64 << 20), default("256KiB");
-    /// Bytes of the bodies of all requests of a connection that may be in flight together.
+    /// How many bytes of all request bodies on one connection may be in flight together.
     connection_window: Size = Size(16 << 10..=1 << 30), default("1MiB");
-    /// Bytes of responses kept per connection until the client has acknowledged them.
+    /// How many bytes of responses the gateway keeps per connection until the client has acknowledged them.
     send_window: Size = Size(16 << 10..=1 << 30), default("2MiB");
-    /// Handshakes in progress, per lane, above which new clients must first prove their address (Retry). 0: always.
+    /// If more handshakes than this number are in progress in a lane, new clients must first prove their address
+    /// (Retry). 0: always.
     retry_above: Count = Count(0..=1_000_000), default(256);
-    /// Clients may change their address.
+    /// Allow clients to change their address (connection migration).
     migration: Flag = Flag, default(true);
-    /// Several datagrams per system call (UDP GSO and GRO), if the kernel supports it. If it fails, the gateway
-    /// switches it off.
+    /// Use one system call for several datagrams (UDP GSO and GRO), if the kernel supports this. If an offload fails,
+    /// the gateway switches it off.
     offload: Flag = Flag, default(true);
     /// Announce HTTP/3 by `Alt-Svc` in responses over TCP.
     alt_svc: Flag = Flag, default(true);
-    /// The UDP port that `Alt-Svc` names, if clients reach the listener at another port than the port in `address` (port
-    /// forwarding, a container).
+    /// The UDP port that `Alt-Svc` names, if clients reach the listener on another port than the port in `address`
+    /// (port forwarding, a container).
     alt_svc_port: Count = Count(1..=65_535), described("`public_port`"), example(443);
 }
 
 table! {
     protocol "";
 
-    /// TLS versions. `"TLSv1.3"` is also accepted.
+    /// TLS versions. The names `"TLSv1.3"` and `"TLSv1.2"` are also accepted.
     versions: Own<Vec<Version>> = Own(tls::versions, || Shape::List(Box::new(Shape::Choice(
         vec!["1.3", "1.2", "TLSv1.3", "TLSv1.2"])))),
         described("`[\"1.3\", \"1.2\"]`; in `[listener.tls]` with `preset = \"modern\"`: only `\"1.3\"`"), example(["1.3", "1.2"]),
         aliases("protocols", "ssl_protocols");
-    /// Key exchange, in order of preference.
+    /// Key exchange groups, in order of preference.
     groups: Words<Group> = Words(tls::GROUPS), default(["X25519MLKEM768", "x25519", "secp256r1", "secp384r1"]),
         aliases("curves");
-    /// Cipher suites in order of preference, for both versions: at least one for each version that is enabled.
+    /// Cipher suites of both TLS versions, in order of preference. The list must have at least one suite for each
+    /// version that is enabled.
     ciphers: Words<Suite> = Words(tls::SUITES), described("all, AES-128-GCM first"),
         example(["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"]),
         aliases("ssl_ciphers", "cipher_suites");
@@ -105,67 +109,69 @@ table! {
 table! {
     listener_tls "[listener.tls]", includes = &[&protocol::TABLE],
         example = "\
-# Chosen by the name that the client asks for. \"key\" may be left out when it is in the same file.
+# The gateway chooses by the name that the client asks for. Leave out \"key\" if the key is in the file of \"cert\".
 [[listener.tls.certificates]]
 cert = \"certs/example.com.pem\"
 key = \"certs/example.com.key\"
 
-# The same names with another kind of key, for clients that cannot use the first.
+# The same names with another type of key, for clients that cannot use the first certificate.
 #[[listener.tls.certificates]]
 #cert = \"certs/example.com-rsa.pem\"
 #key = \"certs/example.com-rsa.key\"
 ";
 
-    /// As in Mozilla's guidelines: `"modern"` is TLS 1.3 only, `"intermediate"` is TLS 1.2 and 1.3, with forward secrecy and
-    /// authenticated encryption only. Single settings override it.
+    /// As in Mozilla's guidelines: `"modern"` is TLS 1.3 only; `"intermediate"` is TLS 1.2 and 1.3, only with forward
+    /// secrecy and authenticated encryption. `versions` and `ciphers` override the preset.
     preset: Choice<tls::Preset> =
         Choice(&[("modern", tls::Preset::Modern), ("intermediate", tls::Preset::Intermediate)]),
         default("intermediate"), sets("intermediate");
-    /// The listener's certificates. `"auto"`: an authority issues them for the names of the hosts that the listener serves, see
-    /// [automatic certificates](page:automatic-certificates).
+    /// The listener's certificates. With `"auto"`, an authority issues certificates for the names of the hosts that the
+    /// listener serves, see [automatic certificates](page:automatic-certificates).
     certificates: ManyOr = ManyOr(&certificate::TABLE, "auto"), required([{ cert = "cert.pem", key = "key.pem" }]),
         aliases("ssl_certificate");
-    /// Refuse clients that send a server name for which there is no certificate, or that send no name (alert
-    /// `unrecognized_name`), instead of showing the default certificate.
+    /// Refuse clients that send no server name, or a server name without a certificate (alert `unrecognized_name`). If
+    /// `false`, these clients get the default certificate.
     strict_sni: Flag = Flag, default(false);
-    /// Resume sessions: by stateless tickets, and in memory for TLS 1.2 clients without tickets.
+    /// Allow session resumption: by stateless tickets, and from memory for TLS 1.2 clients without tickets.
     resumption: Flag = Flag, default(true);
-    /// Tickets sent after a full TLS 1.3 handshake. 0 switches resumption off for TLS 1.3.
+    /// How many tickets the gateway sends after a full TLS 1.3 handshake. 0 switches resumption off for TLS 1.3.
     // A browser uses each once and opens two connections.
     tickets: Count = Count(0..=16), default(2);
-    /// 0-RTT data accepted for safe methods: a size, or `"off"` (also `false`; `true` is an error, because a size is needed). Needs
-    /// TLS 1.3, `resumption` and `tickets`. Each ticket can then be used once. Names with `client_auth` accept no early data,
-    /// whether its `mode` is `"require"` or `"optional"`.
+    /// How much 0-RTT data the gateway accepts, for safe methods only: a size, or `"off"`. `false` also means off;
+    /// `true` is an error, because a size is needed. Early data needs TLS 1.3, `resumption` and `tickets`. With early
+    /// data, each ticket can be used only once. Names with `client_auth` accept no early data, whether the `mode` is
+    /// `"require"` or `"optional"`.
     early_data: Own<u32> = Own(tls::early_data, || Shape::Either(vec![
         Shape::Choice(vec!["off"]), Shape::Size(tls::EARLY_DATA), Shape::Flag])), default("off"), aliases("0rtt", "zero_rtt");
-    /// Client certificates: for all names, or for those in `for`.
+    /// Client certificates: for all names, or for the names in `for`.
     client_auth: Many = Many(&client_auth::TABLE), aliases("mtls");
-    /// Versions of HTTP offered to clients, in order of preference.
+    /// HTTP versions offered to clients, in order of preference.
     alpn: Own<Vec<Vec<u8>>> = Own(tls::alpn, || Shape::List(Box::new(Shape::Choice(tls::ALPN.to_vec())))),
         default(["h2", "http/1.1"]);
-    /// A file to which the secrets of all connections are written (NSS format), to decrypt captured traffic.
+    /// A file to which the gateway writes the secrets of all connections (NSS format), to decrypt captured traffic.
     dangerous_key_log: Output = Output, example("keys.log");
 }
 
 table! {
-    /// A certificate is chosen by the DNS names that are in it (subjectAltName), exact before wildcard. Certificates for the
-    /// same name with different kinds of keys can be combined, and the client's offer decides. A key that does not belong
-    /// to its certificate is an error. An expired certificate, one that expires within 14 days, a key that every user can
-    /// read, and a host without a certificate are warnings.
+    /// The gateway chooses a certificate by the DNS names in it (subjectAltName). An exact name comes before a
+    /// wildcard. You can combine certificates for the same name with different types of keys; the client's offer then
+    /// decides. A key that does not belong to its certificate is an error. These are warnings: a certificate that has
+    /// expired or expires within 14 days, a key that every user can read, and a host without a certificate.
     certificate "certificates", example_is_commented = true;
 
-    /// PEM file: the certificate, then those that signed it.
+    /// PEM file: the certificate, followed by the certificates that signed it.
     cert: File = File, required("cert.pem"), aliases("crt", "certificate");
     /// PEM file with the private key: ECDSA, RSA or Ed25519, as PKCS#8, PKCS#1 or SEC1.
     key: File = File, described("the file of `cert`"), example("certs/static.key"),
         aliases("private_key", "ssl_certificate_key");
-    /// A file whose first line is the passphrase of `key`: PKCS#8 (`BEGIN ENCRYPTED PRIVATE KEY`) with PBKDF2 and AES-CBC, as
-    /// OpenSSL writes it.
+    /// A file whose first line is the passphrase of `key`. The key must be PKCS#8 (`BEGIN ENCRYPTED PRIVATE KEY`) with
+    /// PBKDF2 and AES-CBC, as OpenSSL writes it.
     passphrase_file: File = File, example("certs/static.passphrase"), aliases("ssl_password_file");
-    /// An OCSP response in DER, which is stapled.
+    /// A file with an OCSP response in DER, which the gateway sends with the certificate (stapling).
     ocsp: File = File, example("certs/static.ocsp");
-    /// Shown to clients that send no server name, or a name for which there is no certificate. If no certificate is marked, the first of the list is the
-    /// default, together with those for the same names with another type of key.
+    /// The default certificate, for clients that send no server name, or a server name without a certificate. If no
+    /// certificate is marked, the first certificate of the list is the default, together with certificates for the same
+    /// names with another type of key.
     default: Flag = Flag, default(false);
 }
 
@@ -173,24 +179,25 @@ table! {
 const REAUTHENTICATE: Time = Time(Duration::from_secs(1)..=Duration::from_secs(30 * 86_400));
 
 table! {
-    /// A configuration in which a host can be reached without the certificate that is required for it is an error: see
+    /// If a client can reach a host without the certificate that the host requires, the configuration is refused. See
     /// [certificates](page:certificates#require-client-certificates).
     client_auth "client_auth", example_is_commented = true;
 
     /// `"require"`: a client without a certificate is refused. `"optional"`: such a client is served.
     mode: Choice<ClientAuthMode> =
         Choice(&[("require", ClientAuthMode::Require), ("optional", ClientAuthMode::Optional)]), required("require" or "optional"), example("require");
-    /// PEM file of the CAs whose certificates are accepted.
+    /// PEM file of the CAs whose client certificates are accepted.
     ca: File = File, required("clients-ca.pem");
     /// One or several revocation lists, PEM or DER.
     crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/clients.crl"]);
-    /// The names of which a client's certificate must have one: `"dns:app.example.com"`, `"dns:*.clients.example.com"` (one label),
-    /// `"dns:**.example.com"` (any depth), `"uri:spiffe://example.com/ns/prod/sa/web"`, `"uri:spiffe://example.com/ns/prod/*"` (all
-    /// that begin so), `"email:a@example.com"`, `"cn:alice"` (the common name).
+    /// A client's certificate must have at least one of these names: `"dns:app.example.com"`,
+    /// `"dns:*.clients.example.com"` (one label), `"dns:**.example.com"` (any depth),
+    /// `"uri:spiffe://example.com/ns/prod/sa/web"`, `"uri:spiffe://example.com/ns/prod/*"` (all URIs that begin with
+    /// the text before `*`), `"email:a@example.com"`, `"cn:alice"` (the common name).
     names: Strings = Strings, described("every name"), example(["uri:spiffe://example.com/ns/prod/*"]);
     /// How long a client may resume sessions after its certificate was verified.
     reauthenticate_after: Time = REAUTHENTICATE, default("24h");
-    /// Host names to which this setting applies, as in `[[host]]`: `"a.example"`, `"*.a.example"` (one label),
+    /// Host names to which this rule applies, written as in `[[host]]`: `"a.example"`, `"*.a.example"` (one label),
     /// `"**.a.example"` (any depth).
-    r#for: Strings = Strings, described("all names that have no setting of their own"), example(["admin.example.com"]);
+    r#for: Strings = Strings, described("all names that no other `client_auth` names"), example(["admin.example.com"]);
 }

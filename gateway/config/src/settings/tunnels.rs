@@ -10,7 +10,7 @@ use std::time::Duration;
 const GATHER: Time = Time(Duration::ZERO..=Duration::from_millis(10));
 
 table! {
-    /// An OpenVPN server, see [the tunnel](page:tunnel).
+    /// An OpenVPN server. See [the tunnel](page:tunnel).
     tunnel "[tunnel]",
         example_is_commented = true,
         refused = &[
@@ -25,15 +25,17 @@ table! {
             ("data_ciphers", "write ciphers = [\"AES-256-GCM\"]"),
         ];
 
-    /// Where clients connect: `["udp://:1194", "tcp://:443"]`; a single address: `udp://192.0.2.1:1194`.
+    /// The protocols and addresses to which clients connect: `["udp://:1194", "tcp://:443"]`; with a single address:
+    /// `udp://192.0.2.1:1194`.
     listen: Strings = Strings, required(["udp://:1194"]);
-    /// The clients' IPv4 network. The gateway's address is the first, or the one written (`10.8.0.1/24`).
+    /// The clients' IPv4 network. The gateway gets the first address of the network, or the address that is written
+    /// here (`10.8.0.1/24`).
     network: Text = Text, described("one of `network` and `network6` is required"), example("10.8.0.0/24");
     /// The clients' IPv6 network.
     network6: Text = Text, described("one of `network` and `network6` is required"), example("fd00:8::/64");
     /// The interface's name, at most 15 characters.
-    device: Text = Text, described("`sealane0`, or the next that is free"), example("tun0");
-    /// PEM file of the CAs of clients.
+    device: Text = Text, described("`sealane0`, or the next free name"), example("tun0");
+    /// PEM file of the CAs that sign the clients' certificates.
     ca: File = File, described("must be set unless `client_certificate` is `\"optional\"` or `\"none\"`"), example("ca.crt");
     /// PEM file of the server's certificate.
     cert: File = File, required("server.crt"), aliases("crt", "certificate");
@@ -42,23 +44,27 @@ table! {
     /// Revocation lists, PEM, version 2. If the list has expired, all clients are refused. After a reload, a revoked client is
     /// disconnected at its next key renewal (`renegotiate`); `disabled` of `[[tunnel.client]]` takes effect immediately.
     crl: File = File, example("crl.pem");
-    /// Which certificates are accepted, by name: `name:alice`, `name-prefix:client-`, `subject:C=KR, CN=alice`.
+    /// Accept only client certificates with this name: `name:alice`, `name-prefix:client-`, `subject:C=KR, CN=alice`.
     verify_x509_name: Text = Text, example("name-prefix:client-");
-    /// Require that a client's certificate states that it is for clients (`remote-cert-tls client`). Without it, a certificate
-    /// that states no usage is accepted, too.
+    /// Require that a client's certificate states that it is for clients (`remote-cert-tls client`). If `false`, a
+    /// certificate that states no usage is accepted, too.
     explicit_usage: Flag = Flag, default(false);
     /// Whether clients must have a certificate. With `"optional"` and `"none"`, `users` or `auth_command` is required.
     client_certificate: Choice<bool> = Choice(&[("require", false), ("optional", true), ("none", true)]),
         default("require");
-    /// The server's key for `tls-crypt-v2`, with which each client has a key of its own: a file in OpenVPN's format. May be
-    /// combined with `tls_crypt` or `tls_auth`.
-    tls_crypt_v2: File = File, described("none; a warning if `tls_crypt` and `tls_auth` are not set either"), example("tls-crypt-v2.key");
-    /// The key that protects control packets, the same for all clients: a file in OpenVPN's format.
-    tls_crypt: File = File, described("none; a warning if `tls_crypt_v2` and `tls_auth` are not set either"), example("tls-crypt.key");
-    /// The key that authenticates control packets, without encryption: a file in OpenVPN's format. Excludes `tls_crypt`.
-    tls_auth: File = File, described("none; a warning if `tls_crypt_v2` and `tls_crypt` are not set either"), example("tls-auth.key");
+    /// A file with the server's key for `tls-crypt-v2`, in OpenVPN's format. With `tls-crypt-v2`, each client has its
+    /// own key. Can be combined with `tls_crypt` or `tls_auth`.
+    tls_crypt_v2: File = File,
+        described("none; a warning if none of `tls_crypt_v2`, `tls_crypt` and `tls_auth` is set"), example("tls-crypt-v2.key");
+    /// A file with the key that protects control packets, in OpenVPN's format. All clients have the same key.
+    tls_crypt: File = File,
+        described("none; a warning if none of `tls_crypt_v2`, `tls_crypt` and `tls_auth` is set"), example("tls-crypt.key");
+    /// A file with the key that authenticates control packets without encryption, in OpenVPN's format. Cannot be
+    /// combined with `tls_crypt`.
+    tls_auth: File = File,
+        described("none; a warning if none of `tls_crypt_v2`, `tls_crypt` and `tls_auth` is set"), example("tls-auth.key");
     /// The direction of the key of `tls_auth`.
-    key_direction: Count = Count(0..=1), described("both ways"), example(0);
+    key_direction: Count = Count(0..=1), described("both directions"), example(0);
     /// The digest of `tls_auth`.
     tls_auth_digest: Choice<Digest> = Choice(read::DIGESTS), default("SHA1"), needs("tls_auth");
     /// TLS versions of the control channel.
@@ -67,16 +73,19 @@ table! {
     ciphers: Own<Vec<sealane_ovpn::data::Cipher>> = Own(read::ciphers, || Shape::List(Box::new(Shape::Choice(
         sealane_ovpn::data::Cipher::ALL.iter().map(|c| c.name()).collect())))),
         described("all three"), example(["AES-256-GCM"]);
-    /// 64-bit packet IDs and key updates without a handshake, for clients that support them (OpenVPN 2.7 and Sealane).
+    /// Use 64-bit packet IDs, and key updates without a handshake, for clients that support them (OpenVPN 2.7 and
+    /// Sealane).
     epoch: Flag = Flag, default(true);
     /// A file of `name:hash` lines; `sealane tunnel passwd NAME` creates a line.
     users: File = File, example("users");
-    /// A program that checks passwords. It gets the name and the password as two lines on its standard input, and `common_name` and
-    /// `untrusted_ip` in its environment. Exit code 0: accept, 75: temporarily unavailable, other: refuse. It may run for 10 s.
+    /// A program that checks passwords. The program gets the name and the password as two lines on its standard input,
+    /// and `common_name` and `untrusted_ip` in its environment. Exit code 0: accept, 75: temporarily unavailable,
+    /// other: refuse. The program may run for at most 10 s.
     auth_command: Strings = Strings, example(["/usr/local/bin/check-password"]), secret(Arguments);
-    /// After a client has sent the right password, it can renew its keys for this long with a token instead of the password. A
-    /// token is not extended. It becomes invalid when its user's line is removed from `users` and when the process ends. Without `users`
-    /// (only `auth_command`), a removed user keeps access until the token ends.
+    /// After a client has sent the right password, the client can renew its keys for this long with a token instead of
+    /// the password. The lifetime of a token is never extended. A token becomes invalid when its user's line is removed
+    /// from `users`, and when the process ends. Without `users` (only `auth_command`), a removed user keeps access
+    /// until the token expires.
     token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
     /// Networks that clients reach through the tunnel.
     routes: Strings = Strings, example(["10.0.0.0/8"]);
@@ -86,13 +95,14 @@ table! {
     domain: Text = Text, example("internal.example");
     /// Clients send all their traffic through the tunnel.
     redirect_gateway: Flag = Flag, default(false);
-    /// Additional options for clients, in OpenVPN's words. An option that OpenVPN clients do not accept from a server is an error.
+    /// Additional options for clients, in OpenVPN's syntax. An option that OpenVPN clients do not accept from a server
+    /// is an error.
     push: Strings = Strings, example(["block-outside-dns"]);
     /// Additional options for clients that have no `[[tunnel.client]]` (`client-config-dir/DEFAULT` of OpenVPN).
     push_unlisted: Strings = Strings, example(["setenv-safe group guests"]);
-    /// As `keepalive` of OpenVPN: the interval of pings, in whole seconds. `"0s"`: none.
+    /// The interval of pings, in whole seconds, as in `keepalive` of OpenVPN. `"0s"`: no pings.
     ping: Own<u16> = Own(read::seconds, read::seconds_shape), default("10s");
-    /// After this many whole seconds without a packet, clients connect again. The server waits twice as long.
+    /// How many whole seconds a client waits for a packet before it connects again. The server waits twice as long.
     ping_restart: Own<u16> = Own(read::seconds, read::seconds_shape), default("60s");
     /// `reneg-sec`: how long a key is used. `"0s"`: the clients decide.
     renegotiate: Time = Time::ANY, default("1h");
@@ -105,30 +115,30 @@ table! {
     /// The largest outer packet, in bytes, that may carry a TCP segment of the tunnel: the gateway lowers the MSS accordingly,
     /// for clients over UDP. 0: no limit.
     mssfix: Count = Count(0..=9000), default(1492);
-    /// Clients reach each other without the system's routing and filters.
+    /// Clients can reach each other without the system's routing and filters.
     client_to_client: Flag = Flag, default(false);
     /// Only clients in `[[tunnel.client]]` may connect.
     known_clients_only: Flag = Flag, default(false);
-    /// Several clients of one name may be connected.
+    /// Several clients with the same name may be connected.
     duplicate_names: Flag = Flag, default(false);
-    /// Clients connected at a time.
+    /// How many clients may be connected at the same time.
     max_clients: Count = Count(1..=1_000_000), default(1024);
-    /// Threads of the user-space data plane.
-    lanes: Count = Count(1..=64), described("the gateway's"), example(2);
-    /// How long a lane of the user-space data plane may wait to collect packets when more than 20,000 per second arrive one by
-    /// one. Waiting halves the CPU time and delays packets by at most this long. Below that rate the lane does not wait.
-    /// `"0s"`: never wait.
+    /// The number of threads of the user-space data plane.
+    lanes: Count = Count(1..=64), described("the gateway's `lanes`"), example(2);
+    /// How long a lane of the user-space data plane may wait to collect packets, if more than 20,000 packets per second
+    /// arrive one by one. Waiting halves the CPU time and delays packets by at most this long. Below that rate, the
+    /// lane does not wait. `"0s"`: never wait.
     gather: Time = GATHER, default("250us");
-    /// `"kernel"`: Linux' `ovpn` module (6.16 and later), or refuse to start. `"user"`: user space. `"auto"`: the kernel if it
-    /// supports all other settings.
+    /// `"kernel"`: Linux' `ovpn` module (6.16 and later); without the module, the gateway refuses to start. `"user"`:
+    /// user space. `"auto"`: the kernel if it supports all other settings, and user space in all other cases.
     data_plane: Choice<DataPlane> = Choice(&[
         ("auto", DataPlane::Auto), ("user", DataPlane::User), ("kernel", DataPlane::Kernel)]), default("auto");
     /// A file of events, one JSON object per line: `connect`, `refuse`, `renew`, `move`, `key_exchange_failed`, `disconnect`,
     /// `take_over`, `left_out` (see [the tunnel](page:tunnel#limits-before-authentication)). `sealane reopen-logs` and a reload
     /// open it again.
     log: Output = Output, example("/var/log/sealane/tunnel.log");
-    /// A JSON file for `sealane tunnel status -c FILE`, written every second. A user who can read the configuration and this
-    /// file can run the command; it opens no private key.
+    /// A JSON file for `sealane tunnel status -c FILE`, written every second. A user who can read the configuration and
+    /// this file can run the command; the command opens no private key.
     status: Output = Output, example("/run/sealane/tunnel.json");
     /// Options that `sealane import openvpn` could not translate. Each entry is an error.
     undecided: Strings = Strings, example(["line 9: plugin …"]);
@@ -142,13 +152,13 @@ table! {
     /// The certificate's common name, or the user name if there is no certificate.
     name: Text = Text, required("alice");
     /// The client's own IPv4 address.
-    address: Text = Text, described("any of the network"), example("10.8.0.10");
+    address: Text = Text, described("any address of the network"), example("10.8.0.10");
     /// The client's own IPv6 address.
-    address6: Text = Text, described("any of the network"), example("fd00:8::10");
+    address6: Text = Text, described("any address of the network"), example("fd00:8::10");
     /// Networks behind this client.
     routes: Strings = Strings, example(["192.168.7.0/24"]);
-    /// Additional options for this client, in OpenVPN's words.
+    /// Additional options for this client, in OpenVPN's syntax.
     push: Strings = Strings, example(["block-outside-dns"]);
-    /// Do not admit this client.
+    /// Refuse this client.
     disabled: Flag = Flag, default(false);
 }
