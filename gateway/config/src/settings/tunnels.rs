@@ -9,14 +9,18 @@ use std::time::Duration;
 /// What `gather` may be: beyond some milliseconds it would be felt.
 const GATHER: Time = Time(Duration::ZERO..=Duration::from_millis(10));
 
+/// Why a tunnel compresses nothing.
+const COMPRESSION: &str =
+    "compression lets an attacker read data that is compressed together with the attacker's own; remove this setting";
+
 table! {
     /// An OpenVPN server. See [the tunnel](page:tunnel).
     tunnel "[tunnel]",
         example_is_commented = true,
         refused = &[
-            ("compress", "compression lets an attacker read what is compressed together with his own data; leave it out"),
-            ("comp_lzo", "compression lets an attacker read what is compressed together with his own data; leave it out"),
-            ("topology", "the topology is always \"subnet\"; leave it out"),
+            ("compress", COMPRESSION),
+            ("comp_lzo", COMPRESSION),
+            ("topology", "the topology is always \"subnet\"; remove this setting"),
             ("secret", "static keys have no forward secrecy; use certificates (`sealane tunnel init` makes them)"),
             ("dev_type", "layer 2 (tap) is not supported; route instead of bridging"),
             ("fragment", "set \"mtu\" instead"),
