@@ -99,7 +99,7 @@ fn row(setting: &Declared) -> String {
     };
     let mut doc = setting.about.doc();
     if let Some(words) = many_words(&shape) {
-        doc += &format!(" Of {}.", quoted(&words));
+        doc += &format!(" Possible values: {}.", quoted(&words));
     }
     format!("| `{}` | {} | {default} | {doc} |\n", setting.key, kind(&shape))
 }

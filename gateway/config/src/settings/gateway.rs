@@ -54,7 +54,7 @@ table! {
     acme: One = One(&acme::TABLE), described("the defaults of `[acme]`, for `certificates = \"auto\"`");
     /// The log on the standard error, and the access log.
     log: One = One(&log::TABLE), default({});
-    /// Metrics.
+    /// Settings of the metrics.
     metrics: One = One(&metrics::TABLE), default({});
     /// Limits and timeouts for clients.
     limits: One = One(&limits::TABLE), default({});

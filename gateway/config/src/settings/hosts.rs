@@ -102,10 +102,11 @@ table! {
         aliases("proxy_pass", "reverse_proxy");
     /// The name of an `[[upstream]]`.
     upstream: Text = Text, sets("app"), aliases("backend");
-    /// A URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. See [routing](page:routing).
+    /// A redirect: a URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. See
+    /// [routing](page:routing).
     redirect: Own<Redirect> = Own(read::redirect, || Shape::Either(
         vec![Shape::Text(None), Shape::Table(&redirect::TABLE)])), example("https://{host}{uri}");
-    /// A fixed response of the gateway itself.
+    /// A fixed response of the gateway.
     respond: One = One(&respond::TABLE), example({ status = 404 });
 }
 

@@ -55,9 +55,9 @@ table! {
     /// HTTP/3 on the same address, over UDP. Needs `[listener.tls]` with TLS 1.3. Cannot be combined with
     /// `proxy_protocol`. See [HTTP/3](page:http3).
     http3: Flag = Flag, default(false);
-    /// TLS of the listener.
+    /// The TLS settings of the listener.
     tls: One = One(&listener_tls::TABLE), described("none: plain HTTP"), aliases("ssl");
-    /// Limits of HTTP/3.
+    /// Limits for HTTP/3.
     quic: One = One(&quic::TABLE), described("the defaults of `[listener.quic]`");
 }
 

@@ -137,9 +137,9 @@ table! {
     /// user space. `"auto"`: the kernel if it supports all other settings, and user space in all other cases.
     data_plane: Choice<DataPlane> = Choice(&[
         ("auto", DataPlane::Auto), ("user", DataPlane::User), ("kernel", DataPlane::Kernel)]), default("auto");
-    /// A file of events, one JSON object per line: `connect`, `refuse`, `renew`, `move`, `key_exchange_failed`, `disconnect`,
-    /// `take_over`, `left_out` (see [the tunnel](page:tunnel#limits-before-authentication)). `sealane reopen-logs` and a reload
-    /// open it again.
+    /// A file of events, one JSON object per line: `connect`, `refuse`, `renew`, `move`, `key_exchange_failed`,
+    /// `disconnect`, `take_over`, `left_out` (see [the tunnel](page:tunnel#limits-before-authentication)). `sealane
+    /// reopen-logs` and a reload open the file again.
     log: Output = Output, example("/var/log/sealane/tunnel.log");
     /// A JSON file for `sealane tunnel status -c FILE`, written every second. A user who can read the configuration and
     /// this file can run the command; the command opens no private key.

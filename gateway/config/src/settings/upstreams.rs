@@ -73,7 +73,7 @@ table! {
     keepalive_timeout: Time = Time::TIMEOUT, default("30s");
     /// How long connecting may take, including the TLS handshake.
     connect_timeout: Time = Time::TIMEOUT, default("5s");
-    /// How long the first byte of the response may take after the request was sent.
+    /// How long the server may take to send the first byte of the response, after the request was sent.
     first_byte_timeout: Time = Time::TIMEOUT, default("60s");
     /// The longest allowed silence while a message is being transferred. For gRPC, event streams, upgraded connections
     /// (WebSocket) and relayed connections, the time counts while both directions are silent. An upgraded or relayed
@@ -100,7 +100,7 @@ table! {
     syn_tls: Choice<Option<Cookie>> = Choice(SYN_TLS), default("off");
     /// Active health checks.
     health: One = One(&health::TABLE);
-    /// TLS towards the servers.
+    /// The TLS settings for connections to the servers.
     tls: One = One(&upstream_tls::TABLE), described("the defaults of `[upstream.tls]`, for `https://`");
 }
 
@@ -121,7 +121,7 @@ table! {
     /// The path that a check requests by GET: over HTTP/2 if `http = "2"`, and over HTTP/1.1 in all other cases.
     path: Own<String> = Own(plan::path, || Shape::Text(Some("^/[!-~]*$"))),
         described("none: a connection (with TLS, a handshake) is enough"), example("/health");
-    /// `Host` of the request. Needs `path`.
+    /// The `Host` of the check's request. Needs `path`.
     host: Own<String> = Own(read::host_header, || Shape::Text(Some("^[A-Za-z0-9._:\\[\\]-]+$"))),
         described("`host_header`, or the server's name"), example("app.internal");
     /// The statuses of a good check: one status, or a range. Needs `path`.
