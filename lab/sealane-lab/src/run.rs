@@ -353,7 +353,10 @@ fn choose<'a>(
     }
     let keys = options.set.iter().map(|(key, _)| key);
     if let Some(what) = options.only.iter().chain(keys).find(|what| !each().any(|e| within(e, what).is_some())) {
-        bail!("with `all`, write the experiment before {what:?}, such as proxies.{what}; the experiments are {}", names());
+        bail!(
+            "with `all`, write the experiment before {what:?}, such as proxies.{what}; the experiments are {}",
+            names()
+        );
     }
     if let Some((name, _)) = options.subjects.iter().find(|(name, path)| !each().any(|e| takes(e, name, path))) {
         bail!("--subject {name}: no experiment has such a subject");

@@ -194,7 +194,10 @@ fn build(names: &[String], all: bool, jobs: Option<usize>) -> anyhow::Result<Exi
     builder.peer(&mut |what| eprintln!("fixed peer: {what}"))?;
     builder.lock_counter()?;
     if failed > 0 {
-        eprintln!("{failed} of {} failed; finished builds are kept, and `stacks build` continues from there", stacks.len());
+        eprintln!(
+            "{failed} of {} failed; finished builds are kept, and `stacks build` continues from there",
+            stacks.len()
+        );
     }
     Ok(ExitCode::from(u8::from(failed > 0)))
 }
