@@ -27,7 +27,7 @@ pub fn init(folder: &Path, endpoint: &str, network: &str) -> Result<String> {
     for name in ["ca.crt", "ca.key", "server.crt", "server.key", "tls-crypt-v2.key", "tunnel.toml"] {
         let path = folder.join(name);
         if path.exists() {
-            bail!("{} is there already; nothing was changed", path.display());
+            bail!("{} is already there; nothing was changed", path.display());
         }
     }
     let ca_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
