@@ -185,15 +185,15 @@ counters! {
     upstream_connects, counter, "sealane_upstream_connects_total", "";
     /// Connections to upstreams that failed or timed out.
     upstream_connect_failures, counter, "sealane_upstream_connect_failures_total", "";
-    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    /// Connections to upstreams with `syn_tls`, by what became of the ClientHello in the SYN.
     upstream_syn_embedded, counter, "sealane_upstream_syn_total", "result=\"embedded\"";
-    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    /// Connections to upstreams with `syn_tls`, by what became of the ClientHello in the SYN.
     upstream_syn_not_taken, counter, "sealane_upstream_syn_total", "result=\"not_taken\"";
-    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    /// Connections to upstreams with `syn_tls`, by what became of the ClientHello in the SYN.
     upstream_syn_no_cookie, counter, "sealane_upstream_syn_total", "result=\"no_cookie\"";
-    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    /// Connections to upstreams with `syn_tls`, by what became of the ClientHello in the SYN.
     upstream_syn_hedged, counter, "sealane_upstream_syn_total", "result=\"hedged\"";
-    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    /// Connections to upstreams with `syn_tls`, by what became of the ClientHello in the SYN.
     upstream_syn_refused, counter, "sealane_upstream_syn_total", "result=\"refused\"";
     /// Connections to upstreams with `syn_tls` that were made in sequence, by why.
     upstream_syn_too_large, counter, "sealane_upstream_syn_skipped_total", "reason=\"too_large\"";

@@ -200,7 +200,7 @@ fn describe(s: &Status) -> String {
     }
     let _ =
         writeln!(t, "connections    {} open, {} accepted", total("connections_open"), total("connections_accepted"));
-    let _ = writeln!(t, "requests       {} active, {} begun", total("requests_active"), total("requests"));
+    let _ = writeln!(t, "requests       {} active, {} started", total("requests_active"), total("requests"));
     let _ = writeln!(t, "handshakes     {}", starting("handshakes{"));
     for lane in &s.lanes {
         let count = |name: &str| lane.counters.get(name).copied().unwrap_or(0);

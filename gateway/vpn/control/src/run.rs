@@ -237,7 +237,7 @@ async fn serve_until_stopped(mut begin: Start, mut commands: mpsc::UnboundedRece
                 command = commands.recv() => if matches!(command, None | Some(AdminCommand::Stop)) { return Ok(()) },
             }
         }
-        log::warn!("tunnel: nobody has taken over; this process goes on");
+        log::warn!("tunnel: no process has taken over; this process continues");
         begin = Vpn::prepare(*settings, own?)?.begin(registry)?;
     }
 }

@@ -104,7 +104,7 @@ fn clients_do_not_notice_a_restart() {
     let toml = world.read("vpn/tunnel.toml");
     world.write("vpn/tunnel.toml", &toml.replace("10.88.0.0/24", "10.89.0.0/24"));
     world.terminate(*started(&manager).last().expect("one has been started"));
-    assert!(said(&manager, "what was kept is of no use"), "{}", manager.log());
+    assert!(said(&manager, "the stored state cannot be used"), "{}", manager.log());
     let others = world.connected(&profile, &[]);
     assert!(others.log().contains("ifconfig 10.89.0.2"), "{}", others.log());
 }

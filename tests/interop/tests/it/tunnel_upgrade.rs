@@ -96,7 +96,7 @@ fn a_successor_that_dies_leaves_the_tunnel_where_it_was() {
     std::thread::scope(|scope| {
         let pings = scope.spawn(|| world.pings(End::Client, INSIDE, 250, "0.01", 56));
         world.upgrade();
-        assert!(said(&server, "this process goes on"), "{}", server.log());
+        assert!(said(&server, "this process continues"), "{}", server.log());
         assert_eq!(pings.join().expect("ping ends"), 250, "{}", server.log());
     });
     assert!(said(&server, "not upgraded"), "{}", server.log());
