@@ -192,7 +192,9 @@ impl Store {
         let names = dns_names(&leaf);
         if names.is_empty() {
             let message = format!("{shown}: the certificate has no DNS name (subjectAltName)");
-            let help = "renew it with a DNS name: without a DNS name, the gateway uses it only as the default certificate, and browsers do not accept it".to_owned();
+            let help = "renew it with a DNS name: without a DNS name, the gateway uses it only as the default \
+                        certificate, and browsers do not accept it"
+                .to_owned();
             sink.warn(&cert.span, message, Some(help));
         }
         let identity = Identity { chain, key: private, ocsp: response, kind, source: cert.value.clone() };

@@ -173,7 +173,8 @@ fn syn_tls(section: &Section, tls: Option<&ListenerPolicies>, has_tls: bool) -> 
     });
     if written.value == SynTls::Open && dear {
         let help = "add an ECDSA certificate for the same names, or set syn_tls = \"cookie\"".to_owned();
-        let message = "with \"open\", the gateway signs for clients with an unproven address, and an RSA signature costs too much CPU time";
+        let message = "with \"open\", the gateway signs for clients with an unproven address, and an RSA signature \
+                       costs too much CPU time";
         section.sink.error(&written.span, message, Some(help));
     }
     written.value
@@ -197,7 +198,8 @@ pub(super) fn warn_uncovered(sink: &Sink, listeners: &[Draft], targets: &[Target
                 "add a certificate for this name: with strict_sni, the gateway refuses clients that ask for this name"
             }
             false => {
-                "add a certificate for this name: clients that ask for this name get the default certificate, and do not accept it"
+                "add a certificate for this name: clients that ask for this name get the default certificate, and do \
+                 not accept it"
             }
         };
         for (pattern, host) in target.hosts.iter() {

@@ -349,7 +349,8 @@ impl<'a, 't> View<'a, 't> {
                 let (here, there) = (&listener.written, &self.listeners[*open].written);
                 let message = match (served.relayed, rule(&self.listeners[*open], &name)) {
                     (true, _) => format!(
-                        "the host of \"{}\" is only relayed (passthrough), on listener {there}: the gateway asks no client for a certificate",
+                        "the host of \"{}\" is only relayed (passthrough), on listener {there}: the gateway asks no \
+                         client for a certificate",
                         at.value
                     ),
                     (false, None) => format!(
@@ -362,7 +363,8 @@ impl<'a, 't> View<'a, 't> {
                     ),
                 };
                 let help = format!(
-                    "add \"{here}\" to the host's \"listeners\" and remove \"{there}\" from them, or remove the name from \"for\""
+                    "add \"{here}\" to the host's \"listeners\" and remove \"{there}\" from them, or remove the name \
+                     from \"for\""
                 );
                 self.sink.error(&at.span, message, Some(help));
             }
@@ -405,7 +407,8 @@ impl<'a, 't> View<'a, 't> {
                     "\"{shown}\" needs a client certificate on listener {there}, but is also served on {here}, without TLS"
                 ),
                 format!(
-                    "remove \"{here}\" from \"listeners\"; if \"listeners\" is missing, that listener redirects clients to https://"
+                    "remove \"{here}\" from \"listeners\"; if \"listeners\" is missing, that listener redirects \
+                     clients to https://"
                 ),
             ),
             (Some(_), None) => (

@@ -257,7 +257,8 @@ fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)
 /// What an import could not translate and only a person can decide. Nothing is served until then.
 pub(super) fn undecided(section: &Section, setting: &Setting<Strings>, page: &str) {
     let help = format!(
-        "decide what replaces this option ({page}), then remove this entry; after the last entry, also remove \"undecided\""
+        "decide what replaces this option ({page}), then remove this entry; after the last entry, also remove \
+         \"undecided\""
     );
     for at in section.optional_at(setting).map_or_else(Vec::new, |at| at.value) {
         section.sink.error(&at.span, format!("not decided yet: {}", at.value), Some(help.clone()));
@@ -346,7 +347,8 @@ fn wraps(section: &Section) -> (WrapKey, Option<ServerKey>) {
     };
     let none = ["tls_crypt", "tls_auth", "tls_crypt_v2"].iter().all(|n| section.key_span(n).is_none());
     if none {
-        let help = "add tls_crypt_v2 = \"FILE\" (`sealane tunnel init` creates one): clients without the key then get no answer";
+        let help = "add tls_crypt_v2 = \"FILE\" (`sealane tunnel init` creates one): clients without the key then \
+                    get no answer";
         let message =
             "none of \"tls_crypt_v2\", \"tls_crypt\" and \"tls_auth\" is set: control packets are not protected";
         sink.warn(&section.span, message, Some(help.to_owned()));
@@ -550,7 +552,8 @@ fn clients(
                 },
                 _ => {
                     let help = Some(
-                        "write an address of the tunnel's network that is not the gateway's address and not the address of another client"
+                        "write an address of the tunnel's network that is not the gateway's address and not the \
+                         address of another client"
                             .to_owned(),
                     );
                     sink.error(&at.span, format!("\"{}\" cannot be a client's address", at.value), help);

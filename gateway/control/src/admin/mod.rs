@@ -352,7 +352,8 @@ async fn connection(
 
 const NOT_FOUND: &str = "not found; the paths are / /metrics /healthz /v1/status\n";
 
-const NOT_ADDRESSED: &str = "this listener serves requests only for its IP address and \"localhost\", so that other web sites cannot read it; for another name, add names = [\"that.name\"] to [admin]\n";
+const NOT_ADDRESSED: &str = "this listener serves requests only for its IP address and \"localhost\", so that other \
+                             web sites cannot read it; for another name, add names = [\"that.name\"] to [admin]\n";
 
 async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>> {
     // Who may connect to the socket's file is no web page.

@@ -180,7 +180,8 @@ impl LaneMetrics {
         if let Some(log) = &self.log {
             out.counter(
                 "sealane_access_log_dropped_total",
-                "Access log lines lost because the writer was too slow, or because a syslog server did not accept them.",
+                "Access log lines lost because the writer was too slow, or because a syslog server did not accept \
+                 them.",
             )
             .sample(&[], log.dropped());
             out.counter("sealane_access_log_errors_total", "Writes to the access log that failed.")
@@ -197,11 +198,11 @@ fn labels(text: &'static str) -> Vec<(&'static str, &'static str)> {
 /// What the tunnel's status says, as metrics.
 fn render_tunnel(status: &Status, out: &mut Writer) {
     out.gauge("sealane_tunnel_clients", "Connected clients of the tunnel.").sample(&[], status.clients.len() as u64);
-    let mut family = out.counter("sealane_tunnel_control_total", "What the tunnel's control has counted.");
+    let mut family = out.counter("sealane_tunnel_control_total", "Events in the tunnel's control channel.");
     for (name, n) in &status.control {
         family.sample(&[("what", name)], *n);
     }
-    let mut family = out.counter("sealane_tunnel_data_total", "What the tunnel's data plane has counted.");
+    let mut family = out.counter("sealane_tunnel_data_total", "Events in the tunnel's data plane.");
     for (name, n) in &status.data {
         family.sample(&[("what", name)], *n);
     }

@@ -187,7 +187,8 @@ fn help(path: &Path, e: &io::Error) -> Option<String> {
             let me = rustix::process::geteuid().as_raw();
             Some(match std::fs::metadata(path) {
                 Ok(meta) => format!(
-                    "the file has mode {:04o} and owner {}:{}, but this program runs as user {me}: change the owner, or run the program as a user that can read the file",
+                    "the file has mode {:04o} and owner {}:{}, but this program runs as user {me}: change the owner, \
+                     or run the program as a user that can read the file",
                     meta.mode() & 0o777,
                     meta.uid(),
                     meta.gid()

@@ -73,7 +73,8 @@ fn missing(listening: bool, connecting: bool, sysctl: Option<Sysctl>) -> Option<
         (true, true) => " with clients and upstreams",
     };
     Some(format!(
-        "net.ipv4.tcp_fastopen is {}: TLS handshakes{whose} start after TCP's handshake and need one more round trip; with `{}` they can start in the SYN (or set syn_tls = \"off\")",
+        "net.ipv4.tcp_fastopen is {}: TLS handshakes{whose} start after TCP's handshake and need one more round \
+         trip; with `{}` they can start in the SYN (or set syn_tls = \"off\")",
         sysctl.bits(),
         sysctl.command(listening, connecting)
     ))

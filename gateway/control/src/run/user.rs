@@ -60,7 +60,8 @@ pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
     if let Some(path) = config.admin_socket.as_deref().filter(|path| !may_create_beside(path)) {
         let folder = folder_of(path).display().to_string();
         log::warn!(
-            "{name} cannot create files in {folder}, so an upgrade will fail: put the admin socket into a folder that belongs to {name}"
+            "{name} cannot create files in {folder}, so an upgrade will fail: put the admin socket into a folder \
+             that belongs to {name}"
         );
     }
     Ok(())

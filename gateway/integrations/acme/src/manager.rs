@@ -368,7 +368,8 @@ impl Task {
                     }
                 }
                 None => log::info!(
-                    "{name} has no certificate yet: the gateway serves a self-signed certificate until {directory} issues it"
+                    "{name} has no certificate yet: the gateway serves a self-signed certificate until {directory} \
+                     issues it"
                 ),
             }
         }

@@ -81,9 +81,10 @@ fn clients_do_not_notice_a_restart() {
     let manager = Server::start(command, &world.path(""));
     assert!(said(&manager, "OpenVPN clients at tcp://"), "{}", manager.log());
     let exit = "--explicit-exit-notify";
-    for (arguments, gone) in
-        [(&[exit, "1"][..], "is gone: it has left"), (&["--proto", "tcp-client"], "is gone: its connection has ended")]
-    {
+    for (arguments, gone) in [
+        (&[exit, "1"][..], "is gone: the client has disconnected"),
+        (&["--proto", "tcp-client"], "is gone: the client's connection has ended"),
+    ] {
         let client = world.connected(&profile, arguments);
         std::thread::scope(|scope| {
             let pings = scope.spawn(|| world.pings(End::Client, INSIDE, 200, "0.01", 56));
