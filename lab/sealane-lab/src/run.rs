@@ -259,7 +259,7 @@ const DISTURBED: f64 = 0.5;
 /// What a report says of itself that was made beside other work.
 fn disturbed(foreign: f64) -> String {
     format!(
-        "Made on a busy machine: rounds were accepted although others used up to {foreign} CPUs (--max-foreign). CPU time \
+        "Made on a busy machine: rounds were accepted although other programs used up to {foreign} CPUs (--max-foreign). CPU time \
          per operation still compares, roughly; rates, knees and latencies do not."
     )
 }
