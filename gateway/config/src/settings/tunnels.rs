@@ -14,14 +14,13 @@ table! {
     tunnel "[tunnel]",
         example_is_commented = true,
         refused = &[
-            ("compress", "compression can reveal data to an attacker; remove this setting"),
-            ("comp_lzo", "compression can reveal data to an attacker; remove this setting"),
+            ("compress", "compression lets an attacker read what is compressed together with his own data; leave it out"),
+            ("comp_lzo", "compression lets an attacker read what is compressed together with his own data; leave it out"),
             ("topology", "the topology is always \"subnet\"; leave it out"),
             ("secret", "static keys have no forward secrecy; use certificates (`sealane tunnel init` makes them)"),
             ("dev_type", "layer 2 (tap) is not supported; route instead of bridging"),
             ("fragment", "set \"mtu\" instead"),
-            ("shaper", "use the system's traffic control: tc qdisc add dev DEVICE root tbf rate 10mbit burst 32kbit \
-                        latency 400ms"),
+            ("shaper", "use the system's shaping: tc qdisc add dev DEVICE root tbf rate 10mbit burst 32kbit latency 400ms"),
             ("cipher", "write ciphers = [\"AES-256-GCM\"]"),
             ("data_ciphers", "write ciphers = [\"AES-256-GCM\"]"),
         ];

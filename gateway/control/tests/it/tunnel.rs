@@ -31,7 +31,7 @@ fn a_tunnel_alone_is_enough() {
 fn what_openvpn_has_and_we_have_not_is_named() {
     let folder = folder();
     for (line, message, help) in [
-        ("compress = \"lz4\"", "\"compress\" is not supported", "compression can reveal data to an attacker"),
+        ("compress = \"lz4\"", "\"compress\" is not supported", "compression lets an attacker read"),
         ("topology = \"net30\"", "\"topology\" is not supported", "always \"subnet\""),
         ("secret = \"static.key\"", "\"secret\" is not supported", "forward secrecy"),
         ("dev_type = \"tap\"", "\"dev_type\" is not supported", "layer 2 (tap)"),
