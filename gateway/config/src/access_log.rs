@@ -114,7 +114,7 @@ pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<AccessLogTar
                     "write {key} = \"syslog+udp://192.0.2.1:514\", \"syslog+tcp://[2001:db8::1]:601\" or \
                      \"syslog+unix:///dev/log\""
                 );
-                sink.error(&node.span(), format!("\"{syslog}\" is no syslog server"), Some(help));
+                sink.error(&node.span(), format!("\"{syslog}\" is not a syslog server"), Some(help));
             }
             found.map(AccessLogTarget::Syslog)
         }
@@ -171,7 +171,7 @@ pub(super) fn format(sink: &Sink, key: &str, node: &Node) -> Option<LogFormat> {
                 decode::listed(words.into_iter())
             ),
         };
-        sink.error(&node.span(), format!("\"{key}\" is no format: \"{written}\""), Some(help));
+        sink.error(&node.span(), format!("\"{key}\" is not a format: \"{written}\""), Some(help));
         return None;
     }
     match written.parse::<Template>() {
@@ -200,7 +200,7 @@ pub(super) fn statuses(sink: &Sink, key: &str, node: &Node) -> Option<Vec<RangeI
             Some(range) => ranges.push(range),
             None => {
                 let help = "write \"404\", \"5xx\" or \"500-503\"".to_owned();
-                sink.error(&at.span, format!("\"{}\" is no status from 100 to 599", at.value), Some(help));
+                sink.error(&at.span, format!("\"{}\" is not a status from 100 to 599", at.value), Some(help));
                 is_good = false;
             }
         }

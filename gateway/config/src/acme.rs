@@ -178,7 +178,7 @@ pub(super) fn read(
     let section = top.table(&top::acme);
     if let (None, Some(section)) = (&first, &section) {
         let help = "write certificates = \"auto\" in [listener.tls]".to_owned();
-        sink.warn(&section.span, "[acme] is of no use: no listener has certificates = \"auto\"", Some(help));
+        sink.warn(&section.span, "[acme] has no effect: no listener has certificates = \"auto\"", Some(help));
     }
     if section.is_none() && (first.is_none() || top.key_span("acme").is_some()) {
         return None;
@@ -241,7 +241,7 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
     if let Some(span) = section.key_span("dns_update") {
         if !by_dns {
             let help = "write challenges = [\"dns-01\"]".to_owned();
-            sink.warn(&span, "\"dns_update\" is of no use: \"challenges\" has no \"dns-01\"", Some(help));
+            sink.warn(&span, "\"dns_update\" has no effect: \"challenges\" has no \"dns-01\"", Some(help));
         }
         if let Some(hook) = &dns_hook {
             let help = "remove one of them".to_owned();
@@ -258,7 +258,7 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
         }
         Some(hook) if !by_dns => {
             let help = "write challenges = [\"dns-01\"]".to_owned();
-            sink.warn(&hook.span, "\"dns_hook\" is of no use: \"challenges\" has no \"dns-01\"", Some(help));
+            sink.warn(&hook.span, "\"dns_hook\" has no effect: \"challenges\" has no \"dns-01\"", Some(help));
         }
         _ => {}
     }
@@ -270,7 +270,11 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
     }
     if sink.trusted_roots().is_some_and(<[_]>::is_empty) && ca.is_none() && !sink.offline() {
         let help = "install the package ca-certificates, or set \"ca\" in [acme]".to_owned();
-        sink.error(&span, "this system has no trusted CAs to check the authority's server with", Some(help));
+        sink.error(
+            &span,
+            "this system has no trusted CAs, so the gateway cannot check the authority's server",
+            Some(help),
+        );
         good = false;
     }
     section.finish();
@@ -316,12 +320,16 @@ fn fallback(section: Section, known: &mut Vec<String>) -> Option<AcmeAuthority> 
     let directory = directory?;
     if known.contains(&directory.value) {
         let help = Some("name another authority, or remove this one".to_owned());
-        sink.error(&directory.span, format!("{} is there already", directory.value), help);
+        sink.error(&directory.span, format!("{} is already there", directory.value), help);
         return None;
     }
     if ca.is_none() && !sink.offline() && sink.trusted_roots().is_some_and(<[_]>::is_empty) {
         let help = "install the package ca-certificates, or set \"ca\"".to_owned();
-        sink.error(&span, "this system has no trusted CAs to check the authority's server with", Some(help));
+        sink.error(
+            &span,
+            "this system has no trusted CAs, so the gateway cannot check the authority's server",
+            Some(help),
+        );
         return None;
     }
     known.push(directory.value.clone());
@@ -358,8 +366,9 @@ fn dns_update(section: Section) -> Option<DnsUpdate> {
             match base64::prelude::BASE64_STANDARD.decode(&*text) {
                 Ok(key) if !key.is_empty() => Zeroizing::new(key),
                 _ => {
-                    let help = "it is one line of base64, as tsig-keygen prints it behind \"secret\"".to_owned();
-                    sink.error(&file.span, format!("{}: not a TSIG key", file.value.display()), Some(help));
+                    let help =
+                        "the file must have one line of base64, as tsig-keygen prints it after \"secret\"".to_owned();
+                    sink.error(&file.span, format!("{}: this is not a TSIG key", file.value.display()), Some(help));
                     return None;
                 }
             }
@@ -399,8 +408,8 @@ fn external_account(section: Section) -> Option<ExternalAccount> {
     match base64::prelude::BASE64_URL_SAFE_NO_PAD.decode(text.strip_suffix(b"=").unwrap_or(&text)) {
         Ok(key) if !key.is_empty() => Some(ExternalAccount { id, key: Zeroizing::new(key) }),
         _ => {
-            let help = "it is one line of base64url, as the authority shows it".to_owned();
-            sink.error(&file.span, format!("{}: not an HMAC key", file.value.display()), Some(help));
+            let help = "the file must have one line of base64url, as the authority shows it".to_owned();
+            sink.error(&file.span, format!("{}: this is not an HMAC key", file.value.display()), Some(help));
             None
         }
     }
@@ -436,8 +445,8 @@ fn give_certificates(
         };
         let names: BTreeSet<String> = target.hosts.iter().filter_map(name).collect();
         if names.is_empty() {
-            let help =
-                "give a [[host]] its names, as in names = [\"www.example.com\"]; wildcards need \"dns-01\"".to_owned();
+            let help = "write \"names\" in a [[host]], as in names = [\"www.example.com\"]; wildcards need \"dns-01\""
+                .to_owned();
             sink.error(&span, "certificates = \"auto\", and no host of this listener has a name", Some(help));
             continue;
         }

@@ -56,8 +56,8 @@ impl Addresses {
                 true => sink.error(span, format!("{address}{kind} is already listened on ({place})"), None),
                 false => {
                     let message = format!("{address}{kind} overlaps with {} ({place})", first.address);
-                    let help = "an address for all interfaces has the port on each of them: keep it alone, or name the \
-                                interfaces' addresses one by one";
+                    let help = "an address for all interfaces uses the port on every interface: keep only this \
+                                address, or write the address of each interface";
                     sink.error(span, message, Some(help.to_owned()));
                 }
             }

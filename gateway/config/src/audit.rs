@@ -335,7 +335,7 @@ fn subset<T: PartialEq + Copy>(
         return;
     }
     let help = match (kept.is_empty(), allowed.these.is_empty()) {
-        (true, true) => "this program has nothing that the policy allows".to_owned(),
+        (true, true) => "no value of this setting that the policy allows exists in this program".to_owned(),
         (true, false) => format!("write {key} = {:?}", names_of(names, allowed.these)),
         (false, _) => format!("write {key} = {:?}", names_of(names, &kept)),
     };
@@ -417,7 +417,7 @@ pub(super) fn certificate(sink: &Sink, loaded: &Loaded, span: &Range<usize>) {
                 None if i > 0 && !demands.curves.is_empty() && key.key_size() >= 2048 => {}
                 None => tell("its key is RSA".to_owned(), renew),
                 Some(bits) if key.key_size() < bits => {
-                    tell(format!("its RSA key has {} bits, and must have {bits}", key.key_size()), renew);
+                    tell(format!("its RSA key has {} bits, but must have at least {bits}", key.key_size()), renew);
                 }
                 Some(_) => {}
             },
@@ -438,12 +438,12 @@ pub(super) fn certificate(sink: &Sink, loaded: &Loaded, span: &Range<usize>) {
         let weak = ["1.2.840.113549.1.1.4", "1.2.840.113549.1.1.5", "1.2.840.10045.4.1"];
         let signature = parsed.signature_algorithm.algorithm.to_id_string();
         if weak.contains(&signature.as_str()) && parsed.subject() != parsed.issuer() {
-            tell("it is signed with SHA-1 or MD5".to_owned(), "get one that is signed with SHA-256");
+            tell("it is signed with SHA-1 or MD5".to_owned(), "get a certificate that is signed with SHA-256");
         }
         let (from, to) = (parsed.validity().not_before.timestamp(), parsed.validity().not_after.timestamp());
         if let Some(days) = demands.days.filter(|days| i == 0 && to - from > days * 86_400 + 86_399) {
-            let what = format!("it is valid for {} days, and the longest is {days}", (to - from) / 86_400);
-            tell(what, "get certificates for a shorter time, and renew them automatically");
+            let what = format!("it is valid for {} days, but at most {days} are allowed", (to - from) / 86_400);
+            tell(what, "get certificates with a shorter lifetime, and renew them automatically");
         }
         if i == 0 && !rules.whole_path.is_empty() && !(from..=to).contains(&now()) {
             let what = format!("{which}: it is not valid now");

@@ -37,7 +37,8 @@ pub(super) fn read(section: &Section, upstream: &mut Upstream) {
         [("queue", queue.as_ref().map(|q| &q.span)), ("queue_timeout", queue_timeout.as_ref().map(|q| &q.span))]
     {
         if let (Some(span), None) = (span, section.key_span("max_connections")) {
-            let help = "add max_connections = 100: requests wait when every server has this many".to_owned();
+            let help =
+                "add max_connections = 100: if every server has this many requests, further requests wait".to_owned();
             sink.error(span, format!("\"{name}\" without \"max_connections\""), Some(help));
         }
     }

@@ -145,8 +145,8 @@ pub(super) fn read(
                 );
             }
             (Some(l), false) => {
-                let help = "use \"passthrough\": a listener with mode = \"tcp\" reads no requests".to_owned();
-                sink.error(&l.span, "this listener has mode = \"tcp\", and the host answers requests", Some(help));
+                let help = "use \"passthrough\": a listener with mode = \"tcp\" does not read requests".to_owned();
+                sink.error(&l.span, "this listener has mode = \"tcp\", but the host is for requests", Some(help));
             }
             (None, _) if chosen.is_empty() && !targets.is_empty() && listeners.is_none() => {
                 let (message, help) = match passes {
@@ -202,9 +202,9 @@ fn malformed(sink: &Sink, name: &At<String>, e: NameError) {
     let help = match name.value.rsplit_once(':') {
         _ if name.value.parse::<Ipv6Addr>().is_ok() => Some(format!("write \"[{}]\"", name.value)),
         Some((host, port)) if port.parse::<u16>().is_ok() && !host.is_empty() => {
-            Some(format!("leave the port out: \"{host}\""))
+            Some(format!("write the name without the port: \"{host}\""))
         }
-        _ if name.value.contains("://") => Some("write the host name only".to_owned()),
+        _ if name.value.contains("://") => Some("write only the host name".to_owned()),
         _ if name.value.starts_with('.') => {
             Some(format!("write \"*{0}\" for names with one more label, \"**{0}\" for any depth", name.value))
         }
@@ -274,7 +274,7 @@ fn select(sink: &Sink, name: &At<String>, targets: &[Target]) -> Vec<usize> {
     if found.is_empty() && !sink.broken_syntax {
         let mut known: Vec<&str> = targets.iter().map(|t| t.written.as_str()).collect();
         known.dedup();
-        let help = format!("addresses of listeners are {}", decode::listed(known.into_iter()));
+        let help = format!("the addresses of listeners are {}", decode::listed(known.into_iter()));
         sink.error(&name.span, format!("there is no listener \"{}\"", name.value), Some(help));
     }
     found

@@ -133,7 +133,11 @@ impl Store {
                 let (errors, _) = aside.finish();
                 let why = errors.first().map_or_else(|| format!("it is not for {name}"), |e| e.message.clone());
                 let message = format!("{}: the certificate cannot be used: {why}", file.display());
-                sink.warn(span, message, Some("a self-signed one is served until a new one is issued".to_owned()));
+                sink.warn(
+                    span,
+                    message,
+                    Some("the gateway serves a self-signed certificate until a new certificate is issued".to_owned()),
+                );
             }
         }
         let made = || {
@@ -188,7 +192,9 @@ impl Store {
         let names = dns_names(&leaf);
         if names.is_empty() {
             let message = format!("{shown}: the certificate has no DNS name (subjectAltName)");
-            let help = "renew it with a DNS name: without one it is only used as a default certificate, and browsers do not accept it".to_owned();
+            let help = "renew it with a DNS name: without a DNS name, the gateway uses it only as the default \
+                        certificate, and browsers do not accept it"
+                .to_owned();
             sink.warn(&cert.span, message, Some(help));
         }
         let identity = Identity { chain, key: private, ocsp: response, kind, source: cert.value.clone() };
@@ -446,7 +452,7 @@ fn decrypted_key(
         return None;
     }
     let rewrite = format!(
-        "write it anew: openssl pkcs8 -topk8 -v2 aes-256-cbc -v2prf hmacWithSHA256 -in {shown} -out {shown}.new"
+        "encrypt the key again: openssl pkcs8 -topk8 -v2 aes-256-cbc -v2prf hmacWithSHA256 -in {shown} -out {shown}.new"
     );
     let (message, help) = match encrypted_key::decrypt(bytes, words) {
         Ok(key) => return Some(PrivateKeyDer::Pkcs8(key.to_vec().into())),

@@ -430,7 +430,7 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
     let address = listen.and_then(|listen| {
         let address = *decode::listen_addresses(sink, &listen.value, &listen.span)?.first()?;
         if !address.ip().is_loopback() {
-            let message = "the admin listener can be reached from other machines, and has no password";
+            let message = "other machines can reach the admin listener, and it has no password";
             sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
         }
         audit::admin(sink, address.ip(), &listen.span);

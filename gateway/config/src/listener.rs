@@ -172,9 +172,9 @@ fn syn_tls(section: &Section, tls: Option<&ListenerPolicies>, has_tls: bool) -> 
         t.automatic.is_none() && !t.policies.iter().any(|p| p.identities.all.iter().any(|i| cheap(i.kind)))
     });
     if written.value == SynTls::Open && dear {
-        let help = "add an ECDSA certificate beside it, or set syn_tls = \"cookie\"".to_owned();
-        let message =
-            "\"open\" signs for clients that have not shown their address, and an RSA signature costs too much";
+        let help = "add an ECDSA certificate for the same names, or set syn_tls = \"cookie\"".to_owned();
+        let message = "with \"open\", the gateway signs for clients with an unproven address, and an RSA signature \
+                       costs too much CPU time";
         section.sink.error(&written.span, message, Some(help));
     }
     written.value
@@ -194,8 +194,13 @@ pub(super) fn warn_uncovered(sink: &Sink, listeners: &[Draft], targets: &[Target
     for (listener, target) in listeners.iter().zip(targets) {
         let Some(policy) = listener.tls.as_ref().and_then(|t| t.policies.first()) else { continue };
         let help = match policy.identities.default.is_empty() {
-            true => "add a certificate for this name: with strict_sni, its clients are refused",
-            false => "add a certificate for this name: its clients get the default certificate, and do not accept it",
+            true => {
+                "add a certificate for this name: with strict_sni, the gateway refuses clients that ask for this name"
+            }
+            false => {
+                "add a certificate for this name: clients that ask for this name get the default certificate, and do \
+                 not accept it"
+            }
         };
         for (pattern, host) in target.hosts.iter() {
             let ip = matches!(&pattern, NamePattern::Exact(n) if n.starts_with('[') || n.parse::<IpAddr>().is_ok());

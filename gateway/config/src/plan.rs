@@ -116,7 +116,7 @@ fn health(section: Section) -> HealthCheck {
     let status = section.optional_at(&h::status);
     for (name, span) in [("host", host.as_ref().map(|h| &h.span)), ("status", status.as_ref().map(|s| &s.span))] {
         if let (Some(span), false) = (span, has_path) {
-            let help = "add path = \"/health\": without a path, a check only connects".to_owned();
+            let help = "add path = \"/health\": without a path, a health check only connects".to_owned();
             section.sink.error(span, format!("\"{name}\" without \"path\""), Some(help));
         }
     }

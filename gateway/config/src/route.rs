@@ -150,8 +150,8 @@ pub(super) fn table(
             .iter()
             .find_map(|k| host.key_span(k)),
     ) {
-        let help = "remove this: the gateway does not read connections that it passes through".to_owned();
-        host.sink.error(&span, "this setting is for requests, and excludes \"passthrough\"", Some(help));
+        let help = "remove this setting: the gateway does not read relayed connections".to_owned();
+        host.sink.error(&span, "this setting is for requests; it cannot be used with \"passthrough\"", Some(help));
         return None;
     }
     if let Some(Action::Passthrough { upstream, .. }) = own {
@@ -283,7 +283,8 @@ fn route(
             at.value
         );
         let help =
-            "servers disagree about the meaning of \";\", \"\\\" and \"%2F\": write the path without them".to_owned();
+            "servers read these characters in different ways: \";\", \"\\\" and \"%2F\"; write the path without them"
+                .to_owned();
         sink.warn(&at.span, message, Some(help));
     }
 }
@@ -361,7 +362,7 @@ pub(super) fn path_text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     if !s.starts_with('/') {
         let help = match s.strip_prefix("= ").or(s.strip_prefix('=')) {
             Some(exact) => format!("write exact = \"{exact}\""),
-            None if s.starts_with(['^', '~']) => "there are no patterns: name the paths, one route each".to_owned(),
+            None if s.starts_with(['^', '~']) => "patterns are not supported: write one route for each path".to_owned(),
             None => format!("write {key} = \"/{s}\""),
         };
         sink.error(&node.span(), format!("\"{s}\" is not a path"), Some(help));
@@ -458,9 +459,9 @@ fn reserved(name: &str) -> Option<&'static str> {
     match known {
         Known::Host => Some("set \"host_header\" in [[upstream]]"),
         Known::ContentLength | Known::TransferEncoding | Known::Trailer | Known::Expect => {
-            Some("it says where messages end: the gateway sets it")
+            Some("this header says where a message ends: the gateway sets it")
         }
-        k if k.is_hop_by_hop() => Some("it is for one connection only: the gateway sets it"),
+        k if k.is_hop_by_hop() => Some("this header is for one connection only: the gateway sets it"),
         _ => None,
     }
 }
@@ -582,8 +583,9 @@ pub(super) fn redirect(sink: &Sink, key: &str, node: &Node) -> Option<Redirect> 
     let status = section.optional_at(&d::status);
     section.finish();
     if let Some(status) = status.as_ref().filter(|s| !STATUSES.contains(&s.value)) {
-        let help = "308 and 301 are permanent, 307 and 302 temporary; 308 and 307 keep the method; 303 makes it GET"
-            .to_owned();
+        let help =
+            "308 and 301 are permanent; 307 and 302 are temporary; 308 and 307 keep the method; 303 changes it to GET"
+                .to_owned();
         sink.error(&status.span, format!("{} is not a redirect status", status.value), Some(help));
         return None;
     }
@@ -599,7 +601,7 @@ pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece>> 
         None
     };
     const NAMES: &str = "there are {scheme}, {host}, {uri} (path and query), {path}, {query} and {rest} \
-                         (path and query behind the route's path)";
+                         (path and query after the route's path)";
     while let Some(open) = rest.find('{') {
         if open > 0 {
             pieces.push(Piece::Text(rest[..open].to_owned()));

@@ -288,7 +288,7 @@ impl<'a, 't> View<'a, 't> {
                     "listener {here} serves \"{name}\" to clients whose certificates it refuses for \"{own}\", which is the same host"
                 ),
             };
-            let help = format!("give both names the same client_auth, or \"{name}\" a [[host]] of its own");
+            let help = format!("use the same client_auth for both names, or \"{name}\" a [[host]] of its own");
             self.sink.error(&at.span, message, Some(help));
         }
     }
@@ -349,7 +349,8 @@ impl<'a, 't> View<'a, 't> {
                 let (here, there) = (&listener.written, &self.listeners[*open].written);
                 let message = match (served.relayed, rule(&self.listeners[*open], &name)) {
                     (true, _) => format!(
-                        "the host of \"{}\" is only relayed (passthrough), on listener {there}: nobody is asked for a certificate",
+                        "the host of \"{}\" is only relayed (passthrough), on listener {there}: the gateway asks no \
+                         client for a certificate",
                         at.value
                     ),
                     (false, None) => format!(
@@ -362,7 +363,8 @@ impl<'a, 't> View<'a, 't> {
                     ),
                 };
                 let help = format!(
-                    "add \"{here}\" to the host's \"listeners\" and leave \"{there}\" out, or remove the name from \"for\""
+                    "add \"{here}\" to the host's \"listeners\" and remove \"{there}\" from them, or remove the name \
+                     from \"for\""
                 );
                 self.sink.error(&at.span, message, Some(help));
             }
@@ -388,7 +390,7 @@ impl<'a, 't> View<'a, 't> {
                         shown(name),
                         at.value
                     );
-                    let help = "relay to other servers, or serve these names by \"to\" or \"upstream\"".to_owned();
+                    let help = "relay to other servers, or serve these names with \"to\" or \"upstream\"".to_owned();
                     self.sink.error(&at.span, message, Some(help));
                 }
             }
@@ -405,7 +407,8 @@ impl<'a, 't> View<'a, 't> {
                     "\"{shown}\" needs a client certificate on listener {there}, but is also served on {here}, without TLS"
                 ),
                 format!(
-                    "leave \"{here}\" out of \"listeners\"; without \"listeners\", clients are redirected to https:// there"
+                    "remove \"{here}\" from \"listeners\"; if \"listeners\" is missing, that listener redirects \
+                     clients to https://"
                 ),
             ),
             (Some(_), None) => (
@@ -441,7 +444,7 @@ fn check_relayed(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &H
                     "connections for \"{}\" are relayed (passthrough): the gateway cannot ask for a certificate",
                     at.value
                 );
-                let help = "remove the name from \"for\", or serve its host by \"to\" or \"upstream\"".to_owned();
+                let help = "remove the name from \"for\", or serve its host with \"to\" or \"upstream\"".to_owned();
                 sink.error(&at.span, message, Some(help));
             }
         }

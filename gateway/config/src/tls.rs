@@ -139,7 +139,7 @@ fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol>
         (Version::Tls12, "1.2", "\"ECDHE-ECDSA-AES128-GCM-SHA256\", \"ECDHE-RSA-AES128-GCM-SHA256\""),
     ] {
         if chosen.contains(&version) && !usable.iter().any(|s| is_tls13(*s) == (version == Version::Tls13)) {
-            let message = format!("\"ciphers\" has none for TLS {name}, which is enabled");
+            let message = format!("TLS {name} is enabled, but \"ciphers\" has no cipher for it");
             let help = format!("add {example}, or remove \"{name}\" from \"versions\"");
             section.sink.error(&place(), message, Some(help));
             good = false;
@@ -156,7 +156,11 @@ fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol>
         groups_used.retain(|g| *g != Group::X25519MlKem768);
         if groups_used.is_empty() {
             let span = groups.map_or_else(|| section.span.clone(), |g| g.span);
-            section.sink.error(&span, "\"groups\" has none for TLS 1.2", Some("add \"x25519\"".to_owned()));
+            section.sink.error(
+                &span,
+                "TLS 1.2 is enabled, but \"groups\" has no group for it",
+                Some("add \"x25519\"".to_owned()),
+            );
             good = false;
         }
     }
@@ -332,7 +336,7 @@ pub(super) fn alpn(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Vec<u8>>> 
     let names = decode::strings(sink, key, node)?;
     let unserved = names.iter().find(|name| !ALPN.contains(&name.value.as_str()));
     if let Some(name) = unserved {
-        let help = format!("remove it from the list, or write {key} = [\"h2\", \"http/1.1\"]");
+        let help = format!("remove this protocol from the list, or write {key} = [\"h2\", \"http/1.1\"]");
         sink.error(&name.span, format!("the gateway does not serve the protocol \"{}\"", name.value), Some(help));
         return None;
     }
@@ -345,7 +349,7 @@ pub(super) fn early_data(sink: &Sink, key: &str, node: &Node) -> Option<u32> {
         DeValue::String(s) if s == "off" => Some(0),
         DeValue::Boolean(false) => Some(0),
         DeValue::Boolean(true) => {
-            let help = "write the largest amount that is accepted, as in early_data = \"16KiB\"".to_owned();
+            let help = "write the largest size that the gateway accepts, as in early_data = \"16KiB\"".to_owned();
             sink.error(&node.span(), "\"early_data\" must be a size or \"off\"", Some(help));
             None
         }
@@ -604,7 +608,7 @@ pub(super) fn upstream(
         }
         if let Some(skip) = skip.filter(|s| s.value) {
             let help = match own_roots {
-                true => "remove it: \"ca\" is set, but nothing is checked against it",
+                true => "remove this setting: with it, the gateway does not use \"ca\"",
                 false => "set \"ca\" to the certificate of the upstream's CA instead",
             };
             let message =
@@ -639,7 +643,11 @@ pub(super) fn upstream(
         out.roots = roots.to_vec();
         if out.roots.is_empty() {
             let help = "install the package ca-certificates, or set \"ca\" in [upstream.tls]".to_owned();
-            sink.error(span, "this system has no trusted CAs to check the upstream's certificate with", Some(help));
+            sink.error(
+                span,
+                "this system has no trusted CAs, so the gateway cannot check the upstream's certificate",
+                Some(help),
+            );
             good = false;
         }
     }

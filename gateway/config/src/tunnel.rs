@@ -257,7 +257,8 @@ fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)
 /// What an import could not translate and only a person can decide. Nothing is served until then.
 pub(super) fn undecided(section: &Section, setting: &Setting<Strings>, page: &str) {
     let help = format!(
-        "decide what replaces this option ({page}), then remove this entry; with the last entry, remove \"undecided\" too"
+        "decide what replaces this option ({page}), then remove this entry; after the last entry, also remove \
+         \"undecided\""
     );
     for at in section.optional_at(setting).map_or_else(Vec::new, |at| at.value) {
         section.sink.error(&at.span, format!("not decided yet: {}", at.value), Some(help.clone()));
@@ -270,10 +271,12 @@ fn network(sink: &Sink, key: &str, at: &At<String>) -> Option<(IpAddr, u8)> {
         sink.error(&at.span, format!("\"{}\" is not a network for clients", at.value), Some(help.to_owned()));
         None
     };
-    let Some((address, len)) = at.value.split_once('/') else { return wrong("add its length, as in \"10.8.0.0/24\"") };
+    let Some((address, len)) = at.value.split_once('/') else {
+        return wrong("add the prefix length, as in \"10.8.0.0/24\"");
+    };
     match (address.parse(), len.parse::<u8>()) {
-        (Ok(IpAddr::V4(_)), Ok(_)) if key == "network6" => wrong("write it as network = \"10.8.0.0/24\""),
-        (Ok(IpAddr::V6(_)), Ok(_)) if key == "network" => wrong("write it as network6 = \"fd00:8::/64\""),
+        (Ok(IpAddr::V4(_)), Ok(_)) if key == "network6" => wrong("write network = \"10.8.0.0/24\""),
+        (Ok(IpAddr::V6(_)), Ok(_)) if key == "network" => wrong("write network6 = \"fd00:8::/64\""),
         (Ok(IpAddr::V4(a)), Ok(len @ 8..=30)) => {
             let first = a.to_bits() & !(u32::MAX >> len) | 1;
             let host = a.to_bits() & (u32::MAX >> len);
@@ -283,7 +286,7 @@ fn network(sink: &Sink, key: &str, at: &At<String>) -> Option<(IpAddr, u8)> {
             let host = a.to_bits() & (u128::MAX >> len);
             Some((IpAddr::V6(if host == 0 { Ipv6Addr::from_bits(a.to_bits() | 1) } else { a }), len))
         }
-        (Ok(_), Ok(_)) => wrong("an IPv4 network has a length of 8 to 30, an IPv6 network of 32 to 124"),
+        (Ok(_), Ok(_)) => wrong("the prefix length must be 8 to 30 for IPv4, and 32 to 124 for IPv6"),
         _ => wrong("write it as in \"10.8.0.0/24\" or \"fd00:8::/64\""),
     }
 }
@@ -344,9 +347,10 @@ fn wraps(section: &Section) -> (WrapKey, Option<ServerKey>) {
     };
     let none = ["tls_crypt", "tls_auth", "tls_crypt_v2"].iter().all(|n| section.key_span(n).is_none());
     if none {
-        let help = "add tls_crypt_v2 = \"FILE\" (`sealane tunnel init` creates one): strangers then get no answer";
-        let message = "none of \"tls_crypt_v2\", \"tls_crypt\" and \"tls_auth\" is set: control packets have no protection \
-                       against strangers";
+        let help = "add tls_crypt_v2 = \"FILE\" (`sealane tunnel init` creates one): clients without the key then \
+                    get no answer";
+        let message =
+            "none of \"tls_crypt_v2\", \"tls_crypt\" and \"tls_auth\" is set: control packets are not protected";
         sink.warn(&section.span, message, Some(help.to_owned()));
     }
     (wrap, v2)
@@ -504,12 +508,12 @@ fn options(sink: &Sink, written: &[At<String>]) -> Vec<String> {
         let ours =
             ["ifconfig", "ifconfig-ipv6", "peer-id", "cipher", "protocol-flags", "topology", "push-continuation"];
         if ours.contains(&word) || ["compress", "comp-lzo", "shaper", "fragment"].contains(&word) {
-            let help = Some("remove it: the server negotiates this option itself, or does not support it".to_owned());
+            let help = Some("remove this option: the server negotiates it itself, or does not support it".to_owned());
             sink.error(&at.span, format!("\"{word}\" cannot be pushed"), help);
         } else if !push::CLIENTS_TAKE.contains(&word) {
             let near = nearest(word, push::CLIENTS_TAKE.iter().copied());
             let help = near.map_or_else(
-                || "OpenVPN's clients ignore it or end the connection; remove it".to_owned(),
+                || "remove this option: OpenVPN's clients ignore it or end the connection".to_owned(),
                 |best| format!("did you mean \"{best}\"?"),
             );
             sink.error(&at.span, format!("\"{word}\" is not an option that clients accept from a server"), Some(help));
@@ -548,7 +552,8 @@ fn clients(
                 },
                 _ => {
                     let help = Some(
-                        "write an address inside the tunnel's network that neither the gateway nor another client has"
+                        "write an address of the tunnel's network that is not the gateway's address and not the \
+                         address of another client"
                             .to_owned(),
                     );
                     sink.error(&at.span, format!("\"{}\" cannot be a client's address", at.value), help);

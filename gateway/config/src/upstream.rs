@@ -189,7 +189,7 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
             None => kind = Some((https, entry)),
             Some((first, at)) if first != https => {
                 let message = format!("\"{}\" and \"{}\" differ in http and https", at.value, entry.value);
-                let help = "all servers of one upstream are reached the same way; make two upstreams".to_owned();
+                let help = "all servers of one upstream must use the same scheme; write two upstreams".to_owned();
                 sink.error(&entry.span, message, Some(help));
                 good = false;
             }
@@ -273,8 +273,7 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
     let mut plan = plan::read(&section, context.resolver);
     if proxy_protocol.is_some() {
         if let Some(k) = keepalive.filter(|k| k.value > 0) {
-            let help =
-                "set keepalive = 0: with \"proxy_protocol\" each client needs a connection of its own".to_owned();
+            let help = "set keepalive = 0: with \"proxy_protocol\", each client needs a separate connection".to_owned();
             sink.error(&k.span, "\"keepalive\" and \"proxy_protocol\" exclude each other", Some(help));
         }
         upstream.keepalive = 0;
@@ -376,7 +375,7 @@ fn finish(
             let first = group.hosts.first()?;
             if let Some(other) = group.hosts.iter().find(|h| h.value != first.value) {
                 let message = format!("servers with different names: \"{}\" and \"{}\"", first.value, other.value);
-                let help = "set server_name in [upstream.tls] to the name that all their certificates have".to_owned();
+                let help = "set server_name in [upstream.tls] to a name that is in all their certificates".to_owned();
                 sink.error(&other.span, message, Some(help));
                 return None;
             }
@@ -385,7 +384,7 @@ fn finish(
     };
     let bare = server_name.value.trim_end_matches('.');
     if ServerName::try_from(bare).is_err() {
-        sink.error(&server_name.span, format!("\"{bare}\" is not a name that a certificate can have"), None);
+        sink.error(&server_name.span, format!("\"{bare}\" cannot be a name in a certificate"), None);
         return None;
     }
     let policy = settings.policy(&upstream.name, bare.to_owned(), upstream.http);

@@ -215,7 +215,7 @@ pub async fn resolve_all(
     let resolver = Arc::new(Resolver::new(kind));
     let mut out: HashMap<String, io::Result<Found>> = hosts
         .iter()
-        .map(|host| (host.clone(), Err(io::Error::new(ErrorKind::TimedOut, "no DNS server answers in time"))))
+        .map(|host| (host.clone(), Err(io::Error::new(ErrorKind::TimedOut, "no DNS server responded in time"))))
         .collect();
     let mut tasks = tokio::task::JoinSet::new();
     for host in hosts {

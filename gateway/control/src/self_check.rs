@@ -118,7 +118,7 @@ fn open_files() -> Finding {
     match getrlimit(Resource::Nofile).maximum {
         Some(most) if most < FILES => Finding::limited(
             FEATURE,
-            format!("at most {most}; a proxied connection needs two"),
+            format!("at most {most}; each proxied connection needs two"),
             "set LimitNOFILE=1048576 in the systemd unit, or `ulimit -Hn 1048576`",
         ),
         Some(most) => Finding::ok(FEATURE, format!("at most {most}")),
@@ -176,7 +176,7 @@ fn udp_offload() -> Finding {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     match udp::Socket::bind(any, &udp::Options::default()) {
         Ok(socket) => match (socket.segments() > 1, socket.receives_trains()) {
-            (true, true) => Finding::ok(FEATURE, "many datagrams per system call, both ways (GSO, GRO)"),
+            (true, true) => Finding::ok(FEATURE, "many datagrams per system call, in both directions (GSO, GRO)"),
             (gso, gro) => {
                 let has = |has| if has { "yes" } else { "no" };
                 let detail = format!("sending (GSO): {}, receiving (GRO): {}", has(gso), has(gro));
@@ -196,7 +196,7 @@ fn steering() -> Finding {
         steer::attach(&[first, second])
     });
     match attached {
-        Ok(_) => Finding::ok(FEATURE, "the kernel gives each datagram to the lane of its connection"),
+        Ok(_) => Finding::ok(FEATURE, "the kernel delivers each datagram to the lane of its connection"),
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Finding::off(
             FEATURE,
             "not permitted: lanes forward datagrams to each other instead",
@@ -214,10 +214,10 @@ fn fast_open() -> Finding {
         }
         Some(sysctl) => Finding::limited(
             FEATURE,
-            format!("net.ipv4.tcp_fastopen is {}: TLS handshakes take a round trip more", sysctl.bits()),
+            format!("net.ipv4.tcp_fastopen is {}: TLS handshakes need one more round trip", sysctl.bits()),
             sysctl.command(true, true),
         ),
-        None => Finding::off(FEATURE, "this kernel does not have it", None),
+        None => Finding::off(FEATURE, "this kernel does not have TCP Fast Open", None),
     }
 }
 
@@ -230,8 +230,10 @@ fn aes() -> Finding {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let has = false;
     match has {
-        true => Finding::ok(FEATURE, "the CPU has them"),
-        false => Finding::off(FEATURE, "the CPU lacks them: AES-GCM is slow, ChaCha20-Poly1305 is not", None),
+        true => Finding::ok(FEATURE, "the CPU has these instructions"),
+        false => {
+            Finding::off(FEATURE, "the CPU lacks these instructions: AES-GCM is slow, ChaCha20-Poly1305 is not", None)
+        }
     }
 }
 
@@ -239,7 +241,7 @@ fn kernel_tls() -> Finding {
     const FEATURE: &str = "kernel TLS";
     let protocols = read_to_string("/proc/sys/net/ipv4/tcp_available_ulp").unwrap_or_default();
     match protocols.split_whitespace().any(|name| name == "tls") {
-        true => Finding::ok(FEATURE, "the kernel has it; the gateway does not use it"),
+        true => Finding::ok(FEATURE, "the kernel has kernel TLS; the gateway does not use it"),
         false => {
             Finding::off(FEATURE, "not in this kernel, or its module is not loaded; the gateway does not use it", None)
         }
@@ -266,7 +268,7 @@ fn kernel_data_plane() -> Finding {
             let detail = "no `ovpn` in this kernel: [tunnel] uses the user-space plane";
             Finding::off(FEATURE, detail, Some("Linux 6.16 and newer have it: `modprobe ovpn`".to_owned()))
         }
-        Err(e) => Finding::off(FEATURE, format!("the kernel does not say: {e}"), None),
+        Err(e) => Finding::off(FEATURE, format!("the kernel gives no answer: {e}"), None),
     }
 }
 
@@ -276,7 +278,7 @@ fn forwarding() -> Finding {
         Some(1) => Finding::ok(FEATURE, "on, for IPv4"),
         _ => Finding::off(
             FEATURE,
-            "VPN clients reach this machine only",
+            "VPN clients reach only this machine",
             Some("only [tunnel] needs it: sudo sysctl -w net.ipv4.ip_forward=1".to_owned()),
         ),
     }

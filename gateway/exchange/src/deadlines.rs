@@ -114,7 +114,7 @@ pub const TABLE: &[Row] = &[
     },
     Row {
         wait: Wait::Handshake,
-        name: "the end of the handshake, for a request that the server found too early (425)",
+        name: "the end of the handshake, for a request that the server refused as too early (425)",
         party: Some(Party::Client),
         settings: &["handshake_timeout (total)"],
         before: "408",
@@ -130,7 +130,7 @@ pub const TABLE: &[Row] = &[
     },
     Row {
         wait: Wait::RequestRoom,
-        name: "a server that takes no more of a request's body",
+        name: "a server that does not read more of a request's body",
         party: Some(Party::Upstream),
         settings: &["idle_timeout", "min_body_rate"],
         before: "504",
@@ -150,7 +150,7 @@ pub const TABLE: &[Row] = &[
     },
     Row {
         wait: Wait::Connection,
-        name: "a connection to a server, or a stream on one",
+        name: "a connection to a server, or a stream on a connection",
         party: Some(Party::Upstream),
         settings: &[
             "connect_timeout per attempt",
@@ -162,7 +162,7 @@ pub const TABLE: &[Row] = &[
     },
     Row {
         wait: Wait::Authorization,
-        name: "the answer of a server of `forward_auth`, its connection included",
+        name: "the response of a `forward_auth` server, including the connection to it",
         party: Some(Party::Upstream),
         settings: &["timeout in forward_auth (total)", "try_timeout (total)"],
         before: "504; with try_timeout another server",
@@ -186,7 +186,7 @@ pub const TABLE: &[Row] = &[
     },
     Row {
         wait: Wait::ResponseRoom,
-        name: "a client that takes no more of a response",
+        name: "a client that does not read more of a response",
         party: Some(Party::Client),
         settings: &["idle_timeout", "min_body_rate"],
         before: "",
@@ -202,20 +202,20 @@ pub const TABLE: &[Row] = &[
     },
     Row {
         wait: Wait::LastBytes,
-        name: "a client that does not take the last bytes before its connection closes (HTTP/1.1, HTTP/2)",
+        name: "a client that does not read the last bytes before its connection closes (HTTP/1.1, HTTP/2)",
         party: Some(Party::Client),
         settings: &["idle_timeout (total)"],
         before: "",
-        after: "the connection is closed at once",
+        after: "the connection is closed immediately",
     },
     Row {
         wait: Wait::ClientEnd,
-        name: "the client to close its direction of a connection, after the gateway has closed its own (for example over \
-               HTTP/1.1, after a response to an incomplete request)",
+        name: "the client to close its direction of a connection, after the gateway has closed the other direction (for \
+               example over HTTP/1.1, after a response to an incomplete request)",
         party: Some(Party::Client),
         settings: &["2 seconds or 512 KiB, whichever comes first (total)"],
         before: "",
-        after: "the connection is closed at once",
+        after: "the connection is closed immediately",
     },
 ];
 
@@ -542,7 +542,7 @@ pub fn closing(now: Millis, wait: Wait, idle: Millis) -> Millis {
 /// The table as Markdown, for the documentation.
 pub fn table() -> String {
     let mut text = String::from(
-        "| what is waited for | who is blamed | limits | before the response's head has been sent | after |\n\
+        "| what the gateway waits for | who causes the wait | limits | before the response's head has been sent | after that |\n\
          |---|---|---|---|---|\n",
     );
     for row in TABLE {

@@ -107,23 +107,23 @@ counters! {
     accepted, counter, "sealane_connections_accepted_total", "";
     /// Connections with clients that are open.
     open, gauge, "sealane_connections_open", "";
-    /// Times that accepting paused, by what had run out.
+    /// Times that the gateway stopped accepting connections, by the reason.
     paused_connections, counter, "sealane_accept_paused_total", "reason=\"max_connections\"";
-    /// Times that accepting paused, by what had run out.
+    /// Times that the gateway stopped accepting connections, by the reason.
     paused_memory, counter, "sealane_accept_paused_total", "reason=\"max_memory\"";
-    /// Times that accepting paused, by what had run out.
+    /// Times that the gateway stopped accepting connections, by the reason.
     paused_descriptors, counter, "sealane_accept_paused_total", "reason=\"descriptors\"";
     /// Connections handed to the lane that owns the session.
     handed_over, counter, "sealane_connections_handed_over_total", "";
-    /// Connections with a session of another lane that were not taken there, by why.
+    /// Connections with a session of another lane that this lane did not accept, by reason.
     handover_no_room, counter, "sealane_connections_handover_refused_total", "reason=\"no_room\"";
-    /// Connections with a session of another lane that were not taken there, by why.
+    /// Connections with a session of another lane that this lane did not accept, by reason.
     handover_limit, counter, "sealane_connections_handover_refused_total", "reason=\"limit\"";
-    /// Ids that name another lane or process and that neither this process nor a predecessor has made.
+    /// IDs of another lane or process that neither this process nor a predecessor has created.
     forged_session_ids, counter, "sealane_forged_ids_total", "kind=\"session\"";
-    /// Ids that name another lane or process and that neither this process nor a predecessor has made.
+    /// IDs of another lane or process that neither this process nor a predecessor has created.
     forged_connection_ids, counter, "sealane_forged_ids_total", "kind=\"connection\"";
-    /// Keys of rate limits of which another lane could not be told what has passed.
+    /// Updates of rate limits that could not be sent to another lane.
     rate_news_lost, counter, "sealane_rate_limit_news_lost_total", "";
     /// Handshakes by version and kind.
     full_tls13, counter, "sealane_handshakes_total", "version=\"1.3\",kind=\"full\"";
@@ -135,15 +135,15 @@ counters! {
     resumed_tls12, counter, "sealane_handshakes_total", "version=\"1.2\",kind=\"resumed\"";
     /// Nanoseconds that lanes have spent on the first flight of handshakes.
     handshake_nanos, counter, "sealane_handshake_nanoseconds_total", "";
-    /// Hellos that wait to be admitted.
+    /// ClientHellos that wait for admission.
     hellos_waiting, gauge, "sealane_hellos_waiting", "";
     /// Connections whose ClientHello came in the SYN.
     syn_hellos, counter, "sealane_syn_hellos_total", "";
-    /// Clients that were answered before the third packet of their TCP handshake had proven their address.
+    /// Clients that got a response before the third packet of the TCP handshake proved their address.
     syn_unproven, counter, "sealane_syn_unproven_total", "result=\"answered\"";
-    /// Clients that had to wait for it: too many signatures, or only dear ones.
+    /// Clients that had to wait for the third packet: too many signatures, or only RSA keys.
     syn_deferred, counter, "sealane_syn_unproven_total", "result=\"deferred\"";
-    /// Clients whose answer was held back at three times their bytes until then.
+    /// Clients whose response had to wait for the third packet at three times their bytes.
     syn_capped, counter, "sealane_syn_capped_total", "";
     /// Connections whose client sent early data that was accepted.
     early_data_accepted, counter, "sealane_early_data_connections_total", "result=\"accepted\"";
@@ -151,7 +151,7 @@ counters! {
     early_data_rejected, counter, "sealane_early_data_connections_total", "result=\"rejected\"";
     /// Requests answered 425 because they came as early data.
     too_early, counter, "sealane_too_early_total", "";
-    /// Requests begun.
+    /// Requests started.
     requests, counter, "sealane_requests_total", "";
     /// Requests under way.
     active, gauge, "sealane_requests_active", "";
@@ -169,39 +169,39 @@ counters! {
     request_bytes, counter, "sealane_request_body_bytes_total", "";
     /// Bytes of response bodies.
     response_bytes, counter, "sealane_response_body_bytes_total", "";
-    /// Exchanges that ended before their time, by who gave up.
+    /// Exchanges that ended early, by the party that ended them.
     client_aborts, counter, "sealane_aborted_exchanges_total", "by=\"client\"";
-    /// Exchanges that ended before their time, by who gave up.
+    /// Exchanges that ended early, by the party that ended them.
     upstream_aborts, counter, "sealane_aborted_exchanges_total", "by=\"upstream\"";
     /// Exchanges ended early, by whom.
     gateway_aborts, counter, "sealane_aborted_exchanges_total", "by=\"gateway\"";
-    /// Client connections closed for their slowness.
+    /// Client connections closed because the client was too slow.
     client_timeouts, counter, "sealane_client_timeouts_total", "";
-    /// Bodies that were given up because too few bytes moved (`min_body_rate`), by who was too slow.
+    /// Bodies that were stopped because too few bytes were transferred (`min_body_rate`), by the slow party.
     slow_clients, counter, "sealane_slow_bodies_total", "party=\"client\"";
-    /// Bodies that were given up because too few bytes moved (`min_body_rate`), by who was too slow.
+    /// Bodies that were stopped because too few bytes were transferred (`min_body_rate`), by the slow party.
     slow_upstreams, counter, "sealane_slow_bodies_total", "party=\"upstream\"";
     /// Connections to upstreams opened.
     upstream_connects, counter, "sealane_upstream_connects_total", "";
     /// Connections to upstreams that failed or timed out.
     upstream_connect_failures, counter, "sealane_upstream_connect_failures_total", "";
-    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    /// Connections to upstreams with `syn_tls`, by the result of the ClientHello in the SYN.
     upstream_syn_embedded, counter, "sealane_upstream_syn_total", "result=\"embedded\"";
-    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    /// Connections to upstreams with `syn_tls`, by the result of the ClientHello in the SYN.
     upstream_syn_not_taken, counter, "sealane_upstream_syn_total", "result=\"not_taken\"";
-    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    /// Connections to upstreams with `syn_tls`, by the result of the ClientHello in the SYN.
     upstream_syn_no_cookie, counter, "sealane_upstream_syn_total", "result=\"no_cookie\"";
-    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    /// Connections to upstreams with `syn_tls`, by the result of the ClientHello in the SYN.
     upstream_syn_hedged, counter, "sealane_upstream_syn_total", "result=\"hedged\"";
-    /// Connections to upstreams with `syn_tls`, by what became of the hello in the SYN.
+    /// Connections to upstreams with `syn_tls`, by the result of the ClientHello in the SYN.
     upstream_syn_refused, counter, "sealane_upstream_syn_total", "result=\"refused\"";
-    /// Connections to upstreams with `syn_tls` that were made in sequence, by why.
+    /// Connections to upstreams with `syn_tls` that were made in sequence, by reason.
     upstream_syn_too_large, counter, "sealane_upstream_syn_skipped_total", "reason=\"too_large\"";
-    /// Connections to upstreams with `syn_tls` that were made in sequence, by why.
+    /// Connections to upstreams with `syn_tls` that were made in sequence, by reason.
     upstream_syn_paused, counter, "sealane_upstream_syn_skipped_total", "reason=\"paused\"";
-    /// Connections to upstreams with `syn_tls` that were made in sequence, by why.
+    /// Connections to upstreams with `syn_tls` that were made in sequence, by reason.
     upstream_syn_whole, counter, "sealane_upstream_syn_skipped_total", "reason=\"hello_refused\"";
-    /// Connections to upstreams with `syn_tls` that were made in sequence, by why.
+    /// Connections to upstreams with `syn_tls` that were made in sequence, by reason.
     upstream_syn_not_allowed, counter, "sealane_upstream_syn_skipped_total", "reason=\"not_allowed\"";
     /// Requests sent on a kept connection.
     upstream_reused, counter, "sealane_upstream_reused_total", "";
@@ -221,41 +221,41 @@ counters! {
     no_server, counter, "sealane_upstream_unavailable_total", "";
     /// Requests that waited for a server with room.
     queued, counter, "sealane_upstream_queued_total", "";
-    /// Requests answered 503 while all servers were full, by why.
+    /// Requests answered 503 while all servers were full, by reason.
     queue_full, counter, "sealane_upstream_queue_refused_total", "reason=\"full\"";
-    /// Requests answered 503 while all servers were full, by why.
+    /// Requests answered 503 while all servers were full, by reason.
     queue_timeouts, counter, "sealane_upstream_queue_refused_total", "reason=\"timeout\"";
-    /// What was refused because a client did too much of it.
+    /// Refusals because a client exceeded a rate or a limit, by what was refused.
     rate_limited, counter, "sealane_rate_limited_total", "what=\"request\"";
-    /// What was refused because a client did too much of it.
+    /// Refusals because a client exceeded a rate or a limit, by what was refused.
     connections_limited, counter, "sealane_rate_limited_total", "what=\"connection\"";
-    /// What was refused because a client did too much of it.
+    /// Refusals because a client exceeded a rate or a limit, by what was refused.
     clients_limited, counter, "sealane_rate_limited_total", "what=\"open_connection\"";
-    /// What was refused because a client did too much of it.
+    /// Refusals because a client exceeded a rate or a limit, by what was refused.
     handshakes_limited, counter, "sealane_rate_limited_total", "what=\"handshake\"";
-    /// What was refused because `allow` and `deny` do not let the client's address in.
+    /// Refusals because `allow` and `deny` do not admit the client's address, by what was refused.
     connections_denied, counter, "sealane_access_denied_total", "what=\"connection\"";
-    /// What was refused because `allow` and `deny` do not let the client's address in.
+    /// Refusals because `allow` and `deny` do not admit the client's address, by what was refused.
     requests_denied, counter, "sealane_access_denied_total", "what=\"request\"";
-    /// What was refused because `allow` and `deny` do not let the client's address in.
+    /// Refusals because `allow` and `deny` do not admit the client's address, by what was refused.
     relays_denied, counter, "sealane_access_denied_total", "what=\"relay\"";
-    /// Requests about which a server of forward_auth was asked, by what came of it.
+    /// Requests checked by a server of forward_auth, by result.
     admitted, counter, "sealane_forward_auth_total", "result=\"admitted\"";
-    /// Requests about which a server of forward_auth was asked, by what came of it.
+    /// Requests checked by a server of forward_auth, by result.
     not_admitted, counter, "sealane_forward_auth_total", "result=\"refused\"";
-    /// Requests about which a server of forward_auth was asked, by what came of it.
+    /// Requests checked by a server of forward_auth, by result.
     not_authorized, counter, "sealane_forward_auth_total", "result=\"failed\"";
-    /// Connections that were reset because they held the most while memory was short.
+    /// Connections that were reset because they used the most memory when the memory limit was reached.
     memory_resets, counter, "sealane_memory_resets_total", "";
-    /// Connections relayed without being read.
+    /// Connections relayed without decryption.
     relays, counter, "sealane_relayed_connections_total", "";
-    /// Connections closed because no upstream is configured for what they ask for.
+    /// Connections closed because no upstream is configured for the requested name.
     relays_refused, counter, "sealane_relays_refused_total", "";
-    /// Bytes of relayed connections, by where they went.
+    /// Bytes of relayed connections, by direction.
     relayed_up, counter, "sealane_relayed_bytes_total", "to=\"upstream\"";
-    /// Bytes of relayed connections, by where they went.
+    /// Bytes of relayed connections, by direction.
     relayed_down, counter, "sealane_relayed_bytes_total", "to=\"client\"";
-    /// Requests answered 421: the host stands under other TLS rules than the connection.
+    /// Requests answered 421: the host has other TLS rules than the connection.
     misdirected, counter, "sealane_misdirected_requests_total", "";
     /// Checks of certificate authorities that were answered, by the type of the challenge (RFC 8555, RFC 8737).
     challenges_http, counter, "sealane_acme_challenges_answered_total", "type=\"http-01\"";
@@ -277,57 +277,57 @@ counters! {
     h2_connections, counter, "sealane_http2_connections_total", "side=\"client\"";
     /// HTTP/2 connections by side.
     h2_upstream_connections, counter, "sealane_http2_connections_total", "side=\"upstream\"";
-    /// HTTP/2 connections with clients closed for what the client did.
+    /// HTTP/2 connections with clients closed because of an error of the client.
     h2_floods, counter, "sealane_http2_connection_errors_total", "kind=\"flood\"";
-    /// HTTP/2 connections with clients closed for what the client did.
+    /// HTTP/2 connections with clients closed because of an error of the client.
     h2_errors, counter, "sealane_http2_connection_errors_total", "kind=\"protocol\"";
-    /// HTTP/2 connections to upstreams that the gateway closed at a limit of its own.
+    /// HTTP/2 connections to upstreams that the gateway closed because of one of its limits.
     h2_upstream_limits, counter, "sealane_http2_upstream_limits_total", "";
     /// HTTP/2 streams that clients have reset.
     h2_resets, counter, "sealane_http2_streams_reset_total", "";
     /// HTTP/2 streams refused because clients opened them after a GOAWAY.
     h2_refused, counter, "sealane_http2_streams_refused_total", "";
-    /// QUIC connections whose handshake came to its end.
+    /// QUIC connections with a complete handshake.
     quic_connections, counter, "sealane_quic_connections_total", "";
-    /// Datagrams that have come.
+    /// Datagrams received.
     quic_datagrams_in, counter, "sealane_quic_datagrams_total", "direction=\"in\"";
-    /// Datagrams that have gone.
+    /// Datagrams sent.
     quic_datagrams_out, counter, "sealane_quic_datagrams_total", "direction=\"out\"";
-    /// Datagrams passed on to the lane that owns their connection.
+    /// Datagrams forwarded to the lane that owns their connection.
     quic_forwarded, counter, "sealane_quic_datagrams_forwarded_total", "";
-    /// Datagrams dropped unread, by why.
+    /// Datagrams dropped without being read, by reason.
     quic_dropped_oversize, counter, "sealane_quic_datagrams_dropped_total", "reason=\"oversize\"";
-    /// Datagrams dropped unread, by why.
+    /// Datagrams dropped without being read, by reason.
     quic_dropped_mailbox, counter, "sealane_quic_datagrams_dropped_total", "reason=\"mailbox_full\"";
-    /// Datagrams dropped unread, by why.
+    /// Datagrams dropped without being read, by reason.
     quic_dropped_process, counter, "sealane_quic_datagrams_dropped_total", "reason=\"process_full\"";
-    /// Datagrams dropped unread, by why.
+    /// Datagrams dropped without being read, by reason.
     quic_dropped_misdirected, counter, "sealane_quic_datagrams_dropped_total", "reason=\"misdirected\"";
     /// Datagrams that the kernel refused to send.
     quic_send_errors, counter, "sealane_quic_send_errors_total", "";
-    /// Clients sent back with Retry to show that they are where they say they are.
+    /// Clients that got a Retry to prove their address.
     quic_retries, counter, "sealane_quic_retries_total", "";
-    /// Clients of another version of QUIC, told which there is.
+    /// Clients of another QUIC version that got a Version Negotiation packet.
     quic_version_negotiations, counter, "sealane_quic_version_negotiations_total", "";
-    /// New connections refused at a limit.
+    /// New connections refused because of a limit.
     quic_refused, counter, "sealane_quic_refused_total", "";
-    /// Connections ended for a breach of QUIC's rules.
+    /// Connections ended because the peer violated the QUIC protocol.
     quic_transport_errors, counter, "sealane_quic_transport_errors_total", "";
     /// Connections to upstreams over HTTP/3.
     h3_upstream_connections, counter, "sealane_http3_upstream_connections_total", "";
-    /// Upstreams that could not be reached over QUIC and were asked over TCP.
+    /// Upstreams that could not be reached over QUIC, so that TCP was used.
     h3_fallbacks, counter, "sealane_http3_upstream_fallbacks_total", "";
-    /// HTTP/3 connections ended for a breach of the rules.
+    /// HTTP/3 connections ended because of a protocol violation.
     h3_connection_errors, counter, "sealane_http3_errors_total", "scope=\"connection\"";
-    /// HTTP/3 streams ended for a breach of the rules.
+    /// HTTP/3 streams ended because of a protocol violation.
     h3_stream_errors, counter, "sealane_http3_errors_total", "scope=\"stream\"";
-    /// Requests over HTTP/3 called off by their client.
+    /// Requests over HTTP/3 cancelled by their client.
     h3_resets, counter, "sealane_http3_streams_reset_total", "";
-    /// Connections closed because their PROXY protocol header was malformed, or not there in time.
+    /// Connections closed because their PROXY protocol header was malformed or did not arrive in time.
     bad_proxy_headers, counter, "sealane_proxy_protocol_errors_total", "";
-    /// Records for the log that were dropped because control was behind.
+    /// Records for the log that were dropped because control did not read them fast enough.
     records_lost, counter, "sealane_log_records_lost_total", "";
-    /// Connections closed because PROXY protocol headers are taken from trusted_proxies alone.
+    /// Connections closed because PROXY protocol headers are accepted only from trusted_proxies.
     untrusted_proxies, counter, "sealane_untrusted_proxies_total", "";
 }
 

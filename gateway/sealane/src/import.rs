@@ -54,7 +54,7 @@ Example:
     Openvpn {
         /// The OpenVPN configuration, such as /etc/openvpn/server.conf
         file: PathBuf,
-        /// Output file; inline blocks are written beside it [default: standard output]
+        /// Output file; inline blocks are written to the same folder [default: standard output]
         #[arg(short, long)]
         out: Option<PathBuf>,
     },
@@ -68,7 +68,7 @@ pub struct Options {
     /// Output file, which must not exist [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The report: what is not the same, everything (both on the standard error), or everything as JSON on the standard output
+    /// The report: differences, or everything, on standard error; or everything as JSON on standard output
     #[arg(long, value_enum, default_value_t = ReportKind::Text)]
     report: ReportKind,
     /// The same as --report json
@@ -127,7 +127,7 @@ pub fn execute(command: ImportCommand) -> Result<()> {
 fn server(options: &Options, import: fn(&dyn Reader, &Path) -> Result<Imported, Failed>) -> Result<()> {
     let json = options.json || options.report == ReportKind::Json;
     if json && options.out.is_none() {
-        bail!("--report json prints the report on the standard output: say with --out where the configuration goes");
+        bail!("--report json prints the report on standard output: add --out with a file for the configuration");
     }
     // The result may lie elsewhere.
     let path = std::path::absolute(&options.file).with_context(|| options.file.display().to_string())?;
@@ -143,8 +143,8 @@ fn server(options: &Options, import: fn(&dyn Reader, &Path) -> Result<Imported, 
     match report.count(Outcome::Undecided) {
         0 => Ok(()),
         n => bail!(
-            "{n} directives decide who may connect, or how strong the protection is, and have no translation; the configuration does \
-             not start before you have decided about each (\"undecided\" in it)"
+            "{n} directives that decide who may connect, or how strong the protection is, have no translation; the \
+             gateway does not start with this configuration before you have removed each of them from \"undecided\""
         ),
     }
 }

@@ -27,7 +27,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const EXAMPLES: &str = "\
 Examples:
   sealane demo
-      try it: https://localhost:8443 with a development certificate and a test server
+      serve a test server at https://localhost:8443 with a development certificate
   sealane proxy --listen :443 --cert cert.pem --key key.pem --to http://127.0.0.1:3000
       serve a local HTTP server over HTTPS
   sealane serve -c /etc/sealane/sealane.toml
@@ -51,9 +51,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start a demo: a test server over HTTPS, with a development certificate
+    /// Start a demo: an HTTPS test server with a development certificate
     Demo {
-        /// The port on 127.0.0.1; if it is in use, the next free one
+        /// The port on 127.0.0.1; if this port is in use, the next free port
         #[arg(long, default_value_t = 8443)]
         port: u16,
         /// Number of lanes (threads) [default: the CPU cores this process may use]
@@ -78,7 +78,7 @@ Examples:
         #[arg(long, value_name = "N")]
         keepalive: Option<usize>,
     },
-    /// Answer every request with a fixed response (a maintenance page, a test)
+    /// Send a fixed response to every request, for example a maintenance page
     #[command(after_help = "\
 Example:
   sealane respond --listen :443 --cert cert.pem --key key.pem --status 503 --body 'Back at noon.'")]
@@ -98,8 +98,8 @@ Example:
     /// Run a local proxy that sends other programs' ClientHello in the TCP SYN
     #[command(after_help = "\
 TLS stays end to end: nothing is decrypted. Programs connect to --listen instead of the server.
-With --redirect (needs root and nftables), the system redirects the connections of programs, and
-the programs need no change.
+With --redirect, the system redirects the connections of programs to the proxy, and programs need
+no change. --redirect needs root and nftables.
 
 Examples:
   sealane client --listen 127.0.0.1:7443 --to example.com:443
@@ -128,9 +128,9 @@ Examples:
   sealane config example > sealane.toml
   sealane serve -c sealane.toml
 
-While the gateway runs: `sealane reload` (SIGHUP) reads the file again, `sealane drain` (SIGTERM,
-Ctrl-C) finishes open requests and stops, `sealane status` and `sealane top` show what the
-gateway is doing.")]
+While the gateway runs, `sealane reload` (SIGHUP) loads the changed file, `sealane drain` (SIGTERM,
+Ctrl-C) finishes open requests and stops the gateway, and `sealane status` and `sealane top` show
+what the gateway is doing.")]
     Serve {
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
@@ -148,7 +148,7 @@ Examples:
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// Check the file alone: read no certificates, resolve no names
+        /// Check only the file: read no certificates, resolve no names
         #[arg(long)]
         offline: bool,
         /// Audit by a policy: modern, intermediate, old, pci-dss-4, hipaa, fips-140-3 or cnsa-2
@@ -186,7 +186,7 @@ Examples:
         #[arg(long, value_name = "N")]
         rounds: Option<u64>,
     },
-    /// List the certificates of a running gateway, or renew one that an authority issues
+    /// List the certificates of a running gateway, or renew an automatic certificate
     #[command(
         args_conflicts_with_subcommands = true,
         after_help = "\
@@ -207,9 +207,9 @@ Examples:
     Reload(running::At),
     /// Upgrade a running gateway to the installed binary; open requests are finished (SIGUSR2)
     ///
-    /// No client is refused. What the old process has open after `drain_timeout` is cut off.
+    /// No client is refused. After `drain_timeout`, the old process closes connections that are still open.
     Upgrade(running::At),
-    /// Stop a running gateway after its open requests (SIGTERM)
+    /// Stop a running gateway when its open requests are finished (SIGTERM)
     Drain(running::At),
     /// Drain an upstream server of a running gateway, or set its weight
     #[command(after_help = "\
@@ -227,8 +227,11 @@ Example:
     },
     /// Reopen the access log of a running gateway, after a rotation (SIGUSR1)
     ReopenLogs(running::At),
-    /// Print the log level of a running gateway, or change it until the next start
+    /// Print or change the log level of a running gateway
     #[command(after_help = "\
+The new level applies until the next start or upgrade, or until a reload finds that `level` in the
+configuration has changed.
+
 Example:
   sealane log-level debug")]
     LogLevel {
@@ -237,7 +240,7 @@ Example:
         /// The new level: error, warn, info, debug or trace
         level: Option<Level>,
     },
-    /// Look at what this system offers
+    /// Show which system features the gateway can use
     #[command(subcommand, name = "self")]
     Itself(SelfCommand),
     /// Print shell completions
@@ -260,10 +263,10 @@ Example:
 
 #[derive(Subcommand)]
 enum SelfCommand {
-    /// Print which features and limits of this system the gateway can use, and how to change the others
+    /// Print which features of this system the gateway can use, its limits, and how to change them
     #[command(after_help = "\
-Run it as the user that the gateway runs as. It changes nothing. A feature that is off is no
-failure: the gateway works without it. Exit code 0: printed.
+Run this command as the user of the gateway. It changes nothing. If a feature is off, this is not
+an error: the gateway works without it. Exit code 0: printed.
 
 Examples:
   sealane self check
@@ -277,7 +280,7 @@ Examples:
 
 #[derive(Subcommand)]
 enum CertificatesCommand {
-    /// Order a new certificate for a name now (with certificates = "auto"), and wait for it
+    /// Order a new certificate for a name (with certificates = "auto"), and wait until it is issued
     Renew {
         #[command(flatten)]
         at: running::At,
@@ -294,8 +297,8 @@ enum ConfigCommand {
     Schema,
     /// Print a configuration with every default filled in and secrets masked
     #[command(after_help = "\
-Opens no file but the configuration and asks no DNS server. Exit code 0: printed. 1: the
-configuration has mistakes, which are printed as by `sealane check --offline`.
+This command opens only the configuration file and sends no DNS queries. Exit code 0: printed.
+1: the configuration has mistakes; they are printed as by `sealane check --offline`.
 
 Examples:
   sealane config show -c sealane.toml
@@ -304,7 +307,7 @@ Examples:
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// Print it as JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -377,7 +380,7 @@ impl Serving {
 fn lanes(s: &str) -> Result<usize, String> {
     match s.parse() {
         Ok(n @ 1..=1024) => Ok(n),
-        _ => Err("a number from 1 to 1024".to_owned()),
+        _ => Err("write a number from 1 to 1024".to_owned()),
     }
 }
 
@@ -504,7 +507,7 @@ fn check(path: &Path, offline: bool, policy: Option<Policy>, json: bool) -> Resu
             Some(c) => {
                 let counts = [(c.listeners.len(), "listening address", "es"), (c.upstreams.len(), "upstream", "s")]
                     .map(|(n, what, plural)| format!("{n} {what}{}", if n == 1 { "" } else { plural }));
-                let by = policy.map_or_else(String::new, |policy| format!("; nothing breaks {policy}"));
+                let by = policy.map_or_else(String::new, |policy| format!("; no violation of policy {policy}"));
                 print(&format!("{}: good ({}{by})\n", path.display(), counts.join(", ")))?;
                 if let Some(note) = syn_tls::note(c).filter(|_| !offline) {
                     eprintln!("{}: note: {note}", path.display());

@@ -18,7 +18,7 @@ const LATER: Duration = Duration::from_secs(180);
 /// Where the gateway is asked.
 #[derive(Args)]
 pub struct At {
-    /// The gateway's admin socket (`socket` in the `admin` section) [default: /run/sealane/admin.sock]
+    /// The gateway's admin socket (`socket` in `[admin]`) [default: /run/sealane/admin.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -28,7 +28,7 @@ pub struct At {
 pub struct AtEither {
     #[command(flatten)]
     socket: At,
-    /// The gateway's admin address (`listen` in the `admin` section), instead of the socket
+    /// The gateway's admin address (`listen` in `[admin]`), instead of the socket
     #[arg(long, value_name = "ADDR", conflicts_with = "socket", value_parser = address)]
     admin: Option<SocketAddr>,
 }
@@ -61,7 +61,7 @@ pub fn command(at: At, what: &str) -> Result<String> {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub struct Change {
-    /// Send no new requests to the server; finish the open ones
+    /// Send no new requests to the server; open requests are finished
     #[arg(long)]
     drain: bool,
     /// End the drain: send requests to the server again
@@ -112,7 +112,7 @@ fn describe_certificate(t: &mut String, c: &CertificateStatus) {
     // Writing to a string cannot fail.
     let _ = writeln!(t, "{}", c.subject);
     let issuer = match c.self_signed {
-        true => "self-signed, until an authority has issued one",
+        true => "self-signed, until an authority has issued a certificate",
         false => &c.issuer,
     };
     let _ = writeln!(t, "  issuer        {issuer}");
@@ -200,7 +200,7 @@ fn describe(s: &Status) -> String {
     }
     let _ =
         writeln!(t, "connections    {} open, {} accepted", total("connections_open"), total("connections_accepted"));
-    let _ = writeln!(t, "requests       {} active, {} begun", total("requests_active"), total("requests"));
+    let _ = writeln!(t, "requests       {} active, {} started", total("requests_active"), total("requests"));
     let _ = writeln!(t, "handshakes     {}", starting("handshakes{"));
     for lane in &s.lanes {
         let count = |name: &str| lane.counters.get(name).copied().unwrap_or(0);

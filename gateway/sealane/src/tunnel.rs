@@ -34,13 +34,13 @@ pub enum TunnelCommand {
     Import {
         /// The OpenVPN configuration, such as /etc/openvpn/server.conf
         file: PathBuf,
-        /// Output file; inline blocks are written beside it [default: standard output]
+        /// Output file; inline blocks are written to the same folder [default: standard output]
         #[arg(short, long)]
         out: Option<PathBuf>,
     },
     /// Show connected clients
     Status {
-        /// The gateway's configuration file; it names the status file
+        /// The gateway's configuration file, which names the status file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
         /// Print JSON
@@ -95,7 +95,7 @@ pub fn import_openvpn(file: &Path, out: Option<&Path>) -> Result<()> {
         Some(out) => import::write_all(&imported, out)?,
         None => {
             for (name, _) in &imported.files {
-                eprintln!("{}: with --out the block <…> is written to {name}", file.display());
+                eprintln!("{}: with --out, the command writes the block <…> to {name}", file.display());
             }
             print(&imported.toml)?;
         }
@@ -103,8 +103,8 @@ pub fn import_openvpn(file: &Path, out: Option<&Path>) -> Result<()> {
     match imported.undecided.len() {
         0 => Ok(()),
         n => bail!(
-            "{n} of its options decide who may connect, or how, and have no translation; the configuration does \
-             not start before you have decided about each (\"undecided\" in it)"
+            "{n} options that decide who may connect, or how, have no translation; the gateway does not start with \
+             this configuration before you have removed each of them from \"undecided\""
         ),
     }
 }

@@ -106,23 +106,25 @@ impl LinkConfig {
     pub(crate) fn check(&self) -> Result<(), LinkError> {
         let share = |name, v: f64| match (0.0..=1.0).contains(&v) {
             true => Ok(()),
-            false => Err(LinkError::Setting(format!("{name} is a share from 0 to 1 (or 0% to 100%), not {v}"))),
+            false => Err(LinkError::Setting(format!("{name} must be a share from 0 to 1 (or 0% to 100%), not {v}"))),
         };
         share("loss", self.loss)?;
         share("reorder", self.reorder)?;
         share("duplicate", self.duplicate)?;
         if self.jitter > self.rtt / 2 {
             let most = self.rtt / 2;
-            return Err(LinkError::Setting(format!("jitter is at most half the RTT, here {most:?}")));
+            return Err(LinkError::Setting(format!("jitter must be at most half of the RTT, here {most:?}")));
         }
         if self.rtt > Duration::from_secs(10) {
-            return Err(LinkError::Setting("rtt is at most 10s".to_owned()));
+            return Err(LinkError::Setting("rtt must be at most 10s".to_owned()));
         }
         if self.mtu < 1280 {
-            return Err(LinkError::Setting("mtu is at least 1280, which IPv6 needs (RFC 8200 §5)".to_owned()));
+            return Err(LinkError::Setting(
+                "mtu must be at least 1280, because IPv6 needs it (RFC 8200 §5)".to_owned(),
+            ));
         }
         if self.rate == Some(0) {
-            return Err(LinkError::Setting("rate is more than 0".to_owned()));
+            return Err(LinkError::Setting("rate must be more than 0".to_owned()));
         }
         Ok(())
     }
@@ -132,7 +134,7 @@ impl LinkConfig {
 ///
 /// Errors: what is wrong, with what to write.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time: write \"11.6ms\", \"400us\" or \"1s\"");
+    let wrong = || format!("{text:?} is not a duration: write \"11.6ms\", \"400us\" or \"1s\"");
     let at = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?;
     let unit = match &text[at..] {
         "us" => 1e-6,
@@ -146,7 +148,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// Reads a share: `1%` or `0.01`.
 pub fn parse_share(text: &str) -> Result<f64, String> {
-    let wrong = || format!("{text:?} is no share: write \"1%\" or \"0.01\"");
+    let wrong = || format!("{text:?} is not a share: write \"1%\" or \"0.01\"");
     let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |n| (n, 0.01));
     let share: f64 = number.trim().parse::<f64>().map_err(|_| wrong())? * scale;
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(wrong()) }
@@ -154,7 +156,7 @@ pub fn parse_share(text: &str) -> Result<f64, String> {
 
 /// Reads a rate: `20mbit`, `1.5gbit`, `500kbit`.
 pub fn parse_rate(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no rate: write \"20mbit\", \"1gbit\" or \"500kbit\"");
+    let wrong = || format!("{text:?} is not a rate: write \"20mbit\", \"1gbit\" or \"500kbit\"");
     let units = [("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
     let (number, scale) = units.iter().find_map(|(u, s)| Some((text.strip_suffix(u)?, s))).ok_or_else(wrong)?;
     let rate = number.trim().parse::<f64>().map_err(|_| wrong())? * scale;

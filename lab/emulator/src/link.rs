@@ -44,13 +44,13 @@ impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Setting(what) => f.write_str(what),
-            Self::Netem(why) => write!(f, "no netem: {why} (`--backend tun` does without)"),
+            Self::Netem(why) => write!(f, "no netem: {why} (`--backend tun` does not need it)"),
             Self::Privileges(e) => {
                 write!(f, "no network namespace ({e}): run as root, or allow user namespaces for ordinary users")
             }
-            Self::Device(e) if e.kind() == io::ErrorKind::NotFound => f.write_str(
-                "there is no /dev/net/tun: `modprobe tun` brings it; a container needs --device /dev/net/tun",
-            ),
+            Self::Device(e) if e.kind() == io::ErrorKind::NotFound => {
+                f.write_str("there is no /dev/net/tun: run `modprobe tun`; a container needs --device /dev/net/tun")
+            }
             Self::Device(e) => write!(f, "cannot set up a TUN device: {e} (in a container: --device /dev/net/tun)"),
             Self::Io(e) => e.fmt(f),
         }
@@ -322,7 +322,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "link: RTT {} ms asked, {:.3} before", self.target, self.before.mean)?;
+        write!(f, "link: RTT {} ms requested, {:.3} before", self.target, self.before.mean)?;
         if let Some(after) = &self.after {
             write!(f, ", {:.3} after", after.mean)?;
         }
@@ -350,7 +350,7 @@ impl fmt::Display for Report {
             }
         }
         if !self.real_time {
-            write!(f, "\n  without real-time priority (it needs CAP_SYS_NICE): expect more lateness")?;
+            write!(f, "\n  without real-time priority (it needs CAP_SYS_NICE): packets will be later")?;
         }
         match &self.void {
             Some(why) => write!(f, "\n  void: {why}"),

@@ -70,7 +70,7 @@ impl<'a> Bench<'a> {
             Method::Turns => (
                 "one subject after the other, each alone",
                 format!(
-                    "a round in which others used more than {:.2} CPUs, or that failed a check",
+                    "a round in which other programs used more than {:.2} CPUs, or that failed a check",
                     options.max_foreign
                 ),
             ),

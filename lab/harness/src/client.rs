@@ -53,7 +53,7 @@ pub fn plan(url: &str, tls: &TlsOptions) -> anyhow::Result<Plan> {
         url.host
             .parse()
             .map(|ip: std::net::IpAddr| SocketAddr::new(ip, url.port))
-            .with_context(|| format!("{} is no address", url.host))
+            .with_context(|| format!("{} is not an address", url.host))
     })?;
     let mut plan = Plan::new(origins);
     plan.tls = tls.clone();
@@ -141,7 +141,7 @@ pub fn check_alike(servers: &[(&str, SocketAddr)], path: &str, tls: &TlsOptions)
         match &first {
             None => first = Some((name, answer)),
             Some((other, expected)) if *expected != answer => {
-                bail!("they do not answer alike: {other} {expected:?}, {name} {answer:?}");
+                bail!("the subjects send different responses: {other} {expected:?}, {name} {answer:?}");
             }
             Some(_) => {}
         }

@@ -83,7 +83,7 @@ impl Running {
             if let Some((_, child)) = self.children.last_mut()
                 && let Some(status) = child.try_wait()?
             {
-                bail!("{} ended at its start ({status}): {}", launch.name, tail(&launch.output));
+                bail!("{} ended while it started ({status}): {}", launch.name, tail(&launch.output));
             }
             if TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok() {
                 return Ok(());
@@ -113,7 +113,7 @@ impl Running {
     /// One that has ended by itself, which servers under test must not.
     pub fn ended(&mut self) -> Option<String> {
         self.children.iter_mut().find_map(|(name, child)| match child.try_wait() {
-            Ok(Some(status)) => Some(format!("{name} ended by itself ({status})")),
+            Ok(Some(status)) => Some(format!("{name} ended unexpectedly ({status})")),
             _ => None,
         })
     }

@@ -61,7 +61,7 @@ pub fn find(spec: &Spec, options: &Options) -> anyhow::Result<Found> {
                 missing.push(format!("{}: no program {:?} on this machine", subject.name, subject.program));
             }
             None => bail!(
-                "{} is not here: no program {:?}; name one with --subject {}=PATH",
+                "{} was not found: there is no program {:?}; name it with --subject {}=PATH",
                 subject.name,
                 subject.program,
                 subject.name

@@ -116,7 +116,7 @@ pub fn take(
         });
         let mut sample = measure()?;
         if let Some(foreign) = watch.map(|w| w.foreign()).filter(|f| *f > options.max_foreign) {
-            sample.void.push(format!("others used {foreign:.2} CPUs (at most {:.2})", options.max_foreign));
+            sample.void.push(format!("other programs used {foreign:.2} CPUs (at most {:.2})", options.max_foreign));
         }
         if options.cancelled() {
             return Err(crate::Stopped.into());
@@ -190,7 +190,7 @@ mod tests {
         let mut part = Part::new("p", "P", "");
         let mut fine = || Ok(Sample::of("v", 1.0));
         assert_eq!(take(&options, &mut part, "x", "r", Quiet::Wanted, &mut fine).unwrap(), None);
-        assert!(part.voids[0].why.starts_with("others used"), "{}", part.voids[0].why);
+        assert!(part.voids[0].why.starts_with("other programs used"), "{}", part.voids[0].why);
         assert!(take(&options, &mut part, "x", "r", Quiet::Indifferent, &mut fine).unwrap().is_some());
     }
 

@@ -72,7 +72,7 @@ impl Spec {
         let mut ids: Vec<&str> = spec.parts.iter().map(|p| p.id.as_str()).collect();
         ids.sort_unstable();
         if let Some(twice) = ids.windows(2).find(|w| w[0] == w[1]) {
-            bail!("{}: part {:?} is there twice", spec.name, twice[0]);
+            bail!("{}: part {:?} occurs twice", spec.name, twice[0]);
         }
         for key in spec.quick.keys().chain(spec.full.keys()) {
             if !(spec.quick.contains_key(key) && spec.full.contains_key(key)) {

@@ -170,5 +170,5 @@ fn a_round_without_quiet_is_void() {
     );
     assert_eq!(page.parts[0].skipped, None);
     assert_eq!(page.parts[0].voids.len(), 2);
-    assert!(page.parts[0].voids[0].why.starts_with("others used"), "{:?}", page.parts[0].voids);
+    assert!(page.parts[0].voids[0].why.starts_with("other programs used"), "{:?}", page.parts[0].voids);
 }

@@ -30,7 +30,7 @@ pub fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, LoadError> {
     let found: Vec<SocketAddr> =
         (host, port).to_socket_addrs().map_err(|e| LoadError::Usage(format!("cannot find {host}: {e}")))?.collect();
     if found.is_empty() {
-        return Err(LoadError::Usage(format!("{host} has no address")));
+        return Err(LoadError::Usage(format!("{host} does not resolve to an address")));
     }
     Ok(found)
 }
@@ -123,12 +123,12 @@ fn explain(plan: &Plan, host: &str, why: &str) -> LoadError {
     let certificate = why.contains("certificate");
     let hint = match (plan.tls.verify, &plan.tls.ca) {
         (Verify::Full | Verify::Chain, None) if certificate => {
-            "; trust its authority with --ca FILE, or leave the chain unchecked with --verify signature"
+            "; trust its authority with --ca FILE, or skip the check of the chain with --verify signature"
         }
         (Verify::Full, Some(_)) if certificate => {
-            "; check the name and what --ca names, or choose --verify chain or --verify signature"
+            "; check the name and the file in --ca, or use --verify chain or --verify signature"
         }
-        (Verify::Chain, Some(_)) if certificate => "; check what --ca names, or choose --verify signature",
+        (Verify::Chain, Some(_)) if certificate => "; check the file in --ca, or use --verify signature",
         _ => "",
     };
     LoadError::Unreachable(format!("TLS with {host}: {why}{hint}"))
@@ -148,7 +148,7 @@ pub fn descriptors(connections: usize) -> Result<(), LoadError> {
         return Ok(());
     }
     Err(LoadError::Usage(format!(
-        "{connections} connections need {needed} file descriptors and this process may have {hard}; \
+        "{connections} connections need {needed} file descriptors, but this process may open only {hard}; \
          raise the limit with: ulimit -Hn {needed} && ulimit -n {needed} (as root, or in limits.conf)"
     )))
 }

@@ -60,7 +60,7 @@ pub struct Live<'a> {
 pub fn run(plan: &Plan, cancel: &AtomicBool, mut watch: impl FnMut(&Live<'_>)) -> Result<Report, LoadError> {
     preflight::descriptors(plan.connections)?;
     if let Some(pid) = plan.servers.iter().find(|pid| !accounting::exists(**pid)) {
-        return Err(LoadError::Usage(format!("there is no process {pid} to account for")));
+        return Err(LoadError::Usage(format!("there is no process {pid}")));
     }
     let negotiated = preflight::handshake(plan)?;
     let clock = Clock::start();
@@ -169,7 +169,7 @@ impl Coordinator<'_> {
                 return Err(LoadError::Unreachable("all generator threads were lost".to_owned()));
             }
             if self.cancel.load(Ordering::Relaxed) || self.clock.now() > give_up {
-                return Err(LoadError::Unreachable("the connections did not come about in time".to_owned()));
+                return Err(LoadError::Unreachable("the connections were not established in time".to_owned()));
             }
         }
         // Far enough ahead for every thread to see it in time.
@@ -336,7 +336,7 @@ impl Coordinator<'_> {
                 .map(|(a, b)| (b.saturating_sub(a) as f64 * 1e3 / wall as f64 * 100.0).min(100.0));
             if !self.plan.servers.is_empty() {
                 if last.server.is_empty() {
-                    around.notes.push("the server's process was gone at the end".to_owned());
+                    around.notes.push("the server's process had ended before the end of the run".to_owned());
                 }
                 let cpu = last.server.since(&first.server);
                 let memory = accounting::memory(&self.plan.servers);
@@ -347,7 +347,7 @@ impl Coordinator<'_> {
         around.void = verdict::void(self.plan, &record, &conditions);
         if self.plan.rate().is_none() && busiest > 0.95 {
             around.notes.push(
-                "the client was busy all the time: the rate is what it can do, not necessarily what the server can"
+                "the client was busy all the time: the rate may be the limit of the client, not of the server"
                     .to_owned(),
             );
         }

@@ -42,13 +42,16 @@ pub fn void(plan: &Plan, record: &Record, conditions: &Conditions) -> Vec<String
     let ports = record.failures.counts[Failure::Ports as usize];
     if ports > 0 {
         let said = record.failures.first[Failure::Ports as usize].as_deref().unwrap_or("no free port");
-        why.push(format!("ports ran out: {ports} connections could not be opened ({said}); give more --source addresses, or --close rst"));
+        why.push(format!(
+            "local ports were used up: {ports} connections could not be opened ({said}); add --source \
+                          addresses, or use --close rst"
+        ));
     }
     if let Some(pressure) = conditions.pressure
         && pressure > honesty.pressure
     {
         why.push(format!(
-            "CPU pressure was {pressure:.1} % (at most {:.1} %): others wanted the CPUs too",
+            "CPU pressure was {pressure:.1} % (at most {:.1} %): other programs also needed the CPUs",
             honesty.pressure
         ));
     }
@@ -64,7 +67,8 @@ pub fn void(plan: &Plan, record: &Record, conditions: &Conditions) -> Vec<String
         let reached = record.in_window as f64 / conditions.seconds.max(1e-9);
         if plan.requests.is_none() && reached < rate * honesty.offered && conditions.busiest > 0.95 {
             why.push(format!(
-                "the client itself was the limit: {reached:.0}/s of {rate:.0}/s with a thread busy {:.0} % of the time; give it more --threads",
+                "the client was the limit: {reached:.0}/s of {rate:.0}/s with a thread busy {:.0} % of the time; \
+                 use more --threads",
                 conditions.busiest * 100.0
             ));
         }
@@ -73,13 +77,13 @@ pub fn void(plan: &Plan, record: &Record, conditions: &Conditions) -> Vec<String
     let asked = record.completed.max(1) as f64;
     if (h.not_resumed + h.no_ticket) as f64 / asked > honesty.mismatch {
         why.push(format!(
-            "handshakes were full where resumed ones were asked for: {} refused by the server, {} without a ticket to offer",
+            "some handshakes were full instead of resumed: {} refused by the server, {} without a ticket",
             h.not_resumed, h.no_ticket
         ));
     }
     if (h.early_rejected + h.early_not_offered) as f64 / asked > honesty.mismatch {
         why.push(format!(
-            "early data was asked for and not taken: {} refused by the server, {} tickets without leave for it",
+            "early data was requested but not accepted: {} refused by the server, {} tickets did not allow it",
             h.early_rejected, h.early_not_offered
         ));
     }
@@ -144,7 +148,7 @@ impl Threshold {
             _ => {
                 let p = name.strip_prefix('p').and_then(|p| p.parse::<f64>().ok()).filter(|p| (0.0..100.0).contains(p));
                 Measure::Percentile(p.ok_or_else(|| {
-                    format!("{name:?} in {text:?} is none of p50 … p99.9999, max, mean, errors, rate, cpu")
+                    format!("{name:?} in {text:?} is unknown: write p50 … p99.9999, max, mean, errors, rate or cpu")
                 })?)
             }
         };
@@ -167,7 +171,7 @@ impl Threshold {
         let (value, shown) = match self.measure {
             Measure::Percentile(p) => {
                 if !tells(latency.len(), p) {
-                    return Some(format!("{}: {} samples are too few to tell", self.text, latency.len()));
+                    return Some(format!("{}: {} samples are too few to decide", self.text, latency.len()));
                 }
                 let v = latency.value_at_quantile(p / 100.0) as f64;
                 (v, format!("{:.3} ms", v / 1e6))
@@ -249,12 +253,12 @@ mod tests {
         one(&late, &good, "lagged");
         let mut short = clean.clone();
         short.in_window = 900;
-        one(&short, &Conditions { busiest: 0.99, ..good }, "client itself");
+        one(&short, &Conditions { busiest: 0.99, ..good }, "the client was the limit");
         // The server's fault: no reason to distrust the figures.
         assert!(void(&plan, &short, &good).is_empty());
         let mut ports = clean.clone();
         ports.failures.note(Failure::of(rustix::io::Errno::ADDRNOTAVAIL, true), || "no port".into());
-        one(&ports, &good, "ports ran out");
+        one(&ports, &good, "ports were used up");
         let mut mismatched = clean.clone();
         mismatched.handshakes.not_resumed = 11;
         one(&mismatched, &good, "handshakes were full");

@@ -40,13 +40,15 @@ pub fn parse(text: &str) -> Result<Vec<Series>, ProbeError> {
         for (moment, (&column, metric)) in moments.iter_mut().zip(columns.iter().zip(Metric::CUMULATIVE)) {
             let cell = cells.get(column).copied().unwrap_or_default();
             *moment = nanoseconds(cell).ok_or_else(|| {
-                at(format!("{} is '{cell}', which is no time in seconds between 0 and a day", metric.name()))
+                at(format!("{} is '{cell}', which is not a time in seconds between 0 and a day", metric.name()))
             })?;
         }
         if !moments.is_sorted() {
-            return Err(at("the times go down; curl's are cumulative, each includes those before it \
+            return Err(at(
+                "the times decrease, but the times of curl are cumulative: each includes the times before it \
                            (time_appconnect is 0 when the URL is http:// or the connection was reused)"
-                .into()));
+                    .into(),
+            ));
         }
         let [namelookup, connect, appconnect, starttransfer, total] = moments;
         let timing = Timing { namelookup, connect, appconnect, starttransfer, total };

@@ -89,7 +89,7 @@ fn bad_files_are_refused_with_their_line() {
     assert!(error("a,b\n1,2").contains("time_namelookup"));
     assert!(error(&format!("{header}\n1.2,1,0.1,0.2,x,0.3,0.4")).contains("line 2: time_appconnect is 'x'"));
     assert!(error(&format!("{header}\n1.2,1,0.1,0.2")).contains("line 2"));
-    assert!(error(&format!("{header}\n1.2,1,0.1,0.2,0.0,0.3,0.4")).contains("go down"));
+    assert!(error(&format!("{header}\n1.2,1,0.1,0.2,0.0,0.3,0.4")).contains("decrease"));
     for bad in ["NaN", "inf", "-1", "1e300"] {
         assert!(error(&format!("{header}\n1.2,1,{bad},0.2,0.3,0.4,0.5")).contains("line 2"), "{bad}");
     }

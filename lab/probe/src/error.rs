@@ -85,7 +85,7 @@ impl fmt::Display for ProbeError {
             Self::Connect { to, source } => {
                 write!(f, "cannot connect to {to}: {source}")?;
                 if source.kind() == std::io::ErrorKind::ConnectionRefused {
-                    write!(f, "\nnothing listens there; check the port, or point elsewhere with --connect-to")?;
+                    write!(f, "\nno server listens there; check the port, or use another address with --connect-to")?;
                 }
                 Ok(())
             }

@@ -67,7 +67,7 @@ fn write_report(out: &mut String, report: &Report) -> std::fmt::Result {
             let word = match verdict.failed {
                 Some(true) => "FAILED",
                 Some(false) => "ok",
-                None => "nothing to hold it against (too few samples?)",
+                None => "there is nothing to compare it with (too few samples?)",
             };
             writeln!(out, "  {}: {word} ({})", verdict.condition, verdict.found.join(", "))?;
         }
@@ -111,7 +111,7 @@ fn write_metrics(out: &mut String, metrics: &[MetricSummary]) -> std::fmt::Resul
     }
     let n = metrics.first().map_or(0, |m| m.summary.n);
     if n < 20 {
-        writeln!(out, "  ({n} samples: fewer than ten lie beyond the median, so take it as a hint)")?;
+        writeln!(out, "  ({n} samples: fewer than ten lie beyond the median, so the median is uncertain)")?;
     } else if n < 100 {
         writeln!(out, "  ({n} samples: p90 needs 100, p99 needs 1000)")?;
     }

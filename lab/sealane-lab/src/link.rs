@@ -16,7 +16,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 The command runs on the client's end (10.77.0.1, fd77::1). The server's end has 10.77.0.2 and
-fd77::2. Each end is a network namespace, from which nothing else is reachable.
+fd77::2. Each end is a network namespace and can reach only the other end.
 
 Examples:
   sealane-lab link --rtt 11.6ms -- ping -c 5 10.77.0.2
@@ -25,12 +25,12 @@ Examples:
       -- curl -sk --tcp-fastopen -w '%{time_appconnect}\\n' https://10.77.0.2:8443/
   sealane-lab link --rtt 20ms --loss 2% --seed 7 -- bash
 
-Exit code: the command's own, or 3 if the command succeeded and the run is void.")]
+Exit code: the client command's exit code, or 3 if that command succeeded and the run is void.")]
 pub struct Args {
     /// Round-trip time: 11.6ms, 400us
     #[arg(long, value_parser = parse_duration, default_value = "10ms")]
     rtt: Duration,
-    /// Variation of each packet's delay, up or down
+    /// Largest random change of each packet's delay, up or down
     #[arg(long, value_parser = parse_duration, default_value = "0ms")]
     jitter: Duration,
     /// Rate in each direction: 20mbit [default: unlimited]
@@ -51,7 +51,7 @@ pub struct Args {
     /// Treatment of SYNs with data: pass, drop, strip (remove the data) or reset
     #[arg(long, value_parser = syn_data, default_value = "pass")]
     syn_data: SynData,
-    /// Emulator: tun (the lab's), netem (the kernel's), or auto (netem if there is no TUN device)
+    /// Emulator: tun (of the lab), netem (of the kernel), or auto (tun, or netem without a TUN device)
     #[arg(long, value_parser = backend, default_value = "auto")]
     backend: Backend,
     /// Largest packet
@@ -60,7 +60,7 @@ pub struct Args {
     /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Largest error of the mean RTT before the run is void
+    /// Largest allowed error of the mean RTT; the run is void if the error is larger
     #[arg(long, value_parser = parse_duration, default_value = "100us")]
     tolerance: Duration,
     /// Write all packets to a pcap file
@@ -72,7 +72,7 @@ pub struct Args {
     /// Wait until the server's end listens on this TCP port
     #[arg(long, value_name = "PORT", requires = "server")]
     port: Option<u16>,
-    /// net.ipv4.tcp_fastopen on both ends: 3 is client and server, 1 the kernel's default
+    /// net.ipv4.tcp_fastopen on both ends: 3 is client and server, 1 is the kernel's default
     #[arg(long, value_name = "BITS", default_value_t = 3)]
     tcp_fastopen: u32,
     /// Command for the client's end

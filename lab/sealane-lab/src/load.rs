@@ -44,7 +44,7 @@ pub struct Args {
     /// Distribution of start times in an open loop
     #[arg(long, value_enum, default_value_t = ArrivalsArg::Uniform)]
     arrivals: ArrivalsArg,
-    /// Connections over all threads; with --handshake the maximum number at the same time
+    /// Connections over all threads; with --handshake, the maximum number at the same time
     #[arg(short, long, default_value_t = 64)]
     connections: usize,
     /// Threads, each pinned to a core [default: one per core, at most one per connection]
@@ -84,7 +84,7 @@ pub struct Args {
     /// File with the body to send
     #[arg(long, value_name = "FILE")]
     body_file: Option<PathBuf>,
-    /// A new connection for every request
+    /// Open a new connection for every request
     #[arg(long)]
     no_keepalive: bool,
     /// Measure TLS handshakes: full, resumed, early-data, or a mix such as full=20,resumed=80
@@ -100,17 +100,17 @@ pub struct Args {
     /// Cipher suites to offer, in order
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     ciphers: Vec<String>,
-    /// Key exchange groups to offer, in order; the key share is for the first one
+    /// Key exchange groups to offer, in order; the key share is for the first group
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     groups: Vec<String>,
-    /// ALPN protocols to offer ('' for none) [default: by --http]
+    /// ALPN protocols to offer ('' for none) [default: the value for --http]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     alpn: Option<Vec<String>>,
-    /// What to verify of the server. `none` skips even the handshake's signature, which with ECDSA costs
-    /// the client as much as the server
+    /// What to verify of the server. `none` does not even verify the handshake's signature. With ECDSA,
+    /// this verification needs as much CPU time on the client as the handshake on the server
     #[arg(long, value_enum, default_value_t = VerifyArg::Full)]
     verify: VerifyArg,
-    /// Certificate authorities to trust (PEM) [default: the system's]
+    /// Certificate authorities to trust (PEM) [default: those of the system]
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// Client certificate (PEM)
@@ -138,10 +138,10 @@ pub struct Args {
     /// Fail (exit code 1) if this is true: 'p99.9>20ms', 'max>1s', 'errors>1%', 'rate<900', 'cpu>90us'; repeatable
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<String>,
-    /// Void if the generator's own delay exceeded this at the 99th percentile
+    /// The run is void if the generator's own delay exceeded this at the 99th percentile
     #[arg(long, default_value = "1ms", value_parser = duration, value_name = "TIME")]
     max_lag: Duration,
-    /// Void if CPU pressure (PSI) exceeded this, in percent
+    /// The run is void if CPU pressure (PSI) exceeded this, in percent
     #[arg(long, default_value_t = 20.0, value_name = "PERCENT")]
     max_pressure: f64,
     /// Wait actively from this time before a deadline
@@ -176,7 +176,7 @@ pub struct Args {
     /// Interval of the live view, the log and the charts
     #[arg(long, default_value = "1s", value_parser = duration, value_name = "TIME")]
     interval: Duration,
-    /// No live view
+    /// Do not show the live view
     #[arg(short, long)]
     quiet: bool,
     /// Print one JSON document on standard output
@@ -276,7 +276,7 @@ fn knee(args: &Args, mut plan: Plan, mut bounds: Vec<Threshold>, cancel: &Atomic
         }
     }
     if !(0.001..1.0).contains(&args.knee_precision) {
-        bail!("--knee-precision is a part of the rate, such as 0.03");
+        bail!("--knee-precision must be a fraction of the rate, such as 0.03");
     }
     plan.interval = None;
     let arrivals = match args.arrivals {
@@ -443,13 +443,13 @@ fn targets(args: &Args) -> anyhow::Result<Vec<Target>> {
             let (name, value) = h.split_once(':').ok_or_else(|| anyhow!("--header {h:?} has no colon"))?;
             let (name, value) = (name.trim(), value.trim());
             if name.is_empty() || name.contains(char::is_whitespace) || h.contains(['\r', '\n']) {
-                bail!("--header {h:?} is not a field");
+                bail!("--header {h:?} is not a valid header field");
             }
             Ok((name.to_owned(), value.to_owned()))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
     if args.method.is_empty() || !args.method.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
-        bail!("--method {:?} is not a method", args.method);
+        bail!("--method {:?} is not a valid method", args.method);
     }
     let body: Arc<[u8]> = match (&args.body, &args.body_file) {
         (Some(text), _) => text.as_bytes().into(),
@@ -464,7 +464,7 @@ fn targets(args: &Args) -> anyhow::Result<Vec<Target>> {
                 _ => (1, text.as_str()),
             };
             if weight == 0 {
-                bail!("{text}: a weight is at least 1");
+                bail!("{text}: the weight must be at least 1");
             }
             let mut target = Target::get(Url::parse(url)?);
             target.weight = weight;
@@ -496,7 +496,7 @@ fn operation(args: &Args, tls: bool) -> anyhow::Result<Operation> {
                 "full" => Kind::Full,
                 "resumed" => Kind::Resumed,
                 "early-data" => Kind::EarlyData,
-                _ => bail!("--handshake: {name:?} is none of full, resumed, early-data"),
+                _ => bail!("--handshake: {name:?} is unknown: write full, resumed or early-data"),
             };
             Ok((kind, weight))
         })
@@ -506,14 +506,14 @@ fn operation(args: &Args, tls: bool) -> anyhow::Result<Operation> {
     }
     let early = mix.iter().any(|(kind, _)| *kind == Kind::EarlyData);
     if early && args.no_request {
-        bail!("early data is a request: --no-request does not go with it");
+        bail!("early data contains a request: remove --no-request");
     }
     if early && matches!(args.tls, Some(TlsArg::Tls12)) {
         bail!("TLS 1.2 has no early data");
     }
     if early && !matches!(args.method.as_str(), "GET" | "HEAD" | "OPTIONS") {
         // RFC 8470 §4: early data may be replayed.
-        bail!("early data may be replayed: only GET, HEAD and OPTIONS are sent that way");
+        bail!("early data can be replayed: it may contain only GET, HEAD and OPTIONS");
     }
     Ok(Operation::Connection { request, mix })
 }
@@ -523,7 +523,7 @@ fn weighted(text: &str, separator: char) -> anyhow::Result<(String, u32)> {
     match text.rsplit_once(separator) {
         None => Ok((text.trim().to_owned(), 1)),
         Some((name, weight)) => {
-            let weight = weight.trim().parse().map_err(|_| anyhow!("{text:?}: {weight:?} is not a weight"))?;
+            let weight = weight.trim().parse().map_err(|_| anyhow!("{text:?}: {weight:?} is not a valid weight"))?;
             Ok((name.trim().to_owned(), weight))
         }
     }

@@ -15,8 +15,8 @@ use sealane_lab_stacks::text;
 
 /// Options of `sealane-lab locks`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Counts calls of pthread mutexes, read-write locks and spin locks. Locks that do not use
-pthread (in Rust, Go and Java) and atomics are not counted. Ctrl-C ends the program and prints
+#[command(after_help = "Counts calls of pthread mutexes, read-write locks and spin locks. It does not count
+atomics and locks without pthread (in Rust, Go and Java). Ctrl-C ends the program and prints
 the counts.
 
 EXAMPLES:
@@ -27,10 +27,10 @@ pub struct Args {
     /// Divide the counts by this number of operations
     #[arg(short, long, value_parser = clap::value_parser!(u64).range(1..))]
     operations: Option<u64>,
-    /// Replace pthread's read-write locks by lighter ones
+    /// Replace pthread's read-write locks with lighter locks
     #[arg(long)]
     light: bool,
-    /// Do not count; with --light, run the program as in production
+    /// Do not count: with --light, run the program as in production
     #[arg(long, requires = "light")]
     no_count: bool,
     /// Number of places to show

@@ -37,7 +37,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Measures TLS servers, proxies and tunnels on this machine, side by side.
+/// Measures and compares TLS servers, proxies and tunnels on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "sealane-lab", version, propagate_version = true)]
 struct Cli {
@@ -47,13 +47,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Generate load on a server; report rates, latencies and the server's CPU time, and whether to trust them.
+    /// Generate load on a server; report rates, latencies, the server's CPU time, and if they can be trusted.
     Load(Box<load::Args>),
     /// Measure the phases of a request, compare variants, and list what a server offers.
     Probe(Box<probe::Args>),
     /// Run a command over an emulated network link with delay, jitter, rate limit and loss.
     Link(Box<link::Args>),
-    /// Run an experiment, or all of them, and write a report.
+    /// Run one or all experiments, and write a report.
     Run(Box<run::Args>),
     /// Render reports of earlier runs again, or combine them.
     Report(run::Render),

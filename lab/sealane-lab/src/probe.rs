@@ -40,7 +40,7 @@ pub struct Args {
     /// Compare variants, such as tls1.2,tls1.3 or tls1.3,tls1.3+resumed,0-rtt,h3: variants take turns (ABBA)
     #[arg(long, value_name = "LIST", conflicts_with = "variant")]
     compare: Option<String>,
-    /// Measure this variant, such as tls1.2+resumed [default: what is negotiated]
+    /// Measure this variant, such as tls1.2+resumed [default: the negotiated parameters]
     #[arg(long, value_name = "WORDS")]
     variant: Option<String>,
     /// Read rows of `curl -w` output from a CSV file instead of measuring

@@ -45,19 +45,19 @@ pub struct Args {
     /// Name of an experiment, `all`, or `list`
     #[arg(value_name = "EXPERIMENT")]
     experiment: String,
-    /// Take a few minutes only: fewer parts, fewer and shorter rounds
+    /// Run for only a few minutes: fewer parts, fewer and shorter rounds
     #[arg(long)]
     quick: bool,
     /// Folder for report.html, report.json, report.csv and raw histograms
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Program of a subject (`nginx=/opt/nginx`), or one more subject (`haproxy-wolfssl=/opt/haproxy`); repeatable
+    /// Set the program of a subject (`nginx=/opt/nginx`), or add a subject (`haproxy-wolfssl=/opt/haproxy`); repeatable
     #[arg(long, visible_alias = "peer", value_name = "NAME=PATH")]
     subject: Vec<String>,
     /// Leave out these subjects
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     without: Vec<String>,
-    /// Measure subjects in turn, each alone, or all together on one CPU: their ratios are then steady on a shared machine
+    /// Measure subjects in turn, each alone; or all together on one CPU, for steady ratios on a shared machine
     #[arg(long, value_enum, default_value_t = How::Turns)]
     method: How,
     /// Run only these parts; with `all`: EXPERIMENT.PART
@@ -78,10 +78,10 @@ pub struct Args {
     /// Attempts per round before it counts as void
     #[arg(long, default_value_t = 3, value_name = "N")]
     tries: usize,
-    /// CPUs for the servers [default: half of them]
+    /// CPUs for the servers [default: half of the CPUs]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     server_cpus: Vec<usize>,
-    /// CPUs for the load generator; the last one of several is for the upstream server [default: the others]
+    /// CPUs for the load generator; of several CPUs, the last is for the upstream server [default: the others]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     client_cpus: Vec<usize>,
     /// Print the report as one JSON document on standard output
@@ -104,8 +104,8 @@ enum How {
 /// Options of `sealane-lab report`.
 #[derive(Debug, ClapArgs)]
 pub struct Render {
-    /// report.json files of earlier runs; parts of a later one replace the same
-    /// parts of an earlier one
+    /// report.json files of earlier runs; parts of a later file replace the same
+    /// parts of an earlier file
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Folder for report.html, report.json and report.csv
@@ -190,9 +190,9 @@ pub fn render(args: &Render) -> anyhow::Result<ExitCode> {
     let mut whole: Option<Report> = None;
     for file in &args.files {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-        let one: Report = serde_json::from_str(&text).with_context(|| format!("{} is no report", file.display()))?;
+        let one: Report = serde_json::from_str(&text).with_context(|| format!("{} is not a report", file.display()))?;
         if one.format != FORMAT {
-            bail!("{} has format {}, this program reads {FORMAT}", file.display(), one.format);
+            bail!("{} has format {}, but this program reads only format {FORMAT}", file.display(), one.format);
         }
         let Some(report) = &mut whole else {
             whole = Some(one);
@@ -259,7 +259,7 @@ const DISTURBED: f64 = 0.5;
 /// What a report says of itself that was made beside other work.
 fn disturbed(foreign: f64) -> String {
     format!(
-        "Made on a busy machine: rounds were accepted although others used up to {foreign} CPUs (--max-foreign). CPU time \
+        "Made on a busy machine: rounds were accepted although other programs used up to {foreign} CPUs (--max-foreign). CPU time \
          per operation still compares, roughly; rates, knees and latencies do not."
     )
 }
@@ -305,7 +305,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         list.iter().map(pair).collect()
     };
     if args.tries == 0 || !args.max_foreign.is_finite() {
-        bail!("--tries is at least 1, --max-foreign a number of CPUs");
+        bail!("--tries must be at least 1, and --max-foreign must be a number of CPUs");
     }
     Ok(Options {
         quick: args.quick,
@@ -342,7 +342,7 @@ fn choose<'a>(
     if name != "all" {
         let one: Vec<_> = each().filter(|e| e.spec().name == name).collect();
         let Some(experiment) = one.first() else {
-            bail!("there is no experiment {name:?}; there are {}, and `all`", names());
+            bail!("there is no experiment {name:?}; the experiments are {}, and `all`", names());
         };
         if options.method == Method::Together
             && let Some(what) = not_together(*experiment, &options.only)
@@ -353,7 +353,10 @@ fn choose<'a>(
     }
     let keys = options.set.iter().map(|(key, _)| key);
     if let Some(what) = options.only.iter().chain(keys).find(|what| !each().any(|e| within(e, what).is_some())) {
-        bail!("{what:?} with `all` must say of which experiment, such as proxies.{what}; there are {}", names());
+        bail!(
+            "with `all`, write the experiment before {what:?}, such as proxies.{what}; the experiments are {}",
+            names()
+        );
     }
     if let Some((name, _)) = options.subjects.iter().find(|(name, path)| !each().any(|e| takes(e, name, path))) {
         bail!("--subject {name}: no experiment has such a subject");

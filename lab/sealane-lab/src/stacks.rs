@@ -50,18 +50,18 @@ enum Command {
     Doctor {
         /// A program, a process ID, a libssl.so, or the name of a built library
         what: String,
-        /// Seconds of sampling per kind of work; each round of the comparison with light locks takes a quarter
+        /// Seconds of sampling per kind of work; each round of the comparison with light locks takes a quarter of it
         #[arg(long, default_value_t = 2.0, value_parser = positive)]
         seconds: f64,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show where the CPU time of a handshake goes, with perf, and write flame graphs.
+    /// Use perf to show how a handshake spends its CPU time, and write flame graphs.
     Profile {
-        /// Names, or paths of installed libraries [default: the built ones of the default set]
+        /// Names, or paths of installed libraries [default: the built libraries of the default set]
         names: Vec<String>,
-        /// Full handshakes instead of resumed ones
+        /// Profile full handshakes instead of resumed handshakes
         #[arg(long)]
         full: bool,
         /// Profile the client's side instead of the server's
@@ -90,7 +90,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct RunArgs {
-    /// Names, or paths of an installed libssl [default: the built ones of the default set]
+    /// Names, or paths of an installed libssl [default: the built libraries of the default set]
     names: Vec<String>,
     /// All built libraries
     #[arg(long, conflicts_with = "names")]
@@ -194,7 +194,10 @@ fn build(names: &[String], all: bool, jobs: Option<usize>) -> anyhow::Result<Exi
     builder.peer(&mut |what| eprintln!("fixed peer: {what}"))?;
     builder.lock_counter()?;
     if failed > 0 {
-        eprintln!("{failed} of {} failed; what was built stays, and `stacks build` goes on from there", stacks.len());
+        eprintln!(
+            "{failed} of {} failed; finished builds are kept, and `stacks build` continues from there",
+            stacks.len()
+        );
     }
     Ok(ExitCode::from(u8::from(failed > 0)))
 }

@@ -25,7 +25,7 @@ fn the_command_runs_on_the_clients_end_and_its_exit_code_is_ours() {
     }
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(7), "{text}");
-    assert!(text.contains("link: RTT 3 ms asked, "), "{text}");
+    assert!(text.contains("link: RTT 3 ms requested, "), "{text}");
 }
 
 #[test]

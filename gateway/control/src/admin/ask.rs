@@ -49,7 +49,7 @@ pub fn ask(at: &Where, method: &str, path: &str, timeout: Duration) -> Result<St
 /// The same with a body.
 pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, timeout: Duration) -> Result<String> {
     // What may be asked by address is said where it may: commands are accepted at the socket alone.
-    let other = if method == "GET" { ", or its admin address with --admin" } else { "" };
+    let other = if method == "GET" { ", or name its admin address with --admin" } else { "" };
     let deadline = Instant::now() + timeout;
     let ask = |host: &str| {
         let length = body.len();
@@ -68,13 +68,15 @@ pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, timeout: Durat
         // A time limit of a socket shows as this.
         Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             let waited = timeout.as_secs();
-            bail!("the gateway at {at} has not responded within {waited} s: it is busy; try again, or see its log")
+            bail!("the gateway at {at} has not responded within {waited} s: it is busy; try again, or read its log")
         }
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-            bail!("permission denied: {at} is for the gateway's user and root")
+            bail!("permission denied: only the gateway's user and root can use {at}")
         }
         Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
-            bail!("the gateway at {at} closed the connection before it responded; it may be stopping: try again")
+            bail!(
+                "the gateway at {at} closed the connection before it responded; the gateway may be stopping: try again"
+            )
         }
         Err(e) => {
             let message = format!("no gateway listens at {at}; name its admin socket with --socket{other}");

@@ -350,10 +350,10 @@ async fn connection(
     drop(slot);
 }
 
-const NOT_FOUND: &str = "not found; there are / /metrics /healthz /v1/status\n";
+const NOT_FOUND: &str = "not found; the paths are / /metrics /healthz /v1/status\n";
 
-const NOT_ADDRESSED: &str = "this listener serves its IP address and \"localhost\" only, lest web pages read it \
-                             through a name of theirs; for another name, add names = [\"that.name\"] to [admin]\n";
+const NOT_ADDRESSED: &str = "this listener serves requests only for its IP address and \"localhost\", so that other \
+                             web sites cannot read it; for another name, add names = [\"that.name\"] to [admin]\n";
 
 async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>> {
     // Who may connect to the socket's file is no web page.
@@ -426,7 +426,7 @@ async fn change_log_level(request: Request<Incoming>) -> Response<Full<Bytes>> {
             log::set_level(level);
             text(StatusCode::OK, format!("{level}\n"))
         }
-        Err(e) => text(StatusCode::BAD_REQUEST, format!("not a log level: {e}\n")),
+        Err(e) => text(StatusCode::BAD_REQUEST, format!("this is not a log level: {e}\n")),
     }
 }
 
@@ -437,7 +437,7 @@ async fn change_server(request: Request<Incoming>, site: &Site) -> Response<Full
     };
     let change = match serde_json::from_slice::<ServerChange>(&body) {
         Ok(change) => change,
-        Err(e) => return text(StatusCode::BAD_REQUEST, format!("not a change: {e}\n")),
+        Err(e) => return text(StatusCode::BAD_REQUEST, format!("this is not a change of a server: {e}\n")),
     };
     match site.status_registry.change_server(&change) {
         Ok(line) => text(StatusCode::OK, line + "\n"),
@@ -456,7 +456,7 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
             site.status_registry.render(&mut page);
             page.counter(
                 "sealane_admin_connections_displaced_total",
-                "Connections to the admin listener over TCP closed in favour of new ones.",
+                "TCP connections to the admin listener that were closed to make room for new connections.",
             )
             .sample(&[], site.displaced.load(Ordering::Relaxed));
             typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.finish())

@@ -28,7 +28,7 @@ impl SocketFile {
         let shown = path.display();
         if let Ok(there) = std::fs::symlink_metadata(path) {
             if !there.file_type().is_socket() {
-                bail!("{shown} is there and is no socket: remove it, or choose another path for the admin socket");
+                bail!("{shown} exists, but is not a socket: remove it, or choose another path for the admin socket");
             }
             if !successor && UnixStream::connect(path).is_ok() {
                 bail!("another gateway listens on {shown}: stop it, or choose another path for the admin socket");
@@ -39,7 +39,7 @@ impl SocketFile {
         let waiting = PathBuf::from(waiting);
         // Left behind by a process of this number that was killed.
         let _ = std::fs::remove_file(&waiting);
-        let listener = bind(&waiting).with_context(|| format!("cannot make the admin socket {shown}"))?;
+        let listener = bind(&waiting).with_context(|| format!("cannot create the admin socket {shown}"))?;
         Ok((Self { path: path.to_path_buf(), waiting: Some(waiting) }, listener))
     }
 
@@ -47,7 +47,7 @@ impl SocketFile {
     pub fn publish(&mut self) -> Result<()> {
         let Some(waiting) = self.waiting.take() else { return Ok(()) };
         std::fs::rename(&waiting, &self.path)
-            .with_context(|| format!("cannot make the admin socket {}", self.path.display()))
+            .with_context(|| format!("cannot create the admin socket {}", self.path.display()))
     }
 
     /// Makes it this user's, and publishes it while we may. Commands that arrive before the gateway listens wait in the queue.
@@ -99,6 +99,6 @@ mod tests {
         let _listener = bind(&made).unwrap();
         assert_eq!(std::fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::write(&path, "a file").unwrap();
-        assert!(SocketFile::open(&path, false).unwrap_err().to_string().contains("no socket"));
+        assert!(SocketFile::open(&path, false).unwrap_err().to_string().contains("not a socket"));
     }
 }

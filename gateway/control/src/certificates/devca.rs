@@ -49,7 +49,7 @@ pub fn state_folder() -> Result<PathBuf> {
         Some(path) => path,
         None => {
             let home = std::env::home_dir().filter(|h| h.is_absolute());
-            home.context("no home folder to keep the development CA in; set XDG_STATE_HOME")?.join(".local/state")
+            home.context("there is no home folder for the development CA; set XDG_STATE_HOME")?.join(".local/state")
         }
     };
     Ok(base.join("sealane/dev"))
@@ -58,7 +58,7 @@ pub fn state_folder() -> Result<PathBuf> {
 impl DevCa {
     /// Makes what is not there, broken or near its end.
     pub fn ensure(folder: &Path) -> Result<Self> {
-        let what = || format!("cannot keep the development CA in {}", folder.display());
+        let what = || format!("cannot store the development CA in {}", folder.display());
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(what)?;
         // Two demos started at once make one CA.
         let lock = File::create(folder.join("lock")).with_context(what)?;
@@ -89,14 +89,14 @@ impl DevCa {
         let ca = self.ca.display();
         format!(
             "\
-The certificate is signed by a development CA of your own, good for localhost only:
+The certificate is signed by your own development CA, which is valid only for localhost:
   {ca}
 To trust it
   curl             curl --cacert {ca} …
   this machine     sudo cp {ca} /usr/local/share/ca-certificates/sealane-dev.crt && sudo update-ca-certificates
   Chrome           certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n sealane-dev -i {ca}   (package libnss3-tools)
   Firefox          Settings > Privacy & Security > View Certificates > Authorities > Import
-To be rid of it, delete {} and undo the above.",
+To remove it, delete {} and undo these steps.",
             self.ca.parent().unwrap_or(Path::new(".")).display()
         )
     }

@@ -98,7 +98,7 @@ fn whole_seconds(time: Duration) -> u32 {
 }
 
 fn fresh(key: &mut [u8; 32]) -> anyhow::Result<()> {
-    SystemRandom::new().fill(key).map_err(|_| anyhow::anyhow!("the system gives no random numbers"))
+    SystemRandom::new().fill(key).map_err(|_| anyhow::anyhow!("the system provides no random numbers"))
 }
 
 #[cfg(test)]

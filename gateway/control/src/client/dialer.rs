@@ -73,7 +73,7 @@ impl Dialer {
 
     pub fn summary(&self) -> String {
         let (embedded, hedged, others) = (self.embedded.get(), self.hedged.get(), self.others.get());
-        format!("{embedded} connections with their hello in the SYN, {hedged} hedged, {others} in sequence")
+        format!("{embedded} connections with the ClientHello in the SYN, {hedged} hedged, {others} in sequence")
     }
 
     /// Connects, with the hello in the SYN where it fits.
@@ -83,9 +83,9 @@ impl Dialer {
         let (attempt, dial) = result.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         self.note(to, &dial, &attempt.stream);
         let (count, how) = match dial.how() {
-            How::Embedded => (&self.embedded, "hello in the SYN"),
-            How::NotTaken => (&self.others, "in sequence: data in the SYN was not taken"),
-            How::NoCookie => (&self.others, "in sequence: a cookie was asked for"),
+            How::Embedded => (&self.embedded, "ClientHello in the SYN"),
+            How::NotTaken => (&self.others, "in sequence: the data in the SYN was not accepted"),
+            How::NoCookie => (&self.others, "in sequence: the client asked the server for a cookie"),
             How::Hedged => (&self.hedged, "in sequence: the SYN with data was not acknowledged"),
             How::Refused => (&self.hedged, "in sequence: the SYN with data was refused"),
             How::Sequential => (&self.others, "in sequence"),

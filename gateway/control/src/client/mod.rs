@@ -61,12 +61,12 @@ pub fn run(settings: &ClientSettings) -> Result<()> {
     match sealane_sys::fastopen::Sysctl::read() {
         Some(s) if s.client() => {}
         Some(s) => log::info!(
-            "net.ipv4.tcp_fastopen is {}: every connection is made in sequence; \
+            "net.ipv4.tcp_fastopen is {}: every connection uses the ordinary handshake; \
              `sudo sysctl -w net.ipv4.tcp_fastopen={}` allows data in SYNs",
             s.bits(),
             s.bits() | 1
         ),
-        None => log::info!("this kernel has no TCP Fast Open: every connection is made in sequence"),
+        None => log::info!("this kernel has no TCP Fast Open: every connection uses the ordinary handshake"),
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, serve(settings))
@@ -134,7 +134,7 @@ async fn beside(address: SocketAddr) -> Option<TcpListener> {
         Ok(listener) => Some(listener),
         Err(e) => {
             let family = if other.is_ipv4() { "IPv4" } else { "IPv6" };
-            log::warn!("connections over {family} stay as they are: cannot listen on {other}: {e}");
+            log::warn!("connections over {family} are not redirected: cannot listen on {other}: {e}");
             None
         }
     }
@@ -207,7 +207,7 @@ fn first_flight(bytes: &[u8]) -> usize {
 
 fn resolve(to: &str) -> Result<SocketAddr> {
     let mut found = to.to_socket_addrs().with_context(|| format!("--to {to}: write HOST:PORT"))?;
-    found.next().with_context(|| format!("--to {to}: the name has no address"))
+    found.next().with_context(|| format!("--to {to}: the name does not resolve to an address"))
 }
 
 #[cfg(test)]

@@ -35,7 +35,10 @@ impl Rules {
         let output = nft.wait_with_output()?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            bail!("nft does not take the rules (they need root and nf_tables): {}", said.lines().next().unwrap_or("?"));
+            bail!(
+                "nft does not accept the rules (they need root and nf_tables): {}",
+                said.lines().next().unwrap_or("?")
+            );
         }
         Ok(Self)
     }
@@ -44,7 +47,7 @@ impl Rules {
 impl Drop for Rules {
     fn drop(&mut self) {
         if !remove() {
-            log::warn!("the rules are still there: `sudo nft delete table inet {TABLE}`");
+            log::warn!("the rules are not removed: run `sudo nft delete table inet {TABLE}`");
         }
     }
 }
@@ -78,7 +81,7 @@ pub(super) fn original_destination(stream: &TcpStream, ours: SocketAddr) -> io::
         IpAddr::V6(_) => SocketAddr::V6(sockopt::ipv6_original_dst(stream)?),
     };
     if meant.port() == ours.port() && (meant == local || meant.ip().is_loopback()) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a connection that was not redirected here"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this connection was not redirected to the proxy"));
     }
     Ok(meant)
 }

@@ -46,7 +46,7 @@ fn welcome(files: &DevCa, ready: &Ready, origin: SocketAddr, lanes: usize, taken
     let ca = files.ca.display();
     let mut out = String::new();
     if let Some(taken) = taken {
-        let _ = writeln!(out, "Port {taken} is taken; using {port}.");
+        let _ = writeln!(out, "Port {taken} is in use; the demo uses {port}.");
     }
     let plural = if lanes == 1 { "" } else { "s" };
     let _ = write!(
@@ -59,7 +59,7 @@ Sealane serves https://localhost:{port} on {lanes} lane{plural}, in front of a s
 To try
   a request        curl --cacert {ca} https://localhost:{port}/
   HTTP/2           curl --cacert {ca} --http2 -v https://localhost:{port}/
-  HTTP/3           curl --cacert {ca} --http3-only -v https://localhost:{port}/   (a curl that was built with it)
+  HTTP/3           curl --cacert {ca} --http3-only -v https://localhost:{port}/   (needs a curl with HTTP/3)
                    in DNS: {record}
   TLS 1.2          curl --cacert {ca} --tls-max 1.2 -v https://localhost:{port}/
   TLS 1.3          curl --cacert {ca} --tlsv1.3 -v https://localhost:{port}/
@@ -69,7 +69,7 @@ To try
                    (sleep 1) | openssl s_client -connect localhost:{port} -CAfile {ca} -sess_in /tmp/sealane.sess | grep -a Reused
   0-RTT            printf 'GET / HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n' > /tmp/sealane.req
                    (sleep 1) | openssl s_client -connect localhost:{port} -CAfile {ca} -sess_in /tmp/sealane.sess -early_data /tmp/sealane.req
-                   (a session is good for one early request: take a new one with -sess_out for the next)
+                   (a session can be used for one early request; for the next, get a new session with -sess_out)
 ",
         files.trust_help(),
         record = https_record("localhost", port),
@@ -82,7 +82,7 @@ To try
         let _ = writeln!(out, "  what it is doing http://{admin}/ in a browser, or: sealane top --admin {admin}");
         let _ = writeln!(out, "  metrics          curl http://{admin}/metrics");
     }
-    out.push_str("\nCtrl-C finishes open requests and ends; a second one ends at once.\n");
+    out.push_str("\nCtrl-C finishes open requests and stops the demo; a second Ctrl-C stops it immediately.\n");
     out
 }
 
@@ -99,7 +99,9 @@ mod tests {
             admin: Some("127.0.0.1:9902".parse().unwrap()),
         };
         let text = welcome(&files, &ready, "127.0.0.1:4000".parse().unwrap(), 1, Some(8443));
-        assert!(text.starts_with("Port 8443 is taken; using 8444.\nSealane serves https://localhost:8444 on 1 lane, "));
+        assert!(text.starts_with(
+            "Port 8443 is in use; the demo uses 8444.\nSealane serves https://localhost:8444 on 1 lane, "
+        ));
         assert!(text.contains("curl http://127.0.0.1:9902/metrics"));
         assert!(text.contains(&format!("--cacert {}", files.ca.display())));
         assert!(text.contains(&format!("load --ca {} --rate 1000 https://localhost:8444/", files.ca.display())));

@@ -493,15 +493,14 @@ fn listed(ips: &[IpAddr]) -> String {
 
 /// A line in the log for what an operator wants to know.
 fn say(group: &str, server: &str, event: &Event, why: Option<Failure>) {
-    let why = why.map_or(Cow::Borrowed("for a reason that is not known"), Failure::text);
+    let why = why.map_or(Cow::Borrowed("for an unknown reason"), Failure::text);
     match event {
         Event::Up => log::info!("upstream {group}: {server} is up"),
         Event::Down(why) => log::warn!("upstream {group}: {server} is down: {why}"),
         Event::Ejected { failures, rest } => {
             let seconds = rest.as_secs_f64();
             log::warn!(
-                "upstream {group}: {server} has failed {failures} times in a row: ejected for {seconds} s \
-                 ({why})"
+                "upstream {group}: {server} has failed {failures} times in a row: ejected for {seconds} s ({why})"
             );
         }
         Event::Failing => log::warn!("upstream {group}: {server} fails requests: {why}"),

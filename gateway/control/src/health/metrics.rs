@@ -15,12 +15,16 @@ impl LiveUpstreams {
                 family.sample(&[(labels[0].0, &labels[0].1), (labels[1].0, &labels[1].1)], value(s));
             }
         };
-        gauge("sealane_server_up", "Whether a server is used: neither down by its checks nor ejected.", |s| {
-            f64::from(u8::from(s.up))
+        gauge(
+            "sealane_server_up",
+            "1 if the gateway uses the server, 0 if the server is down by its checks or ejected.",
+            |s| f64::from(u8::from(s.up)),
+        );
+        gauge("sealane_server_weight", "The current weight of a server.", |s| s.effective_weight);
+        gauge("sealane_server_draining", "1 if the server is draining and gets no new requests, 0 if not.", |s| {
+            f64::from(u8::from(s.draining))
         });
-        gauge("sealane_server_weight", "A server's weight as it is now.", |s| s.effective_weight);
-        gauge("sealane_server_draining", "Whether a server gets nothing new.", |s| f64::from(u8::from(s.draining)));
-        gauge("sealane_server_in_use", "Requests under way at a server.", |s| s.in_use as f64);
+        gauge("sealane_server_in_use", "Open requests at a server.", |s| s.in_use as f64);
         let mut counter = |name: &'static str, help: &str, value: fn(&super::ServerStatus) -> u64| {
             let mut family = out.counter(name, help);
             for s in &all {
@@ -28,7 +32,7 @@ impl LiveUpstreams {
                 family.sample(&[(labels[0].0, &labels[0].1), (labels[1].0, &labels[1].1)], value(s));
             }
         };
-        counter("sealane_server_requests_total", "Requests given to a server.", |s| s.requests);
+        counter("sealane_server_requests_total", "Requests sent to a server.", |s| s.requests);
         counter("sealane_server_failures_total", "Connections of a server that failed, broke or timed out.", |s| {
             s.failures
         });
@@ -46,7 +50,7 @@ impl LiveUpstreams {
         for group in &groups.all {
             family.sample(&[("upstream", group.name())], group.dns_failures);
         }
-        let mut family = out.counter("sealane_dns_changes_total", "Names of servers that resolved to something new.");
+        let mut family = out.counter("sealane_dns_changes_total", "Names of servers that resolved to new addresses.");
         for group in &groups.all {
             family.sample(&[("upstream", group.name())], group.dns_changes);
         }

@@ -98,7 +98,7 @@ impl LiveUpstreams {
     /// server is gone, over reloads too. The error is a sentence for the operator.
     pub fn set_weight(&self, upstream: &str, server: &str, weight: Option<u32>) -> Result<(), String> {
         if weight.is_some_and(|w| w > 256) {
-            return Err("a weight is 0 to 256".to_owned());
+            return Err("the weight must be from 0 to 256".to_owned());
         }
         self.set(upstream, server, |t| t.weight = weight)
     }

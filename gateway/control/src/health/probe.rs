@@ -99,7 +99,7 @@ pub(super) async fn ask(
             Ok(None) if answer.len() > MAX_HEAD => return Err("an endless head".to_owned()),
             Ok(None) => {
                 if !wire.read(&mut answer).await? {
-                    return Err("closed without a response".to_owned());
+                    return Err("the server closed the connection without a response".to_owned());
                 }
             }
             Err(e) => return Err(format!("no HTTP: {e}")),
@@ -124,7 +124,7 @@ impl Wire {
         let mut plain = Vec::new();
         while self.session.as_ref().is_some_and(Session::is_handshaking) {
             if !self.read(&mut plain).await? {
-                return Err("closed during the handshake".to_owned());
+                return Err("the server closed the connection during the handshake".to_owned());
             }
         }
         Ok(())

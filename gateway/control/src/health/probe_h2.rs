@@ -23,7 +23,7 @@ async fn exchange(pipe: DuplexStream, url: &str) -> Result<u16, String> {
     let (client, mut connection) =
         h2::client::Builder::new().enable_push(false).handshake::<_, hyper::body::Bytes>(pipe).await.map_err(failed)?;
     let request = http::Request::get(url).header("user-agent", "sealane-health").header("accept", "*/*").body(());
-    let request = request.map_err(|e| format!("no request can be made: {e}"))?;
+    let request = request.map_err(|e| format!("the request cannot be created: {e}"))?;
     let answer = async {
         let mut client = client.ready().await.map_err(failed)?;
         let (answer, _) = client.send_request(request, true).map_err(failed)?;
@@ -34,7 +34,7 @@ async fn exchange(pipe: DuplexStream, url: &str) -> Result<u16, String> {
         status = answer => status,
         ended = &mut connection => Err(match ended {
             Err(e) => failed(e),
-            Ok(()) => "closed without a response".to_owned(),
+            Ok(()) => "the server closed the connection without a response".to_owned(),
         }),
     }
 }
@@ -46,7 +46,7 @@ async fn pump(wire: &mut Wire, mut pipe: DuplexStream) -> String {
         // Reading is given up for writing only where nothing has come: what has come stays in the connection.
         tokio::select! {
             sent = pipe.read(&mut out) => match sent {
-                Ok(0) => return "closed without a response".to_owned(),
+                Ok(0) => return "the server closed the connection without a response".to_owned(),
                 Ok(n) => {
                     if let Err(error) = wire.write(&out[..n]).await {
                         return error;
@@ -61,7 +61,7 @@ async fn pump(wire: &mut Wire, mut pipe: DuplexStream) -> String {
                     }
                     incoming.clear();
                 }
-                Ok(false) => return "closed without a response".to_owned(),
+                Ok(false) => return "the server closed the connection without a response".to_owned(),
                 Err(error) => return error,
             },
         }

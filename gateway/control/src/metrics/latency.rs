@@ -171,7 +171,7 @@ impl Latencies {
         for (step, (name, help)) in [
             (
                 "sealane_request_first_byte_seconds",
-                "Time from the end of a request's head until the head of its response was there.",
+                "Time from the end of a request's head to the head of its response.",
             ),
             (
                 "sealane_request_duration_seconds",
@@ -228,7 +228,7 @@ impl Latencies {
             turns.add(&lane.turns);
             sample(&mut family, &[("lane", &i.to_string())], &turns);
         }
-        out.gauge("sealane_latency_series", "Series of latencies in use, of max_series.")
+        out.gauge("sealane_latency_series", "Series of latencies in use, at most max_series.")
             .sample(&[], self.budget.used() as u64);
     }
 

@@ -139,17 +139,17 @@ impl LaneMetrics {
                 at += 1;
             }
         }
-        let mut family = out.counter("sealane_parse_errors_total", "Messages refused, by what is wrong with them.");
+        let mut family = out.counter("sealane_parse_errors_total", "Refused messages, by reason.");
         for (i, e) in ParseError::ALL.iter().enumerate() {
             let sum: u64 = self.lanes.iter().map(|l| l.parse_errors[i].value()).sum();
             family.sample(&[("reason", e.label())], sum);
         }
-        let mut family = out.counter("sealane_handshake_failures_total", "Handshakes with clients that failed.");
+        let mut family = out.counter("sealane_handshake_failures_total", "Failed handshakes with clients, by reason.");
         for (i, reason) in TLS_FAILURES.iter().enumerate() {
             let sum: u64 = self.lanes.iter().map(|l| l.tls_failures[i].value()).sum();
             family.sample(&[("reason", reason)], sum);
         }
-        let mut family = out.counter("sealane_lane_requests_total", "Requests begun, by lane.");
+        let mut family = out.counter("sealane_lane_requests_total", "Requests started, by lane.");
         for (i, lane) in self.lanes.iter().enumerate() {
             family.sample(&[("lane", &i.to_string())], lane.requests.value());
         }
@@ -157,12 +157,12 @@ impl LaneMetrics {
         if let Some(kernel) = fastopen_counts::Counts::read() {
             out.counter(
                 "sealane_syn_queue_overflows_total",
-                "Data in SYNs that the kernel did not take since a queue was full, in this network namespace.",
+                "SYNs whose data the kernel did not accept because a queue was full, in this network namespace.",
             )
             .sample(&[], kernel.queue_overflows);
             out.counter(
                 "sealane_syn_older_cookies_total",
-                "Cookies taken that were made from the key before the newest, in this network namespace.",
+                "Accepted cookies that were made with the previous key, in this network namespace.",
             )
             .sample(&[], kernel.older_cookies);
         }
@@ -174,13 +174,14 @@ impl LaneMetrics {
         }
         out.counter(
             "sealane_log_lines_lost_total",
-            "Lines of the log that could not be written: nobody read the standard error, or its disk was full.",
+            "Lines of the log that could not be written: no program read standard error, or the disk was full.",
         )
         .sample(&[], crate::log::lost_lines());
         if let Some(log) = &self.log {
             out.counter(
                 "sealane_access_log_dropped_total",
-                "Access log lines lost because the writer was too slow, or because a syslog server did not take them.",
+                "Access log lines lost because the writer was too slow, or because a syslog server did not accept \
+                 them.",
             )
             .sample(&[], log.dropped());
             out.counter("sealane_access_log_errors_total", "Writes to the access log that failed.")
@@ -197,11 +198,11 @@ fn labels(text: &'static str) -> Vec<(&'static str, &'static str)> {
 /// What the tunnel's status says, as metrics.
 fn render_tunnel(status: &Status, out: &mut Writer) {
     out.gauge("sealane_tunnel_clients", "Connected clients of the tunnel.").sample(&[], status.clients.len() as u64);
-    let mut family = out.counter("sealane_tunnel_control_total", "What the tunnel's control has counted.");
+    let mut family = out.counter("sealane_tunnel_control_total", "Events in the tunnel's control channel.");
     for (name, n) in &status.control {
         family.sample(&[("what", name)], *n);
     }
-    let mut family = out.counter("sealane_tunnel_data_total", "What the tunnel's data plane has counted.");
+    let mut family = out.counter("sealane_tunnel_data_total", "Events in the tunnel's data plane.");
     for (name, n) in &status.data {
         family.sample(&[("what", name)], *n);
     }

@@ -60,7 +60,7 @@ pub struct Reloads {
     pub good: u64,
     /// Those that changed nothing, because something was wrong.
     pub failed: u64,
-    /// Upgrades that were given up.
+    /// Upgrades that failed.
     pub upgrades_failed: u64,
     /// What was wrong the last time; empty after one that was good.
     pub last_error: String,
@@ -294,35 +294,32 @@ impl StatusRegistry {
     /// Writes what control counts as metrics.
     pub fn render(&self, out: &mut Writer) {
         let w = self.written();
-        let mut family = out.counter("sealane_config_reloads_total", "Reloads by how they went.");
+        let mut family = out.counter("sealane_config_reloads_total", "Reloads, by result.");
         family.sample(&[("result", "good")], w.reloads.good);
         family.sample(&[("result", "failed")], w.reloads.failed);
-        out.counter("sealane_upgrades_failed_total", "Upgrades that were given up.")
-            .sample(&[], w.reloads.upgrades_failed);
+        out.counter("sealane_upgrades_failed_total", "Upgrades that failed.").sample(&[], w.reloads.upgrades_failed);
         out.gauge("sealane_config_generation", "Counts publications of a configuration.").sample(&[], w.generation);
         out.counter("sealane_key_rotations_total", "New keys for session tickets and for cookies in SYNs.")
             .sample(&[], w.key_rotations);
-        let mut family =
-            out.gauge("sealane_certificate_expiry_timestamp_seconds", "When certificates end, in seconds since 1970.");
+        let mut family = out
+            .gauge("sealane_certificate_expiry_timestamp_seconds", "When certificates expire, in seconds since 1970.");
         for c in &w.certificates {
             let end = u64::try_from(c.not_after).unwrap_or(0);
             family.sample(&[("file", &c.file), ("subject", &c.subject)], end);
         }
-        let mut family = out.counter(
-            "sealane_certificate_replacements_total",
-            "Certificates whose files have changed, by what became of them.",
-        );
+        let mut family =
+            out.counter("sealane_certificate_replacements_total", "Certificates whose files have changed, by result.");
         family.sample(&[("result", "good")], w.replaced);
         family.sample(&[("result", "refused")], w.refused);
         let mut family = out.counter(
             "sealane_address_list_replacements_total",
-            "Lists of addresses whose files have changed, by what became of them.",
+            "Lists of addresses whose files have changed, by result.",
         );
         family.sample(&[("result", "good")], w.lists.0);
         family.sample(&[("result", "refused")], w.lists.1);
         if let Some(reporter) = &w.automatic {
             let reports = reporter();
-            let mut family = out.counter("sealane_acme_orders_total", "Orders for certificates by how they ended.");
+            let mut family = out.counter("sealane_acme_orders_total", "Orders for certificates, by result.");
             family.sample(&[("result", "issued")], reports.issued);
             family.sample(&[("result", "failed")], reports.failed);
             let mut family = out.gauge(
@@ -334,8 +331,10 @@ impl StatusRegistry {
                     family.sample(&[("name", name)], next);
                 }
             }
-            let mut family = out
-                .gauge("sealane_acme_failing", "1 for names whose last order failed, or for which none can be made.");
+            let mut family = out.gauge(
+                "sealane_acme_failing",
+                "1 for a name whose last order failed, or for which no certificate can be ordered.",
+            );
             for (name, status) in &reports.names {
                 family.sample(&[("name", name)], u64::from(!status.last_error.is_empty()));
             }
@@ -391,7 +390,7 @@ impl StatusRegistry {
             said.push("has its configured weight".to_owned());
         }
         match said.is_empty() {
-            true => Err("nothing to change: name drain, weight or default_weight".to_owned()),
+            true => Err("nothing to change: write drain, weight or default_weight".to_owned()),
             false => Ok(format!("{server} of {upstream} {}", said.join(" and "))),
         }
     }

@@ -63,15 +63,15 @@ async fn bounded<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Unreadable> {
     let late = |why: String| {
-        let help = "is it on a network file system whose server is away?".to_owned();
+        let help = "is the file on a network file system whose server does not respond?".to_owned();
         Unreadable { why, help: Some(help) }
     };
     let limit = deadline.min(Instant::now() + FILE_LIMIT);
     if hangs(path) {
-        return Err(late("its file system has not responded to an earlier attempt yet".to_owned()));
+        return Err(late("its file system has not yet responded to an earlier attempt".to_owned()));
     }
     if limit <= Instant::now() {
-        return Err(late("the configuration's other files took all the time".to_owned()));
+        return Err(late("reading the other files of the configuration took all the time".to_owned()));
     }
     let thread = Arc::new(());
     let mark = Arc::downgrade(&thread);
@@ -97,7 +97,7 @@ fn read_blocking(path: &Path) -> io::Result<Content> {
             return Ok(content);
         }
     }
-    Err(io::Error::other("the file changes all the time"))
+    Err(io::Error::other("the file changes continuously"))
 }
 
 /// `None`: the file has changed meanwhile.
@@ -170,7 +170,7 @@ fn read_pipe(file: &File) -> io::Result<Zeroizing<Vec<u8>>> {
     }
 }
 
-const NOTHING_CAME: &str = "it is a pipe, and its writer does not finish";
+const NOTHING_CAME: &str = "the file is a pipe, and its writer does not close it";
 
 fn is_device(file: &File) -> bool {
     fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice)
@@ -187,13 +187,13 @@ fn help(path: &Path, e: &io::Error) -> Option<String> {
             let me = rustix::process::geteuid().as_raw();
             Some(match std::fs::metadata(path) {
                 Ok(meta) => format!(
-                    "the file has mode {:04o} and owner {}:{}, and this program runs as user {me}: change the owner or \
-                     run as one who may read it",
+                    "the file has mode {:04o} and owner {}:{}, but this program runs as user {me}: change the owner, \
+                     or run the program as a user that can read the file",
                     meta.mode() & 0o777,
                     meta.uid(),
                     meta.gid()
                 ),
-                Err(_) => format!("user {me} may not enter a folder on the way to it"),
+                Err(_) => format!("user {me} has no permission to enter one of its parent folders"),
             })
         }
         ErrorKind::NotFound => {
@@ -201,12 +201,15 @@ fn help(path: &Path, e: &io::Error) -> Option<String> {
             let parent = path.ancestors().skip(1).find(|p| p.exists() || p.as_os_str().is_empty())?;
             let direct = path.parent() == Some(parent);
             (!direct && !parent.as_os_str().is_empty())
-                .then(|| format!("{} exists, what follows does not", parent.display()))
+                .then(|| format!("{} exists, but the rest of the path does not", parent.display()))
         }
-        ErrorKind::FileTooLarge => Some(format!("at most {} MiB are read: is it the right file?", MAX_FILE >> 20)),
-        ErrorKind::TimedOut => {
-            Some(format!("write the path of a regular file; a pipe is read for at most {} s", PIPE_LIMIT.as_secs()))
+        ErrorKind::FileTooLarge => {
+            Some(format!("the gateway reads at most {} MiB: is this the right file?", MAX_FILE >> 20))
         }
+        ErrorKind::TimedOut => Some(format!(
+            "write the path of a regular file; the gateway reads a pipe for at most {} s",
+            PIPE_LIMIT.as_secs()
+        )),
         _ => None,
     }
 }

@@ -74,7 +74,7 @@ async fn load_audited(origin: &Origin, policy: Option<Policy>) -> Result<(Config
             Reading::Asks(questions) => answer(questions, deadline, &mut answers).await,
         }
     }
-    Err(bug(origin, "a question stays without an answer"))
+    Err(bug(origin, "a DNS query gets no response"))
 }
 
 /// Refuses settings for integrations that this program is built without.
@@ -256,7 +256,7 @@ pub async fn names(config: &mut Config, limit: Duration) -> Vec<Warning> {
             Some(_) => (format!("\"{host}\" does not resolve now: {why}"), "the last known addresses are used"),
             None => (
                 format!("\"{host}\" does not resolve: {why}"),
-                "the server is down until it does; \"resolver\" says who is asked",
+                "the server is down until the name resolves; \"resolver\" selects the DNS server",
             ),
         };
         warnings.push(place.diagnostic(Severity::Warning, message, Some(help.to_owned())));
@@ -281,7 +281,7 @@ pub fn refused_here(config: &Config) -> Vec<Diagnostic> {
     if let Some((socket, place)) = config.admin_socket.as_ref().zip(config.admin_socket_place.as_ref())
         && std::fs::symlink_metadata(socket).is_ok_and(|meta| !meta.file_type().is_socket())
     {
-        let message = format!("{} is there and is no socket", socket.display());
+        let message = format!("{} exists, but is not a socket", socket.display());
         let help = "remove it, or choose another path".to_owned();
         found.push(place.diagnostic(Severity::Error, message, Some(help)));
     }
@@ -290,7 +290,7 @@ pub fn refused_here(config: &Config) -> Vec<Diagnostic> {
         && !crate::run::user::may_write(log)
     {
         let message = format!("this user cannot write {}", log.display());
-        let help = "the user that runs the gateway must be able to read it: give the file, or its folder, to that user"
+        let help = "the user of the gateway must be able to read this file: give the file or its folder to this user"
             .to_owned();
         found.push(place.diagnostic(Severity::Warning, message, Some(help)));
     }

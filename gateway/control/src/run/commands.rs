@@ -76,7 +76,7 @@ impl Commands {
 
     /// Gives a command and waits until it was executed.
     pub async fn give(&self, command: Command) -> Reply {
-        let gone = || "the gateway is ending".to_owned();
+        let gone = || "the gateway is stopping".to_owned();
         let (reply, answer) = oneshot::channel();
         self.0.send(PendingCommand { command, reply: Some(reply) }).await.map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
@@ -84,7 +84,7 @@ impl Commands {
 
     /// Gives a command without waiting for what becomes of it.
     pub async fn tell(&self, command: Command) {
-        // Nobody takes it only when the gateway is ending.
+        // Nobody takes it only when the gateway is stopping.
         let _ = self.0.send(PendingCommand { command, reply: None }).await;
     }
 }

@@ -88,8 +88,8 @@ impl Lanes {
             match events.recv().await {
                 Some(LaneEvent::Up) => {}
                 Some(LaneEvent::Ended(slot, Err(e))) => bail!("lane {slot} does not start: {e}"),
-                Some(LaneEvent::Ended(slot, Ok(()))) => bail!("lane {slot} ended at once; this is a bug"),
-                None => bail!("the lanes are gone; this is a bug"),
+                Some(LaneEvent::Ended(slot, Ok(()))) => bail!("lane {slot} ended immediately; this is a bug"),
+                None => bail!("the lanes have ended; this is a bug"),
             }
         }
         Ok(Self { mailboxes, counters, threads, events, running: count, short_of_memory, records, lost_records: 0 })

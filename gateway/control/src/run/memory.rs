@@ -44,8 +44,8 @@ impl MemoryWatch {
         if self.short.swap(short, Relaxed) != short {
             let mib = limit.unwrap_or_default() >> 20;
             match short {
-                true => log::warn!("more than {mib} MiB are in use: new connections wait until it is less"),
-                false => log::info!("less than {mib} MiB are in use again: new connections are accepted"),
+                true => log::warn!("more than {mib} MiB are in use: new connections wait until memory use falls"),
+                false => log::info!("less than {mib} MiB are in use again: the gateway accepts new connections"),
             }
         }
         short

@@ -59,7 +59,7 @@ use tokio::time::Instant;
 const LOG_TIMEOUT: Duration = Duration::from_secs(2);
 /// Processes before this one to whom a successor can pass on what is theirs; those before them end their connections.
 const MAX_PREDECESSORS: usize = 16;
-const NO_UPGRADE_NOW: &str = "not upgraded: an upgrade or the end is under way";
+const NO_UPGRADE_NOW: &str = "not upgraded: another upgrade or the stop of the gateway is in progress";
 /// How often files are looked at when changes of them are to be noticed.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
@@ -188,7 +188,7 @@ impl Running {
         let keep = user::kept_capabilities(&config);
         if run_as.is_some() {
             // Before there are other threads, which would keep what they may gain.
-            privileges::gain_nothing_more(keep).context("cannot give up rights")?;
+            privileges::gain_nothing_more(keep).context("cannot drop privileges")?;
         }
         let notifier = Notifier::from_environment();
         let mut ring = TicketRing::new(config.ticket_lifetime)?;
@@ -332,7 +332,7 @@ impl Running {
                     Some(LaneEvent::Up) => {}
                     Some(LaneEvent::Ended(slot, Err(e))) => bail!("lane {slot} failed: {e}"),
                     Some(LaneEvent::Ended(slot, Ok(()))) if !self.draining => {
-                        bail!("lane {slot} ended by itself; this is a bug")
+                        bail!("lane {slot} ended unexpectedly; this is a bug")
                     }
                     Some(LaneEvent::Ended(..)) => {
                         self.lanes.running -= 1;
@@ -444,7 +444,7 @@ impl Running {
                     self.status.certificate_read(&files.cert, Some(errors.to_string()));
                 }
                 Reread::AddressList(file, Ok(set)) => {
-                    log::info!("{} has changed: the new list of addresses holds from now on", file.display());
+                    log::info!("{} has changed: the new list of addresses applies from now on", file.display());
                     self.status.list_read(true);
                     lists.push((file, set));
                 }
@@ -487,8 +487,8 @@ impl Running {
                 }
                 self.vpn.iter().for_each(Vpn::reopen_log);
                 let said = match self.log.is_some() || self.vpn.is_some() {
-                    true => "logs are opened again",
-                    false => "there is no log to open again",
+                    true => "the log was opened again",
+                    false => "there is no log file to reopen",
                 };
                 pending.reply(Ok(said.to_owned()));
             }
@@ -521,11 +521,11 @@ impl Running {
                             QuicSuccessor { channel, read_no_more, not_read }
                         });
                         self.drain(successor)
-                            .map(|_| format!("process {pid} serves now; this one finishes what it has"))
+                            .map(|_| format!("process {pid} serves now; this process finishes its open requests"))
                     }
                     Err(e) => {
                         self.status.upgrade_failed();
-                        Err(format!("not upgraded: {e}; this process goes on"))
+                        Err(format!("not upgraded: {e}; this process continues"))
                     }
                 };
                 match self.upgrading.take() {
@@ -546,7 +546,7 @@ impl Running {
             self.notifier.stopping();
         }
         self.lanes.send_all(|| Message::Drain { limit, successor: successor.clone() });
-        Ok(format!("finishing open requests, {} s at most; again to end at once", limit.as_secs()))
+        Ok(format!("finishing open requests for at most {} s; repeat to stop immediately", limit.as_secs()))
     }
 
     fn publish(&self, mut snapshot: Snapshot) {
@@ -569,7 +569,7 @@ impl Running {
         }
         let upgrade = matches!(pending.command, Command::Upgrade);
         match (upgrade, self.draining, &self.config.origin) {
-            (false, true, _) => return pending.reply(Err("not reloaded: the gateway is ending".to_owned())),
+            (false, true, _) => return pending.reply(Err("not reloaded: the gateway is stopping".to_owned())),
             (false, false, _) => self.notifier.reloading(),
             // It starts with the same arguments again.
             (true, _, Origin::CommandLine(_)) => return self.upgrade(pending, None),
@@ -606,7 +606,7 @@ impl Running {
     /// Takes a configuration in that was read again. All or nothing: an error leaves everything as it was.
     fn reload(&mut self, loaded: Loaded) -> Reply {
         if self.draining {
-            return Err("not reloaded: the gateway is ending".to_owned());
+            return Err("not reloaded: the gateway is stopping".to_owned());
         }
         self.wanted = loaded.wanted;
         let result = loaded.config.map_err(anyhow::Error::msg).and_then(|(config, said)| self.try_reload(config, said));
@@ -619,7 +619,7 @@ impl Running {
         }
         let reply = match result {
             Ok(notes) if notes.is_empty() => Ok("reloaded".to_owned()),
-            Ok(notes) => Ok(format!("reloaded; some of it takes more than a reload:\n{}", notes.join("\n"))),
+            Ok(notes) => Ok(format!("reloaded; some changes need more than a reload:\n{}", notes.join("\n"))),
             Err(e) => Err(format!("not reloaded; the running configuration stays:\n{e:#}")),
         };
         self.status.reloaded(&reply);
@@ -652,7 +652,7 @@ impl Running {
             ("user", config.user != self.config.user),
         ] {
             if differs {
-                notes.push(format!("{name} changes with the next start or upgrade, and stays as it is until then"));
+                notes.push(format!("{name} keeps its value until the next start or upgrade"));
             }
         }
         config.lanes = self.config.lanes;
@@ -689,7 +689,9 @@ impl Running {
                 vpn.reload((*settings).into());
             }
             (None, None) => {}
-            (Some(_), None) | (None, Some(_)) => notes.push("[tunnel] comes and goes with the next start".to_owned()),
+            (Some(_), None) | (None, Some(_)) => {
+                notes.push("adding or removing [tunnel] takes effect at the next start".to_owned())
+            }
         }
         self.admin.answer_to(&config.admin_names);
         self.config = config;
@@ -708,8 +710,8 @@ impl Running {
         let next = next.unwrap_or(&self.config);
         let obstacle = match (&self.vpn, &next.tunnel) {
             (Some(vpn), Some(settings)) => vpn.obstacle(settings),
-            (Some(_), None) => Some("[tunnel] goes with a restart only".to_owned()),
-            (None, Some(_)) => Some("[tunnel] comes with a restart only".to_owned()),
+            (Some(_), None) => Some("removing [tunnel] needs a restart".to_owned()),
+            (None, Some(_)) => Some("adding [tunnel] needs a restart".to_owned()),
             (None, None) => None,
         };
         if let Some(why) = obstacle {
@@ -717,7 +719,7 @@ impl Running {
         }
         let (ours, theirs) = match Channel::pair() {
             Ok(pair) => pair,
-            Err(e) => return pending.reply(Err(format!("not upgraded: {e}; this process goes on"))),
+            Err(e) => return pending.reply(Err(format!("not upgraded: {e}; this process continues"))),
         };
         let (udp, not_read) = self.listeners.udp_to_hand_over(next);
         self.successor_channel = Some((Arc::new(ours), not_read.into()));
@@ -737,7 +739,7 @@ impl Running {
         match Successor::start(&self.program, &state) {
             Err(e) => {
                 self.status.upgrade_failed();
-                pending.reply(Err(format!("not upgraded: {e:#}; this process goes on")));
+                pending.reply(Err(format!("not upgraded: {e:#}; this process continues")));
             }
             Ok(successor) => {
                 self.upgrading = Some(pending);

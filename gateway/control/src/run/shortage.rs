@@ -32,7 +32,7 @@ impl Shortages {
                 "ports, file descriptors or the system's memory are used up: requests that need another connection to \
                  an upstream get 503",
             ),
-            (self.log, "the access log is written more slowly than lines come: some are dropped"),
+            (self.log, "the access log is written more slowly than lines arrive: some lines are dropped"),
         ]
     }
 }

@@ -49,7 +49,7 @@ impl fmt::Display for SocketError {
                     Some(holder) => write!(f, "{kind} {port} is taken by {holder}; stop it or choose another port"),
                     None => write!(
                         f,
-                        "{kind} {port} is taken by another program; `sudo ss {flags} 'sport = :{port}'` tells which"
+                        "{kind} {port} is taken by another program; `sudo ss {flags} 'sport = :{port}'` shows which"
                     ),
                 }
             }

@@ -62,7 +62,9 @@ fn missing(listening: bool, connecting: bool, sysctl: Option<Sysctl>) -> Option<
         return None;
     }
     let Some(sysctl) = sysctl else {
-        return Some("this kernel has no TCP Fast Open: every TLS handshake follows TCP's (syn_tls)".to_owned());
+        return Some(
+            "this kernel has no TCP Fast Open: every TLS handshake starts after TCP's handshake (syn_tls)".to_owned(),
+        );
     };
     let whose = match (listening && !sysctl.server(), connecting && !sysctl.client()) {
         (false, false) => return None,
@@ -71,8 +73,8 @@ fn missing(listening: bool, connecting: bool, sysctl: Option<Sysctl>) -> Option<
         (true, true) => " with clients and upstreams",
     };
     Some(format!(
-        "net.ipv4.tcp_fastopen is {}: TLS handshakes{whose} follow TCP's, one round trip later than need be; `{}` lets \
-         them begin in the SYN (or set syn_tls = \"off\")",
+        "net.ipv4.tcp_fastopen is {}: TLS handshakes{whose} start after TCP's handshake and need one more round \
+         trip; with `{}` they can start in the SYN (or set syn_tls = \"off\")",
         sysctl.bits(),
         sysctl.command(listening, connecting)
     ))

@@ -78,7 +78,7 @@ impl Sender {
                 if self.retry_at.is_some_and(|at| Instant::now() < at) {
                     return Err(io::Error::new(
                         io::ErrorKind::NotConnected,
-                        "the syslog server was not reached a moment ago",
+                        "the syslog server could not be reached a moment ago",
                     ));
                 }
                 match Connection::open(&self.server) {

@@ -52,7 +52,7 @@ pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
         } else if !may_create_beside(path) {
             let folder = folder_of(path).display().to_string();
             log::warn!(
-                "{name} cannot make files in {folder}: the program that rotates the access log must create the new one \
+                "{name} cannot create files in {folder}: the program that rotates the access log must create the new file \
                  (logrotate: `create 640 {name}`)"
             );
         }
@@ -60,8 +60,8 @@ pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
     if let Some(path) = config.admin_socket.as_deref().filter(|path| !may_create_beside(path)) {
         let folder = folder_of(path).display().to_string();
         log::warn!(
-            "{name} cannot make files in {folder}, so an upgrade will fail: put the admin socket into a folder \
-             of {name}'s"
+            "{name} cannot create files in {folder}, so an upgrade will fail: put the admin socket into a folder \
+             that belongs to {name}"
         );
     }
     Ok(())

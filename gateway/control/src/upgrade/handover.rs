@@ -179,7 +179,7 @@ pub struct Program {
 impl Program {
     /// To be called early: a file that is replaced later has lost its name for `/proc/self/exe`.
     pub fn this() -> Result<Self> {
-        let file = std::env::current_exe().context("cannot tell where the program's file is")?;
+        let file = std::env::current_exe().context("the path of the program's file is unknown")?;
         let mut arguments = std::env::args_os();
         let name = arguments.next().and_then(|name| leads_to(Path::new(&name), &file));
         Ok(Self { path: name.unwrap_or(file), arguments: arguments.collect() })
@@ -249,7 +249,7 @@ impl Successor {
                     let handed = given.insert(door.hand_over()?);
                     send_tunnel(&self.pair, &handed.state)?;
                 }
-                _ => bail!("the new process (pid {}) says something that is not understood", self.pid),
+                _ => bail!("the new process (pid {}) sent an unknown message", self.pid),
             }
         }
     }
@@ -261,7 +261,9 @@ impl Successor {
                 Ok(0) => bail!("the new process (pid {}) ended before it served", self.pid),
                 Ok(_) => said.push(byte[0]),
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e).with_context(|| format!("the new process (pid {}) says nothing", self.pid)),
+                Err(e) => {
+                    return Err(e).with_context(|| format!("the new process (pid {}) does not respond", self.pid));
+                }
             }
         }
         Ok(said)
@@ -358,7 +360,7 @@ pub fn receive() -> Result<InheritedState> {
         Ok(inherited_state) => Ok(InheritedState { predecessor: Some(pair), ..inherited_state }),
         Err(e) => {
             // It died on the way: its sockets are closed, and can be opened again.
-            log::warn!("the process that was to hand over its sockets did not: {e:#}");
+            log::warn!("the old process did not hand over its sockets: {e:#}");
             Ok(InheritedState::default())
         }
     }

@@ -33,8 +33,8 @@ pub fn store(vpn: &Vpn, notifier: &Notifier) {
         return;
     }
     match try_to_keep(vpn, notifier) {
-        Ok(()) => log::info!("tunnel: left with the service manager for the next start"),
-        Err(e) => log::warn!("tunnel: not kept, its clients connect again: {e:#}"),
+        Ok(()) => log::info!("tunnel: stored with the service manager for the next start"),
+        Err(e) => log::warn!("tunnel: not stored, its clients connect again: {e:#}"),
     }
 }
 
@@ -54,7 +54,7 @@ pub fn start(settings: Settings, kept: Option<UnixStream>, notifier: &Notifier) 
         notifier.keep_no_more(NAME);
         match state.and_then(|state| Vpn::prepare(settings.clone(), state)).and_then(Prepared::start) {
             Ok(vpn) => return Ok(vpn),
-            Err(e) => log::warn!("tunnel: what was kept is of no use, its clients connect again: {e:#}"),
+            Err(e) => log::warn!("tunnel: the stored state cannot be used, its clients connect again: {e:#}"),
         }
     }
     Vpn::start(settings)

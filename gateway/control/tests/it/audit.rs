@@ -175,7 +175,7 @@ fn modern() {
             (&text("rsa", modern, ""), "its key is RSA"),
             (&text("p521", modern, ""), "ECDSA with 521 bits"),
             (&text("ed25519", modern, ""), "Ed25519"),
-            (&text("year", modern, ""), "valid for 365 days, and the longest is 90"),
+            (&text("year", modern, ""), "valid for 365 days, but at most 90 are allowed"),
         ],
     );
 }
@@ -190,7 +190,7 @@ fn intermediate() {
             (&text("small", "", ""), "its RSA key has 1024 bits"),
             (&text("p521", "", ""), "ECDSA with 521 bits"),
             (&text("ed25519", "", ""), "Ed25519"),
-            (&text("long", "", ""), "the longest is 366"),
+            (&text("long", "", ""), "at most 366 are allowed"),
             (&text("sha1", "", ""), "SHA-1"),
         ],
     );

@@ -123,7 +123,7 @@ fn mistakes_are_told_where_they_stand() {
         ("challenges = [\"dns-01\"]", "\"dns-01\" needs a program"),
         ("challenges = [\"dns-01\"]\ndns_hook = [\"/none\"]", "there is no program /none"),
         ("challenges = [\"dns-02\"]", "dns-02"),
-        ("directory = \"https://b.example/\"\nfallback = { directory = \"https://b.example/\" }", "is there already"),
+        ("directory = \"https://b.example/\"\nfallback = { directory = \"https://b.example/\" }", "is already there"),
         ("fallback = { directory = \"https:///\" }", "is not the https URL of a directory"),
         (&update("zone = \"b.example\""), "no zone of [[acme.dns_update]] contains the name a.example"),
         (&update("zone = \"b..example\""), "is not a name in DNS"),
@@ -143,7 +143,7 @@ fn mistakes_are_told_where_they_stand() {
     folder.certificate("a", &["a.example"]);
     let unused = text(&folder, host).replace("\"auto\"", "[{ cert = \"certs/a.pem\", key = \"certs/a.key\" }]");
     let report = report(&unused);
-    assert!(report.contains("warning: [acme] is of no use"), "{report}");
+    assert!(report.contains("warning: [acme] has no effect"), "{report}");
 }
 
 /// The watcher of files looks for the name that a file is called by.

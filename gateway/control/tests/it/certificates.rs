@@ -69,7 +69,7 @@ fn files_that_cannot_be_read() {
     assert!(report.contains("cannot read the certificate certs/none.pem: no such file or directory"), "{report}");
     assert!(report.contains("cannot read the private key certs: is a directory"), "{report}");
     let report = folder.report(&one_listener("cerst/a.pem", "certs/a.key"));
-    assert!(report.contains(" exists, what follows does not"), "{report}");
+    assert!(report.contains(" exists, but the rest of the path does not"), "{report}");
 }
 
 #[test]

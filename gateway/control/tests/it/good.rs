@@ -245,7 +245,7 @@ tls.dangerous_skip_verification = true
     assert_eq!(
         messages,
         [
-            "the admin listener can be reached from other machines, and has no password",
+            "other machines can reach the admin listener, and it has no password",
             "secrets of all TLS connections are written to a file (dangerous_key_log)",
             "no certificate of listener 127.0.0.1:4430 is for \"b.example\"",
             "no host uses the upstream \"u\"",

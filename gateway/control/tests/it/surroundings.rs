@@ -39,7 +39,7 @@ fn whatever_is_at_a_path_is_an_error_with_its_place() {
     for (name, wanted) in [
         ("folder", "is a directory"),
         ("large", "file too large"),
-        ("pipe", "it is a pipe, and its writer does not finish"),
+        ("pipe", "the file is a pipe, and its writer does not close it"),
         ("socket", "no such device or address"),
         ("loop", "too many levels of symbolic links"),
         ("a.pem/below", "not a directory"),

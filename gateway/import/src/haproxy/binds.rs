@@ -365,7 +365,7 @@ fn protocol(
     report: &mut Report,
 ) {
     let Some(chosen) = versions.list() else {
-        return report.decide(line.id, "no version of TLS is left: 1.2 and 1.3 are supported");
+        return report.decide(line.id, "no TLS version is left: 1.2 and 1.3 are supported");
     };
     if chosen.len() < 2 {
         t.settings.set("versions", list(chosen), &line.place);

@@ -155,7 +155,7 @@ fn words(e: impl std::fmt::Display) -> String {
 
 async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
     let addresses = tokio::net::lookup_host((host, port)).await.map_err(|e| format!("{host} does not resolve: {e}"))?;
-    let mut last = format!("{host} has no address");
+    let mut last = format!("{host} does not resolve to an address");
     for address in addresses.take(MAX_ADDRESSES) {
         match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),

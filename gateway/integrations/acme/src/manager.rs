@@ -368,7 +368,8 @@ impl Task {
                     }
                 }
                 None => log::info!(
-                    "{name} has no certificate yet: a self-signed one is served until {directory} has issued one"
+                    "{name} has no certificate yet: the gateway serves a self-signed certificate until {directory} \
+                     issues it"
                 ),
             }
         }

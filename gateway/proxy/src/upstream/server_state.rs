@@ -51,7 +51,7 @@ pub struct LaneCell {
     pub in_use: Counter,
     /// Requests that wait for this server's group to have room (told by the first server of the group alone).
     pub waiting: Counter,
-    /// Requests begun.
+    /// Requests started.
     pub requests: Counter,
     /// Those that ended well, as far as the server is concerned.
     pub successes: Counter,

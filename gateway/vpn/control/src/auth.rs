@@ -93,12 +93,12 @@ impl Users {
             let parsed = PasswordHash::new(hash).map_err(|e| anyhow::anyhow!("line {number}: {e}"))?;
             if !parsed.algorithm.as_str().starts_with("argon2") {
                 bail!(
-                    "line {number}: the hash is {}, not Argon2 (`sealane tunnel passwd` makes them)",
+                    "line {number}: the hash is {}, not Argon2 (`sealane tunnel passwd` creates hashes)",
                     parsed.algorithm
                 );
             }
             if name.is_empty() || users.hashes.insert(name.to_owned(), hash.to_owned()).is_some() {
-                bail!("line {number}: an empty name, or one that was there before");
+                bail!("line {number}: the name is empty, or an earlier line has the same name");
             }
         }
         Ok(users)
@@ -215,15 +215,15 @@ impl Authenticator {
                 match checks.programs.run(network, tokio::time::timeout(WAIT_LIMIT, ask(command, &claim))).await {
                     None => Verdict::Later(BUSY),
                     Some(Ok(Ok(Some(0)))) => Verdict::Accept(Some(claim.username)),
-                    Some(Ok(Ok(Some(TEMPORARY)))) => Verdict::Later("authentication is not possible just now"),
+                    Some(Ok(Ok(Some(TEMPORARY)))) => Verdict::Later("authentication is not possible at the moment"),
                     Some(Ok(Ok(_))) => Verdict::Wrong,
                     Some(Ok(Err(e))) => {
-                        log::warn!("tunnel: the authentication command cannot be run: {e:#}");
-                        Verdict::Later("authentication is not possible just now")
+                        log::warn!("tunnel: cannot run the authentication command: {e:#}");
+                        Verdict::Later("authentication is not possible at the moment")
                     }
                     Some(Err(_)) => {
                         log::warn!("tunnel: the authentication command took longer than {} s", WAIT_LIMIT.as_secs());
-                        Verdict::Later("authentication is not possible just now")
+                        Verdict::Later("authentication is not possible at the moment")
                     }
                 }
             }

@@ -76,7 +76,7 @@ async fn run(mut profile: Profile) -> Result<()> {
     let config =
         Config { role: Role::Client, interface: profile.device.clone(), mtu: profile.mtu, ..Config::default() };
     let plane = UserPlane::start(&config, sockets, sink)
-        .with_context(|| format!("cannot make the interface {} (it takes CAP_NET_ADMIN)", profile.device))?;
+        .with_context(|| format!("cannot create the interface {} (this needs CAP_NET_ADMIN)", profile.device))?;
     let plane: Arc<dyn Plane> = Arc::new(plane);
     let (mut pause, mut attempt, mut interface) = (FIRST_PAUSE, 0_u64, Interface::default());
     let remotes = in_order(&profile)?;
@@ -240,7 +240,7 @@ async fn open(
     // Each round through the servers uses the host's next address.
     let round = (number - 1) / profile.remotes.len() as u64;
     let address = found.get((round % found.len().max(1) as u64) as usize);
-    let address = *address.with_context(|| format!("{} has no address", remote.host))?;
+    let address = *address.with_context(|| format!("{} does not resolve to an address", remote.host))?;
     let tcp = remote.transport == Transport::Tcp;
     let cipher = profile.ciphers[0].name();
     let auth = matches!(profile.wrap, WrapKey::Auth { .. });
@@ -342,8 +342,11 @@ impl Attempt<'_> {
     fn tick(&mut self, now: Instant) -> Result<()> {
         match self.stage {
             Stage::Connecting if now >= self.answer_by && self.session.remote().is_none() => bail!("no answer"),
-            Stage::Connecting if now >= self.deadline => bail!("no answer, or the key exchange takes too long"),
-            Stage::Asking | Stage::Installing if now >= self.deadline => bail!("the server gives no configuration"),
+            Stage::Connecting if now >= self.deadline => bail!(
+                "the server does not respond, or the key exchange \
+                                                                takes too long"
+            ),
+            Stage::Asking | Stage::Installing if now >= self.deadline => bail!("the server sends no configuration"),
             Stage::Asking if now >= self.ask_at => {
                 self.session.send_command(b"PUSH_REQUEST\0")?;
                 self.ask_at = now + ASK_AGAIN;
@@ -429,15 +432,20 @@ impl Attempt<'_> {
                 return self.change(&changes);
             }
             Said::AuthFailed(reason) if self.stage != Stage::Connected => {
-                return Ok(Some(End::Fatal(anyhow!("the server refuses us: {}", shown(&reason)))));
+                return Ok(Some(End::Fatal(anyhow!("the server refuses this client: {}", shown(&reason)))));
             }
             Said::AuthFailed(reason) => return Ok(Some(End::Lost(format!("refused: {}", shown(&reason)), None))),
             Said::AuthFailedTemporarily(wait, reason) => {
-                return Ok(Some(End::Lost(format!("refused for now: {}", shown(&reason)), wait)));
+                return Ok(Some(End::Lost(
+                    format!("the server refuses this client for now: {}", shown(&reason)),
+                    wait,
+                )));
             }
-            Said::Halt(reason) => return Ok(Some(End::Fatal(anyhow!("the server ends it: {}", shown(&reason))))),
+            Said::Halt(reason) => {
+                return Ok(Some(End::Fatal(anyhow!("the server ends the connection: {}", shown(&reason)))));
+            }
             Said::Restart(reason) => return Ok(Some(End::Lost(format!("restarted {}", shown(&reason)), None))),
-            Said::Exit => return Ok(Some(End::Lost("the server has left".to_owned(), None))),
+            Said::Exit => return Ok(Some(End::Lost("the server has closed the connection".to_owned(), None))),
             Said::PushRequest | Said::PushUpdate(_) | Said::Unknown(_) => {}
         }
         Ok(None)
@@ -452,14 +460,14 @@ impl Attempt<'_> {
         let options = match update::updated(self.options.clone(), &changes) {
             Ok(options) => options,
             Err(NotUpdatable(change)) => {
-                let why = format!("the server changes `{}`, which takes a new connection", shown(&change));
+                let why = format!("the server changes `{}`; this needs a new connection", shown(&change));
                 return Ok(Some(End::Lost(why, None)));
             }
         };
         self.options = options;
         let changed = Pushed::parse(&self.options);
         self.interface.apply(self.plane.interface(), self.profile, &changed, self.remote.ip())?;
-        log::info!("the server has changed routes or name servers");
+        log::info!("the server has changed routes or DNS servers");
         Ok(None)
     }
 
@@ -470,16 +478,16 @@ impl Attempt<'_> {
     /// The server has given us our configuration.
     fn configured(&mut self, pushed: Pushed) -> Result<()> {
         if let Some(what) = pushed.impossible.first() {
-            bail!("the server wants `{what}`, which is not supported");
+            bail!("the server requests `{what}`, which is not supported");
         }
         if let Some(cipher) = &pushed.unknown_cipher {
-            bail!("the server wants the cipher {cipher}, which is not supported");
+            bail!("the server requests the cipher {cipher}, which is not supported");
         }
         let options = self.session.message(0).map_or("", |m| &m.options);
         for what in unknown_framing(options).filter(|what| !(pushed.stub && *what == COMPRESSION)) {
             log::warn!(
-                "the server has {what} on, which is not supported here: it may not understand our packets, nor we its; \
-                 switch it off there"
+                "the server uses {what}, which this client does not support: data packets may be unreadable in both \
+                 directions; disable it on the server"
             );
         }
         let cipher = agreed_cipher(pushed.cipher, options, &self.profile.ciphers, self.profile.cipher_fallback)?;
@@ -545,10 +553,10 @@ impl Attempt<'_> {
             }
             Event::KeyExhausted { .. } => self.renegotiate(now),
             Event::PeerExpired(_) => {
-                return Ok(Some(End::Lost("nothing has come from the server for too long".to_owned(), None)));
+                return Ok(Some(End::Lost("no packet has arrived from the server for too long".to_owned(), None)));
             }
             Event::InbandIn(_, message) if magic::payload(&message) == magic::Payload::Exit => {
-                return Ok(Some(End::Lost("the server has left".to_owned(), None)));
+                return Ok(Some(End::Lost("the server has closed the connection".to_owned(), None)));
             }
             Event::SocketClosed(socket) if socket == self.socket => {
                 return Ok(Some(End::Lost("the connection has ended".to_owned(), None)));
@@ -565,7 +573,7 @@ impl Attempt<'_> {
 fn agreed_cipher(pushed: Option<Cipher>, options: &str, ours: &[Cipher], fallback: Option<Cipher>) -> Result<Cipher> {
     if let Some(cipher) = pushed {
         if !ours.contains(&cipher) {
-            bail!("the server wants the cipher {}, which the profile does not allow", cipher.name());
+            bail!("the server requests the cipher {}, which the profile does not allow", cipher.name());
         }
         return Ok(cipher);
     }
@@ -573,7 +581,7 @@ fn agreed_cipher(pushed: Option<Cipher>, options: &str, ours: &[Cipher], fallbac
     let known = said.and_then(Cipher::from_name).filter(|cipher| ours.contains(cipher));
     known.or(fallback).with_context(|| {
         let said = said.unwrap_or("none");
-        format!("the server negotiates no cipher, and its own ({said}) is not one of the profile's")
+        format!("the server negotiates no cipher, and its own cipher ({said}) is not in the profile")
     })
 }
 
@@ -634,7 +642,7 @@ impl Interface {
             routes.extend(from.routes6.iter().map(|(a, n)| (IpAddr::V6(*a), *n)));
             if from.redirect_gateway {
                 log::info!(
-                    "the server wants all traffic (redirect-gateway); set that route yourself: a host route to \
+                    "the server requests all traffic (redirect-gateway); set this route yourself: a host route to \
                      {server} by the present gateway, then 0.0.0.0/1 and 128.0.0.0/1 to {name}"
                 );
             }
@@ -649,11 +657,11 @@ impl Interface {
             }
             match netlink.route_add(index, address, len, None) {
                 Ok(()) => self.routes.push((address, len)),
-                Err(e) => log::warn!("the route {address}/{len} is not set: {e}"),
+                Err(e) => log::warn!("cannot set the route {address}/{len}: {e}"),
             }
         }
         for dns in &pushed.dns {
-            log::info!("name resolution is left as it is; the server offers: {dns}");
+            log::info!("name resolution is not changed; the server offers: {dns}");
         }
         Ok(())
     }

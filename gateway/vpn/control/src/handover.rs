@@ -97,7 +97,7 @@ impl Fixed {
         let names: Vec<&str> = names.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect();
         (!names.is_empty()).then(|| {
             let which = names.join(", ");
-            format!("[tunnel] has another \"{which}\" than the running one, which takes a restart to change")
+            format!("\"{which}\" in [tunnel] differs from the running tunnel; a change needs a restart")
         })
     }
 }
@@ -125,7 +125,7 @@ impl std::fmt::Debug for SavedServer {
 impl SavedServer {
     /// Reads it, for settings that must fit it.
     pub fn read(bytes: &[u8], settings: &Settings) -> Result<Self> {
-        let saved: Self = serde_json::from_slice(bytes).context("the tunnel's sessions are not understood")?;
+        let saved: Self = serde_json::from_slice(bytes).context("the format of the tunnel's sessions is unknown")?;
         if let Some(what) = saved.fixed.differs(&Fixed::of(settings)) {
             bail!("{what}");
         }

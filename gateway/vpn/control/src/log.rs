@@ -30,7 +30,7 @@ impl EventLog {
             match options.append(true).create(true).open(path) {
                 Ok(file) => Some((path.to_owned(), file)),
                 Err(e) => {
-                    log::warn!("tunnel: the log {} cannot be opened: {e}", path.display());
+                    log::warn!("tunnel: cannot open the log {}: {e}", path.display());
                     None
                 }
             }
@@ -52,7 +52,7 @@ impl EventLog {
         if let Err(e) = file.write_all(line.as_bytes())
             && !self.failed.replace(true)
         {
-            log::warn!("tunnel: the log {} cannot be written: {e}", path.display());
+            log::warn!("tunnel: cannot write the log {}: {e}", path.display());
         }
     }
 }

@@ -27,7 +27,7 @@ pub fn init(folder: &Path, endpoint: &str, network: &str) -> Result<String> {
     for name in ["ca.crt", "ca.key", "server.crt", "server.key", "tls-crypt-v2.key", "tunnel.toml"] {
         let path = folder.join(name);
         if path.exists() {
-            bail!("{} is there already; nothing was changed", path.display());
+            bail!("{} is already there; nothing was changed", path.display());
         }
     }
     let ca_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
@@ -53,7 +53,7 @@ pub fn init(folder: &Path, endpoint: &str, network: &str) -> Result<String> {
     );
     write(&folder.join("tunnel.toml"), &toml, 0o644)?;
     Ok(format!(
-        "{0}: a CA, a server's certificate and a tls-crypt-v2 key. Keep ca.key elsewhere if you can.\n\
+        "{0}: a CA, a server's certificate and a tls-crypt-v2 key. If possible, keep ca.key on another machine.\n\
          start:    sealane serve -c {0}/tunnel.toml\n\
          a client: sealane tunnel client-config --folder {0} alice > alice.ovpn\n",
         folder.display()

@@ -23,7 +23,7 @@ pub use tls::name_rule;
 const IMPOSSIBLE: &[(&str, &str)] = &[
     ("secret", "static keys have no forward secrecy"),
     ("fragment", "set the MTU instead (tun-mtu)"),
-    ("shaper", "use the system's shaping: tc qdisc add dev DEVICE root tbf …"),
+    ("shaper", "use the system's traffic control: tc qdisc add dev DEVICE root tbf …"),
     ("http-proxy", "proxies are not supported"),
     ("socks-proxy", "proxies are not supported"),
     ("pkcs12", "give ca, cert and key in PEM (openssl pkcs12 -in FILE -out FILE.pem -nodes)"),
@@ -34,12 +34,16 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("ns-cert-type", "use remote-cert-tls server"),
     ("tls-verify", "scripts are not run; use verify-x509-name or peer-fingerprint"),
     ("plugin", "plugins are not run"),
-    ("tls-cert-profile", "only the profiles \"legacy\" and \"insecure\" ask for no more than what is checked anyway"),
+    (
+        "tls-cert-profile",
+        "only the profiles \"legacy\" and \"insecure\" need no more checks than the client always \
+                          makes",
+    ),
     ("askpass", "encrypted keys are not supported (openssl pkey -in FILE -out FILE.pem decrypts one)"),
     ("capath", "put the certificates into one file and name it with ca"),
     ("chroot", "use the service manager's sandbox"),
     ("route-noexec", "use route-nopull"),
-    ("config", "put the other file's lines into this one"),
+    ("config", "copy the lines of the other file into this file"),
 ];
 
 /// What means nothing here, is so anyway, or takes nothing away from what is safe when it is left out.
@@ -236,7 +240,7 @@ impl Files<'_> {
 pub fn read(path: &Path) -> Result<String> {
     let size = std::fs::metadata(path).with_context(|| path.display().to_string())?.len();
     if size > MAX_FILE {
-        bail!("{}: {size} bytes are no configuration", path.display());
+        bail!("{}: {size} bytes cannot be a profile", path.display());
     }
     std::fs::read_to_string(path).with_context(|| path.display().to_string())
 }
@@ -256,11 +260,13 @@ impl Profile {
         let argument = |name: &str| last(name).and_then(|d| d.words.get(1)).map(String::as_str);
         let seconds = |name: &str, default: u64| -> Result<Duration> {
             let Some(text) = argument(name) else { return Ok(Duration::from_secs(default)) };
-            Ok(Duration::from_secs(text.parse().with_context(|| format!("{name} {text}: no number of seconds"))?))
+            Ok(Duration::from_secs(
+                text.parse().with_context(|| format!("{name} {text}: this is not a number of seconds"))?,
+            ))
         };
         refuse(&directives)?;
         if last("client").is_none() && last("pull").is_none() {
-            bail!("there is no `client` in it: only clients of a server can be run");
+            bail!("the profile has no `client`: only profiles of clients are supported");
         }
         let known = |name: &str| {
             IDLE.contains(&name)
@@ -325,7 +331,7 @@ impl Profile {
         };
         if let Some(d) = directives.iter().find(|d| !known(d.name()) && !skipped(d.name())) {
             bail!(
-                "line {}: `{}` is not understood; take it out if the tunnel is safe without it",
+                "line {}: `{}` is unknown; remove it if the tunnel is safe without it",
                 d.line,
                 d.words.first().map_or("", String::as_str)
             );
@@ -394,7 +400,7 @@ fn refuse(directives: &[Directive]) -> Result<()> {
             ("dev", Some(dev)) if dev.starts_with("tap") => bail!("line {}: layer 2 (tap) is not supported", d.line),
             ("dev-type", Some("tap")) => bail!("line {}: layer 2 (tap) is not supported", d.line),
             ("mode", Some("server")) | ("server", _) | ("tls-server", _) => {
-                bail!("line {}: this is a server's; `sealane import openvpn` reads it", d.line)
+                bail!("line {}: this is the configuration of a server; `sealane import openvpn` reads it", d.line)
             }
             _ => {}
         }
@@ -421,7 +427,7 @@ fn ciphers(names: Option<&str>, old: Option<&str>) -> Result<Vec<Cipher>> {
     match out.is_empty() {
         false => Ok(out),
         true => {
-            bail!("of the ciphers {} none is supported (AES-GCM and ChaCha20-Poly1305 are)", names.unwrap_or_default())
+            bail!("none of the ciphers {} is supported (AES-GCM and ChaCha20-Poly1305 are)", names.unwrap_or_default())
         }
     }
 }
@@ -436,7 +442,7 @@ fn device(name: &str) -> Result<String> {
     match name {
         "tun" => Ok("tun%d".to_owned()),
         name if name.len() <= 15 && !name.contains('/') => Ok(name.to_owned()),
-        _ => bail!("dev {name}: no interface's name"),
+        _ => bail!("dev {name}: this is not an interface name"),
     }
 }
 
@@ -479,7 +485,7 @@ fn credentials(
     let Some(directive) = directive else {
         return match challenge {
             None => Ok((None, None)),
-            Some(_) => bail!("static-challenge: there is no `auth-user-pass` in it"),
+            Some(_) => bail!("static-challenge: the profile has no `auth-user-pass`"),
         };
     };
     let text = match directive.inline.is_some() || directive.words.len() > 1 {
@@ -501,7 +507,7 @@ fn challenge(d: &Directive) -> Result<Challenge> {
         _ => bail!("line {}: write static-challenge \"TEXT\" 0|1", d.line),
     };
     if !["0", "1"].contains(&echo) || !["scrv1", "concat"].contains(&format) {
-        bail!("line {}: static-challenge: {echo} {format} is not understood", d.line);
+        bail!("line {}: static-challenge: {echo} {format} is unknown", d.line);
     }
     Ok(Challenge { text, echo: echo == "1", concatenate: format == "concat" })
 }

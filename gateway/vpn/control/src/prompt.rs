@@ -109,7 +109,7 @@ fn line(from: &mut impl BufRead, question: &str) -> Result<String> {
     from.take(MAX_ANSWER).read_line(&mut text).context("cannot read the answer")?;
     let answer = text.trim_end_matches(['\r', '\n']);
     if answer.is_empty() {
-        bail!("no answer to \"{}\"", question.trim());
+        bail!("there was no answer to \"{}\"", question.trim());
     }
     Ok(answer.to_owned())
 }

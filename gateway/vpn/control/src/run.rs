@@ -137,7 +137,7 @@ impl Vpn {
         let opened = Netlink::route().and_then(|mut n| Ok((n.link_index(interface)?, n)));
         let (index, mut netlink) = match opened {
             Ok(opened) => opened,
-            Err(e) => return log::warn!("tunnel: the routes through {interface} are not changed: {e}"),
+            Err(e) => return log::warn!("tunnel: cannot change the routes through {interface}: {e}"),
         };
         // A route that could not be added is tried again with the next reload.
         for prefix in networks.symmetric_difference(&routed.clone()) {
@@ -153,7 +153,7 @@ impl Vpn {
             }
             if let Err(e) = result {
                 log::warn!(
-                    "tunnel: the route to {prefix} through {interface} is not changed: {e} (it takes CAP_NET_ADMIN)"
+                    "tunnel: cannot change the route to {prefix} through {interface}: {e} (this needs CAP_NET_ADMIN)"
                 );
             }
         }
@@ -206,7 +206,7 @@ impl Prepared {
 
     fn begin(self, registry: StatusRegistry) -> Result<Start> {
         let (sink, outlet) = server::inbox();
-        let plane = self.plane.start(&config(&self.settings), sink).context("the tunnel's lanes do not start")?;
+        let plane = self.plane.start(&config(&self.settings), sink).context("the tunnel's lanes cannot start")?;
         let notes = self.saved.notes.clone();
         Ok(Start {
             plane: Arc::from(plane),
@@ -237,7 +237,7 @@ async fn serve_until_stopped(mut begin: Start, mut commands: mpsc::UnboundedRece
                 command = commands.recv() => if matches!(command, None | Some(AdminCommand::Stop)) { return Ok(()) },
             }
         }
-        log::warn!("tunnel: nobody has taken over; this process goes on");
+        log::warn!("tunnel: no process has taken over; this process continues");
         begin = Vpn::prepare(*settings, own?)?.begin(registry)?;
     }
 }
@@ -264,14 +264,14 @@ fn config(settings: &Settings) -> Config {
 
 /// Which plane serves and why, and what it does not do of what the settings ask.
 fn notes(plane: &dyn Plane, not_kernel: Option<String>, settings: &Settings) -> Vec<String> {
-    let not_kernel = not_kernel.map(|why| format!("data plane: user space, since {why}"));
+    let not_kernel = not_kernel.map(|why| format!("data plane: user space, because {why}"));
     let mut notes: Vec<String> = not_kernel.into_iter().collect();
     if settings.epoch && !plane.supports(Feature::Epoch) {
-        notes.push("the kernel's data plane has no epoch format: all clients get the stock one".to_owned());
+        notes.push("the kernel's data plane has no epoch format: all clients get the classic format".to_owned());
     }
     if settings.mssfix > 0 && !plane.supports(Feature::MaxSegment) {
         notes.push(
-            "the kernel's data plane leaves TCP's segment size alone: instead of \"mssfix\", nft add rule … tcp flags syn \
+            "the kernel's data plane does not change the TCP segment size: instead of \"mssfix\", use nft add rule … tcp flags syn \
              tcp option maxseg size set …"
                 .to_owned(),
         );
@@ -285,7 +285,7 @@ fn no_interface(device: &str, kind: io::ErrorKind) -> String {
     let device = device.replace("%d", "0");
     let remedy = match kind {
         io::ErrorKind::NotFound => "there is no /dev/net/tun; load the kernel's module: sudo modprobe tun",
-        _ => "it takes CAP_NET_ADMIN and /dev/net/tun",
+        _ => "this needs CAP_NET_ADMIN and /dev/net/tun",
     };
-    format!("cannot make the tunnel's interface {device} ({remedy})")
+    format!("cannot create the tunnel's interface {device} ({remedy})")
 }

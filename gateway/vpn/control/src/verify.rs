@@ -85,7 +85,7 @@ impl Demands {
     /// What a certificate lacks, in words.
     fn lacks(&self, cert: &[u8]) -> Option<&'static str> {
         if !self.fingerprints.is_empty() && !self.fingerprints.iter().any(|f| Fingerprint::Sha256(*f).is_of(cert)) {
-            return Some("its fingerprint is not one of those that are expected");
+            return Some("its fingerprint is not one of the expected fingerprints");
         }
         let Ok((_, parsed)) = X509Certificate::from_der(cert) else { return Some("it cannot be read") };
         if let Ok(PublicKey::RSA(key)) = parsed.public_key().parsed()
@@ -96,7 +96,7 @@ impl Demands {
         let extended = parsed.extended_key_usage().ok().flatten().map(|e| e.value);
         let usages = parsed.key_usage().ok().flatten().map(|e| e.value.flags);
         if self.explicit_usage && (extended.is_none() || usages.is_none()) {
-            return Some("it does not say what it is for (extendedKeyUsage, keyUsage)");
+            return Some("it lacks extendedKeyUsage or keyUsage");
         }
         let has = |oid: &String| {
             extended.is_some_and(|e| match oid.as_str() {
@@ -223,7 +223,7 @@ impl Verifier {
                 None => self.certificates_of(path.anchor()).any(|cert| is_expected(cert)),
             };
             if !good {
-                let why = "its issuer's fingerprint is not one of those that are expected (verify-hash)";
+                let why = "its issuer's fingerprint is not one of the expected fingerprints (verify-hash)";
                 return Err(Error::InvalidCertificate(lacking(why)));
             }
         }
@@ -261,7 +261,7 @@ pub fn in_words(e: &anyhow::Error) -> String {
             | SupportedVersionsExtensionRequired
             | Tls12NotOffered
             | Tls12NotOfferedOrEnabled,
-        )) => "the peer has no version of TLS that is allowed here (1.2 and 1.3 are supported)".to_owned(),
+        )) => "the peer supports none of the TLS versions that are allowed here (1.2 and 1.3 are possible)".to_owned(),
         Some(Error::InvalidCertificate(CertificateError::Other(rustls::OtherError(why)))) => {
             format!("the certificate is not accepted: {why}")
         }
@@ -282,12 +282,12 @@ fn bad(e: webpki::Error) -> Error {
         E::CrlExpired { .. } => CertificateError::ExpiredRevocationList,
         E::UnknownIssuer => CertificateError::UnknownIssuer,
         E::RequiredEkuNotFoundContext(_) => CertificateError::InvalidPurpose,
-        E::UnsupportedCertVersion => lacking("it is of X.509 version 1, and must be of version 3"),
+        E::UnsupportedCertVersion => lacking("its X.509 version is 1, but must be 3"),
         E::UnsupportedSignatureAlgorithmContext(_) => {
             lacking("it is signed with an algorithm that is not accepted, such as SHA-1")
         }
         E::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
-            lacking("it is signed by a kind of key that is not accepted")
+            lacking("it is signed with a kind of key that is not accepted")
         }
         other => CertificateError::Other(rustls::OtherError(std::sync::Arc::new(other))),
     })

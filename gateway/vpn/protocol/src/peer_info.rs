@@ -114,8 +114,8 @@ pub fn impossible(options: &str, takes_stub: bool) -> Option<&'static str> {
     options.split(',').find_map(|option| match option {
         "dev-type tap" => Some("layer 2 (`dev tap`) is not supported"),
         "comp-lzo" if takes_stub => None,
-        "comp-lzo" => Some("compression is not supported: take `comp-lzo` and `compress` out of the configuration"),
-        "mtu-dynamic" => Some("`fragment` is not supported: take it out of the configuration"),
+        "comp-lzo" => Some("compression is not supported: remove `comp-lzo` and `compress` from the configuration"),
+        "mtu-dynamic" => Some("`fragment` is not supported: remove it from the configuration"),
         _ => None,
     })
 }

@@ -137,7 +137,7 @@ fn search(bench: &Bench<'_>, part: &mut Part, server: &Server, mut plan: Plan) -
         }
         let mut void = report.void.clone();
         if foreign > bench.options.max_foreign {
-            void.push(format!("others used {foreign:.2} CPUs"));
+            void.push(format!("other programs used {foreign:.2} CPUs"));
         }
         Ok(match (void.first(), broken.is_empty()) {
             // A server that is out of CPU is so, whatever else happened meanwhile.

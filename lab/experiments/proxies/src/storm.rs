@@ -121,7 +121,9 @@ fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, Histogra
         sample.void = load::void(&report);
         // What was stolen is in no slice that counts, and no reason to repeat all of it.
         if foreign > bench.options.max_foreign {
-            sample.void.push(format!("others used {foreign:.2} CPUs (at most {:.2})", bench.options.max_foreign));
+            sample
+                .void
+                .push(format!("other programs used {foreign:.2} CPUs (at most {:.2})", bench.options.max_foreign));
         }
         if wild.completed == 0 {
             sample.void.push("there was no storm".to_owned());

@@ -90,10 +90,10 @@ impl fmt::Display for TlsError {
             Self::NoRoots(why) => {
                 write!(
                     f,
-                    "no trusted authorities on this system ({why}); name a file with --ca or choose --verify signature"
+                    "this system has no trusted authorities ({why}); name a file with --ca or use --verify signature"
                 )
             }
-            Self::Settings(why) => write!(f, "these TLS settings do not go together: {why}"),
+            Self::Settings(why) => write!(f, "these TLS settings cannot be combined: {why}"),
             Self::Name(name) => write!(f, "{name:?} is neither a DNS name nor an address"),
         }
     }

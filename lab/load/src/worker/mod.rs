@@ -526,7 +526,7 @@ impl<'a> Worker<'a> {
         if !stopped && matches!(self.plan.pace, Pace::Open { .. }) {
             for i in 0..self.seats.len() {
                 if self.seats[i].busy() {
-                    self.fail(i, Failure::Timeout, now, || "under way when the run ended".to_owned());
+                    self.fail(i, Failure::Timeout, now, || "not finished when the run ended".to_owned());
                 }
             }
             // Never started, and waited for at least this long: leaving them out would flatter the server.

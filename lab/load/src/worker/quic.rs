@@ -300,7 +300,7 @@ impl Worker<'_> {
             // The server allows none at all.
             if self.plan.operation == Operation::KeepAlive {
                 self.in_flight -= 1;
-                self.note_failed(Some(&op), Failure::Reset, now, || "the server allows no more streams".to_owned());
+                self.note_failed(Some(&op), Failure::Reset, now, || "the server allows no further streams".to_owned());
             } else {
                 self.fail(i, Failure::Reset, now, || "the server allows no stream".to_owned());
             }

@@ -486,7 +486,9 @@ impl Worker<'_> {
         let seat = &mut self.seats[i];
         let unauthenticated = seat.tls.is_some() && !cleanly;
         match (seat.phase, &seat.op) {
-            (Phase::Handshaking, _) => self.fail(i, Failure::Tls, now, || "closed during the handshake".to_owned()),
+            (Phase::Handshaking, _) => {
+                self.fail(i, Failure::Tls, now, || "the server closed the connection during the handshake".to_owned())
+            }
             (Phase::Closing, _) => self.ticket_came(i, now),
             (_, Some(_)) => {
                 // RFC 9112 §9.8: without close_notify the end may be an attacker's.

@@ -55,7 +55,7 @@ fn the_page_loads_nothing_and_runs_nothing() {
     }
     assert!(page.contains("nginx &lt;new&gt;") && !page.contains("nginx <new>"), "names are text, never markup");
     for said in [
-        "others used 0.41 CPUs",
+        "other programs used 0.41 CPUs",
         "no /dev/net/tun",
         "nobody here speaks it",
         "Keep connections open.",

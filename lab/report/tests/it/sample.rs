@@ -15,7 +15,7 @@ fn cost() -> Part {
     part.voids.push(Void {
         subject: "nginx <new>".into(),
         what: "round 2".into(),
-        why: "others used 0.41 CPUs".into(),
+        why: "other programs used 0.41 CPUs".into(),
     });
     part.note("One & all.");
     part

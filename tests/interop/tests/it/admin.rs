@@ -168,7 +168,7 @@ fn orders_by_command_and_by_signal() {
     let log_of = || running.gateway.server.log();
     assert_eq!(running.get("/").text(), "hello");
     assert!(eventually(|| lines() == 1));
-    assert!(rotated(&|| assert_eq!(run("reopen-logs"), "logs are opened again\n")), "{}", log_of());
+    assert!(rotated(&|| assert_eq!(run("reopen-logs"), "the log was opened again\n")), "{}", log_of());
     assert!(rotated(&|| signal(Signal::USR1)), "{}", log_of());
     let good = || running.status()["reloads"]["good"].clone();
     assert_eq!(run("reload"), "reloaded\n");
@@ -177,14 +177,14 @@ fn orders_by_command_and_by_signal() {
     assert!(eventually(|| good() == 2), "{}", log_of());
 
     let first = running.status()["pid"].clone();
-    assert!(run("upgrade").contains(" serves now; this one finishes what it has\n"));
+    assert!(run("upgrade").contains(" serves now; this process finishes its open requests\n"));
     let second = running.status()["pid"].clone();
     let other = Other::of(&running);
     signal(Signal::USR2);
     assert!(eventually(|| running.status()["pid"] != second), "{}", log_of());
     let third = Other::of(&running);
     assert!(first != second && first != running.status()["pid"]);
-    assert!(run("drain").starts_with("finishing open requests, 600 s at most"));
+    assert!(run("drain").starts_with("finishing open requests for at most 600 s"));
     assert!(eventually(|| TcpStream::connect(listen).is_err()), "{}", log_of());
     drop((other, third));
     assert_eq!(running.gateway.server.wait().code(), Some(0));

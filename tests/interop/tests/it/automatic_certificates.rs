@@ -175,7 +175,7 @@ fn certificates_renew_themselves_twice_under_load() {
     let root = authority.client(&site);
     let storage = site.path().join("acme");
     let gateway = Operated::start(&site, 2, |admin| authority.configuration(admin, &storage, tls, http, ""), tls);
-    assert!(eventually(|| gateway.gateway.server.log().contains("a self-signed one is served")));
+    assert!(eventually(|| gateway.gateway.server.log().contains("serves a self-signed certificate")));
     assert!(eventually(|| visit(tls, &root).is_ok()), "{}", gateway.gateway.server.log());
 
     // From here on every connection of clients that trust the authority alone, and every request, succeeds.

@@ -200,7 +200,7 @@ fn what_may_not_be_read_written_or_bound() {
     for (more, words) in [
         (["--access-log", &locked], ["cannot write the access log", "locked.log", "ermission denied"]),
         (["--access-log", &log], ["cannot write the access log", "access.log", "ermission denied"]),
-        (["--admin-socket", &socket], ["cannot make the admin socket", "admin.sock", "ermission denied"]),
+        (["--admin-socket", &socket], ["cannot create the admin socket", "admin.sock", "ermission denied"]),
     ] {
         fails_with(&run(&free, &key, &more).expect("it ran before"), &words);
     }
@@ -408,7 +408,7 @@ fn the_demo_serves_and_says_what_to_try() {
     let said = server.log();
     assert!(said.contains("curl") && said.contains(" IN HTTPS 1 "), "{said}");
     // Who else had the port may have left it meanwhile.
-    assert!(said.contains("Port 8443 is taken; using ") || taken.is_err(), "{said}");
+    assert!(said.contains("Port 8443 is in use; the demo uses ") || taken.is_err(), "{said}");
     for word in ["--tls-max 1.2", "--tlsv1.3", "-sess_in", "-early_data", "/metrics"] {
         assert!(said.contains(word), "no {word} in {said}");
     }

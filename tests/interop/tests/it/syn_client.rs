@@ -57,7 +57,7 @@ fn unmodified_programs_open_fast_through_the_client() {
         let forward = sealane_client(&link, &site, &["--to", &gateway.address.to_string()]);
         let fast = || opens_fast(&link, &site, &curl, &format!("{NAME}:7443:127.0.0.1"));
         assert!(eventually(fast), "{ip}: {}", forward.log());
-        assert!(eventually(|| forward.log().contains("hello in the SYN")), "{ip}: {}", forward.log());
+        assert!(eventually(|| forward.log().contains("ClientHello in the SYN")), "{ip}: {}", forward.log());
     }
 }
 
@@ -85,8 +85,11 @@ fn unmodified_programs_are_redirected_and_reach_where_they_meant_to_go() {
 fn the_client_survives_paths_that_dislike_data_in_syns_and_remembers_them() {
     let curl = need!("curl");
     let site = Site::new();
-    let paths =
-        [(SynData::Drop, "was not acknowledged"), (SynData::Reset, "was refused"), (SynData::Strip, "was not taken")];
+    let paths = [
+        (SynData::Drop, "was not acknowledged"),
+        (SynData::Reset, "was refused"),
+        (SynData::Strip, "was not accepted"),
+    ];
     for (path, said) in paths {
         let link = need_link!(|c| c.syn_data = path);
         let (_backend, gateway) = gateway(&link, &site, both(&link)[0], |s| s.listener("syn_tls = \"open\""));

@@ -241,7 +241,10 @@ fn check_and_the_start_say_what_the_system_lacks_and_what_open_needs() {
     let (good, said) = check(setup());
     assert!(good && !said.contains("tcp_fastopen"), "{said}");
     let (good, said) = check(setup().identities(&[&rsa]).listener("syn_tls = \"open\""));
-    assert!(!good && said.contains("add an ECDSA certificate beside it, or set syn_tls = \"cookie\""), "{said}");
+    assert!(
+        !good && said.contains("add an ECDSA certificate for the same names, or set syn_tls = \"cookie\""),
+        "{said}"
+    );
 
     link.server().set_sysctl("net.ipv4.tcp_fastopen", "1").expect("a namespace of our own has its own settings");
     let command = "`sudo sysctl -w net.ipv4.tcp_fastopen=3`";

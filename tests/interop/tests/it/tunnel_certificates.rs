@@ -66,7 +66,12 @@ fn a_revoked_client_is_out_with_its_next_key() {
     assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
     revoke(&world, &openssl, Some(&certificate(&world, "alice.ovpn")));
     server.hang_up();
-    assert!(said(&server, "is gone: its certificate is no longer accepted"), "{}\n{}", client.log(), server.log());
+    assert!(
+        said(&server, "is gone: the client's certificate is no longer accepted"),
+        "{}\n{}",
+        client.log(),
+        server.log()
+    );
     assert!(said(&client, "alert: certificate revoked"), "{}", client.log());
     assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 0);
     drop(client);

@@ -31,7 +31,7 @@ fn a_program_decides_who_may_come_in() {
     }
     for (profile, password, answer) in [
         (&alice, "wrong", "AUTH_FAILED,wrong user name or password"),
-        (&alice, "early", "AUTH_FAILED,TEMP:authentication is not possible just now"),
+        (&alice, "early", "AUTH_FAILED,TEMP:authentication is not possible at the moment"),
         (&bob, "right", "AUTH_FAILED,wrong user name or password"),
     ] {
         let client = world.openvpn(End::Client, profile, &["--auth-user-pass", password]);

@@ -82,7 +82,7 @@ fn a_removed_user_is_out() {
     let client = world.connected(&profile, &["--auth-user-pass", "good"]);
     world.write("users", &bo);
     server.hang_up();
-    assert!(said(&server, "is gone: it is no longer allowed"), "{}\n{}", client.log(), server.log());
+    assert!(said(&server, "is gone: the client is no longer allowed"), "{}\n{}", client.log(), server.log());
 }
 
 /// A full server says "not now", which a stock client takes for a reason to try again.

@@ -33,8 +33,11 @@ fn what_is_too_old_is_named() {
     run(&format!("{sign} -sha1 -extfile usage -out sha1.crt"));
     let seclevel = ["--tls-cipher", "DEFAULT:@SECLEVEL=0"];
     for (arguments, why) in [
-        (&["--tls-version-min", "1.0", "--tls-version-max", "1.1"][..], "no version of TLS that is allowed here"),
-        (&["--cert", "first.crt", "--key", "old.key"], "is not accepted: it is of X.509 version 1"),
+        (
+            &["--tls-version-min", "1.0", "--tls-version-max", "1.1"][..],
+            "none of the TLS versions that are allowed here",
+        ),
+        (&["--cert", "first.crt", "--key", "old.key"], "is not accepted: its X.509 version is 1"),
         (
             &["--cert", "sha1.crt", "--key", "old.key", "--tls-cert-profile", "insecure"],
             "is not accepted: it is signed with an algorithm",
@@ -153,7 +156,7 @@ fn who_falls_silent_is_missed() {
     let server = world.serve();
     // Killed, so that it says nothing.
     drop(world.connected(&profile, &[]));
-    assert!(said(&server, "is gone: nothing has come from it for too long"), "{}", server.log());
+    assert!(said(&server, "is gone: no packet has arrived from the client for too long"), "{}", server.log());
     let client = world.connected(&profile, &[]);
     world.kill();
     assert!(said(&client, "Inactivity timeout (--ping-restart)"), "{}", client.log());
@@ -162,6 +165,6 @@ fn who_falls_silent_is_missed() {
         events.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect();
     let has = |event: &str, field: &str, value: &str| events.iter().any(|e| e["event"] == event && e[field] == value);
     assert!(has("connect", "cipher", "AES-256-GCM"), "{events:?}");
-    assert!(has("disconnect", "reason", "nothing has come from it for too long"), "{events:?}");
+    assert!(has("disconnect", "reason", "no packet has arrived from the client for too long"), "{events:?}");
     assert!(events.iter().all(|e| e["client"] == "alice"), "{events:?}");
 }

@@ -81,9 +81,10 @@ fn clients_do_not_notice_a_restart() {
     let manager = Server::start(command, &world.path(""));
     assert!(said(&manager, "OpenVPN clients at tcp://"), "{}", manager.log());
     let exit = "--explicit-exit-notify";
-    for (arguments, gone) in
-        [(&[exit, "1"][..], "is gone: it has left"), (&["--proto", "tcp-client"], "is gone: its connection has ended")]
-    {
+    for (arguments, gone) in [
+        (&[exit, "1"][..], "is gone: the client has disconnected"),
+        (&["--proto", "tcp-client"], "is gone: the client's connection has ended"),
+    ] {
         let client = world.connected(&profile, arguments);
         std::thread::scope(|scope| {
             let pings = scope.spawn(|| world.pings(End::Client, INSIDE, 200, "0.01", 56));
@@ -104,7 +105,7 @@ fn clients_do_not_notice_a_restart() {
     let toml = world.read("vpn/tunnel.toml");
     world.write("vpn/tunnel.toml", &toml.replace("10.88.0.0/24", "10.89.0.0/24"));
     world.terminate(*started(&manager).last().expect("one has been started"));
-    assert!(said(&manager, "what was kept is of no use"), "{}", manager.log());
+    assert!(said(&manager, "the stored state cannot be used"), "{}", manager.log());
     let others = world.connected(&profile, &[]);
     assert!(others.log().contains("ifconfig 10.89.0.2"), "{}", others.log());
 }

@@ -30,7 +30,7 @@ pub(super) fn clients(folder: Option<&Path>, w: &mut Writer) -> (String, Vec<Pre
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if is_leftover(&name) {
-            w.out.notes.push(format!("{}: left out: an editor's or a package's copy", path.display()));
+            w.out.notes.push(format!("{}: skipped: this is a backup copy of an editor or a package", path.display()));
             continue;
         }
         let directives = match read(&path).and_then(|t| ovpn_file::parse(&t)) {
@@ -54,7 +54,7 @@ pub(super) fn clients(folder: Option<&Path>, w: &mut Writer) -> (String, Vec<Pre
                         Some(why) => w.out.notes.push(at(d, why)),
                         None => push.push((*option).to_owned()),
                     },
-                    _ => decide(w, d, "is for one client, and cannot be given to all that have no file of their own"),
+                    _ => decide(w, d, "is for one client, and cannot apply to all clients without a file"),
                 }
             }
             if !push.is_empty() {

@@ -28,7 +28,7 @@ pub(super) fn not_pushed(option: &str) -> Option<&'static str> {
         "comp-lzo" | "compress" => Some(COMPRESSION),
         "shaper" | "fragment" => Some("cannot be pushed"),
         "topology" | "ping" | "ping-restart" | "peer-id" | "cipher" | "route-gateway" | "tun-mtu" => {
-            Some("the server says it by itself")
+            Some("the server sends this automatically")
         }
         _ => None,
     }
@@ -42,7 +42,7 @@ pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: 
             Some(len) => {
                 w.set("network", &quoted(&format!("{network}/{len}")));
                 if !rest.is_empty() {
-                    w.note(d, "all addresses of the network are given out");
+                    w.note(d, "all addresses of the network are assigned");
                 }
             }
             None => w.decide(d, "no network"),
@@ -68,7 +68,7 @@ pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: 
             }
         }
         ("auth", [digest, ..]) if tls_auth => w.set("tls_auth_digest", &quoted(digest)),
-        ("auth", _) => w.note(d, "the ciphers authenticate by themselves"),
+        ("auth", _) => w.note(d, "the ciphers include authentication"),
         ("keepalive", [ping, restart, ..]) => {
             w.set("ping", &quoted(&format!("{ping}s")));
             w.set("ping_restart", &quoted(&format!("{restart}s")));
@@ -93,17 +93,17 @@ pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: 
         ("auth-gen-token", [n, rest @ ..]) if *n != "0" => {
             w.set("token_lifetime", &quoted(&format!("{n}s")));
             if !rest.is_empty() {
-                w.decide(d, "a token is good for token_lifetime, and is not checked by anything else");
+                w.decide(d, "a token is valid for token_lifetime, and nothing else checks it");
             }
         }
         ("auth-gen-token", _) => {
             w.set("token_lifetime", "\"12h\"");
-            w.note(d, "a token is good for 12 hours, and then the password is asked for again");
+            w.note(d, "a token is valid for 12 hours; after that, the client must send the password again");
         }
         ("tls-version-min" | "tls-version-max", _) => {}
         ("tls-cert-profile", ["legacy" | "insecure", ..]) => w.note(d, "RSA below 2,048 bits and SHA-1 are refused"),
         ("tls-cert-profile", _) => {
-            w.decide(d, "certificates with RSA of 2,048 bits and with SHA-256 are accepted; is that enough?")
+            w.decide(d, "certificates with RSA of 2,048 bits and with SHA-256 are accepted; is this sufficient?")
         }
         // OpenVPN goes on writing to the old file where it still runs.
         ("status", [file, ..]) => {

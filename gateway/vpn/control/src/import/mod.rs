@@ -128,7 +128,7 @@ pub fn convert(text: &str, base: &Path) -> Result<Imported> {
     let last = |name: &str| directives.iter().rfind(|d| d.name() == name);
     let argument = |name: &str| last(name).and_then(|d| d.words.get(1)).map(String::as_str);
     if last("client").is_some() || (last("remote").is_some() && last("server").is_none()) {
-        bail!("this is a client's; `sealane tunnel connect` runs it");
+        bail!("this is the configuration of a client; `sealane tunnel connect` uses it");
     }
     let base = &base.join(argument("cd").unwrap_or(""));
     let listen = listen(&directives)?;
@@ -152,7 +152,7 @@ pub fn convert(text: &str, base: &Path) -> Result<Imported> {
         let Some(d) = last(option) else { continue };
         let extra = match (option, d.words.get(2).map(String::as_str)) {
             ("crl-verify", Some("dir")) => {
-                Some("a folder of revoked serial numbers is not supported; make a revocation list")
+                Some("a folder of revoked serial numbers is not supported; create a revocation list")
             }
             _ => None,
         };
@@ -179,7 +179,7 @@ pub fn convert(text: &str, base: &Path) -> Result<Imported> {
     for (line, route) in std::mem::take(&mut w.routes) {
         let covered = behind.iter().any(|b| route.contains(b.address()) && route.len() <= b.len());
         if !covered {
-            let what = "say behind which client it is ([[tunnel.client]] routes)";
+            let what = "write the client of this network ([[tunnel.client]] routes)";
             w.out.notes.push(format!("line {line}: route {route}: {what}"));
         }
     }
@@ -190,7 +190,8 @@ pub fn convert(text: &str, base: &Path) -> Result<Imported> {
     if !out.undecided.is_empty() {
         let entries: Vec<String> = out.undecided.iter().map(|u| format!("    {},\n", quoted(u))).collect();
         lines.push(format!(
-            "# Decide what takes the place of each, and take it out: nothing is served before.\nundecided = [\n{}]",
+            "# Decide what replaces each entry, then remove it. The gateway does not start before all entries are \
+             removed.\nundecided = [\n{}]",
             entries.concat()
         ));
     }
@@ -209,7 +210,7 @@ fn listen(directives: &[Directive]) -> Result<Vec<String>> {
     let transport = match proto {
         p if p.starts_with("udp") => "udp",
         p if p.starts_with("tcp") => "tcp",
-        other => bail!("proto {other} is not known"),
+        other => bail!("proto {other} is unknown"),
     };
     let port = argument("lport").or_else(|| argument("port")).unwrap_or("1194");
     let mut out = Vec::new();
@@ -239,7 +240,7 @@ fn versions(directives: &[Directive], w: &mut Writer) {
     let (least, most) = (last("tls-version-min"), last("tls-version-max"));
     for d in [least, most].into_iter().flatten() {
         match number(Some(d)) {
-            None => w.decide(d, "not a version of TLS"),
+            None => w.decide(d, "this is not a TLS version"),
             Some(0 | 1) => w.note(d, "TLS 1.0 and 1.1 are not supported"),
             Some(_) => {}
         }
@@ -247,7 +248,7 @@ fn versions(directives: &[Directive], w: &mut Writer) {
     let range = number(least).unwrap_or(2).max(2)..=number(most).unwrap_or(3);
     let kept: Vec<String> = [3, 2].into_iter().filter(|n| range.contains(n)).map(|n| format!("1.{n}")).collect();
     if kept.is_empty() {
-        least.or(most).into_iter().for_each(|d| w.decide(d, "no version of TLS is left: 1.2 and 1.3 are supported"));
+        least.or(most).into_iter().for_each(|d| w.decide(d, "no TLS version is left: 1.2 and 1.3 are supported"));
     } else if kept.len() < 2 {
         w.set("tls_versions", &list(&kept));
     }

@@ -17,12 +17,12 @@ pub(super) const ALWAYS: &str = "always in effect, no setting needed";
 const LOGS: &str = "the log goes to the standard error; the service manager stores it";
 const KERNEL: &str = "the kernel's defaults are used";
 const SCRIPT: &str =
-    "scripts are not run; what this one sets up (firewall, routes, who may connect) has to be done otherwise";
-pub(super) const COMPRESSION: &str = "nothing is compressed: that lets an attacker read what is compressed with his own data. Clients that have \
-                           it in their configuration are told to leave it out (as by `compress migrate`), from OpenVPN 2.4 on";
+    "scripts are not run; do the work of this script (firewall, routes, who may connect) in another way";
+pub(super) const COMPRESSION: &str = "the tunnel never compresses, because compression can reveal data to an \
+                                      attacker. Clients with compression in their configuration are told to disable it (as by `compress migrate`), from OpenVPN 2.4 on";
 const PEM: &str = "give ca, cert and key in PEM";
-const SUITES: &str = "the suites and groups are ECDHE (X25519, P-256, P-384, post-quantum X25519MLKEM768) with AES-GCM and \
-                      ChaCha20-Poly1305, and cannot be chosen; is that enough?";
+const SUITES: &str = "the suites and groups are ECDHE (X25519, P-256, P-384, post-quantum X25519MLKEM768) with \
+                      AES-GCM and ChaCha20-Poly1305, and cannot be changed; is this sufficient?";
 const LIMIT: &str = "there is no such limit";
 pub(super) const LAYER2: &str = "layer 2 is not supported; route instead of bridging";
 const PROCESS: &str = "the systemd unit's sandbox replaces it (docs/how-to/operating.md)";
@@ -92,12 +92,12 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
         "auth-user-pass-verify",
         Undecided("set auth_command: the program reads name and password on two lines of its standard input"),
     ),
-    ("auth-user-pass-optional", Noted("clients without a password are refused where passwords are asked for")),
+    ("auth-user-pass-optional", Noted("if passwords are required, clients without a password are refused")),
     (
         "username-as-common-name",
-        Undecided("clients are known by their certificate, and by their user name only without one"),
+        Undecided("clients are identified by their certificate, or without a certificate by their user name"),
     ),
-    ("x509-username-field", Undecided("clients are known by their certificate's common name")),
+    ("x509-username-field", Undecided("clients are identified by the common name of their certificate")),
     ("tls-verify", Undecided("not run; see verify_x509_name and crl")),
     ("tls-crypt-v2-verify", Undecided("not run; list the clients that may connect in [[tunnel.client]]")),
     ("client-connect", Undecided("not run; clients have settings in [[tunnel.client]]")),
@@ -112,9 +112,9 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("route-up", Undecided(SCRIPT)),
     ("route-pre-down", Undecided(SCRIPT)),
     ("ipchange", Undecided(SCRIPT)),
-    ("verify-hash", Undecided("not supported; \"ca\" names the only CAs that are trusted")),
+    ("verify-hash", Undecided("not supported; only the CAs in \"ca\" are trusted")),
     ("peer-fingerprint", Undecided("not supported; use a CA, or known_clients_only with [[tunnel.client]]")),
-    ("remote-cert-ku", Undecided("of key usages, only those that a client's certificate needs are checked")),
+    ("remote-cert-ku", Undecided("only the key usages that a client's certificate needs are checked")),
     ("ns-cert-type", Undecided("not supported; require the extended key usage with explicit_usage")),
     ("capath", Undecided("put the certificates into one file and name it with ca, and the lists with crl")),
     ("extra-certs", Undecided("append the certificates to the file of cert")),
@@ -140,10 +140,10 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("management-query-remote", Noted(MANAGEMENT)),
     ("management-signal", Noted(MANAGEMENT)),
     ("management-up-down", Noted(MANAGEMENT)),
-    ("remote", Undecided("a server takes clients from everywhere; use the firewall")),
+    ("remote", Undecided("a server accepts clients from every address; use the firewall")),
     ("port-share", Undecided("the tunnel cannot share its port; use another port for HTTPS")),
     ("disable", Undecided("this option disables the whole server")),
-    ("config", Undecided("put the other file's lines into this one, and import it again")),
+    ("config", Undecided("copy the lines of the other file into this file, and import it again")),
     // How.
     ("secret", Undecided("static keys have no forward secrecy; use certificates (`sealane tunnel init` makes them)")),
     ("tls-cipher", Undecided(SUITES)),
@@ -152,7 +152,10 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("ecdh-curve", Undecided(SUITES)),
     (
         "auth-gen-token-secret",
-        Undecided("the key of tokens is made by the process, and handed to its successors: tokens end with a restart"),
+        Undecided(
+            "the process creates the key of tokens and passes it on in an upgrade: tokens become invalid at a \
+                   restart",
+        ),
     ),
     (
         "replay-persist",
@@ -160,8 +163,8 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ),
     ("no-replay", Noted("replayed packets are always refused")),
     ("replay-window", Noted("a window has 4,032 packets")),
-    ("opt-verify", Noted("options that have to be the same are always compared")),
-    ("disable-occ", Noted("options that have to be the same are always compared")),
+    ("opt-verify", Noted("options that must be equal on both sides are always compared")),
+    ("disable-occ", Noted("options that must be equal on both sides are always compared")),
     ("session-timeout", Undecided(LIMIT)),
     ("inactive", Undecided(LIMIT)),
     ("connect-freq", Noted("the number of handshakes is limited for each network (docs/reference/tunnel.md)")),
@@ -182,11 +185,9 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("ifconfig-nowarn", Noted(ALWAYS)),
     (
         "ifconfig-pool",
-        Noted(
-            "all addresses of the network are given out; clients with an address of their own have it in [[tunnel.client]]",
-        ),
+        Noted("all addresses of the network are assigned; a client's fixed address is in [[tunnel.client]]"),
     ),
-    ("ifconfig-ipv6-pool", Noted("all addresses of the network are given out")),
+    ("ifconfig-ipv6-pool", Noted("all addresses of the network are assigned")),
     ("ifconfig-pool-persist", Noted("a client gets its last address again while the process and its successors run")),
     ("ifconfig-ipv6-push", Undecided("allowed only in a client's file")),
     ("ifconfig-push", Undecided("allowed only in a client's file")),
@@ -202,18 +203,19 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("route-gateway", Noted("is the server's address in the tunnel")),
     ("route-ipv6-gateway", Noted("is the server's address in the tunnel")),
     ("route-metric", Noted(KERNEL)),
-    ("route-delay", Noted("routes are set at once")),
+    ("route-delay", Noted("routes are set immediately")),
     ("route-noexec", Noted("routes are always set")),
     ("route-nopull", Noted(CLIENT)),
-    ("stale-routes-check", Noted("routes are those of [[tunnel.client]]")),
+    ("stale-routes-check", Noted("routes are in [[tunnel.client]]")),
     ("comp-lzo", Noted(COMPRESSION)),
     ("comp-noadapt", Noted(COMPRESSION)),
     ("compress", Noted(COMPRESSION)),
-    ("fragment", Noted("not supported: clients must take it out of their configuration; set mtu")),
+    ("fragment", Noted("not supported: clients must remove it from their configuration; set mtu")),
     (
         "shaper",
         Noted(
-            "not supported; use the system's: tc qdisc add dev DEVICE root tbf rate 10mbit burst 32kbit latency 400ms",
+            "not supported; use the system's traffic control: tc qdisc add dev DEVICE root tbf rate 10mbit burst \
+             32kbit latency 400ms",
         ),
     ),
     // What is so anyway, or is the system's.
@@ -227,8 +229,14 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("multihome", Noted(ALWAYS)),
     ("bind", Noted(ALWAYS)),
     ("nobind", Noted("a server always binds its port")),
-    ("dh", Noted("key exchange is by elliptic curves")),
-    ("data-ciphers-fallback", Noted("a client that does not negotiate is taken by the cipher that it names")),
+    ("dh", Noted("the key exchange uses elliptic curves")),
+    (
+        "data-ciphers-fallback",
+        Noted(
+            "for a client that does not negotiate, the server uses the cipher that the \
+                                     client names",
+        ),
+    ),
     ("disable-dco", Noted("use data_plane")),
     ("script-security", Noted("scripts are not run")),
     ("setenv", Noted("scripts are not run")),
@@ -238,10 +246,10 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("x509-track", Noted("plugins are not run")),
     ("tmp-dir", Noted("scripts are not run")),
     ("explicit-exit-notify", Noted("clients are told (RESTART) when the server stops")),
-    ("single-session", Noted("clients connect again by themselves")),
-    ("tls-exit", Noted("a server goes on after a failed handshake")),
+    ("single-session", Noted("clients connect again automatically")),
+    ("tls-exit", Noted("a server continues after a failed handshake")),
     ("tls-timeout", Noted("control packets are sent again after one second, and then more slowly")),
-    ("ping-exit", Noted("a server goes on; see ping_restart")),
+    ("ping-exit", Noted("a server continues; see ping_restart")),
     ("ping-timer-rem", Noted(ALWAYS)),
     ("remap-usr1", Noted("signals are in docs/how-to/operating.md")),
     ("reneg-bytes", Noted("keys are renewed before the cipher's own limit")),
@@ -271,17 +279,17 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("rcvbuf", Noted(KERNEL)),
     ("socket-flags", Noted(KERNEL)),
     ("tcp-nodelay", Noted(ALWAYS)),
-    ("tcp-queue-limit", Noted("a connection's queue has one mebibyte")),
+    ("tcp-queue-limit", Noted("the queue of a connection has 1 MiB")),
     ("bcast-buffers", Noted("there is no broadcast")),
-    ("hash-size", Noted("tables grow by themselves")),
+    ("hash-size", Noted("tables grow automatically")),
     ("fast-io", Noted(ALWAYS)),
     ("txqueuelen", Noted("the queue has 1,000 packets")),
     ("passtos", Noted(KERNEL)),
     ("mark", Noted("packets are not marked; use the firewall")),
     ("mtu-disc", Noted(KERNEL)),
     ("mtu-test", Noted("not supported")),
-    ("link-mtu", Noted("set mtu, which is the tunnel's")),
-    ("tun-mtu-extra", Noted("set mtu, which is the tunnel's")),
+    ("link-mtu", Noted("set mtu, which is the MTU of the tunnel")),
+    ("tun-mtu-extra", Noted("set mtu, which is the MTU of the tunnel")),
     ("max-packet-size", Noted("control packets are at most 1,250 bytes")),
     ("allow-recursive-routing", Noted(CLIENT)),
     ("max-routes", Noted(CLIENT)),
@@ -290,7 +298,7 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
 /// What is to be done about an option.
 pub fn outcome(option: &str) -> Outcome {
     let known = OPTIONS.iter().find(|(name, _)| *name == option);
-    known.map_or(Undecided("this option is not known"), |(_, outcome)| *outcome)
+    known.map_or(Undecided("this option is unknown"), |(_, outcome)| *outcome)
 }
 
 /// Options that may stand there several times; of all others the last counts.

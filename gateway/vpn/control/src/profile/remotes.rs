@@ -87,7 +87,7 @@ impl Defaults {
     fn with<'d>(mut self, directives: impl Iterator<Item = &'d Directive>) -> Result<Self> {
         for d in directives {
             let argument = d.words.get(1).map_or("", String::as_str);
-            let port = || argument.parse().with_context(|| format!("line {}: {argument} is no port", d.line));
+            let port = || argument.parse().with_context(|| format!("line {}: {argument} is not a port", d.line));
             match d.name() {
                 "proto" => {
                     let found = transport(argument);
@@ -105,7 +105,7 @@ impl Defaults {
         let arguments = d.arguments();
         let host = arguments.first().with_context(|| format!("line {}: remote without a host", d.line))?;
         let port = match arguments.get(1) {
-            Some(port) => port.parse().with_context(|| format!("line {}: {port} is no port", d.line))?,
+            Some(port) => port.parse().with_context(|| format!("line {}: {port} is not a port", d.line))?,
             None => self.port,
         };
         let (transport, family) = match arguments.get(2) {
@@ -131,7 +131,7 @@ pub(super) fn remotes(directives: &[Directive]) -> Result<Vec<Remote>> {
         out.push(connection(block, directives)?);
     }
     if out.is_empty() {
-        bail!("there is no `remote` in it");
+        bail!("the profile has no `remote`");
     }
     Ok(out)
 }
@@ -148,7 +148,7 @@ fn connection(block: &Directive, directives: &[Directive]) -> Result<Remote> {
     for d in &inside {
         if !["remote", "proto", "port", "rport"].contains(&d.name()) && !IDLE.contains(&d.name()) {
             bail!(
-                "line {}: `{}` in a <connection> is not supported; write a profile of its own for this server",
+                "line {}: `{}` in a <connection> is not supported; write a separate profile for this server",
                 d.line,
                 d.name()
             );

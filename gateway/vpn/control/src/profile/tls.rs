@@ -21,7 +21,7 @@ fn demands(files: &Files<'_>) -> Result<Demands> {
         match d.name() {
             "remote-cert-tls" => match arguments.first() {
                 Some(&"server") => demands.explicit_usage = true,
-                _ => return Err(wrong("the server's certificate must be a server's")),
+                _ => return Err(wrong("only the value `server` is supported")),
             },
             "remote-cert-eku" => {
                 let name = arguments.join(" ");
@@ -145,7 +145,7 @@ fn restricted(files: &Files<'_>) -> Result<(CryptoProvider, Vec<&'static Support
         provider.cipher_suites.retain(|suite| suite.tls13().is_some() != tls13 || is_wanted(suite));
         if !provider.cipher_suites.iter().any(|s| s.tls13().is_some() == tls13) {
             bail!(
-                "line {}: of the suites in {option} none is supported (ECDHE with AES-GCM and ChaCha20-Poly1305 are)",
+                "line {}: none of the suites in {option} is supported (ECDHE with AES-GCM and ChaCha20-Poly1305 are)",
                 d.line
             );
         }
@@ -158,7 +158,7 @@ fn restricted(files: &Files<'_>) -> Result<(CryptoProvider, Vec<&'static Support
         });
         if provider.kx_groups.is_empty() {
             bail!(
-                "line {}: of the groups in {} none is supported (X25519, secp256r1 and secp384r1 are)",
+                "line {}: none of the groups in {} is supported (X25519, secp256r1 and secp384r1 are)",
                 d.line,
                 d.name()
             );
@@ -171,7 +171,7 @@ fn restricted(files: &Files<'_>) -> Result<(CryptoProvider, Vec<&'static Support
             Some("1.1") => Ok(1),
             Some("1.2") => Ok(2),
             Some("1.3") => Ok(3),
-            other => bail!("line {}: {name} {}: not a version of TLS", d.line, other.unwrap_or("")),
+            other => bail!("line {}: {name} {}: this is not a TLS version", d.line, other.unwrap_or("")),
         }
     };
     let (least, most) = (version("tls-version-min", 2)?, version("tls-version-max", 3)?);
@@ -205,7 +205,7 @@ fn list(d: &Directive) -> Result<Vec<String>> {
     let named = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     match text.split(':').all(|name| named(&name) && !["DEFAULT", "HIGH", "ALL"].contains(&name)) {
         true => Ok(text.split(':').map(str::to_ascii_uppercase).collect()),
-        false => bail!("line {}: {} {text}: only names with colons between them are understood", d.line, d.name()),
+        false => bail!("line {}: {} {text}: only names with colons between them are supported", d.line, d.name()),
     }
 }
 
@@ -216,13 +216,13 @@ pub(super) fn endpoint(files: &Files<'_>) -> Result<Endpoint> {
     let ca: Vec<CertificateDer<'static>> = match files.text("ca")? {
         Some(ca) => CertificateDer::pem_slice_iter(ca.as_bytes()).collect::<Result<_, _>>().context("ca")?,
         // The fingerprint pins the server's certificate.
-        None if demands.fingerprints.is_empty() => bail!("there is no `ca` in it, and no `peer-fingerprint`"),
-        None if !demands.issuer_fingerprints.is_empty() => bail!("verify-hash: there is no `ca` in it"),
-        None if files.text("crl-verify")?.is_some() => bail!("crl-verify: there is no `ca` in it"),
+        None if demands.fingerprints.is_empty() => bail!("the profile has neither `ca` nor `peer-fingerprint`"),
+        None if !demands.issuer_fingerprints.is_empty() => bail!("verify-hash: the profile has no `ca`"),
+        None if files.text("crl-verify")?.is_some() => bail!("crl-verify: the profile has no `ca`"),
         None => Vec::new(),
     };
     if ca.is_empty() && files.text("ca")?.is_some() {
-        bail!("ca: there is no certificate in it");
+        bail!("ca: there is no certificate");
     }
     let crls = match files.text("crl-verify")? {
         Some(text) => CertificateRevocationListDer::pem_slice_iter(text.as_bytes())
@@ -234,7 +234,7 @@ pub(super) fn endpoint(files: &Files<'_>) -> Result<Endpoint> {
     let verifier = Arc::new(Verifier::new(&provider, &ca, &crls, demands, false)?);
     let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions)
-        .context("no cipher suite of the profile is for a version of TLS that it allows")?
+        .context("the profile allows no cipher suite for the TLS versions that it allows")?
         .dangerous()
         .with_custom_certificate_verifier(verifier);
     let mut config = match (files.text("cert")?, files.text("key")?) {
@@ -255,7 +255,7 @@ pub(super) fn endpoint(files: &Files<'_>) -> Result<Endpoint> {
             builder.with_client_auth_cert(chain, key).context("cert and key")?
         }
         (None, None) => builder.with_no_client_auth(),
-        _ => bail!("of `cert` and `key` there is only one"),
+        _ => bail!("the profile has only one of `cert` and `key`"),
     };
     config.enable_sni = false;
     config.resumption = Resumption::disabled();

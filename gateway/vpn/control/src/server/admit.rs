@@ -120,7 +120,7 @@ impl Server {
 
     pub(super) fn drop_from_plane(&self, id: PeerId) {
         if let Err(e) = self.plane.command(Command::PeerDel(id)) {
-            log::warn!("tunnel: peer {} stays in the data plane: {e}", id.get());
+            log::warn!("tunnel: cannot remove peer {} from the data plane: {e}", id.get());
         }
     }
 
@@ -134,7 +134,7 @@ impl Server {
         peer.agree(&self.settings)?;
         let client = self.settings.clients.get(&name);
         if client.is_none() && self.settings.known_clients_only {
-            return Err("not one of this server's clients".into());
+            return Err("this server does not know the client".into());
         }
         peer.settings = client.cloned().unwrap_or_default();
         if peer.settings.disabled {
@@ -153,7 +153,7 @@ impl Server {
                 .filter(|(k, p)| **k != key && p.id.is_some() && p.name == name)
                 .map(|(k, _)| *k)
                 .collect();
-            same.into_iter().for_each(|other| self.forget(other, "it has connected again"));
+            same.into_iter().for_each(|other| self.forget(other, "the client has connected again"));
         }
         self.install_first(key, &name, now)
     }
@@ -173,7 +173,7 @@ impl Server {
         let lanes = self.plane.lanes();
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
         let id = free_id(&self.by_id, &mut self.next_id, peer.socket.lane(), lanes);
-        let id = id.ok_or_else(|| Denied::for_now("no peer id is left"))?;
+        let id = id.ok_or_else(|| Denied::for_now("no peer ID is left"))?;
         let mut new = PeerNew::new(id, peer.socket, peer.transport, peer.remote);
         if !peer.info.has(proto::DATA_V2) {
             if !self.plane.supports(Feature::Unnumbered) {
@@ -209,7 +209,7 @@ impl Server {
         // The client that renews its keys must be the one that connected.
         let name = claim.common_name.clone().or_else(|| user.clone()).unwrap_or_default();
         if name != peer.name || user != peer.user {
-            return Err("another certificate or user name than before".into());
+            return Err("the certificate or user name differs from the first one".into());
         }
         peer.token = user.as_ref().and_then(|_| self.settings.auth.token_after(&claim, unix()));
         let Some(id) = peer.id else { return Ok(()) };
@@ -244,7 +244,7 @@ impl Server {
                 Err(option) => Err(anyhow::anyhow!("the option cannot be pushed: {option}")),
             };
             if let Err(e) = sent {
-                log::warn!(connection = connection(key); "tunnel: {}: its options are not changed: {e:#}", peer.name);
+                log::warn!(connection = connection(key); "tunnel: {}: cannot change the client's options: {e:#}", peer.name);
             }
             self.restless.insert(key);
         }
@@ -265,7 +265,7 @@ impl Server {
             })
             .map(|(k, _)| *k)
             .collect();
-        gone.into_iter().for_each(|key| self.forget(key, "it is no longer allowed"));
+        gone.into_iter().for_each(|key| self.forget(key, "the client is no longer allowed"));
         for (&key, peer) in &mut self.peers {
             let Some(id) = peer.id else { continue };
             let routes = self.settings.clients.get(&peer.name).map(|c| c.routes.clone()).unwrap_or_default();
@@ -274,7 +274,8 @@ impl Server {
                 match self.plane.command(Command::PeerSet(id, set)) {
                     Ok(()) => peer.settings.routes = routes,
                     Err(e) => {
-                        log::warn!(connection = connection(key); "tunnel: {}: its routes are not changed: {e}", peer.name)
+                        log::warn!(connection = connection(key); "tunnel: {}: cannot change the client's routes: \
+                                                                  {e}", peer.name)
                     }
                 }
             }

@@ -31,7 +31,7 @@ impl Server {
             Event::PeerExpired(id) => {
                 if let Some(&key) = self.by_id.get(&id) {
                     self.counts.expired += 1;
-                    self.forget(key, "nothing has come from it for too long");
+                    self.forget(key, "no packet has arrived from the client for too long");
                 }
             }
             Event::PeerGone { peer: id, .. } => {
@@ -40,7 +40,7 @@ impl Server {
                         peer.id = None;
                     }
                     self.by_id.remove(&id);
-                    self.forget(key, "the data plane has dropped it");
+                    self.forget(key, "the data plane has removed the client");
                 }
             }
             Event::FloatTo { peer: id, remote, local } => self.float(id, remote, local, now),
@@ -48,18 +48,18 @@ impl Server {
                 if magic::payload(&message) == magic::Payload::Exit
                     && let Some(&key) = self.by_id.get(&id)
                 {
-                    self.forget(key, "it has left");
+                    self.forget(key, "the client has disconnected");
                 }
             }
             Event::SocketClosed(socket) => {
                 if let Some(key) = self.by_socket.remove(&socket) {
-                    self.forget(key, "its connection has ended");
+                    self.forget(key, "the client's connection has ended");
                 }
             }
             Event::Failed { peer: id, why } => {
                 log::warn!("tunnel: the data plane could not serve peer {}: {why}", id.get());
                 if let Some(&key) = self.by_id.get(&id) {
-                    self.forget(key, "the data plane could not serve it");
+                    self.forget(key, "the data plane could not serve the client");
                 }
             }
             Event::Note(note) => log::warn!("tunnel: {note}"),
@@ -161,7 +161,7 @@ impl Server {
             return;
         }
         if let Err(e) = self.plane.command(Command::KeySwap(id)) {
-            return log::warn!(connection = connection(key); "tunnel: {}: the new key is not used: {e}", peer.name);
+            return log::warn!(connection = connection(key); "tunnel: {}: cannot use the new key: {e}", peer.name);
         }
         peer.session.retire_before(key_id);
         (peer.renewal, peer.key_id, peer.key_since, peer.key_made) = (None, key_id, now, now);

@@ -320,7 +320,7 @@ impl Server {
             let _ = self.plane.command(Command::SocketConfirm(packet.socket));
         }
         if let Some(before) = self.by_session.insert((packet.remote, remote), key) {
-            self.forget(before, "it has begun anew");
+            self.forget(before, "the client has started a new session");
         }
         self.restless.insert(key);
     }
@@ -397,7 +397,7 @@ impl Server {
                 peer.push_requested = true;
                 self.push(key);
             }
-            session::Event::Command(Said::Exit) => self.forget(key, "it has left"),
+            session::Event::Command(Said::Exit) => self.forget(key, "the client has disconnected"),
             session::Event::Command(_) => {}
             session::Event::Confirmed(key_id) => self.confirmed(key, key_id, now),
             session::Event::Failed(key_id, e) => {
@@ -411,7 +411,7 @@ impl Server {
                     // Revoked meanwhile, or run out: the key of before must not outlive that.
                     Some(peer) if peer.stage == Stage::Connected && not_accepted(&e) => {
                         let peer = &self.peers[&key];
-                        self.say_gone(key, peer, "its certificate is no longer accepted");
+                        self.say_gone(key, peer, "the client's certificate is no longer accepted");
                         self.dismiss(key, now + ALERT, now);
                     }
                     Some(peer) if key_id != 0 && peer.stage == Stage::Connected => {
@@ -472,7 +472,7 @@ impl Server {
         let Some(peer) = self.peers.get_mut(&key) else { return };
         (peer.renewal, peer.key_since) = (None, now);
         if peer.is_overdue(&self.settings, now) {
-            self.forget(key, "its key has not been renewed for too long");
+            self.forget(key, "the client has not renewed its key for too long");
         }
     }
 

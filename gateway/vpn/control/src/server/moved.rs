@@ -35,7 +35,8 @@ impl Server {
                 Ok(Some(saved)) => peers.push(saved),
                 Ok(None) => {}
                 Err(e) => {
-                    log::warn!(connection = connection(key); "tunnel: {name} is not handed over and connects again: {e:#}")
+                    log::warn!(connection = connection(key); "tunnel: cannot hand over {name}, which connects again: \
+                                                              {e:#}")
                 }
             }
         }
@@ -58,7 +59,7 @@ impl Server {
             let peer = match Peer::restore(saved, &self.settings, now) {
                 Ok(peer) => peer,
                 Err(e) => {
-                    log::warn!("tunnel: {name} cannot be taken over and connects again: {e:#}");
+                    log::warn!("tunnel: cannot take over {name}, which connects again: {e:#}");
                     continue;
                 }
             };

@@ -51,7 +51,7 @@ impl Server {
             && let Err(e) = self.registry.write(path)
             && !self.status_failed.replace(true)
         {
-            log::warn!("tunnel: the status cannot be written to {}: {e}", path.display());
+            log::warn!("tunnel: cannot write the status to {}: {e}", path.display());
         }
     }
 }

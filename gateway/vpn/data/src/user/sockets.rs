@@ -45,7 +45,10 @@ impl Sockets {
             if lanes > 1 {
                 // Where a kernel does not take the program, packets are forwarded between lanes.
                 if let Some(Err(e)) = sockets.udp[0].last().map(|s| s.steer(&by_peer_id(lanes as u32))) {
-                    sockets.notes.push(format!("{address}: no steering by peer id ({e}); lanes forward instead"));
+                    sockets.notes.push(format!(
+                        "{address}: no steering by peer ID ({e}); lanes forward packets to \
+                                                each other"
+                    ));
                 }
             }
         }
