@@ -19,7 +19,7 @@ const fn row(name: &'static str, folders: &'static [&'static str]) -> Row {
 /// The product's rows from the top. Rows do not import themselves, so "shells do not import each other" follows.
 const PRODUCT: &[Row] = &[
     row("cores", &["gateway/exchange", "gateway/http", "gateway/routing", "gateway/vpn/protocol"]),
-    row("platform", &["gateway/sys"]),
+    row("platform", &["gateway/sys", "gateway/blocking"]),
     row("engines", &["gateway/tls", "gateway/dial"]),
     row("runtime", &["gateway/lane"]),
     row("shells", &["gateway/proxy", "gateway/vpn/data", "client/connect"]),

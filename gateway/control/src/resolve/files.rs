@@ -5,15 +5,12 @@ use crate::config::{Content, Kind, MAX_FILE, Print, Unreadable, plain};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open};
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::path::Path;
 use std::time::Duration;
-use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 /// How long one file may take.
@@ -22,6 +19,7 @@ pub(super) const FILE_LIMIT: Duration = Duration::from_secs(10);
 const PIPE_LIMIT: Duration = Duration::from_secs(5);
 /// How often a file that changes while it is read is read again.
 const ATTEMPTS: usize = 3;
+const NETWORK: &str = "is the file on a network file system whose server does not respond?";
 
 /// Why a file could not be read, and whether nothing is there.
 pub(super) type Failure = (Unreadable, bool);
@@ -45,50 +43,21 @@ pub(super) async fn kind(path: &Path, deadline: Instant) -> Kind {
     bounded(path, deadline, look).await.unwrap_or(Kind::Missing)
 }
 
-/// Paths whose file system has not responded, as long as it does not: they are not asked for a second time, so that each reload
-/// does not leave another thread behind.
-static HANGING: Mutex<Option<HashMap<PathBuf, Weak<()>>>> = Mutex::new(None);
-
-fn hangs(path: &Path) -> bool {
-    let mut hanging = HANGING.lock().unwrap_or_else(PoisonError::into_inner);
-    let hanging = hanging.get_or_insert_default();
-    hanging.retain(|_, thread| thread.strong_count() > 0);
-    hanging.contains_key(path)
-}
-
-/// Runs what may block on a thread of its own.
+/// Runs what may block, for at most [`FILE_LIMIT`].
 async fn bounded<T: Send + 'static>(
     path: &Path,
     deadline: Instant,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Unreadable> {
-    let late = |why: String| {
-        let help = "is the file on a network file system whose server does not respond?".to_owned();
-        Unreadable { why, help: Some(help) }
-    };
     let limit = deadline.min(Instant::now() + FILE_LIMIT);
-    if hangs(path) {
-        return Err(late("its file system has not yet responded to an earlier attempt".to_owned()));
-    }
     if limit <= Instant::now() {
-        return Err(late("reading the other files of the configuration took all the time".to_owned()));
+        let why = "reading the other files of the configuration took all the time".to_owned();
+        return Err(Unreadable { why, help: Some(NETWORK.to_owned()) });
     }
-    let thread = Arc::new(());
-    let mark = Arc::downgrade(&thread);
-    let work = spawn_blocking(move || {
-        let done = work();
-        drop(thread);
-        done
-    });
-    match timeout_at(limit, work).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(e)) => Err(Unreadable { why: format!("{e}; this is a bug"), help: None }),
-        Err(_) => {
-            let mut hanging = HANGING.lock().unwrap_or_else(PoisonError::into_inner);
-            hanging.get_or_insert_default().insert(path.to_path_buf(), mark);
-            Err(late("its file system has not responded in time".to_owned()))
-        }
-    }
+    sealane_blocking::call(path, limit, work).await.map_err(|failure| Unreadable {
+        why: format!("its file system {failure}"),
+        help: (!matches!(failure, sealane_blocking::Failure::Panicked(_))).then(|| NETWORK.to_owned()),
+    })
 }
 
 fn read_blocking(path: &Path) -> io::Result<Content> {
@@ -246,17 +215,17 @@ mod tests {
 
     /// A file system that hangs, which no test can have, is work that does not end.
     #[tokio::test]
-    async fn work_that_hangs_is_left_to_itself_once() {
+    async fn work_that_hangs_is_an_error_in_words() {
         let path = Path::new("/far");
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let soon = Instant::now() + Duration::from_millis(20);
         let first = bounded(path, soon, move || ended.recv().is_ok()).await;
-        assert!(first.unwrap_err().why.contains("has not responded"));
+        assert_eq!(first.unwrap_err().why, "its file system has not responded in time");
         let deadline = Instant::now() + Duration::from_secs(3600);
         let second = bounded(path, deadline, || true).await;
         assert!(second.unwrap_err().why.contains("an earlier attempt"));
         drop(end);
-        while hangs(path) {
+        while sealane_blocking::hangs(path) {
             std::thread::yield_now();
         }
         assert!(bounded(path, deadline, || true).await.is_ok());

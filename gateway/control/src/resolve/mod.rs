@@ -210,35 +210,39 @@ async fn answer_one(question: Question, readers: Arc<Semaphore>, deadline: Insta
         }
         Question::User(name) => {
             let asked = name.clone();
-            let user = bounded(deadline, move || find_user(&asked).ok().flatten()).await.flatten();
+            let user = bounded("users", deadline, move || find_user(&asked).ok().flatten()).await.flatten();
             Box::new(move |answers| {
                 answers.users.insert(name, user);
             })
         }
         Question::Group(name) => {
             let asked = name.clone();
-            let gid = bounded(deadline, move || find_group(&asked).ok().flatten()).await.flatten();
+            let gid = bounded("groups", deadline, move || find_group(&asked).ok().flatten()).await.flatten();
             Box::new(move |answers| {
                 answers.groups.insert(name, gid);
             })
         }
         Question::TrustedRoots => {
-            let roots = bounded(deadline, || rustls_native_certs::load_native_certs().certs).await;
+            let roots = bounded("trusted roots", deadline, || rustls_native_certs::load_native_certs().certs).await;
             Box::new(move |answers| answers.trusted_roots = Some(roots.unwrap_or_default()))
         }
         Question::Ipv6 => {
-            let there = bounded(deadline, || Path::new("/proc/net/if_inet6").exists()).await;
+            let there = bounded("/proc", deadline, || Path::new("/proc/net/if_inet6").exists()).await;
             Box::new(move |answers| answers.ipv6 = Some(there.unwrap_or(false)))
         }
     }
 }
 
-/// Runs what may block on a thread of its own. `None`: it has not ended in time; it is left to itself.
-async fn bounded<T: Send + 'static>(deadline: Instant, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// Runs what may block. `None`: it has not ended in time, or an earlier question for the same has not ended yet.
+async fn bounded<T: Send + 'static>(
+    what: &str,
+    deadline: Instant,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     if deadline <= Instant::now() {
         return None;
     }
-    timeout_at(deadline, spawn_blocking(work)).await.ok()?.ok()
+    sealane_blocking::call(Path::new(what), deadline, work).await.ok()
 }
 
 /// Resolves the names of servers, for at most `limit`. A name that does not resolve keeps the addresses that were

@@ -64,7 +64,12 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("quic_retry", NotNeeded("Retry is sent when many handshakes are in progress (retry_above)")),
     ("quic_gso", NotNeeded("used where the kernel has it")),
     ("quic_active_connection_id_limit", NotNeeded(KERNEL)),
-    ("quic_bpf", NotNeeded("an eBPF program delivers each datagram to its lane; without the right to load it, lanes forward datagrams to each other")),
+    (
+        "quic_bpf",
+        NotNeeded(
+            "an eBPF program delivers each datagram to its lane; without the right to load it, lanes forward datagrams to each other",
+        ),
+    ),
     ("http3_hq", NotNeeded("HTTP/3 only")),
     ("http3_max_concurrent_streams", Missing("[listener.quic] max_streams")),
     ("http3_stream_buffer_size", NotNeeded(BUFFERS)),

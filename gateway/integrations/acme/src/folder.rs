@@ -19,10 +19,9 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::Instant;
 
 /// The largest file that is read.
 const MAX_FILE: u64 = 1 << 20;
@@ -177,43 +176,18 @@ fn named(e: &io::Error, path: &Path) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }
 
-/// Threads of folders whose file system has not responded, as long as it does not. While there is one, its folder is not asked
-/// again: attempts every few seconds do not each leave a thread behind.
-static HANGING: Mutex<Vec<(Arc<PathBuf>, Weak<()>)>> = Mutex::new(Vec::new());
-
 impl Folder {
-    fn hangs(&self) -> bool {
-        let mut hanging = HANGING.lock().unwrap_or_else(PoisonError::into_inner);
-        hanging.retain(|(_, thread)| thread.strong_count() > 0);
-        hanging.iter().any(|(path, _)| *path == self.path)
-    }
-
-    /// Runs what may block on a thread of its own.
+    /// Runs what may block.
     async fn bounded<T: Send + 'static>(
         &self,
         limit: Duration,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let late = |what: &str| {
-            let why = format!("the file system of {} {what}: is it a network file system?", self.path.display());
-            Err(io::Error::new(ErrorKind::TimedOut, why))
-        };
-        if self.hangs() {
-            return late("has not responded to an earlier attempt yet");
-        }
-        let thread = Arc::new(());
-        let mark = Arc::downgrade(&thread);
-        let work = spawn_blocking(move || {
-            let done = work();
-            drop(thread);
-            done
-        });
-        match timeout(limit, work).await {
-            Ok(Ok(done)) => done,
-            Ok(Err(e)) => Err(io::Error::other(e)),
-            Err(_) => {
-                HANGING.lock().unwrap_or_else(PoisonError::into_inner).push((self.path.clone(), mark));
-                late("has not responded in time")
+        match sealane_blocking::call(&self.path, Instant::now() + limit, work).await {
+            Ok(done) => done,
+            Err(failure) => {
+                let why = format!("the file system of {} {failure}: is it a network file system?", self.path.display());
+                Err(io::Error::new(ErrorKind::TimedOut, why))
             }
         }
     }
@@ -250,19 +224,18 @@ mod tests {
 
     /// A file system that hangs, which no test can have, is work that does not end.
     #[test]
-    fn a_folder_that_hangs_leaves_one_thread_however_often_it_is_tried() {
+    fn managers_of_one_folder_that_hangs_wait_for_one_attempt() {
         run(async {
             let folder = Folder::new(Path::new("/far/acme"));
             let (end, ended) = std::sync::mpsc::channel::<()>();
             let first = folder.bounded(Duration::from_millis(20), move || Ok(ended.recv().is_ok())).await;
             assert!(first.unwrap_err().to_string().contains("has not responded in time"));
             for _ in 0..3 {
-                // Another manager for the same folder waits for it as well.
                 let why = Folder::new(Path::new("/far/acme")).lock().await.unwrap_err().to_string();
                 assert!(why.contains("an earlier attempt"), "{why}");
             }
             drop(end);
-            while folder.hangs() {
+            while sealane_blocking::hangs(Path::new("/far/acme")) {
                 tokio::task::yield_now().await;
             }
             assert_eq!(folder.bounded(LIMIT, || Ok(7)).await.unwrap(), 7);

@@ -519,11 +519,7 @@ impl Task {
                 entry.saved.failures = 0;
                 entry.saved.not_before = 0;
                 entry.saved.last_error.clear();
-                self.reports().issued += 1;
-                let _ = self.tell_written.try_send(());
-                let line = format!("{name}: a certificate was issued");
-                log::info!("{line} by {}", self.works[authority].settings.directory);
-                Ok(line)
+                Ok(format!("{name}: a certificate was issued"))
             }
             Err(failure) => {
                 entry.saved.failures = entry.saved.failures.saturating_add(1);
@@ -542,13 +538,23 @@ impl Task {
                     self.waits[authority] = now + back_off;
                     self.save_waits().await;
                 }
-                self.reports().failed += 1;
-                let line = format!("{name}: no certificate was issued: {why}; next attempt in {wait} s");
-                log::warn!("{line}");
-                Err(line)
+                Err(format!("{name}: no certificate was issued: {why}; next attempt in {wait} s"))
             }
         };
         self.save(name).await;
+        // The state and the report come first: who has seen the counter or the line in the log finds them.
+        self.report();
+        match &reply {
+            Ok(line) => {
+                self.reports().issued += 1;
+                let _ = self.tell_written.try_send(());
+                log::info!("{line} by {}", self.works[authority].settings.directory);
+            }
+            Err(line) => {
+                self.reports().failed += 1;
+                log::warn!("{line}");
+            }
+        }
         for asker in waiting {
             // The command that asked may have ended.
             let _ = asker.send(reply.clone());
@@ -635,7 +641,7 @@ impl Task {
     fn report(&self) {
         let renews = self.lock.is_some();
         let report = |entry: &Entry| Report {
-            next: renews.then(|| self.due(entry)),
+            next: renews.then(|| self.due(entry).max(now())),
             last_error: match (renews, self.follows) {
                 (true, _) => entry.saved.last_error.clone(),
                 (false, true) => String::new(),

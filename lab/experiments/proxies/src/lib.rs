@@ -19,7 +19,7 @@ mod verdict;
 
 use anyhow::Context;
 use sealane_lab_harness::web::{Http, Site};
-use sealane_lab_harness::workspace::{Backend, Workspace};
+use sealane_lab_harness::workspace::{Backend, Key, Workspace};
 use sealane_lab_harness::{Bench, Experiment, Options, Program, Spec, client, programs, web};
 use sealane_lab_load::plan::Plan;
 use sealane_lab_load::tls::{TlsOptions, TlsVersions};
@@ -75,10 +75,11 @@ fn measure(bench: &mut Bench<'_>, setup: &Setup) -> anyhow::Result<()> {
     bench.part("keepalive", |b, p| saturated::keepalive(b, p, setup))?;
     bench.part("knee-1.3", |b, p| knee::measure(b, p, setup, Tls::V13))?;
     bench.part("knee-1.2", |b, p| knee::measure(b, p, setup, Tls::V12))?;
-    bench.part("full-ecdsa", |b, p| saturated::full(b, p, setup, sealane_lab_harness::workspace::Key::Ecdsa))?;
-    bench.part("full-rsa", |b, p| saturated::full(b, p, setup, sealane_lab_harness::workspace::Key::Rsa))?;
+    bench.part("full-ecdsa", |b, p| saturated::full(b, p, setup, Key::Ecdsa))?;
+    bench.part("full-rsa", |b, p| saturated::full(b, p, setup, Key::Rsa))?;
     bench.part("resumed", |b, p| saturated::resumed(b, p, setup))?;
-    bench.part("threads", |b, p| threads::measure(b, p, setup))?;
+    bench.part("threads", |b, p| threads::measure(b, p, setup, Key::Ecdsa))?;
+    bench.part("threads-rsa", |b, p| threads::measure(b, p, setup, Key::Rsa))?;
     bench.part("chain", |b, p| chain::measure(b, p, setup))?;
     bench.part("storm", |b, p| storm::measure(b, p, setup))?;
     bench.part("bulk", |b, p| bulk::measure(b, p, setup, Http::One))?;
@@ -112,8 +113,7 @@ pub(crate) enum Tls {
 
 impl Tls {
     /// What the load offers: one version, one suite, one group.
-    pub fn options(self, key: sealane_lab_harness::workspace::Key) -> TlsOptions {
-        use sealane_lab_harness::workspace::Key;
+    pub fn options(self, key: Key) -> TlsOptions {
         let (versions, suite) = match (self, key) {
             (Self::V13, _) => (TlsVersions::Tls13, "TLS_AES_256_GCM_SHA384"),
             (Self::V12, Key::Ecdsa) => (TlsVersions::Tls12, "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),

@@ -11,20 +11,21 @@ use sealane_lab_report::{Axis, Figure, Part};
 use crate::{Setup, Subjects, Tls, load, site};
 
 const MEASURE: &str = "full handshakes per second";
+const CPU: &str = "CPU per full handshake";
 
 /// One, two, four … up to all CPUs of the servers.
-pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
+pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, key: Key) -> anyhow::Result<()> {
     let counts = counts(bench, bench.cores.server.len())?;
     anyhow::ensure!(
         counts.len() > 1,
         "the servers have {} CPU(s) on this machine: there is nothing to scale over",
         bench.cores.server.len()
     );
-    let tls = Tls::V13.options(Key::Ecdsa);
+    let tls = Tls::V13.options(key);
     let mut points: Vec<(String, f64, f64)> = Vec::new();
     for threads in counts {
         let cpus = bench.cores.server[..threads.min(bench.cores.server.len())].to_vec();
-        let site = Site { threads, ..site(bench, Answer::Respond)? };
+        let site = Site { threads, key, ..site(bench, Answer::Respond)? };
         let subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
         subjects.check(&tls)?;
         let names = subjects.names();
@@ -33,8 +34,10 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
             load::sample(&load::run(bench, &load::connections(load::plan(bench, server, "/", &tls)?, Kind::Full))?)
         })?;
         for name in &names {
-            let values = rounds.values(name, "rate");
-            part.figures.extend(Figure::of_rounds(name, MEASURE, &values, "/s").map(|f| f.at(threads as f64)));
+            for (measure, key, unit) in [(MEASURE, "rate", "/s"), (CPU, "cpu_us", "µs")] {
+                let figure = Figure::of_rounds(name, measure, &rounds.values(name, key), unit);
+                part.figures.extend(figure.map(|f| f.at(threads as f64)));
+            }
             points.extend(rounds.median(name, "rate").map(|rate| (name.clone(), threads as f64, rate)));
             if rounds.median(name, "load_busy").is_some_and(|b| b > 0.97) {
                 part.note(format!(
@@ -45,6 +48,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
     }
     fits(part, MEASURE, &points);
     part.lines("Full handshakes per second over threads", MEASURE, Axis::linear("threads"), Axis::linear("per second"));
+    part.grid("CPU time per full handshake", CPU, "threads");
     Ok(())
 }
 
