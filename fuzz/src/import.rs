@@ -36,3 +36,16 @@ pub mod haproxy {
         check(sealane_import::haproxy::import(&Memory::of("/f", data), Path::new("/f")));
     }
 }
+
+/// The gateway's own configuration: it is accepted, or refused with messages that name a place in it.
+pub mod config {
+    use super::*;
+
+    /// Runs the target.
+    pub fn fuzz_one(data: &[u8]) {
+        let Ok(document) = Document::of_file(Path::new("sealane.toml"), data) else { return };
+        if let Err(errors) = document.read_offline() {
+            assert!(!errors.to_string().is_empty());
+        }
+    }
+}

@@ -9,6 +9,8 @@ pub mod http3;
 pub mod import;
 pub mod mutate;
 pub mod ovpn;
+pub mod routing;
+pub mod tls;
 
 /// A target's name, which is also its folder in `corpus/`, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
@@ -21,6 +23,10 @@ pub const TARGETS: &[Target] = &[
     ("h3-stream", http3::stream::fuzz_one),
     ("h3-control", http3::control::fuzz_one),
     ("h3-section", http3::section::fuzz_one),
+    ("path", routing::path::fuzz_one),
+    ("names", routing::names::fuzz_one),
+    ("client-hello", tls::hello::fuzz_one),
+    ("config", import::config::fuzz_one),
     ("ovpn-gate", ovpn::gate::fuzz_one),
     ("ovpn-link", ovpn::link::fuzz_one),
     ("ovpn-data", ovpn::data::fuzz_one),

@@ -12,6 +12,7 @@ mod machine;
 mod metadata;
 mod ovpn_vm;
 mod package;
+mod plant;
 mod programs;
 mod release;
 mod report;
@@ -70,6 +71,8 @@ enum Command {
     Deny,
     /// Count what an operation costs the gateway: instructions, system calls, allocations, copies (docs/counting.md)
     Count(count::Options),
+    /// Plant known kinds of bugs in a copy of the tree, one by one, and require that the tests find each (docs/testing.md)
+    Plant(plant::Options),
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
     OvpnVm {
         /// Kernel packages to use instead of fetching the newest from the mirror
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Command::Layers => alone(Step::Layers),
         Command::Deny => alone(Step::Deny),
         Command::Count(options) => Workspace::load().and_then(|w| count::run(&w, &options)),
+        Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
         Command::Docs { open } => Workspace::load().and_then(|w| book::build(&w, open)),
