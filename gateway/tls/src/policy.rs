@@ -261,6 +261,7 @@ mod tests {
                 mode,
                 roots: Vec::new(),
                 crls: Vec::new(),
+                names: Vec::new(),
                 reauthenticate_after: Duration::from_secs(3600),
             }),
             dangerous_key_log: None,
