@@ -2,7 +2,8 @@
 //! bytes come, and what is accepted is written in a form that reads the same.
 
 use sealane_http::h1::{
-    BodyDecoder, ConnectionOption, Limits, What, encode_request, encode_response, parse_request, parse_response,
+    BodyDecoder, ConnectionOption, Limits, What, encode_chunk, encode_last_chunk, encode_request, encode_response,
+    parse_request, parse_response,
 };
 use sealane_http::{BodyLength, Fields, Known, Method, ParseError, RequestHead, ResponseHead, Version};
 
@@ -132,5 +133,191 @@ pub mod chunked {
         let whole = run(data, data.len().max(1));
         assert_eq!(run(data, 1 + usize::from(*first) % 16), whole);
         assert_eq!(run(data, 1), whole);
+    }
+}
+
+/// A message as it is read from one side of the gateway, and must be read from the other.
+#[derive(Debug, PartialEq, Eq)]
+struct Message {
+    /// What its first line says, and to whom it goes.
+    start: String,
+    fields: Vec<(Vec<u8>, Vec<u8>)>,
+    body: Vec<u8>,
+    trailers: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+fn owned(fields: &Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
+    listed(fields).into_iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
+}
+
+/// Bytes that come in pieces.
+struct Input<'d> {
+    data: &'d [u8],
+    step: usize,
+    /// What has come.
+    end: usize,
+    /// What has been consumed.
+    at: usize,
+}
+
+impl<'d> Input<'d> {
+    fn new(data: &'d [u8], step: usize) -> Self {
+        Self { data, step: step.max(1), end: 0, at: 0 }
+    }
+
+    fn here(&self) -> &'d [u8] {
+        &self.data[self.at..self.end]
+    }
+
+    /// Another piece; false at the end.
+    fn more(&mut self) -> bool {
+        let end = (self.end + self.step).min(self.data.len());
+        std::mem::replace(&mut self.end, end) < end
+    }
+}
+
+/// Reads a body and writes it to `out`, framed as `framing` says. `None`: it is not complete.
+fn pass_body(
+    input: &mut Input<'_>,
+    limits: &Limits,
+    length: BodyLength,
+    framing: BodyLength,
+    out: &mut Vec<u8>,
+) -> Result<Option<(Vec<u8>, Fields)>, ParseError> {
+    let mut decoder = BodyDecoder::new(length, limits);
+    let mut body = Vec::new();
+    loop {
+        let piece = decoder.decode(input.here())?;
+        input.at += piece.consumed;
+        match piece.what {
+            What::Data(data) => {
+                body.extend_from_slice(data);
+                match framing {
+                    BodyLength::Chunked => encode_chunk(out, data),
+                    _ => out.extend_from_slice(data),
+                }
+            }
+            What::NeedMore if input.more() => {}
+            // The connection's end may be the body's.
+            What::NeedMore if decoder.eof().is_ok() => break,
+            What::NeedMore => return Ok(None),
+            What::Trailers | What::End => break,
+        }
+    }
+    let trailers = std::mem::take(decoder.trailers_mut());
+    if framing == BodyLength::Chunked {
+        encode_last_chunk(out, Some(&trailers));
+    }
+    Ok(Some((body, trailers)))
+}
+
+/// Requests one after the other on a connection, with bodies, passed on to a server: it reads the same requests, however the bytes
+/// came. So no request can be hidden in another.
+pub mod requests {
+    use super::*;
+
+    /// The complete requests of a connection; what is passed on is written to `out`. Also whether it ended with an error.
+    fn pass(data: &[u8], step: usize, limits: &Limits, out: &mut Vec<u8>) -> (Vec<Message>, bool) {
+        let (mut input, mut head, mut all) = (Input::new(data, step), RequestHead::new(), Vec::new());
+        loop {
+            let info = match parse_request(input.here(), limits, &mut head) {
+                Ok(Some(info)) => info,
+                Ok(None) if input.more() => continue,
+                Ok(None) => return (all, false),
+                Err(_) => return (all, true),
+            };
+            input.at += info.consumed;
+            if head.authority().is_empty() {
+                head.set_authority(b"fallback").expect("a host name");
+            }
+            let connection = if info.keep_alive { ConnectionOption::KeepAlive } else { ConnectionOption::Close };
+            encode_request(out, &head, info.body, connection);
+            let start =
+                [head.method_name(), head.target(), head.authority()].map(|part| part.escape_ascii().to_string());
+            let (start, fields) = (start.join(" "), owned(&head.fields));
+            match pass_body(&mut input, limits, info.body, info.body, out) {
+                Ok(Some((body, trailers))) => all.push(Message { start, fields, body, trailers: owned(&trailers) }),
+                Ok(None) => return (all, false),
+                Err(_) => return (all, true),
+            }
+            if !info.keep_alive {
+                return (all, false);
+            }
+        }
+    }
+
+    /// Runs the target. The first byte chooses the size of the pieces.
+    pub fn fuzz_one(data: &[u8]) {
+        let Some((first, data)) = data.split_first() else { return };
+        let mut out = Vec::new();
+        let whole = pass(data, data.len(), &LIMITS, &mut out);
+        for step in [1 + usize::from(*first), 1] {
+            let mut out = Vec::new();
+            assert_eq!(pass(data, step, &LIMITS, &mut out), whole, "in pieces of {step}");
+            check(&out, &whole.0);
+        }
+        check(&out, &whole.0);
+    }
+
+    fn check(out: &[u8], sent: &[Message]) {
+        let (read, failed) = pass(out, out.len(), &ROOMY, &mut Vec::new());
+        assert!(!failed, "what is passed on is refused: {}", out.escape_ascii());
+        assert_eq!(read, sent, "{}", out.escape_ascii());
+    }
+}
+
+/// Responses one after the other on a connection, with bodies, passed on to a client: it reads the same responses, however the bytes
+/// came.
+pub mod responses {
+    use super::*;
+
+    /// As for requests; `methods` are what is answered, two bits each.
+    fn pass(data: &[u8], mut methods: u8, step: usize, limits: &Limits, out: &mut Vec<u8>) -> (Vec<Message>, bool) {
+        let (mut input, mut head, mut all) = (Input::new(data, step), ResponseHead::new(), Vec::new());
+        loop {
+            let method = [Method::Get, Method::Head, Method::Post, Method::Connect][usize::from(methods & 3)];
+            let info = match parse_response(input.here(), limits, method, &mut head) {
+                Ok(Some(info)) => info,
+                Ok(None) if input.more() => continue,
+                Ok(None) => return (all, false),
+                Err(_) => return (all, true),
+            };
+            input.at += info.consumed;
+            let option = if head.status == 101 { ConnectionOption::Upgrade } else { ConnectionOption::KeepAlive };
+            let framing = encode_response(out, &head, Version::Http11, info.body, option);
+            assert_ne!(framing, BodyLength::UntilClose, "HTTP/1.1 clients get chunks");
+            let (start, fields) = (head.status.to_string(), owned(&head.fields));
+            match pass_body(&mut input, limits, info.body, framing, out) {
+                Ok(Some((body, trailers))) => all.push(Message { start, fields, body, trailers: owned(&trailers) }),
+                Ok(None) => return (all, false),
+                Err(_) => return (all, true),
+            }
+            // Another one answers the same request.
+            if head.status >= 200 {
+                methods >>= 2;
+            }
+            if info.upgrade || (!info.keep_alive && head.status >= 200) {
+                return (all, false);
+            }
+        }
+    }
+
+    /// Runs the target. The first byte chooses the methods, the second the size of the pieces.
+    pub fn fuzz_one(data: &[u8]) {
+        let Some((&[methods, first], data)) = data.split_first_chunk() else { return };
+        let mut out = Vec::new();
+        let whole = pass(data, methods, data.len(), &LIMITS, &mut out);
+        for step in [1 + usize::from(first), 1] {
+            let mut out = Vec::new();
+            assert_eq!(pass(data, methods, step, &LIMITS, &mut out), whole, "in pieces of {step}");
+            check(&out, methods, &whole.0);
+        }
+        check(&out, methods, &whole.0);
+    }
+
+    fn check(out: &[u8], methods: u8, sent: &[Message]) {
+        let (read, failed) = pass(out, methods, out.len(), &ROOMY, &mut Vec::new());
+        assert!(!failed, "what is passed on is refused: {}", out.escape_ascii());
+        assert_eq!(read, sent, "{}", out.escape_ascii());
     }
 }

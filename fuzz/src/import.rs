@@ -1,7 +1,9 @@
-//! Imports: nothing panics, every directive has an outcome, and what is not undecided is a configuration that Sealane accepts.
+//! Configurations: nothing panics; of foreign ones every directive has an outcome, and what is not undecided is a configuration that
+//! Sealane accepts.
 
 use sealane_config::Document;
 use sealane_import::{Failed, Imported, Memory, Outcome};
+use std::borrow::Cow;
 use std::path::Path;
 
 fn check(done: Result<Imported, Failed>) {
@@ -34,5 +36,63 @@ pub mod haproxy {
     /// Runs the target.
     pub fn fuzz_one(data: &[u8]) {
         check(sealane_import::haproxy::import(&Memory::of("/f", data), Path::new("/f")));
+    }
+}
+
+/// The gateway's own configuration: it is accepted, or refused with messages that name a place in it.
+pub mod config {
+    use super::*;
+
+    /// Runs the target.
+    pub fn fuzz_one(data: &[u8]) {
+        let Ok(document) = Document::of_file(Path::new("sealane.toml"), data) else { return };
+        if let Err(errors) = document.read_offline() {
+            assert!(!errors.to_string().is_empty());
+        }
+    }
+}
+
+/// OpenVPN's configurations name files, and a folder of clients: the paths of a fuzzer lead nowhere. The slashes of closing tags
+/// stay.
+fn without_paths(data: &[u8]) -> Option<Cow<'_, str>> {
+    let text = std::str::from_utf8(data).ok()?;
+    Some(Cow::Owned(text.replace("</", "<\u{1}").replace('/', "_").replace("<\u{1}", "</")))
+}
+
+/// An OpenVPN server's configuration, as `[tunnel]`.
+pub mod openvpn {
+    use super::*;
+
+    /// Runs the target.
+    pub fn fuzz_one(data: &[u8]) {
+        let Some(text) = without_paths(data) else { return };
+        let Ok(imported) = sealane_vpn::import::convert(&text, Path::new("/nonexistent")) else { return };
+        let table: toml::Table = match imported.toml.parse() {
+            Ok(table) => table,
+            Err(error) => panic!("{error}: {}", imported.toml),
+        };
+        let tunnel = table.get("tunnel").and_then(toml::Value::as_table).expect("it is a tunnel's");
+        let undecided = tunnel.get("undecided").and_then(toml::Value::as_array).map_or(0, Vec::len);
+        assert_eq!(undecided, imported.undecided.len(), "{}", imported.toml);
+        assert!(imported.files.iter().all(|(name, _)| !name.contains('/')));
+        let read =
+            Document::of_file(Path::new("sealane.toml"), imported.toml.as_bytes()).expect("it is UTF-8").read_offline();
+        assert!(undecided == 0 || read.is_err(), "what is undecided is an error");
+    }
+}
+
+/// A profile of an OpenVPN client.
+pub mod profile {
+    use super::*;
+
+    /// Runs the target.
+    pub fn fuzz_one(data: &[u8]) {
+        let Some(text) = without_paths(data) else { return };
+        let directives = sealane_vpn::ovpn_file::parse(&text);
+        if let Ok(directives) = &directives {
+            assert!(directives.len() <= text.lines().count() && directives.iter().all(|d| !d.name().is_empty()));
+        }
+        let profile = sealane_vpn::profile::Profile::parse(&text, Path::new("/nonexistent"));
+        assert!(profile.is_err() || directives.is_ok());
     }
 }

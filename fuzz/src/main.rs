@@ -1,7 +1,7 @@
 //! Runs a fuzz target: on a file, on standard input, or on mutations of its corpus for some seconds.
 
 use sealane_fuzz::mutate::Random;
-use sealane_fuzz::{TARGETS, corpus, target};
+use sealane_fuzz::{TARGETS, corpus, minimised, target};
 use std::io::{Error, Read};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
@@ -56,6 +56,7 @@ fn mutate(name: &str, seconds: u64) -> std::io::Result<()> {
     for entry in std::fs::read_dir(corpus(name))? {
         seeds.push(std::fs::read(entry?.path())?);
     }
+    seeds.extend(minimised(name));
     let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64);
     println!("{name}: {} seeds, random seed {seed}", seeds.len());
     let mut random = Random(seed);

@@ -2,15 +2,18 @@
 //! what is read is written the same.
 
 use sealane_ovpn::command::Commands;
-use sealane_ovpn::data::{Cipher, Format, KeyPair, Opener};
+use sealane_ovpn::data::replay::WINDOW;
+use sealane_ovpn::data::{Cipher, Format, KeyPair, Opener, Replay, ReplayWindow};
 use sealane_ovpn::gate::{ACKNOWLEDGEMENT, Gate, Verdict};
 use sealane_ovpn::key_method::Message;
-use sealane_ovpn::link::Link;
+use sealane_ovpn::link::{Link, LinkError};
 use sealane_ovpn::packet::{Body, Opcode, SessionId, next_frame};
 use sealane_ovpn::peer_info::PeerInfo;
 use sealane_ovpn::push::{Collector, Pushed, replies};
+use sealane_ovpn::saved::SavedLink;
 use sealane_ovpn::wrap::v2::{ClientKey, ServerKey};
 use sealane_ovpn::wrap::{Digest, StaticKey, Wrap, WrapKey};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 fn wrap_key(kind: u8) -> WrapKey {
@@ -127,5 +130,141 @@ pub mod text {
             assert_eq!(StaticKey::from_text(&key.to_text()), Ok(key));
         }
         let _ = (ServerKey::from_text(text), ClientKey::from_text(text));
+    }
+}
+
+/// Packets from a server that has the keys, each a first byte, a byte that says how its body is made, a length and bytes: what is
+/// sent to it can be read, and nothing is taken twice. The first byte of all chooses what packets are wrapped with.
+pub mod keyed {
+    use super::*;
+
+    /// Runs the target.
+    pub fn fuzz_one(data: &[u8]) {
+        let Some((kind, mut data)) = data.split_first() else { return };
+        let (own, other) = (SessionId::new([1; 8]).expect("not zero"), SessionId::new([2; 8]).expect("not zero"));
+        let (key, theirs) = match (wrap_key(kind % 3), wrap_key(kind % 3)) {
+            (key, WrapKey::Auth { key: shared, digest, .. }) => {
+                (key, WrapKey::Auth { key: shared, direction: Some(false), digest })
+            }
+            (key, same) => (key, same),
+        };
+        let mut link = Link::client(own, &key, None, kind & 0x80 != 0, 1);
+        if kind & 0x40 != 0 {
+            link.use_dynamic_wrap(&[9; 256], 1);
+        }
+        let mut server = Wrap::new(&theirs, true, 1);
+        let mut dynamic = server.dynamic(&[9; 256], true, 1);
+        let (mut now, mut out, mut packet) = (Instant::now(), Vec::new(), Vec::new());
+        while let [first, how, length, rest @ ..] = data {
+            let (bytes, next) = rest.split_at(usize::from(*length).min(rest.len()));
+            data = next;
+            let Some(opcode) = Opcode::of(*first).filter(|opcode| !opcode.is_data()) else { continue };
+            let mut body = Vec::new();
+            match bytes.split_first() {
+                Some((id, payload)) if how & 1 != 0 => {
+                    let acks: Vec<u32> = (0..u32::from(how >> 5)).collect();
+                    let acked_session = (!acks.is_empty()).then_some(own);
+                    Body { acks, acked_session, message: Some((u32::from(*id), payload)) }.write(&mut body);
+                }
+                _ => body.extend_from_slice(bytes),
+            }
+            let wrap = if kind & 0x40 != 0 && first & 7 != 0 { &mut dynamic } else { &mut server };
+            wrap.wrap(opcode, first & 7, other, &body, &mut packet);
+            let _ = link.handle(&packet);
+            if kind % 3 != 0 {
+                let again = link.handle(&packet);
+                assert!(matches!(again, Err(LinkError::Packet(_))), "a packet is taken twice: {again:?}");
+            }
+            for key_id in 0..8 {
+                while link.read(key_id).is_some() {}
+                link.write(key_id, b"some TLS bytes");
+            }
+            let mut sent = 0;
+            while link.poll_transmit(now, &mut out) {
+                let renegotiates = kind & 0x40 != 0 && out[0] & 7 != 0;
+                let wrap = if renegotiates { &mut dynamic } else { &mut server };
+                let read = wrap.unwrap(&out).expect("what is sent can be read");
+                assert!(out.len() <= 1250 && read.session == own && Body::parse(read.opcode, &read.body).is_ok());
+                sent += 1;
+                assert!(sent < 64, "a packet is answered with a flood");
+            }
+            now += Duration::from_millis(300);
+        }
+    }
+}
+
+/// Packet ids, two bytes each, forward or backward from the newest: the window agrees with a set of all ids, also after it was
+/// handed over.
+pub mod replay {
+    use super::*;
+
+    /// Runs the target.
+    pub fn fuzz_one(data: &[u8]) {
+        let (mut window, mut seen, mut newest) = (ReplayWindow::new(), BTreeSet::new(), 0u64);
+        for bytes in data.as_chunks::<2>().0 {
+            let step = u64::from(u16::from_be_bytes(*bytes) & 0x3fff);
+            let id = match bytes[0] >> 6 {
+                0 => newest.saturating_add(step),
+                1 => newest.saturating_sub(step),
+                2 => newest.saturating_add(step << 40),
+                _ => {
+                    let (newest, bits) = window.snapshot();
+                    window = ReplayWindow::restore(newest, bits);
+                    newest.saturating_sub(WINDOW + 2).saturating_add(step % 4)
+                }
+            };
+            let expected = match () {
+                () if id == 0 || (id <= newest && newest - id >= WINDOW) => Replay::Old,
+                () if seen.contains(&id) => Replay::Seen,
+                () => Replay::New,
+            };
+            assert_eq!(window.check(id), expected, "{id} with newest {newest}");
+            assert_eq!(window.accept(id), expected, "{id} with newest {newest}");
+            if expected == Replay::New {
+                seen.insert(id);
+                newest = newest.max(id);
+            }
+            assert_eq!(window.newest(), newest);
+        }
+    }
+}
+
+/// The state of a session that another process has left, as JSON, and, behind a zero byte, packets for it, each with its length
+/// before it. What is restored is saved the same.
+pub mod state {
+    use super::*;
+
+    /// Runs the target.
+    pub fn fuzz_one(data: &[u8]) {
+        const ALL: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+        let end = data.iter().position(|b| *b == 0).unwrap_or(data.len());
+        if let Ok(saved) = serde_json::from_slice::<sealane_vpn::handover::SavedServer>(&data[..end]) {
+            let text = serde_json::to_string(&saved).expect("it is plain data");
+            let again: sealane_vpn::handover::SavedServer = serde_json::from_str(&text).expect("what is saved is read");
+            assert_eq!(serde_json::to_string(&again).expect("it is plain data"), text);
+        }
+        let Ok(saved) = serde_json::from_slice::<SavedLink>(&data[..end]) else { return };
+        let now = Instant::now();
+        let Some(mut link) = Link::restore(&saved, now) else { return };
+        let save =
+            |link: &Link| serde_json::to_string(&link.save(&ALL).expect("it has a peer")).expect("it is plain data");
+        let text = save(&link);
+        let again = Link::restore(&serde_json::from_str(&text).expect("what is saved is read"), now);
+        assert_eq!(save(&again.expect("what is saved is restored")), text);
+        let (mut packets, mut out) = (data.get(end + 1..).unwrap_or_default(), Vec::new());
+        while let Some((&length, rest)) = packets.split_first() {
+            let (packet, rest) = rest.split_at(usize::from(length).min(rest.len()));
+            packets = rest;
+            let _ = link.handle(packet);
+            for key_id in ALL {
+                while link.read(key_id).is_some() {}
+                link.write(key_id, b"some TLS bytes");
+            }
+            let mut sent = 0;
+            while link.poll_transmit(now, &mut out) {
+                sent += 1;
+                assert!(sent < 64, "a packet is answered with a flood");
+            }
+        }
     }
 }

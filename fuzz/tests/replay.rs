@@ -1,7 +1,7 @@
 //! Every file of every corpus through its target, and a fixed number of mutations of them.
 
 use sealane_fuzz::mutate::Random;
-use sealane_fuzz::{TARGETS, corpus};
+use sealane_fuzz::{TARGETS, corpus, minimised};
 
 #[test]
 fn corpora() {
@@ -16,6 +16,11 @@ fn corpora() {
             seeds.push(data);
         }
         assert!(seeds.len() >= 10, "{name}: only {} files", seeds.len());
+        for (number, data) in minimised(name).into_iter().enumerate() {
+            println!("{name}: input {number} of fuzz/minimised: {}", data.escape_ascii());
+            run(&data);
+            seeds.push(data);
+        }
         // One after the other: directories come in any order, and the run is to be the same everywhere.
         seeds.sort();
         let mut random = Random(1);

@@ -1,15 +1,23 @@
-//! Licences, bans, sources and advisories of all dependencies, by cargo-deny and the rules of `deny.toml`.
+//! Licences, bans, sources and advisories of all dependencies, by cargo-deny and the rules of `deny.toml`; advisories also from the
+//! copy in the repository (`advisories.rs`).
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::Report;
-use crate::{setup, steps};
+use crate::{advisories, setup, steps};
 use std::process::Stdio;
 
 /// The version that CI installs, where none is there.
 const VERSION: &str = "0.20.2";
 
-/// Runs cargo-deny. Where it is missing it is built in CI, and else the step is skipped.
+/// Looks at the copy of the advisories, and runs cargo-deny. Where that is missing it is built in CI, and else skipped.
 pub fn check(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
+    let found = advisories::check(workspace.root())?;
+    found.warnings.iter().for_each(|warning| println!("warning: {warning}"));
+    found.errors.iter().for_each(|error| eprintln!("advisories: {error}"));
+    Ok(cargo_deny(workspace, report)?.max(u8::from(!found.errors.is_empty())))
+}
+
+fn cargo_deny(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     if !installed() {
         if !setup::in_ci() {
             report.skip("deny", format!("`cargo deny` is missing: cargo install --locked cargo-deny@{VERSION}"));

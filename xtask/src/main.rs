@@ -2,16 +2,19 @@
 //!
 //! `cargo xtask test` is the whole test suite and what CI runs. Each step can be run alone, and a failing run says how.
 
+mod advisories;
 mod again;
 mod book;
 mod count;
 mod deny;
+mod fuzz;
 mod image;
 mod layers;
 mod machine;
 mod metadata;
 mod ovpn_vm;
 mod package;
+mod plant;
 mod programs;
 mod release;
 mod report;
@@ -67,9 +70,17 @@ enum Command {
     /// Check that each crate imports only from the layers above its own, and that `unsafe` stays where it may be
     Layers,
     /// Check the licences, sources and advisories of all dependencies, and what is banned (deny.toml)
-    Deny,
+    Deny {
+        /// Only make the copy of the advisories anew, from a clone of the RustSec database
+        #[arg(long, value_name = "FOLDER")]
+        refresh: Option<std::path::PathBuf>,
+    },
     /// Count what an operation costs the gateway: instructions, system calls, allocations, copies (docs/counting.md)
     Count(count::Options),
+    /// Fuzz the decoders with libFuzzer, going on where the last run has ended (docs/testing.md)
+    Fuzz(fuzz::Options),
+    /// Plant known kinds of bugs in a copy of the tree, one by one, and require that the tests find each (docs/testing.md)
+    Plant(plant::Options),
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
     OvpnVm {
         /// Kernel packages to use instead of fetching the newest from the mirror
@@ -115,8 +126,13 @@ fn main() -> ExitCode {
         Command::Lint => alone(Step::Lint),
         Command::Generate => Workspace::load().and_then(|w| steps::generate(&w)),
         Command::Layers => alone(Step::Layers),
-        Command::Deny => alone(Step::Deny),
+        Command::Deny { refresh: Some(from) } => {
+            Workspace::load().and_then(|w| advisories::refresh(w.root(), &from)).map(|()| 0)
+        }
+        Command::Deny { refresh: None } => alone(Step::Deny),
         Command::Count(options) => Workspace::load().and_then(|w| count::run(&w, &options)),
+        Command::Fuzz(options) => Workspace::load().and_then(|w| fuzz::run(&w, &options)),
+        Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
         Command::Docs { open } => Workspace::load().and_then(|w| book::build(&w, open)),

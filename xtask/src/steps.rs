@@ -29,6 +29,8 @@ pub enum Step {
     Build,
     /// TLS stacks built into the user's cache, for the tests that run them
     Stacks,
+    /// What lanes share, in every order that threads can run in (loom)
+    Models,
     /// What an operation costs, counted, beside what is stored
     Count,
     /// Every test of the workspace
@@ -46,6 +48,7 @@ impl Step {
             Step::Minimum => "minimum",
             Step::Build => "build",
             Step::Stacks => "stacks",
+            Step::Models => "models",
             Step::Count => "count",
             Step::Test => "test",
         }
@@ -62,6 +65,7 @@ impl Step {
             Step::Minimum => minimum(workspace, report),
             Step::Build => build(workspace, Checks::On),
             Step::Stacks => stacks(workspace, !plan.steps.contains(&Step::Test)),
+            Step::Models => models(workspace),
             Step::Count => count::check(workspace, report),
             Step::Test if plan.fast => fast(workspace, report),
             Step::Test => test(workspace, report),
@@ -145,17 +149,30 @@ fn worker(workspace: &Workspace, name: &str) -> PathBuf {
     workspace.root().join("lab/stacks/on-demand/workers").join(name).join("Cargo.toml")
 }
 
+/// Workspaces of their own that are no workers.
+const APART: [&str; 2] = ["fuzz/libfuzzer", "tests/models"];
+
+/// The models of what threads share.
+fn models(workspace: &Workspace) -> anyhow::Result<u8> {
+    let mut test = cargo();
+    test.args(["test", "--release", "--locked", "--manifest-path", "tests/models/Cargo.toml", "--target-dir"]);
+    test.arg(workspace.target().join("models"));
+    run(test, workspace)
+}
+
 /// Formats, or only looks.
 pub fn format(workspace: &Workspace, check: bool) -> anyhow::Result<u8> {
     let mut all = cargo();
     all.args(["fmt", "--all"]);
-    let workers = LIGHT_WORKERS.iter().chain(&HEAVY_WORKERS).map(|name| {
+    let workers = LIGHT_WORKERS.iter().chain(&HEAVY_WORKERS).map(|name| worker(workspace, name));
+    let apart = APART.iter().map(|folder| workspace.root().join(folder).join("Cargo.toml"));
+    let others = workers.chain(apart).map(|manifest| {
         let mut one = cargo();
-        one.args(["fmt", "--manifest-path"]).arg(worker(workspace, name));
+        one.args(["fmt", "--manifest-path"]).arg(manifest);
         one
     });
     let mut worst = 0;
-    for mut command in std::iter::once(all).chain(workers) {
+    for mut command in std::iter::once(all).chain(others) {
         if check {
             command.arg("--check");
         }

@@ -3,18 +3,13 @@
 //! A plain load and store, no read-modify-write: the owner is the only writer, so nothing is lost and no LOCK prefix
 //! is needed. The reader sums over the lanes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// A number that one lane writes and anybody reads.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Zero.
-    pub const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
     /// Adds `n`. Only the owning lane may call this.
     #[inline]
     pub fn add(&self, n: u64) {

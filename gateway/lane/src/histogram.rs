@@ -69,7 +69,7 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: [const { Counter::new() }; BUCKETS], sum: Counter::new() }
+        Self { counts: std::array::from_fn(|_| Counter::default()), sum: Counter::default() }
     }
 }
 

@@ -10,7 +10,9 @@ mod mailbox;
 mod published;
 mod run;
 mod slots;
+pub mod sync;
 mod timers;
+mod wake;
 mod write_queue;
 
 pub use mailbox::{Inbox, Load, Mail, Mailbox, Undelivered, mailbox};
@@ -18,4 +20,5 @@ pub use published::{Published, Subscription};
 pub use run::{After, Context, Ready, Service, run};
 pub use slots::{Key, Slots};
 pub use timers::{Deadline, Micros, Millis, TICK, Timers};
+pub use wake::Wake;
 pub use write_queue::{Full, WriteQueue};

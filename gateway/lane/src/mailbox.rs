@@ -8,11 +8,8 @@
 //! Messages that a client can cause are counted: each kind has a capacity, given to [`mailbox`], so that a flood of one
 //! kind neither grows memory without limit nor takes the room of another kind. What is sent by control alone is free.
 
-use rustix::event::{EventfdFlags, eventfd};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering, Receiver, Sender, channel};
+use crate::wake::Wake;
 
 /// What can be mailed to a lane.
 pub trait Mail {
@@ -55,7 +52,7 @@ impl<M> Undelivered<M> {
 /// What both ends of a mailbox share.
 #[derive(Debug)]
 struct Shared {
-    wake: OwnedFd,
+    wake: Wake,
     /// The wake-up has been written and the lane has not acknowledged it yet: another write would change nothing.
     woken: AtomicBool,
     kinds: Box<[Kind]>,
@@ -112,8 +109,7 @@ impl<M> Mailbox<M> {
     /// Wakes the lane without a message: something has been published. Wake-ups that the lane has not seen yet are one.
     pub fn wake(&self) {
         if !self.shared.woken.swap(true, Ordering::AcqRel) {
-            // It fails only when the count would overflow, and then the lane is awake.
-            let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+            self.shared.wake.set();
         }
     }
 
@@ -179,22 +175,21 @@ impl<M: Mail> Inbox<M> {
 impl<M> Inbox<M> {
     /// Resets the wake-up; called before messages are received, so that none is missed.
     pub fn acknowledge(&self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.shared.wake, &mut count);
+        self.shared.wake.reset();
         // A sender that finds the flag set has queued its message before this line, so the loop below receives it.
         self.shared.woken.swap(false, Ordering::AcqRel);
     }
 
     /// What to watch for reading.
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
-        self.shared.wake.as_fd()
+    pub fn wake(&self) -> &Wake {
+        &self.shared.wake
     }
 }
 
 /// A mailbox and the lane's end of it. `capacities` by kind of message, see [`Load::Counted`].
 pub fn mailbox<M>(capacities: &[usize]) -> std::io::Result<(Mailbox<M>, Inbox<M>)> {
     let shared = Arc::new(Shared {
-        wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+        wake: Wake::new()?,
         woken: AtomicBool::new(false),
         kinds: capacities.iter().map(|capacity| Kind::new(*capacity)).collect(),
         closed: AtomicBool::new(false),
@@ -249,7 +244,7 @@ mod tests {
         let (to, inbox) = mailbox(&[10]).unwrap();
         let pending = || {
             let mut count = [0; 8];
-            rustix::io::read(inbox.wake_fd(), &mut count).map(|_| u64::from_ne_bytes(count))
+            rustix::io::read(inbox.wake(), &mut count).map(|_| u64::from_ne_bytes(count))
         };
         assert!((0..10).all(|_| to.send(Word::Bytes(1)).is_ok()));
         assert_eq!(pending(), Ok(1));

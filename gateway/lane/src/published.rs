@@ -1,7 +1,6 @@
 //! A value that control replaces and lanes pick up between two events.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, PoisonError};
 
 /// The newest version of an immutable value.
 ///

@@ -175,7 +175,7 @@ impl Context {
 
 /// Runs a service on this thread until it stops.
 pub fn run<S: Service>(mut cx: Context, mut service: S, inbox: &Inbox<S::Message>) -> io::Result<S> {
-    epoll::add(&cx.epoll, inbox.wake_fd(), epoll::EventData::new_u64(MAIL), EventFlags::IN)?;
+    epoll::add(&cx.epoll, inbox.wake(), epoll::EventData::new_u64(MAIL), EventFlags::IN)?;
     let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
     let mut due = Vec::new();
     let mut after = After::Again;

@@ -35,6 +35,8 @@ mod exchange;
 #[cfg(test)]
 mod fixtures;
 mod flush;
+#[doc(hidden)]
+pub mod fuzzing;
 mod h2;
 mod h3;
 mod lane_state;

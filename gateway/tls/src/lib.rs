@@ -7,6 +7,8 @@
 mod authentication;
 mod client;
 mod early_skip;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod hello;
 mod hkdf_sha256;
 pub mod ids;

@@ -239,3 +239,36 @@ impl std::fmt::Debug for TicketKeys {
         f.debug_struct("TicketKeys").field("epoch", &self.epoch).field("masters", &self.masters.len()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_early_data_where_a_client_certificate_is_asked_for() {
+        let policy = |resumption, mode: Option<ClientAuthMode>| ServerPolicy {
+            id: [1; 16],
+            name: "a test".to_owned(),
+            versions: vec![Version::Tls13],
+            groups: vec![Group::X25519],
+            suites: vec![Suite::TLS13_AES_128_GCM_SHA256],
+            alpn: Vec::new(),
+            identities: Arc::default(),
+            tickets: 2,
+            resumption,
+            max_early_data: 1000,
+            client_auth: mode.map(|mode| ClientAuth {
+                mode,
+                roots: Vec::new(),
+                crls: Vec::new(),
+                names: Vec::new(),
+                reauthenticate_after: Duration::from_secs(3600),
+            }),
+            dangerous_key_log: None,
+        };
+        assert_eq!(policy(true, None).early_data(), 1000);
+        assert_eq!(policy(true, Some(ClientAuthMode::Optional)).early_data(), 0);
+        assert_eq!(policy(true, Some(ClientAuthMode::Require)).early_data(), 0);
+        assert_eq!(policy(false, None).early_data(), 0, "early data comes with resumption");
+    }
+}

@@ -64,13 +64,20 @@ async fn exchange(update: &DnsUpdate, request: &[u8]) -> Result<Vec<u8>, String>
 }
 
 /// A signed request.
-struct Request {
+pub(crate) struct Request {
     bytes: Vec<u8>,
     id: u16,
     mac: Vec<u8>,
 }
 
-fn request(update: &DnsUpdate, change: Change, name: &str, value: &str, id: u16, now: u64) -> Result<Request, String> {
+pub(crate) fn request(
+    update: &DnsUpdate,
+    change: Change,
+    name: &str,
+    value: &str,
+    id: u16,
+    now: u64,
+) -> Result<Request, String> {
     let mut bytes = Vec::new();
     for field in [id, UPDATE, 1, 0, 1, 0] {
         bytes.extend_from_slice(&field.to_be_bytes());
@@ -142,7 +149,7 @@ impl Signed<'_> {
 }
 
 /// Whether an answer says that the change was made, and is from who has the key.
-fn check(update: &DnsUpdate, request: &Request, answer: &[u8], now: u64) -> Result<(), String> {
+pub(crate) fn check(update: &DnsUpdate, request: &Request, answer: &[u8], now: u64) -> Result<(), String> {
     let header = answer.get(..HEADER).ok_or("the answer is too short")?;
     let field = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let (id, flags) = (field(0), field(2));
@@ -192,9 +199,9 @@ fn check(update: &DnsUpdate, request: &Request, answer: &[u8], now: u64) -> Resu
 }
 
 /// The TSIG record at the end of a message.
-struct Tsig<'m> {
+pub(crate) struct Tsig<'m> {
     /// Where it begins.
-    at: usize,
+    pub at: usize,
     time: u64,
     fudge: u16,
     mac: &'m [u8],
@@ -204,7 +211,7 @@ struct Tsig<'m> {
 }
 
 /// Finds the last record of a message, if it is TSIG. `None` also where the message does not parse.
-fn tsig_of(message: &[u8]) -> Option<Tsig<'_>> {
+pub(crate) fn tsig_of(message: &[u8]) -> Option<Tsig<'_>> {
     let field = |at: usize| Some(u16::from_be_bytes([*message.get(at)?, *message.get(at + 1)?]));
     let mut at = HEADER;
     for _ in 0..field(4)? {

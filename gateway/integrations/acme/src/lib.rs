@@ -17,6 +17,8 @@ mod certificate;
 mod challenges;
 mod dns_update;
 mod folder;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hook;
 mod http;
 mod manager;

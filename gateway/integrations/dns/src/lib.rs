@@ -19,6 +19,19 @@ use std::time::Duration;
 const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
 const SERVER_RETRIES: usize = 1;
 
+/// What the fuzz targets (`fuzz/`) run of this crate: a DNS server's message. Nothing else calls it.
+#[doc(hidden)]
+pub fn fuzz_answer(data: &[u8]) {
+    use hickory_resolver::proto::op::Message;
+    let Ok(message) = Message::from_vec(data) else { return };
+    let Some(query) = message.queries.first().cloned() else { return };
+    let count = message.answers.len();
+    let least = message.answers.iter().map(|record| record.ttl).min();
+    let (found, ttl) = addresses(&Lookup::new_with_max_ttl(query, message.answers));
+    assert!(found.len() <= count);
+    assert_eq!(ttl, least.map_or(Duration::MAX, |ttl| Duration::from_secs(ttl.into())));
+}
+
 /// Asks DNS servers for the addresses of names.
 pub struct Client {
     resolver: TokioResolver,

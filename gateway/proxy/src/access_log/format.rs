@@ -272,7 +272,7 @@ pub(super) fn connection_id(b: &mut Vec<u8>, id: ConnectionId) {
 }
 
 /// What a client has sent must not forge lines: quotes, backslashes and bytes that are not printable ASCII are escaped.
-pub(super) fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
     if bytes.iter().all(|b| matches!(b, b' '..=b'~') && !matches!(b, b'"' | b'\\')) {
         out.extend_from_slice(bytes);
         return;
@@ -289,7 +289,7 @@ pub(super) fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// RFC 8259 §7. Bytes that are not ASCII stand for the characters of these numbers (Latin-1), so that every line is
 /// UTF-8 whatever clients send.
-fn escape_json(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn escape_json(out: &mut Vec<u8>, bytes: &[u8]) {
     for b in bytes {
         match b {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', *b]),

@@ -3,7 +3,7 @@
 //! `format` has the formats, `template` the one of the operator's own. Which requests get a line, and what of them is left
 //! out, is in [`AccessLogRules`], which come with the snapshot.
 
-mod format;
+pub(crate) mod format;
 mod template;
 
 pub use format::LogFormat;

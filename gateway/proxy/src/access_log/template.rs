@@ -185,6 +185,23 @@ impl Variable {
     }
 }
 
+impl fmt::Display for Template {
+    /// Every variable in braces, so that nothing behind it is taken for a part of its name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => f.write_str(text)?,
+                Piece::Field(name) => write!(f, "${{http_{}}}", name.replace('-', "_"))?,
+                Piece::Variable(variable) => {
+                    let name = Variable::NAMES.iter().find(|(_, known)| known == variable).map_or("", |(name, _)| name);
+                    write!(f, "${{{name}}}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 impl FromStr for Template {
     type Err = TemplateError;
 

@@ -29,7 +29,7 @@ const JOINED: usize = 1024;
 const LONGEST: usize = 16 * 1024;
 
 /// Counts the small frames that may wait in `h2`.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Backlog {
     frames: usize,
 }

@@ -148,6 +148,12 @@ impl Guard {
         self.costs.trailers.are_malformed(stream)
     }
 
+    /// All counts as text: two guards that have read the same bytes have the same. For `crate::fuzzing`.
+    pub fn counted(&self) -> String {
+        let Costs { control, resets, windows, block_since, settled, backlog, updates, opened, .. } = &self.costs;
+        format!("{control:?} {resets:?} {windows:?} {block_since:?} {settled} {backlog:?} {updates:?} {opened}")
+    }
+
     /// Looks at bytes, in any pieces.
     pub fn observe(&mut self, mut bytes: &[u8], now: Millis) -> Result<(), Flood> {
         let Self { preface, frames, costs } = self;

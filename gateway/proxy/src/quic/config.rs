@@ -42,12 +42,10 @@ struct LaneIds {
 
 impl ConnectionIdGenerator for LaneIds {
     fn generate_cid(&mut self) -> ConnectionId {
-        let mut id = [0; CID_LEN];
-        id[..3].copy_from_slice(&self.prefix);
-        random::fill(&mut id[3..COVERED]);
-        let mac = self.key.mac(&id[..COVERED]);
-        id[COVERED..].copy_from_slice(&mac);
-        ConnectionId::new(&id)
+        let [generation, high, low] = self.prefix;
+        let mut chosen = [0; COVERED - 3];
+        random::fill(&mut chosen);
+        ConnectionId::new(&id_of(generation, u16::from_be_bytes([high, low]), chosen, &self.key))
     }
 
     /// Ids of others get no stateless reset from us: they cannot be ours.
@@ -63,6 +61,17 @@ impl ConnectionIdGenerator for LaneIds {
     fn cid_lifetime(&self) -> Option<Duration> {
         None
     }
+}
+
+/// The connection id of a lane, with these random bytes.
+pub(crate) fn id_of(generation: u8, slot: u16, random: [u8; COVERED - 3], key: &IdKey) -> [u8; CID_LEN] {
+    let mut id = [0; CID_LEN];
+    id[0] = generation;
+    id[1..3].copy_from_slice(&slot.to_be_bytes());
+    id[3..COVERED].copy_from_slice(&random);
+    let mac = key.mac(&id[..COVERED]);
+    id[COVERED..].copy_from_slice(&mac);
+    id
 }
 
 /// What a datagram's connection id says, if it may be one of ours or of a predecessor's.

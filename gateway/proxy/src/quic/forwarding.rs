@@ -50,7 +50,7 @@ impl Datagram {
 }
 
 /// The connection id that a datagram with a long header is for.
-pub(super) fn long_header_id(datagram: &[u8]) -> Option<&[u8]> {
+pub(crate) fn long_header_id(datagram: &[u8]) -> Option<&[u8]> {
     if datagram.first()? & 0x80 == 0 {
         return None;
     }

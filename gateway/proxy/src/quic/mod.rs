@@ -29,7 +29,7 @@
 pub(crate) mod admission;
 pub(crate) mod config;
 pub(crate) mod connection;
-mod forwarding;
+pub(crate) mod forwarding;
 mod receive;
 pub(crate) mod send;
 mod sockets;

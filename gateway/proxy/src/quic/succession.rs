@@ -92,15 +92,7 @@ impl Channel {
 
     /// Sends a datagram that came to the listener at `listener`, without waiting.
     pub fn send(&self, listener: SocketAddr, d: &Datagram) -> Sent {
-        let mut message = Vec::with_capacity(MAX_HEADER + d.data.len());
-        let flag = |set, flag| if set { flag } else { 0 };
-        message.push(d.ecn & ECN | flag(d.counted, COUNTED) | flag(d.fresh, FRESH));
-        message.extend_from_slice(&(d.slot as u16).to_be_bytes());
-        put_address(&mut message, listener);
-        put_address(&mut message, d.remote);
-        put_ip(&mut message, d.local);
-        message.extend_from_slice(&d.data);
-        match send(&self.0, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match send(&self.0, &encode(listener, d), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) => Sent::Yes,
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Sent::Gone,
             Err(_) => Sent::Full,
@@ -137,6 +129,19 @@ impl From<OwnedFd> for Channel {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
     }
+}
+
+/// A datagram with what is to be known of it, as [`parse`] reads it.
+pub(crate) fn encode(listener: SocketAddr, d: &Datagram) -> Vec<u8> {
+    let mut message = Vec::with_capacity(MAX_HEADER + d.data.len());
+    let flag = |set, flag| if set { flag } else { 0 };
+    message.push(d.ecn & ECN | flag(d.counted, COUNTED) | flag(d.fresh, FRESH));
+    message.extend_from_slice(&(d.slot as u16).to_be_bytes());
+    put_address(&mut message, listener);
+    put_address(&mut message, d.remote);
+    put_ip(&mut message, d.local);
+    message.extend_from_slice(&d.data);
+    message
 }
 
 fn put_ip(out: &mut Vec<u8>, ip: Option<IpAddr>) {
@@ -185,7 +190,7 @@ fn take_address(input: &mut &[u8]) -> Option<SocketAddr> {
     })
 }
 
-fn parse(mut input: &[u8], listener: impl Fn(SocketAddr) -> Option<u32>) -> Option<Datagram> {
+pub(crate) fn parse(mut input: &[u8], listener: impl Fn(SocketAddr) -> Option<u32>) -> Option<Datagram> {
     let [flags] = take(&mut input)?;
     let slot = usize::from(u16::from_be_bytes(take(&mut input)?));
     let listener = listener(take_address(&mut input)?)?;

@@ -7,8 +7,8 @@
 use crate::Failure;
 use crate::latency::UpstreamTimes;
 use sealane_lane::counter::Counter;
+use sealane_lane::sync::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Weights are published in hundredths, so that a server that starts slowly can have a part of its weight.
 pub const WEIGHT_UNIT: u32 = 100;

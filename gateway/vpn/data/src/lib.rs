@@ -5,6 +5,8 @@
 //! [`kernel`] where Linux has `ovpn`.
 
 mod fields;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handed;
 pub mod kernel;
 pub mod plane;

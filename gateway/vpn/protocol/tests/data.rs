@@ -141,6 +141,30 @@ fn a_sealer_moves_its_epoch_and_the_peer_follows() {
     assert_eq!(opener.open_into(&far, &mut out), Err(OpenError::Epoch));
 }
 
+/// The data plane tells the sealer of the peer's epoch with each packet that it opens. Under one key no id may be issued twice:
+/// it makes the nonce.
+#[test]
+fn an_id_is_issued_once_whatever_the_peer_has_begun() {
+    let (server, client) = keys();
+    let mut sealer = Sealer::new(Cipher::Aes256Gcm, Format::Epoch, header(0), &client.encrypt);
+    let mut opener = Opener::new(Cipher::Aes256Gcm, Format::Epoch, &server.decrypt);
+    let (mut packet, mut out) = ([0; 64], [0; 64]);
+    // As it was, the same again, an old one, a new one, and the one before that.
+    for (told, epoch) in [(0, 1), (1, 1), (1, 1), (0, 1), (4, 4), (4, 4), (3, 4)] {
+        let (before, next) = (sealer.epoch(), sealer.next_id());
+        sealer.follow(told);
+        let expected = if sealer.epoch() == before { next } else { 1 };
+        assert_eq!((sealer.epoch(), sealer.next_id()), (epoch, expected), "told {told}");
+        let n = sealer.seal_into(b"text", &mut packet).expect("it fits");
+        assert_eq!(opener.open_into(&packet[..n], &mut out), Ok(4), "told {told}");
+    }
+    // Another process's state of the same key is taken on only where it is ahead.
+    for (next, expected) in [(9, 9), (2, 9)] {
+        sealer.resume(4, next, 0);
+        assert_eq!((sealer.epoch(), sealer.next_id()), (4, expected));
+    }
+}
+
 #[test]
 fn a_used_up_key_seals_no_more() {
     let key = DirectionKey { key: [1; 32], tail: [2; 8] };

@@ -159,8 +159,8 @@ impl<'b> Coalescer<'b> {
 
 fn fate(packet: &[u8], t: &Transport) -> Fate {
     let plain = if t.protocol == TCP { packet[t.at + 13] & !PSH == ACK } else { true };
-    // IPv4 options make the headers longer than 20 bytes.
-    let simple = t.v6 || t.at == 20;
+    // IPv4 options make the headers longer than 20 bytes. The header is written anew, so a wrong one must not become right.
+    let simple = t.v6 || t.at == 20 && finish(sum(&packet[..20], 0)) == [0, 0];
     // The whole is written with "checksum to be filled in", which would make a wrong one right: so each is checked.
     if plain && simple && packet.len() > t.payload && t.payload <= MAX_HEADERS && t.checksum_right(packet) {
         Fate::Joins

@@ -125,6 +125,17 @@ fn a_wrong_checksum_stays_wrong() {
 }
 
 #[test]
+fn a_wrong_checksum_of_an_ipv4_header_stays_wrong() {
+    let mut packets = stream(false, &[1000, 1000, 1000], &[]);
+    for at in 0..3 {
+        packets[at][10] ^= 1;
+        let (counts, all) = through(&packets, &mut Tun::default());
+        assert_eq!((counts.iter().sum::<usize>(), &all), (3, &packets), "packet {at}");
+        packets[at][10] ^= 1;
+    }
+}
+
+#[test]
 fn datagrams_join_and_their_sizes_survive() {
     for v6 in [false, true] {
         let packets: Vec<Vec<u8>> = (0..100)

@@ -163,7 +163,7 @@ fn write_key(w: Writer, slot: KeySlot, key: &Key) -> Writer {
         .bytes(13, &bits)
 }
 
-fn read_peer(fields: Reader<'_>) -> Result<Inherited, Malformed> {
+pub(super) fn read_peer(fields: Reader<'_>) -> Result<Inherited, Malformed> {
     let about = read_about(fields)?;
     let counters: Vec<u64> = fields.each(14).map(|c| c?.number(0, "a counter")).collect::<Result<_, _>>()?;
     let at = |i: usize| counters.get(i).copied().unwrap_or(0);

@@ -7,6 +7,7 @@ mod checksum;
 mod coalesce;
 mod core;
 mod counters;
+pub(crate) mod fuzzing;
 mod handover;
 mod ip;
 mod lane;
