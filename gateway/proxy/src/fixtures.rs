@@ -163,6 +163,7 @@ pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapsh
         upstreams: upstreams.into_iter().map(Arc::new).collect(),
         routing: Arc::new(Routing::default()),
         access: Arc::new([]),
+        redirects: Arc::new([]),
         ticket_keys: Arc::new(TicketKeys { epoch: 1, masters: vec![[1; 32]], lifetime: 60, reset: [2; 32] }),
         limits: Arc::new(limits),
         access_log: None,

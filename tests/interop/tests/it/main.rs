@@ -61,6 +61,7 @@ mod resumption_limits;
 mod retries;
 mod revocation;
 mod root;
+mod routes;
 mod routing;
 mod service_manager;
 mod shared_upstream_loss;
