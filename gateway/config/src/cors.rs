@@ -19,7 +19,8 @@ pub(super) fn read(sink: &Sink, key: &str, node: &Node) -> Option<Cors> {
         DeValue::Boolean(false) => return Some(Cors::Off),
         DeValue::Table(table) => table,
         _ => {
-            let help = format!("write {key} = {{ origins = [\"https://app.example.com\"] }}, or {key} = false in a route");
+            let help =
+                format!("write {key} = {{ origins = [\"https://app.example.com\"] }}, or {key} = false in a route");
             sink.error(&node.span(), format!("\"{key}\" is neither a table nor false"), Some(help));
             return None;
         }

@@ -157,7 +157,8 @@ fn enter(
         Ok(()) => Ok(()),
         Err(TableError::Duplicate) => Err((format!("a second target for \"{}\"", shown(path)), None)),
         Err(TableError::Path) => {
-            let help = "write the path from \"/\" on, without a query, \"//\", \".\", \"..\" and characters encoded with %";
+            let help =
+                "write the path from \"/\" on, without a query, \"//\", \".\", \"..\" and characters encoded with %";
             Err((format!("no request has the path \"{}\"", shown(path)), Some(help.to_owned())))
         }
     }

@@ -168,7 +168,7 @@ pub(super) fn action(
         action = super::host::respond(respond);
     }
     if let Some(redirect) = redirect
-        && groups_exist(sink, &redirect.span, &redirect.value.to, pattern)
+        && groups_exist(section, &redirect.span, &redirect.value.to, pattern)
     {
         action = Some(Action::Redirect(redirect.value));
     }
@@ -216,8 +216,8 @@ pub(super) fn table(
             "maintenance",
             "error_page",
         ]
-            .iter()
-            .find_map(|k| host.key_span(k)),
+        .iter()
+        .find_map(|k| host.key_span(k)),
     ) {
         let help = "remove this: the gateway does not read connections that it passes through".to_owned();
         host.sink.error(&span, "this setting is for requests, and excludes \"passthrough\"", Some(help));
@@ -233,11 +233,8 @@ pub(super) fn table(
     }
     // Without an action of the host's own, maintenance is also for the requests that no route is for.
     let for_all = matches!(extras.maintenance, Some(Some(_)));
-    let not_found = || Action::Respond {
-        status: 404,
-        content_type: "text/plain".to_owned(),
-        body: b"404 Not Found\n".to_vec(),
-    };
+    let not_found =
+        || Action::Respond { status: 404, content_type: "text/plain".to_owned(), body: b"404 Not Found\n".to_vec() };
     if let Some(action) = own.or_else(|| for_all.then(not_found)) {
         let route = Route {
             label: String::new(),
@@ -255,12 +252,8 @@ pub(super) fn table(
             cors: extras.cors.flatten(),
         };
         routes.all.push(route);
-        let everything = Conditions {
-            path: PathRule::Prefix("/".into()),
-            pattern: None,
-            methods: Vec::new(),
-            fields: Vec::new(),
-        };
+        let everything =
+            Conditions { path: PathRule::Prefix("/".into()), pattern: None, methods: Vec::new(), fields: Vec::new() };
         // `/` is a path like any.
         let _ = table.insert(everything, routes.all.len() - 1);
     }
@@ -299,7 +292,9 @@ fn route(
         let help = "remove it: the paths of the table are the paths of the route".to_owned();
         sink.error(&span, "\"redirects\" excludes other conditions on the path", Some(help));
     }
-    let said = ["path", "exact", "path_regex", "methods", "headers", "redirects"].iter().any(|k| section.key_span(k).is_some());
+    let said = ["path", "exact", "path_regex", "methods", "headers", "redirects"]
+        .iter()
+        .any(|k| section.key_span(k).is_some());
     if !said {
         let help = "add path = \"/api/\", exact = \"/health\", methods = [\"POST\"] or headers = { X-Beta = true }; \
                     settings for every request belong in [[host]] itself";
@@ -323,7 +318,7 @@ fn route(
         );
     }
     if let Some(At { value: Rewrite::Path(pieces), span }) = &own.rewrite {
-        groups_exist(sink, span, pieces, compiled);
+        groups_exist(&section, span, pieces, compiled);
     }
     if let (Some(At { value: Rewrite::Prefix(_), span }), Some(exact)) = (&own.rewrite, &exact) {
         let help = format!("write path = \"{}\"", exact.value);
@@ -501,12 +496,16 @@ fn compiled_once(sink: &Sink, regex: At<Written>, routes: &mut Routes) -> usize 
 }
 
 /// Whether the route's expression has the groups that are named, and none of them can name a host.
-fn groups_exist(sink: &Sink, span: &Range<usize>, pieces: &[Piece], pattern: Option<&Pattern>) -> bool {
+fn groups_exist(section: &Section, span: &Range<usize>, pieces: &[Piece], pattern: Option<&Pattern>) -> bool {
+    let sink = section.sink;
     let Some(most) = pieces.iter().filter_map(|p| if let Piece::Group(n) = p { Some(*n) } else { None }).max() else {
         return true;
     };
     let Some(pattern) = pattern else {
-        // What is wrong with the expression may be told already.
+        if section.key_span("path_regex").is_some() {
+            // What is wrong with the expression is told already.
+            return true;
+        }
         let help = "add path_regex = \"^/users/([0-9]+)$\", whose first group is {1}".to_owned();
         sink.error(span, format!("{{{most}}} needs \"path_regex\""), Some(help));
         return false;
@@ -612,7 +611,10 @@ pub(super) fn rewritten(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece
     for piece in &pieces {
         match piece {
             Piece::Text(text) if Readings::of(text.as_bytes()).is_err() => {
-                return fail(format!("\"{s}\" has \"%00\", a \"%\" that encodes nothing, or a segment \".\" or \"..\""), EXAMPLE);
+                return fail(
+                    format!("\"{s}\" has \"%00\", a \"%\" that encodes nothing, or a segment \".\" or \"..\""),
+                    EXAMPLE,
+                );
             }
             Piece::Text(_) => {}
             Piece::Group(_) => uses += 1,

@@ -50,9 +50,8 @@ impl OriginPattern {
 
     fn matches(&self, origin: &str) -> bool {
         // Browsers write origins in lower case and without default ports (RFC 6454 §6.1).
-        parts(origin).is_some_and(|(scheme, host, port)| {
-            scheme == self.scheme && port == self.port && self.host.matches(host)
-        })
+        parts(origin)
+            .is_some_and(|(scheme, host, port)| scheme == self.scheme && port == self.port && self.host.matches(host))
     }
 }
 
@@ -80,10 +79,7 @@ pub(crate) enum Cors {
     /// The request has no origin, or one that is not allowed.
     Refused,
     /// The origin is allowed; this is what is said of it.
-    Allowed {
-        origin: Box<[u8]>,
-        preflight: bool,
-    },
+    Allowed { origin: Box<[u8]>, preflight: bool },
 }
 
 /// The method that a page is about to use, if the request is a preflight.
@@ -182,7 +178,16 @@ mod tests {
         ] {
             assert_eq!(pattern(allowed).matches(origin), wanted, "{allowed} {origin}");
         }
-        for bad in ["*", "null", "app.example.com", "https://", "https://a.example/", "https://a.example:443", "https://*", "HTTPS://a"] {
+        for bad in [
+            "*",
+            "null",
+            "app.example.com",
+            "https://",
+            "https://a.example/",
+            "https://a.example:443",
+            "https://*",
+            "HTTPS://a",
+        ] {
             assert_eq!(OriginPattern::parse(bad), None, "{bad}");
         }
     }

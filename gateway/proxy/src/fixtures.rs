@@ -122,6 +122,7 @@ pub(crate) fn upstream(servers: u16) -> Upstream {
     let server = |i: u16| Server {
         name: format!("s{i}"),
         address: ([127, 0, 0, 1], 1000 + i).into(),
+        socket: None,
         backup: false,
         sticky_id: [0; 16],
         state: Arc::new(ServerState::new(1, 100)),

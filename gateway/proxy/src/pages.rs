@@ -57,8 +57,10 @@ mod tests {
 
     #[test]
     fn the_first_page_for_a_status_counts() {
-        let page = |statuses: &[(u16, u16)], for_upstream, page| ErrorPage { statuses: statuses.to_vec(), for_upstream, page };
-        let pages = [page(&[(404, 404), (502, 504)], false, 0), page(&[(400, 599)], false, 1), page(&[(500, 599)], true, 2)];
+        let page =
+            |statuses: &[(u16, u16)], for_upstream, page| ErrorPage { statuses: statuses.to_vec(), for_upstream, page };
+        let pages =
+            [page(&[(404, 404), (502, 504)], false, 0), page(&[(400, 599)], false, 1), page(&[(500, 599)], true, 2)];
         assert_eq!(page_for(&pages, 404, false), Some(0));
         assert_eq!(page_for(&pages, 503, false), Some(0));
         assert_eq!(page_for(&pages, 405, false), Some(1));

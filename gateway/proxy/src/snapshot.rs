@@ -22,6 +22,7 @@ use sealane_sys::fastopen::Cookie;
 use sealane_tls::policy::{ClientPolicy, ListenerTls, TicketKeys};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -296,8 +297,10 @@ pub enum UpstreamHttp {
 pub struct Server {
     /// As configured, for logs: `127.0.0.1:3000`.
     pub name: String,
-    /// Where to connect.
+    /// Where to connect; of a server at a Unix socket a loopback address with port 0.
     pub address: SocketAddr,
+    /// The path of its Unix socket.
+    pub socket: Option<Arc<Path>>,
     /// Used only when no other server of the group can be.
     pub backup: bool,
     /// The value of the cookie by which clients stick to it, in hexadecimal.

@@ -226,12 +226,7 @@ impl<T> RouteTable<T> {
     }
 
     /// The rule that all readings select.
-    fn agreed(
-        &self,
-        readings: Readings,
-        path: &[u8],
-        subject: &impl Subject,
-    ) -> Result<LookedUp<'_, T>, BadPath> {
+    fn agreed(&self, readings: Readings, path: &[u8], subject: &impl Subject) -> Result<LookedUp<'_, T>, BadPath> {
         let mut text = Vec::with_capacity(path.len().min(self.decisive) + 3);
         let (mut budget, mut searched) = (Budget::default(), 0);
         let mut agreed: Option<LookedUp<'_, T>> = None;

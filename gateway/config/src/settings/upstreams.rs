@@ -22,7 +22,7 @@ table! {
     /// The name by which hosts refer to it.
     name: Text = Text, required("backend"), sets("app");
     /// `"http://HOST[:PORT]"`, `"https://HOST[:PORT]"` (the same scheme for all servers), or `"HOST:PORT"` (https when there is
-    /// `[upstream.tls]`); `"tcp://HOST:PORT"` for `passthrough`. Or tables: `url`, `weight`, `backup`.
+    /// `[upstream.tls]`); `"tcp://HOST:PORT"` for `passthrough`; `"unix:PATH"` (without TLS). Or tables: `url`, `weight`, `backup`.
     servers: Own<Vec<Entry>> = Own(read::entries, read::entries_shape), required(["http://127.0.0.1:3000"]),
         sets(["https://127.0.0.1:8443"]), aliases("backends", "urls");
     /// `"1.1"`; `"2"`: HTTP/2 (by ALPN under TLS, else by prior knowledge), requests share connections; `"auto"`: what the

@@ -297,9 +297,9 @@ pub(crate) fn route_request(
     let asked = if listener.routing.has_cors { preflight_method(&x.request) } else { None };
     let find = |method: &[u8]| table.find(x.request.path(), &Request { head: &x.request, method, listener });
     // A preflight asks about the route of the request that is to follow.
-    let preflight = asked.and_then(|method| find(method).ok().flatten()).filter(|found| {
-        listener.routing.routes.get(*found.value).is_some_and(|route| route.cors.is_some())
-    });
+    let preflight = asked
+        .and_then(|method| find(method).ok().flatten())
+        .filter(|found| listener.routing.routes.get(*found.value).is_some_and(|route| route.cors.is_some()));
     let is_preflight = preflight.is_some();
     let found = match preflight.map_or_else(|| find(x.request.method_name()), |found| Ok(Some(found))) {
         Ok(Some(found)) => found,

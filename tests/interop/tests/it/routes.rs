@@ -119,7 +119,10 @@ redirect = {{ to = "https://{{host}}/new/{{1}}{{2}}{{query}}", status = 301 }}
         assert_eq!(every.get(path).map(|(status, _)| status), [wanted; 3], "{path}");
     }
     for answer in every.answers(Asked { target: "/old-shop/a%20b?c", ..Asked::default() }) {
-        assert_eq!((answer.status, answer.field("location")), (301, Some(&*format!("https://{HOST}/new/shop/a%20b?c"))));
+        assert_eq!(
+            (answer.status, answer.field("location")),
+            (301, Some(&*format!("https://{HOST}/new/shop/a%20b?c")))
+        );
     }
     assert!(eventually(|| logged(&site, "\"route\":\"scripts\"") == 6));
     assert!(eventually(|| logged(&site, r#""route":"~ ^/users/([0-9]+)/(.*)$""#) == 9));
@@ -418,9 +421,7 @@ fn an_endless_error_of_a_server_is_not_read() {
     for _ in 0..3 {
         assert_eq!(every.get("/"), [(); 3].map(|()| (500, "sorry".to_owned())));
     }
-    let answer = gateway.exchange(format!(
-        "POST / HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 4\r\n\r\nabcd"
-    ));
+    let answer = gateway.exchange(format!("POST / HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 4\r\n\r\nabcd"));
     assert_eq!(answer.expect("a response").status(), 500);
 }
 
@@ -566,7 +567,10 @@ servers = "http://127.0.0.1:1"
     }
     // Requests: the server's own word is replaced.
     for answer in ask("GET", "/app", &[origin]) {
-        assert_eq!((answer.status, answer.field("access-control-allow-origin")), (200, Some("https://app.example.com")));
+        assert_eq!(
+            (answer.status, answer.field("access-control-allow-origin")),
+            (200, Some("https://app.example.com"))
+        );
         assert_eq!(answer.field("access-control-allow-credentials"), Some("true"));
         assert_eq!(answer.field("access-control-expose-headers"), Some("ETag"));
         assert_eq!(answer.field("vary"), Some("Origin"));
@@ -575,7 +579,10 @@ servers = "http://127.0.0.1:1"
     for fields in [&[("origin", "https://evil.example")][..], &[], &[origin, ("origin", "https://evil.example")]] {
         for answer in ask("GET", "/app", fields) {
             assert_eq!((answer.status, answer.field("access-control-allow-origin")), (200, None), "{fields:?}");
-            assert_eq!((answer.field("access-control-allow-credentials"), answer.field("vary")), (None, Some("Origin")));
+            assert_eq!(
+                (answer.field("access-control-allow-credentials"), answer.field("vary")),
+                (None, Some("Origin"))
+            );
         }
     }
     for answer in ask("GET", "/open", &[("origin", "https://evil.example")]) {
@@ -584,7 +591,10 @@ servers = "http://127.0.0.1:1"
     }
     // A page may read an error of the gateway, too.
     for answer in ask("GET", "/x", &[origin]) {
-        assert_eq!((answer.status, answer.field("access-control-allow-origin")), (502, Some("https://app.example.com")));
+        assert_eq!(
+            (answer.status, answer.field("access-control-allow-origin")),
+            (502, Some("https://app.example.com"))
+        );
     }
 }
 
@@ -595,7 +605,10 @@ fn pages_maintenance_and_origins_that_are_wrong_are_named() {
     let large = site.file("large.html", "x".repeat((64 << 10) + 1));
     for (lines, wanted) in [
         ("cors = { origins = \"*\", credentials = true }", "\"credentials\" excludes the origin \"*\""),
-        ("cors = { origins = \"https://a.example\", headers = \"*\", credentials = true }", "excludes the header \"*\""),
+        (
+            "cors = { origins = \"https://a.example\", headers = \"*\", credentials = true }",
+            "excludes the header \"*\"",
+        ),
         ("cors = { origins = \"https://a.example/\" }", "write \"https://a.example\""),
         ("cors = { origins = \"a.example\" }", "write \"https://a.example\""),
         ("cors = { origins = [\"*\", \"https://a.example\"] }", "write \"*\" alone"),
@@ -656,6 +669,9 @@ deny = "127.0.0.0/8"
         let preflight = ["--request", "OPTIONS", "--header", "Origin: https://app.example.com", "--include"];
         let asks = ["--header", "Access-Control-Request-Method: GET", *version];
         let said = curl(&gateway, "/x", preflight.into_iter().chain(asks)).text().to_ascii_lowercase();
-        assert!(said.contains(" 204") && said.contains("access-control-allow-origin: https://app.example.com"), "{said}");
+        assert!(
+            said.contains(" 204") && said.contains("access-control-allow-origin: https://app.example.com"),
+            "{said}"
+        );
     }
 }
