@@ -94,6 +94,21 @@ pub(super) fn read(section: &Section, lists: &mut AccessLists) -> Option<usize> 
     })
 }
 
+/// Reads two settings that say who is let through. Returns the index of their rule; `None`: nobody is.
+pub(super) fn read_allowed(
+    section: &Section,
+    allow: &Setting<Strings>,
+    allow_file: &Setting<Strings>,
+    lists: &mut AccessLists,
+) -> Option<usize> {
+    let (allow, files) = (section.optional(allow), paths(section, allow_file));
+    (allow.is_some() || files.is_some()).then(|| {
+        let allow = addresses(section, allow, files, lists);
+        lists.rules.push((Some(allow), Addresses::default()));
+        lists.rules.len() - 1
+    })
+}
+
 fn paths(section: &Section, setting: &Setting<Strings>) -> Option<Vec<At<PathBuf>>> {
     let files = section.optional(setting)?;
     Some(files.into_iter().map(|f| At { value: section.sink.base.join(f.value), span: f.span }).collect())

@@ -481,6 +481,7 @@ pub(super) fn plain_upstreams(sink: &Sink, names: &[At<String>], upstreams: &Ups
 pub(super) fn plain_server(sink: &Sink, host: &str, span: &Range<usize>) {
     let Some((policy, rules)) = rules(sink).filter(|(policy, _)| policy.covers_upstreams()) else { return };
     let inside = match host.parse::<IpAddr>() {
+        _ if host.starts_with("unix:") => true,
         Ok(address) => is_private(address),
         // Names without a dot, and those of private zones, are the network's own.
         Err(_) => {

@@ -111,7 +111,7 @@ pub(super) fn read(
     let first = names.as_ref().and_then(|n| n.value.first()).map_or("*", |n| n.value.as_str());
     let label = format!("host {first}");
     let shown = first.to_ascii_lowercase();
-    let (given, own) = route::action(&section, &label, true, upstreams, context);
+    let (given, own) = route::action(&section, &label, true, None, upstreams, routes, context);
     if !given && section.key_span("route").is_none() {
         section.missing(
             "[[host]] does not say what to do with requests".to_owned(),
@@ -120,6 +120,7 @@ pub(super) fn read(
         );
     }
     let extras = route::extras(&section, routes, upstreams, false);
+    routes.host_pages.push(extras.error_pages().to_vec());
     let action = route::table(&section, own, extras, &label, routes, upstreams, context);
     section.finish();
 
@@ -239,7 +240,7 @@ pub(super) fn reference(section: &Section, name: At<String>, upstreams: &mut Ups
 }
 
 /// Most bytes of a body that the gateway answers with itself.
-const MAX_BODY: usize = 64 << 10;
+pub(super) const MAX_BODY: usize = 64 << 10;
 
 pub(super) fn respond(section: Section) -> Option<Action> {
     let sink = section.sink;

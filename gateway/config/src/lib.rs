@@ -23,6 +23,7 @@ mod args;
 mod audit;
 mod balancing;
 mod certificates;
+mod cors;
 mod decode;
 mod diagnostics;
 mod document;
@@ -34,10 +35,12 @@ mod identity;
 mod level;
 mod listener;
 mod names;
+mod pages;
 mod parts;
 mod plan;
 mod policy_id;
 mod rate;
+mod redirects;
 mod reference;
 mod route;
 mod schema;
@@ -67,8 +70,10 @@ pub use level::{LEVELS, Level, LogSettings};
 pub use names::{Found, ResolverKind};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
+pub use redirects::{RedirectTables, read_redirects_again};
 pub use reference::generated;
 pub use schema::schema;
+pub use sealane_proxy::redirects::RedirectTable;
 pub use sealane_route::AddressSet;
 pub use show::Effective;
 pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
@@ -159,6 +164,8 @@ pub struct Config {
     pub routing: Arc<Routing>,
     /// Who may come, by address.
     pub access: AccessLists,
+    /// Tables of redirects.
+    pub redirects: RedirectTables,
     /// What metrics call the hosts, in the order of a listener's actions.
     pub host_labels: Vec<String>,
     /// How many series of durations there may be.
@@ -305,6 +312,12 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     routing.routes = routes.all;
     let mut access = routes.access;
     access.compile();
+    let mut redirects = routes.redirects;
+    redirects.compile();
+    routing.patterns = routes.patterns;
+    routing.pages = routes.pages;
+    routing.host_pages = routes.host_pages;
+    routing.has_cors = routing.routes.iter().any(|route| route.cors.is_some());
 
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     top.finish();
@@ -349,6 +362,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         resolved: HashMap::new(),
         routing: Arc::new(routing),
         access,
+        redirects,
         host_labels,
         max_series,
     })

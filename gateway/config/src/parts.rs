@@ -4,6 +4,7 @@
 use super::http3::Http3;
 use super::{AccessLogTarget, Config, SynTls, Trust};
 use sealane_proxy::AccessLogRules;
+use sealane_proxy::redirects::RedirectTable;
 use sealane_proxy::snapshot::{self, Action, ClientLimits, Routing, SynData, Upstream};
 use sealane_route::{AccessRule, SiteMap};
 use sealane_tls::policy::ListenerTls;
@@ -22,6 +23,8 @@ pub struct Parts {
     pub routing: Arc<Routing>,
     /// Who may come, by address.
     pub access: Arc<[AccessRule]>,
+    /// Tables of redirects.
+    pub redirects: Arc<[Arc<RedirectTable>]>,
     /// Limits of clients.
     pub limits: Arc<ClientLimits>,
     /// The rules for access log lines; `None` writes none.
@@ -113,6 +116,7 @@ pub fn snapshot_parts(config: &Config) -> Parts {
         upstreams: config.upstreams.clone(),
         routing: config.routing.clone(),
         access: config.access.rules().clone(),
+        redirects: config.redirects.tables().clone(),
         limits: Arc::new(config.limits.clone()),
         access_log: (config.access_log != AccessLogTarget::Off).then(|| config.access_log_rules.clone()),
     }

@@ -4,6 +4,9 @@ use super::ResolverKind;
 use super::decode::{self, Node, Section};
 use super::diagnostics::Sink;
 use super::settings::{health as h, upstream as s};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What control minds for one upstream.
@@ -28,10 +31,12 @@ pub struct Plan {
 /// One server as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerPlan {
-    /// A name or an address, without brackets.
+    /// A name or an address, without brackets; of a server at a Unix socket `unix:` and the path.
     pub host: String,
-    /// Its port.
+    /// Its port; 0 at a Unix socket.
     pub port: u16,
+    /// The path of its Unix socket.
+    pub socket: Option<Arc<Path>>,
     /// For logs, metrics and orders: `app:8080`. No other server of the upstream has it.
     pub name: String,
     /// Its share of the requests, beside the others'.
@@ -41,9 +46,15 @@ pub struct ServerPlan {
 }
 
 impl ServerPlan {
-    /// Host and port as in a URL: `app:8080`, `[::1]:80`.
+    /// Whether its host must be resolved.
+    pub fn has_name(&self) -> bool {
+        self.socket.is_none() && self.host.parse::<IpAddr>().is_err()
+    }
+
+    /// Host and port as in a URL: `app:8080`, `[::1]:80`; at a Unix socket `localhost`.
     pub fn authority(&self) -> String {
         match self.host.contains(':') {
+            _ if self.socket.is_some() => "localhost".to_owned(),
             true => format!("[{}]:{}", self.host, self.port),
             false => format!("{}:{}", self.host, self.port),
         }

@@ -60,12 +60,14 @@ fn table(out: &mut String, of: &'static Table, path: &str, level: usize) {
         };
         let inner_path = if path.is_empty() { setting.key.to_owned() } else { format!("{path}.{}", setting.key) };
         // What a host and its routes have in common is described once.
-        if path == "host.route" || (path == "host" && setting.key == "response_headers") {
+        let is_common = path == "host.route" && super::settings::host::TABLE.all().any(|s| s.key == setting.key);
+        if is_common || (path == "host" && setting.key == "response_headers") {
             continue;
         }
         let heading = match (path, setting.key) {
             ("host", "request_headers") => "`request_headers` and `response_headers`".to_owned(),
-            ("host", key) if key != "route" => format!("`{key}`"),
+            ("host", key) if !matches!(key, "route" | "error_page") => format!("`{key}`"),
+            ("host.route", key) => format!("`{key}` of a route"),
             ("upstream", "servers") => "`servers` as tables".to_owned(),
             _ if list => format!("`[[{inner_path}]]`"),
             _ => format!("`[{inner_path}]`"),
@@ -135,7 +137,10 @@ fn kind(shape: &Shape) -> String {
         Shape::List(item) => match &**item {
             Shape::Choice(words) if words.len() > FEW => "list of words".to_owned(),
             Shape::Choice(words) => format!("list of {}", quoted(words)),
-            Shape::Either(_) => "list of strings or tables".to_owned(),
+            Shape::Either(kinds) if kinds.iter().any(|kind| matches!(kind, Shape::Table(_))) => {
+                "list of strings or tables".to_owned()
+            }
+            Shape::Either(_) => "list of numbers and strings".to_owned(),
             _ => "list of strings".to_owned(),
         },
         Shape::Either(kinds) => kinds.iter().map(kind).collect::<Vec<_>>().join("; "),

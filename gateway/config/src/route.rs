@@ -1,15 +1,21 @@
 //! What is done with requests: the actions of `[[host]]` and `[[host.route]]`, and what they change on the way.
 
 use super::access::{self, AccessLists};
+use super::cors::Cors;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::Upstreams;
+use super::pages;
+use super::redirects::{self, RedirectTables};
 use super::settings::{
     actions as a, edits as e, forward_auth as f, host as h, messages as m, redirect as d, route as r,
 };
 use super::upstream::{self, Context};
 use sealane_http::{Fields, Known};
-use sealane_proxy::rules::{self, FieldEdits, Piece, Redirect, Route};
+use sealane_proxy::cors::CorsRule;
+use sealane_proxy::pages::{ErrorPage, Maintenance, Page};
+use sealane_proxy::patterns::{Pattern, PatternError};
+use sealane_proxy::rules::{self, FieldEdits, Piece, Redirect, Rewrite, Route};
 use sealane_proxy::snapshot::Action;
 use sealane_route::path::Readings;
 use sealane_route::{Conditions, FieldRule, MAX_DEPTH, PathRule, RouteTable, RuleError};
@@ -28,7 +34,18 @@ pub(super) struct Routes {
     pub used: std::collections::HashSet<String>,
     /// Access rules.
     pub access: AccessLists,
+    /// Expressions for paths, in the order in which routes name them.
+    pub patterns: Vec<Pattern>,
+    /// Tables of redirects.
+    pub redirects: RedirectTables,
+    /// Bodies of error pages.
+    pub pages: Vec<Page>,
+    /// The error pages of each host.
+    pub host_pages: Vec<Vec<ErrorPage>>,
 }
+
+/// The most expressions for paths: each lane keeps a cache for each.
+const MAX_PATTERNS: usize = 256;
 
 /// What may be said of a host and of a route alike.
 pub(super) struct Extras {
@@ -39,10 +56,19 @@ pub(super) struct Extras {
     rate_limits: Vec<usize>,
     /// `None` inside: no permission is needed.
     forward_auth: Option<Option<rules::ForwardAuth>>,
-    rewrite: Option<At<String>>,
+    rewrite: Option<At<Rewrite>>,
+    error_pages: Vec<ErrorPage>,
+    /// `None` inside: it is off.
+    maintenance: Option<Option<Maintenance>>,
+    /// The same.
+    cors: Option<Option<CorsRule>>,
 }
 
 impl Extras {
+    pub fn error_pages(&self) -> &[ErrorPage] {
+        &self.error_pages
+    }
+
     fn is_empty(&self) -> bool {
         self.access.is_none()
             && self.request.is_none()
@@ -51,6 +77,9 @@ impl Extras {
             && self.rate_limits.is_empty()
             && self.forward_auth.is_none()
             && self.rewrite.is_none()
+            && self.error_pages.is_empty()
+            && !matches!(self.maintenance, Some(Some(_)))
+            && !matches!(self.cors, Some(Some(_)))
     }
 }
 
@@ -71,23 +100,47 @@ pub(super) fn extras(section: &Section, routes: &mut Routes, upstreams: &mut Ups
                 Some(Some(rules::ForwardAuth { upstream, target, copy, timeout }))
             }
         }),
-        rewrite: rewrites.then(|| section.optional_at(&r::rewrite_prefix)).flatten(),
+        rewrite: if rewrites { rewrite_of(section) } else { None },
+        error_pages: section
+            .tables(&m::error_page)
+            .into_iter()
+            .filter_map(|section| pages::error_page(section, routes))
+            .collect(),
+        maintenance: section.table(&m::maintenance).map(|section| pages::maintenance(section, routes)),
+        cors: section.optional(&m::cors).map(|written| match written {
+            Cors::Off => None,
+            Cors::On(rule) => Some(rule),
+        }),
     }
 }
 
-/// Reads what a host or route does: `to`, `upstream`, `respond`, `redirect`, or (for hosts) `passthrough`. `None` also
-/// where it is wrong, which is then reported; that nothing is said is for the caller to judge (`given`).
+fn rewrite_of(section: &Section) -> Option<At<Rewrite>> {
+    let prefix = section.optional_at(&r::rewrite_prefix);
+    let whole = section.optional_at(&r::rewrite);
+    if let (Some(_), Some(whole)) = (&prefix, &whole) {
+        let help = "keep one of them".to_owned();
+        section.sink.error(&whole.span, "\"rewrite_prefix\" and \"rewrite\" exclude each other", Some(help));
+    }
+    let prefix = prefix.map(|At { value, span }| At { value: Rewrite::Prefix(value), span });
+    prefix.or(whole.map(|At { value, span }| At { value: Rewrite::Path(value), span }))
+}
+
+/// Reads what a host or route does: `to`, `upstream`, `respond`, `redirect`, `redirects` (of a route) or `passthrough` (of a
+/// host). `None` also where it is wrong, which is then reported; that nothing is said is for the caller to judge (`given`).
+/// `pattern`: the expression that the path must match.
 pub(super) fn action(
     section: &Section,
     label: &str,
     passthrough: bool,
+    pattern: Option<&Pattern>,
     upstreams: &mut Upstreams,
+    routes: &mut Routes,
     context: &mut Context,
 ) -> (bool, Option<Action>) {
     let sink = section.sink;
     let keys: &[&str] = match passthrough {
         true => &["to", "upstream", "respond", "redirect", "passthrough"],
-        false => &["to", "upstream", "respond", "redirect"],
+        false => &["to", "upstream", "respond", "redirect", "redirects"],
     };
     let given: Vec<&str> = keys.iter().copied().filter(|k| section.key_span(k).is_some()).collect();
     if let [_, second, ..] = given[..] {
@@ -98,7 +151,8 @@ pub(super) fn action(
     let to = section.optional_at(&a::to);
     let upstream = section.optional_at(&a::upstream);
     let respond = section.table(&a::respond);
-    let redirect = section.optional(&a::redirect);
+    let redirect = section.optional_at(&a::redirect);
+    let table = if passthrough { None } else { section.table(&r::redirects) };
     let passthrough = if passthrough { section.optional_at(&h::passthrough) } else { None };
 
     let mut action = None;
@@ -113,8 +167,13 @@ pub(super) fn action(
     if let Some(respond) = respond {
         action = super::host::respond(respond);
     }
-    if let Some(redirect) = redirect {
-        action = Some(Action::Redirect(redirect));
+    if let Some(redirect) = redirect
+        && groups_exist(section, &redirect.span, &redirect.value.to, pattern)
+    {
+        action = Some(Action::Redirect(redirect.value));
+    }
+    if let Some(table) = table {
+        action = redirects::read(table, &mut routes.redirects);
     }
     if let Some(name) = passthrough {
         let span = name.span.clone();
@@ -146,9 +205,19 @@ pub(super) fn table(
     }
     if let (Some(Action::Passthrough { .. }), Some(span)) = (
         &own,
-        ["route", "request_headers", "response_headers", "hsts", "rate_limit", "forward_auth"]
-            .iter()
-            .find_map(|k| host.key_span(k)),
+        [
+            "route",
+            "request_headers",
+            "response_headers",
+            "hsts",
+            "rate_limit",
+            "forward_auth",
+            "cors",
+            "maintenance",
+            "error_page",
+        ]
+        .iter()
+        .find_map(|k| host.key_span(k)),
     ) {
         let help = "remove this setting: the gateway does not read relayed connections".to_owned();
         host.sink.error(&span, "this setting is for requests; it cannot be used with \"passthrough\"", Some(help));
@@ -162,10 +231,15 @@ pub(super) fn table(
     for section in sections {
         route(section, &extras, label, routes, upstreams, context, &mut table, &mut seen);
     }
-    if let Some(action) = own {
+    // Without an action of the host's own, maintenance is also for the requests that no route is for.
+    let for_all = matches!(extras.maintenance, Some(Some(_)));
+    let not_found =
+        || Action::Respond { status: 404, content_type: "text/plain".to_owned(), body: b"404 Not Found\n".to_vec() };
+    if let Some(action) = own.or_else(|| for_all.then(not_found)) {
         let route = Route {
             label: String::new(),
             action,
+            pattern: None,
             access: extras.access.into_iter().collect(),
             forward_auth: extras.forward_auth.flatten(),
             request: extras.request.into_iter().collect(),
@@ -173,9 +247,13 @@ pub(super) fn table(
             hsts: extras.hsts,
             rewrite: None,
             rate_limits: extras.rate_limits,
+            error_pages: extras.error_pages,
+            maintenance: extras.maintenance.flatten(),
+            cors: extras.cors.flatten(),
         };
         routes.all.push(route);
-        let everything = Conditions { path: PathRule::Prefix("/".into()), methods: Vec::new(), fields: Vec::new() };
+        let everything =
+            Conditions { path: PathRule::Prefix("/".into()), pattern: None, methods: Vec::new(), fields: Vec::new() };
         // `/` is a path like any.
         let _ = table.insert(everything, routes.all.len() - 1);
     }
@@ -196,13 +274,27 @@ fn route(
     let sink = section.sink;
     let path = section.optional_at(&r::path);
     let exact = section.optional_at(&r::exact);
+    let regex = section.optional_at(&r::path_regex);
     let methods = section.optional(&r::methods);
     let fields = section.optional(&r::headers);
     if let (Some(_), Some(exact)) = (&path, &exact) {
         let help = "keep one of them: \"path\" matches everything below a path, \"exact\" one path".to_owned();
         sink.error(&exact.span, "\"path\" and \"exact\" exclude each other", Some(help));
     }
-    let said = ["path", "exact", "methods", "headers"].iter().any(|k| section.key_span(k).is_some());
+    if let (Some(regex), Some(_)) = (&regex, &exact) {
+        let help = "remove it: \"exact\" is for one path".to_owned();
+        sink.error(&regex.span, "\"path_regex\" and \"exact\" exclude each other", Some(help));
+    }
+    let listed = section.key_span("redirects");
+    if let (Some(_), Some(span)) =
+        (&listed, ["path", "exact", "path_regex"].iter().find_map(|key| section.key_span(key)))
+    {
+        let help = "remove it: the paths of the table are the paths of the route".to_owned();
+        sink.error(&span, "\"redirects\" excludes other conditions on the path", Some(help));
+    }
+    let said = ["path", "exact", "path_regex", "methods", "headers", "redirects"]
+        .iter()
+        .any(|k| section.key_span(k).is_some());
     if !said {
         let help = "add path = \"/api/\", exact = \"/health\", methods = [\"POST\"] or headers = { X-Beta = true }; \
                     settings for every request belong in [[host]] itself";
@@ -210,9 +302,14 @@ fn route(
     }
     let own = extras(&section, routes, upstreams, true);
     let name = section.optional(&r::name);
-    let shown = name.unwrap_or_else(|| pattern(path.as_ref(), exact.as_ref(), methods.as_deref()));
+    let by_conditions = || match listed {
+        Some(_) => with_methods("redirects".to_owned(), methods.as_deref()),
+        None => pattern(path.as_ref(), exact.as_ref(), regex.as_ref(), methods.as_deref()),
+    };
+    let shown = name.unwrap_or_else(by_conditions);
     let label = path.as_ref().or(exact.as_ref()).map_or_else(|| label.to_owned(), |p| format!("{label} {}", p.value));
-    let (given, action) = action(&section, &label, false, upstreams, context);
+    let compiled = regex.as_ref().map(|regex| &regex.value.pattern);
+    let (given, action) = action(&section, &label, false, compiled, upstreams, routes, context);
     if !given {
         section.missing(
             "[[host.route]] does not say what to do with requests".to_owned(),
@@ -220,36 +317,52 @@ fn route(
                 .to_owned(),
         );
     }
-    if let (Some(rewrite), Some(exact)) = (&own.rewrite, &exact) {
-        let help = format!("write path = \"{}\"", exact.value);
-        sink.error(&rewrite.span, "\"rewrite_prefix\" needs \"path\"", Some(help));
+    if let Some(At { value: Rewrite::Path(pieces), span }) = &own.rewrite {
+        groups_exist(&section, span, pieces, compiled);
     }
-    if let (Some(rewrite), Some(Action::Respond { .. } | Action::Redirect(_))) = (&own.rewrite, &action) {
+    if let (Some(At { value: Rewrite::Prefix(_), span }), Some(exact)) = (&own.rewrite, &exact) {
+        let help = format!("write path = \"{}\"", exact.value);
+        sink.error(span, "\"rewrite_prefix\" needs \"path\"", Some(help));
+    }
+    if let (Some(rewrite), Some(Action::Respond { .. } | Action::Redirect(_) | Action::RedirectTable { .. })) =
+        (&own.rewrite, &action)
+    {
+        let what = match rewrite.value {
+            Rewrite::Prefix(_) => "rewrite_prefix",
+            Rewrite::Path(_) => "rewrite",
+        };
         let help = "remove it: it changes the path that an upstream gets (in a redirect, use {rest})".to_owned();
-        sink.error(&rewrite.span, "\"rewrite_prefix\" without an upstream", Some(help));
+        sink.error(&rewrite.span, format!("\"{what}\" without an upstream"), Some(help));
     }
     let span = section.span.clone();
     section.finish();
     let rule = match (&path, &exact) {
+        _ if let Some(Action::RedirectTable { table, .. }) = &action => PathRule::Listed(*table),
         (Some(p), _) => PathRule::Prefix(p.value.clone()),
         (None, Some(p)) => PathRule::Exact(p.value.clone()),
         (None, None) => PathRule::Prefix("/".to_owned()),
     };
-    let conditions =
-        Conditions { path: rule, methods: methods.unwrap_or_default(), fields: fields.unwrap_or_default() };
+    let conditions = Conditions {
+        path: rule,
+        pattern: None,
+        methods: methods.unwrap_or_default(),
+        fields: fields.unwrap_or_default(),
+    };
     // The same conditions twice: the second would never be used.
     let mut plain = conditions.clone();
     if let PathRule::Prefix(p) = &mut plain.path {
         p.truncate(p.trim_end_matches('/').len());
     }
     plain.methods.sort_unstable();
-    let same = format!("{plain:?}");
+    let same = format!("{plain:?} {:?}", regex.as_ref().map(|regex| &regex.value.text));
     if let Some((_, first)) = seen.iter().find(|(s, _)| *s == same) {
         let message = format!("a second route for the same requests; the first is at {}", sink.place(first));
         sink.error(&span, message, None);
     }
     seen.push((same, span));
     let Some(action) = action else { return };
+    let pattern = regex.map(|regex| compiled_once(sink, regex, routes));
+    let conditions = Conditions { pattern, ..conditions };
     let join =
         |a: &Option<FieldEdits>, b: Option<FieldEdits>| -> Vec<FieldEdits> { a.iter().cloned().chain(b).collect() };
     let mut rate_limits = host.rate_limits.clone();
@@ -263,6 +376,7 @@ fn route(
     routes.all.push(Route {
         label: shown,
         action,
+        pattern,
         access: host.access.into_iter().chain(own.access).collect(),
         forward_auth: own.forward_auth.unwrap_or_else(|| host.forward_auth.clone().flatten()),
         request,
@@ -270,6 +384,9 @@ fn route(
         hsts: own.hsts.or_else(|| host.hsts.clone()),
         rewrite: own.rewrite.map(|r| r.value),
         rate_limits,
+        error_pages: own.error_pages.into_iter().chain(host.error_pages.iter().cloned()).collect(),
+        maintenance: own.maintenance.unwrap_or_else(|| host.maintenance.clone().flatten()),
+        cors: own.cors.unwrap_or_else(|| host.cors.clone().flatten()),
     });
     let at = path.as_ref().or(exact.as_ref());
     if let (Err(RuleError::Path), Some(at)) = (table.insert(conditions, routes.all.len() - 1), at) {
@@ -317,17 +434,107 @@ pub(super) fn forward_auth(sink: &Sink, key: &str, node: &Node) -> Option<Forwar
     Some(ForwardAuth::Ask { upstream: upstream?, target: target?.value, copy, timeout })
 }
 
-/// What a route without a name is called: `GET,POST /api/`, `= /health`.
-fn pattern(path: Option<&At<String>>, exact: Option<&At<String>>, methods: Option<&[String]>) -> String {
+/// What a route without a name is called: `GET,POST /api/`, `= /health`, `~ ^/users/`.
+fn pattern(
+    path: Option<&At<String>>,
+    exact: Option<&At<String>>,
+    regex: Option<&At<Written>>,
+    methods: Option<&[String]>,
+) -> String {
     let path = match (path, exact) {
         (_, Some(exact)) => format!("= {}", exact.value),
         (Some(path), None) => path.value.clone(),
+        (None, None) if regex.is_some() => String::new(),
         (None, None) => "/".to_owned(),
     };
+    let path = match regex {
+        Some(regex) => format!("{path} ~ {}", regex.value.text).trim_start().to_owned(),
+        None => path,
+    };
+    with_methods(path, methods)
+}
+
+fn with_methods(path: String, methods: Option<&[String]>) -> String {
     match methods {
         Some(methods) => format!("{} {path}", methods.join(",")),
         None => path,
     }
+}
+
+/// An expression for paths, as it is written and compiled.
+pub(super) struct Written {
+    text: String,
+    pattern: Pattern,
+}
+
+pub(super) fn path_regex(sink: &Sink, key: &str, node: &Node) -> Option<Written> {
+    let text = decode::text(sink, key, node)?;
+    match Pattern::new(&text) {
+        Ok(pattern) => Some(Written { text, pattern }),
+        Err(why) => {
+            let help = match &why {
+                PatternError::Long => "write several routes".to_owned(),
+                PatternError::Large => "write smaller numbers in {…}, or several routes".to_owned(),
+                PatternError::Syntax(_) => {
+                    "write a regular expression as in \"^/users/([0-9]+)$\"; in TOML, '…' needs no \\\\".to_owned()
+                }
+            };
+            sink.error(&node.span(), format!("\"{key}\" is refused: {why}"), Some(help));
+            None
+        }
+    }
+}
+
+/// The index of a compiled expression among those of the configuration.
+fn compiled_once(sink: &Sink, regex: At<Written>, routes: &mut Routes) -> usize {
+    if routes.patterns.len() == MAX_PATTERNS {
+        let help = "use \"path\" where a prefix is enough".to_owned();
+        sink.error(&regex.span, format!("there are more than {MAX_PATTERNS} \"path_regex\""), Some(help));
+        return 0;
+    }
+    routes.patterns.push(regex.value.pattern);
+    routes.patterns.len() - 1
+}
+
+/// Whether the route's expression has the groups that are named, and none of them can name a host.
+fn groups_exist(section: &Section, span: &Range<usize>, pieces: &[Piece], pattern: Option<&Pattern>) -> bool {
+    let sink = section.sink;
+    let Some(most) = pieces.iter().filter_map(|p| if let Piece::Group(n) = p { Some(*n) } else { None }).max() else {
+        return true;
+    };
+    let Some(pattern) = pattern else {
+        if section.key_span("path_regex").is_some() {
+            // What is wrong with the expression is told already.
+            return true;
+        }
+        let help = "add path_regex = \"^/users/([0-9]+)$\", whose first group is {1}".to_owned();
+        sink.error(span, format!("{{{most}}} needs \"path_regex\""), Some(help));
+        return false;
+    };
+    if most > pattern.groups() {
+        let help = format!("\"path_regex\" has {} groups in parentheses", pattern.groups());
+        sink.error(span, format!("there is no group {{{most}}}"), Some(help));
+        return false;
+    }
+    // What stands before the first group, with stand-ins for what the request brings.
+    let before: String = pieces
+        .iter()
+        .take_while(|piece| !matches!(piece, Piece::Group(_)))
+        .map(|piece| match piece {
+            Piece::Text(text) => text.as_str(),
+            Piece::Scheme => "https",
+            Piece::Host => "host",
+            Piece::Uri | Piece::Path | Piece::Rest => "/",
+            Piece::Query | Piece::Group(_) => "",
+        })
+        .collect();
+    let behind = before.split_once("//").map_or(before.as_str(), |(_, authority)| authority);
+    if !behind.contains(['/', '?', '#']) {
+        let help = "write a \"/\" before it: clients would choose the host that they are sent to".to_owned();
+        sink.error(span, "a group stands in the host of a redirect", Some(help));
+        return false;
+    }
+    true
 }
 
 /// The longest name of a route, in bytes.
@@ -362,7 +569,9 @@ pub(super) fn path_text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     if !s.starts_with('/') {
         let help = match s.strip_prefix("= ").or(s.strip_prefix('=')) {
             Some(exact) => format!("write exact = \"{exact}\""),
-            None if s.starts_with(['^', '~']) => "patterns are not supported: write one route for each path".to_owned(),
+            None if s.starts_with(['^', '~']) => {
+                format!("write path_regex = '{}'", s.trim_start_matches(['~', '*', ' ']))
+            }
             None => format!("write {key} = \"/{s}\""),
         };
         sink.error(&node.span(), format!("\"{s}\" is not a path"), Some(help));
@@ -385,6 +594,38 @@ pub(super) fn rewrite(sink: &Sink, key: &str, node: &Node) -> Option<String> {
         return None;
     }
     Some(s.trim_end_matches('/').to_owned())
+}
+
+/// The most groups in a `rewrite`, so that the path does not grow without bound.
+const MAX_USES: usize = 9;
+
+/// A path with groups: `/show/{1}`.
+pub(super) fn rewritten(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece>> {
+    let s = path_text(sink, key, node)?;
+    let pieces = target(sink, key, node)?;
+    let fail = |message: String, help: &str| {
+        sink.error(&node.span(), message, Some(help.to_owned()));
+        None
+    };
+    const EXAMPLE: &str = "write a path with groups of \"path_regex\", as in \"/show/{1}\"";
+    let mut uses = 0;
+    for piece in &pieces {
+        match piece {
+            Piece::Text(text) if Readings::of(text.as_bytes()).is_err() => {
+                return fail(
+                    format!("\"{s}\" has \"%00\", a \"%\" that encodes nothing, or a segment \".\" or \"..\""),
+                    EXAMPLE,
+                );
+            }
+            Piece::Text(_) => {}
+            Piece::Group(_) => uses += 1,
+            _ => return fail(format!("\"{key}\" has groups only"), EXAMPLE),
+        }
+    }
+    if s.starts_with("//") || uses > MAX_USES {
+        return fail(format!("\"{s}\" begins with \"//\", or has more than {MAX_USES} groups"), EXAMPLE);
+    }
+    Some(pieces)
 }
 
 pub(super) fn methods(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
@@ -564,7 +805,17 @@ fn rate_limit(sink: &Sink, name: At<String>, routes: &mut Routes) -> Option<usiz
     }
 }
 
-const STATUSES: &[u64] = &[301, 302, 303, 307, 308];
+pub(super) fn is_redirect(status: u64) -> bool {
+    matches!(status, 301 | 302 | 303 | 307 | 308)
+}
+
+/// Reports a status that is none of a redirect.
+pub(super) fn bad_redirect(sink: &Sink, status: &At<u64>) {
+    let help =
+        "308 and 301 are permanent; 307 and 302 are temporary; 308 and 307 keep the method; 303 changes it to GET"
+            .to_owned();
+    sink.error(&status.span, format!("{} is not a redirect status", status.value), Some(help));
+}
 
 /// `redirect = "https://{host}{uri}"`, or a table with `to` and `status`.
 pub(super) fn redirect(sink: &Sink, key: &str, node: &Node) -> Option<Redirect> {
@@ -582,11 +833,8 @@ pub(super) fn redirect(sink: &Sink, key: &str, node: &Node) -> Option<Redirect> 
     let to = section.required(&d::to);
     let status = section.optional_at(&d::status);
     section.finish();
-    if let Some(status) = status.as_ref().filter(|s| !STATUSES.contains(&s.value)) {
-        let help =
-            "308 and 301 are permanent; 307 and 302 are temporary; 308 and 307 keep the method; 303 changes it to GET"
-                .to_owned();
-        sink.error(&status.span, format!("{} is not a redirect status", status.value), Some(help));
+    if let Some(status) = status.as_ref().filter(|s| !is_redirect(s.value)) {
+        bad_redirect(sink, status);
         return None;
     }
     Some(Redirect { status: status.map_or_else(|| d::status.default(), |s| s.value) as u16, to: to?.value })
@@ -601,7 +849,7 @@ pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece>> 
         None
     };
     const NAMES: &str = "there are {scheme}, {host}, {uri} (path and query), {path}, {query} and {rest} \
-                         (path and query after the route's path)";
+                         (path and query after the route's path), and {1} to {9} for the groups of \"path_regex\"";
     while let Some(open) = rest.find('{') {
         if open > 0 {
             pieces.push(Piece::Text(rest[..open].to_owned()));
@@ -616,6 +864,7 @@ pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece>> 
             "path" => Piece::Path,
             "query" => Piece::Query,
             "rest" => Piece::Rest,
+            digit if matches!(digit.as_bytes(), [b'1'..=b'9']) => Piece::Group(usize::from(digit.as_bytes()[0] - b'0')),
             other => return fail(format!("there is no {{{other}}}"), NAMES),
         });
         rest = &rest[open + close + 1..];
@@ -626,7 +875,7 @@ pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece>> 
     if s.contains('$') {
         return fail(
             format!("\"{s}\" has a \"$\""),
-            "write {host} for $host, {uri} for $request_uri, {scheme} for $scheme",
+            "write {host} for $host, {uri} for $request_uri, {scheme} for $scheme, {1} for $1",
         );
     }
     if s.is_empty() || !s.bytes().all(|b| b.is_ascii_graphic()) {

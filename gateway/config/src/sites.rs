@@ -159,7 +159,7 @@ fn upstreams_of(action: &Action, routes: &[Route]) -> Vec<usize> {
             })
             .collect(),
         Action::Passthrough { upstream, .. } => vec![*upstream],
-        Action::Respond { .. } | Action::Redirect(_) => Vec::new(),
+        Action::Respond { .. } | Action::Redirect(_) | Action::RedirectTable { .. } => Vec::new(),
     }
 }
 

@@ -27,13 +27,30 @@ pub(super) const SYN_TLS: &[(&str, Option<Cookie>)] =
 struct ServerUrl {
     /// `None`: an address without a scheme.
     https: Option<bool>,
-    /// Without brackets.
+    /// Without brackets; of a Unix socket its path.
     host: String,
     port: u16,
+    /// It is at a Unix socket.
+    is_socket: bool,
 }
 
-/// Parses `http://host[:port]`, `https://host[:port]`, `tcp://host:port` or `host:port`. On failure: what is wrong, and what to write.
+/// The longest path of a Unix socket: `sun_path` has 108 bytes, the last of which is zero (unix(7)).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Parses `http://host[:port]`, `https://host[:port]`, `tcp://host:port`, `host:port` or `unix:/path`. On failure: what is wrong, and
+/// what to write.
 fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
+    if let Some(path) = s.strip_prefix("unix:").or(s.strip_prefix("http://unix:")) {
+        let path = path.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(path);
+        // NGINX writes a path of the request behind the socket's.
+        if let Some((socket, _)) = path.split_once(':') {
+            return Err(("a server's URL must not have a path".to_owned(), Some(format!("write \"unix:{socket}\""))));
+        }
+        if path.is_empty() || path.contains('\0') {
+            return Err((format!("\"{s}\" names no socket"), Some("write \"unix:/run/app.sock\"".to_owned())));
+        }
+        return Ok(ServerUrl { https: Some(false), host: path.to_owned(), port: 0, is_socket: true });
+    }
     let (https, rest) = match s.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (Some(false), rest),
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (Some(true), rest),
@@ -89,7 +106,7 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
         let help = "write \"http://127.0.0.1:3000\", \"https://name\" or \"name:port\"".to_owned();
         return Err((format!("\"{host}\" is not a host name or an IP address"), Some(help)));
     }
-    Ok(ServerUrl { https, host: host.to_ascii_lowercase(), port })
+    Ok(ServerUrl { https, host: host.to_ascii_lowercase(), port, is_socket: false })
 }
 
 /// The checked servers of a group.
@@ -165,7 +182,7 @@ pub fn expand(plan: &ServerPlan, group: &str, addresses: &[IpAddr]) -> Vec<Serve
             hex.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
         }
         let state = Arc::new(ServerState::new(0, plan.weight));
-        Server { name, address, backup: plan.backup, sticky_id, state }
+        Server { name, address, socket: plan.socket.clone(), backup: plan.backup, sticky_id, state }
     };
     addresses.iter().map(server).collect()
 }
@@ -199,20 +216,32 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
             name: String::new(),
             host: server.host.clone(),
             port: server.port,
+            socket: None,
             weight: *weight,
             backup: *backup,
         };
         plan.name = plan.authority();
+        if server.is_socket {
+            let path = sink.base.join(&server.host);
+            if path.as_os_str().len() > MAX_SOCKET_PATH {
+                let message = format!("the path of the socket has more than {MAX_SOCKET_PATH} bytes");
+                sink.error(&entry.span, message, Some("write a shorter one, as in \"unix:/run/app.sock\"".to_owned()));
+                good = false;
+            }
+            plan.host = format!("unix:{}", path.display());
+            plan.name.clone_from(&plan.host);
+            plan.socket = Some(path.into());
+        }
         // One server may stand in the list several times; each has metrics and a state of its own.
         let same = out.plans.iter().filter(|p| p.host == plan.host && p.port == plan.port).count();
         if same > 0 {
             plan.name = format!("{} #{}", plan.name, same + 1);
         }
-        if server.host.parse::<IpAddr>().is_err() {
+        if plan.has_name() {
             context.names.push(NamedServer { host: server.host.clone(), place: sink.place_of(&entry.span) });
         }
+        out.hosts.push(At { value: plan.host.clone(), span: entry.span.clone() });
         out.plans.push(plan);
-        out.hosts.push(At { value: server.host, span: entry.span.clone() });
     }
     out.https = kind.is_some_and(|(https, _)| https);
     good.then_some(out)
@@ -437,6 +466,12 @@ mod tests {
         assert_eq!(parsed("https://Example.COM"), Some((Some(true), "example.com 443".into())));
         assert_eq!(parsed("http://[::1]"), Some((Some(false), "::1 80".into())));
         assert_eq!(parsed("[::1]:9"), Some((None, "::1 9".into())));
+        assert_eq!(parsed("unix:/run/App.sock"), Some((Some(false), "/run/App.sock 0".into())));
+        assert_eq!(parsed("unix:///run/app.sock"), Some((Some(false), "/run/app.sock 0".into())));
+        assert_eq!(parsed("unix:app.sock"), Some((Some(false), "app.sock 0".into())));
+        for bad in ["unix:", "unix:/a\0", "http://unix:/run/a.sock:/path"] {
+            assert_eq!(parsed(bad), None, "{bad:?}");
+        }
         assert_eq!(parsed("app:8080"), Some((None, "app 8080".into())));
         for bad in [
             "",

@@ -245,6 +245,18 @@ counters! {
     not_admitted, counter, "sealane_forward_auth_total", "result=\"refused\"";
     /// Requests checked by a server of forward_auth, by result.
     not_authorized, counter, "sealane_forward_auth_total", "result=\"failed\"";
+    /// Requests that a table of redirects has answered.
+    table_redirects, counter, "sealane_table_redirects_total", "";
+    /// Responses with an error page, by whose error it was.
+    error_pages, counter, "sealane_error_pages_total", "of=\"gateway\"";
+    /// Responses with an error page, by whose error it was.
+    error_pages_for_upstreams, counter, "sealane_error_pages_total", "of=\"upstream\"";
+    /// Requests answered 503 by maintenance.
+    maintenance, counter, "sealane_maintenance_responses_total", "";
+    /// CORS preflights that the gateway has answered, by whether the origin is allowed.
+    preflights, counter, "sealane_cors_preflights_total", "result=\"allowed\"";
+    /// CORS preflights that the gateway has answered, by whether the origin is allowed.
+    preflights_refused, counter, "sealane_cors_preflights_total", "result=\"refused\"";
     /// Connections that were reset because they used the most memory when the memory limit was reached.
     memory_resets, counter, "sealane_memory_resets_total", "";
     /// Connections relayed without decryption.

@@ -122,6 +122,7 @@ pub(crate) fn upstream(servers: u16) -> Upstream {
     let server = |i: u16| Server {
         name: format!("s{i}"),
         address: ([127, 0, 0, 1], 1000 + i).into(),
+        socket: None,
         backup: false,
         sticky_id: [0; 16],
         state: Arc::new(ServerState::new(1, 100)),
@@ -163,6 +164,7 @@ pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapsh
         upstreams: upstreams.into_iter().map(Arc::new).collect(),
         routing: Arc::new(Routing::default()),
         access: Arc::new([]),
+        redirects: Arc::new([]),
         ticket_keys: Arc::new(TicketKeys { epoch: 1, masters: vec![[1; 32]], lifetime: 60, reset: [2; 32] }),
         limits: Arc::new(limits),
         access_log: None,

@@ -1,6 +1,8 @@
 //! A lane's own form of a snapshot: its TLS contexts and its pools, reached by counts that no other lane touches.
 
 use crate::latency::Latency;
+use crate::patterns::LanePattern;
+use crate::redirects::RedirectTable;
 use crate::snapshot::{Listener, Routing, Snapshot};
 use crate::upstream::group::{LaneUpstream, same_tls};
 use sealane_route::AccessRule;
@@ -17,6 +19,10 @@ pub(crate) struct LaneListener {
     pub routing: Arc<Routing>,
     /// The same for access rules.
     pub access: Arc<[AccessRule]>,
+    /// The lane's own expressions for paths, in the order of those of `routing`.
+    pub patterns: Rc<[LanePattern]>,
+    /// Of the same snapshot: tables of redirects.
+    pub redirects: Arc<[Arc<RedirectTable>]>,
     /// Of the same snapshot.
     pub latency: Arc<Latency>,
     /// By policy; built when first used.
@@ -28,6 +34,7 @@ pub(crate) struct LaneSnapshot {
     pub snapshot: Arc<Snapshot>,
     pub listeners: Vec<Rc<LaneListener>>,
     pub upstreams: Rc<[Rc<LaneUpstream>]>,
+    patterns: Rc<[LanePattern]>,
 }
 
 impl LaneListener {
@@ -89,11 +96,18 @@ impl LaneSnapshot {
         let same_upstreams = old.is_some_and(|o| {
             o.upstreams.len() == upstreams.len() && o.upstreams.iter().zip(&*upstreams).all(|(a, b)| Rc::ptr_eq(a, b))
         });
+        let same_routing = old.filter(|o| Arc::ptr_eq(&o.snapshot.routing, &snapshot.routing));
+        let patterns: Rc<[LanePattern]> = match same_routing {
+            Some(old) => old.patterns.clone(),
+            None => snapshot.routing.patterns.iter().map(LanePattern::new).collect(),
+        };
         let same_latency = old.is_some_and(|o| Arc::ptr_eq(&o.snapshot.latency, &snapshot.latency));
         let listeners = snapshot.listeners.iter().map(|listener| {
             let kept = old.and_then(|o| o.listeners.iter().find(|l| Arc::ptr_eq(&l.listener, listener)));
             let same_rules = kept.is_some_and(|k| {
-                Arc::ptr_eq(&k.routing, &snapshot.routing) && Arc::ptr_eq(&k.access, &snapshot.access)
+                Arc::ptr_eq(&k.routing, &snapshot.routing)
+                    && Arc::ptr_eq(&k.access, &snapshot.access)
+                    && Arc::ptr_eq(&k.redirects, &snapshot.redirects)
             });
             match kept {
                 Some(kept) if same_keys && same_upstreams && same_rules && same_latency => kept.clone(),
@@ -102,6 +116,8 @@ impl LaneSnapshot {
                     upstreams: upstreams.clone(),
                     routing: snapshot.routing.clone(),
                     access: snapshot.access.clone(),
+                    patterns: patterns.clone(),
+                    redirects: snapshot.redirects.clone(),
                     latency: snapshot.latency.clone(),
                     contexts: RefCell::new(kept.map_or(Vec::new(), |k| {
                         let contexts = k.contexts.borrow();
@@ -113,6 +129,6 @@ impl LaneSnapshot {
             }
         });
         let listeners = listeners.collect();
-        Self { snapshot, listeners, upstreams }
+        Self { snapshot, listeners, upstreams, patterns }
     }
 }

@@ -3,12 +3,16 @@
 //! Control fills [`Route`]s; a request that came by one keeps a reference to it, so that its response gets what the
 //! route says, whether a server or the gateway makes the response.
 
+use crate::cors::CorsRule;
 use crate::lane_state::LaneListener;
 use crate::latency::Place;
+use crate::pages::{ErrorPage, Maintenance};
+use crate::patterns::Groups;
 use crate::snapshot::Action;
 use sealane_http::claims::is_alike;
 use sealane_http::{FieldError, Fields, Known, RequestHead};
-use sealane_route::{Subject, path};
+use sealane_route::path::{self, Readings};
+use sealane_route::{Found, Subject};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +24,8 @@ pub struct Route {
     pub label: String,
     /// Never [`Action::Routes`].
     pub action: Action,
+    /// The expression that the path has matched: an index into the snapshot's patterns.
+    pub pattern: Option<usize>,
     /// Who may come: indices into the snapshot's access rules, all of which the client must pass.
     pub access: Vec<usize>,
     /// A server that must admit the request.
@@ -30,10 +36,25 @@ pub struct Route {
     pub response: Vec<FieldEdits>,
     /// The value of `Strict-Transport-Security`, sent over TLS only (RFC 6797 §7.2).
     pub hsts: Option<String>,
-    /// What stands in the place of the path that the rule matched.
-    pub rewrite: Option<String>,
+    /// What becomes of the path.
+    pub rewrite: Option<Rewrite>,
     /// Indices into the snapshot's rate limits; the request must pass all of them.
     pub rate_limits: Vec<usize>,
+    /// What clients get in the place of errors: the route's own, then those of its host.
+    pub error_pages: Vec<ErrorPage>,
+    /// Requests get 503.
+    pub maintenance: Option<Maintenance>,
+    /// What pages of other origins may do.
+    pub cors: Option<CorsRule>,
+}
+
+/// How a request's path is changed for the upstream. The query stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rewrite {
+    /// This stands in the place of the path that the rule matched.
+    Prefix(String),
+    /// This is the whole path: pieces of text and groups.
+    Path(Vec<Piece>),
 }
 
 /// Which server is asked, and how.
@@ -97,6 +118,8 @@ pub enum Piece {
     Query,
     /// Path and query behind what the rule matched.
     Rest,
+    /// What this group of the rule's pattern matched: 1 to 9.
+    Group(usize),
 }
 
 /// Sends the client elsewhere.
@@ -114,8 +137,13 @@ impl Redirect {
         self.to.iter().any(|piece| matches!(piece, Piece::Host))
     }
 
+    /// Whether the target has a part of the path that a pattern matched.
+    pub(crate) fn names_groups(&self) -> bool {
+        self.to.iter().any(|piece| matches!(piece, Piece::Group(_)))
+    }
+
     /// The value of `Location`; `matched` is what the rule took of the path.
-    pub(crate) fn location(&self, head: &RequestHead, tls: bool, matched: usize, out: &mut Vec<u8>) {
+    pub(crate) fn location(&self, head: &RequestHead, tls: bool, matched: usize, groups: &Groups, out: &mut Vec<u8>) {
         out.clear();
         let target = head.target();
         let path = head.path();
@@ -126,6 +154,7 @@ impl Redirect {
                 Piece::Host => out.extend_from_slice(head.host_name().as_bytes()),
                 // An asterisk (RFC 9112 §3.2.4) or an authority has no place here.
                 Piece::Uri | Piece::Path | Piece::Query | Piece::Rest if !path.starts_with(b"/") => {}
+                Piece::Group(number) => push_path(out, groups[*number]),
                 Piece::Uri => push_path(out, target),
                 Piece::Path => push_path(out, path),
                 Piece::Query => out.extend_from_slice(&target[path.len()..]),
@@ -138,12 +167,18 @@ impl Redirect {
     }
 }
 
-/// Appends a path. One that begins with `//` and stands first would name a host (RFC 3986 §4.2).
+/// Appends a path. One that begins with `//` and stands first would name a host (RFC 3986 §4.2); so would `/\`, as browsers
+/// read it.
 fn push_path(out: &mut Vec<u8>, path: &[u8]) {
-    let extra = path.iter().take_while(|b| **b == b'/').count();
-    let skip =
-        if out.is_empty() || out.ends_with(b"/") { extra.saturating_sub(usize::from(out.is_empty())) } else { 0 };
-    out.extend_from_slice(&path[skip.min(path.len())..]);
+    let slashes = path.iter().take_while(|b| matches!(b, b'/' | b'\\')).count();
+    match () {
+        () if out.is_empty() && slashes > 0 => {
+            out.push(b'/');
+            out.extend_from_slice(&path[slashes..]);
+        }
+        () if out.ends_with(b"/") => out.extend_from_slice(&path[slashes..]),
+        () => out.extend_from_slice(path),
+    }
 }
 
 /// Which route a request came by.
@@ -153,11 +188,13 @@ pub(crate) struct RouteRef {
     index: usize,
     /// What the rule took of the path's literal reading.
     pub matched: usize,
+    /// The entry of the table that has the path.
+    pub entry: Option<usize>,
 }
 
 impl RouteRef {
-    pub fn new(listener: Rc<LaneListener>, index: usize, matched: usize) -> Self {
-        Self { listener, index, matched }
+    pub fn new(listener: Rc<LaneListener>, found: Found<usize>) -> Self {
+        Self { listener, index: *found.value, matched: found.matched, entry: found.entry }
     }
 
     pub fn listener(&self) -> &Rc<LaneListener> {
@@ -166,6 +203,11 @@ impl RouteRef {
 
     pub fn route(&self) -> Option<&Route> {
         self.listener.routing.routes.get(self.index)
+    }
+
+    /// What pages of other origins may do.
+    pub fn cors(&self) -> Option<&CorsRule> {
+        self.route()?.cors.as_ref()
     }
 
     /// Where the durations of the route's requests are recorded.
@@ -198,44 +240,96 @@ impl RouteRef {
         self.route().into_iter().flat_map(|route| &route.response).for_each(|edits| edits.clean(trailers));
     }
 
+    /// What the groups of the route's pattern have matched of a path. `None` where that cannot be said in whole characters.
+    pub fn groups<'p>(&self, path: &'p [u8], literal: &mut Vec<u8>) -> Option<Groups<'p>> {
+        let Some(pattern) = self.route().and_then(|route| route.pattern) else { return Some(Groups::default()) };
+        self.listener.patterns.get(pattern)?.groups(path, literal)
+    }
+
     /// Changes a request for the upstream.
-    pub fn prepare(&self, head: &mut RequestHead, text: &mut Vec<u8>) -> Result<(), FieldError> {
+    pub fn prepare(&self, head: &mut RequestHead, text: &mut Vec<u8>) -> Result<(), Unprepared> {
         let Some(route) = self.route() else { return Ok(()) };
-        if let Some(prefix) = &route.rewrite
+        if let Some(rewrite) = &route.rewrite
             && head.path().starts_with(b"/")
         {
-            text.clear();
-            text.extend_from_slice(prefix.as_bytes());
-            let path = head.path();
-            let rest = path::rest_behind(path, self.matched);
-            if !rest.is_empty() && !rest.starts_with(b"/") {
-                text.push(b'/');
-            }
-            text.extend_from_slice(rest);
-            if text.is_empty() {
-                text.push(b'/');
-            }
-            text.extend_from_slice(&head.target()[path.len()..]);
+            self.write_path(rewrite, head.path(), text)?;
+            text.extend_from_slice(&head.target()[head.path().len()..]);
             // Both are made of what may stand in a target.
-            head.set_target(text).map_err(|_| FieldError::Value)?;
+            head.set_target(text).map_err(|_| Unprepared::Path)?;
         }
-        route.request.iter().try_for_each(|edits| edits.apply(&mut head.fields))
+        route.request.iter().try_for_each(|edits| edits.apply(&mut head.fields)).map_err(|_| Unprepared::Fields)
+    }
+
+    /// Writes the path that the upstream gets.
+    fn write_path(&self, rewrite: &Rewrite, path: &[u8], text: &mut Vec<u8>) -> Result<(), Unprepared> {
+        match rewrite {
+            Rewrite::Prefix(prefix) => {
+                text.clear();
+                text.extend_from_slice(prefix.as_bytes());
+                let rest = path::rest_behind(path, self.matched);
+                if !rest.is_empty() && !rest.starts_with(b"/") {
+                    text.push(b'/');
+                }
+                text.extend_from_slice(rest);
+                if text.is_empty() {
+                    text.push(b'/');
+                }
+            }
+            Rewrite::Path(pieces) => {
+                let groups = self.groups(path, text).ok_or(Unprepared::Path)?;
+                text.clear();
+                for piece in pieces {
+                    match piece {
+                        Piece::Text(written) => text.extend_from_slice(written.as_bytes()),
+                        Piece::Group(number) => text.extend_from_slice(groups[*number]),
+                        // A rewrite has no other pieces.
+                        _ => {}
+                    }
+                }
+                // Groups and text can make together what neither is: a segment `..`, or a host in the place of the path.
+                if text.starts_with(b"//") || Readings::of(text).is_err() {
+                    return Err(Unprepared::Path);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
+/// Why a request cannot be changed as its route says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unprepared {
+    /// The new path is none that a server should get.
+    Path,
+    /// The fields have no room for what is added.
+    Fields,
+}
+
 /// A request's head as rules see it.
-pub(crate) struct Request<'h>(pub &'h RequestHead);
+pub(crate) struct Request<'h> {
+    pub head: &'h RequestHead,
+    pub method: &'h [u8],
+    pub listener: &'h LaneListener,
+}
 
 impl Subject for Request<'_> {
     fn method(&self) -> &[u8] {
-        self.0.method_name()
+        self.method
+    }
+
+    fn matches(&self, pattern: usize, path: &[u8]) -> bool {
+        self.listener.patterns.get(pattern).is_some_and(|pattern| pattern.matches(path))
+    }
+
+    fn entry(&self, list: usize, path: &[u8]) -> Option<usize> {
+        self.listener.redirects.get(list)?.find(path)
     }
 
     fn any_field(&self, name: &str, accepts: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         if name.eq_ignore_ascii_case("host") {
-            return !self.0.authority().is_empty() && accepts(self.0.authority());
+            return !self.head.authority().is_empty() && accepts(self.head.authority());
         }
-        self.0.fields.iter().any(|(_, n, value)| is_alike(n, name.as_bytes()) && accepts(value))
+        self.head.fields.iter().any(|(_, n, value)| is_alike(n, name.as_bytes()) && accepts(value))
     }
 }
 
@@ -255,7 +349,9 @@ mod tests {
         let text = |s: &str| Piece::Text(s.to_owned());
         let to = |pieces: Vec<Piece>, target: &str, matched: usize| {
             let mut out = Vec::new();
-            Redirect { status: 301, to: pieces }.location(&head(target), true, matched, &mut out);
+            let mut groups = Groups::default();
+            (groups[1], groups[2]) = (b"a%2Fb", b"/\\evil.example");
+            Redirect { status: 301, to: pieces }.location(&head(target), true, matched, &groups, &mut out);
             String::from_utf8(out).unwrap()
         };
         assert_eq!(
@@ -269,6 +365,9 @@ mod tests {
         // Nobody is sent to a host of the client's choice.
         assert_eq!(to(vec![Piece::Uri], "//evil.example/", 0), "/evil.example/");
         assert_eq!(to(vec![Piece::Rest], "/x//evil.example/", 2), "/evil.example/");
+        assert_eq!(to(vec![Piece::Uri], "/\\evil.example/", 0), "/evil.example/");
+        assert_eq!(to(vec![text("/"), Piece::Group(2)], "/x", 0), "/evil.example");
+        assert_eq!(to(vec![text("/"), Piece::Group(1), text("/x")], "/x", 0), "/a%2Fb/x");
         assert_eq!(to(vec![text("https://"), Piece::Host, Piece::Uri], "*", 0), "https://example.com");
     }
 

@@ -8,7 +8,10 @@ use crate::access_log::AccessLogRules;
 use crate::challenges::Challenges;
 use crate::latency::Latency;
 use crate::limits::RateLimit;
+use crate::pages::{ErrorPage, Page};
+use crate::patterns::Pattern;
 use crate::quic::succession::QuicPredecessor;
+use crate::redirects::RedirectTable;
 use crate::rules::{Redirect, Route};
 use crate::upstream::balance::{Balance, HashKey, Sticky};
 use crate::upstream::server_state::{GroupState, ServerState};
@@ -19,6 +22,7 @@ use sealane_sys::fastopen::Cookie;
 use sealane_tls::policy::{ClientPolicy, ListenerTls, TicketKeys};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +42,8 @@ pub struct Snapshot {
     pub routing: Arc<Routing>,
     /// Who may come, by address: listeners, hosts and routes name the rules by index.
     pub access: Arc<[AccessRule]>,
+    /// Tables of redirects: actions name them by index.
+    pub redirects: Arc<[Arc<RedirectTable>]>,
     /// The key ring for session tickets.
     pub ticket_keys: Arc<TicketKeys>,
     /// Limits and timeouts of clients.
@@ -61,6 +67,14 @@ pub struct Routing {
     pub routes: Vec<Route>,
     /// Routes name them by index.
     pub rate_limits: Vec<RateLimit>,
+    /// Expressions for paths: routes name them by index.
+    pub patterns: Vec<Pattern>,
+    /// Bodies of error pages: routes and hosts name them by index.
+    pub pages: Vec<Page>,
+    /// The error pages of hosts, in the order of a listener's actions.
+    pub host_pages: Vec<Vec<ErrorPage>>,
+    /// Some route has a rule for pages of other origins.
+    pub has_cors: bool,
     /// New connections, by the client's address.
     pub connection_rate: Option<RateLimit>,
     /// New TLS sessions (full or resumed), by the client's address.
@@ -178,6 +192,15 @@ pub enum Action {
     },
     /// Answered with the address of another place.
     Redirect(Redirect),
+    /// The same, by a table of paths.
+    RedirectTable {
+        /// Index into [`Snapshot::redirects`].
+        table: usize,
+        /// For entries without a status of their own.
+        status: u16,
+        /// The request's query goes into the target.
+        keep_query: bool,
+    },
     /// By path, method and fields: an index into [`Routing::routes`].
     Routes(RouteTable<usize>),
     /// Not a matter of requests: connections for this name are relayed as they are to the upstream group with this
@@ -274,8 +297,10 @@ pub enum UpstreamHttp {
 pub struct Server {
     /// As configured, for logs: `127.0.0.1:3000`.
     pub name: String,
-    /// Where to connect.
+    /// Where to connect; of a server at a Unix socket a loopback address with port 0.
     pub address: SocketAddr,
+    /// The path of its Unix socket.
+    pub socket: Option<Arc<Path>>,
     /// Used only when no other server of the group can be.
     pub backup: bool,
     /// The value of the cookie by which clients stick to it, in hexadecimal.

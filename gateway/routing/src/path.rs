@@ -12,6 +12,8 @@
 //!
 //! A plain path, with none of `%`, `;`, `\`, `//` and `/.`, has one reading: itself. Finding that out is one pass.
 
+use std::ops::Range;
+
 /// Steps that all readings of one path may take together.
 const BUDGET: usize = 64 * 1024;
 
@@ -233,6 +235,9 @@ pub(crate) struct Reading {
     parameters: Parameters,
 }
 
+/// The reading that takes nothing for what it could be.
+const LITERAL: Reading = Reading { merge: false, slash: false, back: Back::Data, parameters: Parameters::Kept };
+
 /// The work that is left for the readings of one path.
 pub(crate) struct Budget(usize);
 
@@ -295,15 +300,14 @@ impl Reading {
 }
 
 /// Whether a rule may have this path: one that is its own literal reading.
-pub(crate) fn is_literal(path: &[u8]) -> bool {
+pub fn is_literal(path: &[u8]) -> bool {
     let Ok(readings) = Readings::of(path) else { return false };
     let mut text = Vec::new();
     // A file's path is of any length.
     let mut budget = Budget(usize::MAX);
-    let literal = Reading { merge: false, slash: false, back: Back::Data, parameters: Parameters::Kept };
     path.starts_with(b"/")
         && !readings.empty_segment
-        && literal.write(path, usize::MAX, &mut text, &mut budget).is_ok()
+        && LITERAL.write(path, usize::MAX, &mut text, &mut budget).is_ok()
         && text == path
 }
 
@@ -319,6 +323,32 @@ pub fn rest_behind(path: &[u8], length: usize) -> &[u8] {
         seen += unit.length();
     }
     &path[at..]
+}
+
+/// Writes the literal reading of a path: the one that patterns are matched against, and that [`spelled`] refers to.
+pub fn write_literal(path: &[u8], out: &mut Vec<u8>) -> Result<(), BadPath> {
+    LITERAL.write(path, usize::MAX, out, &mut Budget(path.len()))
+}
+
+/// A part of a path as it was spelled, by its place in the literal reading. `None` where the part begins or ends within a
+/// character that is encoded in both, such as `%2F`.
+pub fn spelled(path: &[u8], part: Range<usize>) -> Option<&[u8]> {
+    let (mut at, mut seen) = (0, 0);
+    let mut start = None;
+    loop {
+        if seen == part.start {
+            start = Some(at);
+        }
+        if seen == part.end {
+            return Some(&path[start?..at]);
+        }
+        if seen > part.end || at >= path.len() {
+            return None;
+        }
+        let (unit, length) = Unit::at(path, at).ok()?;
+        at += length;
+        seen += unit.length();
+    }
 }
 
 #[cfg(test)]
@@ -447,5 +477,28 @@ mod tests {
         ] {
             assert_eq!(rest_behind(spelled.as_bytes(), prefix.len()), rest.as_bytes(), "{spelled}");
         }
+    }
+    #[test]
+    fn parts_are_as_they_were_spelled() {
+        let mut literal = Vec::new();
+        for (path, part, wanted) in [
+            ("/a/b", 1..2, Some("a")),
+            ("/a/b", 0..4, Some("/a/b")),
+            ("/a/b", 4..4, Some("")),
+            ("/%61%20b/c", 1..3, Some("%61%20")),
+            ("/a%2Fb/c", 1..6, Some("a%2Fb")),
+            // Within `%2F`.
+            ("/a%2Fb/c", 1..3, None),
+            ("/a%2Fb/c", 3..6, None),
+            ("/a%25b", 2..5, Some("%25")),
+            ("/a%25b", 2..4, None),
+            ("/a%3Bb", 2..3, Some("%3B")),
+            ("/a", 1..9, None),
+        ] {
+            write_literal(path.as_bytes(), &mut literal).unwrap();
+            assert_eq!(spelled(path.as_bytes(), part.clone()), wanted.map(str::as_bytes), "{path} {part:?}");
+        }
+        write_literal(b"/%41%2f%5C;x//y", &mut literal).unwrap();
+        assert_eq!(literal, b"/A%2F\\;x//y");
     }
 }

@@ -3,18 +3,24 @@
 //! Which rule wins, of those that match:
 //!
 //! 1. one for exactly this path,
-//! 2. the one with the longest path prefix (by whole segments: `/api` is a prefix of `/api/x`, not of `/apix`),
-//! 3. one that names methods,
-//! 4. the one with the most conditions on fields,
-//! 5. the first in the file.
+//! 2. one for a list that has this path,
+//! 3. the one with the longest path prefix (by whole segments: `/api` is a prefix of `/api/x`, not of `/apix`),
+//! 4. one with a pattern for the path,
+//! 5. one that names methods,
+//! 6. the one with the most conditions on fields,
+//! 7. the first in the file.
 //!
-//! Looking up costs one hash per segment of the path, as far as the deepest rule goes, whatever the number of rules.
+//! Looking up costs one hash per segment of the path, as far as the deepest rule goes, whatever the number of rules; and one
+//! search for each pattern beside the prefixes of the path.
 
 use crate::path::{self, BadPath, Budget, Readings};
 use std::collections::HashMap;
 
 /// A rule's path has no more segments, so that a long path costs no more.
 pub const MAX_DEPTH: usize = 32;
+
+/// Bytes of paths that the patterns of one look-up may search, all patterns and readings together.
+pub const MAX_SEARCHED: usize = 256 * 1024;
 
 /// Which paths a rule is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +29,8 @@ pub enum PathRule {
     Exact(String),
     /// This path and everything below it. A slash at its end makes no difference; `/` is every path.
     Prefix(String),
+    /// The paths of a list, by its number ([`Subject::entry`]).
+    Listed(usize),
 }
 
 /// What a field must be like.
@@ -43,6 +51,8 @@ pub enum FieldRule {
 pub struct Conditions {
     /// The path.
     pub path: PathRule,
+    /// A pattern that the path must match, too, by its number ([`Subject::matches`]).
+    pub pattern: Option<usize>,
     /// One of these methods; empty: any.
     pub methods: Vec<String>,
     /// Fields, by name.
@@ -63,17 +73,44 @@ pub trait Subject {
 
     /// Whether a field of this name has a value for which `accepts` says yes.
     fn any_field(&self, name: &str, accepts: &mut dyn FnMut(&[u8]) -> bool) -> bool;
+
+    /// Whether a reading of the path matches the pattern with this number, in time that is linear in its length.
+    fn matches(&self, _pattern: usize, _path: &[u8]) -> bool {
+        false
+    }
+
+    /// The entry that the list with this number has for a reading of the path.
+    fn entry(&self, _list: usize, _path: &[u8]) -> Option<usize> {
+        None
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Rule<T> {
+    pattern: Option<usize>,
     methods: Box<[String]>,
     fields: Box<[(String, FieldRule)]>,
     value: T,
 }
 
 impl<T> Rule<T> {
-    fn applies(&self, subject: &impl Subject) -> bool {
+    /// Whether all conditions hold but that on the path's prefix. `searched`: the bytes that patterns have searched so far.
+    #[inline]
+    fn applies(&self, path: &[u8], subject: &impl Subject, searched: &mut usize) -> Result<bool, BadPath> {
+        match self.pattern {
+            None => Ok(self.is_for(subject)),
+            Some(pattern) => Ok(self.is_for(subject) && {
+                *searched = searched.saturating_add(path.len());
+                if *searched > MAX_SEARCHED {
+                    return Err(BadPath::TooComplex);
+                }
+                subject.matches(pattern, path)
+            }),
+        }
+    }
+
+    /// Whether the conditions on the method and the fields hold.
+    fn is_for(&self, subject: &impl Subject) -> bool {
         let method = subject.method();
         (self.methods.is_empty() || self.methods.iter().any(|m| m.as_bytes() == method))
             && self.fields.iter().all(|(name, rule)| match rule {
@@ -85,8 +122,8 @@ impl<T> Rule<T> {
     }
 
     /// Smaller comes first.
-    fn rank(&self) -> (bool, usize) {
-        (self.methods.is_empty(), usize::MAX - self.fields.len())
+    fn rank(&self) -> (bool, bool, usize) {
+        (self.pattern.is_none(), self.methods.is_empty(), usize::MAX - self.fields.len())
     }
 }
 
@@ -96,15 +133,18 @@ pub struct RouteTable<T> {
     exact: HashMap<Box<[u8]>, Vec<Rule<T>>>,
     /// Without the slash at the end, so `/` is empty.
     prefix: HashMap<Box<[u8]>, Vec<Rule<T>>>,
+    /// Rules for the paths of lists.
+    listed: Vec<(usize, Rule<T>)>,
     /// Most segments of a prefix.
     deepest: usize,
-    /// Bytes of the longest path of a rule.
-    longest: usize,
+    /// Bytes of a path that say which rule is for it: those of the longest path of a rule and one more; with patterns or lists
+    /// all.
+    decisive: usize,
 }
 
 impl<T> Default for RouteTable<T> {
     fn default() -> Self {
-        Self { exact: HashMap::new(), prefix: HashMap::new(), deepest: 0, longest: 0 }
+        Self { exact: HashMap::new(), prefix: HashMap::new(), listed: Vec::new(), deepest: 0, decisive: 1 }
     }
 }
 
@@ -115,20 +155,36 @@ pub struct Found<'t, T> {
     pub value: &'t T,
     /// How many bytes of the path's literal reading its path took.
     pub matched: usize,
+    /// The entry of the list that has the path.
+    pub entry: Option<usize>,
 }
+
+/// What a look-up for one reading leads to: the rule, how much of the reading its path took, and the entry of its list.
+type LookedUp<'t, T> = Option<(&'t Rule<T>, usize, Option<usize>)>;
 
 impl<T> RouteTable<T> {
     /// Adds a rule behind those that are there.
     pub fn insert(&mut self, conditions: Conditions, value: T) -> Result<(), RuleError> {
+        let rule = Rule {
+            pattern: conditions.pattern,
+            methods: conditions.methods.into(),
+            fields: conditions.fields.into(),
+            value,
+        };
         let (exact, written) = match &conditions.path {
             PathRule::Exact(p) => (true, p.as_bytes()),
             PathRule::Prefix(p) => (false, p.as_bytes()),
+            PathRule::Listed(list) => {
+                self.decisive = usize::MAX;
+                self.listed.push((*list, rule));
+                return Ok(());
+            }
         };
         if !path::is_literal(written) {
             return Err(RuleError::Path);
         }
-        self.longest = self.longest.max(written.len());
-        let rule = Rule { methods: conditions.methods.into(), fields: conditions.fields.into(), value };
+        // One byte more shows that a segment goes on.
+        let decisive = if rule.pattern.is_some() { usize::MAX } else { written.len() + 1 };
         let list = if exact {
             self.exact.entry(written.into()).or_default()
         } else {
@@ -140,6 +196,7 @@ impl<T> RouteTable<T> {
             self.deepest = self.deepest.max(depth);
             self.prefix.entry(key.into()).or_default()
         };
+        self.decisive = self.decisive.max(decisive);
         // Behind its equals: the order of the file.
         let at = list.partition_point(|r| r.rank() <= rule.rank());
         list.insert(at, rule);
@@ -148,54 +205,66 @@ impl<T> RouteTable<T> {
 
     /// What all rules are for, in no order.
     pub fn values(&self) -> impl Iterator<Item = &T> {
-        self.exact.values().chain(self.prefix.values()).flatten().map(|rule| &rule.value)
+        let listed = self.listed.iter().map(|(_, rule)| rule);
+        self.exact.values().chain(self.prefix.values()).flatten().chain(listed).map(|rule| &rule.value)
     }
 
     /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.prefix.is_empty()
+        self.exact.is_empty() && self.prefix.is_empty() && self.listed.is_empty()
     }
 
     /// Finds the rule for a request, by its path without the query. All readings of the path must select the same one.
     pub fn find(&self, path: &[u8], subject: &impl Subject) -> Result<Option<Found<'_, T>>, BadPath> {
         let readings = Readings::of(path)?;
-        let rule =
-            if readings.is_plain() { self.look_up(path, subject) } else { self.agreed(readings, path, subject)? };
-        Ok(rule.map(|(rule, matched)| Found { value: &rule.value, matched }))
+        let rule = if readings.is_plain() {
+            self.look_up(path, subject, &mut 0)?
+        } else {
+            self.agreed(readings, path, subject)?
+        };
+        Ok(rule.map(|(rule, matched, entry)| Found { value: &rule.value, matched, entry }))
     }
 
     /// The rule that all readings select.
-    fn agreed(
-        &self,
-        readings: Readings,
-        path: &[u8],
-        subject: &impl Subject,
-    ) -> Result<Option<(&Rule<T>, usize)>, BadPath> {
-        // No rule is longer, and one byte more shows that a segment goes on.
-        let most = self.longest + 1;
-        let mut text = Vec::with_capacity(path.len().min(most) + 3);
-        let mut budget = Budget::default();
-        let mut agreed: Option<Option<(&Rule<T>, usize)>> = None;
+    fn agreed(&self, readings: Readings, path: &[u8], subject: &impl Subject) -> Result<LookedUp<'_, T>, BadPath> {
+        let mut text = Vec::with_capacity(path.len().min(self.decisive) + 3);
+        let (mut budget, mut searched) = (Budget::default(), 0);
+        let mut agreed: Option<LookedUp<'_, T>> = None;
+        let same = |found: LookedUp<'_, T>| found.map(|(rule, _, entry)| (std::ptr::from_ref(rule), entry));
         for reading in readings.all() {
-            reading.write(path, most, &mut text, &mut budget)?;
-            let found = self.look_up(&text, subject);
+            reading.write(path, self.decisive, &mut text, &mut budget)?;
+            let found = self.look_up(&text, subject, &mut searched)?;
             match agreed {
                 None => agreed = Some(found),
-                Some(first) if first.map(|(rule, _)| rule as *const _) == found.map(|(rule, _)| rule as *const _) => {}
+                Some(first) if same(first) == same(found) => {}
                 Some(_) => return Err(BadPath::Ambiguous),
             }
         }
         Ok(agreed.flatten())
     }
 
-    /// Finds the rule for one reading of a path, and how much of that its path took.
-    fn look_up(&self, path: &[u8], subject: &impl Subject) -> Option<(&Rule<T>, usize)> {
-        let pick = |rules: &'_ Vec<Rule<T>>| rules.iter().position(|r| r.applies(subject));
+    /// Finds the rule for one reading of a path.
+    fn look_up(&self, path: &[u8], subject: &impl Subject, searched: &mut usize) -> Result<LookedUp<'_, T>, BadPath> {
+        let mut pick = |rules: &[Rule<T>]| -> Result<Option<usize>, BadPath> {
+            for (at, rule) in rules.iter().enumerate() {
+                if rule.applies(path, subject, searched)? {
+                    return Ok(Some(at));
+                }
+            }
+            Ok(None)
+        };
         if !self.exact.is_empty()
             && let Some(rules) = self.exact.get(path)
-            && let Some(at) = pick(rules)
+            && let Some(at) = pick(rules)?
         {
-            return Some((&rules[at], path.len()));
+            return Ok(Some((&rules[at], path.len(), None)));
+        }
+        for (list, rule) in &self.listed {
+            if let Some(entry) = subject.entry(*list, path)
+                && rule.is_for(subject)
+            {
+                return Ok(Some((rule, path.len(), Some(entry))));
+            }
         }
         // Where segments end: before each slash but the first, and at the end.
         let mut ends = [0; MAX_DEPTH + 1];
@@ -213,12 +282,12 @@ impl<T> RouteTable<T> {
         }
         for end in ends[..count].iter().rev() {
             if let Some(rules) = self.prefix.get(&path[..*end])
-                && let Some(at) = pick(rules)
+                && let Some(at) = pick(rules)?
             {
-                return Some((&rules[at], *end));
+                return Ok(Some((&rules[at], *end, None)));
             }
         }
-        None
+        Ok(None)
     }
 }
 
@@ -233,9 +302,22 @@ mod tests {
 
     struct Request(&'static str, Vec<(&'static str, &'static str)>);
 
+    /// Stand-ins for patterns: what the path contains, by number.
+    const PATTERNS: [&str; 3] = ["/v1/", "admin", "x"];
+    /// The list with the number 0.
+    const LIST: [&str; 3] = ["/old", "/old/x", "//old"];
+
     impl Subject for Request {
         fn method(&self) -> &[u8] {
             self.0.as_bytes()
+        }
+
+        fn matches(&self, pattern: usize, path: &[u8]) -> bool {
+            String::from_utf8_lossy(path).contains(PATTERNS[pattern])
+        }
+
+        fn entry(&self, list: usize, path: &[u8]) -> Option<usize> {
+            LIST.iter().position(|listed| list == 0 && listed.as_bytes() == path)
         }
 
         fn any_field(&self, name: &str, accepts: &mut dyn FnMut(&[u8]) -> bool) -> bool {
@@ -245,7 +327,11 @@ mod tests {
 
     fn conditions(path: PathRule, methods: &[&str], fields: Vec<(&str, FieldRule)>) -> Conditions {
         let fields = fields.into_iter().map(|(n, r)| (n.to_owned(), r)).collect();
-        Conditions { path, methods: methods.iter().map(|m| (*m).to_owned()).collect(), fields }
+        Conditions { path, pattern: None, methods: methods.iter().map(|m| (*m).to_owned()).collect(), fields }
+    }
+
+    fn pattern(path: &str, number: usize) -> Conditions {
+        Conditions { pattern: Some(number), ..conditions(prefix(path), &[], vec![]) }
     }
 
     fn prefix(p: &str) -> PathRule {
@@ -331,6 +417,67 @@ mod tests {
         assert_eq!(find("DELETE", vec![("a", "")]), "any");
         // Methods are case-sensitive (RFC 9110 §9.1).
         assert_eq!(find("post", vec![]), "any");
+    }
+
+    #[test]
+    fn patterns_win_among_rules_with_the_same_path_alone() {
+        let t = table(vec![
+            (conditions(prefix("/"), &["GET"], vec![]), "root"),
+            (pattern("/", 0), "v1"),
+            (pattern("/api", 1), "admin of the api"),
+            (conditions(prefix("/closed"), &[], vec![]), "closed"),
+            (conditions(PathRule::Exact("/exact/v1/".into()), &[], vec![]), "exactly"),
+        ]);
+        for (path, wanted) in [
+            ("/", "root"),
+            ("/a/v1/b", "v1"),
+            ("/api/v1/x", "v1"),
+            ("/api/v1/admin", "admin of the api"),
+            ("/closed/v1/x", "closed"),
+            ("/exact/v1/", "exactly"),
+            ("/a/%761/b", "v1"),
+            ("/a/v1/x%2Fy", "v1"),
+            // A long path is read as a whole.
+            (&format!("/{}/v1/", "a".repeat(1000)), "v1"),
+        ] {
+            assert_eq!(find(&t, path), Some(wanted), "{path}");
+        }
+        for path in ["/a/v1%2Fb", "/a/v1;x/b", "/a//v1%2f", "/a\\v1/", "/api/v1/x;admin"] {
+            let found = t.find(path.as_bytes(), &Request("GET", vec![]));
+            assert_eq!(found, Err(BadPath::Ambiguous), "{path}");
+        }
+    }
+
+    #[test]
+    fn patterns_search_no_more_than_they_may() {
+        let many = (0..100).map(|_| (pattern("/", 0), "v1")).collect();
+        let t = table(many);
+        let find = |length: usize| t.find(format!("/{}", "a".repeat(length)).as_bytes(), &Request("GET", vec![]));
+        assert_eq!(find(1000), Ok(None));
+        assert_eq!(find(MAX_SEARCHED / 100), Err(BadPath::TooComplex));
+    }
+
+    #[test]
+    fn lists_come_behind_exact_paths_and_before_prefixes() {
+        let mut t = table(vec![
+            (conditions(prefix("/"), &[], vec![]), "root"),
+            (conditions(prefix("/old/x"), &[], vec![]), "prefix"),
+            (conditions(PathRule::Exact("/old/x".into()), &["POST"], vec![]), "exactly"),
+        ]);
+        t.insert(conditions(PathRule::Listed(0), &[], vec![]), "listed").unwrap();
+        let entry = |path: &str, method| {
+            t.find(path.as_bytes(), &Request(method, vec![])).map(|f| f.map(|f| (*f.value, f.entry)))
+        };
+        assert_eq!(entry("/old", "GET"), Ok(Some(("listed", Some(0)))));
+        assert_eq!(entry("/%6fld", "GET"), Ok(Some(("listed", Some(0)))));
+        assert_eq!(entry("/old/x", "GET"), Ok(Some(("listed", Some(1)))));
+        assert_eq!(entry("/old/x", "POST"), Ok(Some(("exactly", None))));
+        assert_eq!(entry("/old/x/y", "GET"), Ok(Some(("prefix", None))));
+        assert_eq!(entry("/old/", "GET"), Ok(Some(("root", None))));
+        // Two readings with two entries, and one reading that is not listed.
+        assert_eq!(entry("//old", "GET"), Err(BadPath::Ambiguous));
+        assert_eq!(entry("/old;x", "GET"), Err(BadPath::Ambiguous));
+        assert!(t.values().any(|value| *value == "listed"));
     }
 
     #[test]

@@ -32,6 +32,27 @@ pub struct Asked<'a> {
     pub trailers: &'a [(&'a str, &'a str)],
 }
 
+/// A whole response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// Its status.
+    pub status: u16,
+    /// Its fields, by their names in lower case.
+    pub fields: Vec<(String, String)>,
+    /// Its body.
+    pub body: String,
+}
+
+impl Answered {
+    /// The value of a field that is there at most once.
+    #[track_caller]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let all: Vec<&str> = self.fields.iter().filter(|(n, _)| n == name).map(|(_, v)| v.as_str()).collect();
+        assert!(all.len() < 2, "{name} is there {} times: {:?}", all.len(), self.fields);
+        all.first().copied()
+    }
+}
+
 impl Everywhere {
     /// `plain` is the address of the listener without TLS; the other one is the gateway's.
     #[track_caller]
@@ -50,17 +71,23 @@ impl Everywhere {
     #[track_caller]
     pub fn first_two(&self, target: &str) -> [(u16, String); 2] {
         let asked = Asked { method: "GET", target, ..Asked::default() };
-        [first(self.plain, asked), second(self.plain, asked)]
+        [first(self.plain, asked), second(self.plain, asked)].map(|answered| (answered.status, answered.body))
     }
 
     /// Status and body by version.
     #[track_caller]
     pub fn ask(&mut self, asked: Asked) -> [(u16, String); 3] {
+        self.answers(asked).map(|answered| (answered.status, answered.body))
+    }
+
+    /// Whole responses by version.
+    #[track_caller]
+    pub fn answers(&mut self, asked: Asked) -> [Answered; 3] {
         let asked = Asked { method: if asked.method.is_empty() { "GET" } else { asked.method }, ..asked };
         [first(self.plain, asked), second(self.plain, asked), self.third(asked)]
     }
 
-    fn third(&mut self, asked: Asked) -> (u16, String) {
+    fn third(&mut self, asked: Asked) -> Answered {
         let with_body = !asked.trailers.is_empty();
         let length = if with_body { BodyLength::Chunked } else { BodyLength::None };
         let mut bytes = headers(asked.method, asked.target, asked.fields, length);
@@ -74,11 +101,12 @@ impl Everywhere {
         }
         let id = self.third.open(&bytes, true);
         let response = self.third.response(id).unwrap_or_else(|e| panic!("{}: {e:?}", asked.target));
-        (response.status, String::from_utf8_lossy(&response.body).into_owned())
+        let body = String::from_utf8_lossy(&response.body).into_owned();
+        Answered { status: response.status, fields: response.fields, body }
     }
 }
 
-fn first(address: SocketAddr, asked: Asked) -> (u16, String) {
+fn first(address: SocketAddr, asked: Asked) -> Answered {
     let mut text = format!("{} {} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n", asked.method, asked.target);
     asked.fields.iter().for_each(|(name, value)| text.push_str(&format!("{name}: {value}\r\n")));
     if asked.trailers.is_empty() {
@@ -92,7 +120,8 @@ fn first(address: SocketAddr, asked: Asked) -> (u16, String) {
     // It may answer and close before it has read everything.
     let _ = wire.send(text);
     let response = wire.response(asked.method).unwrap_or_else(|broken| panic!("{}: {broken:?}", asked.target));
-    (response.status(), response.text())
+    let fields = response.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
+    Answered { status: response.status(), fields, body: response.text() }
 }
 
 fn map(fields: &[(&str, &str)]) -> HeaderMap {
@@ -103,7 +132,7 @@ fn map(fields: &[(&str, &str)]) -> HeaderMap {
     fields.iter().map(pair).collect()
 }
 
-fn second(address: SocketAddr, asked: Asked) -> (u16, String) {
+fn second(address: SocketAddr, asked: Asked) -> Answered {
     let mut request = Request::builder().method(asked.method).uri(format!("http://{HOST}{}", asked.target));
     request.headers_mut().expect("the test's target is legal").extend(map(asked.fields));
     let request = request.body(()).expect("the test's request is legal");
@@ -118,5 +147,7 @@ fn second(address: SocketAddr, asked: Asked) -> (u16, String) {
         }
         h2::answer(response).await
     });
-    (answer.status, String::from_utf8_lossy(&answer.body).into_owned())
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let fields = answer.headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+    Answered { status: answer.status, fields, body: String::from_utf8_lossy(&answer.body).into_owned() }
 }

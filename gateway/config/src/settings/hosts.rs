@@ -1,10 +1,15 @@
 //! `[[host]]`, `[[host.route]]` and what they have in common.
 
-use super::{Count, Many, One, Own, Shape, Strings, Text, Time, argument, table};
+use super::{Count, File, Flag, Many, One, Own, Shape, Strings, Text, Time, argument, table};
+use crate::cors::{self as cross_origin, Cors};
+use crate::pages;
 use crate::plan;
+use crate::redirects as tables;
 use crate::route as read;
-use crate::route::ForwardAuth;
+use crate::route::{ForwardAuth, Written};
 use crate::upstream::{Entry, entries, entries_shape};
+use sealane_proxy::cors::OriginPattern;
+use sealane_proxy::redirects::RedirectTable;
 use sealane_proxy::rules::{Piece, Redirect};
 use sealane_route::FieldRule;
 
@@ -52,9 +57,9 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
 
 table! {
     /// A route defines other rules for some of the host's requests. A route must have at least one of `path`, `exact`,
-    /// `methods` and `headers`, and exactly one of `to`, `upstream`, `respond` and `redirect`. [Routing](page:routing)
-    /// describes which route wins. The route's header changes, rate limits and access rules apply in addition to those
-    /// of the host.
+    /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `respond` and `redirect`. A route with
+    /// `redirects` needs neither. [Routing](page:routing) describes which route wins. The route's header changes, rate
+    /// limits and access rules apply in addition to those of the host.
     route "[[host.route]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE], example_is_commented = true;
 
     /// The name of the route in metrics and in the access log. If not set, the name consists of the route's methods and
@@ -66,6 +71,10 @@ table! {
         example("/api/");
     /// Only this path.
     exact: Own<String> = Own(read::path_text, || Shape::Text(Some("^/[^?#]*$"))), example("/api");
+    /// A regular expression (of the crate [regex](https://docs.rs/regex/latest/regex/#syntax), for bytes) that the path must match,
+    /// too. It may match anywhere in the path: begin with `^` and end with `$` for the whole path. See
+    /// [routing](page:routing#regular-expressions).
+    path_regex: Own<Written> = Own(read::path_regex, || Shape::Text(None)), example("^/users/([0-9]+)$");
     /// Methods, in capitals.
     methods: Own<Vec<String>> = Own(read::methods, || Shape::List(Box::new(Shape::Text(None)))), described("any"),
         example(["GET", "POST"]);
@@ -74,6 +83,11 @@ table! {
         vec![Shape::Flag, Shape::Text(None)])))), example({ X-Beta = true }), secret(Values);
     /// Replaces `path` in the request to the upstream. Needs `path` and an upstream.
     rewrite_prefix: Own<String> = Own(read::rewrite, || Shape::Text(Some("^/[^?#]*$"))), example("/v2/");
+    /// The path of the request to the upstream. `{1}` to `{9}` stand for the groups of `path_regex`, as the client has spelled
+    /// them. The query stays. Needs an upstream.
+    rewrite: Own<Vec<Piece>> = Own(read::rewritten, || Shape::Text(Some("^/[^?#]*$"))), example("/show/{1}");
+    /// A table of paths and their targets. Such a route is for the paths of the table; it has neither `path`, `exact` nor `path_regex`.
+    redirects: One = One(&redirects::TABLE), example({ file = "lists/redirects.txt" });
 }
 
 table! {
@@ -102,8 +116,8 @@ table! {
         aliases("proxy_pass", "reverse_proxy");
     /// The name of an `[[upstream]]`.
     upstream: Text = Text, sets("app"), aliases("backend");
-    /// A redirect: a URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. See
-    /// [routing](page:routing).
+    /// A redirect: a URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. `{1}` to `{9}` are the groups
+    /// of `path_regex`. See [routing](page:routing).
     redirect: Own<Redirect> = Own(read::redirect, || Shape::Either(
         vec![Shape::Text(None), Shape::Table(&redirect::TABLE)])), example("https://{host}{uri}");
     /// A fixed response of the gateway.
@@ -127,6 +141,91 @@ table! {
     /// control](page:access-control#ask-a-server).
     forward_auth: Own<ForwardAuth> = Own(read::forward_auth, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&forward_auth::TABLE)])), example({ upstream = "auth", path = "/verify" });
+    /// What pages of other origins may do: a table, or `false` in a route. A route without it uses the host's. See
+    /// [routing](page:routing#pages-of-other-origins).
+    cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),
+        example({ origins = ["https://app.example.com"] });
+    /// Requests get 503 while this is on. A route without it uses the host's. See
+    /// [routing](page:routing#error-pages-and-maintenance).
+    maintenance: One = One(&maintenance::TABLE), example({ enabled = false, retry_after = "10m" });
+    /// Pages for errors.
+    error_page: Many = Many(&error_page::TABLE);
+}
+
+table! {
+    /// A request for a path of the table is redirected. The table may have 500,000 entries, and costs a request one look-up.
+    redirects "redirects";
+
+    /// A file with a redirect on each line: a path, a target, and perhaps a status. A changed file is taken without a reload; one
+    /// with a mistake is refused, and the table before it stays.
+    file: File = File, example("lists/redirects.txt");
+    /// A table of paths and targets, in the place of `file`.
+    paths: Own<RedirectTable> = Own(tables::paths, || Shape::Map(Box::new(Shape::Text(None)))),
+        example({ "/old" = "/new" });
+    /// 301, 302, 303, 307 or 308, for entries without a status.
+    status: Count = Count(300..=399), default(308);
+    /// The request's query goes into the target.
+    keep_query: Flag = Flag, default(false);
+}
+
+table! {
+    /// A page for errors that the gateway responds with itself (a refusal, a server that cannot be reached), and for those of
+    /// servers. Pages of a route come before those of its host; the first page for a status counts.
+    error_page "[[host.error_page]]", example_is_commented = true;
+
+    /// Statuses from 400 to 599, and ranges of these.
+    statuses: Own<Vec<(u16, u16)>> = Own(pages::statuses, || Shape::List(Box::new(Shape::Either(
+        vec![Shape::Count(400..=599), Shape::Text(Some("^ *[0-9]{3} *(- *[0-9]{3} *)?$"))])))), required([404, "502-504"]);
+    /// The file with the body, of at most 64 KiB. It is read at the start and at each reload.
+    file: File = File, required("pages/error.html");
+    /// `Content-Type`.
+    content_type: Text = Text, described("by the end of the file's name: `.html`, `.json` or `.txt`"),
+        example("text/html; charset=utf-8");
+    /// The page also takes the place of servers' responses with these statuses, from 500 on.
+    upstream: Flag = Flag, default(false);
+}
+
+table! {
+    /// Requests get 503, but those of `allow`.
+    maintenance "maintenance";
+
+    /// The switch.
+    enabled: Flag = Flag, default(true);
+    /// The file with the body, of at most 64 KiB.
+    page: File = File, described("the `error_page` for 503, or a plain text"), example("pages/maintenance.html");
+    /// `Content-Type`.
+    content_type: Text = Text, described("by the end of the file's name: `.html`, `.json` or `.txt`"),
+        example("text/html; charset=utf-8");
+    /// `Retry-After`.
+    retry_after: Time = Time::TIMEOUT, example("10m");
+    /// Addresses and blocks of clients that are served as always.
+    allow: Strings = Strings, example(["10.0.0.0/8"]);
+    /// Files with more of `allow`, as `allow_file` of a host.
+    allow_file: Strings = Strings, example("lists/offices.txt");
+}
+
+table! {
+    /// Pages of other origins may read the responses (CORS). The gateway responds to preflights, and removes
+    /// `Access-Control-*` from responses of servers. It is the browser that enforces the rule: `cors` keeps no request away.
+    cors "cors";
+
+    /// `"*"`, or origins: `"https://app.example.com"`, `"https://*.example.com"` (one more label), `"https://**.example.com"` (any
+    /// number of labels).
+    origins: Own<Option<Vec<OriginPattern>>> = Own(cross_origin::origins, || Shape::List(Box::new(Shape::Text(None)))),
+        required(["https://app.example.com"]);
+    /// Methods that pages may use.
+    methods: Own<Vec<String>> = Own(read::methods, || Shape::List(Box::new(Shape::Text(None)))),
+        default(["GET", "HEAD", "POST"]);
+    /// Headers that pages may send, or `"*"`.
+    headers: Own<Vec<String>> = Own(cross_origin::headers, || Shape::List(Box::new(Shape::Text(None)))),
+        example(["Content-Type", "Authorization"]);
+    /// Headers of responses that pages may read, or `"*"`.
+    expose_headers: Own<Vec<String>> = Own(cross_origin::headers, || Shape::List(Box::new(Shape::Text(None)))),
+        example(["ETag"]);
+    /// Requests may carry cookies and other credentials. Excludes `"*"`.
+    credentials: Flag = Flag, default(false);
+    /// How long a browser may remember the response to a preflight.
+    max_age: Time = Time::ANY, example("10m");
 }
 
 table! {

@@ -109,6 +109,10 @@ request_headers = {}
 respond = {}
 redirect = { to = "/" }
 forward_auth = {}
+redirects = {}
+error_page = {}
+maintenance = {}
+cors = {}
 to = [{ url = "http://a" }]
 [[upstream]]
 name = "u"

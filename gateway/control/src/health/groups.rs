@@ -9,7 +9,7 @@ use sealane_proxy::server_state::{GroupState, ServerState};
 use sealane_proxy::snapshot::Upstream;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -52,7 +52,7 @@ impl Group {
 
     /// Names to resolve again, by their place in the plan.
     pub fn names(&self) -> Vec<(usize, String)> {
-        let names = self.plan.servers.iter().enumerate().filter(|(_, s)| s.host.parse::<IpAddr>().is_err());
+        let names = self.plan.servers.iter().enumerate().filter(|(_, s)| s.has_name());
         names.map(|(i, s)| (i, s.host.clone())).collect()
     }
 
@@ -152,6 +152,7 @@ impl Groups {
         let mut addresses = Vec::new();
         for (at, server) in plan.servers.iter().enumerate() {
             addresses.push(match (server.host.parse::<IpAddr>(), resolved.get(&server.host)) {
+                _ if server.socket.is_some() => vec![Ipv4Addr::LOCALHOST.into()],
                 (Ok(ip), _) => vec![ip],
                 (Err(_), Some(found)) => {
                     ttl = found.ttl.map(|new| ttl.map_or(new, |old| old.min(new))).or(ttl);
@@ -395,7 +396,8 @@ impl Groups {
                 out.push(ServerStatus {
                     upstream: group.base.name.clone(),
                     server: t.name.clone(),
-                    address: Some(t.address),
+                    // A server at a Unix socket has no port.
+                    address: (t.address.port() > 0).then_some(t.address),
                     up: t.is_usable(),
                     failing: t.checks.down.then(|| t.checks.reason.clone()),
                     ejected_for: t.ejected_until.map(|until| until.saturating_duration_since(now).as_secs() + 1),

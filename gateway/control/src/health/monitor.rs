@@ -1,7 +1,7 @@
 //! The thread that monitors the upstreams: it looks when somebody nudges it, when something is due, and four times a
 //! second.
 
-use super::probe::{Contexts, ask};
+use super::probe::{Contexts, Place, ask};
 use super::{Groups, Shared};
 use crate::config::{ResolverKind, ServerPlan};
 use crate::dns::Resolver;
@@ -71,11 +71,16 @@ fn start_checks(shared: &Arc<Shared>, groups: &mut Groups, contexts: &Rc<Context
             t.next_check = now + check.interval;
             let (check, upstream, contexts) = (check.clone(), upstream.clone(), contexts.clone());
             let (name, address) = (t.name.clone(), t.address);
-            let host = plan.servers.get(t.plan).map_or_else(|| name.clone(), ServerPlan::authority);
+            let planned = plan.servers.get(t.plan);
+            let host = planned.map_or_else(|| name.clone(), ServerPlan::authority);
+            let place = match planned.and_then(|server| server.socket.clone()) {
+                Some(socket) => Place::Socket(socket),
+                None => Place::Address(address),
+            };
             // Not a handle: a check that hangs must not keep what is given up alive.
             let weak = Arc::downgrade(shared);
             tokio::task::spawn_local(async move {
-                let asked = ask(&check, &upstream, &host, address, &contexts);
+                let asked = ask(&check, &upstream, &host, &place, &contexts);
                 let result = match tokio::time::timeout(check.timeout, asked).await {
                     Ok(result) => result,
                     Err(_) => Err("no response in time".to_owned()),

@@ -9,9 +9,10 @@ use sealane_tls::{ClientContext, Records, Session};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
 /// Most bytes of an answer that are read for its status.
 const MAX_HEAD: usize = 64 * 1024;
@@ -49,18 +50,39 @@ impl Contexts {
     }
 }
 
+/// Where a server is.
+pub(super) enum Place {
+    Address(SocketAddr),
+    /// A Unix socket.
+    Socket(Arc<Path>),
+}
+
+impl Place {
+    async fn connect(&self) -> std::io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Address(address) => Box::new(TcpStream::connect(address).await?),
+            Self::Socket(path) => Box::new(UnixStream::connect(path).await?),
+        })
+    }
+}
+
+/// What a check reads from and writes to.
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
 /// Asks a server. The error says what was wrong, in a few words. The caller bounds the time.
 pub(super) async fn ask(
     check: &HealthCheck,
     upstream: &Upstream,
     name: &str,
-    address: SocketAddr,
+    place: &Place,
     contexts: &Contexts,
 ) -> Result<(), String> {
     let io = |e: std::io::Error| e.to_string();
     // Servers for which HTTP/2 is set may know nothing else (gRPC); all others know HTTP/1.1.
     let h2 = upstream.http == UpstreamHttp::Two;
-    let mut stream = TcpStream::connect(address).await.map_err(io)?;
+    let mut stream = place.connect().await.map_err(io)?;
     // §2.1, §2.2 of proxy-protocol.txt: a connection of our own.
     match upstream.proxy_protocol {
         Some(1) => stream.write_all(b"PROXY UNKNOWN\r\n").await.map_err(io)?,
@@ -110,7 +132,7 @@ pub(super) async fn ask(
 
 /// A connection for one check.
 pub(super) struct Wire {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     session: Option<Session>,
     /// Received, but no whole record yet.
     pending: Vec<u8>,

@@ -232,7 +232,8 @@ mod tests {
     use crate::config::{HealthCheck, ServerPlan};
 
     fn plan() -> Plan {
-        let server = ServerPlan { host: "a".into(), port: 1, name: "a:1".into(), weight: 2, backup: false };
+        let server =
+            ServerPlan { host: "a".into(), port: 1, socket: None, name: "a:1".into(), weight: 2, backup: false };
         let health = HealthCheck {
             path: None,
             host: None,

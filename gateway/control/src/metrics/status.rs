@@ -194,6 +194,8 @@ struct Written {
     refused: u64,
     /// Lists of addresses whose changed files were taken, and refused.
     lists: (u64, u64),
+    /// Tables of redirects whose files have changed: taken, and refused.
+    redirects: (u64, u64),
     /// Why, by file, as long as they are.
     refusals: BTreeMap<String, String>,
     automatic: Option<Reporter>,
@@ -259,6 +261,13 @@ impl StatusRegistry {
         *(if good { &mut lists.0 } else { &mut lists.1 }) += 1;
     }
 
+    /// The file of a table of redirects has changed: the new table holds, or is refused.
+    pub fn redirects_read(&self, good: bool) {
+        let mut w = self.written();
+        let tables = &mut w.redirects;
+        *(if good { &mut tables.0 } else { &mut tables.1 }) += 1;
+    }
+
     /// Who tells how the certificates stand that an authority issues.
     pub fn automatic(&self, reporter: Option<Reporter>) {
         self.written().automatic = reporter;
@@ -317,6 +326,12 @@ impl StatusRegistry {
         );
         family.sample(&[("result", "good")], w.lists.0);
         family.sample(&[("result", "refused")], w.lists.1);
+        let mut family = out.counter(
+            "sealane_redirect_table_replacements_total",
+            "Tables of redirects whose files have changed, by what became of them.",
+        );
+        family.sample(&[("result", "good")], w.redirects.0);
+        family.sample(&[("result", "refused")], w.redirects.1);
         if let Some(reporter) = &w.automatic {
             let reports = reporter();
             let mut family = out.counter("sealane_acme_orders_total", "Orders for certificates, by result.");

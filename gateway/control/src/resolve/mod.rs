@@ -136,6 +136,10 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
                 let read = config::read_list_again(&file, &answers);
                 Reread::AddressList(file, read)
             }
+            FileSet::Redirects(file) => {
+                let read = config::read_redirects_again(&file, &answers);
+                Reread::Redirects(file, read)
+            }
         });
         read.collect()
     };

@@ -135,6 +135,7 @@ impl Listeners {
             upstreams: parts.upstreams,
             routing: parts.routing,
             access: parts.access,
+            redirects: parts.redirects,
             ticket_keys: ring.current(),
             limits: parts.limits,
             access_log: parts.access_log,

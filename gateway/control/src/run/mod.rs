@@ -426,7 +426,7 @@ impl Running {
     /// Takes certificates and lists that were read again. What is refused leaves what is served.
     fn take_files(&mut self, read: Vec<Reread>) -> Result<()> {
         let mut new = HashMap::new();
-        let mut lists = Vec::new();
+        let (mut lists, mut tables) = (Vec::new(), Vec::new());
         for read in read {
             match read {
                 Reread::Certificate(files, Ok((loaded, warnings))) => {
@@ -452,14 +452,26 @@ impl Running {
                     log::error!("{}: the list in use stays; the changed file is refused:\n{errors}", file.display());
                     self.status.list_read(false);
                 }
+                Reread::Redirects(file, Ok(table)) => {
+                    let (file_shown, entries) = (file.display(), table.len());
+                    log::info!("{file_shown} has changed: the new table of {entries} redirects holds from now on");
+                    self.status.redirects_read(true);
+                    tables.push((file, table));
+                }
+                Reread::Redirects(file, Err(errors)) => {
+                    log::error!("{}: the table in use stays; the changed file is refused:\n{errors}", file.display());
+                    self.status.redirects_read(false);
+                }
             }
         }
-        if !lists.is_empty() {
+        if !lists.is_empty() || !tables.is_empty() {
             lists.into_iter().for_each(|(file, set)| self.config.access.replace(&file, set));
+            tables.into_iter().for_each(|(file, table)| self.config.redirects.replace(&file, &table));
             // Everything else stays as it is, and with it what lanes have made of it. It holds while the gateway drains, too.
             let mut snapshot = (*self.published.newest()).clone();
             snapshot.generation += 1;
             snapshot.access = self.config.access.rules().clone();
+            snapshot.redirects = self.config.redirects.tables().clone();
             self.publish(snapshot);
         }
         if new.is_empty() || self.draining {

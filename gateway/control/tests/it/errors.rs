@@ -202,7 +202,7 @@ fn messages() {
         (route("path = \"/api/*\"\nrespond = {}"), "write path = \"/api/\": it matches everything below"),
         (route("path = \"api\"\nrespond = {}"), "write path = \"/api\""),
         (route("path = \"= /x\"\nrespond = {}"), "write exact = \"/x\""),
-        (route("path = \"~ ^/x\"\nrespond = {}"), "patterns are not supported"),
+        (route("path = \"~ ^/x\"\nrespond = {}"), "write path_regex = '^/x'"),
         (route("path = \"/a/../b\"\nrespond = {}"), "no request has the path"),
         (route("respond = {}"), "[[host.route]] does not say which requests it is for"),
         (route("path = \"/x\""), "[[host.route]] does not say what to do with requests"),

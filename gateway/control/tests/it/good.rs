@@ -2,6 +2,7 @@
 
 use super::files::Folder;
 use sealane_control::config::{AccessLogTarget, Config, ListenerParts, Trust, example, snapshot_parts};
+use sealane_proxy::rules::Rewrite;
 use sealane_proxy::snapshot::{Action, AddressHeader};
 use sealane_tls::policy::{ClientAuthMode, Group, Suite, Version};
 use std::time::Duration;
@@ -304,7 +305,8 @@ health = { path = "/up", interval = "1s", status = "200-204" }
     assert_eq!(routing.handshake_rate.as_ref().map(rate), Some((6, 60, 3)));
     assert_eq!(routing.rate_limits.iter().map(rate).collect::<Vec<_>>(), [(30, 60, 1)]);
     let [api, own] = &routing.routes[..] else { panic!("{:?}", routing.routes) };
-    assert_eq!((api.rewrite.as_deref(), api.hsts.as_deref()), (Some("/v1"), Some("max-age=31536000")));
+    assert_eq!(api.rewrite, Some(Rewrite::Prefix("/v1".to_owned())));
+    assert_eq!(api.hsts.as_deref(), Some("max-age=31536000"));
     assert_eq!(
         (own.hsts.as_deref(), &own.rate_limits[..], &api.rate_limits[..]),
         (Some("max-age=86400"), &[0][..], &[0][..])

@@ -478,10 +478,10 @@ fn unknown<'d>(import: &mut Import<'d>, l: &Location<'d>, serves: bool) {
     match harmless && l.internal().is_none() {
         true => import.missing(
             l.d,
-            "there are no regular expressions for paths: these requests go where the location with the longest prefix sends them",
+            "regular expressions for paths are not translated: these requests go where the location with the longest prefix sends them",
         ),
         false => {
-            import.decide(l.d, "there are no regular expressions for paths: say by routes which paths these are, or let the server refuse them");
+            import.decide(l.d, "regular expressions for paths are not translated: say by routes which paths these are (path_regex), or let the server refuse them");
             access::moot(import, &l.scope, "see the location");
         }
     }

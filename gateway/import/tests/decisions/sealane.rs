@@ -93,13 +93,18 @@ impl Sealane {
                     }
                 };
                 let fields = headers.iter().map(|(name, value)| (name.clone(), field(value))).collect();
-                let conditions = Conditions { path, methods: texts(route, "methods"), fields };
+                let conditions = Conditions { path, pattern: None, methods: texts(route, "methods"), fields };
                 let rewrite = text(route, "rewrite_prefix").map(str::to_owned);
                 let answer = answer(route).expect("a route does something");
                 routes.insert(conditions, Does { answer, rewrite }).expect("a path of a route");
             }
             if let Some(answer) = answer(host) {
-                let all = Conditions { path: PathRule::Prefix("/".into()), methods: Vec::new(), fields: Vec::new() };
+                let all = Conditions {
+                    path: PathRule::Prefix("/".into()),
+                    pattern: None,
+                    methods: Vec::new(),
+                    fields: Vec::new(),
+                };
                 routes.insert(all, Does { answer, rewrite: None }).unwrap();
             }
             out.hosts.push(routes);

@@ -205,6 +205,7 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     let failure = x.routed.failure.map(Failure::text);
     text("error", failure.as_ref().map(|f| f.as_bytes()));
     text("denied", x.routed.denied.map(|by| by.name().as_bytes()));
+    text("answered_by", x.routed.served.map(|by| by.name().as_bytes()));
     text("end", (x.ending == Ending::Idle).then_some(b"idle"));
     put("status", Value::Number(u64::from(x.status)));
     put("bytes_in", Value::Number(x.request_body.bytes));

@@ -29,11 +29,12 @@ use crate::memory::note_held;
 use crate::records::CLIENT_LEFT;
 use crate::relay::{half_close, relay_done};
 use crate::renewal::rules_hold;
+use crate::rules::Unprepared;
 use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
 use crate::snapshot::Action;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::selection::{Routed, add_response_headers, budget_allows, route_request, send_redirect};
+use crate::upstream::selection::{Routed, Served, add_response_headers, budget_allows, route_request, send_redirect};
 use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase};
 use sealane_http::{BodyLength, Known, Method};
@@ -127,6 +128,8 @@ pub(crate) fn run_action(
             send_redirect(proxy, cx, exchange, redirect, secure, 0, expects);
         }
         Action::Routes(table) => route_request(proxy, cx, exchange, listener, table, expects),
+        // A table is an action of routes alone.
+        Action::RedirectTable { .. } => refuse(proxy, cx, exchange, 500),
         // RFC 9110 §15.5.20: connections for this name are not for us to read; this one came for another.
         Action::Passthrough { .. } => refuse(proxy, cx, exchange, 421),
         Action::Proxy { upstream } => {
@@ -139,9 +142,15 @@ pub(crate) fn run_action(
                 return refuse(proxy, cx, exchange, 431);
             }
             if let Some(route) = &x.routed.route
-                && route.prepare(&mut x.request, scratch.text()).is_err()
+                && let Err(why) = route.prepare(&mut x.request, scratch.text())
             {
-                return refuse(proxy, cx, exchange, 500);
+                return match why {
+                    Unprepared::Fields => refuse(proxy, cx, exchange, 500),
+                    Unprepared::Path => {
+                        proxy.counters.bad_paths.inc();
+                        refuse(proxy, cx, exchange, 400);
+                    }
+                };
             }
             if let Some(host) = &upstream.upstream.host_header
                 && x.request.set_authority(host.as_bytes()).is_err()
@@ -263,15 +272,42 @@ pub(crate) fn refuse(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status:
 /// Sends an error's response.
 fn send_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
     let Some(x) = proxy.exchanges.get(exchange) else { return };
+    let replaced = x.routed.served == Some(Served::ReplacedPage);
+    let close = !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504) && !replaced
+        || x.machine.request() != Phase::Complete;
+    send_error_text(proxy, cx, exchange, status, close);
+}
+
+/// Sends the text or the page of an error.
+fn send_error_text(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16, close: bool) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let of_upstream = x.routed.served == Some(Served::ReplacedPage);
+    if let Some((listener, page)) = x.routed.page(status, of_upstream)
+        && let Some(page) = listener.routing.pages.get(page)
+    {
+        if x.routed.served.is_none() {
+            x.routed.served = Some(Served::ErrorPage);
+            proxy.counters.error_pages.inc();
+        }
+        return send_response(proxy, cx, exchange, status, page.content_type.as_bytes(), &page.body, close);
+    }
     let phrase = sealane_http::message::reason_phrase(status);
     let why = x.routed.failure.filter(|_| status == 502).and_then(Failure::told);
     let body = match why {
         Some(why) => format!("502 {phrase}: {why}\n"),
         None => format!("{status} {phrase}\n"),
     };
-    let close =
-        !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504) || x.machine.request() != Phase::Complete;
     send_response(proxy, cx, exchange, status, b"text/plain", body.as_bytes(), close);
+}
+
+/// Answers with an error that says nothing about the request's framing: `close` as the request wants it.
+pub(crate) fn respond_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16, close: bool) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let actions = x.machine.on(Event::Answer { status });
+    if actions.has(Do::Respond) {
+        send_error_text(proxy, cx, exchange, status, close);
+    }
+    perform(proxy, cx, exchange, actions.without(Do::Respond));
 }
 
 /// Answers from here.

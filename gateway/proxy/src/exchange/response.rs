@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::connections::Connections;
 use crate::exchange::authorize::{admit, restore_request};
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::perform;
+use crate::exchange::executor::{perform, refuse};
 use crate::exchange::streams::{
     ClientStream, client_close_after, client_credit, client_data, client_head, client_interim, server_reset,
 };
@@ -16,7 +16,7 @@ use crate::service::Proxy;
 use crate::upstream::selection::{DeniedBy, account_for_loss, add_response_headers, retry_is_granted};
 use sealane_exchange as machine;
 use sealane_exchange::{Action as Do, Actions, Direction, Event, Head, Phase};
-use sealane_http::{BodyLength, ParseError};
+use sealane_http::{BodyLength, Known, ParseError};
 use sealane_lane::{Context, Key};
 
 /// Why a server's side is given up.
@@ -86,6 +86,10 @@ pub(crate) fn response_arrived(
         client_interim(&mut proxy.connections, &proxy.exchanges, &mut proxy.scratch, exchange, client_stream);
         return true;
     }
+    if (500..600).contains(&status) && x.question.is_none() && x.routed.page(status, true).is_some() {
+        replace_response(proxy, cx, exchange, status);
+        return false;
+    }
     let confirms = !upgrade || !websocket::is_confirmation_due(x) || websocket::is_answered(x);
     let actions = x.machine.on(Event::Head(Head { status, switches: upgrade, confirms }));
     if actions.has(Do::RejectResponse) {
@@ -125,6 +129,19 @@ pub(crate) fn response_arrived(
     }
     perform(proxy, cx, exchange, actions.without(Do::ForwardHead));
     true
+}
+
+/// An error page takes the place of a server's response. What the server still sends is not read.
+fn replace_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    x.routed.succeeded();
+    if let Some(upstream) = &x.upstream {
+        upstream.record(proxy.settings.slot(), WAIT, cx.micros().saturating_sub(x.sent));
+    }
+    let retry_after = x.response.fields.get(Known::RetryAfter).and_then(|value| std::str::from_utf8(value).ok());
+    x.routed.replace(retry_after.and_then(|seconds| seconds.parse().ok()));
+    proxy.counters.error_pages_for_upstreams.inc();
+    refuse(proxy, cx, exchange, status);
 }
 
 /// How many of `want` bytes of the response's body can be taken now. 0: none, and the source is resumed when that

@@ -10,7 +10,7 @@ use crate::exchange::streams::UpstreamStream;
 use crate::latency::{CONNECT, HANDSHAKE};
 use crate::lifecycle::close_connection;
 use crate::service::Proxy;
-use crate::snapshot::UpstreamHttp;
+use crate::snapshot::{Server, UpstreamHttp};
 use crate::transport::{Transport, TransportError};
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h1::{idle_event, send_request, upstream_go_on};
@@ -19,12 +19,13 @@ use crate::upstream::h3::h3_dispatch;
 use crate::upstream::selection::{connect_failed, select_server};
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
 use rustix::io::Errno;
-use rustix::net::{getsockname, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
 use sealane_lane::{Context, Deadline, Key, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// Finds a connection for an exchange: one that is kept open, or a new one. After a kept connection was lost under it, only
 /// one that was begun since will do, shared or new.
@@ -87,7 +88,7 @@ fn connect_upstream(
     shared: bool,
     only_h1: bool,
 ) -> Result<(), Errno> {
-    let address = upstream.upstream.servers.get(server).ok_or(Errno::ADDRNOTAVAIL)?.address;
+    let place = upstream.upstream.servers.get(server).ok_or(Errno::ADDRNOTAVAIL)?;
     let begun = match upstream.upstream.syn_tls {
         None => None,
         Some(_) => {
@@ -99,7 +100,7 @@ fn connect_upstream(
     };
     let (mut transport, syn) = match begun {
         Some((transport, syn)) => (transport, Some(syn)),
-        None => (Transport::new(open_plainly(address)?), None),
+        None => (Transport::new(open_plainly(place)?), None),
     };
     proxy.counters.upstream_connects.inc();
     // Nothing can be read or written before the loop says so.
@@ -408,9 +409,25 @@ pub(crate) fn upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeo
 }
 
 /// A plain connection that is being made.
-fn open_plainly(address: SocketAddr) -> Result<OwnedFd, Errno> {
+fn open_plainly(server: &Server) -> Result<OwnedFd, Errno> {
+    if let Some(path) = &server.socket {
+        return open_socket(path);
+    }
+    let address = server.address;
     let opened = fastopen_open::socket(address).and_then(|fd| fastopen_open::open(fd, address));
     opened.map(|o| o.fd).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL))
+}
+
+/// Connects to a Unix socket, which succeeds or fails at once.
+fn open_socket(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&fd, &SocketAddrUnix::new(path)?) {
+        Ok(()) => Ok(fd),
+        // The queue of the listening socket is full (connect(2)): it is the server that has no room, not this machine.
+        Err(Errno::AGAIN) => Err(Errno::CONNREFUSED),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

@@ -5,15 +5,18 @@
 use crate::Failure;
 use crate::access::{Verdict, judge, turn_away};
 use crate::connections::Connections;
+use crate::cors::{Cors, preflight_method};
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::exchange::authorize::authorize;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{perform, refuse, respond, run_action};
+use crate::exchange::executor::{perform, refuse, respond, respond_error, run_action};
 use crate::exchange::response::{Loss, try_lost};
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
 use crate::latency::Place;
+use crate::pages::page_for;
+use crate::patterns::Groups;
 use crate::rules::{Redirect, Request, RouteRef};
 use crate::service::Proxy;
 use crate::snapshot::Action;
@@ -61,6 +64,31 @@ enum OwnAnswer {
     Location(Vec<u8>),
 }
 
+/// What of a response was not an upstream's own doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// `maintenance` has refused the request.
+    Maintenance,
+    /// An error page stands in the place of the gateway's text.
+    ErrorPage,
+    /// An error page stands in the place of the upstream's response.
+    ReplacedPage,
+    /// The gateway has answered a CORS preflight.
+    Preflight,
+}
+
+impl Served {
+    /// As the access log has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Maintenance => "maintenance",
+            Self::ErrorPage => "error_page",
+            Self::ReplacedPage => "error_page_for_upstream",
+            Self::Preflight => "cors_preflight",
+        }
+    }
+}
+
 /// Who has refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeniedBy {
@@ -68,6 +96,8 @@ pub(crate) enum DeniedBy {
     Address,
     /// The server of `forward_auth`.
     Server,
+    /// `cors`: a preflight for an origin that is not allowed.
+    Origin,
 }
 
 impl DeniedBy {
@@ -76,6 +106,7 @@ impl DeniedBy {
         match self {
             Self::Address => "address",
             Self::Server => "forward_auth",
+            Self::Origin => "cors",
         }
     }
 }
@@ -106,6 +137,11 @@ pub(crate) struct Routed {
     adds_headers: bool,
     /// Who has refused the request, if `allow`, `deny` or `forward_auth` did.
     pub denied: Option<DeniedBy>,
+    /// What has answered in the place of a server.
+    pub served: Option<Served>,
+    /// The page for an answer to maintenance: an index into the listener's pages.
+    page: Option<usize>,
+    cors: Cors,
 }
 
 impl Routed {
@@ -161,8 +197,30 @@ impl Routed {
 
     /// The request goes to another group now: what the way to the one before has left is forgotten.
     pub fn begin_again(&mut self) {
-        let Self { route, own, denied, adds_headers, .. } = std::mem::take(self);
-        *self = Self { route, own, denied, adds_headers, ..Self::default() };
+        let Self { host, route, own, denied, adds_headers, cors, .. } = std::mem::take(self);
+        *self = Self { host, route, own, denied, adds_headers, cors, ..Self::default() };
+    }
+
+    /// The page for an answer with this status, by its index among those of the listener. `of_upstream`: the answer is an
+    /// upstream's.
+    pub fn page(&self, status: u16, of_upstream: bool) -> Option<(Rc<LaneListener>, usize)> {
+        let (listener, host) = self.host.as_ref()?;
+        if let (Some(page), 503, false) = (self.page, status, of_upstream) {
+            return Some((listener.clone(), page));
+        }
+        let pages = match self.route.as_ref().and_then(RouteRef::route) {
+            Some(route) => &route.error_pages,
+            None => listener.routing.pages_of(*host),
+        };
+        page_for(pages, status, of_upstream).map(|page| (listener.clone(), page))
+    }
+
+    /// A page takes the place of the upstream's response, which has said when to come again.
+    pub fn replace(&mut self, retry_after: Option<u64>) {
+        self.served = Some(Served::ReplacedPage);
+        if let Some(seconds) = retry_after {
+            self.own = OwnAnswer::RetryAfter(seconds);
+        }
     }
 
     /// What the request brings to the choice of a server.
@@ -192,6 +250,9 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
 fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
     if let Some(route) = &x.routed.route {
         route.finish(&mut x.response.fields, secure);
+        if let (Some(cors), true) = (route.cors(), x.routed.cors != Cors::Off) {
+            cors.add_headers(&x.routed.cors, &mut x.response.fields);
+        }
     }
     // None of these can be refused: they are ours, and few.
     if ours {
@@ -233,7 +294,14 @@ pub(crate) fn route_request(
 ) {
     let Proxy { connections, exchanges, admission, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
-    let found = match table.find(x.request.path(), &Request(&x.request)) {
+    let asked = if listener.routing.has_cors { preflight_method(&x.request) } else { None };
+    let find = |method: &[u8]| table.find(x.request.path(), &Request { head: &x.request, method, listener });
+    // A preflight asks about the route of the request that is to follow.
+    let preflight = asked
+        .and_then(|method| find(method).ok().flatten())
+        .filter(|found| listener.routing.routes.get(*found.value).is_some_and(|route| route.cors.is_some()));
+    let is_preflight = preflight.is_some();
+    let found = match preflight.map_or_else(|| find(x.request.method_name()), |found| Ok(Some(found))) {
         Ok(Some(found)) => found,
         Ok(None) => return refuse(proxy, cx, exchange, 404),
         Err(_) => {
@@ -242,13 +310,35 @@ pub(crate) fn route_request(
         }
     };
     let Some(route) = listener.routing.routes.get(*found.value) else { return refuse(proxy, cx, exchange, 500) };
-    x.routed.route = Some(RouteRef::new(listener.clone(), *found.value, found.matched));
+    x.routed.route = Some(RouteRef::new(listener.clone(), found));
     x.routed.adds_headers = true;
+    if let Some(cors) = &route.cors {
+        x.routed.cors = cors.judge(&x.request, is_preflight);
+    }
     let Some(client) = connections.client_of(x.client_stream) else { return };
     if !route.access.is_empty() {
         let verdict = judge(connections, x, client, listener, &route.access);
         if verdict != Verdict::Admitted {
             return turn_away(proxy, cx, exchange, verdict, expects);
+        }
+    }
+    if let Some(maintenance) = &route.maintenance {
+        let verdict = match &maintenance.access {
+            Some(rule) => judge(connections, x, client, listener, &[*rule]),
+            None => Verdict::Denied,
+        };
+        match verdict {
+            Verdict::Admitted => {}
+            Verdict::TooEarly => return turn_away(proxy, cx, exchange, verdict, expects),
+            Verdict::Denied => {
+                x.routed.served = Some(Served::Maintenance);
+                x.routed.page = maintenance.page;
+                if let Some(seconds) = maintenance.retry_after {
+                    x.routed.own = OwnAnswer::RetryAfter(seconds);
+                }
+                proxy.counters.maintenance.inc();
+                return refuse(proxy, cx, exchange, 503);
+            }
         }
     }
     let name = client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes();
@@ -262,12 +352,29 @@ pub(crate) fn route_request(
     if let Some(ms) = wait {
         proxy.counters.rate_limited.inc();
         x.routed.own = OwnAnswer::RetryAfter(ms.div_ceil(1000));
-        return respond(proxy, cx, exchange, 429, b"text/plain", b"429 Too Many Requests\n", expects);
+        return respond_error(proxy, cx, exchange, 429, expects);
+    }
+    if is_preflight {
+        // Before any question of who it is: browsers send no credentials with it.
+        return answer_preflight(proxy, cx, exchange, expects);
     }
     if let Some(auth) = &route.forward_auth {
         return authorize(proxy, cx, exchange, listener, auth, expects);
     }
     run_route_action(proxy, cx, exchange, listener, &route.action, found.matched, expects);
+}
+
+/// Answers the question of a page of another origin what it may do.
+fn answer_preflight(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    if x.routed.cors == Cors::Refused {
+        proxy.counters.preflights_refused.inc();
+        x.routed.denied = Some(DeniedBy::Origin);
+        return refuse(proxy, cx, exchange, 403);
+    }
+    proxy.counters.preflights.inc();
+    x.routed.served = Some(Served::Preflight);
+    respond(proxy, cx, exchange, 204, b"", b"", expects);
 }
 
 /// Does what the route of a request says, once the request is admitted.
@@ -290,10 +397,16 @@ fn run_route_action(
     matched: usize,
     expects: bool,
 ) {
-    if let Action::Redirect(redirect) = action {
-        let Some(x) = proxy.exchanges.get(exchange) else { return };
-        let secure = proxy.connections.client_of(x.client_stream).is_some_and(|client| client.is_secure());
-        return send_redirect(proxy, cx, exchange, redirect, secure, matched, expects);
+    match action {
+        Action::Redirect(redirect) => {
+            let Some(x) = proxy.exchanges.get(exchange) else { return };
+            let secure = proxy.connections.client_of(x.client_stream).is_some_and(|client| client.is_secure());
+            return send_redirect(proxy, cx, exchange, redirect, secure, matched, expects);
+        }
+        Action::RedirectTable { table, status, keep_query } => {
+            return send_redirect_of_table(proxy, cx, exchange, (*table, *status, *keep_query), expects);
+        }
+        _ => {}
     }
     run_action(proxy, cx, exchange, listener, action, expects);
 }
@@ -313,10 +426,39 @@ pub(crate) fn send_redirect(
         return refuse(proxy, cx, exchange, 400);
     }
     let mut location = Vec::with_capacity(128);
-    redirect.location(&x.request, secure, matched, &mut location);
+    let groups = match &x.routed.route {
+        Some(route) if redirect.names_groups() => route.groups(x.request.path(), proxy.scratch.text()),
+        _ => Some(Groups::default()),
+    };
+    let Some(groups) = groups else {
+        proxy.counters.bad_paths.inc();
+        return refuse(proxy, cx, exchange, 400);
+    };
+    redirect.location(&x.request, secure, matched, &groups, &mut location);
     x.routed.own = OwnAnswer::Location(location);
     x.routed.adds_headers = true;
     respond(proxy, cx, exchange, redirect.status, b"text/plain", b"", expects);
+}
+
+/// Sends the client where a table says.
+fn send_redirect_of_table(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    exchange: Key,
+    (table, status, keep_query): (usize, u16, bool),
+    expects: bool,
+) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let found = x.routed.route.as_ref().and_then(|route| {
+        let entry = route.listener().redirects.get(table)?.entry(route.entry?)?;
+        let mut location = Vec::with_capacity(128);
+        entry.location(&x.request, keep_query, &mut location);
+        Some((location, entry.status.unwrap_or(status)))
+    });
+    let Some((location, status)) = found else { return refuse(proxy, cx, exchange, 500) };
+    x.routed.own = OwnAnswer::Location(location);
+    proxy.counters.table_redirects.inc();
+    respond(proxy, cx, exchange, status, b"text/plain", b"", expects);
 }
 
 /// Adds to a response what the way of its request says. Called once for each final response, before its head goes

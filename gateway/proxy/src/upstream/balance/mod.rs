@@ -257,6 +257,7 @@ mod tests {
             .map(|(i, ((_, backup), state))| Server {
                 name: format!("s{i}"),
                 address: ([127, 0, 0, 1], i as u16 + 1).into(),
+                socket: None,
                 backup: *backup,
                 sticky_id: [0; 16],
                 state: state.clone(),

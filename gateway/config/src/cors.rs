@@ -1,0 +1,104 @@
+//! `cors`: what pages of other origins may do.
+
+use super::decode::{self, At, Node, Section};
+use super::diagnostics::Sink;
+use super::route;
+use super::settings::cors as s;
+use sealane_proxy::cors::{CorsRule, OriginPattern};
+use toml::de::DeValue;
+
+/// What `cors` says.
+pub(super) enum Cors {
+    /// `false`: the host's does not hold here.
+    Off,
+    On(CorsRule),
+}
+
+pub(super) fn read(sink: &Sink, key: &str, node: &Node) -> Option<Cors> {
+    let table = match node.get_ref() {
+        DeValue::Boolean(false) => return Some(Cors::Off),
+        DeValue::Table(table) => table,
+        _ => {
+            let help =
+                format!("write {key} = {{ origins = [\"https://app.example.com\"] }}, or {key} = false in a route");
+            sink.error(&node.span(), format!("\"{key}\" is neither a table nor false"), Some(help));
+            return None;
+        }
+    };
+    let section = Section::new(sink, &s::TABLE, table, node.span());
+    let origins = section.required(&s::origins);
+    let methods = section.or(&s::methods);
+    let headers = section.optional_at(&s::headers);
+    let expose = section.optional_at(&s::expose_headers);
+    let credentials = section.or(&s::credentials);
+    let max_age = section.optional(&s::max_age);
+    let span = section.key_span("credentials");
+    section.finish();
+    let origins = origins?;
+    let all = origins.value.is_none();
+    if let (true, true, Some(span)) = (credentials, all, span) {
+        let help = "name the origins: with \"*\", every page that a user opens could act in the user's name".to_owned();
+        sink.error(&span, "\"credentials\" excludes the origin \"*\"", Some(help));
+        return None;
+    }
+    for names in [&headers, &expose].into_iter().flatten() {
+        if credentials && names.value.iter().any(|n| n == "*") {
+            let help = "name the headers: browsers take \"*\" for a header's name there".to_owned();
+            sink.error(&names.span, "\"credentials\" excludes the header \"*\"", Some(help));
+        }
+    }
+    let joined = |names: Option<At<Vec<String>>>| names.map(|n| n.value.join(", "));
+    Some(Cors::On(CorsRule {
+        origins: origins.value,
+        methods: methods.join(", "),
+        headers: joined(headers),
+        expose: joined(expose),
+        credentials,
+        max_age: max_age.map(|age| age.as_secs().to_string()),
+    }))
+}
+
+/// Origins; `None`: all.
+pub(super) fn origins(sink: &Sink, key: &str, node: &Node) -> Option<Option<Vec<OriginPattern>>> {
+    let written = decode::strings(sink, key, node)?;
+    if let [one] = &written[..]
+        && one.value == "*"
+    {
+        return Some(None);
+    }
+    let wanted = written.len();
+    let one = |origin: At<String>| {
+        let pattern = OriginPattern::parse(&origin.value);
+        if pattern.is_none() {
+            let bare = origin.value.trim_end_matches('/');
+            let help = match origin.value.as_str() {
+                "*" => "write \"*\" alone".to_owned(),
+                "null" => "pages without an origin cannot be told apart, so they cannot be allowed".to_owned(),
+                _ if OriginPattern::parse(&bare.to_ascii_lowercase()).is_some() => {
+                    format!("write \"{}\"", bare.to_ascii_lowercase())
+                }
+                text if !text.contains("://") => format!("write \"https://{bare}\""),
+                _ => "write a scheme, a host and a port that is not the scheme's own: \"https://app.example.com\", \
+                      \"https://*.example.com\", \"http://localhost:3000\""
+                    .to_owned(),
+            };
+            sink.error(&origin.span, format!("\"{}\" does not name an origin", origin.value), Some(help));
+        }
+        pattern
+    };
+    let good: Vec<OriginPattern> = written.into_iter().filter_map(one).collect();
+    (good.len() == wanted).then_some(Some(good))
+}
+
+/// Names of headers, or `"*"`.
+pub(super) fn headers(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
+    let names = decode::strings(sink, key, node)?;
+    let good = names.into_iter().filter(|name| {
+        let is_good = route::is_token(&name.value);
+        if !is_good {
+            sink.error(&name.span, format!("\"{}\" does not name a header", name.value), None);
+        }
+        is_good
+    });
+    Some(good.map(|name| name.value).collect())
+}

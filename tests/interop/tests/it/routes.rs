@@ -1,0 +1,677 @@
+//! Where requests go: regular expressions, tables of redirects, error pages, maintenance and CORS, over every version of HTTP.
+
+use sealane_interop::backend::{Backend, head_of, ok};
+use sealane_interop::gateway::{Gateway, configured, run};
+use sealane_interop::http::Message;
+use sealane_interop::peers::curl;
+use sealane_interop::site::{HOST, Site};
+use sealane_interop::versions::{Answered, Asked, Everywhere, VERSIONS};
+use sealane_interop::{eventually, need, ports};
+use std::net::SocketAddr;
+
+/// A gateway with a plain listener and one with TLS and HTTP/3, and an access log.
+fn gateway(site: &Site, rest: &str) -> (Gateway, SocketAddr) {
+    let plain = ports::free();
+    (configured(site, &text(site, plain, rest)), plain)
+}
+
+fn text(site: &Site, plain: SocketAddr, rest: &str) -> String {
+    format!(
+        r#"
+lanes = 1
+[admin]
+listen = "@ADMIN@"
+[log]
+access = {log:?}
+format = "json"
+[[listener]]
+address = "@ADDRESS@"
+http3 = true
+trusted_proxies = "127.0.0.1"
+[listener.tls]
+certificates = {{ cert = {cert:?}, key = {key:?} }}
+[[listener]]
+address = "{plain}"
+h2c = true
+trusted_proxies = "127.0.0.1"
+{rest}"#,
+        log = site.path().join("access.log"),
+        cert = site.ecdsa.cert,
+        key = site.ecdsa.key,
+    )
+}
+
+/// Says which target it was asked for.
+fn echo() -> Backend {
+    Backend::answering(|request: &Message| ok(request.target().as_bytes()))
+}
+
+fn counted(gateway: &Gateway, name: &str, label: &str) -> f64 {
+    gateway.metric_with(name, label).unwrap_or_default()
+}
+
+/// What `sealane check` says of these hosts.
+fn check(site: &Site, hosts: &str) -> String {
+    let file = site.file("checked.toml", format!("[[listener]]\naddress = \"127.0.0.1:0\"\n{hosts}"));
+    let output = run([std::ffi::OsStr::new("check"), "-c".as_ref(), file.as_os_str()]);
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// How often the access log has a text.
+fn logged(site: &Site, text: &str) -> usize {
+    let log = std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+    log.lines().filter(|line| line.contains(text)).count()
+}
+
+#[test]
+fn a_regular_expression_selects_and_rewrites() {
+    let site = Site::new();
+    let app = echo();
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+to = {url:?}
+[[host.route]]
+path_regex = '^/users/([0-9]+)/(.*)$'
+to = {url:?}
+rewrite = "/show/{{1}}/{{2}}"
+[[host.route]]
+name = "scripts"
+path_regex = '\.php$'
+respond = {{ status = 410 }}
+[[host.route]]
+path = "/closed/"
+respond = {{ status = 403 }}
+[[host.route]]
+path = "/api/"
+path_regex = '^/api/v[12]/'
+to = {url:?}
+rewrite_prefix = "/"
+[[host.route]]
+path_regex = '^/old-([a-z]+)(/.*)?$'
+redirect = {{ to = "https://{{host}}/new/{{1}}{{2}}{{query}}", status = 301 }}
+"#,
+        url = app.url()
+    );
+    let (gateway, plain) = gateway(&site, &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    for (path, wanted) in [
+        ("/users/7/x", "/show/7/x"),
+        ("/users/7/x%20y?a=/users/8/", "/show/7/x%20y?a=/users/8/"),
+        ("/users/%37/a%2Fb;c", "/show/%37/a%2Fb;c"),
+        ("/users/x/y", "/users/x/y"),
+        ("/Users/7/x", "/Users/7/x"),
+        ("/api/v1/x", "/v1/x"),
+        ("/api/v3/x", "/api/v3/x"),
+        ("/%5cx", "/%5cx"),
+    ] {
+        for (answer, version) in every.get(path).into_iter().zip(VERSIONS) {
+            assert_eq!(answer, (200, wanted.to_owned()), "{path} over {version}");
+        }
+    }
+    for (path, wanted) in [
+        ("/a.php", 410),
+        ("/a.ph%70", 410),
+        // A longer path wins over an expression of a shorter one.
+        ("/closed/a.php", 403),
+    ] {
+        assert_eq!(every.get(path).map(|(status, _)| status), [wanted; 3], "{path}");
+    }
+    for answer in every.answers(Asked { target: "/old-shop/a%20b?c", ..Asked::default() }) {
+        assert_eq!(
+            (answer.status, answer.field("location")),
+            (301, Some(&*format!("https://{HOST}/new/shop/a%20b?c")))
+        );
+    }
+    assert!(eventually(|| logged(&site, "\"route\":\"scripts\"") == 6));
+    assert!(eventually(|| logged(&site, r#""route":"~ ^/users/([0-9]+)/(.*)$""#) == 9));
+}
+
+/// A path for which one reading matches and another does not is refused, and so is one whose rewrite would be another path than the
+/// gateway has read.
+#[test]
+fn no_spelling_gets_past_an_expression() {
+    let site = Site::new();
+    let app = echo();
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+to = {url:?}
+[[host.route]]
+path_regex = '^/(admin|root)(/|$)'
+respond = {{ status = 403 }}
+[[host.route]]
+path_regex = '\.php$'
+respond = {{ status = 410 }}
+[[host.route]]
+path_regex = '^/join/(.)[^/](.)$'
+to = {url:?}
+rewrite = "/x/{{1}}{{2}}"
+[[host.route]]
+path_regex = '^/cut/(.)'
+to = {url:?}
+rewrite = "/cut-{{1}}"
+[[host.route]]
+path_regex = '^/host/(.*)$'
+to = {url:?}
+rewrite = "/{{1}}"
+"#,
+        url = app.url()
+    );
+    let (gateway, plain) = gateway(&site, &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut refused = 0;
+    for path in [
+        "/admin;x",
+        "/admin%3Bx",
+        "/%2fadmin",
+        "/admin%2Fx",
+        "//admin",
+        "/\\admin",
+        "/;x/root",
+        "/x.php;y",
+        "/x.php%3By",
+        // Two groups that make a segment of dots.
+        "/join/.x.",
+        // Half of an encoded character.
+        "/cut/%2Fx",
+        // A host in the place of a path.
+        "/host//evil.example/",
+        "/host/%00",
+    ] {
+        for ((status, body), version) in every.get(path).into_iter().zip(VERSIONS) {
+            assert_eq!(status, 400, "{path} over {version}: {body}");
+            refused += 1;
+        }
+    }
+    for (path, wanted) in [("/join/axb", "/x/ab"), ("/join/.xb", "/x/.b"), ("/host/a", "/a"), ("/cut/a", "/cut-a")] {
+        for (answer, version) in every.get(path).into_iter().zip(VERSIONS) {
+            assert_eq!(answer, (200, wanted.to_owned()), "{path} over {version}");
+        }
+    }
+    assert_eq!(gateway.metric("sealane_bad_paths_total"), Some(f64::from(refused)));
+    for (path, wanted) in [("/admin", 403), ("/%61dmin/x;y", 403), ("/a;b/c.php", 410)] {
+        assert_eq!(every.get(path).map(|(status, _)| status), [wanted; 3], "{path}");
+    }
+}
+
+#[test]
+fn an_expression_or_a_rewrite_that_is_wrong_is_named() {
+    let site = Site::new();
+    let route = |lines: &str| format!("[[host]]\nnames = [\"*\"]\nrespond = {{}}\n[[host.route]]\n{lines}\n");
+    for (lines, wanted) in [
+        ("path_regex = '^/('\nrespond = {}", "\"path_regex\" is refused: unclosed group"),
+        ("path_regex = '(a{1,100}){1,100}'\nrespond = {}", "it takes more than 64 KiB"),
+        ("path_regex = '(a)\\1'\nrespond = {}", "backreferences are not supported"),
+        ("path_regex = 'a'\nexact = '/a'\nrespond = {}", "\"path_regex\" and \"exact\" exclude each other"),
+        ("path = '^/a'\nrespond = {}", "write path_regex = '^/a'"),
+        ("path_regex = '(a)'\nredirect = '/{2}'", "there is no group {2}"),
+        ("path = '/a'\nredirect = '/{1}'", "{1} needs \"path_regex\""),
+        ("path_regex = '^/(.*)$'\nredirect = 'https://{1}/'", "a group stands in the host of a redirect"),
+        ("path_regex = '^/(.*)$'\nredirect = 'https://{host}{1}'", "a group stands in the host of a redirect"),
+        ("path_regex = '^/(.*)$'\nredirect = '{1}'", "has neither a scheme nor a path"),
+        ("path_regex = '^/(.*)$'\nredirect = '/x'\nrewrite = '/y'", "\"rewrite\" without an upstream"),
+        ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/{uri}'", "\"rewrite\" has groups only"),
+        ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/%{1}'", "a \"%\" that encodes nothing"),
+        ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/a?b={1}'", "contains more than a path"),
+        ("path = '/a'\nto = 'http://127.0.0.1:1'\nrewrite_prefix = '/b'\nrewrite = '/c'", "exclude each other"),
+    ] {
+        let said = check(&site, &route(lines));
+        assert!(said.contains(wanted), "{lines}\n{said}");
+    }
+}
+
+fn replacements(gateway: &Gateway, result: &str) -> f64 {
+    counted(gateway, "sealane_redirect_table_replacements_total", &format!("result=\"{result}\""))
+}
+
+fn location(answers: [Answered; 3]) -> [(u16, Option<String>); 3] {
+    answers.map(|answer| (answer.status, answer.field("location").map(str::to_owned)))
+}
+
+#[test]
+fn a_table_of_redirects_is_taken_as_a_whole_when_it_changes() {
+    let site = Site::new();
+    let app = echo();
+    let lines = |to: &str| (0..100_000).map(|n| format!("/old/{n} /{to}/{n}\n")).collect::<String>();
+    let file = site.file("moved.txt", format!("# moved\n{}/away https://example.com/?a#b 302\n", lines("new")));
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+to = {url:?}
+[[host.route]]
+name = "moved"
+redirects = {{ file = {file:?}, status = 301, keep_query = true }}
+response_headers = {{ set = {{ X-Moved = "1" }} }}
+[[host.route]]
+redirects = {{ paths = {{ "/a" = "/b", "/old/1" = "/never" }} }}
+methods = ["GET"]
+[[host.route]]
+exact = "/old/5"
+respond = {{ status = 204 }}
+[[host.route]]
+path = "/old/6"
+respond = {{ status = 204 }}
+"#,
+        url = app.url()
+    );
+    let (gateway, plain) = gateway(&site, &rest);
+    // Its connection over HTTP/3 is kept the whole time.
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut ask = |method: &str, target: &str| location(every.answers(Asked { method, target, ..Asked::default() }));
+    let to = |status: u16, target: &str| [(); 3].map(|()| (status, Some(target.to_owned())));
+    assert_eq!(ask("GET", "/old/0"), to(301, "/new/0"));
+    assert_eq!(ask("GET", "/old/99999?x=1"), to(301, "/new/99999?x=1"));
+    assert_eq!(ask("POST", "/ol%64/1"), to(301, "/new/1"));
+    assert_eq!(ask("GET", "/away?c"), to(302, "https://example.com/?a&c#b"));
+    assert_eq!(ask("GET", "/a?x"), to(308, "/b"));
+    assert_eq!(ask("PUT", "/a"), [(); 3].map(|()| (200, None)));
+    assert_eq!(ask("GET", "/old/5"), [(); 3].map(|()| (204, None)), "an exact path");
+    assert_eq!(ask("GET", "/old/6"), to(301, "/new/6"));
+    assert_eq!(ask("GET", "/old/100000"), [(); 3].map(|()| (200, None)));
+    for path in ["/old/7;x", "//a", "/old%2F7", "/old\\7"] {
+        assert_eq!(ask("GET", path), [(); 3].map(|()| (400, None)), "{path}");
+    }
+    assert_eq!(gateway.metric("sealane_table_redirects_total"), Some(18.0));
+    assert!(eventually(|| logged(&site, "\"route\":\"moved\"") == 15));
+
+    std::fs::write(&file, lines("newer")).expect("the test's file can be written");
+    assert!(eventually(|| replacements(&gateway, "good") >= 1.0), "{}", gateway.server.log());
+    assert_eq!(ask("GET", "/old/0"), to(301, "/newer/0"));
+    assert_eq!(ask("GET", "/away"), [(); 3].map(|()| (200, None)));
+    // A mistake: the table before it stays.
+    std::fs::write(&file, "/old/0 /newest/0\n/old/0 /again\n").expect("the test's file can be written");
+    assert!(eventually(|| replacements(&gateway, "refused") >= 1.0), "{}", gateway.server.log());
+    assert!(gateway.server.log().contains("moved.txt:2: a second target for \"/old/0\""), "{}", gateway.server.log());
+    assert_eq!(ask("GET", "/old/0"), to(301, "/newer/0"));
+}
+
+#[test]
+fn a_table_of_redirects_that_is_wrong_is_named() {
+    let site = Site::new();
+    let file = site.file("bad.txt", "/a /b\nold /new\n");
+    let route = |lines: &str| format!("[[host]]\nnames = [\"*\"]\nrespond = {{}}\n[[host.route]]\n{lines}\n");
+    for (lines, wanted) in [
+        ("redirects = {}", "\"redirects\" has neither \"file\" nor \"paths\""),
+        (&*format!("redirects = {{ file = {file:?} }}"), "bad.txt:2: no request has the path \"old\""),
+        ("redirects = { file = \"there-is-none.txt\" }", "cannot read the table of redirects"),
+        ("redirects = { paths = { \"/a\" = \"b\" } }", "\"b\" has neither a scheme nor a path"),
+        ("redirects = { paths = { \"/a\" = \"/a\" } }", "\"/a\" is redirected to itself"),
+        ("redirects = { paths = { \"/a\" = \"/b\" }, status = 305 }", "305 is not a redirect status"),
+        ("path = \"/\"\nredirects = { paths = { \"/a\" = \"/b\" } }", "excludes other conditions on the path"),
+        ("respond = {}\nredirects = { paths = { \"/a\" = \"/b\" } }", "exclude each other"),
+    ] {
+        let said = check(&site, &route(lines));
+        assert!(said.contains(wanted), "{lines}\n{said}");
+    }
+}
+
+/// A backend that answers with the status that the path names, with `Retry-After` and a body of its own.
+fn failing() -> Backend {
+    Backend::answering(|request: &Message| {
+        let status = &request.target()[1..4];
+        let body = "of the server";
+        let head = format!("HTTP/1.1 {status} x\r\nRetry-After: 7\r\nContent-Length: {}\r\n\r\n", body.len());
+        if request.method() == "HEAD" { head.into_bytes() } else { format!("{head}{body}").into_bytes() }
+    })
+}
+
+#[test]
+fn error_pages_stand_in_the_place_of_errors() {
+    let site = Site::new();
+    let server = failing();
+    let away = ports::free();
+    let host_page = site.file("host.html", "<h1>host</h1>");
+    let route_page = site.file("route.json", "{\"of\":\"route\"}");
+    let rest = format!(
+        r#"
+[[rate_limit]]
+name = "none"
+rate = "1/h"
+burst = 1
+[[host]]
+names = ["*"]
+to = {url:?}
+response_headers = {{ set = {{ X-Added = "1" }} }}
+[[host.error_page]]
+statuses = [400, 403, 429, "500-599"]
+file = {host_page:?}
+[[host.route]]
+path = "/503"
+to = {url:?}
+[[host.route.error_page]]
+statuses = "500-599"
+file = {route_page:?}
+upstream = true
+[[host.route]]
+path = "/away"
+to = "http://{away}"
+[[host.route]]
+path = "/denied"
+respond = {{}}
+deny = "127.0.0.0/8"
+[[host.route]]
+path = "/limited"
+respond = {{}}
+rate_limit = "none"
+[[host.route]]
+path = "/own"
+respond = {{ status = 503, body = "own" }}
+"#,
+        url = server.url()
+    );
+    let (gateway, plain) = gateway(&site, &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut ask = |method: &str, target: &str| every.answers(Asked { method, target, ..Asked::default() });
+    for (path, status) in [("/away", 502), ("/denied", 403), ("/x/..", 400)] {
+        for (answer, version) in ask("GET", path).into_iter().zip(VERSIONS) {
+            assert_eq!((answer.status, &*answer.body), (status, "<h1>host</h1>"), "{path} over {version}");
+            assert_eq!(answer.field("content-type"), Some("text/html; charset=utf-8"));
+            // A path that no route is for has no headers of a route.
+            assert_eq!(answer.field("x-added"), (status != 400).then_some("1"), "{path} over {version}");
+        }
+    }
+    for answer in ask("HEAD", "/denied") {
+        assert_eq!((answer.status, &*answer.body, answer.field("content-length")), (403, "", Some("13")));
+    }
+    // The route's own page, also in the place of the server's response; its body goes to nobody.
+    for _ in 0..2 {
+        for (answer, version) in ask("GET", "/503/x").into_iter().zip(VERSIONS) {
+            assert_eq!((answer.status, &*answer.body), (503, "{\"of\":\"route\"}"), "over {version}");
+            assert_eq!(answer.field("content-type"), Some("application/json"));
+            assert_eq!(answer.field("retry-after"), Some("7"));
+        }
+    }
+    for answer in ask("HEAD", "/503") {
+        assert_eq!((answer.status, &*answer.body, answer.field("content-length")), (503, "", Some("14")));
+    }
+    // Of the server, which no page of the host is for, and of the configuration.
+    for (path, status, body) in [("/500", 500, "of the server"), ("/404", 404, "of the server"), ("/own", 503, "own")] {
+        for (answer, version) in ask("GET", path).into_iter().zip(VERSIONS) {
+            assert_eq!((answer.status, &*answer.body), (status, body), "{path} over {version}");
+        }
+    }
+    let limited = ask("GET", "/limited");
+    assert!(limited.iter().filter(|a| a.status == 429).all(|a| a.body == "<h1>host</h1>"), "{limited:?}");
+    assert!(limited.iter().any(|a| a.status == 429 && a.field("retry-after").is_some()), "{limited:?}");
+    assert_eq!(counted(&gateway, "sealane_error_pages_total", "of=\"upstream\""), 9.0);
+    assert_eq!(counted(&gateway, "sealane_error_pages_total", "of=\"gateway\""), 14.0);
+    assert!(eventually(|| logged(&site, "\"answered_by\":\"error_page_for_upstream\"") == 9));
+}
+
+/// A response of 500 and a body that never ends: the page is the client's, and the connection of the client goes on.
+#[test]
+fn an_endless_error_of_a_server_is_not_read() {
+    let site = Site::new();
+    let server = Backend::start(|mut connection| {
+        while connection.request().is_some() {
+            connection.send("HTTP/1.1 500 x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+        }
+    });
+    let page = site.file("page.txt", "sorry");
+    let rest = format!(
+        "[[host]]\nnames = [\"*\"]\nto = {:?}\n[[host.error_page]]\nstatuses = 500\nfile = {page:?}\nupstream = true\n",
+        server.url()
+    );
+    let (gateway, plain) = gateway(&site, &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    for _ in 0..3 {
+        assert_eq!(every.get("/"), [(); 3].map(|()| (500, "sorry".to_owned())));
+    }
+    let answer = gateway.exchange(format!("POST / HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 4\r\n\r\nabcd"));
+    assert_eq!(answer.expect("a response").status(), 500);
+}
+
+#[test]
+fn maintenance_refuses_all_but_those_who_are_allowed() {
+    let site = Site::new();
+    let app = echo();
+    let page = site.file("maintenance.html", "<h1>soon</h1>");
+    let rest = |enabled: bool| {
+        format!(
+            r#"
+[[host]]
+names = ["*"]
+maintenance = {{ enabled = {enabled}, page = {page:?}, retry_after = "10m", allow = "203.0.113.0/24" }}
+[[host.route]]
+path = "/app"
+to = {url:?}
+[[host.route]]
+path = "/health"
+respond = {{ status = 200, body = "up" }}
+maintenance = {{ enabled = false }}
+"#,
+            url = app.url()
+        )
+    };
+    let plain = ports::free();
+    let gateway = configured(&site, &text(&site, plain, &rest(true)));
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut ask = |client: &str, target: &str| {
+        let fields = [("x-forwarded-for", client)];
+        every.answers(Asked { target, fields: &fields, ..Asked::default() })
+    };
+    for target in ["/app/x", "/nowhere"] {
+        for (answer, version) in ask("192.0.2.1", target).into_iter().zip(VERSIONS) {
+            assert_eq!((answer.status, &*answer.body), (503, "<h1>soon</h1>"), "{target} over {version}");
+            assert_eq!(answer.field("retry-after"), Some("600"));
+            assert_eq!(answer.field("content-type"), Some("text/html; charset=utf-8"));
+        }
+    }
+    assert!(app.requests().is_empty());
+    assert_eq!(ask("203.0.113.5", "/app").map(|a| a.status), [200; 3]);
+    assert_eq!(ask("203.0.113.5", "/nowhere").map(|a| a.status), [404; 3]);
+    assert_eq!(ask("192.0.2.1", "/health").map(|a| a.body), [(); 3].map(|()| "up".to_owned()));
+    assert_eq!(gateway.metric("sealane_maintenance_responses_total"), Some(6.0));
+    assert!(eventually(|| logged(&site, "\"answered_by\":\"maintenance\"") == 6));
+    // The switch, by a reload.
+    let new = text(&site, plain, &rest(false))
+        .replace("@ADDRESS@", &gateway.address.to_string())
+        .replace("@ADMIN@", &gateway.admin.to_string());
+    site.file(&*format!("sealane-{}.toml", gateway.address.port()), new);
+    gateway.server.hang_up();
+    assert!(eventually(|| ask("192.0.2.1", "/app").map(|a| a.status) == [200; 3]), "{}", gateway.server.log());
+    assert_eq!(ask("192.0.2.1", "/nowhere").map(|a| a.status), [404; 3]);
+}
+
+#[test]
+fn pages_of_other_origins_may_do_what_is_said() {
+    let site = Site::new();
+    let app = Backend::answering(|request: &Message| {
+        let answer = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: https://evil.example\r\n\
+                      Access-Control-Allow-Credentials: true\r\nContent-Length: 2\r\n\r\nhi";
+        if request.method() == "HEAD" { head_of(answer.as_bytes()).to_vec() } else { answer.into() }
+    });
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+to = {url:?}
+forward_auth = {{ upstream = "nobody", path = "/verify" }}
+cors = {{ origins = ["https://app.example.com", "https://*.example.net:8443"], methods = ["GET", "PUT"], headers = ["X-A", "Content-Type"], expose_headers = ["ETag"], credentials = true, max_age = "10m" }}
+[[host.route]]
+path = "/open"
+to = {url:?}
+forward_auth = false
+cors = {{ origins = "*" }}
+[[host.route]]
+path = "/app"
+to = {url:?}
+forward_auth = false
+[[host.route]]
+path = "/none"
+to = {url:?}
+forward_auth = false
+cors = false
+[[host.route]]
+path = "/put"
+methods = ["PUT"]
+to = {url:?}
+forward_auth = false
+[[host.route]]
+path = "/put"
+respond = {{ status = 405 }}
+cors = false
+[[host.route]]
+path = "/denied"
+respond = {{}}
+deny = "127.0.0.0/8"
+[[upstream]]
+name = "nobody"
+servers = "http://127.0.0.1:1"
+"#,
+        url = app.url()
+    );
+    let (gateway, plain) = gateway(&site, &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut ask = |method: &str, target: &str, fields: &[(&str, &str)]| {
+        every.answers(Asked { method, target, fields, ..Asked::default() })
+    };
+    let origin = ("origin", "https://app.example.com");
+    let wants = ("access-control-request-method", "PUT");
+    // A preflight is answered here, without a question of forward_auth, which nobody would answer.
+    for (origin, allowed) in [
+        ("https://app.example.com", true),
+        ("https://a.example.net:8443", true),
+        ("https://a.example.net", false),
+        ("https://evil.example", false),
+        ("null", false),
+    ] {
+        for (answer, version) in ask("OPTIONS", "/x", &[("origin", origin), wants]).into_iter().zip(VERSIONS) {
+            assert_eq!(answer.status, if allowed { 204 } else { 403 }, "{origin} over {version}");
+            assert_eq!(answer.field("vary"), Some("Origin"));
+            let wanted = |value: &'static str| allowed.then_some(value);
+            assert_eq!(answer.field("access-control-allow-origin"), allowed.then_some(origin));
+            assert_eq!(answer.field("access-control-allow-methods"), wanted("GET, PUT"));
+            assert_eq!(answer.field("access-control-allow-headers"), wanted("X-A, Content-Type"));
+            assert_eq!(answer.field("access-control-allow-credentials"), wanted("true"));
+            assert_eq!(answer.field("access-control-max-age"), wanted("600"));
+        }
+    }
+    assert!(app.requests().is_empty());
+    assert_eq!(counted(&gateway, "sealane_cors_preflights_total", "result=\"allowed\""), 6.0);
+    assert_eq!(counted(&gateway, "sealane_cors_preflights_total", "result=\"refused\""), 9.0);
+    assert!(eventually(|| logged(&site, "\"answered_by\":\"cors_preflight\"") == 6));
+    assert!(eventually(|| logged(&site, "\"denied\":\"cors\"") == 9));
+    // It passes what a request must pass by its address, and the route is that of the request to come.
+    assert_eq!(ask("OPTIONS", "/denied", &[origin, wants]).map(|a| a.status), [403; 3]);
+    assert_eq!(ask("OPTIONS", "/put", &[origin, wants]).map(|a| a.status), [204; 3]);
+    assert_eq!(ask("OPTIONS", "/put", &[origin, ("access-control-request-method", "GET")]).map(|a| a.status), [405; 3]);
+    // What is none, and where there is no rule: the server's.
+    assert_eq!(ask("OPTIONS", "/app", &[origin]).map(|a| a.status), [200; 3]);
+    for answer in ask("OPTIONS", "/none", &[origin, wants]) {
+        assert_eq!((answer.status, answer.field("access-control-allow-origin")), (200, Some("https://evil.example")));
+    }
+    // Requests: the server's own word is replaced.
+    for answer in ask("GET", "/app", &[origin]) {
+        assert_eq!(
+            (answer.status, answer.field("access-control-allow-origin")),
+            (200, Some("https://app.example.com"))
+        );
+        assert_eq!(answer.field("access-control-allow-credentials"), Some("true"));
+        assert_eq!(answer.field("access-control-expose-headers"), Some("ETag"));
+        assert_eq!(answer.field("vary"), Some("Origin"));
+        assert_eq!(answer.field("access-control-allow-methods"), None);
+    }
+    for fields in [&[("origin", "https://evil.example")][..], &[], &[origin, ("origin", "https://evil.example")]] {
+        for answer in ask("GET", "/app", fields) {
+            assert_eq!((answer.status, answer.field("access-control-allow-origin")), (200, None), "{fields:?}");
+            assert_eq!(
+                (answer.field("access-control-allow-credentials"), answer.field("vary")),
+                (None, Some("Origin"))
+            );
+        }
+    }
+    for answer in ask("GET", "/open", &[("origin", "https://evil.example")]) {
+        assert_eq!((answer.field("access-control-allow-origin"), answer.field("vary")), (Some("*"), None));
+        assert_eq!(answer.field("access-control-allow-credentials"), None);
+    }
+    // A page may read an error of the gateway, too.
+    for answer in ask("GET", "/x", &[origin]) {
+        assert_eq!(
+            (answer.status, answer.field("access-control-allow-origin")),
+            (502, Some("https://app.example.com"))
+        );
+    }
+}
+
+#[test]
+fn pages_maintenance_and_origins_that_are_wrong_are_named() {
+    let site = Site::new();
+    let host = |lines: &str| format!("[[host]]\nnames = [\"*\"]\nrespond = {{}}\n{lines}\n");
+    let large = site.file("large.html", "x".repeat((64 << 10) + 1));
+    for (lines, wanted) in [
+        ("cors = { origins = \"*\", credentials = true }", "\"credentials\" excludes the origin \"*\""),
+        (
+            "cors = { origins = \"https://a.example\", headers = \"*\", credentials = true }",
+            "excludes the header \"*\"",
+        ),
+        ("cors = { origins = \"https://a.example/\" }", "write \"https://a.example\""),
+        ("cors = { origins = \"a.example\" }", "write \"https://a.example\""),
+        ("cors = { origins = [\"*\", \"https://a.example\"] }", "write \"*\" alone"),
+        ("cors = { origins = \"null\" }", "cannot be told apart"),
+        ("cors = {}", "cors has no \"origins\""),
+        ("cors = true", "\"cors\" is neither a table nor false"),
+        ("maintenance = { page = \"there-is-none.html\" }", "cannot read the page"),
+        (&*format!("maintenance = {{ page = {large:?} }}"), "has more than 64 KiB"),
+        ("maintenance = { allow = \"10.1.2.3/8\" }", "has bits beyond its prefix"),
+        ("[[host.error_page]]\nstatuses = 200\nfile = \"x\"", "an error page is for statuses from 400 to 599"),
+        ("[[host.error_page]]\nstatuses = 404", "has no \"file\""),
+    ] {
+        let said = check(&site, &host(lines));
+        assert!(said.contains(wanted), "{lines}\n{said}");
+    }
+}
+
+/// A peer that we did not write, over HTTP/1.1, HTTP/2 and (where it has it) HTTP/3.
+#[test]
+fn curl_is_sent_where_the_routes_say() {
+    need!("curl");
+    let site = Site::new();
+    let app = echo();
+    let page = site.file("page.html", "<h1>sorry</h1>");
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+to = {url:?}
+cors = {{ origins = "https://app.example.com" }}
+[[host.error_page]]
+statuses = 403
+file = {page:?}
+[[host.route]]
+path_regex = '^/u/([0-9]+)$'
+to = {url:?}
+rewrite = "/users/{{1}}"
+[[host.route]]
+redirects = {{ paths = {{ "/old" = "/u/7" }} }}
+[[host.route]]
+path = "/denied"
+respond = {{}}
+deny = "127.0.0.0/8"
+"#,
+        url = app.url()
+    );
+    let (gateway, _) = gateway(&site, &rest);
+    let has_http3 = String::from_utf8_lossy(
+        &std::process::Command::new("curl").arg("--version").output().expect("curl is there").stdout,
+    )
+    .contains("HTTP3");
+    let versions = ["--http1.1", "--http2", "--http3-only"];
+    for version in &versions[..if has_http3 { 3 } else { 2 }] {
+        let said = curl(&gateway, "/old", [*version, "--location"]);
+        assert_eq!((said.code, said.text().as_str()), (Some(0), "/users/7"), "{version}: {}", said.err);
+        let said = curl(&gateway, "/denied", [*version]);
+        assert_eq!((said.code, said.text().as_str()), (Some(0), "<h1>sorry</h1>"), "{version}: {}", said.err);
+        let preflight = ["--request", "OPTIONS", "--header", "Origin: https://app.example.com", "--include"];
+        let asks = ["--header", "Access-Control-Request-Method: GET", *version];
+        let said = curl(&gateway, "/x", preflight.into_iter().chain(asks)).text().to_ascii_lowercase();
+        assert!(
+            said.contains(" 204") && said.contains("access-control-allow-origin: https://app.example.com"),
+            "{said}"
+        );
+    }
+}
