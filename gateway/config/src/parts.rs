@@ -4,8 +4,9 @@
 use super::http3::Http3;
 use super::{AccessLogTarget, Config, SynTls, Trust};
 use sealane_proxy::AccessLogRules;
+use sealane_proxy::access::Access;
 use sealane_proxy::snapshot::{self, Action, ClientLimits, Routing, SynData, Upstream};
-use sealane_route::{AccessRule, SiteMap};
+use sealane_route::SiteMap;
 use sealane_tls::policy::ListenerTls;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -20,8 +21,8 @@ pub struct Parts {
     pub upstreams: Vec<Arc<Upstream>>,
     /// What hosts' rules refer to.
     pub routing: Arc<Routing>,
-    /// Who may come, by address.
-    pub access: Arc<[AccessRule]>,
+    /// Who may come.
+    pub access: Arc<Access>,
     /// Limits of clients.
     pub limits: Arc<ClientLimits>,
     /// The rules for access log lines; `None` writes none.
@@ -37,7 +38,7 @@ pub struct ListenerParts {
     pub tls: Option<ListenerTls>,
     /// Whose word about clients is taken.
     pub trust: Trust,
-    /// Who may come: an index into [`Parts::access`].
+    /// Who may come: an index into the rules of [`Parts::access`].
     pub access: Option<usize>,
     /// CONNECT is allowed.
     pub allow_connect: bool,

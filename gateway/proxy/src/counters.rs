@@ -232,12 +232,18 @@ counters! {
     /// What was refused because a client did too much of it.
     clients_limited, counter, "sealane_rate_limited_total", "what=\"open_connection\"";
     /// What was refused because a client did too much of it.
+    requests_limited, counter, "sealane_rate_limited_total", "what=\"open_request\"";
+    /// What was refused because a client did too much of it.
     handshakes_limited, counter, "sealane_rate_limited_total", "what=\"handshake\"";
-    /// What was refused because `allow` and `deny` do not let the client's address in.
+    /// What was refused because `allow` and `deny` do not let it in: by address, or by what is named.
     connections_denied, counter, "sealane_access_denied_total", "what=\"connection\"";
-    /// What was refused because `allow` and `deny` do not let the client's address in.
+    /// What was refused because `allow` and `deny` do not let it in: by address, or by what is named.
     requests_denied, counter, "sealane_access_denied_total", "what=\"request\"";
-    /// What was refused because `allow` and `deny` do not let the client's address in.
+    /// What was refused because `allow` and `deny` do not let it in: by address, or by what is named.
+    certificates_denied, counter, "sealane_access_denied_total", "what=\"request_by_certificate\"";
+    /// What was refused because `allow` and `deny` do not let it in: by address, or by what is named.
+    headers_denied, counter, "sealane_access_denied_total", "what=\"request_by_header\"";
+    /// What was refused because `allow` and `deny` do not let it in: by address, or by what is named.
     relays_denied, counter, "sealane_access_denied_total", "what=\"relay\"";
     /// Requests about which a server of forward_auth was asked, by what came of it.
     admitted, counter, "sealane_forward_auth_total", "result=\"admitted\"";
@@ -245,6 +251,16 @@ counters! {
     not_admitted, counter, "sealane_forward_auth_total", "result=\"refused\"";
     /// Requests about which a server of forward_auth was asked, by what came of it.
     not_authorized, counter, "sealane_forward_auth_total", "result=\"failed\"";
+    /// Requests for which basic_auth needs a password, by what came of it.
+    passwords_right, counter, "sealane_basic_auth_total", "result=\"admitted\"";
+    /// Requests for which basic_auth needs a password, by what came of it.
+    passwords_wrong, counter, "sealane_basic_auth_total", "result=\"refused\"";
+    /// Requests for which basic_auth needs a password, by what came of it.
+    passwords_throttled, counter, "sealane_basic_auth_total", "result=\"throttled\"";
+    /// Requests for which basic_auth needs a password, by what came of it.
+    passwords_unchecked, counter, "sealane_basic_auth_total", "result=\"failed\"";
+    /// Passwords that had to be checked by their hash; the others had been checked shortly before.
+    passwords_asked, counter, "sealane_basic_auth_checks_total", "";
     /// Connections that were reset because they held the most while memory was short.
     memory_resets, counter, "sealane_memory_resets_total", "";
     /// Connections relayed without being read.

@@ -23,7 +23,7 @@
 //! [`Proxy`] is a [`sealane_lane::Service`]; control gives it [`snapshot::Snapshot`]s.
 
 mod accept;
-mod access;
+pub mod access;
 mod access_log;
 pub mod challenges;
 mod client;
@@ -43,6 +43,7 @@ mod lane_tests;
 pub mod latency;
 mod lifecycle;
 pub mod limits;
+pub mod logins;
 mod memory;
 mod quic;
 mod quic_driver;

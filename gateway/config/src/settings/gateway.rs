@@ -165,6 +165,10 @@ table! {
     /// closed, over QUIC refused. On a listener with `proxy_protocol` the client is the address in the PROXY header; otherwise
     /// connections from `trusted_proxies` are not counted. 0: any number.
     max_connections_per_client: Count = Count(0..=1_000_000), default(0);
+    /// Requests that one client may have under way, over all lanes, connections and versions of HTTP together, upgraded
+    /// connections (WebSocket) included. Further requests get 429. The client is the one that `trusted_proxies` name; requests of
+    /// a trusted proxy that names nobody are not counted. 0: any number.
+    max_requests_per_client: Count = Count(0..=1_000_000), default(0);
     /// Bytes that the process may hold in memory (resident). Above this, new clients wait in the kernel's queue until the
     /// process holds less, and the connections that hold the most are reset, if they hold 64 KiB or more. 0: nine tenths of
     /// the limit of the process's control group, or three quarters of the machine's memory if that is less.
@@ -179,7 +183,8 @@ table! {
     /// How many new TLS sessions of a client may come at once.
     handshake_burst: Count = Count(1..=1_000_000), described("what `handshake_rate` allows in a second, at least 1"),
         example(40);
-    /// How many leading bits of an IPv4 address identify a client, for the two rates and for `max_connections_per_client`.
+    /// How many leading bits of an IPv4 address identify a client, for the two rates,
+    /// `max_connections_per_client` and `max_requests_per_client`.
     rate_ipv4_prefix: Count = Count(0..=32), default(32);
     /// How many leading bits of an IPv6 address identify a client.
     rate_ipv6_prefix: Count = Count(0..=128), default(64);

@@ -1,10 +1,12 @@
 //! `[[host]]`, `[[host.route]]` and what they have in common.
 
-use super::{Count, Many, One, Own, Shape, Strings, Text, Time, argument, table};
+use super::{Count, File, Flag, Many, One, Own, Shape, Strings, Text, Time, argument, table};
+use crate::access as who;
 use crate::plan;
 use crate::route as read;
-use crate::route::ForwardAuth;
+use crate::route::{BasicAuth, ForwardAuth};
 use crate::upstream::{Entry, entries, entries_shape};
+use sealane_proxy::access::HeaderCondition;
 use sealane_proxy::rules::{Piece, Redirect};
 use sealane_route::FieldRule;
 
@@ -25,7 +27,7 @@ table! {
     ///
     /// A host has one of `to`, `upstream`, `redirect`, `respond` and `passthrough`. It may have none if it has routes:
     /// requests that no route matches then get 404.
-    host "[[host]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE],
+    host "[[host]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example = "\
 [[host]]
 names = [\"*.example.com\"] # one label, as in certificates; \"**.example.com\" is any depth
@@ -54,7 +56,8 @@ table! {
     /// Other rules for some of the host's requests. A route needs at least one of `path`, `exact`, `methods` and `headers`,
     /// and exactly one of `to`, `upstream`, `respond` and `redirect`. Which route wins: [routing](page:routing). Header
     /// changes, rate limits and access rules are applied in addition to those of the host.
-    route "[[host.route]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE], example_is_commented = true;
+    route "[[host.route]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
+        example_is_commented = true;
 
     /// What metrics and the access log call the route. If not set: its methods and its path, with `=` before an exact one.
     name: Own<String> = Own(read::name, || Shape::Text(Some("^[^\\s](.*[^\\s])?$"))), described("its pattern"),
@@ -91,6 +94,26 @@ table! {
 }
 
 table! {
+    access_of_requests "";
+
+    /// Names of the client certificates that are let in, as in `names` of `client_auth`; all other clients are refused. A name is
+    /// `"dns:app.example.com"` (or a pattern), `"uri:spiffe://example.com/ns/prod/*"`, `"email:a@example.com"` or `"cn:alice"`.
+    /// The listener must ask for certificates (`client_auth`).
+    allow_certificate: Strings = Strings, example(["dns:*.clients.example.com", "uri:spiffe://example.com/ns/prod/*"]);
+    /// Names of client certificates that are refused, even if `allow_certificate` names them.
+    deny_certificate: Strings = Strings, example(["cn:mallory"]);
+    /// A table of header names and conditions, all of which must hold: `true` (present), `false` (absent), `"text"`, `"text*"`
+    /// (prefix), or a list of texts. All headers of the name must satisfy the condition. **Every client can send every header**:
+    /// use this for secrets, which are compared in constant time, or behind a proxy that sets the header. See
+    /// [access control](page:access-control#by-header).
+    allow_header: Own<Vec<HeaderCondition>> = Own(who::header_conditions, who::header_shape),
+        example({ X-Edge-Secret = ["k7Qp2mZc9vTt"] }), secret(Values);
+    /// A table like `allow_header`. A request for which one of the conditions holds is refused.
+    deny_header: Own<Vec<HeaderCondition>> = Own(who::header_conditions, who::header_shape),
+        example({ X-Debug = true }), secret(Values);
+}
+
+table! {
     actions "";
 
     /// Servers, as in `[[upstream]]`'s `servers` (`weight` and `backup` too), all other settings at their defaults. In logs
@@ -118,10 +141,30 @@ table! {
     hsts: Own<String> = Own(read::hsts, || Shape::Either(vec![Shape::Flag, Shape::Text(None)])), example("365d");
     /// Names of `[[rate_limit]]`s that a request must pass.
     rate_limit: Strings = Strings, example("per-client");
+    /// A password that a client must show: a table, or `false` in a route that needs none. A route without it uses the host's. See
+    /// [access control](page:access-control#by-password).
+    basic_auth: Own<BasicAuth> = Own(read::basic_auth, || Shape::Either(
+        vec![Shape::Flag, Shape::Table(&basic_auth::TABLE)])), example({ users = "users.txt", realm = "Staff" });
     /// A server that is asked whether a request may pass: a table, or `false` in a route that needs no permission. A route
     /// without it uses the host's. See [access control](page:access-control#ask-a-server).
     forward_auth: Own<ForwardAuth> = Own(read::forward_auth, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&forward_auth::TABLE)])), example({ upstream = "auth", path = "/verify" });
+}
+
+table! {
+    /// HTTP Basic authentication (RFC 7617). Clients without a right password get 401. Passwords are checked by other threads than
+    /// those that serve, a few at a time; who guesses too often gets 429. Use it over TLS only.
+    basic_auth "basic_auth";
+
+    /// A file with a line `name:hash` for each user, of bcrypt (`htpasswd -B`) or Argon2 (`sealane tunnel passwd`). A changed file is
+    /// taken without a reload; one with a mistake is refused, and the users before it stay.
+    users: File = File, required("users.txt");
+    /// What browsers show when they ask for the password.
+    realm: Own<String> = Own(read::realm, || Shape::Text(Some("^[ !#-\\[\\]-~]*$"))), default("Restricted");
+    /// A header in which the upstream is told the user's name. The client's own headers of this name are removed.
+    user_header: Own<String> = Own(read::user_header, || Shape::Text(None)), example("Remote-User");
+    /// Pass the `Authorization` header, with the password, on to the upstream (and to `forward_auth`'s).
+    keep_authorization: Flag = Flag, default(false);
 }
 
 table! {

@@ -21,7 +21,9 @@ mod upstreams;
 
 pub(super) use authority::{acme, dns_update, external_account, fallback};
 pub(super) use gateway::{admin, limits, log, metrics, rate_limit, top};
-pub(super) use hosts::{access, actions, edits, forward_auth, host, messages, redirect, respond, route};
+pub(super) use hosts::{
+    access, access_of_requests, actions, basic_auth, edits, forward_auth, host, messages, redirect, respond, route,
+};
 pub(super) use kinds::{
     Choice, Count, Described, File, Flag, Kind, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time,
     Words, range_of_time,

@@ -1,11 +1,11 @@
-//! Certificates and lists of addresses whose files have changed are read again, each by itself, whatever else of the
+//! Certificates, lists of addresses and files of users that have changed are read again, each by itself, whatever else of the
 //! configuration is right or wrong.
 //!
 //! The files are looked at, as `watch` does for the configuration. A change counts once it has stood still from one look to the
 //! next. A certificate that is replaced before its key is refused for a moment, with the reason, while the old pair serves on;
 //! the change of the key is the next one.
 
-use crate::config::{AddressSet, CertificateFiles, Config, Errors, Loaded, Warning};
+use crate::config::{AddressSet, CertificateFiles, Config, Errors, Loaded, Users, Warning};
 use crate::resolve;
 use crate::run::watch::{Look, Watched};
 use std::collections::HashSet;
@@ -27,20 +27,23 @@ pub enum FileSet {
     Certificate(CertificateFiles),
     /// A list of addresses.
     AddressList(PathBuf),
+    /// Users of `basic_auth`.
+    Users(PathBuf),
 }
 
 impl FileSet {
     /// All that a configuration names.
     pub fn of(config: &Config) -> Vec<Self> {
         let certificates = config.certificate_files().into_iter().map(Self::Certificate);
-        certificates.chain(config.address_lists().into_iter().map(Self::AddressList)).collect()
+        let lists = config.address_lists().into_iter().map(Self::AddressList);
+        certificates.chain(lists).chain(config.users_files().into_iter().map(Self::Users)).collect()
     }
 
     /// Each file of the set.
     pub fn all(&self) -> impl Iterator<Item = &PathBuf> {
         let (certificate, list) = match self {
             Self::Certificate(files) => (Some(files), None),
-            Self::AddressList(file) => (None, Some(file)),
+            Self::AddressList(file) | Self::Users(file) => (None, Some(file)),
         };
         certificate.into_iter().flat_map(CertificateFiles::all).chain(list)
     }
@@ -58,6 +61,8 @@ pub enum Reread {
     Certificate(CertificateFiles, Result<(Arc<Loaded>, Vec<Warning>), Errors>),
     /// A list of addresses.
     AddressList(PathBuf, Result<Arc<AddressSet>, Errors>),
+    /// Users of `basic_auth`.
+    Users(PathBuf, Result<Arc<Users>, Errors>),
 }
 
 /// The task that looks at the files of certificates and lists, until it is dropped.

@@ -194,6 +194,8 @@ struct Written {
     refused: u64,
     /// Lists of addresses whose changed files were taken, and refused.
     lists: (u64, u64),
+    /// The same of files of users.
+    users: (u64, u64),
     /// Why, by file, as long as they are.
     refusals: BTreeMap<String, String>,
     automatic: Option<Reporter>,
@@ -259,6 +261,13 @@ impl StatusRegistry {
         *(if good { &mut lists.0 } else { &mut lists.1 }) += 1;
     }
 
+    /// The file of users has changed: the new users hold, or are refused.
+    pub fn users_read(&self, good: bool) {
+        let mut w = self.written();
+        let users = &mut w.users;
+        *(if good { &mut users.0 } else { &mut users.1 }) += 1;
+    }
+
     /// Who tells how the certificates stand that an authority issues.
     pub fn automatic(&self, reporter: Option<Reporter>) {
         self.written().automatic = reporter;
@@ -320,6 +329,12 @@ impl StatusRegistry {
         );
         family.sample(&[("result", "good")], w.lists.0);
         family.sample(&[("result", "refused")], w.lists.1);
+        let mut family = out.counter(
+            "sealane_users_replacements_total",
+            "Files of users of basic_auth that have changed, by what became of them.",
+        );
+        family.sample(&[("result", "good")], w.users.0);
+        family.sample(&[("result", "refused")], w.users.1);
         if let Some(reporter) = &w.automatic {
             let reports = reporter();
             let mut family = out.counter("sealane_acme_orders_total", "Orders for certificates by how they ended.");

@@ -136,6 +136,10 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
                 let read = config::read_list_again(&file, &answers);
                 Reread::AddressList(file, read)
             }
+            FileSet::Users(file) => {
+                let read = config::read_users_again(&file, &answers);
+                Reread::Users(file, read)
+            }
         });
         read.collect()
     };

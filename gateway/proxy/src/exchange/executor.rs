@@ -33,7 +33,7 @@ use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
 use crate::snapshot::Action;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::selection::{Routed, add_response_headers, budget_allows, route_request, send_redirect};
+use crate::upstream::selection::{DeniedBy, Routed, add_response_headers, budget_allows, route_request, send_redirect};
 use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase};
 use sealane_http::{BodyLength, Known, Method};
@@ -64,6 +64,19 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
         let verdict = judge(connections, x, client, &listener, &[rule]);
         if verdict != Verdict::Admitted {
             return turn_away(proxy, cx, exchange, verdict, expects);
+        }
+    }
+    let limits = proxy.settings.limits();
+    if limits.max_requests_per_client > 0 && x.routed.counted.is_none() {
+        let of_proxy = x.told().is_none() && listener.listener.trusted_proxies.contains(client.peer.ip());
+        // A trusted proxy that names nobody brings the requests of many.
+        if !of_proxy {
+            x.routed.counted = proxy.admission.count_request(x.client_ip(client), &proxy.settings);
+            if x.routed.counted.is_none() {
+                proxy.counters.requests_limited.inc();
+                x.routed.deny_for(DeniedBy::Limit, 1);
+                return respond(proxy, cx, exchange, 429, b"text/plain", b"429 Too Many Requests\n", expects);
+            }
         }
     }
     // Before the host's rules: a redirect to HTTPS must not meet a check that comes here by definition.
@@ -392,6 +405,9 @@ pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
 fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, 0);
     let Some(mut x) = proxy.exchanges.remove(exchange) else { return };
+    if let Some(counted) = x.routed.counted.take() {
+        proxy.admission.request_over(counted, &proxy.settings);
+    }
     // Its client has left: it is logged as it came.
     let _ = restore_request(&mut x);
     if let Some(upstream_stream) = x.upstream_stream.take() {

@@ -8,12 +8,14 @@ use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::exchange::authorize::authorize;
+use crate::exchange::credentials::authenticate;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse, respond, run_action};
 use crate::exchange::response::{Loss, try_lost};
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
 use crate::latency::Place;
+use crate::limits::Counted;
 use crate::rules::{Redirect, Request, RouteRef};
 use crate::service::Proxy;
 use crate::snapshot::Action;
@@ -59,6 +61,8 @@ enum OwnAnswer {
     RetryAfter(u64),
     /// Where the client is sent.
     Location(Vec<u8>),
+    /// The client is to show a password.
+    Challenge,
 }
 
 /// Who has refused a request.
@@ -66,6 +70,14 @@ enum OwnAnswer {
 pub(crate) enum DeniedBy {
     /// `allow` and `deny`.
     Address,
+    /// `allow_certificate` and `deny_certificate`.
+    Certificate,
+    /// `allow_header` and `deny_header`.
+    Header,
+    /// `basic_auth`.
+    Password,
+    /// `max_requests_per_client`.
+    Limit,
     /// The server of `forward_auth`.
     Server,
 }
@@ -75,6 +87,10 @@ impl DeniedBy {
     pub fn name(self) -> &'static str {
         match self {
             Self::Address => "address",
+            Self::Certificate => "certificate",
+            Self::Header => "header",
+            Self::Password => "basic_auth",
+            Self::Limit => "max_requests_per_client",
             Self::Server => "forward_auth",
         }
     }
@@ -104,8 +120,12 @@ pub(crate) struct Routed {
     pub failure: Option<Failure>,
     /// The gateway adds headers to this response.
     adds_headers: bool,
-    /// Who has refused the request, if `allow`, `deny` or `forward_auth` did.
+    /// Who has refused the request, if a rule about clients did.
     pub denied: Option<DeniedBy>,
+    /// Who the client is, once it has shown the password.
+    pub user: Option<Rc<str>>,
+    /// It counts among the requests of its client.
+    pub counted: Option<Counted>,
 }
 
 impl Routed {
@@ -161,8 +181,22 @@ impl Routed {
 
     /// The request goes to another group now: what the way to the one before has left is forgotten.
     pub fn begin_again(&mut self) {
-        let Self { route, own, denied, adds_headers, .. } = std::mem::take(self);
-        *self = Self { route, own, denied, adds_headers, ..Self::default() };
+        let Self { route, own, denied, adds_headers, user, counted, .. } = std::mem::take(self);
+        *self = Self { route, own, denied, adds_headers, user, counted, ..Self::default() };
+    }
+
+    /// The gateway's response asks for a password.
+    pub fn challenge(&mut self) {
+        self.denied = Some(DeniedBy::Password);
+        self.own = OwnAnswer::Challenge;
+        self.adds_headers = true;
+    }
+
+    /// The gateway's response says that the client may come again after so many seconds.
+    pub fn deny_for(&mut self, by: DeniedBy, seconds: u64) {
+        self.denied = Some(by);
+        self.own = OwnAnswer::RetryAfter(seconds);
+        self.adds_headers = true;
     }
 
     /// What the request brings to the choice of a server.
@@ -201,6 +235,11 @@ fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
                 x.response.fields.push_known(Known::RetryAfter, seconds.to_string().as_bytes())
             }
             OwnAnswer::Location(location) => x.response.fields.push_known(Known::Location, location),
+            OwnAnswer::Challenge => {
+                let auth = x.routed.route.as_ref().and_then(|route| route.route()?.basic_auth.as_ref());
+                let challenge = auth.map_or("Basic", |auth| &auth.challenge);
+                x.response.fields.push_known(Known::WwwAuthenticate, challenge.as_bytes())
+            }
         };
         return;
     }
@@ -264,10 +303,22 @@ pub(crate) fn route_request(
         x.routed.own = OwnAnswer::RetryAfter(ms.div_ceil(1000));
         return respond(proxy, cx, exchange, 429, b"text/plain", b"429 Too Many Requests\n", expects);
     }
+    if let Some(auth) = &route.basic_auth {
+        return authenticate(proxy, cx, exchange, listener, auth, expects);
+    }
     if let Some(auth) = &route.forward_auth {
         return authorize(proxy, cx, exchange, listener, auth, expects);
     }
     run_route_action(proxy, cx, exchange, listener, &route.action, found.matched, expects);
+}
+
+/// Does what the route of a request says, once its client has shown a password.
+pub(crate) fn run_authenticated(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
+    let Some(route) = proxy.exchanges.get(exchange).and_then(|x| x.routed.route.clone()) else { return };
+    match route.route().and_then(|rule| rule.forward_auth.as_ref()) {
+        Some(auth) => authorize(proxy, cx, exchange, route.listener(), auth, expects),
+        None => run_route(proxy, cx, exchange, expects),
+    }
 }
 
 /// Does what the route of a request says, once the request is admitted.
