@@ -20,7 +20,7 @@ const fn row(name: &'static str, folders: &'static [&'static str]) -> Row {
 const PRODUCT: &[Row] = &[
     row("cores", &["gateway/exchange", "gateway/http", "gateway/routing", "gateway/vpn/protocol"]),
     row("platform", &["gateway/sys", "gateway/blocking"]),
-    row("engines", &["gateway/tls", "gateway/dial"]),
+    row("engines", &["gateway/tls", "gateway/dial", "gateway/passwords"]),
     row("runtime", &["gateway/lane"]),
     row("shells", &["gateway/proxy", "gateway/vpn/data", "client/connect"]),
     row("shim", &["client/preload"]),

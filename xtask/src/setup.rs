@@ -39,6 +39,8 @@ const NEEDS: &[Need] = &[
     need("valgrind", "valgrind", "instructions per handshake and request"),
     need("strace", "strace", "system calls per handshake and request"),
     need("go", "golang-go", "h2spec, quic-go and grpc-go, which Go builds from their modules"),
+    need("node", "nodejs", "oidc-provider, for forward_auth"),
+    need("npm", "npm", "oidc-provider, for forward_auth"),
     CHROMIUM,
 ];
 

@@ -1,18 +1,24 @@
-//! `allow` and `deny`: who may come, by address, with lists in files.
+//! `allow` and `deny`: who may come, by address, with lists in files, by certificate and by header; and the users of `basic_auth`.
 //!
-//! A list whose file changes is read again by itself ([`AccessLists::replace`]); nothing else of the configuration is.
+//! A list or a file of users that changes is read again by itself ([`AccessLists::replace`]); nothing else of the configuration is.
 
 use super::Config;
-use super::decode::{At, Section};
+use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Diagnostic, Errors, Severity, Sink};
 use super::identity;
-use super::settings::{Setting, Strings, access as s};
+use super::route::named;
+use super::settings::{Setting, Shape, Strings, access as s, access_of_requests as r};
 use super::surroundings::Answers;
+use super::tls::client_names;
+use sealane_passwords::{Mistake as UsersMistake, Users};
+use sealane_proxy::access::{Access, HeaderCondition, HeaderIs, HeaderValue, RequestRule, Rule};
 use sealane_route::proxies::{Cidr, CidrError};
 use sealane_route::{AccessRule, AddressSet};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use toml::de::DeValue;
 
 /// The most blocks in a file: a set of these takes 32 MB at most.
 const MAX_BLOCKS: usize = 1_000_000;
@@ -34,18 +40,35 @@ impl Addresses {
     }
 }
 
-/// The access rules of a configuration, and the lists that they name.
+/// A rule as it is written.
+#[derive(Clone, Debug, Default)]
+struct WrittenRule {
+    /// `None`: every address is let in.
+    addresses: Option<(Option<Addresses>, Addresses)>,
+    request: Option<Arc<RequestRule>>,
+}
+
+/// The access rules of a configuration, and the files that they name.
 #[derive(Clone, Debug, Default)]
 pub struct AccessLists {
-    rules: Vec<(Option<Addresses>, Addresses)>,
+    rules: Vec<WrittenRule>,
     files: HashMap<PathBuf, Arc<AddressSet>>,
+    /// Files of users, as routes name them by index.
+    users: Vec<(PathBuf, Arc<Users>)>,
+    /// The first setting that looks at clients' certificates: its name, and where it stands.
+    pub(super) certificates: Option<(&'static str, Range<usize>)>,
     /// What lanes get.
-    compiled: Arc<[AccessRule]>,
+    compiled: Arc<Access>,
 }
 
 impl AccessLists {
+    fn push(&mut self, rule: WrittenRule) -> usize {
+        self.rules.push(rule);
+        self.rules.len() - 1
+    }
+
     /// The rules as lanes get them: listeners, hosts and routes name them by index.
-    pub fn rules(&self) -> &Arc<[AccessRule]> {
+    pub fn rules(&self) -> &Arc<Access> {
         &self.compiled
     }
 
@@ -62,12 +85,44 @@ impl AccessLists {
         }
     }
 
+    /// Puts users that were read again in the place of those from the same file.
+    pub fn replace_users(&mut self, file: &Path, users: Arc<Users>) {
+        if let Some((_, old)) = self.users.iter_mut().find(|(path, _)| path == file) {
+            *old = users;
+            self.compile();
+        }
+    }
+
     pub(super) fn compile(&mut self) {
-        let rule = |(allow, deny): &(Option<Addresses>, Addresses)| AccessRule {
+        let of_addresses = |(allow, deny): &(Option<Addresses>, Addresses)| AccessRule {
             allow: allow.as_ref().map(|allow| allow.sets(&self.files)),
             deny: deny.sets(&self.files),
         };
-        self.compiled = self.rules.iter().map(rule).collect();
+        let rule = |written: &WrittenRule| Rule {
+            addresses: written.addresses.as_ref().map(of_addresses),
+            request: written.request.clone(),
+        };
+        self.compiled = Arc::new(Access {
+            rules: self.rules.iter().map(rule).collect(),
+            users: self.users.iter().map(|(_, users)| users.clone()).collect(),
+        });
+    }
+
+    /// The index of the users of a file, which is read if it was not.
+    pub(super) fn users_of(&mut self, sink: &Sink, file: &At<PathBuf>) -> usize {
+        if let Some(index) = self.users.iter().position(|(path, _)| *path == file.value) {
+            return index;
+        }
+        let users = match identity::read(sink, "file of users", file) {
+            Some(bytes) => users(&file.value, bytes).unwrap_or_else(|(message, help)| {
+                sink.error(&file.span, message, Some(help));
+                Users::default()
+            }),
+            // It is not read, or not yet, or the error is told.
+            None => Users::default(),
+        };
+        self.users.push((file.value.clone(), Arc::new(users)));
+        self.users.len() - 1
     }
 }
 
@@ -78,20 +133,119 @@ impl Config {
         files.sort_unstable();
         files
     }
+
+    /// The files with users of `basic_auth`.
+    pub fn users_files(&self) -> Vec<PathBuf> {
+        self.access.users.iter().map(|(file, _)| file.clone()).collect()
+    }
 }
 
-/// Reads the settings of a listener, a host or a route. Returns the index of its rule; `None`: everybody may come.
+/// Reads the settings of a listener. Returns the index of its rule; `None`: everybody may come.
 pub(super) fn read(section: &Section, lists: &mut AccessLists) -> Option<usize> {
+    let addresses = by_address(section, lists);
+    addresses.is_some().then(|| lists.push(WrittenRule { addresses, request: None }))
+}
+
+/// Reads the settings of a host or a route. Returns the index of its rule; `None`: everybody may come.
+pub(super) fn read_of_requests(section: &Section, lists: &mut AccessLists) -> Option<usize> {
+    let addresses = by_address(section, lists);
+    let names =
+        |setting: &Setting<Strings>| section.optional(setting).map(|written| client_names(section.sink, &written));
+    let written = [r::allow_certificate.key, r::deny_certificate.key, r::allow_header.key, r::deny_header.key];
+    let is_written = written.iter().any(|key| section.key_span(key).is_some());
+    let request = RequestRule {
+        allow_certificate: names(&r::allow_certificate),
+        deny_certificate: names(&r::deny_certificate).unwrap_or_default(),
+        allow_header: section.optional(&r::allow_header).unwrap_or_default(),
+        deny_header: section.optional(&r::deny_header).unwrap_or_default(),
+    };
+    if request.allow_certificate.is_some() || !request.deny_certificate.is_empty() {
+        let key = if request.allow_certificate.is_some() { r::allow_certificate.key } else { r::deny_certificate.key };
+        lists.certificates = lists.certificates.take().or_else(|| section.key_span(key).map(|span| (key, span)));
+    }
+    let request = is_written.then(|| Arc::new(request));
+    (addresses.is_some() || request.is_some()).then(|| lists.push(WrittenRule { addresses, request }))
+}
+
+fn by_address(section: &Section, lists: &mut AccessLists) -> Option<(Option<Addresses>, Addresses)> {
     let (allow, deny) = (section.optional(&s::allow), section.optional(&s::deny));
     let allow_files = paths(section, &s::allow_file);
     let deny_files = paths(section, &s::deny_file);
     let allow = (allow.is_some() || allow_files.is_some()).then(|| addresses(section, allow, allow_files, lists));
     let has_rule = allow.is_some() || deny.is_some() || deny_files.is_some();
     let deny = addresses(section, deny, deny_files, lists);
-    has_rule.then(|| {
-        lists.rules.push((allow, deny));
-        lists.rules.len() - 1
-    })
+    has_rule.then_some((allow, deny))
+}
+
+/// What a header may be: [`header_conditions`].
+pub(super) fn header_shape() -> Shape {
+    Shape::Map(Box::new(Shape::Either(vec![Shape::Flag, Shape::List(Box::new(Shape::Text(None)))])))
+}
+
+/// `allow_header` and `deny_header`.
+pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<HeaderCondition>> {
+    let mut out = Vec::new();
+    for (name, value) in named(sink, key, node)? {
+        if name.value.eq_ignore_ascii_case("host") {
+            let help = "hosts are told apart by \"names\" of [[host]]".to_owned();
+            sink.error(&name.span, format!("\"{key}\" is not for \"{}\"", name.value), Some(help));
+            continue;
+        }
+        let is = match value.get_ref() {
+            DeValue::Boolean(true) => HeaderIs::Present,
+            DeValue::Boolean(false) => HeaderIs::Absent,
+            DeValue::String(_) | DeValue::Array(_) => {
+                let Some(texts) = decode::strings(sink, &name.value, value) else { continue };
+                let values = texts.iter().filter_map(|text| header_value(sink, text));
+                HeaderIs::OneOf(values.collect())
+            }
+            _ => {
+                let help = "write true (present), false (absent), \"text\" (equal to it), \"text*\" (starts with it), or a \
+                            list of texts";
+                let message = format!("this is not a condition on \"{}\"", name.value);
+                sink.error(&value.span(), message, Some(help.to_owned()));
+                continue;
+            }
+        };
+        out.push(HeaderCondition { name: name.value, is });
+    }
+    Some(out)
+}
+
+fn header_value(sink: &Sink, text: &At<String>) -> Option<HeaderValue> {
+    let (start, is_prefix) = match text.value.strip_suffix('*') {
+        Some(start) => (start, true),
+        None => (text.value.as_str(), false),
+    };
+    if start.is_empty() && is_prefix {
+        sink.error(&text.span, "\"*\" is every value", Some("write true: the header is present".to_owned()));
+        return None;
+    }
+    // A value that no message can have is never met.
+    if !is_prefix && sealane_http::Fields::new().push(b"x", start.as_bytes()).is_err() {
+        sink.error(&text.span, "no header has this value: it has control characters, or white space around it", None);
+        return None;
+    }
+    let start = start.as_bytes().to_vec();
+    Some(if is_prefix { HeaderValue::Prefix(start) } else { HeaderValue::Exact(start) })
+}
+
+/// What is wrong with a file of users, and what to do.
+pub(super) fn users_mistake(file: &Path, mistake: UsersMistake) -> (String, String) {
+    let shown = file.display();
+    let message = match mistake.line {
+        0 => format!("{shown}: {}", mistake.what),
+        line => format!("{shown}:{line}: {}", mistake.what),
+    };
+    (message, mistake.help.to_owned())
+}
+
+fn users(file: &Path, bytes: &[u8]) -> Result<Users, (String, String)> {
+    let text = std::str::from_utf8(bytes).map_err(|e| {
+        let message = format!("{}: the file of users is not UTF-8 text at byte {}", file.display(), e.valid_up_to());
+        (message, "store it as UTF-8".to_owned())
+    })?;
+    Users::parse(text).map_err(|mistake| users_mistake(file, mistake))
 }
 
 /// Reads two settings that say who is let through. Returns the index of their rule; `None`: nobody is.
@@ -104,8 +258,7 @@ pub(super) fn read_allowed(
     let (allow, files) = (section.optional(allow), paths(section, allow_file));
     (allow.is_some() || files.is_some()).then(|| {
         let allow = addresses(section, allow, files, lists);
-        lists.rules.push((Some(allow), Addresses::default()));
-        lists.rules.len() - 1
+        lists.push(WrittenRule { addresses: Some((Some(allow), Addresses::default())), request: None })
     })
 }
 
@@ -210,7 +363,23 @@ fn list(file: &Path, bytes: &[u8]) -> Result<AddressSet, Vec<Mistake>> {
 
 /// Reads a list again, for a gateway that serves. `answers` has the file's content.
 pub fn read_list_again(file: &Path, answers: &Answers) -> Result<Arc<AddressSet>, Errors> {
-    let error = |message: String, help: Option<String>| Diagnostic {
+    read_again("list of addresses", file, answers, |bytes| list(file, bytes))
+}
+
+/// Reads users again, for a gateway that serves. `answers` has the file's content.
+pub fn read_users_again(file: &Path, answers: &Answers) -> Result<Arc<Users>, Errors> {
+    read_again("file of users", file, answers, |bytes| {
+        users(file, bytes).map_err(|(message, help)| vec![Mistake { message, help: Some(help) }])
+    })
+}
+
+fn read_again<T>(
+    what: &str,
+    file: &Path,
+    answers: &Answers,
+    read: impl FnOnce(&[u8]) -> Result<T, Vec<Mistake>>,
+) -> Result<Arc<T>, Errors> {
+    let error = |Mistake { message, help }: Mistake| Diagnostic {
         severity: Severity::Error,
         file: String::new(),
         line: 0,
@@ -220,15 +389,18 @@ pub fn read_list_again(file: &Path, answers: &Answers) -> Result<Arc<AddressSet>
         excerpt: String::new(),
     };
     let read = match answers.contents.get(file) {
-        Some(Ok(content)) => list(file, &content.bytes)
-            .map_err(|mistakes| mistakes.into_iter().map(|m| error(m.message, m.help)).collect::<Vec<_>>()),
+        Some(Ok(content)) => read(&content.bytes),
         Some(Err(e)) => {
-            let message = format!("cannot read the list of addresses {}: {}", file.display(), e.why);
-            Err(vec![error(message, e.help.clone())])
+            let message = format!("cannot read the {what} {}: {}", file.display(), e.why);
+            Err(vec![Mistake { message, help: e.help.clone() }])
         }
-        None => Err(vec![error(format!("{} was not read", file.display()), None)]),
+        None => Err(vec![Mistake { message: format!("{} was not read", file.display()), help: None }]),
     };
-    read.map(Arc::new).map_err(|errors| Errors { errors, warnings: Vec::new(), files: Vec::new() })
+    read.map(Arc::new).map_err(|mistakes| Errors {
+        errors: mistakes.into_iter().map(error).collect(),
+        warnings: Vec::new(),
+        files: Vec::new(),
+    })
 }
 
 #[cfg(test)]

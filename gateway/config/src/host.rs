@@ -121,7 +121,10 @@ pub(super) fn read(
     }
     let extras = route::extras(&section, routes, upstreams, false);
     routes.host_pages.push(extras.error_pages().to_vec());
+    let before = routes.all.len();
     let action = route::table(&section, own, extras, &label, routes, upstreams, context);
+    let asks_passwords = routes.all[before..].iter().any(|route| route.basic_auth.is_some());
+    let span = section.span.clone();
     section.finish();
 
     let passes = matches!(action, Some(Action::Passthrough { .. }));
@@ -131,6 +134,11 @@ pub(super) fn read(
         None => (0..targets.len()).filter(|i| fits(&targets[*i]) || action.is_none()).collect(),
         Some(list) => list.iter().flat_map(|l| select(sink, l, targets)).collect(),
     };
+    if let Some(plain) = chosen.iter().map(|i| &targets[*i]).find(|t| asks_passwords && !t.tls && !t.tcp) {
+        let message = format!("listener \"{}\" takes passwords of basic_auth without encryption", plain.written);
+        let help = "give this host listeners = [\":443\"], unless a proxy in front of the gateway encrypts".to_owned();
+        sink.warn(&span, message, Some(help));
+    }
     if let (Some(_), Some(name)) = (&action, names.as_ref().and_then(|n| n.value.first())) {
         let unfit = listeners
             .iter()

@@ -53,7 +53,7 @@ mod trust;
 mod tunnel;
 mod upstream;
 
-pub use access::{AccessLists, read_list_again};
+pub use access::{AccessLists, read_list_again, read_users_again};
 pub use access_log::{AccessLogTarget, Rotation, Syslog};
 pub use acme::{
     Acme, AcmeAuthority, AcmeChallenge, AcmeSettings, DnsUpdate, ExternalAccount, TsigAlgorithm, challenge_policy,
@@ -73,12 +73,13 @@ pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use redirects::{RedirectTables, read_redirects_again};
 pub use reference::generated;
 pub use schema::schema;
+pub use sealane_passwords::Users;
 pub use sealane_proxy::redirects::RedirectTable;
 pub use sealane_route::AddressSet;
 pub use show::Effective;
 pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
 pub use trust::Trust;
-pub use tunnel::{ClientCertificates, PasswordFile, Tunnel, TunnelClient, TunnelParts};
+pub use tunnel::{ClientCertificates, Tunnel, TunnelClient, TunnelParts};
 pub use upstream::{NamedServer, expand};
 
 use addresses::{Addresses, Protocol};
@@ -318,6 +319,12 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     routing.pages = routes.pages;
     routing.host_pages = routes.host_pages;
     routing.has_cors = routing.routes.iter().any(|route| route.cors.is_some());
+    if let Some((key, span)) =
+        access.certificates.take().filter(|_| !listeners.iter().any(listener::Draft::asks_for_certificates))
+    {
+        let help = "add client_auth = { mode = \"optional\", ca = \"clients.pem\" } to [listener.tls]".to_owned();
+        sink.error(&span, format!("\"{key}\" refuses everybody: no listener asks for client certificates"), Some(help));
+    }
 
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     top.finish();
@@ -511,6 +518,7 @@ fn limits(top: &Section, routing: &mut Routing) -> ClientLimits {
         max_body: unlimited(section.or(&s::max_body_size)),
         max_connections: section.or(&s::max_connections) as usize,
         max_per_client: section.or(&s::max_connections_per_client) as u32,
+        max_requests_per_client: section.or(&s::max_requests_per_client) as u32,
         client_prefixes: prefixes,
         max_memory: section.or(&s::max_memory),
         handshake_timeout: section.or(&s::handshake_timeout),

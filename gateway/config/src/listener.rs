@@ -48,6 +48,12 @@ impl Draft {
         self.tls.is_some()
     }
 
+    /// Whether it asks some clients for certificates, as far as that is known.
+    pub fn asks_for_certificates(&self) -> bool {
+        let asks = self.tls.as_ref().is_some_and(|tls| tls.policies.iter().any(|policy| policy.client_auth.is_some()));
+        asks || self.broken_tls
+    }
+
     /// The port by which clients come.
     pub fn public_port(&self) -> u16 {
         self.public_port.unwrap_or(self.address.port())

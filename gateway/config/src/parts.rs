@@ -4,9 +4,10 @@
 use super::http3::Http3;
 use super::{AccessLogTarget, Config, SynTls, Trust};
 use sealane_proxy::AccessLogRules;
+use sealane_proxy::access::Access;
 use sealane_proxy::redirects::RedirectTable;
 use sealane_proxy::snapshot::{self, Action, ClientLimits, Routing, SynData, Upstream};
-use sealane_route::{AccessRule, SiteMap};
+use sealane_route::SiteMap;
 use sealane_tls::policy::ListenerTls;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -21,8 +22,8 @@ pub struct Parts {
     pub upstreams: Vec<Arc<Upstream>>,
     /// What hosts' rules refer to.
     pub routing: Arc<Routing>,
-    /// Who may come, by address.
-    pub access: Arc<[AccessRule]>,
+    /// Who may come.
+    pub access: Arc<Access>,
     /// Tables of redirects.
     pub redirects: Arc<[Arc<RedirectTable>]>,
     /// Limits of clients.
@@ -40,7 +41,7 @@ pub struct ListenerParts {
     pub tls: Option<ListenerTls>,
     /// Whose word about clients is taken.
     pub trust: Trust,
-    /// Who may come: an index into [`Parts::access`].
+    /// Who may come: an index into the rules of [`Parts::access`].
     pub access: Option<usize>,
     /// CONNECT is allowed.
     pub allow_connect: bool,

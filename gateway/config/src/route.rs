@@ -8,7 +8,7 @@ use super::host::Upstreams;
 use super::pages;
 use super::redirects::{self, RedirectTables};
 use super::settings::{
-    actions as a, edits as e, forward_auth as f, host as h, messages as m, redirect as d, route as r,
+    actions as a, basic_auth as b, edits as e, forward_auth as f, host as h, messages as m, redirect as d, route as r,
 };
 use super::upstream::{self, Context};
 use sealane_http::{Fields, Known};
@@ -21,6 +21,7 @@ use sealane_route::path::Readings;
 use sealane_route::{Conditions, FieldRule, MAX_DEPTH, PathRule, RouteTable, RuleError};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::Duration;
 use toml::de::DeValue;
 
@@ -54,6 +55,8 @@ pub(super) struct Extras {
     response: Option<FieldEdits>,
     hsts: Option<String>,
     rate_limits: Vec<usize>,
+    /// `None` inside: no password is needed.
+    basic_auth: Option<Option<rules::BasicAuth>>,
     /// `None` inside: no permission is needed.
     forward_auth: Option<Option<rules::ForwardAuth>>,
     rewrite: Option<At<Rewrite>>,
@@ -69,12 +72,18 @@ impl Extras {
         &self.error_pages
     }
 
+    /// The header in which `basic_auth` tells the user.
+    fn user_header(&self) -> Option<String> {
+        self.basic_auth.as_ref()?.as_ref()?.user_header.clone()
+    }
+
     fn is_empty(&self) -> bool {
         self.access.is_none()
             && self.request.is_none()
             && self.response.is_none()
             && self.hsts.is_none()
             && self.rate_limits.is_empty()
+            && self.basic_auth.is_none()
             && self.forward_auth.is_none()
             && self.rewrite.is_none()
             && self.error_pages.is_empty()
@@ -86,12 +95,19 @@ impl Extras {
 /// Reads the settings of a host or a route that change messages or limit requests.
 pub(super) fn extras(section: &Section, routes: &mut Routes, upstreams: &mut Upstreams, rewrites: bool) -> Extras {
     Extras {
-        access: access::read(section, &mut routes.access),
+        access: access::read_of_requests(section, &mut routes.access),
         request: section.table(&m::request_headers).and_then(edits),
         response: section.table(&m::response_headers).and_then(edits),
         hsts: section.optional(&m::hsts),
         rate_limits: section.optional(&m::rate_limit).map_or(Vec::new(), |names| {
             names.into_iter().filter_map(|name| rate_limit(section.sink, name, routes)).collect()
+        }),
+        basic_auth: section.optional(&m::basic_auth).map(|written| match written {
+            BasicAuth::Off => None,
+            BasicAuth::Users { users, challenge, user_header, keep_authorization } => {
+                let users = routes.access.users_of(section.sink, &users);
+                Some(rules::BasicAuth { users, challenge, user_header, keep_authorization })
+            }
         }),
         forward_auth: section.optional(&m::forward_auth).and_then(|written| match written {
             ForwardAuth::Off => Some(None),
@@ -211,7 +227,12 @@ pub(super) fn table(
             "response_headers",
             "hsts",
             "rate_limit",
+            "basic_auth",
             "forward_auth",
+            "allow_certificate",
+            "deny_certificate",
+            "allow_header",
+            "deny_header",
             "cors",
             "maintenance",
             "error_page",
@@ -241,6 +262,7 @@ pub(super) fn table(
             action,
             pattern: None,
             access: extras.access.into_iter().collect(),
+            basic_auth: extras.basic_auth.flatten(),
             forward_auth: extras.forward_auth.flatten(),
             request: extras.request.into_iter().collect(),
             response: extras.response.into_iter().collect(),
@@ -372,12 +394,17 @@ fn route(
         // What the server says on other routes is nobody's to say here.
         request.push(FieldEdits { remove: of_host.copy.clone(), ..FieldEdits::default() });
     }
+    if let (Some(header), true) = (host.user_header(), own.basic_auth.is_some()) {
+        // Nor is who the user is, on a route that asks for no password or tells it in another header.
+        request.push(FieldEdits { remove: vec![header], ..FieldEdits::default() });
+    }
     request.extend(join(&host.request, own.request));
     routes.all.push(Route {
         label: shown,
         action,
         pattern,
         access: host.access.into_iter().chain(own.access).collect(),
+        basic_auth: own.basic_auth.unwrap_or_else(|| host.basic_auth.clone().flatten()),
         forward_auth: own.forward_auth.unwrap_or_else(|| host.forward_auth.clone().flatten()),
         request,
         response: join(&host.response, own.response),
@@ -404,6 +431,57 @@ fn route(
                 .to_owned();
         sink.warn(&at.span, message, Some(help));
     }
+}
+
+/// What `basic_auth` says.
+pub(super) enum BasicAuth {
+    /// `false`: no password is needed.
+    Off,
+    /// One of these users' is.
+    Users { users: At<PathBuf>, challenge: String, user_header: Option<String>, keep_authorization: bool },
+}
+
+pub(super) fn basic_auth(sink: &Sink, key: &str, node: &Node) -> Option<BasicAuth> {
+    let table = match node.get_ref() {
+        DeValue::Boolean(false) => return Some(BasicAuth::Off),
+        DeValue::Table(table) => table,
+        _ => {
+            let help = format!("write {key} = {{ users = \"users.txt\" }}, or {key} = false in a route");
+            sink.error(&node.span(), format!("\"{key}\" is neither a table nor false"), Some(help));
+            return None;
+        }
+    };
+    let section = Section::new(sink, &b::TABLE, table, node.span());
+    let users = section.required(&b::users);
+    let realm = section.or(&b::realm);
+    let user_header = section.optional(&b::user_header);
+    let keep_authorization = section.or(&b::keep_authorization);
+    section.finish();
+    // RFC 7617 §2.1: what is typed in is UTF-8.
+    let challenge = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
+    Some(BasicAuth::Users { users: users?, challenge, user_header, keep_authorization })
+}
+
+/// What stands between quotes in `WWW-Authenticate`.
+pub(super) fn realm(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let s = decode::text(sink, key, node)?;
+    if s.bytes().any(|b| !(b' '..=b'~').contains(&b) || matches!(b, b'"' | b'\\')) {
+        let help = Some("write visible ASCII without quotes and backslashes".to_owned());
+        sink.error(&node.span(), format!("\"{key}\" has characters that cannot be shown"), help);
+        return None;
+    }
+    Some(s)
+}
+
+/// The name of a header that tells the upstream something.
+pub(super) fn user_header(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let name = decode::text(sink, key, node)?;
+    let why = reserved(&name).or((!is_token(&name)).then_some("write a header's name"));
+    if let Some(why) = why {
+        sink.error(&node.span(), format!("\"{name}\" cannot be set"), Some(why.to_owned()));
+        return None;
+    }
+    Some(name)
 }
 
 /// What `forward_auth` says.
@@ -650,7 +728,7 @@ pub(super) fn is_token(name: &str) -> bool {
 }
 
 /// The keys and values of a table whose keys are field names.
-fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Option<Vec<(At<String>, &'n Node<'d>)>> {
+pub(super) fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Option<Vec<(At<String>, &'n Node<'d>)>> {
     let DeValue::Table(table) = node.get_ref() else {
         let help = format!("write {key} = {{ X-Name = \"value\" }}");
         sink.error(&node.span(), format!("\"{key}\" is not a table of header names"), Some(help));

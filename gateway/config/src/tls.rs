@@ -440,24 +440,9 @@ fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
         good &= crls.is_some();
         let allowed = entry.optional(&a::names);
         good &= allowed.is_some() || entry.key_span("names").is_none();
-        let mut client_names = Vec::new();
-        for name in allowed.iter().flatten() {
-            match client_name(&name.value) {
-                Ok(client_name) => client_names.push(client_name),
-                Err(why) => {
-                    let help =
-                        "write \"dns:app.example.com\", \"uri:spiffe://example.com/app\", \"email:a@example.com\" or \
-                                \"cn:alice\""
-                            .to_owned();
-                    sink.error(
-                        &name.span,
-                        format!("\"{}\" is not the name of a client: {why}", name.value),
-                        Some(help),
-                    );
-                    good = false;
-                }
-            }
-        }
+        let allowed = allowed.unwrap_or_default();
+        let client_names = client_names(sink, &allowed);
+        good &= client_names.len() == allowed.len();
         let reauthenticate_after = entry.or(&a::reauthenticate_after);
         let written = entry.optional(&a::r#for);
         let for_all = entry.key_span("for").is_none();
@@ -503,6 +488,25 @@ fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
     }
     // A wrong type of the whole setting is reported by `tables` and yields nothing: the error alone refuses the file.
     good.then_some(out)
+}
+
+/// Names of clients, those that are good; the others are reported.
+pub(super) fn client_names(sink: &Sink, written: &[At<String>]) -> Vec<ClientName> {
+    let mut names = Vec::new();
+    for name in written {
+        match client_name(&name.value) {
+            Ok(client_name) => names.push(client_name),
+            Err(why) => {
+                let help =
+                    "write \"dns:app.example.com\", \"uri:spiffe://example.com/app\", \"email:a@example.com\" or \
+                            \"cn:alice\""
+                        .to_owned();
+                let message = format!("\"{}\" is not the name of a client: {why}", name.value);
+                sink.error(&name.span, message, Some(help));
+            }
+        }
+    }
+    names
 }
 
 /// Parses a name of a client. On failure: what is wrong.

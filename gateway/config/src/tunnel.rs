@@ -1,5 +1,6 @@
 //! `[tunnel]`: the OpenVPN server.
 
+use super::access;
 use super::decode::{self, At, Section, nearest};
 use super::diagnostics::Sink;
 use super::identity;
@@ -15,6 +16,7 @@ use sealane_ovpn::data::Cipher;
 use sealane_ovpn::push;
 use sealane_ovpn::wrap::v2::ServerKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
+use sealane_passwords::Users;
 use sealane_tunnel::plane::{Keepalive, Prefix, Transport};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -70,7 +72,7 @@ pub struct Tunnel {
     /// Options for clients that are not among `clients`.
     pub push_unlisted: Vec<String>,
     /// Users with their passwords.
-    pub users: Option<Arc<dyn PasswordFile>>,
+    pub users: Option<Arc<Users>>,
     /// A program that checks passwords, with its arguments.
     pub auth_command: Option<Vec<String>>,
     /// How long a token is good for; `None`: none are given.
@@ -104,15 +106,6 @@ pub struct TunnelClient {
     pub disabled: bool,
 }
 
-/// A file of users, as the VPN reads it.
-pub trait PasswordFile: std::fmt::Debug + Send + Sync {
-    /// Whether there is a user of this name.
-    fn knows(&self, name: &str) -> bool;
-
-    /// Whether the password is this user's. May take some tens of milliseconds.
-    fn verify(&self, name: &str, password: &str) -> bool;
-}
-
 /// Which certificates clients must have.
 #[derive(Debug)]
 pub struct ClientCertificates<'a> {
@@ -134,8 +127,6 @@ pub struct ClientCertificates<'a> {
 /// know the VPN.
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelParts {
-    /// Reads `users`.
-    pub users: fn(&str) -> anyhow::Result<Arc<dyn PasswordFile>>,
     /// Makes what checks the certificates of clients.
     pub verifier: fn(&ClientCertificates<'_>) -> anyhow::Result<Arc<dyn ClientCertVerifier>>,
 }
@@ -356,9 +347,16 @@ fn wraps(section: &Section) -> (WrapKey, Option<ServerKey>) {
     (wrap, v2)
 }
 
-fn users(sink: &Sink, at: &At<PathBuf>) -> Option<Arc<dyn PasswordFile>> {
+fn users(sink: &Sink, at: &At<PathBuf>) -> Option<Arc<Users>> {
     let text = file(sink, "file of users", at)?;
-    (sink.tunnel?.users)(&text).map_err(|e| sink.error(&at.span, format!("{}: {e:#}", at.value.display()), None)).ok()
+    match Users::parse(&text) {
+        Ok(users) => Some(Arc::new(users)),
+        Err(mistake) => {
+            let (message, help) = access::users_mistake(&at.value, mistake);
+            sink.error(&at.span, message, Some(help));
+            None
+        }
+    }
 }
 
 /// A program to start, and its arguments.

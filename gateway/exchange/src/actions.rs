@@ -3,7 +3,7 @@
 //! The part of an executor that reports an event answers the actions that only this event can cause:
 //! [`Action::SendHead`] and [`Action::AwaitSettings`] follow from a connection that is ready,
 //! [`Action::ForwardInterim`], [`Action::ForwardHead`] and [`Action::RejectResponse`] follow from a response's head,
-//! [`Action::Admit`] from the head of the answer to a question, [`Action::AskRetry`] from a loss and from the end of the client's
+//! [`Action::Admit`] from the head of the answer to a question or from a password that is right, [`Action::AskRetry`] from a loss and from the end of the client's
 //! handshake. All others can follow from any event.
 
 /// One thing to do.

@@ -71,6 +71,8 @@ pub enum Wait {
     Connection,
     /// The answer of the server that is asked whether the request may pass, its connection included.
     Authorization,
+    /// The check of the client's password.
+    Password,
     /// The head of the response; the request has been sent.
     ResponseHead,
     /// The next bytes of a response's body.
@@ -169,6 +171,14 @@ pub const TABLE: &[Row] = &[
         after: "",
     },
     Row {
+        wait: Wait::Password,
+        name: "the check of a password (`basic_auth`)",
+        party: None,
+        settings: &["10 seconds (total)"],
+        before: "503",
+        after: "",
+    },
+    Row {
         wait: Wait::ResponseHead,
         name: "a response's head, once the request has been sent",
         party: Some(Party::Upstream),
@@ -233,7 +243,7 @@ impl Wait {
             Self::RequestRoom | Self::Connection | Self::Authorization | Self::ResponseHead | Self::ResponseBody => {
                 Some(Party::Upstream)
             }
-            Self::Tunnel => None,
+            Self::Tunnel | Self::Password => None,
         }
     }
 }
@@ -281,6 +291,8 @@ pub struct State {
     pub handshake: bool,
     /// A server is asked whether the request may pass.
     pub authorizing: bool,
+    /// The client's password is being checked.
+    pub verifying: bool,
 }
 
 impl State {
@@ -300,6 +312,7 @@ impl State {
             raw: exchange.is_tunnel(),
             handshake: exchange.awaits_handshake(),
             authorizing: exchange.is_authorizing(),
+            verifying: exchange.is_verifying(),
         }
     }
 
@@ -321,6 +334,7 @@ impl State {
             Step::Open { blocked: true } => Some(Wait::ResponseRoom),
             Step::Open { .. } if self.raw => Some(Wait::Tunnel),
             Step::Open { .. } => Some(Wait::ResponseBody),
+            Step::Waiting if self.verifying => Some(Wait::Password),
             Step::Waiting if !self.chosen => None,
             Step::Waiting if self.authorizing => Some(Wait::Authorization),
             Step::Waiting if !self.sent => Some(Wait::Connection),
@@ -354,7 +368,7 @@ pub struct Limits {
     pub connection: Millis,
     /// For the response's head.
     pub first_byte: Millis,
-    /// When a server must have said whether the request may pass.
+    /// When it must be known whether the request may pass: the answer of a server, or the check of a password.
     pub authorized_until: Option<Millis>,
     /// When the try under way must have led to a response.
     pub try_until: Option<Millis>,
@@ -488,6 +502,10 @@ pub fn deadline(
     for Direction { wait, progress, bytes } in [request, response] {
         let Some(wait) = wait else { continue };
         let since = progress.since;
+        if wait == Wait::Password {
+            limits.authorized_until.into_iter().for_each(|at| consider(at, wait, Reason::Total));
+            continue;
+        }
         let Some(party) = wait.party() else {
             consider(moved + limits.upstream.idle, wait, Reason::Idle);
             continue;
@@ -497,8 +515,8 @@ pub fn deadline(
             Party::Upstream => limits.upstream,
         };
         match wait {
-            // Of these no direction of an exchange waits; `Tunnel` has nobody to blame.
-            Wait::RequestHead | Wait::LastBytes | Wait::ClientEnd | Wait::Tunnel => {}
+            // Of these no direction of an exchange waits; `Tunnel` and `Password` have nobody to blame.
+            Wait::RequestHead | Wait::LastBytes | Wait::ClientEnd | Wait::Tunnel | Wait::Password => {}
             Wait::Handshake => consider(since + limits.handshake, wait, Reason::Total),
             Wait::Authorization => {
                 let all = [limits.authorized_until, limits.try_until];
@@ -547,6 +565,7 @@ pub fn table() -> String {
     );
     for row in TABLE {
         let (party, section) = match row.party {
+            _ if row.wait == Wait::Password => ("nobody", "the gateway's own"),
             Some(Party::Client) => ("the client", "`[limits]`"),
             Some(Party::Upstream) => ("the upstream", "`[[upstream]]`"),
             None => ("nobody", "`[[upstream]]`"),

@@ -26,6 +26,7 @@ fn open() -> State {
         raw: false,
         handshake: false,
         authorizing: false,
+        verifying: false,
     }
 }
 
@@ -91,7 +92,7 @@ fn a_direction_that_waits_has_one_party_to_blame() {
     let steps = [Step::Waiting, Step::Open { blocked: false }, Step::Open { blocked: true }, Step::Dropped, Step::Done];
     for request in steps {
         for response in steps {
-            for flags in 0..32u8 {
+            for flags in 0..64u8 {
                 let flag = |bit: u8| flags & 1 << bit != 0;
                 let state = State {
                     request,
@@ -101,6 +102,7 @@ fn a_direction_that_waits_has_one_party_to_blame() {
                     raw: flag(2),
                     handshake: flag(3),
                     authorizing: flag(4),
+                    verifying: flag(5),
                 };
                 if let Step::Open { blocked } = request {
                     let expected = match () {
@@ -275,6 +277,9 @@ fn heads_and_connections_have_a_total_time() {
     let asked = State { request: Step::Waiting, authorizing: true, ..done };
     assert_eq!(total(&mut both, &asked, &limits()), (400, Wait::Authorization, Reason::Total));
     assert_eq!(total(&mut both, &State { sent: false, ..asked }, &tried), (300, Wait::Authorization, Reason::Total));
+    // A password is nobody's to wait for but the gateway's.
+    let checked = State { chosen: false, sent: false, verifying: true, ..asked };
+    assert_eq!(total(&mut both, &checked, &limits()), (400, Wait::Password, Reason::Total));
     // In the queue there are other timers.
     let queued = State { chosen: false, sent: false, ..done };
     assert_eq!(both.deadline(0, &queued, Class::Message, &limits()), None);

@@ -9,7 +9,8 @@
 //! - what the answer to an upgrade or an extended CONNECT must be (RFC 6455 §4.1, RFC 8441 §5, RFC 9220 §3);
 //! - how many interim responses pass (RFC 9110 §15.2);
 //! - how long a client is read that was answered before its request was complete;
-//! - what may pass before a server has admitted a request, where one is asked ([`Event::Authorize`]): nothing;
+//! - what may pass before a server has admitted a request, where one is asked ([`Event::Authorize`]), or before the client's
+//!   password has been checked ([`Event::Verify`]): nothing;
 //! - who is cut off, and who gets an error, when one side fails;
 //! - how long each side may take, and whom to blame ([`deadlines`]).
 //!
@@ -30,6 +31,12 @@
 //!
 //! ```text
 //! None ── Authorize ─► Selecting ─► Open ── 2xx ─► None ── Forward ─► Selecting ─► …
+//! ```
+//!
+//! A request whose client must show a password goes through `Verifying` before that, and no server is involved:
+//!
+//! ```text
+//! None ── Verify ─► Verifying ── Verified ─► None ── Authorize or Forward ─► …
 //! ```
 
 mod actions;
@@ -165,6 +172,10 @@ pub enum Event {
     Accepted,
     /// The rules ask a server whether the request may pass.
     Authorize,
+    /// The rules have the client's password checked, which is not done here.
+    Verify,
+    /// The password is right.
+    Verified,
     /// The rules send the request to an upstream group.
     Forward,
     /// The gateway answers itself, or refuses. The response is complete with this.
@@ -255,6 +266,8 @@ enum Upstream {
     Asking(u16),
     /// The request is sent again when the client's handshake is over.
     Handshake,
+    /// The client's password is being checked.
+    Verifying,
 }
 
 /// The state machine.
@@ -348,6 +361,12 @@ impl Exchange {
         self.authorizing
     }
 
+    /// Whether the client's password is being checked.
+    #[inline]
+    pub fn is_verifying(&self) -> bool {
+        self.upstream == Upstream::Verifying
+    }
+
     /// Whether upstreams must be told that the request may be a replay (RFC 8470 §5.1).
     #[inline]
     pub fn is_early(&self) -> bool {
@@ -393,6 +412,8 @@ impl Exchange {
         match event {
             Event::Accepted => self.accepted(),
             Event::Authorize => self.authorize(),
+            Event::Verify => self.verify(),
+            Event::Verified => self.verified(),
             Event::Forward => self.forward(),
             Event::Answer { status } => self.answer(status),
             Event::Connected(switching) => self.connected(switching),
@@ -434,6 +455,21 @@ impl Exchange {
         let actions = self.forward();
         self.authorizing |= !actions.is_empty();
         actions
+    }
+
+    fn verify(&mut self) -> Actions {
+        if self.upstream == Upstream::None && !self.is_answered() && self.facts.kind != Kind::Relay {
+            self.upstream = Upstream::Verifying;
+        }
+        Actions::NONE
+    }
+
+    fn verified(&mut self) -> Actions {
+        if self.upstream != Upstream::Verifying {
+            return Actions::NONE;
+        }
+        self.upstream = Upstream::None;
+        Actions::NONE.with(Action::Admit)
     }
 
     #[inline]

@@ -68,10 +68,12 @@ fn loss(random: &mut Random) -> Loss {
 /// Any event at any time, also those that make no sense: an executor's mistake must not break a rule.
 fn event(random: &mut Random) -> Event {
     let direction = random.pick(&[Direction::Request, Direction::Response]);
-    match random.below(20) {
+    match random.below(23) {
         0 | 1 => Event::Forward,
         18 => Event::Accepted,
         19 => Event::Authorize,
+        20 => Event::Verify,
+        21 | 22 => Event::Verified,
         2 => Event::Answer { status: 200 },
         3 | 4 => Event::Connected(random.pick(&[
             Switching::Any,
@@ -121,8 +123,10 @@ struct Observer {
     selects: u32,
     handshake_done: bool,
     accepted: bool,
-    /// A server must admit the request before it may go on.
+    /// A server must admit the request, or a password be right, before it may go on.
     unadmitted: bool,
+    /// It is a password.
+    verifying: bool,
 }
 
 impl Observer {
@@ -175,17 +179,31 @@ impl Observer {
             };
         }
         // Nothing of a request passes before it is admitted, and only a 2xx admits it.
-        self.unadmitted |= event == Event::Authorize && has(SelectServer);
+        self.verifying |= event == Event::Verify && after.is_verifying();
+        self.unadmitted |= self.verifying || event == Event::Authorize && has(SelectServer);
+        if self.verifying {
+            assert!(
+                !has(SelectServer) && !has(SendHead) && !has(ForwardHead),
+                "a server gets a request without a password"
+            );
+        }
         if self.unadmitted && !has(Admit) {
             let passes = [ResumeRequest, ResumeResponse, EndRequest, ForwardInterim, AwaitSettings].map(has);
             assert!(!passes.contains(&true), "a request passes that was not admitted");
             assert_ne!(after.request(), Phase::Streaming);
         }
         if has(Admit) {
-            let Event::Head(head) = event else { panic!("a request is admitted without an answer") };
-            assert!(self.unadmitted && self.connected && (200..300).contains(&head.status) && !head.switches);
+            match event {
+                Event::Head(head) => {
+                    assert!(!self.verifying && self.unadmitted && self.connected);
+                    assert!((200..300).contains(&head.status) && !head.switches);
+                }
+                Event::Verified => assert!(self.verifying && !self.upstream && !self.connected),
+                _ => panic!("a request is admitted without an answer"),
+            }
             assert_eq!((self.released, self.heads + self.responds), (0, 0));
             (self.unadmitted, self.upstream, self.connected, self.selects) = (false, false, false, 0);
+            self.verifying = false;
         }
         if has(AwaitSettings) {
             assert!(event == Event::Connected(Switching::Unknown) && self.upstream && !self.connected);

@@ -206,6 +206,31 @@ fn a_request_that_must_be_admitted() {
     assert!(Exchange::new(GET).on(Event::Authorize).is_empty(), "nobody has accepted it");
 }
 
+/// A password is checked first: the request waits, and what is wrong with it is said without a server.
+#[test]
+fn a_request_whose_password_is_checked() {
+    for kind in [Kind::Message, Kind::Connect, Kind::WebSocket, Kind::Upgrade, Kind::ExtendedConnect] {
+        let mut x = accepted(Request { kind, ..POST });
+        assert!(x.on(Event::Verify).is_empty() && x.is_verifying() && !x.is_authorizing());
+        for early in [Event::Forward, Event::Authorize, Event::Verify, CONNECTED, OK, Event::Lost(Loss::Broken)] {
+            assert!(x.on(early).is_empty() && x.is_verifying(), "{kind:?} {early:?}");
+        }
+        assert_eq!(x.request(), Phase::Awaiting, "its body waits");
+        let mut wrong = x;
+        let refused: Vec<Action> = wrong.on(Event::Answer { status: 401 }).iter().collect();
+        assert_eq!(refused, [Respond, StartDraining], "{kind:?}");
+        assert_eq!(x.on(Event::Verified).iter().collect::<Vec<_>>(), [Admit], "{kind:?}");
+        assert!(x.on(Event::Verified).is_empty() && !x.is_verifying(), "once");
+        // A server may be asked after that.
+        let mut asks = x;
+        assert_eq!(asks.on(Event::Authorize).iter().collect::<Vec<_>>(), [SelectServer], "{kind:?}");
+        assert_eq!(x.on(Event::Forward).iter().collect::<Vec<_>>(), [SelectServer], "{kind:?}");
+    }
+    assert_eq!(last(GET, &[Event::Verify, Event::ClientGone]).0, [DetachClient, Finish]);
+    assert_eq!(last(GET, &[Event::Verify, Event::Refuse { status: 503 }]), (vec![Respond, FinishClient, Finish], 503));
+    assert!(Exchange::new(GET).on(Event::Verified).is_empty(), "nobody has asked");
+}
+
 #[test]
 fn early_data() {
     let early = |facts| Request { is_early: true, ..facts };

@@ -1,4 +1,4 @@
-//! Who may come, by address: `allow` and `deny` of listeners, hosts and routes.
+//! Who may come: `allow` and `deny` of listeners, hosts and routes, by address, by client certificate and by header.
 //!
 //! | what | whose rule | when | refused by |
 //! |---|---|---|---|
@@ -6,10 +6,12 @@
 //! | a request | the listener's, then those of the host and the route | each request, under the newest lists | 403 |
 //! | a relayed connection | the listener's and the host's | before a server is selected | closing it |
 //!
-//! A connection from a trusted proxy that names clients in header fields is judged by its requests alone.
+//! Certificates and headers are of requests: rules about them are of hosts and routes. A connection from a trusted proxy that names
+//! clients in header fields is judged by its requests alone.
 //!
-//! An address can be forged until the client has answered a packet. So a request in early data, or a relayed connection, whose
-//! client has not done that, waits where a rule would look at its address: 425, or the third packet of TCP's handshake.
+//! An address can be forged until the client has answered a packet, and the certificate of a resumed session is known once the
+//! handshake is over. So a request in early data, or a relayed connection, whose client has not done that, waits where a rule would
+//! look at it: 425, or the third packet of TCP's handshake.
 
 use crate::conn::{Client, Conn};
 use crate::connections::Connections;
@@ -19,13 +21,152 @@ use crate::exchange::streams::ClientStream;
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
 use crate::upstream::selection::DeniedBy;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use sealane_http::Fields;
+use sealane_http::claims::is_alike;
 use sealane_lane::{Context, Key};
+use sealane_passwords::Users;
+use sealane_route::AccessRule;
+use sealane_tls::policy::ClientName;
 use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The rules of a snapshot, with what they read from files. They change when a file does, while all else stays.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Listeners, hosts and routes name them by index.
+    pub rules: Box<[Rule]>,
+    /// Users with their passwords, which routes name by index.
+    pub users: Box<[Arc<Users>]>,
+}
+
+/// One rule: all of it must let a client in.
+#[derive(Clone, Debug, Default)]
+pub struct Rule {
+    /// By address; `None`: every address is let in.
+    pub addresses: Option<AccessRule>,
+    /// By what a request says of itself; never of a listener's rule.
+    pub request: Option<Arc<RequestRule>>,
+}
+
+/// Which requests `allow_certificate`, `deny_certificate`, `allow_header` and `deny_header` let in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestRule {
+    /// The client's certificate must have one of these names; `None`: none is needed.
+    pub allow_certificate: Option<Vec<ClientName>>,
+    /// A client whose certificate has one of these names is refused.
+    pub deny_certificate: Vec<ClientName>,
+    /// All of these must hold.
+    pub allow_header: Vec<HeaderCondition>,
+    /// None of these may hold.
+    pub deny_header: Vec<HeaderCondition>,
+}
+
+/// A condition on the header fields of one name, in every spelling that a server may take for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderCondition {
+    /// The name.
+    pub name: String,
+    /// What they must be.
+    pub is: HeaderIs,
+}
+
+/// What header fields of a name must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeaderIs {
+    /// There is one.
+    Present,
+    /// There is none.
+    Absent,
+    /// They have one of these values.
+    OneOf(Vec<HeaderValue>),
+}
+
+/// A value of a header field. Values are compared in constant time: they may be secrets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeaderValue {
+    /// This one.
+    Exact(Vec<u8>),
+    /// One that begins with this.
+    Prefix(Vec<u8>),
+}
+
+impl HeaderValue {
+    fn is(&self, value: &[u8]) -> bool {
+        match self {
+            Self::Exact(wanted) => verify_slices_are_equal(value, wanted).is_ok(),
+            Self::Prefix(wanted) => {
+                value.get(..wanted.len()).is_some_and(|start| verify_slices_are_equal(start, wanted).is_ok())
+            }
+        }
+    }
+}
+
+impl HeaderCondition {
+    /// Whether the condition holds for all fields of the name. A client that sends two values, of which one is right, may mean
+    /// the upstream to read the other.
+    fn holds_for_all(&self, fields: &Fields) -> bool {
+        let mut values = self.values(fields).peekable();
+        match &self.is {
+            HeaderIs::Present => values.peek().is_some(),
+            HeaderIs::Absent => values.peek().is_none(),
+            HeaderIs::OneOf(wanted) => values.peek().is_some() && values.all(|value| is_one_of(value, wanted)),
+        }
+    }
+
+    /// Whether the condition holds for some field of the name.
+    fn holds_for_any(&self, fields: &Fields) -> bool {
+        match &self.is {
+            HeaderIs::Present => self.values(fields).next().is_some(),
+            HeaderIs::Absent => self.values(fields).next().is_none(),
+            HeaderIs::OneOf(wanted) => self.values(fields).any(|value| is_one_of(value, wanted)),
+        }
+    }
+
+    fn values<'f>(&'f self, fields: &'f Fields) -> impl Iterator<Item = &'f [u8]> {
+        let alike = fields.iter().filter(|(_, name, _)| is_alike(name, self.name.as_bytes()));
+        alike.map(|(_, _, value)| value)
+    }
+}
+
+/// Compares with all, so that the time says nothing about which it is.
+fn is_one_of(value: &[u8], wanted: &[HeaderValue]) -> bool {
+    wanted.iter().fold(false, |found, wanted| found | wanted.is(value))
+}
+
+impl RequestRule {
+    fn looks_at_certificate(&self) -> bool {
+        self.allow_certificate.is_some() || !self.deny_certificate.is_empty()
+    }
+
+    /// What refuses a request, if anything does.
+    fn refuses(&self, x: &Exchange, client: &Client) -> Option<DeniedBy> {
+        if self.looks_at_certificate() {
+            let has_one_of = |names: &[ClientName]| {
+                client.cert.as_ref().is_some_and(|cert| names.iter().any(|name| cert.names().has(name)))
+            };
+            let allowed = self.allow_certificate.as_ref().is_none_or(|names| has_one_of(names));
+            if !allowed || has_one_of(&self.deny_certificate) {
+                return Some(DeniedBy::Certificate);
+            }
+        }
+        let fields = &x.request.fields;
+        let allowed = self.allow_header.iter().all(|condition| condition.holds_for_all(fields));
+        let denied = self.deny_header.iter().any(|condition| condition.holds_for_any(fields));
+        (!allowed || denied).then_some(DeniedBy::Header)
+    }
+}
+
+impl Rule {
+    fn permits(&self, ip: IpAddr) -> bool {
+        self.addresses.as_ref().is_none_or(|addresses| addresses.permits(ip))
+    }
+}
 
 impl LaneListener {
     /// Whether a rule lets an address in. A rule that is not there lets nobody in.
     fn permits(&self, rule: usize, ip: IpAddr) -> bool {
-        self.access.get(rule).is_some_and(|rule| rule.permits(ip))
+        self.access.rules.get(rule).is_some_and(|rule| rule.permits(ip))
     }
 
     /// Whether all of these rules let an address in.
@@ -46,9 +187,9 @@ impl LaneListener {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Admitted,
-    /// The client's address is not let in.
-    Denied,
-    /// It would be let in, but the address may be forged.
+    /// It is not let in.
+    Denied(DeniedBy),
+    /// It would be let in, but the address may be forged, or the certificate is not known yet.
     TooEarly,
 }
 
@@ -60,25 +201,44 @@ pub(crate) fn judge(
     listener: &LaneListener,
     rules: &[usize],
 ) -> Verdict {
-    // A QUIC client that has moved must be let in where it is now, too.
-    let moved_to = if x.told().is_none() { quic_address(connections, x.client_stream) } else { None };
-    let permitted = |ip| listener.permit(rules.iter().copied(), ip);
-    match () {
-        () if !permitted(x.client_ip(client)) || !moved_to.is_none_or(permitted) => Verdict::Denied,
-        () if x.machine.is_early() && !is_address_proven(connections, x.client_stream) => Verdict::TooEarly,
-        () => Verdict::Admitted,
+    let is_early = x.machine.is_early();
+    let mut too_early = false;
+    for rule in rules {
+        // A rule that is not there lets nobody in.
+        let Some(rule) = listener.access.rules.get(*rule) else { return Verdict::Denied(DeniedBy::Address) };
+        if let Some(addresses) = &rule.addresses {
+            // A QUIC client that has moved must be let in where it is now, too.
+            let moved_to = if x.told().is_none() { quic_address(connections, x.client_stream) } else { None };
+            if !addresses.permits(x.client_ip(client)) || !moved_to.is_none_or(|ip| addresses.permits(ip)) {
+                return Verdict::Denied(DeniedBy::Address);
+            }
+            too_early |= is_early && !is_address_proven(connections, x.client_stream);
+        }
+        let Some(request) = &rule.request else { continue };
+        if is_early && client.cert.is_none() && request.looks_at_certificate() {
+            too_early = true;
+            continue;
+        }
+        if let Some(by) = request.refuses(x, client) {
+            return Verdict::Denied(by);
+        }
     }
+    if too_early { Verdict::TooEarly } else { Verdict::Admitted }
 }
 
 /// Answers a request that was not admitted.
 pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verdict: Verdict, expects: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    if verdict == Verdict::TooEarly {
+    let Verdict::Denied(by) = verdict else {
         proxy.counters.too_early.inc();
         return respond(proxy, cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
+    };
+    x.routed.denied = Some(by);
+    match by {
+        DeniedBy::Certificate => proxy.counters.certificates_denied.inc(),
+        DeniedBy::Header => proxy.counters.headers_denied.inc(),
+        _ => proxy.counters.requests_denied.inc(),
     }
-    x.routed.denied = Some(DeniedBy::Address);
-    proxy.counters.requests_denied.inc();
     refuse(proxy, cx, exchange, 403);
 }
 
@@ -92,9 +252,54 @@ fn quic_address(connections: &Connections, client: ClientStream) -> Option<IpAdd
 
 /// Whether a client that sends early data has shown that it is where it says. Over TCP it has, unless its hello came in a SYN
 /// without a cookie; over QUIC the address is open until the handshake is over (RFC 9000 §8.1).
-fn is_address_proven(connections: &Connections, client: ClientStream) -> bool {
+pub(crate) fn is_address_proven(connections: &Connections, client: ClientStream) -> bool {
     match connections.get(client.conn()) {
         Some(Conn::Client(client_conn)) => client_conn.transport.allowance.is_none(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(name: &str, is: HeaderIs) -> HeaderCondition {
+        HeaderCondition { name: name.to_owned(), is }
+    }
+
+    fn fields(all: &[(&str, &str)]) -> Fields {
+        let mut fields = Fields::new();
+        for (name, value) in all {
+            fields.push(name.as_bytes(), value.as_bytes()).unwrap();
+        }
+        fields
+    }
+
+    #[test]
+    fn all_values_of_a_header_must_be_right() {
+        let key = condition(
+            "X-Key",
+            HeaderIs::OneOf(vec![HeaderValue::Exact(b"first".to_vec()), HeaderValue::Prefix(b"second-".to_vec())]),
+        );
+        for (sent, all, any) in [
+            (&[("x-key", "first")][..], true, true),
+            (&[("X-Key", "second-3")], true, true),
+            (&[("X-Key", "first"), ("x_key", "second-1")], true, true),
+            // A right value beside a wrong one, in a spelling that some servers take for the same.
+            (&[("X-Key", "first"), ("x_key", "other")], false, true),
+            (&[("X-Key", "First")], false, false),
+            (&[("X-Key", "second")], false, false),
+            (&[("X-Keys", "first")], false, false),
+            (&[], false, false),
+        ] {
+            let fields = fields(sent);
+            assert_eq!((key.holds_for_all(&fields), key.holds_for_any(&fields)), (all, any), "{sent:?}");
+        }
+        let (with, without) = (fields(&[("a_b", "1")]), fields(&[]));
+        for (is, wanted) in [(HeaderIs::Present, [true, false]), (HeaderIs::Absent, [false, true])] {
+            let condition = condition("A-B", is);
+            assert_eq!([condition.holds_for_all(&with), condition.holds_for_all(&without)], wanted);
+            assert_eq!([condition.holds_for_any(&with), condition.holds_for_any(&without)], wanted);
+        }
     }
 }

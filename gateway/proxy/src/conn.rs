@@ -10,10 +10,14 @@ use crate::transport::Transport;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use sealane_exchange::deadlines::{self, Wait};
 use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready};
+use sealane_tls::CertificateNames;
 use sealane_tls::hello::LargeHello;
 use sealane_tls::policy::ServerPolicy;
+use std::cell::OnceCell;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -232,6 +236,23 @@ pub(crate) struct ClientCert {
     pub field: Vec<u8>,
     /// SHA-256 of the certificate, in hexadecimal.
     pub fingerprint: String,
+    /// Its names, once a rule has looked at them.
+    names: OnceCell<CertificateNames>,
+}
+
+impl ClientCert {
+    pub fn new(field: Vec<u8>, fingerprint: String) -> Self {
+        Self { field, fingerprint, names: OnceCell::new() }
+    }
+
+    /// The names by which rules know the client.
+    pub fn names(&self) -> &CertificateNames {
+        self.names.get_or_init(|| {
+            // The field has the certificate between two colons (RFC 8941 §3.3.5).
+            let encoded = self.field.get(1..self.field.len().saturating_sub(1)).unwrap_or_default();
+            STANDARD.decode(encoded).map(|der| CertificateNames::of(&der)).unwrap_or_default()
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

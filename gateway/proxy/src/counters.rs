@@ -232,12 +232,18 @@ counters! {
     /// Refusals because a client exceeded a rate or a limit, by what was refused.
     clients_limited, counter, "sealane_rate_limited_total", "what=\"open_connection\"";
     /// Refusals because a client exceeded a rate or a limit, by what was refused.
+    requests_limited, counter, "sealane_rate_limited_total", "what=\"open_request\"";
+    /// Refusals because a client exceeded a rate or a limit, by what was refused.
     handshakes_limited, counter, "sealane_rate_limited_total", "what=\"handshake\"";
-    /// Refusals because `allow` and `deny` do not admit the client's address, by what was refused.
+    /// Refusals because `allow` and `deny` do not admit the client or its request, by what was refused.
     connections_denied, counter, "sealane_access_denied_total", "what=\"connection\"";
-    /// Refusals because `allow` and `deny` do not admit the client's address, by what was refused.
+    /// Refusals because `allow` and `deny` do not admit the client or its request, by what was refused.
     requests_denied, counter, "sealane_access_denied_total", "what=\"request\"";
-    /// Refusals because `allow` and `deny` do not admit the client's address, by what was refused.
+    /// Refusals because `allow` and `deny` do not admit the client or its request, by what was refused.
+    certificates_denied, counter, "sealane_access_denied_total", "what=\"request_by_certificate\"";
+    /// Refusals because `allow` and `deny` do not admit the client or its request, by what was refused.
+    headers_denied, counter, "sealane_access_denied_total", "what=\"request_by_header\"";
+    /// Refusals because `allow` and `deny` do not admit the client or its request, by what was refused.
     relays_denied, counter, "sealane_access_denied_total", "what=\"relay\"";
     /// Requests checked by a server of forward_auth, by result.
     admitted, counter, "sealane_forward_auth_total", "result=\"admitted\"";
@@ -245,6 +251,16 @@ counters! {
     not_admitted, counter, "sealane_forward_auth_total", "result=\"refused\"";
     /// Requests checked by a server of forward_auth, by result.
     not_authorized, counter, "sealane_forward_auth_total", "result=\"failed\"";
+    /// Requests for which basic_auth needs a password, by result.
+    passwords_right, counter, "sealane_basic_auth_total", "result=\"admitted\"";
+    /// Requests for which basic_auth needs a password, by result.
+    passwords_wrong, counter, "sealane_basic_auth_total", "result=\"refused\"";
+    /// Requests for which basic_auth needs a password, by result.
+    passwords_throttled, counter, "sealane_basic_auth_total", "result=\"throttled\"";
+    /// Requests for which basic_auth needs a password, by result.
+    passwords_unchecked, counter, "sealane_basic_auth_total", "result=\"failed\"";
+    /// Passwords whose hash was computed; the other passwords had been checked a short time before.
+    passwords_asked, counter, "sealane_basic_auth_checks_total", "";
     /// Requests that a table of redirects has answered.
     table_redirects, counter, "sealane_table_redirects_total", "";
     /// Responses with an error page, by whose error it was.

@@ -1,11 +1,11 @@
 //! A lane's own form of a snapshot: its TLS contexts and its pools, reached by counts that no other lane touches.
 
+use crate::access::Access;
 use crate::latency::Latency;
 use crate::patterns::LanePattern;
 use crate::redirects::RedirectTable;
 use crate::snapshot::{Listener, Routing, Snapshot};
 use crate::upstream::group::{LaneUpstream, same_tls};
-use sealane_route::AccessRule;
 use sealane_tls::{BuildError, ServerContext};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub(crate) struct LaneListener {
     /// What the listener's hosts name by index, of the same snapshot.
     pub routing: Arc<Routing>,
     /// The same for access rules.
-    pub access: Arc<[AccessRule]>,
+    pub access: Arc<Access>,
     /// The lane's own expressions for paths, in the order of those of `routing`.
     pub patterns: Rc<[LanePattern]>,
     /// Of the same snapshot: tables of redirects.

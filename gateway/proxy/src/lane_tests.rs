@@ -8,7 +8,7 @@ use crate::exchange::request::request_sent;
 use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
-use crate::limits::{ClientConnections, Rate, RateKey, RateLimit};
+use crate::limits::{ClientCounts, Rate, RateKey, RateLimit};
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
 use crate::snapshot::{ClientLimits, Routing, Snapshot, Upstream, UpstreamHttp};
@@ -65,7 +65,9 @@ impl Lane {
             snapshots: published.subscribe(),
             counters: Arc::new(Counters::default()),
             short_of_memory: Arc::default(),
-            clients: Arc::new(ClientConnections::new(1)),
+            clients: Arc::new(ClientCounts::new(1)),
+            client_requests: Arc::new(ClientCounts::new(1)),
+            passwords: Box::new(|_| false),
             log: None,
             records: record_sink().0,
         };

@@ -23,7 +23,7 @@
 //! [`Proxy`] is a [`sealane_lane::Service`]; control gives it [`snapshot::Snapshot`]s.
 
 mod accept;
-mod access;
+pub mod access;
 mod access_log;
 pub mod challenges;
 mod client;
@@ -46,6 +46,7 @@ mod lane_tests;
 pub mod latency;
 mod lifecycle;
 pub mod limits;
+pub mod logins;
 mod memory;
 pub mod pages;
 pub mod patterns;

@@ -28,6 +28,8 @@ pub struct Route {
     pub pattern: Option<usize>,
     /// Who may come: indices into the snapshot's access rules, all of which the client must pass.
     pub access: Vec<usize>,
+    /// A password that the client must show.
+    pub basic_auth: Option<BasicAuth>,
     /// A server that must admit the request.
     pub forward_auth: Option<ForwardAuth>,
     /// Changes to the request's fields, for the upstream, one after the other.
@@ -68,6 +70,19 @@ pub struct ForwardAuth {
     pub copy: Vec<String>,
     /// How long the answer may take as a whole.
     pub timeout: Duration,
+}
+
+/// Which password a client must show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BasicAuth {
+    /// Index into the users of the snapshot's [`Access`](crate::access::Access).
+    pub users: usize,
+    /// The value of `WWW-Authenticate`.
+    pub challenge: String,
+    /// The header in which the upstream is told the user's name. The client's own of this name never reach a server.
+    pub user_header: Option<String>,
+    /// The upstream gets the password, too.
+    pub keep_authorization: bool,
 }
 
 /// Changes to a message's fields: first what is removed, then what is set, then what is added.
@@ -232,7 +247,11 @@ impl RouteRef {
         route.request.iter().for_each(|edits| edits.clean(trailers));
         // What the server says that admits a request is nobody else's to say.
         let copied = route.forward_auth.iter().flat_map(|auth| &auth.copy);
-        copied.for_each(|name| trailers.remove_alike(name.as_bytes()));
+        let named = route.basic_auth.iter().filter_map(|auth| auth.user_header.as_ref());
+        copied.chain(named).for_each(|name| trailers.remove_alike(name.as_bytes()));
+        if route.basic_auth.as_ref().is_some_and(|auth| !auth.keep_authorization) {
+            trailers.remove_alike(b"Authorization");
+        }
     }
 
     /// Removes from a response's trailers what is removed from its head.

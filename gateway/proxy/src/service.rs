@@ -13,11 +13,13 @@ use crate::conn::{ClientPhase, Conn, Protocol, UpstreamPhase};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
+use crate::exchange::credentials::password_checked;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::resume_source;
 use crate::flush::{flush_marked, flush_shared};
 use crate::lifecycle::close_connection;
-use crate::limits::{ClientConnections, Passed, RATES_TIMER};
+use crate::limits::{ClientCounts, Passed, RATES_TIMER};
+use crate::logins::{Digest, Logins, PasswordSink, PasswordVerdict};
 use crate::memory::{count_in, free_memory};
 use crate::quic::succession::QuicSuccessor;
 use crate::quic::{Datagram, QuicEndpoint, UDP};
@@ -70,12 +72,15 @@ pub enum Message {
     FreeMemory,
     /// A datagram of a QUIC connection that this lane owns, or whose session it owns.
     Datagram(Box<Datagram>),
+    /// Control's verdict about credentials, by their [`PasswordCheck`](crate::logins::PasswordCheck).
+    PasswordChecked(Digest, PasswordVerdict),
 }
 
 impl Mail for Message {
     fn load(&self) -> Load {
         match self {
-            Self::Drain { .. } | Self::FreeMemory => Load::Free,
+            // Verdicts are as many as checks that control has taken, which are bounded.
+            Self::Drain { .. } | Self::FreeMemory | Self::PasswordChecked(..) => Load::Free,
             Self::Datagram(datagram) => Load::Counted { kind: DATAGRAMS, amount: datagram.load() },
             Self::Connection(_) => Load::Counted { kind: CONNECTIONS, amount: 1 },
             Self::Passed(passed) => Load::Counted { kind: RATE_NEWS, amount: passed.len() },
@@ -107,7 +112,11 @@ pub struct Setup {
     /// Set by control while the process holds more memory than it should: nobody new is accepted then.
     pub short_of_memory: Arc<AtomicBool>,
     /// How many connections each client has, in all lanes.
-    pub clients: Arc<ClientConnections>,
+    pub clients: Arc<ClientCounts>,
+    /// How many requests of each client are under way, in all lanes.
+    pub client_requests: Arc<ClientCounts>,
+    /// Where passwords are checked.
+    pub passwords: PasswordSink,
     /// Where access log lines go; `None` writes none.
     pub log: Option<LogSink>,
     /// Where reports about single connections and requests go.
@@ -134,7 +143,12 @@ impl Proxy {
         sessions::bind_thread(setup.sessions);
         let mut proxy = Self {
             settings: LaneSettings::new(setup.slot, setup.mailboxes, setup.snapshots),
-            admission: Admission::new(setup.clients, setup.short_of_memory),
+            admission: Admission::new(
+                setup.clients,
+                setup.client_requests,
+                Logins::new(setup.passwords)?,
+                setup.short_of_memory,
+            ),
             connections: Connections::default(),
             exchanges: Exchanges::default(),
             pools: UpstreamPools::default(),
@@ -337,6 +351,7 @@ impl Service for Proxy {
             Message::Drain { limit, successor } => drain_lane(self, cx, limit, successor),
             Message::Passed(passed) => self.admission.heard(cx, &passed),
             Message::FreeMemory => free_memory(self, cx),
+            Message::PasswordChecked(digest, verdict) => password_checked(self, cx, digest, verdict),
             Message::Datagram(datagram) => {
                 self.counters.quic_dropped_mailbox.set(self.settings.own_mailbox().refused(DATAGRAMS));
                 quic_forwarded(self, cx, *datagram);

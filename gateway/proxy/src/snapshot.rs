@@ -4,6 +4,7 @@
 //! two events and builds what it needs from it for itself (TLS configurations, pools). Nothing here is ever changed
 //! after it is published.
 
+use crate::access::Access;
 use crate::access_log::AccessLogRules;
 use crate::challenges::Challenges;
 use crate::latency::Latency;
@@ -17,7 +18,7 @@ use crate::upstream::balance::{Balance, HashKey, Sticky};
 use crate::upstream::server_state::{GroupState, ServerState};
 use sealane_http::h1::{Limits, Tolerance};
 use sealane_route::proxies::TrustedProxies;
-use sealane_route::{AccessRule, RouteTable, SiteMap};
+use sealane_route::{RouteTable, SiteMap};
 use sealane_sys::fastopen::Cookie;
 use sealane_tls::policy::{ClientPolicy, ListenerTls, TicketKeys};
 use std::net::SocketAddr;
@@ -40,8 +41,8 @@ pub struct Snapshot {
     pub upstreams: Vec<Arc<Upstream>>,
     /// What hosts' rules name by index, and rates.
     pub routing: Arc<Routing>,
-    /// Who may come, by address: listeners, hosts and routes name the rules by index.
-    pub access: Arc<[AccessRule]>,
+    /// Who may come: listeners, hosts and routes name the rules by index.
+    pub access: Arc<Access>,
     /// Tables of redirects: actions name them by index.
     pub redirects: Arc<[Arc<RedirectTable>]>,
     /// The key ring for session tickets.
@@ -101,7 +102,7 @@ pub struct Listener {
     pub trust_forwarded: bool,
     /// In which field trusted proxies say who the client is.
     pub address_header: AddressHeader,
-    /// Who may come: an index into [`Snapshot::access`]; `None`: everybody.
+    /// Who may come: an index into the rules of [`Snapshot::access`]; `None`: everybody.
     pub access: Option<usize>,
     /// CONNECT is allowed (else 405).
     pub allow_connect: bool,
@@ -208,7 +209,7 @@ pub enum Action {
     Passthrough {
         /// Index into [`Snapshot::upstreams`].
         upstream: usize,
-        /// Who may come: an index into [`Snapshot::access`]; `None`: everybody.
+        /// Who may come: an index into the rules of [`Snapshot::access`]; `None`: everybody.
         access: Option<usize>,
     },
 }
@@ -320,6 +321,8 @@ pub struct ClientLimits {
     pub max_connections: usize,
     /// The most connections that one client may have open, over all lanes and versions of HTTP. 0: any number.
     pub max_per_client: u32,
+    /// The most requests that one client may have under way, over all lanes, connections and versions of HTTP. 0: any number.
+    pub max_requests_per_client: u32,
     /// Bits of an IPv4 and of an IPv6 address that make a client.
     pub client_prefixes: (u8, u8),
     /// Bytes that the process may hold in memory; above that nobody new is accepted. 0: by its control group or the machine.

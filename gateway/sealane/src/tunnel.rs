@@ -77,7 +77,7 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
             if password.is_empty() {
                 bail!("the password is empty");
             }
-            print(&format!("{name}:{}\n", auth::hash_password(password)?))
+            print(&format!("{name}:{}\n", auth::hash_password(password).map_err(|e| anyhow::anyhow!(e))?))
         }
     }
 }

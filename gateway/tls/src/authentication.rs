@@ -173,27 +173,57 @@ impl ClientCertVerifier for NotesAuthentication {
     }
 }
 
-/// Whether a certificate has one of these names. One that does not parse has none.
-fn has_one_of(certificate: &[u8], names: &[ClientName]) -> bool {
-    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
-    let alternative = parsed.subject_alternative_name().ok().flatten();
-    let general: &[GeneralName<'_>] = alternative.as_ref().map_or(&[], |names| &names.value.general_names);
-    let common: Vec<&str> = parsed.subject().iter_common_name().map(|name| name.as_str().unwrap_or_default()).collect();
-    names.iter().any(|allowed| match allowed {
-        // A wildcard in a client's certificate is no name.
-        ClientName::Dns(pattern) => general.iter().any(|name| {
-            matches!(name, GeneralName::DNSName(dns) if !dns.contains('*') && pattern.matches(&dns.to_ascii_lowercase()))
-        }),
-        ClientName::Uri(wanted) => general.iter().any(|name| matches!(name, GeneralName::URI(uri) if uri == wanted)),
-        ClientName::UriBelow(start) => general.iter().any(|name| match name {
-            GeneralName::URI(uri) => uri.strip_prefix(start.as_str()).is_some_and(is_plain_path),
-            _ => false,
-        }),
-        ClientName::Email(wanted) => {
-            general.iter().any(|name| matches!(name, GeneralName::RFC822Name(address) if address == wanted))
+/// The names in a client's certificate, by which a client is allowed or refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CertificateNames {
+    /// In lower case. A wildcard in a client's certificate is no name.
+    dns: Vec<String>,
+    uris: Vec<String>,
+    emails: Vec<String>,
+    /// Where the subject has one only.
+    common: Option<String>,
+}
+
+impl CertificateNames {
+    /// The names of a certificate in DER. One that does not parse has none.
+    pub fn of(certificate: &[u8]) -> Self {
+        let mut names = Self::default();
+        let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return names };
+        let alternative = parsed.subject_alternative_name().ok().flatten();
+        for name in alternative.iter().flat_map(|names| &names.value.general_names) {
+            match name {
+                GeneralName::DNSName(dns) if !dns.contains('*') => names.dns.push(dns.to_ascii_lowercase()),
+                GeneralName::URI(uri) => names.uris.push((*uri).to_owned()),
+                GeneralName::RFC822Name(address) => names.emails.push((*address).to_owned()),
+                _ => {}
+            }
         }
-        ClientName::CommonName(wanted) => matches!(common[..], [name] if name == wanted),
-    })
+        let mut common = parsed.subject().iter_common_name();
+        names.common = match (common.next(), common.next()) {
+            (Some(name), None) => name.as_str().ok().filter(|name| !name.is_empty()).map(str::to_owned),
+            _ => None,
+        };
+        names
+    }
+
+    /// Whether one of the certificate's names is allowed by this one.
+    pub fn has(&self, allowed: &ClientName) -> bool {
+        match allowed {
+            ClientName::Dns(pattern) => self.dns.iter().any(|dns| pattern.matches(dns)),
+            ClientName::Uri(wanted) => self.uris.contains(wanted),
+            ClientName::UriBelow(start) => {
+                self.uris.iter().any(|uri| uri.strip_prefix(start.as_str()).is_some_and(is_plain_path))
+            }
+            ClientName::Email(wanted) => self.emails.contains(wanted),
+            ClientName::CommonName(wanted) => self.common.as_ref() == Some(wanted),
+        }
+    }
+}
+
+/// Whether a certificate has one of these names.
+fn has_one_of(certificate: &[u8], names: &[ClientName]) -> bool {
+    let own = CertificateNames::of(certificate);
+    names.iter().any(|allowed| own.has(allowed))
 }
 
 /// Whether the rest of a URI consists of segments that are read in one way only (as SPIFFE's are): nothing that leads upwards, and

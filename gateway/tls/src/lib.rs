@@ -31,7 +31,7 @@ pub mod sessions;
 pub mod syn;
 mod ticket;
 
-pub use authentication::REAUTHENTICATE_AFTER;
+pub use authentication::{CertificateNames, REAUTHENTICATE_AFTER};
 pub use client::ClientContext;
 pub use records::Records;
 pub use rustls::pki_types::CertificateDer;

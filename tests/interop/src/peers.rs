@@ -213,6 +213,33 @@ fn built_by_go(name: &str) -> Result<PathBuf, String> {
     Ok(program)
 }
 
+/// Node, and a folder of cargo's target folder with oidc-provider and our small programs around it (`peers/openid`). The error says
+/// why there is none.
+pub fn openid() -> Result<(PathBuf, PathBuf), String> {
+    static MADE: OnceLock<Result<(PathBuf, PathBuf), String>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let node = find("node").ok_or("`node` is not installed")?;
+        let npm = find("npm").ok_or("`npm` is not installed")?;
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/openid");
+        let folder = binary::target().join("interop-openid");
+        let marker = folder.join("installed");
+        let read = |name| std::fs::read(source.join(name)).map_err(|error| error.to_string());
+        std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        for name in ["package.json", "package-lock.json", "provider.mjs", "service.mjs"] {
+            std::fs::write(folder.join(name), read(name)?).map_err(|error| error.to_string())?;
+        }
+        let wanted = read("package-lock.json")?;
+        if std::fs::read(&marker).is_ok_and(|found| found == wanted) {
+            return Ok((node, folder));
+        }
+        // Nothing of what is installed runs while it is installed.
+        set_up(Command::new(npm).current_dir(&folder).args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]))?;
+        std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
+        Ok((node, folder))
+    })
+    .clone()
+}
+
 /// Python's own HTTP server over a folder, a backend that closes after each response (HTTP/1.0).
 #[track_caller]
 pub fn python_files(site: &Site, program: &Path, folder: &Path) -> (Server, SocketAddr) {

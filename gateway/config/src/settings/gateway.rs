@@ -176,6 +176,10 @@ table! {
     /// client is the address in the PROXY header. On other listeners, connections from `trusted_proxies` are not
     /// counted. 0: no limit.
     max_connections_per_client: Count = Count(0..=1_000_000), default(0);
+    /// The maximum number of requests that one client may have open at the same time, in all lanes, on all connections and
+    /// over all HTTP versions together. Upgraded connections (WebSocket) count. Further requests get 429. The client is the
+    /// one that `trusted_proxies` name. Requests of a trusted proxy that names no client are not counted. 0: no limit.
+    max_requests_per_client: Count = Count(0..=1_000_000), default(0);
     /// How many bytes of memory the process may use (resident). Above this limit, new clients wait in the kernel's
     /// queue until the process uses less. The gateway also resets the connections that use the most memory, if they use
     /// 64 KiB or more. 0: nine tenths of the control group's limit or three quarters of the machine's memory, whichever
@@ -193,8 +197,8 @@ table! {
     /// How many new TLS sessions a client may start at once.
     handshake_burst: Count = Count(1..=1_000_000),
         described("the number that `handshake_rate` allows in a second, at least 1"), example(40);
-    /// How many leading bits of an IPv4 address identify a client, for `connection_rate`, `handshake_rate` and
-    /// `max_connections_per_client`.
+    /// How many leading bits of an IPv4 address identify a client, for `connection_rate`, `handshake_rate`,
+    /// `max_connections_per_client` and `max_requests_per_client`.
     rate_ipv4_prefix: Count = Count(0..=32), default(32);
     /// How many leading bits of an IPv6 address identify a client, for the same settings.
     rate_ipv6_prefix: Count = Count(0..=128), default(64);

@@ -1,13 +1,15 @@
 //! `[[host]]`, `[[host.route]]` and what they have in common.
 
 use super::{Count, File, Flag, Many, One, Own, Shape, Strings, Text, Time, argument, table};
+use crate::access as who;
 use crate::cors::{self as cross_origin, Cors};
 use crate::pages;
 use crate::plan;
 use crate::redirects as tables;
 use crate::route as read;
-use crate::route::{ForwardAuth, Written};
+use crate::route::{BasicAuth, ForwardAuth, Written};
 use crate::upstream::{Entry, entries, entries_shape};
+use sealane_proxy::access::HeaderCondition;
 use sealane_proxy::cors::OriginPattern;
 use sealane_proxy::redirects::RedirectTable;
 use sealane_proxy::rules::{Piece, Redirect};
@@ -30,7 +32,7 @@ table! {
     ///
     /// A host must have exactly one of `to`, `upstream`, `redirect`, `respond` and `passthrough`. A host with routes
     /// may have none of them; requests that no route matches then get 404.
-    host "[[host]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE],
+    host "[[host]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example = "\
 [[host]]
 names = [\"*.example.com\"] # one label, as in certificates; \"**.example.com\" is any depth
@@ -60,7 +62,8 @@ table! {
     /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `respond` and `redirect`. A route with
     /// `redirects` needs neither. [Routing](page:routing) describes which route wins. The route's header changes, rate
     /// limits and access rules apply in addition to those of the host.
-    route "[[host.route]]", includes = &[&access::TABLE, &messages::TABLE, &actions::TABLE], example_is_commented = true;
+    route "[[host.route]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
+        example_is_commented = true;
 
     /// The name of the route in metrics and in the access log. If not set, the name consists of the route's methods and
     /// path, with `=` before an exact path.
@@ -108,6 +111,26 @@ table! {
 }
 
 table! {
+    access_of_requests "";
+
+    /// Names of the client certificates that are let in, as in `names` of `client_auth`; all other clients are refused. A name is
+    /// `"dns:app.example.com"` (or a pattern), `"uri:spiffe://example.com/ns/prod/*"`, `"email:a@example.com"` or `"cn:alice"`.
+    /// The listener must ask for certificates (`client_auth`).
+    allow_certificate: Strings = Strings, example(["dns:*.clients.example.com", "uri:spiffe://example.com/ns/prod/*"]);
+    /// Names of client certificates that are refused, even if `allow_certificate` names them.
+    deny_certificate: Strings = Strings, example(["cn:mallory"]);
+    /// A table of header names and conditions, all of which must hold: `true` (present), `false` (absent), `"text"`, `"text*"`
+    /// (prefix), or a list of texts. All headers of the name must satisfy the condition. **Every client can send every header**:
+    /// use this for secrets, which are compared in constant time, or behind a proxy that sets the header. See
+    /// [access control](page:access-control#by-header).
+    allow_header: Own<Vec<HeaderCondition>> = Own(who::header_conditions, who::header_shape),
+        example({ X-Edge-Secret = ["k7Qp2mZc9vTt"] }), secret(Values);
+    /// A table like `allow_header`. A request for which one of the conditions holds is refused.
+    deny_header: Own<Vec<HeaderCondition>> = Own(who::header_conditions, who::header_shape),
+        example({ X-Debug = true }), secret(Values);
+}
+
+table! {
     actions "";
 
     /// Servers, written as in `servers` of `[[upstream]]` (also with `weight` and `backup`). All other settings of this
@@ -136,6 +159,10 @@ table! {
     hsts: Own<String> = Own(read::hsts, || Shape::Either(vec![Shape::Flag, Shape::Text(None)])), example("365d");
     /// Names of `[[rate_limit]]` tables that apply to requests.
     rate_limit: Strings = Strings, example("per-client");
+    /// Users and passwords: a table, or `false` in a route that needs no password. A route without `basic_auth` uses the
+    /// host's `basic_auth`. See [access control](page:access-control#by-password).
+    basic_auth: Own<BasicAuth> = Own(read::basic_auth, || Shape::Either(
+        vec![Shape::Flag, Shape::Table(&basic_auth::TABLE)])), example({ users = "users.txt", realm = "Staff" });
     /// A server that decides whether a request may pass: a table, or `false` in a route that needs no permission. A
     /// route without `forward_auth` uses the host's `forward_auth`. See [access
     /// control](page:access-control#ask-a-server).
@@ -226,6 +253,22 @@ table! {
     credentials: Flag = Flag, default(false);
     /// How long a browser may remember the response to a preflight.
     max_age: Time = Time::ANY, example("10m");
+}
+
+table! {
+    /// HTTP Basic authentication (RFC 7617). Clients that do not send a correct password get 401. Separate threads check the
+    /// passwords, a few at a time. A client that sends too many wrong passwords gets 429. Use it only over TLS.
+    basic_auth "basic_auth";
+
+    /// A file with a line `name:hash` for each user, of bcrypt (`htpasswd -B`) or Argon2 (`sealane tunnel passwd`). A changed file is
+    /// taken without a reload; one with a mistake is refused, and the users before it stay.
+    users: File = File, required("users.txt");
+    /// What browsers show when they ask for the password.
+    realm: Own<String> = Own(read::realm, || Shape::Text(Some("^[ !#-\\[\\]-~]*$"))), default("Restricted");
+    /// A header in which the upstream is told the user's name. The client's own headers of this name are removed.
+    user_header: Own<String> = Own(read::user_header, || Shape::Text(None)), example("Remote-User");
+    /// Pass the `Authorization` header, with the password, on to the upstream (and to `forward_auth`'s).
+    keep_authorization: Flag = Flag, default(false);
 }
 
 table! {

@@ -22,8 +22,8 @@ mod upstreams;
 pub(super) use authority::{acme, dns_update, external_account, fallback};
 pub(super) use gateway::{admin, limits, log, metrics, rate_limit, top};
 pub(super) use hosts::{
-    access, actions, cors, edits, error_page, forward_auth, host, maintenance, messages, redirect, redirects, respond,
-    route,
+    access, access_of_requests, actions, basic_auth, cors, edits, error_page, forward_auth, host, maintenance,
+    messages, redirect, redirects, respond, route,
 };
 pub(super) use kinds::{
     Choice, Count, Described, File, Flag, Kind, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time,

@@ -1,11 +1,11 @@
-//! Certificates, lists of addresses and tables of redirects whose files have changed are read again, each by itself, whatever else of the
-//! configuration is right or wrong.
+//! Certificates, lists of addresses, tables of redirects and files of users that have changed are read again, each by itself,
+//! whatever else of the configuration is right or wrong.
 //!
 //! The files are looked at, as `watch` does for the configuration. A change counts once it has stood still from one look to the
 //! next. A certificate that is replaced before its key is refused for a moment, with the reason, while the old pair serves on;
 //! the change of the key is the next one.
 
-use crate::config::{AddressSet, CertificateFiles, Config, Errors, Loaded, RedirectTable, Warning};
+use crate::config::{AddressSet, CertificateFiles, Config, Errors, Loaded, RedirectTable, Users, Warning};
 use crate::resolve;
 use crate::run::watch::{Look, Watched};
 use std::collections::HashSet;
@@ -29,6 +29,8 @@ pub enum FileSet {
     AddressList(PathBuf),
     /// A table of redirects.
     Redirects(PathBuf),
+    /// Users of `basic_auth`.
+    Users(PathBuf),
 }
 
 impl FileSet {
@@ -36,14 +38,16 @@ impl FileSet {
     pub fn of(config: &Config) -> Vec<Self> {
         let certificates = config.certificate_files().into_iter().map(Self::Certificate);
         let lists = config.address_lists().into_iter().map(Self::AddressList);
-        certificates.chain(lists).chain(config.redirect_tables().into_iter().map(Self::Redirects)).collect()
+        let tables = config.redirect_tables().into_iter().map(Self::Redirects);
+        let users = config.users_files().into_iter().map(Self::Users);
+        certificates.chain(lists).chain(tables).chain(users).collect()
     }
 
     /// Each file of the set.
     pub fn all(&self) -> impl Iterator<Item = &PathBuf> {
         let (certificate, list) = match self {
             Self::Certificate(files) => (Some(files), None),
-            Self::AddressList(file) | Self::Redirects(file) => (None, Some(file)),
+            Self::AddressList(file) | Self::Redirects(file) | Self::Users(file) => (None, Some(file)),
         };
         certificate.into_iter().flat_map(CertificateFiles::all).chain(list)
     }
@@ -63,6 +67,8 @@ pub enum Reread {
     AddressList(PathBuf, Result<Arc<AddressSet>, Errors>),
     /// A table of redirects.
     Redirects(PathBuf, Result<Arc<RedirectTable>, Errors>),
+    /// Users of `basic_auth`.
+    Users(PathBuf, Result<Arc<Users>, Errors>),
 }
 
 /// The task that looks at the files of certificates and lists, until it is dropped.

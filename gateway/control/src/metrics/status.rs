@@ -196,6 +196,8 @@ struct Written {
     lists: (u64, u64),
     /// Tables of redirects whose files have changed: taken, and refused.
     redirects: (u64, u64),
+    /// The same of files of users.
+    users: (u64, u64),
     /// Why, by file, as long as they are.
     refusals: BTreeMap<String, String>,
     automatic: Option<Reporter>,
@@ -268,6 +270,13 @@ impl StatusRegistry {
         *(if good { &mut tables.0 } else { &mut tables.1 }) += 1;
     }
 
+    /// The file of users has changed: the new users hold, or are refused.
+    pub fn users_read(&self, good: bool) {
+        let mut w = self.written();
+        let users = &mut w.users;
+        *(if good { &mut users.0 } else { &mut users.1 }) += 1;
+    }
+
     /// Who tells how the certificates stand that an authority issues.
     pub fn automatic(&self, reporter: Option<Reporter>) {
         self.written().automatic = reporter;
@@ -332,6 +341,12 @@ impl StatusRegistry {
         );
         family.sample(&[("result", "good")], w.redirects.0);
         family.sample(&[("result", "refused")], w.redirects.1);
+        let mut family = out.counter(
+            "sealane_users_replacements_total",
+            "Files of users of basic_auth that have changed, by what became of them.",
+        );
+        family.sample(&[("result", "good")], w.users.0);
+        family.sample(&[("result", "refused")], w.users.1);
         if let Some(reporter) = &w.automatic {
             let reports = reporter();
             let mut family = out.counter("sealane_acme_orders_total", "Orders for certificates, by result.");

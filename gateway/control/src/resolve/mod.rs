@@ -140,6 +140,10 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
                 let read = config::read_redirects_again(&file, &answers);
                 Reread::Redirects(file, read)
             }
+            FileSet::Users(file) => {
+                let read = config::read_users_again(&file, &answers);
+                Reread::Users(file, read)
+            }
         });
         read.collect()
     };

@@ -2,10 +2,11 @@
 
 use crate::log::{details as log_details, records as log_records};
 use crate::run::access_log_writer::LaneLog;
+use crate::run::passwords;
 use anyhow::{Result, bail};
 use sealane_lane::{Inbox, Mailbox, Published, mailbox};
 use sealane_proxy::counters::Counters;
-use sealane_proxy::limits::ClientConnections;
+use sealane_proxy::limits::ClientCounts;
 use sealane_proxy::snapshot::Snapshot;
 use sealane_proxy::{Channel, MAIL_CAPACITY, Message, Proxy, Record, RecordSink, Setup};
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 
 /// What a lane's thread tells control.
 #[derive(Debug)]
@@ -42,6 +44,14 @@ pub struct Lanes {
     records: Vec<Receiver<Record>>,
     /// How many records had been lost when that was last looked at.
     lost_records: u64,
+    /// The task that checks passwords.
+    passwords: AbortHandle,
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        self.passwords.abort();
+    }
 }
 
 impl Lanes {
@@ -56,7 +66,10 @@ impl Lanes {
         let (tell, mut events) = mpsc::unbounded_channel();
         let (mut threads, mut records) = (Vec::new(), Vec::new());
         let short_of_memory = Arc::new(AtomicBool::new(false));
-        let clients = Arc::new(ClientConnections::new(count));
+        let clients = Arc::new(ClientCounts::new(count));
+        let client_requests = Arc::new(ClientCounts::new(count));
+        let (ask, asked) = mpsc::channel(passwords::QUEUE);
+        let checker = tokio::spawn(passwords::run(asked, mailboxes.clone())).abort_handle();
         let shelves = sealane_tls::sessions::shelves(count);
         for (slot, (((_, inbox), log), sessions)) in boxes.into_iter().zip(logs).zip(shelves).enumerate() {
             let (queue, told) = sync_channel(log_records::CAPACITY);
@@ -70,6 +83,11 @@ impl Lanes {
                 counters: counters[slot].clone(),
                 short_of_memory: short_of_memory.clone(),
                 clients: clients.clone(),
+                client_requests: client_requests.clone(),
+                passwords: {
+                    let ask = ask.clone();
+                    Box::new(move |check| ask.try_send(check).is_ok())
+                },
                 log: log.map(|mut l| Box::new(move |lines| l.hand_over(lines)) as sealane_proxy::LogSink),
             };
             // A core each; more lanes than cores are left to the scheduler.
@@ -92,7 +110,17 @@ impl Lanes {
                 None => bail!("the lanes have ended; this is a bug"),
             }
         }
-        Ok(Self { mailboxes, counters, threads, events, running: count, short_of_memory, records, lost_records: 0 })
+        Ok(Self {
+            mailboxes,
+            counters,
+            threads,
+            events,
+            running: count,
+            short_of_memory,
+            records,
+            lost_records: 0,
+            passwords: checker,
+        })
     }
 
     /// What makes all look, from elsewhere.

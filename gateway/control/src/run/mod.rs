@@ -8,6 +8,7 @@ pub(crate) mod commands;
 mod lanes;
 pub(crate) mod listeners;
 mod memory;
+mod passwords;
 pub(crate) mod shortage;
 pub mod signals;
 pub mod sockets;
@@ -426,7 +427,7 @@ impl Running {
     /// Takes certificates and lists that were read again. What is refused leaves what is served.
     fn take_files(&mut self, read: Vec<Reread>) -> Result<()> {
         let mut new = HashMap::new();
-        let (mut lists, mut tables) = (Vec::new(), Vec::new());
+        let (mut lists, mut tables, mut users) = (Vec::new(), Vec::new(), Vec::new());
         for read in read {
             match read {
                 Reread::Certificate(files, Ok((loaded, warnings))) => {
@@ -462,11 +463,21 @@ impl Running {
                     log::error!("{}: the table in use stays; the changed file is refused:\n{errors}", file.display());
                     self.status.redirects_read(false);
                 }
+                Reread::Users(file, Ok(read)) => {
+                    log::info!("{} has changed: the new users hold from now on", file.display());
+                    self.status.users_read(true);
+                    users.push((file, read));
+                }
+                Reread::Users(file, Err(errors)) => {
+                    log::error!("{}: the users in use stay; the changed file is refused:\n{errors}", file.display());
+                    self.status.users_read(false);
+                }
             }
         }
-        if !lists.is_empty() || !tables.is_empty() {
+        if !lists.is_empty() || !tables.is_empty() || !users.is_empty() {
             lists.into_iter().for_each(|(file, set)| self.config.access.replace(&file, set));
             tables.into_iter().for_each(|(file, table)| self.config.redirects.replace(&file, &table));
+            users.into_iter().for_each(|(file, read)| self.config.access.replace_users(&file, read));
             // Everything else stays as it is, and with it what lanes have made of it. It holds while the gateway drains, too.
             let mut snapshot = (*self.published.newest()).clone();
             snapshot.generation += 1;

@@ -205,7 +205,7 @@ fn what(words: &[String]) -> What {
         }
         ("http-request", "return") => returned(words.get(2..).unwrap_or_default()),
         ("http-request", "auth") => {
-            What::Refuse("Sealane asks for no passwords; let the server ask, or require client certificates")
+            What::Refuse("it is not translated: write basic_auth, with users whose hashes are bcrypt or Argon2")
         }
         ("http-request", "allow") => {
             What::Refuse("it lets requests past the rules behind it: write a host or route for them")

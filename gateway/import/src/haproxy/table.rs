@@ -22,7 +22,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("backend", Translated("`[[upstream]]`")),
     ("listen", Translated("`[[listener]]`, `[[host]]`, `[[upstream]]`")),
     ("resolvers", Translated("`resolver`")),
-    ("userlist", Undecided("Sealane asks for no passwords; reported where a rule uses it")),
+    ("userlist", Undecided("write a file of users for basic_auth; reported where a rule uses it")),
     ("peers", Missing("tables are not shared between gateways")),
     ("cache", Missing(CACHE)),
     ("mailers", Missing("watch /metrics")),

@@ -7,10 +7,7 @@ use crate::report::Place;
 
 /// Directives that check who a client is, and what to do about each.
 pub(super) const GUARDS: &[(&str, &str)] = &[
-    (
-        "auth_basic",
-        "Sealane asks for no passwords; let the server ask, or use client certificates ([[listener.tls.client_auth]])",
-    ),
+    ("auth_basic", "it is not translated: write basic_auth, with users whose hashes are bcrypt or Argon2"),
     ("auth_request", "it is not translated: write forward_auth, which asks a server for permission"),
     ("auth_jwt", "Sealane checks no tokens; let the server check them"),
     ("secure_link", "Sealane checks no signed links; let the server check them"),
@@ -19,8 +16,8 @@ pub(super) const GUARDS: &[(&str, &str)] = &[
     ("access_by_lua_block", "Lua is not run; let the server check"),
     ("access_by_lua_file", "Lua is not run; let the server check"),
     ("js_access", "JavaScript is not run; let the server check"),
-    ("auth_pam", "Sealane asks for no passwords; let the server ask"),
-    ("auth_ldap", "Sealane asks for no passwords; let the server ask"),
+    ("auth_pam", "Sealane asks no PAM; write forward_auth, or basic_auth with a file of users"),
+    ("auth_ldap", "Sealane asks no LDAP; write forward_auth, or basic_auth with a file of users"),
     ("perl_access", "Perl is not run; let the server check"),
 ];
 
@@ -57,7 +54,7 @@ pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Access {
         match value {
             "all" => import.same(d, "the default"),
             // A password may let in whom `deny` keeps out.
-            _ => import.decide(d, "every check must be passed, and Sealane asks for no passwords"),
+            _ => import.decide(d, "Sealane has every check passed, not one of them"),
         }
     }
     match list.as_slice() {

@@ -391,13 +391,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     // Who may connect.
     ("allow", Translated("`allow all`; lists of addresses are undecided")),
     ("deny", Translated("`deny all` alone: status 403; lists of addresses are undecided")),
-    ("satisfy", Undecided("every check must be passed, and Sealane asks for no passwords")),
-    (
-        "auth_basic",
-        Undecided(
-            "Sealane asks for no passwords; let the server ask, or use client certificates ([[listener.tls.client_auth]])",
-        ),
-    ),
+    ("satisfy", Undecided("Sealane has every check passed, not one of them")),
+    ("auth_basic", Undecided("it is not translated: write basic_auth, with users whose hashes are bcrypt or Argon2")),
     ("auth_basic_user_file", NotNeeded("see auth_basic")),
     ("auth_request", Undecided("it is not translated: write forward_auth, which asks a server for permission")),
     ("auth_request_set", Missing("it is not translated: write copy_headers in forward_auth")),

@@ -11,7 +11,8 @@ use crate::conn::{Client, ClientConnection, ClientPhase, Conn};
 use crate::counters::Counters;
 use crate::flush::flush_marked;
 use crate::lane_state::LaneSnapshot;
-use crate::limits::{ClientConnections, Counted, LaneLimits, Passed};
+use crate::limits::{ClientCounts, Counted, LaneLimits, Passed};
+use crate::logins::Logins;
 use crate::service::{Message, Proxy};
 use crate::settings::LaneSettings;
 use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready, Undelivered};
@@ -51,7 +52,11 @@ pub(crate) struct Admission {
     /// Clients that are connected.
     clients: usize,
     /// How many connections each client has, in all lanes.
-    per_address: Arc<ClientConnections>,
+    per_address: Arc<ClientCounts>,
+    /// How many requests of each are under way, in all lanes.
+    requests_per_address: Arc<ClientCounts>,
+    /// The passwords of clients.
+    logins: Logins,
     /// The process holds more memory than it should.
     short_of_memory: Arc<AtomicBool>,
     rates: LaneLimits,
@@ -68,7 +73,12 @@ enum Step {
 
 impl Admission {
     /// Nobody is connected, and nothing is listened on yet.
-    pub fn new(per_address: Arc<ClientConnections>, short_of_memory: Arc<AtomicBool>) -> Self {
+    pub fn new(
+        per_address: Arc<ClientCounts>,
+        requests_per_address: Arc<ClientCounts>,
+        logins: Logins,
+        short_of_memory: Arc<AtomicBool>,
+    ) -> Self {
         Self {
             steps: VecDeque::new(),
             hellos: VecDeque::new(),
@@ -79,6 +89,8 @@ impl Admission {
             pause: Deadline::default(),
             clients: 0,
             per_address,
+            requests_per_address,
+            logins,
             short_of_memory,
             rates: LaneLimits::default(),
             signatures: Signatures::default(),
@@ -276,6 +288,23 @@ impl Admission {
         client.counted.is_some()
     }
 
+    /// Counts a request among those of its client. `None` if too many are under way.
+    pub fn count_request(&self, client: IpAddr, settings: &LaneSettings) -> Option<Counted> {
+        let limits = settings.limits();
+        let most = limits.max_requests_per_client;
+        self.requests_per_address.admit(settings.slot(), client, limits.client_prefixes, most)
+    }
+
+    /// A request that was counted is over.
+    pub fn request_over(&self, counted: Counted, settings: &LaneSettings) {
+        self.requests_per_address.leave(settings.slot(), counted);
+    }
+
+    /// The passwords of clients.
+    pub fn logins(&mut self) -> &mut Logins {
+        &mut self.logins
+    }
+
     /// Whether a client may have another connection.
     pub fn has_place_for(&self, peer: IpAddr, settings: &LaneSettings, counters: &Counters) -> bool {
         let limits = settings.limits();
@@ -444,7 +473,9 @@ mod tests {
     use crate::fixtures;
 
     fn admission(short_of_memory: bool) -> Admission {
-        Admission::new(Arc::new(ClientConnections::new(2)), Arc::new(AtomicBool::new(short_of_memory)))
+        let counts = || Arc::new(ClientCounts::new(2));
+        let logins = Logins::new(Box::new(|_| false)).unwrap();
+        Admission::new(counts(), counts(), logins, Arc::new(AtomicBool::new(short_of_memory)))
     }
 
     #[test]

@@ -102,6 +102,11 @@ impl Entry<'_> {
         self.client.cert.as_ref().map(|c| c.fingerprint.as_str())
     }
 
+    /// Who the client is, if it has shown a password.
+    pub fn user(&self) -> Option<&[u8]> {
+        self.x.routed.user.as_ref().map(|user| user.as_bytes())
+    }
+
     pub fn request_id(&self, b: &mut Vec<u8>) {
         connection_id(b, self.client.id);
         b.push(b'-');
@@ -141,7 +146,12 @@ pub(super) fn line(b: &mut Vec<u8>, rules: &AccessLogRules, entry: &Entry, clock
 fn combined(b: &mut Vec<u8>, rules: &AccessLogRules, entry: &Entry, clock: &Clock) {
     let x = entry.x;
     entry.address(b, rules);
-    b.extend_from_slice(b" - - [");
+    b.extend_from_slice(b" - ");
+    match entry.user() {
+        Some(user) => escape_word(b, user),
+        None => b.push(b'-'),
+    }
+    b.extend_from_slice(b" [");
     b.extend_from_slice(clock.log());
     b.extend_from_slice(b"] \"");
     escape(b, x.request.method_name());
@@ -202,6 +212,7 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text("referer", x.request.fields.get(Known::Referer).and_then(|_| entry.field(b"referer", rules)));
     text("user_agent", x.request.fields.get(Known::UserAgent));
     text("client_certificate", entry.fingerprint().map(str::as_bytes));
+    text("user", entry.user());
     let failure = x.routed.failure.map(Failure::text);
     text("error", failure.as_ref().map(|f| f.as_bytes()));
     text("denied", x.routed.denied.map(|by| by.name().as_bytes()));
@@ -285,6 +296,16 @@ pub(crate) fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
             }
             _ => out.push(*b),
         }
+    }
+}
+
+/// The same for what spaces end.
+pub(super) fn escape_word(out: &mut Vec<u8>, bytes: &[u8]) {
+    for (n, word) in bytes.split(|b| *b == b' ').enumerate() {
+        if n > 0 {
+            out.extend_from_slice(b"\\x20");
+        }
+        escape(out, word);
     }
 }
 
@@ -388,5 +409,8 @@ pub(super) mod tests {
         let mut out = Vec::new();
         escape(&mut out, b"a\"b\\c\nd\x80");
         assert_eq!(out, b"a\\x22b\\x5Cc\\x0Ad\\x80");
+        out.clear();
+        escape_word(&mut out, b"a b [\"");
+        assert_eq!(out, b"a\\x20b\\x20[\\x22");
     }
 }

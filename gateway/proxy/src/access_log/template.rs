@@ -4,7 +4,7 @@
 //! variable without a value is `-`.
 
 use super::AccessLogRules;
-use super::format::{Entry, connection_id, escape, seconds};
+use super::format::{Entry, connection_id, escape, escape_word, seconds};
 use crate::clock::Clock;
 use sealane_http::h1::encode_decimal;
 use std::fmt;
@@ -157,8 +157,10 @@ impl Variable {
             // Proxies tell of no port.
             Self::RemotePort if x.told().is_some() => b.push(b'-'),
             Self::RemotePort => encode_decimal(b, u64::from(client.peer.port())),
-            // The gateway knows no users.
-            Self::RemoteUser => b.push(b'-'),
+            Self::RemoteUser => match entry.user() {
+                Some(user) => escape_word(b, user),
+                None => b.push(b'-'),
+            },
             Self::Request => {
                 escape(b, request.method_name());
                 b.push(b' ');

@@ -12,7 +12,9 @@
 //! | response ends before the request's body | response sent, then both closed (the client's lingering) | |
 
 use crate::Failure;
+use crate::accept::admission::Admission;
 use crate::access::{Verdict, judge, turn_away};
+use crate::conn::Client;
 use crate::counters::Counters;
 use crate::exchange::authorize::restore_request;
 use crate::exchange::exchanges::Exchanges;
@@ -34,7 +36,9 @@ use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
 use crate::snapshot::Action;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::selection::{Routed, Served, add_response_headers, budget_allows, route_request, send_redirect};
+use crate::upstream::selection::{
+    DeniedBy, Routed, Served, add_response_headers, budget_allows, route_request, send_redirect,
+};
 use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase};
 use sealane_http::{BodyLength, Known, Method};
@@ -104,7 +108,40 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let Decision::Host(host) = decision else { return refuse(proxy, cx, exchange, 404) };
     let Some(action) = listener.listener.actions.get(host) else { return refuse(proxy, cx, exchange, 500) };
     x.routed.host = Some((listener.clone(), host));
+    // Where there are routes, their `allow`, `deny` and `maintenance` come first: `route_request` counts.
+    let counts_here = !matches!(action, Action::Routes(_));
+    if counts_here && !takes_place(x, client, &listener, &proxy.admission, &proxy.settings) {
+        return refuse_over_limit(proxy, cx, exchange, expects);
+    }
     run_action(proxy, cx, exchange, &listener, action, expects);
+}
+
+/// Counts a request among those that its client has under way (`max_requests_per_client`). `false`: these are too many.
+#[inline]
+pub(crate) fn takes_place(
+    x: &mut Exchange,
+    client: &Client,
+    listener: &LaneListener,
+    admission: &Admission,
+    settings: &LaneSettings,
+) -> bool {
+    if settings.limits().max_requests_per_client == 0 || x.routed.counted.is_some() {
+        return true;
+    }
+    if x.told().is_none() && listener.listener.trusted_proxies.contains(client.peer.ip()) {
+        // A trusted proxy that names nobody brings the requests of many.
+        return true;
+    }
+    x.routed.counted = admission.count_request(x.client_ip(client), settings);
+    x.routed.counted.is_some()
+}
+
+/// Answers a request whose client has too many under way.
+pub(crate) fn refuse_over_limit(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    x.routed.deny_for(DeniedBy::Limit, 1);
+    proxy.counters.requests_limited.inc();
+    respond_error(proxy, cx, exchange, 429, expects);
 }
 
 /// Does what is to be done with a request.
@@ -428,6 +465,9 @@ pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
 fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, 0);
     let Some(mut x) = proxy.exchanges.remove(exchange) else { return };
+    if let Some(counted) = x.routed.counted.take() {
+        proxy.admission.request_over(counted, &proxy.settings);
+    }
     // Its client has left: it is logged as it came.
     let _ = restore_request(&mut x);
     if let Some(upstream_stream) = x.upstream_stream.take() {

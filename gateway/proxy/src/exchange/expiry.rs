@@ -5,6 +5,7 @@
 //! exact. So a request on a kept connection costs no more than moving a deadline back.
 
 use crate::connections::Connections;
+use crate::exchange::credentials::unchecked;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{drain_is_over, refuse};
 use crate::exchange::response::{Loss, server_lost};
@@ -89,7 +90,8 @@ pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let upstream = x.upstream.as_ref();
     let mut limits = limits(proxy.settings.limits(), upstream.map(|u| &*u.upstream));
     limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
-    limits.authorized_until = x.question.as_ref().map(|question| question.until);
+    let verified_until = x.verification.map(|verification| verification.until);
+    limits.authorized_until = x.question.as_ref().map(|question| question.until).or(verified_until);
     limits.rest_until = x.drains_since().map(|since| since + LINGER);
     let blocked = [x.request_body.is_blocked(), x.response_body.is_blocked()];
     let state = State::of(&x.machine, x.upstream_stream.is_some(), blocked);
@@ -118,6 +120,9 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
     if passed.wait == Wait::RequestRest {
         // It has its response: nothing has failed, whatever version it speaks.
         return drain_is_over(proxy, cx, exchange);
+    }
+    if passed.wait == Wait::Password {
+        return unchecked(proxy, cx, exchange);
     }
     match passed.wait.party() {
         Some(Party::Client) => {

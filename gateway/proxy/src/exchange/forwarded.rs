@@ -20,7 +20,7 @@ use std::net::IpAddr;
 /// What is said of a client's certificate: as a byte sequence (RFC 9440 §2.2), and by its fingerprint.
 pub(crate) fn client_cert(der: &CertificateDer<'_>) -> Box<ClientCert> {
     let fingerprint = sealane_tls::fingerprint(der).iter().map(|b| format!("{b:02x}")).collect();
-    Box::new(ClientCert { field: format!(":{}:", STANDARD.encode(der)).into_bytes(), fingerprint })
+    Box::new(ClientCert::new(format!(":{}:", STANDARD.encode(der)).into_bytes(), fingerprint))
 }
 
 /// Judges what a request that has come says of its client.

@@ -5,6 +5,7 @@
 //! submodules `request` and `response` report events to it, and `executor` does what it says.
 
 pub(crate) mod authorize;
+pub(crate) mod credentials;
 pub(crate) mod exchanges;
 pub(crate) mod executor;
 pub(crate) mod expiry;
@@ -19,6 +20,7 @@ pub(crate) mod websocket;
 
 use crate::conn::Client;
 use crate::exchange::authorize::Question;
+use crate::exchange::credentials::Verification;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
 use crate::scratch::READ_SIZE;
 use crate::snapshot::ClientLimits;
@@ -153,6 +155,8 @@ pub(crate) struct Exchange {
     pub response_body: Flow,
     /// The client's request, while `request` and `body` are those of a question about it.
     pub question: Option<Box<Question>>,
+    /// There while the client's password is being checked.
+    pub verification: Option<Verification>,
     /// What the request's body is like, as it came.
     pub body: BodyLength,
     /// What is believed of what the request says of its client.
@@ -188,6 +192,7 @@ impl Exchange {
             request_body: Flow::new(Party::Client),
             response_body: Flow::new(Party::Upstream),
             question: None,
+            verification: None,
             body: BodyLength::None,
             claims: Claims::Removed,
             status: 0,
@@ -282,6 +287,7 @@ impl Exchange {
         self.response.clear();
         self.response.shrink_to(4096);
         self.question = None;
+        self.verification = None;
         self.upstream_stream = None;
         self.upstream = None;
         self.routed = Routed::default();

@@ -1,7 +1,7 @@
-//! How many connections each client has open, over all lanes and all versions of HTTP.
+//! How many connections each client has open, or how many of its requests are under way, over all lanes and all versions of HTTP.
 //!
 //! Each lane has an array of counts that it alone writes and all lanes read, when a client comes: there is no lock, and no
-//! two lanes write the same word. An address has two places in it (a count-min sketch): both count its connections, and the
+//! two lanes write the same word. An address has two places in it (a count-min sketch): both count for it, and the
 //! lower one is believed. So the memory is bounded, no client is let in beyond its limit, and another is refused for it
 //! only where both its places are taken by such as are at their limit.
 
@@ -16,16 +16,16 @@ const ROWS: usize = 2;
 
 /// The counts of all lanes.
 #[derive(Debug)]
-pub struct ClientConnections {
+pub struct ClientCounts {
     lanes: Vec<Box<[AtomicU32]>>,
     hasher: RandomState,
 }
 
-/// A connection that is counted.
+/// A connection or request that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counted([u16; ROWS]);
 
-impl ClientConnections {
+impl ClientCounts {
     /// For so many lanes.
     pub fn new(lanes: usize) -> Self {
         let row = || (0..PLACES * ROWS).map(|_| AtomicU32::new(0)).collect();
@@ -40,7 +40,7 @@ impl ClientConnections {
         [hash as usize % PLACES, PLACES + (hash >> 32) as usize % PLACES]
     }
 
-    /// Counts one more connection of a client, unless it has `most` already. Two lanes that ask at the same moment may both
+    /// Counts one more connection or request of a client, unless it has `most` already. Two lanes that ask at the same moment may both
     /// let one in.
     pub(crate) fn admit(&self, slot: usize, address: IpAddr, prefixes: (u8, u8), most: u32) -> Option<Counted> {
         let places = self.places(address, prefixes);
@@ -56,7 +56,7 @@ impl ClientConnections {
         Some(Counted(places.map(|place| place as u16)))
     }
 
-    /// A connection is over.
+    /// A connection or request is over.
     pub(crate) fn leave(&self, slot: usize, counted: Counted) {
         let Some(own) = self.lanes.get(slot) else { return };
         for place in counted.0 {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn connections_count_over_lanes_and_by_prefix() {
-        let clients = ClientConnections::new(3);
+        let clients = ClientCounts::new(3);
         let prefixes = (32, 64);
         let counted: Vec<_> =
             (0..5).map(|n| (n % 3, clients.admit(n % 3, ip("192.0.2.1"), prefixes, 5).unwrap())).collect();
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn many_clients_do_not_refuse_each_other() {
-        let clients = ClientConnections::new(1);
+        let clients = ClientCounts::new(1);
         let refused =
             (0..4000u32).filter(|n| clients.admit(0, IpAddr::from(n.to_be_bytes()), (32, 64), 4).is_none()).count();
         assert!(refused < 20, "{refused}");

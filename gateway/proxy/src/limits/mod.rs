@@ -10,7 +10,7 @@ mod clients;
 mod lane;
 mod table;
 
-pub use clients::ClientConnections;
+pub use clients::ClientCounts;
 pub(crate) use clients::Counted;
 pub use lane::Passed;
 pub(crate) use lane::{LaneLimits, RATES_TIMER};

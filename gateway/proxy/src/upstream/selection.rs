@@ -9,12 +9,14 @@ use crate::cors::{Cors, preflight_method};
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::exchange::authorize::authorize;
+use crate::exchange::credentials::authenticate;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{perform, refuse, respond, respond_error, run_action};
+use crate::exchange::executor::{perform, refuse, refuse_over_limit, respond, respond_error, run_action, takes_place};
 use crate::exchange::response::{Loss, try_lost};
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
 use crate::latency::Place;
+use crate::limits::Counted;
 use crate::pages::page_for;
 use crate::patterns::Groups;
 use crate::rules::{Redirect, Request, RouteRef};
@@ -62,6 +64,8 @@ enum OwnAnswer {
     RetryAfter(u64),
     /// Where the client is sent.
     Location(Vec<u8>),
+    /// The client is to show a password.
+    Challenge,
 }
 
 /// What of a response was not an upstream's own doing.
@@ -94,6 +98,14 @@ impl Served {
 pub(crate) enum DeniedBy {
     /// `allow` and `deny`.
     Address,
+    /// `allow_certificate` and `deny_certificate`.
+    Certificate,
+    /// `allow_header` and `deny_header`.
+    Header,
+    /// `basic_auth`.
+    Password,
+    /// `max_requests_per_client`.
+    Limit,
     /// The server of `forward_auth`.
     Server,
     /// `cors`: a preflight for an origin that is not allowed.
@@ -105,6 +117,10 @@ impl DeniedBy {
     pub fn name(self) -> &'static str {
         match self {
             Self::Address => "address",
+            Self::Certificate => "certificate",
+            Self::Header => "header",
+            Self::Password => "basic_auth",
+            Self::Limit => "max_requests_per_client",
             Self::Server => "forward_auth",
             Self::Origin => "cors",
         }
@@ -135,13 +151,17 @@ pub(crate) struct Routed {
     pub failure: Option<Failure>,
     /// The gateway adds headers to this response.
     adds_headers: bool,
-    /// Who has refused the request, if `allow`, `deny` or `forward_auth` did.
+    /// Who has refused the request, if a rule about clients did.
     pub denied: Option<DeniedBy>,
     /// What has answered in the place of a server.
     pub served: Option<Served>,
     /// The page for an answer to maintenance: an index into the listener's pages.
     page: Option<usize>,
     cors: Cors,
+    /// Who the client is, once it has shown the password.
+    pub user: Option<Rc<str>>,
+    /// It counts among the requests of its client.
+    pub counted: Option<Counted>,
 }
 
 impl Routed {
@@ -197,8 +217,8 @@ impl Routed {
 
     /// The request goes to another group now: what the way to the one before has left is forgotten.
     pub fn begin_again(&mut self) {
-        let Self { host, route, own, denied, adds_headers, cors, .. } = std::mem::take(self);
-        *self = Self { host, route, own, denied, adds_headers, cors, ..Self::default() };
+        let Self { host, route, own, denied, adds_headers, cors, user, counted, .. } = std::mem::take(self);
+        *self = Self { host, route, own, denied, adds_headers, cors, user, counted, ..Self::default() };
     }
 
     /// The page for an answer with this status, by its index among those of the listener. `of_upstream`: the answer is an
@@ -221,6 +241,20 @@ impl Routed {
         if let Some(seconds) = retry_after {
             self.own = OwnAnswer::RetryAfter(seconds);
         }
+    }
+
+    /// The gateway's response asks for a password.
+    pub fn challenge(&mut self) {
+        self.denied = Some(DeniedBy::Password);
+        self.own = OwnAnswer::Challenge;
+        self.adds_headers = true;
+    }
+
+    /// The gateway's response says that the client may come again after so many seconds.
+    pub fn deny_for(&mut self, by: DeniedBy, seconds: u64) {
+        self.denied = Some(by);
+        self.own = OwnAnswer::RetryAfter(seconds);
+        self.adds_headers = true;
     }
 
     /// What the request brings to the choice of a server.
@@ -262,6 +296,11 @@ fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
                 x.response.fields.push_known(Known::RetryAfter, seconds.to_string().as_bytes())
             }
             OwnAnswer::Location(location) => x.response.fields.push_known(Known::Location, location),
+            OwnAnswer::Challenge => {
+                let auth = x.routed.route.as_ref().and_then(|route| route.route()?.basic_auth.as_ref());
+                let challenge = auth.map_or("Basic", |auth| &auth.challenge);
+                x.response.fields.push_known(Known::WwwAuthenticate, challenge.as_bytes())
+            }
         };
         return;
     }
@@ -292,7 +331,7 @@ pub(crate) fn route_request(
     table: &RouteTable<usize>,
     expects: bool,
 ) {
-    let Proxy { connections, exchanges, admission, .. } = proxy;
+    let Proxy { connections, exchanges, admission, settings, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let asked = if listener.routing.has_cors { preflight_method(&x.request) } else { None };
     let find = |method: &[u8]| table.find(x.request.path(), &Request { head: &x.request, method, listener });
@@ -325,12 +364,12 @@ pub(crate) fn route_request(
     if let Some(maintenance) = &route.maintenance {
         let verdict = match &maintenance.access {
             Some(rule) => judge(connections, x, client, listener, &[*rule]),
-            None => Verdict::Denied,
+            None => Verdict::Denied(DeniedBy::Address),
         };
         match verdict {
             Verdict::Admitted => {}
             Verdict::TooEarly => return turn_away(proxy, cx, exchange, verdict, expects),
-            Verdict::Denied => {
+            Verdict::Denied(_) => {
                 x.routed.served = Some(Served::Maintenance);
                 x.routed.page = maintenance.page;
                 if let Some(seconds) = maintenance.retry_after {
@@ -340,6 +379,9 @@ pub(crate) fn route_request(
                 return refuse(proxy, cx, exchange, 503);
             }
         }
+    }
+    if !takes_place(x, client, listener, admission, settings) {
+        return refuse_over_limit(proxy, cx, exchange, expects);
     }
     let name = client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes();
     let mut wait = None;
@@ -358,6 +400,9 @@ pub(crate) fn route_request(
         // Before any question of who it is: browsers send no credentials with it.
         return answer_preflight(proxy, cx, exchange, expects);
     }
+    if let Some(auth) = &route.basic_auth {
+        return authenticate(proxy, cx, exchange, listener, auth, expects);
+    }
     if let Some(auth) = &route.forward_auth {
         return authorize(proxy, cx, exchange, listener, auth, expects);
     }
@@ -375,6 +420,15 @@ fn answer_preflight(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects:
     proxy.counters.preflights.inc();
     x.routed.served = Some(Served::Preflight);
     respond(proxy, cx, exchange, 204, b"", b"", expects);
+}
+
+/// Does what the route of a request says, once its client has shown a password.
+pub(crate) fn run_authenticated(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
+    let Some(route) = proxy.exchanges.get(exchange).and_then(|x| x.routed.route.clone()) else { return };
+    match route.route().and_then(|rule| rule.forward_auth.as_ref()) {
+        Some(auth) => authorize(proxy, cx, exchange, route.listener(), auth, expects),
+        None => run_route(proxy, cx, exchange, expects),
+    }
 }
 
 /// Does what the route of a request says, once the request is admitted.

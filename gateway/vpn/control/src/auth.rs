@@ -1,15 +1,13 @@
-//! Names and passwords: a file of Argon2 hashes, an external command, and tokens in place of passwords.
+//! Names and passwords: a file of hashes, an external command, and tokens in place of passwords.
 
-use super::throttle::Turns;
-use anyhow::{Context, Result, bail};
-use argon2::{Argon2, PasswordHash, PasswordHasher as _, PasswordVerifier as _};
+use anyhow::{Context, Result};
 use aws_lc_rs::{constant_time, hmac};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use sealane_config::PasswordFile;
 use sealane_log as log;
 use sealane_ovpn::share::Network;
-use std::collections::HashMap;
+pub use sealane_passwords::hash_password;
+use sealane_passwords::{Turns, Users, hashes};
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::sync::{Arc, OnceLock};
@@ -18,6 +16,10 @@ use tokio::io::AsyncWriteExt as _;
 
 /// How long an external command may take.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
+/// External commands that run at a time.
+const PROGRAMS: usize = 16;
+/// How long a check may wait for its turn.
+const TURN_LIMIT: Duration = Duration::from_secs(20);
 /// A command's exit code for "not now" (EX_TEMPFAIL of sysexits.h).
 const TEMPORARY: i32 = 75;
 /// What a client is told when too many others are being checked.
@@ -61,70 +63,13 @@ impl Claim {
 /// What checks of all clients share.
 #[derive(Debug)]
 pub struct Checks {
-    hashes: Turns,
     programs: Turns,
 }
 
 impl Default for Checks {
     fn default() -> Self {
-        Self { hashes: Turns::for_hashes(), programs: Turns::for_programs() }
+        Self { programs: Turns::new(PROGRAMS) }
     }
-}
-
-/// Users and their Argon2 hashes.
-#[derive(Debug, Default)]
-pub struct Users {
-    hashes: HashMap<String, String>,
-    /// Checked for names that are not there, so that they take as long.
-    decoy: String,
-}
-
-impl Users {
-    /// Reads `name:$argon2id$…` lines; empty lines and those with `#` are skipped. The error names the line.
-    pub fn parse(text: &str) -> Result<Self> {
-        let mut users = Self { hashes: HashMap::new(), decoy: hash_password("decoy")? };
-        for (number, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            let number = number + 1;
-            let (name, hash) = line.split_once(':').with_context(|| format!("line {number}: not `name:hash`"))?;
-            let parsed = PasswordHash::new(hash).map_err(|e| anyhow::anyhow!("line {number}: {e}"))?;
-            if !parsed.algorithm.as_str().starts_with("argon2") {
-                bail!(
-                    "line {number}: the hash is {}, not Argon2 (`sealane tunnel passwd` creates hashes)",
-                    parsed.algorithm
-                );
-            }
-            if name.is_empty() || users.hashes.insert(name.to_owned(), hash.to_owned()).is_some() {
-                bail!("line {number}: the name is empty, or an earlier line has the same name");
-            }
-        }
-        Ok(users)
-    }
-}
-
-impl PasswordFile for Users {
-    fn knows(&self, name: &str) -> bool {
-        self.hashes.contains_key(name)
-    }
-
-    /// Not on a thread that others wait for.
-    fn verify(&self, name: &str, password: &str) -> bool {
-        let known = self.hashes.get(name);
-        let hash = known.unwrap_or(&self.decoy);
-        let Ok(hash) = PasswordHash::new(hash) else { return false };
-        Argon2::default().verify_password(password.as_bytes(), &hash).is_ok() && known.is_some()
-    }
-}
-
-/// A line's hash for a password.
-pub fn hash_password(password: &str) -> Result<String> {
-    let salt: [u8; 16] = super::session::random()?;
-    let salt = argon2::password_hash::SaltString::encode_b64(&salt).map_err(|e| anyhow::anyhow!("{e}"))?;
-    let hash = Argon2::default().hash_password(password.as_bytes(), &salt).map_err(|e| anyhow::anyhow!("{e}"))?;
-    Ok(hash.to_string())
 }
 
 /// Where the key of tokens comes from.
@@ -156,7 +101,7 @@ pub(super) fn adopt_process_secret(bytes: [u8; 32]) {
 /// Decides who may come in.
 #[derive(Debug)]
 pub struct Authenticator {
-    users: Option<Arc<dyn PasswordFile>>,
+    users: Option<Arc<Users>>,
     command: Option<Vec<String>>,
     token: Option<Duration>,
     secret: TokenSecret,
@@ -165,7 +110,7 @@ pub struct Authenticator {
 impl Authenticator {
     /// `token`: how long a token is good for; `None`: none are given.
     pub fn new(
-        users: Option<Arc<dyn PasswordFile>>,
+        users: Option<Arc<Users>>,
         command: Option<Vec<String>>,
         token: Option<Duration>,
         secret: TokenSecret,
@@ -203,7 +148,7 @@ impl Authenticator {
             let (name, password) = (claim.username.clone(), claim.password.clone());
             // A task begins when it is made, and so it is made when it is its turn.
             let check = async { tokio::task::spawn_blocking(move || users.verify(&name, &password)).await };
-            match checks.hashes.run(network, check).await.map(|good| good.unwrap_or(false)) {
+            match hashes().run(network, TURN_LIMIT, check).await.map(|good| good.unwrap_or(false)) {
                 None => return Verdict::Later(BUSY),
                 Some(false) => return Verdict::Wrong,
                 Some(true) => {}
@@ -212,7 +157,8 @@ impl Authenticator {
         match &self.command {
             None => Verdict::Accept(Some(claim.username)),
             Some(command) => {
-                match checks.programs.run(network, tokio::time::timeout(WAIT_LIMIT, ask(command, &claim))).await {
+                let asked = tokio::time::timeout(WAIT_LIMIT, ask(command, &claim));
+                match checks.programs.run(network, TURN_LIMIT, asked).await {
                     None => Verdict::Later(BUSY),
                     Some(Ok(Ok(Some(0)))) => Verdict::Accept(Some(claim.username)),
                     Some(Ok(Ok(Some(TEMPORARY)))) => Verdict::Later("authentication is not possible at the moment"),

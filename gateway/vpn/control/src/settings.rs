@@ -1,16 +1,13 @@
 //! What a VPN server is told by the configuration, and what it makes of it.
 
-use super::auth::{Authenticator, TokenSecret, Users};
+use super::auth::{Authenticator, TokenSecret};
 use super::tls::Endpoint;
 use super::verify::{Demands, NameRule, Verifier};
 use sealane_config::{ClientCertificates, Tunnel, TunnelParts};
 use std::sync::Arc;
 
-/// Reads the files of `[tunnel]`.
-pub const PARTS: TunnelParts = TunnelParts {
-    users: |text| Ok(Arc::new(Users::parse(text)?)),
-    verifier: |clients| Ok(Arc::new(verifier(clients)?)),
-};
+/// What the configuration makes of the files of `[tunnel]`.
+pub const PARTS: TunnelParts = TunnelParts { verifier: |clients| Ok(Arc::new(verifier(clients)?)) };
 
 /// A VPN server's settings, with what is made of them.
 #[derive(Clone, Debug)]

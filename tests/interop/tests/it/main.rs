@@ -2,16 +2,19 @@
 
 mod access;
 mod access_log;
+mod access_names;
 mod admin;
 mod admin_host;
 mod automatic_certificates;
 mod balancing;
+mod basic_auth;
 mod browser;
 mod bulk;
 mod certificate_files;
 mod chain;
 mod check_agrees;
 mod client_names;
+mod client_requests;
 mod clock;
 mod curl;
 mod deadlines;
@@ -45,6 +48,7 @@ mod load;
 mod log;
 mod memory_budget;
 mod old_origins;
+mod openid;
 mod openssl;
 mod operating;
 mod passthrough;

@@ -1,0 +1,227 @@
+//! Who may come, by the name of a client certificate and by header: `allow_certificate`, `deny_certificate`, `allow_header`,
+//! `deny_header` of hosts and routes.
+
+use http::Method;
+use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use sealane_interop::backend::Backend;
+use sealane_interop::client;
+use sealane_interop::eventually;
+use sealane_interop::gateway::{Gateway, configured, run};
+use sealane_interop::h2;
+use sealane_interop::h3::{Client, over_quic};
+use sealane_interop::ports;
+use sealane_interop::site::{HOST, Identity, Site};
+use sealane_interop::versions::{Asked, Everywhere};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio_rustls::TlsConnector;
+
+fn denied(gateway: &Gateway, what: &str) -> f64 {
+    gateway.metric_with("sealane_access_denied_total", &format!("what=\"{what}\"")).unwrap_or_default()
+}
+
+/// A gateway whose listener asks for certificates, and one for plain HTTP/1.1 and HTTP/2. The host answers by itself.
+fn gateway(site: &Site, rest: &str) -> (Gateway, SocketAddr) {
+    let plain = ports::free();
+    let text = format!(
+        r#"
+lanes = 1
+[admin]
+listen = "@ADMIN@"
+[log]
+access = {log:?}
+format = "json"
+[[listener]]
+address = "@ADDRESS@"
+http3 = true
+[listener.tls]
+certificates = {{ cert = {cert:?}, key = {key:?} }}
+client_auth = {{ mode = "optional", ca = {ca:?} }}
+[[listener]]
+address = "{plain}"
+h2c = true
+{rest}"#,
+        log = site.path().join("access.log"),
+        cert = site.ecdsa.cert,
+        key = site.ecdsa.key,
+        ca = site.ca,
+    );
+    (configured(site, &text), plain)
+}
+
+fn with(site: &Site, identity: Option<&Identity>, alpn: &str) -> Arc<ClientConfig> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&site.ca).expect("PEM")).expect("a certificate");
+    let builder = ClientConfig::builder_with_provider(client::provider().into());
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).expect("the provider knows it");
+    let builder = builder.with_root_certificates(roots);
+    let mut config = match identity.map(Identity::load) {
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key).expect("they belong together"),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    Arc::new(config)
+}
+
+/// The status over HTTP/2.
+fn second(address: SocketAddr, config: &Arc<ClientConfig>, path: &str) -> u16 {
+    h2::run(async {
+        let stream = tokio::net::TcpStream::connect(address).await.expect("the gateway listens");
+        let name = HOST.try_into().expect("a name");
+        let tls = TlsConnector::from(config.clone()).connect(name, stream).await.expect("a handshake");
+        let (send, connection) = ::h2::client::handshake(tls).await.expect("the gateway speaks HTTP/2");
+        tokio::spawn(connection);
+        let mut send = send.ready().await.expect("the connection is open");
+        let (response, _) = send.send_request(h2::request(&Method::GET, path), true).expect("it can be sent");
+        response.await.expect("it is answered").status().as_u16()
+    })
+}
+
+/// The statuses over HTTP/1.1, HTTP/2 and HTTP/3, each twice: the second connection resumes the first one's session.
+fn visit(site: &Site, gateway: &Gateway, identity: Option<&Identity>, path: &str) -> Vec<u16> {
+    let (one, two) = (with(site, identity, "http/1.1"), with(site, identity, "h2"));
+    let three = over_quic(&one, false);
+    let mut statuses = Vec::new();
+    for _ in 0..2 {
+        let answer = client::exchange(gateway.address, &one, &client::get(path)).expect("a response");
+        statuses.push(answer.status());
+        statuses.push(second(gateway.address, &two, path));
+        let mut client = Client::connect(gateway.address, &three);
+        statuses.push(client.get(path).status);
+        client.close();
+    }
+    statuses
+}
+
+#[test]
+fn a_route_may_be_for_some_certificates() {
+    let site = Site::new();
+    let rest = r#"
+[[host]]
+names = ["*"]
+respond = {}
+deny_certificate = "cn:mallory"
+[[host.route]]
+path = "/prod"
+respond = {}
+allow_certificate = ["uri:spiffe://example.test/ns/prod/*", "dns:*.clients.test"]
+deny_certificate = ["uri:spiffe://example.test/ns/prod/sa/old"]
+"#;
+    let (gateway, plain) = gateway(&site, rest);
+    let issue = |file: &str, name: &str| site.issue(file, &[name]);
+    let web = issue("web", "spiffe://example.test/ns/prod/sa/web");
+    let app = issue("app", "app.clients.test");
+    let old = issue("old", "spiffe://example.test/ns/prod/sa/old");
+    let other = issue("other", "spiffe://example.test/ns/test/sa/web");
+    let mallory = issue("mallory", "mallory.clients.test");
+    let mut refused = 0.0;
+    for (identity, path, status) in [
+        (Some(&web), "/prod", 200),
+        (Some(&app), "/prod/x", 200),
+        (Some(&old), "/prod", 403),
+        (Some(&old), "/", 200),
+        (Some(&other), "/prod", 403),
+        (Some(&other), "/", 200),
+        // The host's rule holds on its routes, too.
+        (Some(&mallory), "/prod", 403),
+        (Some(&mallory), "/", 403),
+        (None, "/prod", 403),
+        (None, "/", 200),
+    ] {
+        assert_eq!(visit(&site, &gateway, identity, path), [status; 6], "{identity:?} {path}");
+        refused += if status == 403 { 6.0 } else { 0.0 };
+    }
+    // Without TLS nobody has a certificate.
+    let mut every = Everywhere::new(&gateway, plain);
+    assert_eq!(every.get("/prod").map(|(status, _)| status), [403; 3]);
+    assert_eq!(denied(&gateway, "request_by_certificate"), refused + 3.0);
+    assert_eq!(denied(&gateway, "request"), 0.0);
+    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+    let lines = || log().lines().filter(|line| line.contains("\"denied\":\"certificate\"")).count();
+    assert!(eventually(|| lines() as f64 == refused + 3.0), "{}", log());
+}
+
+#[test]
+fn a_route_may_be_for_requests_with_a_header() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+to = {url:?}
+deny_header = {{ X-Debug = true }}
+[[host.route]]
+path = "/edge"
+to = {url:?}
+allow_header = {{ X-Edge-Secret = ["k7Qp2mZc9vTt", "old-secret"], X-Team = "blue*" }}
+request_headers = {{ remove = ["X-Edge-Secret"] }}
+"#,
+        url = backend.url()
+    );
+    let (gateway, plain) = gateway(&site, &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    let (secret, team) = (("x-edge-secret", "k7Qp2mZc9vTt"), ("x-team", "blue-1"));
+    let mut refused = 0.0;
+    for (target, fields, status) in [
+        ("/edge", &[secret, team][..], 200),
+        ("/edge", &[("x-edge-secret", "old-secret"), team], 200),
+        ("/edge", &[secret], 403),
+        ("/edge", &[team], 403),
+        ("/edge", &[("x-edge-secret", "k7Qp2mZc9vTu"), team], 403),
+        ("/edge", &[("x-edge-secret", ""), team], 403),
+        ("/edge", &[secret, ("x-team", "red")], 403),
+        // A right value does not excuse a wrong one, in whatever spelling.
+        ("/edge", &[secret, team, ("x_team", "red")], 403),
+        ("/edge", &[secret, team, ("x-debug", "1")], 403),
+        ("/", &[("x_debug", "0")], 403),
+        ("/", &[], 200),
+    ] {
+        let before = backend.requests().len();
+        let answers = every.ask(Asked { target, fields, ..Asked::default() });
+        assert_eq!(answers.map(|(status, _)| status), [status; 3], "{target} {fields:?}");
+        assert_eq!(backend.requests().len() - before, if status == 200 { 3 } else { 0 });
+        refused += if status == 403 { 3.0 } else { 0.0 };
+    }
+    assert!(backend.requests().iter().all(|request| request.header("x-edge-secret").is_none()));
+    assert_eq!(denied(&gateway, "request_by_header"), refused);
+    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+    let lines = || log().lines().filter(|line| line.contains("\"denied\":\"header\"")).count();
+    assert!(eventually(|| lines() as f64 == refused), "{}", log());
+}
+
+#[test]
+fn rules_that_could_not_work_are_refused() {
+    let site = Site::new();
+    let listener = "[[listener]]\naddress = \"127.0.0.1:8080\"\n";
+    let host = "[[host]]\nnames = [\"*\"]\nrespond = {}\n";
+    for (line, told) in [
+        ("allow_certificate = \"alice\"", "\"alice\" is not the name of a client"),
+        ("allow_certificate = \"cn:alice\"", "no listener asks for client certificates"),
+        ("deny_certificate = \"cn:alice\"", "no listener asks for client certificates"),
+        ("allow_header = { Host = \"a\" }", "is not for \"Host\""),
+        ("allow_header = { X-A = 1 }", "not a condition on \"X-A\""),
+        ("allow_header = { X-A = \"*\" }", "every value"),
+        ("allow_header = { X-A = \" a\" }", "no header has this value"),
+        ("allow_header = \"X-A\"", "not a table of header names"),
+    ] {
+        let file = site.file("rules.toml", format!("{listener}{host}{line}\n"));
+        let said = run(["check".as_ref(), "-c".as_ref(), file.as_os_str()]);
+        let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(!said.status.success() && errors.contains(told), "{line}: {errors}");
+    }
+    // Bytes of a relayed connection have neither.
+    let text = format!(
+        "[[listener]]\naddress = \"127.0.0.1:8443\"\nmode = \"tcp\"\n[[host]]\nnames = [\"{HOST}\"]\npassthrough = \"a\"\n\
+         allow_header = {{ X-A = true }}\n[[upstream]]\nname = \"a\"\nservers = \"127.0.0.1:1\"\n"
+    );
+    let said = run(["check".as_ref(), "-c".as_ref(), site.file("relay.toml", text).as_os_str()]);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("excludes \"passthrough\""));
+    // A secret is not shown.
+    let text = format!("{listener}{host}allow_header = {{ X-Key = [\"hunter2\"] }}\n");
+    let said = run(["config".as_ref(), "show".as_ref(), "-c".as_ref(), site.file("shown.toml", text).as_os_str()]);
+    let shown = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(shown.contains("X-Key") && !shown.contains("hunter2"), "{shown}");
+}

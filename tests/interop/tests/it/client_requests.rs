@@ -1,0 +1,174 @@
+//! `max_requests_per_client`: requests under way count by client, over all lanes, connections and versions of HTTP.
+
+use sealane_http::BodyLength;
+use sealane_interop::backend::{Backend, ok};
+use sealane_interop::client;
+use sealane_interop::frames::{Frames, kind};
+use sealane_interop::gateway::{Gateway, configured, run};
+use sealane_interop::h3::{Client, headers, over_quic};
+use sealane_interop::http::{Message, Wire};
+use sealane_interop::ports;
+use sealane_interop::site::{HOST, Site};
+use sealane_interop::versions::{Asked, Everywhere};
+use sealane_interop::{eventually, websocket_accept};
+use std::io::Read;
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex};
+
+/// A gateway of two lanes, whose clients a trusted proxy names.
+fn gateway(site: &Site, app: &str, limits: &str) -> (Gateway, SocketAddr) {
+    let plain = ports::free();
+    let text = format!(
+        r#"
+lanes = 2
+[admin]
+listen = "@ADMIN@"
+[limits]
+{limits}
+[log]
+access = {log:?}
+format = "json"
+[[listener]]
+address = "@ADDRESS@"
+http3 = true
+trusted_proxies = "127.0.0.1"
+[listener.tls]
+certificates = {{ cert = {cert:?}, key = {key:?} }}
+[[listener]]
+address = "{plain}"
+h2c = true
+trusted_proxies = "127.0.0.1"
+[[host]]
+names = ["*"]
+to = {app:?}
+"#,
+        log = site.path().join("access.log"),
+        cert = site.ecdsa.cert,
+        key = site.ecdsa.key,
+    );
+    (configured(site, &text), plain)
+}
+
+fn limited(gateway: &Gateway) -> f64 {
+    gateway.metric_with("sealane_rate_limited_total", "what=\"open_request\"").unwrap_or_default()
+}
+
+/// Answers `/held` once it is told to, and all else at once.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn backend(&self) -> Backend {
+        let gate = self.clone();
+        Backend::answering(move |request: &Message| {
+            if request.target() == "/held" {
+                let (open, changed) = &*gate.0;
+                let open = open.lock().expect("not poisoned");
+                drop(changed.wait_while(open, |open| !*open).expect("not poisoned"));
+            }
+            ok(b"hello")
+        })
+    }
+
+    fn open(&self) {
+        *self.0.0.lock().expect("not poisoned") = true;
+        self.0.1.notify_all();
+    }
+}
+
+#[test]
+fn requests_of_a_client_count_together() {
+    let site = Site::new();
+    let gate = Gate::default();
+    let app = gate.backend();
+    let (gateway, plain) = gateway(&site, &app.url(), "max_requests_per_client = 3\nrate_ipv6_prefix = 64");
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut status = |client: &str| {
+        let fields = [("x-forwarded-for", client)];
+        every.ask(Asked { target: "/", fields: &fields, ..Asked::default() }).map(|(status, _)| status)
+    };
+    let here = ("x-forwarded-for", "2001:db8::1");
+    // One over each version, held by the application.
+    let mut first = Wire::new(client::tcp(plain));
+    let head = format!("GET /held HTTP/1.1\r\nHost: {HOST}\r\nX-Forwarded-For: {}\r\n\r\n", here.1);
+    first.send(&head).expect("the gateway reads");
+    let mut second = Frames::plain(plain, &[]);
+    second.request(1, "GET", "/held", &[here], true).expect("the gateway reads");
+    let mut third = Client::connect(gateway.address, &over_quic(gateway.config(), false));
+    let held = third.open(&headers("GET", "/held", &[here], BodyLength::None), true);
+    assert!(third.until(|_| app.requests().len() == 3), "three are under way");
+    // Those of the same network are refused, and others are not.
+    assert_eq!(status("2001:db8::2"), [429; 3]);
+    assert_eq!(status("2001:db8:0:1::2"), [200; 3]);
+    assert_eq!(status("192.0.2.1"), [200; 3]);
+    assert_eq!(limited(&gateway), 3.0);
+    let mut refused = Wire::new(client::tcp(plain));
+    refused.send(&head).expect("the gateway reads");
+    let answer = refused.response("GET").expect("a response");
+    assert_eq!((answer.status(), answer.header("retry-after")), (429, Some("1")));
+    // The place of each is free once it is over, however it ends.
+    third.reset(held, 0x10c);
+    assert!(third.until(|_| status("2001:db8::3") == [200; 3]), "one after the other");
+    gate.open();
+    assert_eq!(first.response("GET").expect("a response").status(), 200);
+    assert!(second.find(|frame| frame.kind == kind::DATA && frame.stream == 1).is_some());
+    assert!(eventually(|| gateway.metric("sealane_requests_active") == Some(0.0)));
+    for _ in 0..10 {
+        assert_eq!(status("2001:db8::1"), [200; 3]);
+    }
+    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+    let told = || log().lines().filter(|line| line.contains("\"denied\":\"max_requests_per_client\"")).count();
+    assert!(eventually(|| told() as f64 == limited(&gateway)), "{}", log());
+}
+
+/// A WebSocket is under way for as long as it is open. A trusted proxy that names nobody brings the requests of many.
+#[test]
+fn open_websockets_count_and_nameless_proxies_do_not() {
+    let site = Site::new();
+    let app = Backend::start(|mut connection| {
+        while let Ok(Some(request)) = connection.wire.request_head() {
+            connection.note(&request);
+            let Some(key) = request.header("sec-websocket-key") else {
+                connection.send(ok(b"hello"));
+                continue;
+            };
+            connection.send(format!(
+                "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                 Sec-WebSocket-Accept: {}\r\n\r\n",
+                websocket_accept(key)
+            ));
+            let _ = connection.wire.stream.read(&mut [0]);
+            return;
+        }
+    });
+    let (gateway, plain) = gateway(&site, &app.url(), "max_requests_per_client = 1");
+    let open = |client: &str| {
+        let mut wire = Wire::new(client::tcp(plain));
+        wire.send(format!(
+            "GET /ws HTTP/1.1\r\nHost: {HOST}\r\n{client}Connection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        ))
+        .expect("the gateway reads");
+        let status = wire.response("GET").expect("an answer").status();
+        (wire, status)
+    };
+    let client = "X-Forwarded-For: 192.0.2.1\r\n";
+    let (socket, status) = open(client);
+    assert_eq!(status, 101);
+    assert_eq!((open(client).1, open("X-Forwarded-For: 192.0.2.2\r\n").1), (429, 101));
+    let nameless: Vec<_> = (0..5).map(|_| open("")).collect();
+    assert!(nameless.iter().all(|(_, status)| *status == 101), "nobody in particular");
+    drop(socket);
+    assert!(eventually(|| open(client).1 == 101), "it has closed");
+    assert!(limited(&gateway) >= 1.0);
+}
+
+#[test]
+fn a_number_out_of_range_is_refused() {
+    let site = Site::new();
+    let text = "[limits]\nmax_requests_per_client = -1\n[[listener]]\naddress = \"127.0.0.1:8080\"\n\
+                [[host]]\nnames = [\"*\"]\nrespond = {}\n";
+    let said = run(["check".as_ref(), "-c".as_ref(), site.file("bad.toml", text).as_os_str()]);
+    let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(!said.status.success() && errors.contains("max_requests_per_client"), "{errors}");
+}
