@@ -26,7 +26,7 @@ pub mod path {
         let mut table = RouteTable::default();
         let prefixes = PREFIXES.iter().map(|p| PathRule::Prefix((*p).to_owned()));
         for (index, path) in prefixes.chain([PathRule::Exact(EXACT.to_owned())]).enumerate() {
-            let conditions = Conditions { path, methods: Vec::new(), fields: Vec::new() };
+            let conditions = Conditions { path, pattern: None, methods: Vec::new(), fields: Vec::new() };
             table.insert(conditions, index).expect("these paths are literal");
         }
         table
