@@ -108,6 +108,7 @@ path = "/"
 request_headers = {}
 respond = {}
 redirect = { to = "/" }
+basic_auth = {}
 forward_auth = {}
 redirects = {}
 error_page = {}
