@@ -21,9 +21,8 @@ pub enum ImportCommand {
 The report lists every directive as the same, different (with the difference), not translated
 (with what to do instead), or undecided.
 An undecided directive says who may connect or how strong the protection is, and has no
-translation. Every file that this command writes also has one entry under \"undecided\", which
-asks you to review the whole file.
-`sealane check` and `sealane serve` refuse the file until all entries are removed.
+translation. `sealane check` and `sealane serve` refuse the file until all entries of \"undecided\"
+are removed.
 
 Examples:
   sealane import nginx /etc/nginx/nginx.conf --out sealane.toml
@@ -35,8 +34,7 @@ Examples:
     #[command(after_help = format!("\
 The report lists every line as the same, different (with the difference), not translated (with
 what to do instead), or undecided.
-Every file that this command writes has one entry under \"undecided\", which asks you to review
-the whole file. `sealane check` and `sealane serve` refuse the file until all entries are removed.
+`sealane check` and `sealane serve` refuse the file until all entries of \"undecided\" are removed.
 Variables in double quotes (\"$NAME\") get their values from the environment of this command.
 
 Examples:
